@@ -158,16 +158,14 @@ impl Running<'_> {
         }
         let last = if writes { &self.stores } else { &self.loads };
         let (from, to) = last.get();
-        // An aligned unit lies in one region or the next one, so it is enough to know where it begins and ends.
         if address < from || address >= to || size > to - address {
             match self.memory.find(address, size, &self.user, writes) {
                 None => self.fail(CUDA_ERROR_ILLEGAL_ADDRESS),
-                Some(_) => last.set((
-                    address,
+                Some(_) => last.set(
                     self.memory
-                        .reach(address, &self.user, writes)
-                        .unwrap_or(address),
-                )),
+                        .range(address, &self.user, writes)
+                        .unwrap_or_default(),
+                ),
             }
         }
         (self.fault.get() == CUDA_SUCCESS).then(|| memory::view(address))

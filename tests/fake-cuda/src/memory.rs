@@ -110,10 +110,11 @@ impl Memory {
         (address - start < region.size).then_some((start, region))
     }
 
-    /// How far from `address` on a user may go.
-    pub(crate) fn reach(&self, address: u64, user: &User, writes: bool) -> Option<u64> {
+    /// The region that has this byte, from where to where, if the user may use it.
+    pub(crate) fn range(&self, address: u64, user: &User, writes: bool) -> Option<(u64, u64)> {
         let (start, region) = self.at(address)?;
-        region.allows(user, writes).then_some(start + region.size)
+        let allowed = region.allows(user, writes);
+        allowed.then_some((start, start + region.size))
     }
 
     /// Where the bytes are, if the user may use all of them. They may lie in mappings that follow each other.
@@ -125,11 +126,11 @@ impl Memory {
         writes: bool,
     ) -> Option<*mut u8> {
         let end = address.checked_add(size)?;
-        let mut covered = self.reach(address, user, writes)?;
+        let (_, mut covered) = self.range(address, user, writes)?;
         while covered < end {
             let next = &self.at(covered)?.1.kind;
             matches!(next, Kind::Mapped(_)).then_some(())?;
-            covered = self.reach(covered, user, writes)?;
+            covered = self.range(covered, user, writes)?.1;
         }
         Some(view(address))
     }

@@ -2,10 +2,10 @@
 
 use std::ffi::c_uint;
 
+use super::memory::remove;
 use crate::code::*;
 use crate::entry::{Out, driver};
 use crate::memory::{self, Kind, OFFSET, Region};
-use crate::stream;
 use crate::view::View;
 
 /// CU_MEMHOSTALLOC_PORTABLE, DEVICEMAP and WRITECOMBINED.
@@ -27,10 +27,9 @@ driver! {
         pointer.give(start)
     };
 
-    fn cuMemFreeHost(pointer: u64) in_context |device| {
-        let is_allocated = |region: &Region| matches!(region.kind, Kind::HostAllocated(_));
-        remove(device, pointer, is_allocated, CUDA_ERROR_INVALID_VALUE)
-    };
+    fn cuMemFreeHost(pointer: u64) in_context |_| remove(pointer, CUDA_ERROR_INVALID_VALUE, |region| {
+        matches!(region.kind, Kind::HostAllocated(_))
+    });
 
     fn cuMemHostRegister_v2(pointer: u64, size: usize, flags: c_uint) in_context |device| {
         let size = size as u64;
@@ -47,9 +46,10 @@ driver! {
         Ok(())
     };
 
-    fn cuMemHostUnregister(pointer: u64) in_context |device| {
-        let is_registered = |region: &Region| matches!(region.kind, Kind::HostRegistered { .. });
-        remove(device, pointer, is_registered, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED)
+    fn cuMemHostUnregister(pointer: u64) in_context |_| {
+        remove(pointer, CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED, |region| {
+            matches!(region.kind, Kind::HostRegistered { .. })
+        })
     };
 
     fn cuMemHostGetDevicePointer_v2(address: Out<u64>, pointer: u64, flags: c_uint) in_context |_| {
@@ -59,18 +59,4 @@ driver! {
         }
         address.give(pointer)
     };
-}
-
-/// Takes a region away after all that the context was given.
-fn remove(device: usize, pointer: u64, which: impl Fn(&Region) -> bool, otherwise: Code) -> Result {
-    let known = memory::read().regions.get(&pointer).is_some_and(which);
-    if !known {
-        return Err(otherwise);
-    }
-    stream::wait_for_all(device)?;
-    memory::write()
-        .regions
-        .remove(&pointer)
-        .map(drop)
-        .ok_or(otherwise)
 }

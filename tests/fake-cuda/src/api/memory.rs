@@ -22,16 +22,10 @@ driver! {
         address.give(start)
     };
 
-    // As a driver does it, after all that the context was given.
-    fn cuMemFree_v2(address: u64) in_context |device| {
-        let is_allocated = |region: &Region| matches!(region.kind, Kind::Allocated(_));
-        let known = memory::read().regions.get(&address).is_some_and(is_allocated);
-        if !known {
-            return Err(CUDA_ERROR_INVALID_VALUE);
-        }
-        stream::wait_for_all(device)?;
-        memory::write().regions.remove(&address).map(drop).ok_or(CUDA_ERROR_INVALID_VALUE)
-    };
+    // As a driver does it, after all that the memory's context was given.
+    fn cuMemFree_v2(address: u64) in_context |_| remove(address, CUDA_ERROR_INVALID_VALUE, |region| {
+        matches!(region.kind, Kind::Allocated(_))
+    });
 
     fn cuMemGetAddressRange_v2(base: Out<u64>, size: Out<usize>, address: u64) in_context |_| {
         let memory = memory::read();
@@ -41,4 +35,22 @@ driver! {
         }
         if size.is_null() { Ok(()) } else { size.give(region.size as usize) }
     };
+}
+
+/// Takes a region away that begins here and is such a one, after all that its context was given.
+pub(super) fn remove(address: u64, otherwise: Code, is_such: fn(&Region) -> bool) -> Result {
+    let device = {
+        let memory = memory::read();
+        let known = memory
+            .regions
+            .get(&address)
+            .filter(|region| is_such(region));
+        known.ok_or(otherwise)?.device
+    };
+    stream::wait_for_all(device)?;
+    memory::write()
+        .regions
+        .remove(&address)
+        .map(drop)
+        .ok_or(otherwise)
 }

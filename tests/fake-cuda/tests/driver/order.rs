@@ -163,3 +163,41 @@ fn the_null_stream_waits_for_blocking_streams() {
         },
     );
 }
+
+#[test]
+fn threads_use_the_driver_at_once() {
+    let two = [("FAKE_CUDA_DEVICES", "2")];
+    run("order::threads_use_the_driver_at_once", &two, || {
+        let fake = Fake::start();
+        let program = |thread: i32| {
+            context(thread % 2);
+            for value in 0..40 {
+                let on = stream(thread % 3 == 0);
+                let event = get!(CUevent: cuEventCreate(_, 0));
+                let (memory, bytes) = (allocate(SIZE), pinned(SIZE));
+                let pointer = bytes.as_mut_ptr().cast();
+                good!(cuMemsetD8Async(memory, value, SIZE, on));
+                good!(cuMemcpyDtoHAsync_v2(pointer, memory, SIZE, on));
+                good!(cuEventRecord(event, on));
+                good!(cuStreamWaitEvent(null_mut(), event, 0));
+                good!(cuEventSynchronize(event));
+                assert!(bytes.iter().all(|byte| *byte == value));
+                good!(cuStreamDestroy_v2(on));
+                good!(cuEventDestroy_v2(event));
+                good!(cuMemFree_v2(memory));
+                good!(cuMemFreeHost(pointer));
+            }
+        };
+        let threads: Vec<_> = (0..8)
+            .map(|thread| std::thread::spawn(move || program(thread)))
+            .collect();
+        for time in 0..200 {
+            fake.hold(time % 2 == 0);
+            std::thread::sleep(Duration::from_micros(500));
+        }
+        for thread in threads {
+            thread.join().unwrap();
+        }
+        assert_eq!(fake.live(), 0);
+    });
+}
