@@ -1,5 +1,5 @@
-// What walk.cu needs to be C: a machine that runs its threads one after the other. Each access goes through the machine,
-// which knows the memory of the device.
+// What walk.cu needs to be C: a machine that runs its threads one after the other. Each access goes through the
+// machine, which knows the memory of the device.
 
 typedef unsigned long long u64;
 typedef unsigned int u32;

@@ -1,5 +1,5 @@
-//! All that the driver knows but memory: contexts, streams with their queues, events, modules. One lock guards it, and one
-//! condition tells of every change, so that who waits for what can be seen in one place.
+//! All that the driver knows but memory: contexts, streams with their queues, events, modules. One lock guards it, and
+//! one condition tells of every change, so that who waits for what can be seen in one place.
 
 use std::cell::RefCell;
 use std::collections::{HashMap, HashSet, VecDeque};

@@ -1,5 +1,5 @@
-//! How a function of the driver begins: it is counted, told to fail if a test said so, and refused where the driver, or a
-//! context, is missing.
+//! How a function of the driver begins: it is counted, told to fail if a test said so, and refused where the driver,
+//! or a context, is missing.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 

@@ -1,4 +1,5 @@
-//! What tests command and ask: functions that fail, how often they were called, what is alive, streams that stand still.
+//! What tests command and ask: functions that fail, how often they were called, what is alive, streams that stand
+//! still.
 
 use std::collections::HashMap;
 use std::env;
@@ -60,7 +61,8 @@ unsafe fn text(name: *const c_char) -> String {
     unsafe { CStr::from_ptr(name) }.to_str().unwrap().to_owned()
 }
 
-/// The `nth` next call of this function (1 is the next) does nothing and gives that code; a sticky one loses the current context.
+/// The `nth` next call of this function (1 is the next) does nothing and gives that code. A sticky code loses the
+/// current context.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fake_cuda_fail(name: *const c_char, nth: u32, code: u32) {
     assert!(nth > 0, "1 is the next call");

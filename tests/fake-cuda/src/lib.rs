@@ -1,12 +1,12 @@
-//! A CUDA driver for tests, where there is no GPU: devices are host memory, streams are threads, and the one kernel of
-//! Transload runs as C. Errors are a driver's, and more come on command (`faults`).
+//! A CUDA driver for tests, where there is no GPU: devices are host memory, streams are threads, and the one kernel
+//! of Transload runs as C. Errors are a driver's, and more come on command (`faults`).
 //!
 //! It is stricter than a GPU where that finds bugs: device addresses fault in host code, each operation waits a
 //! random while before it starts, and nothing is done earlier than it has to be.
 //!
 //! A program's environment says what it finds: `FAKE_CUDA_DEVICES` (1), `FAKE_CUDA_SEED` (0) of all that is random,
-//! `FAKE_CUDA_DELAY_US` (200), the longest delay before an operation, and `FAKE_CUDA_FAIL=FUNCTION:NTH:CODE,...`. A test
-//! looks up `fake_cuda_fail`, `fake_cuda_calls`, `fake_cuda_live` and `fake_cuda_hold` for the rest.
+//! `FAKE_CUDA_DELAY_US` (200), the longest delay before an operation, and `FAKE_CUDA_FAIL=FUNCTION:NTH:CODE,...`. A
+//! test looks up `fake_cuda_fail`, `fake_cuda_calls`, `fake_cuda_live` and `fake_cuda_hold` for the rest.
 #![cfg(target_os = "linux")]
 #![allow(non_snake_case)]
 

@@ -7,8 +7,8 @@ use std::sync::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 use crate::board::Handle;
 use crate::view::View;
 
-/// A device address is that of the host's view and this: no user space of Linux has such addresses unless a program asks
-/// for them, so they fault in host code. Pinned host memory has the same address on both sides.
+/// A device address is that of the host's view and this: no user space of Linux has such addresses unless a program
+/// asks for them, so they fault in host code. Pinned host memory has the same address on both sides.
 pub(crate) const OFFSET: u64 = 1 << 48;
 
 /// The memory of a device.

@@ -73,7 +73,9 @@ impl Nest {
     fn new(unit: u64) -> Self {
         let allocations = [allocate(SIZE), allocate(SIZE)];
         let buffer = allocate(SIZE);
-        let [bases, places] = [allocate(16), allocate(32)];
+        let bases = allocate(16);
+        // Pinned memory does as well.
+        let places = pinned(32);
         let words = |words: &[u64]| {
             words
                 .iter()
@@ -81,10 +83,8 @@ impl Nest {
                 .collect::<Vec<_>>()
         };
         upload(bases, &words(&allocations));
-        upload(
-            places,
-            &words(&[2 * unit, 0, (1 << 44) | (4 * unit), 6 * unit]),
-        );
+        places.copy_from_slice(&words(&[2 * unit, 0, (1 << 44) | (4 * unit), 6 * unit]));
+        let places = places.as_ptr() as u64;
         let nest = Loop {
             src: 5 * unit,
             dst: 2 * unit,
