@@ -27,7 +27,7 @@ fn main() {
     }
     build.compile("walk");
 
-    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libcuda.so.1");
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libcuda.so");
     // Streams are threads, which run on where a program closes the library.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
 }

@@ -21,6 +21,7 @@ pub mod cases;
 pub mod chunks;
 pub mod cluster;
 pub mod compiled;
+pub mod fake_cuda;
 pub mod fuzz;
 pub mod memory_path;
 pub mod on_device;

@@ -14,8 +14,6 @@ struct machine {
     const void *running;
     void (*load)(const void *running, u64 address, void *to, u32 size);
     void (*store)(const void *running, u64 address, const void *from, u32 size);
-    // The host's view of device memory, or null for an illegal address.
-    const void *(*view)(const void *running, u64 address, u64 size);
 };
 
 static _Thread_local const struct machine *machine;
@@ -42,3 +40,4 @@ static _Thread_local u32 thread_count;
         type stored = value;                                                                      \
         machine->store(machine->running, to, &stored, sizeof(type));                              \
     })
+#define READ(from) LOAD(u64, from)

@@ -29,12 +29,10 @@ struct Machine {
     running: *const c_void,
     load: unsafe extern "C" fn(*const c_void, u64, *mut u8, u32),
     store: unsafe extern "C" fn(*const c_void, u64, *const u8, u32),
-    view: unsafe extern "C" fn(*const c_void, u64, u64) -> *const u8,
 }
 
 unsafe extern "C" {
     safe fn fake_walk_size() -> u64;
-    fn fake_walk_prepare(machine: *const Machine, launch: *mut u64) -> u32;
     fn fake_walk_thread(
         machine: *const Machine,
         unit: u32,
@@ -91,13 +89,7 @@ impl Entry {
     }
 }
 
-fn walk(
-    device: usize,
-    unit: u32,
-    mut launch: Parameter,
-    threads: u32,
-    random: &mut Random,
-) -> Result {
+fn walk(device: usize, unit: u32, launch: Parameter, threads: u32, random: &mut Random) -> Result {
     let peers = board().contexts[device].peers.clone();
     let running = Running {
         memory: &memory::read(),
@@ -110,17 +102,12 @@ fn walk(
         running: (&raw const running).cast(),
         load,
         store,
-        view,
     };
-    // SAFETY: the parameter is a `struct launch`, for nobody else to see.
-    if unsafe { fake_walk_prepare(&machine, launch.0.as_mut_ptr()) } == 0 {
-        running.fail(CUDA_ERROR_ILLEGAL_ADDRESS);
-    }
     let mut order: Vec<u32> = (0..threads).collect();
     random.shuffle(&mut order);
     for thread in order {
         running.outcome()?;
-        // SAFETY: as above; what the kernel reads by itself was made readable there, for as long as `running` is.
+        // SAFETY: the parameter is a `struct launch`, and `machine` is there for as long as `running` is.
         unsafe { fake_walk_thread(&machine, unit, launch.0.as_ptr(), thread, threads) };
     }
     running.outcome()
@@ -194,14 +181,4 @@ unsafe extern "C" fn store(running: *const c_void, address: u64, from: *const u8
         // SAFETY: as in `load`.
         unsafe { ptr::copy_nonoverlapping(from, to, size as usize) };
     }
-}
-
-/// # Safety
-/// `running` is a `Running`.
-unsafe extern "C" fn view(running: *const c_void, address: u64, size: u64) -> *const u8 {
-    // SAFETY: the caller keeps it.
-    let running = unsafe { &*running.cast::<Running>() };
-    // Places and tables are words of 8 B.
-    let found = running.access(address, size, 8, false);
-    found.map_or(ptr::null(), <*mut u8>::cast_const)
 }

@@ -9,10 +9,6 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, mmap_anonymous, munmap};
 
 use crate::code::*;
 
-/// Zeros that can be read after each view: a table of bases has at most 2^20 entries (`walk.cu`), so an index past an
-/// allocation's end reads a zero from there, which is no address.
-const TAIL: usize = 8 << 20;
-
 /// Address space for device memory. Without memory it reads as zeros.
 pub(crate) struct View {
     whole: *mut c_void,
@@ -44,8 +40,7 @@ impl View {
     pub(crate) fn reserve(size: usize, alignment: usize) -> Result<Self> {
         let length = size
             .checked_add(alignment)
-            .and_then(|sum| sum.checked_add(TAIL));
-        let length = length.ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
+            .ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a new mapping where the kernel likes.
         let whole = unsafe { mmap_anonymous(null_mut(), length, ProtFlags::READ, flags) };

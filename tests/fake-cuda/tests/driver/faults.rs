@@ -6,21 +6,20 @@ use std::ptr::null_mut;
 
 use cudarc::driver::sys::*;
 
-use crate::library::{library, without};
 use crate::program::*;
 
 #[test]
 fn a_call_fails_on_command() {
     let variables = [("FAKE_CUDA_FAIL", "cuMemAlloc_v2:3:2")];
     run("faults::a_call_fails_on_command", &variables, || {
-        let fake = Fake::start();
+        let fake = start();
         let (memory, _) = (allocate(1), allocate(1));
         assert_eq!(
             call!(cuMemAlloc_v2(&mut 0, 1)),
             CUresult::CUDA_ERROR_OUT_OF_MEMORY
         );
         allocate(1);
-        fake.fail("cuMemAlloc_v2", 2, CUresult::CUDA_ERROR_UNKNOWN);
+        fake.fail("cuMemAlloc_v2", 2, CUresult::CUDA_ERROR_UNKNOWN as u32);
         allocate(1);
         assert_eq!(
             call!(cuMemAlloc_v2(&mut 0, 1)),
@@ -32,7 +31,7 @@ fn a_call_fails_on_command() {
         let lost = CUresult::CUDA_ERROR_LAUNCH_FAILED;
         fake.hold(true);
         good!(cuMemsetD8Async(memory, 0, 1, null_mut()));
-        fake.fail("cuStreamCreate", 1, lost);
+        fake.fail("cuStreamCreate", 1, lost as u32);
         assert_eq!(call!(cuStreamCreate(&mut null_mut(), 0)), lost);
         assert_eq!(call!(cuStreamSynchronize(null_mut())), lost);
         assert_eq!(call!(cuMemFree_v2(memory)), lost);
@@ -46,7 +45,7 @@ fn a_program_that_cleans_up_leaves_nothing() {
         "faults::a_program_that_cleans_up_leaves_nothing",
         &[],
         || {
-            let fake = Fake::start();
+            let fake = start();
             assert_eq!(fake.live(), 0);
             let memory = allocate(1);
             let made = stream(true);
@@ -80,8 +79,8 @@ fn a_program_that_cleans_up_leaves_nothing() {
 /// How a test has a library that lacks symbols, or all of them.
 #[test]
 fn a_variant_lacks_symbols() {
-    let variant = without(&library(), &["cuMemCreate", "cuMemMap"]);
-    let variant = variant.path().join("libcuda.so");
+    let (_folder, variant) =
+        fake_cuda::without(&fake_cuda::library(), &["cuMemCreate", "cuMemMap"]);
     // SAFETY: loading the fake runs nothing.
     let lacking = unsafe { libloading::Library::new(&variant) }.unwrap();
     // SAFETY: they are not called.
@@ -89,20 +88,9 @@ fn a_variant_lacks_symbols() {
     assert!(!has("cuMemCreate") && !has("cuMemMap"));
     assert!(has("cuMemUnmap") && has("cuInit"));
 
-    let empty = tempfile::tempdir().unwrap();
-    let file = empty.path().join("libcuda.so");
-    let compiled = Command::new("cc")
-        .args([
-            "-shared",
-            "-Wl,-soname,libcuda.so.1",
-            "-x",
-            "c",
-            "/dev/null",
-            "-o",
-        ])
-        .arg(&file)
-        .status();
-    assert!(compiled.unwrap().success());
+    let Some((_folder, file)) = fake_cuda::empty() else {
+        return;
+    };
     // SAFETY: there is nothing in it.
     let library = unsafe { libloading::Library::new(file) }.unwrap();
     // SAFETY: it is not called.

@@ -147,7 +147,7 @@ impl Nest {
 #[test]
 fn each_entry_moves_the_bytes_of_a_nest() {
     run("kernels::each_entry_moves_the_bytes_of_a_nest", &[], || {
-        Fake::start();
+        start();
         for unit in [16, 8, 4, 2, 1] {
             let mut nest = Nest::new(unit);
             let full = |salt: usize| {
@@ -198,7 +198,7 @@ fn loses_the_context(nest: &Nest, code: CUresult) {
 #[test]
 fn an_illegal_address_is_sticky() {
     run("kernels::an_illegal_address_is_sticky", &[], || {
-        Fake::start();
+        start();
         let mut nest = Nest::new(4);
         nest.launch.dst.buffer += SIZE as u64 - 4 * 11;
         loses_the_context(&nest, CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);
@@ -211,7 +211,7 @@ fn a_table_ends_where_its_allocation_does() {
         "kernels::a_table_ends_where_its_allocation_does",
         &[],
         || {
-            Fake::start();
+            start();
             let nest = Nest::new(8);
             let place = ((1u64 << 20) - 1) << 44;
             upload(nest.launch.places, &place.to_le_bytes());
@@ -223,7 +223,7 @@ fn a_table_ends_where_its_allocation_does() {
 #[test]
 fn places_are_checked() {
     run("kernels::places_are_checked", &[], || {
-        Fake::start();
+        start();
         let mut nest = Nest::new(8);
         nest.launch.units = 12;
         loses_the_context(&nest, CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);
@@ -233,7 +233,7 @@ fn places_are_checked() {
 #[test]
 fn a_misaligned_access_is_sticky() {
     run("kernels::a_misaligned_access_is_sticky", &[], || {
-        Fake::start();
+        start();
         let mut nest = Nest::new(16);
         nest.launch.dst.buffer += 8;
         loses_the_context(&nest, CUresult::CUDA_ERROR_MISALIGNED_ADDRESS);
@@ -242,7 +242,7 @@ fn a_misaligned_access_is_sticky() {
 
 /// The nest's buffer on the second device, which a kernel of the first one may use or not.
 fn on_two_devices(access: bool) -> Nest {
-    Fake::start();
+    start();
     let mut nest = Nest::new(4);
     let (first, second) = (get!(CUcontext: cuCtxGetCurrent(_)), context(1));
     nest.launch.dst.buffer = allocate(SIZE);

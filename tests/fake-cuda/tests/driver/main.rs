@@ -3,7 +3,6 @@
 
 mod faults;
 mod kernels;
-mod library;
 mod memory;
 mod order;
 mod program;

@@ -13,7 +13,7 @@ const SIZE: usize = 10_000;
 #[test]
 fn the_host_cannot_touch_device_memory() {
     let status = status("memory::the_host_cannot_touch_device_memory", &[], || {
-        Fake::start();
+        start();
         let memory = allocate(SIZE) as *const u8;
         // SAFETY: it is not safe.
         let byte = unsafe { memory.read_volatile() };
@@ -29,7 +29,7 @@ fn the_host_cannot_touch_device_memory() {
 #[test]
 fn addresses_are_checked() {
     run("memory::addresses_are_checked", &[], || {
-        Fake::start();
+        start();
         let (memory, bytes) = (allocate(SIZE), pinned(SIZE));
         let invalid = CUresult::CUDA_ERROR_INVALID_VALUE;
         let all: Vec<u8> = (0..SIZE).map(|index| index as u8).collect();
@@ -82,7 +82,7 @@ fn addresses_are_checked() {
 #[test]
 fn host_memory_is_registered_once() {
     run("memory::host_memory_is_registered_once", &[], || {
-        Fake::start();
+        start();
         let mut bytes = vec![0u8; SIZE];
         let pointer: *mut c_void = bytes.as_mut_ptr().cast();
         let unregistered = CUresult::CUDA_ERROR_HOST_MEMORY_NOT_REGISTERED;
@@ -115,7 +115,7 @@ fn pointers_have_attributes() {
         "memory::pointers_have_attributes",
         &[("FAKE_CUDA_DEVICES", "2")],
         || {
-            Fake::start();
+            start();
             let second = context(1);
             let memory = allocate(SIZE);
             use CUpointer_attribute::*;

@@ -15,7 +15,7 @@ fn a_stream_keeps_its_order() {
         "order::a_stream_keeps_its_order",
         &[("FAKE_CUDA_SEED", "7")],
         || {
-            Fake::start();
+            start();
             let (on, memory, bytes) = (stream(false), allocate(SIZE), pinned(SIZE));
             for value in 0..100 {
                 good!(cuMemsetD8Async(memory, value, SIZE, on));
@@ -36,7 +36,7 @@ fn a_stream_keeps_its_order() {
 #[test]
 fn streams_have_no_order_among_them() {
     run("order::streams_have_no_order_among_them", &[], || {
-        Fake::start();
+        start();
         let (one, other) = (stream(false), stream(false));
         let memory = allocate(1);
         let mut seen = [false; 2];
@@ -55,7 +55,7 @@ fn streams_have_no_order_among_them() {
 #[test]
 fn calls_return_before_the_work_is_done() {
     run("order::calls_return_before_the_work_is_done", &[], || {
-        let fake = Fake::start();
+        let fake = start();
         let (on, memory, bytes) = (stream(false), allocate(SIZE), pinned(SIZE));
         let event = get!(CUevent: cuEventCreate(_, 0));
         // Nothing was recorded.
@@ -105,7 +105,7 @@ fn calls_return_before_the_work_is_done() {
 #[test]
 fn a_stream_waits_for_an_event() {
     run("order::a_stream_waits_for_an_event", &[], || {
-        Fake::start();
+        start();
         let (first, second, memory) = (stream(false), stream(false), allocate(SIZE));
         let event = get!(CUevent: cuEventCreate(_, 0));
         let end = get!(CUevent: cuEventCreate(_, 0));
@@ -136,7 +136,7 @@ fn the_null_stream_waits_for_blocking_streams() {
         "order::the_null_stream_waits_for_blocking_streams",
         &[],
         || {
-            let fake = Fake::start();
+            let fake = start();
             let (blocking, free, memory) = (stream(true), stream(false), allocate(SIZE));
             let spin = function("spin");
             for _ in 0..10 {
@@ -168,7 +168,7 @@ fn the_null_stream_waits_for_blocking_streams() {
 fn threads_use_the_driver_at_once() {
     let two = [("FAKE_CUDA_DEVICES", "2")];
     run("order::threads_use_the_driver_at_once", &two, || {
-        let fake = Fake::start();
+        let fake = start();
         let program = |thread: i32| {
             context(thread % 2);
             for value in 0..40 {

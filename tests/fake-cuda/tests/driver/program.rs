@@ -1,32 +1,15 @@
 //! A test's process, and what its programs have in common.
 
-use std::env;
-use std::ffi::{CString, c_char, c_void};
-use std::os::unix::process::CommandExt;
-use std::process::{Command, ExitStatus};
+use std::ffi::{CString, c_void};
+use std::process::ExitStatus;
 use std::ptr::null_mut;
 
 use cudarc::driver::sys::{self, *};
-use libloading::Library;
-
-use crate::library::library;
-
-/// The variable that has the library's path, in the process that runs a test's body.
-const LIBRARY: &str = "FAKE_CUDA_TEST_LIBRARY";
+pub(crate) use transload_tests::fake_cuda::{self, Fake};
 
 /// Runs the body in a process with these variables, and returns how that ended.
 pub(crate) fn status(test: &str, variables: &[(&str, &str)], body: fn()) -> ExitStatus {
-    if env::var_os(LIBRARY).is_some() {
-        body();
-        std::process::exit(0);
-    }
-    Command::new(env::current_exe().unwrap())
-        .args([test, "--exact", "--nocapture"])
-        .env(LIBRARY, library())
-        .envs(variables.iter().copied())
-        .arg0("the test's process")
-        .status()
-        .unwrap()
+    fake_cuda::status(test, &fake_cuda::library(), variables, body)
 }
 
 /// Runs the body in a process with these variables.
@@ -64,58 +47,15 @@ macro_rules! get {
 }
 pub(crate) use get;
 
-/// The fake driver of this process.
-pub(crate) struct Fake(Library);
-
-impl Fake {
-    /// Loads it. cudarc finds this one then, too.
-    pub(crate) fn load() -> Self {
-        let path = env::var_os(LIBRARY).unwrap();
-        // SAFETY: loading the fake runs nothing.
-        let library = unsafe { Library::new(path) }.unwrap();
-        let fake = Self(library);
-        // SAFETY: they are only compared.
-        unsafe {
-            let name = b"cuInit\0";
-            let ours = *fake.0.get::<*const c_void>(name).unwrap();
-            let theirs = *sys::culib().get::<*const c_void>(name).unwrap();
-            assert_eq!(ours, theirs, "cudarc has another driver");
-        }
-        fake
-    }
-
-    /// Loads it, and makes the first device's context current.
-    pub(crate) fn start() -> Self {
-        let fake = Self::load();
-        good!(cuInit(0));
-        context(0);
-        fake
-    }
-
-    fn function<T: Copy>(&self, name: &str) -> T {
-        // SAFETY: the callers below know the types.
-        *unsafe { self.0.get::<T>(name) }.unwrap()
-    }
-
-    pub(crate) fn fail(&self, name: &str, nth: u32, code: CUresult) {
-        let fail: extern "C" fn(*const c_char, u32, u32) = self.function("fake_cuda_fail");
-        fail(CString::new(name).unwrap().as_ptr(), nth, code as u32);
-    }
-
-    pub(crate) fn calls(&self, name: &str) -> u64 {
-        let calls: extern "C" fn(*const c_char) -> u64 = self.function("fake_cuda_calls");
-        calls(CString::new(name).unwrap().as_ptr())
-    }
-
-    pub(crate) fn live(&self) -> u64 {
-        let live: extern "C" fn() -> u64 = self.function("fake_cuda_live");
-        live()
-    }
-
-    pub(crate) fn hold(&self, on: bool) {
-        let hold: extern "C" fn(u32) = self.function("fake_cuda_hold");
-        hold(on.into());
-    }
+/// Loads the fake, and makes the first device's context current.
+pub(crate) fn start() -> Fake {
+    let fake = Fake::load();
+    // SAFETY: they are only compared.
+    let theirs = unsafe { *sys::culib().get::<*const c_void>(b"cuInit").unwrap() };
+    assert_eq!(fake.address("cuInit"), theirs, "cudarc has another driver");
+    good!(cuInit(0));
+    context(0);
+    fake
 }
 
 /// Makes a device's context current.

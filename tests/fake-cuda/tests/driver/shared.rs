@@ -65,7 +65,7 @@ const WRITE: CUmemAccess_flags = CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_REA
 #[test]
 fn memory_is_mapped_and_unmapped() {
     run("shared::memory_is_mapped_and_unmapped", &[], || {
-        let fake = Fake::start();
+        let fake = start();
         let (one, other) = (create(), create());
         let address = get!(CUdeviceptr: cuMemAddressReserve(_, 3 * SIZE, 0, 0, 0));
         let fill = |from, size| call!(cuMemsetD8Async(from, 1, size, null_mut()));
@@ -114,7 +114,7 @@ fn map(handle: CUmemGenericAllocationHandle) -> CUdeviceptr {
 #[test]
 fn another_process_shares_memory() {
     run("shared::another_process_shares_memory", &[], || {
-        Fake::start();
+        start();
         let handle = create();
         let address = map(handle);
         good!(cuMemsetD8Async(address, 1, SIZE, null_mut()));
@@ -164,7 +164,7 @@ fn import(descriptor: RawFd, handle: &mut CUmemGenericAllocationHandle) -> CUres
 #[ignore = "the other half of another_process_shares_memory"]
 fn other_process() {
     run("shared::other_process", &[], || {
-        Fake::start();
+        start();
         let descriptor: RawFd = env::var(DESCRIPTOR).unwrap().parse().unwrap();
         let mut handle = 0;
         assert_eq!(import(descriptor, &mut handle), CUresult::CUDA_SUCCESS);
@@ -180,7 +180,7 @@ fn other_process() {
 #[test]
 fn foreign_descriptors_are_refused() {
     run("shared::foreign_descriptors_are_refused", &[], || {
-        Fake::start();
+        start();
         let foreign = rustix::fs::memfd_create("foreign", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         let number = std::os::fd::AsRawFd::as_raw_fd(&foreign);
         assert_eq!(import(number, &mut 0), INVALID);

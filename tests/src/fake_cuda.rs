@@ -1,0 +1,177 @@
+//! The fake CUDA driver (`tests/fake-cuda`), for tests that need a GPU.
+//!
+//! A process has one driver, and it is found once. So the body of each such test runs in a process of its own, which
+//! loads the fake by its path first: whoever asks for a `libcuda.so` then gets that one. Tests that need none never meet it.
+
+use std::env;
+use std::ffi::{CString, c_char, c_void};
+use std::fs;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Command, ExitStatus};
+
+use libloading::Library;
+use tempfile::TempDir;
+
+/// The variable that has the library's path, in the process that runs a test's body.
+const LIBRARY: &str = "FAKE_CUDA_TEST_LIBRARY";
+
+/// Runs the body of a test in a process with these variables, and returns how that ended. `test` is the name of
+/// the test that calls this.
+pub fn status(test: &str, library: &Path, variables: &[(&str, &str)], body: fn()) -> ExitStatus {
+    if env::var_os(LIBRARY).is_some() {
+        body();
+        std::process::exit(0);
+    }
+    Command::new(env::current_exe().unwrap())
+        .args([test, "--exact", "--nocapture"])
+        .env(LIBRARY, library)
+        .envs(variables.iter().copied())
+        .status()
+        .unwrap()
+}
+
+/// Runs the body of a test in a process with these variables, and with a driver.
+pub fn run(test: &str, variables: &[(&str, &str)], body: fn(Fake)) {
+    if env::var_os(LIBRARY).is_some() {
+        body(Fake::load());
+        std::process::exit(0);
+    }
+    let status = status(test, &library(), variables, || ());
+    assert!(status.success(), "{test}: {status}");
+}
+
+/// The fake driver of this process.
+#[derive(Debug)]
+pub struct Fake(Library);
+
+impl Fake {
+    /// Loads the library that this process was started with.
+    pub fn load() -> Self {
+        let path = env::var_os(LIBRARY).expect("a process that was started by `run` or `status`");
+        // SAFETY: loading the fake runs nothing.
+        Self(unsafe { Library::new(path) }.unwrap())
+    }
+
+    /// A function of the driver, to be compared.
+    pub fn address(&self, name: &str) -> *const c_void {
+        self.function(name)
+    }
+
+    /// Has the nth next call of a function fail with this code.
+    pub fn fail(&self, name: &str, nth: u32, code: u32) {
+        let fail: extern "C" fn(*const c_char, u32, u32) = self.function("fake_cuda_fail");
+        fail(CString::new(name).unwrap().as_ptr(), nth, code);
+    }
+
+    /// How often a function was called.
+    pub fn calls(&self, name: &str) -> u64 {
+        let calls: extern "C" fn(*const c_char) -> u64 = self.function("fake_cuda_calls");
+        calls(CString::new(name).unwrap().as_ptr())
+    }
+
+    /// How many allocations, streams, events, modules and the like there are.
+    pub fn live(&self) -> u64 {
+        let live: extern "C" fn() -> u64 = self.function("fake_cuda_live");
+        live()
+    }
+
+    /// Keeps streams from going on to their next operations, or lets them.
+    pub fn hold(&self, on: bool) {
+        let hold: extern "C" fn(u32) = self.function("fake_cuda_hold");
+        hold(on.into());
+    }
+
+    fn function<T: Copy>(&self, name: &str) -> T {
+        // SAFETY: the callers above know the types.
+        *unsafe { self.0.get::<T>(name) }.unwrap()
+    }
+}
+
+/// Builds the library once in a run of the tests, and returns its file.
+pub fn library() -> PathBuf {
+    // With cargo-nextest each test is a process, and cargo takes a quarter of a second to find that nothing is to do.
+    let Ok(run) = env::var("NEXTEST_RUN_ID") else {
+        return build();
+    };
+    let folder = env::current_exe().unwrap().parent().unwrap().to_owned();
+    let built = folder.join("fake-cuda-built");
+    let said = fs::read_to_string(&built).unwrap_or_default();
+    if let Some(path) = said.strip_prefix(&format!("{run} ")) {
+        return path.into();
+    }
+    let path = build();
+    // Renamed into its place, so that no test reads a part of it.
+    let mut file = tempfile::NamedTempFile::new_in(folder).unwrap();
+    write!(file, "{run} {}", path.display()).unwrap();
+    file.persist(built).unwrap();
+    path
+}
+
+fn build() -> PathBuf {
+    let cargo = env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let output = Command::new(cargo)
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .args(["build", "-p", "transload-fake-cuda"])
+        .args(["--message-format", "json"])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "cargo build:\n{said}");
+    String::from_utf8_lossy(&output.stdout)
+        .lines()
+        .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())
+        .filter_map(|message| {
+            let files = message.get("filenames")?.as_array()?.clone();
+            files.into_iter().find_map(|name| {
+                let path = PathBuf::from(name.as_str()?);
+                (path.file_name()? == "libfake_cuda.so").then_some(path)
+            })
+        })
+        .next()
+        .expect("cargo build made no libfake_cuda.so")
+}
+
+/// A copy of a library without those symbols: their names are overwritten, so no search for them comes to anything.
+pub fn without(library: &Path, symbols: &[&str]) -> (TempDir, PathBuf) {
+    let mut bytes = fs::read(library).unwrap();
+    for symbol in symbols {
+        let name = format!("\0{symbol}\0").into_bytes();
+        let windows = bytes.windows(name.len()).enumerate();
+        let places: Vec<_> = windows
+            .filter(|(_, w)| *w == name)
+            .map(|(at, _)| at)
+            .collect();
+        assert!(!places.is_empty(), "{symbol} is not there");
+        for at in places {
+            bytes[at + 1] = b'-';
+        }
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("libcuda.so");
+    fs::write(&file, bytes).unwrap();
+    (folder, file)
+}
+
+/// A library of the driver's name without anything in it; `None` where there is no C compiler.
+pub fn empty() -> Option<(TempDir, PathBuf)> {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("libcuda.so");
+    let mut cc = Command::new("cc");
+    cc.args([
+        "-shared",
+        "-Wl,-soname,libcuda.so",
+        "-x",
+        "c",
+        "/dev/null",
+        "-o",
+    ]);
+    match cc.arg(&file).status() {
+        Ok(compiled) => assert!(compiled.success()),
+        Err(error) => {
+            eprintln!("NOT RUN: cc: {error}; install a C compiler");
+            return None;
+        }
+    }
+    Some((folder, file))
+}
