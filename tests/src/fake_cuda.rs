@@ -55,35 +55,46 @@ impl Fake {
 
     /// A function of the driver, to be compared.
     pub fn address(&self, name: &str) -> *const c_void {
-        self.function(name)
+        // SAFETY: nobody calls it by this type.
+        unsafe { self.function(name) }
     }
 
-    /// Has the nth next call of a function fail with this code.
+    /// Has the nth next call of a function fail with this code; with 0, none that was told to.
     pub fn fail(&self, name: &str, nth: u32, code: u32) {
-        let fail: extern "C" fn(*const c_char, u32, u32) = self.function("fake_cuda_fail");
+        // SAFETY: the fake has it like that.
+        let fail: extern "C" fn(*const c_char, u32, u32) =
+            unsafe { self.function("fake_cuda_fail") };
         fail(CString::new(name).unwrap().as_ptr(), nth, code);
     }
 
     /// How often a function was called.
     pub fn calls(&self, name: &str) -> u64 {
-        let calls: extern "C" fn(*const c_char) -> u64 = self.function("fake_cuda_calls");
+        // SAFETY: the fake has it like that.
+        let calls: extern "C" fn(*const c_char) -> u64 =
+            unsafe { self.function("fake_cuda_calls") };
         calls(CString::new(name).unwrap().as_ptr())
     }
 
     /// How many allocations, streams, events, modules and the like there are.
     pub fn live(&self) -> u64 {
-        let live: extern "C" fn() -> u64 = self.function("fake_cuda_live");
+        // SAFETY: the fake has it like that.
+        let live: extern "C" fn() -> u64 = unsafe { self.function("fake_cuda_live") };
         live()
     }
 
     /// Keeps streams from going on to their next operations, or lets them.
     pub fn hold(&self, on: bool) {
-        let hold: extern "C" fn(u32) = self.function("fake_cuda_hold");
+        // SAFETY: the fake has it like that.
+        let hold: extern "C" fn(u32) = unsafe { self.function("fake_cuda_hold") };
         hold(on.into());
     }
 
-    fn function<T: Copy>(&self, name: &str) -> T {
-        // SAFETY: the callers above know the types.
+    /// A function of the driver, as an engine would call it.
+    ///
+    /// # Safety
+    /// It is of that type.
+    pub unsafe fn function<T: Copy>(&self, name: &str) -> T {
+        // SAFETY: the caller knows the type.
         *unsafe { self.0.get::<T>(name) }.unwrap()
     }
 }

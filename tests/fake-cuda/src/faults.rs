@@ -62,14 +62,17 @@ unsafe fn text(name: *const c_char) -> String {
 }
 
 /// The `nth` next call of this function (1 is the next) does nothing and gives that code. A sticky code loses the
-/// current context.
+/// current context. With 0, nothing that was commanded before comes any more.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fake_cuda_fail(name: *const c_char, nth: u32, code: u32) {
-    assert!(nth > 0, "1 is the next call");
     // SAFETY: tests give text.
     let name = unsafe { text(name) };
     let mut functions = functions();
-    functions.entry(name).or_default().faults.push((nth, code));
+    let faults = &mut functions.entry(name).or_default().faults;
+    match nth {
+        0 => faults.clear(),
+        nth => faults.push((nth, code)),
+    }
 }
 
 /// How often this function was called, those calls included that failed.

@@ -82,7 +82,11 @@ fn find() -> Result<(), NoCuda> {
         }
     }
     // SAFETY: the functions are there, and this one may be called at any time; so for the next.
-    check("cuInit", unsafe { cuInit(0) })?;
+    let started = unsafe { cuInit(0) };
+    if started == CUresult::CUDA_ERROR_NO_DEVICE {
+        return Err(NoCuda::NoDevice);
+    }
+    check("cuInit", started)?;
     let mut devices = 0;
     // SAFETY: the number goes into a local variable.
     check("cuDeviceGetCount", unsafe {

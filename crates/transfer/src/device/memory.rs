@@ -178,16 +178,19 @@ fn check_mapped(
     let mut mapped = 0;
     while mapped < len {
         let at = start + mapped;
-        check_kind(gpu, allocation, at)?;
+        let past = DeviceError::PastEnd {
+            allocation,
+            len,
+            available: mapped,
+        };
+        if let Err(error) = check_kind(gpu, allocation, at) {
+            return Err(if mapped > 0 { past } else { error });
+        }
         let (mut base, mut size) = (0, 0);
         // SAFETY: both numbers go into local variables.
         let found = unsafe { driver::cuMemGetAddressRange_v2(&mut base, &mut size, at) };
         if context.check("cuMemGetAddressRange_v2", found).is_err() || size == 0 {
-            return Err(DeviceError::PastEnd {
-                allocation,
-                len,
-                available: mapped,
-            });
+            return Err(past);
         }
         // It may begin before the allocation, and holds `at`.
         mapped = base + size as u64 - start;

@@ -1,0 +1,410 @@
+//! GPU memory, on the fake driver: plans against the oracle, what is refused, and what is left behind.
+#![cfg(target_os = "linux")]
+
+use std::ffi::c_char;
+use std::ptr;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use proptest::prelude::*;
+use proptest::test_runner::{RngSeed, TestRunner};
+use smallvec::smallvec;
+use transload_tests::cases::{Case, Reach, cases};
+use transload_tests::fake_cuda::{self, Fake, run, without};
+use transload_tests::on_device::{OnDevice, Sides};
+use transload_tests::planner::{Demand, check};
+use transload_transfer::copy::{CopyOptions, Crc32c};
+use transload_transfer::device::{DeviceError, DeviceMemory, Gpu, Mark, NoCuda, available, copy};
+use transload_transfer::memory::{Access, Memory};
+use transload_transfer::plan::program::{Loop, Nest, Placed, Program};
+
+/// Every byte of random plans once, from the right place, whichever side is on the GPU.
+#[test]
+fn plans_move_what_the_oracle_says() {
+    run(
+        "plans_move_what_the_oracle_says",
+        &[("FAKE_CUDA_DELAY_US", "5")],
+        |_| {
+            let gpu = Gpu::open(0).unwrap();
+            let config = ProptestConfig {
+                failure_persistence: None,
+                cases: 24,
+                rng_seed: RngSeed::Fixed(18),
+                ..ProptestConfig::default()
+            };
+            let test = |case: Case| {
+                for sides in [Sides::Both, Sides::Source, Sides::Destination] {
+                    let planner = OnDevice { gpu: &gpu, sides };
+                    check(Demand::Bytes, &planner, &case.from, &case.to, &case.request)
+                        .map_err(|fault| TestCaseError::fail(format!("{sides:?}: {fault}")))?;
+                }
+                Ok(())
+            };
+            TestRunner::new(config)
+                .run(&cases(Reach::Settled), test)
+                .unwrap();
+        },
+    );
+}
+
+/// So many bytes, in chunks of `run` at twice that distance on one side.
+fn strided(bytes: u64, run: u64) -> Program {
+    let loops = smallvec![Loop {
+        count: bytes / run,
+        src: 2 * run,
+        dst: run
+    }];
+    Program {
+        nests: vec![Nest { loops, run }],
+        placed: vec![Placed {
+            nest: 0,
+            src: 0,
+            dst: 0,
+        }],
+    }
+}
+
+/// Copies of many pieces, from the host and back to it, with the sum that the host makes of them.
+#[test]
+fn long_copies_go_in_pieces() {
+    run("long_copies_go_in_pieces", &[], |_| {
+        let (gpu, len) = (Gpu::open(0).unwrap(), 5 * (1 << 20) + 512);
+        let there = strided(len, 512);
+        let back = Program {
+            nests: vec![Nest {
+                loops: smallvec![],
+                run: len,
+            }],
+            ..there.clone()
+        };
+        let source = Memory::allocate(&[2 * len as usize]).unwrap();
+        let destination = Memory::allocate(&[len as usize]).unwrap();
+        let device = DeviceMemory::allocate(&gpu, &[len as usize]).unwrap();
+        let bytes: Vec<u8> = (0..2 * len).map(|i| (i * 7 / 64) as u8).collect();
+        source.write(0, &bytes).unwrap();
+
+        let options = CopyOptions::new().with_checksum();
+        let sent = copy(&there, &source, &device, &options).unwrap();
+        let got = copy(&back, &device, &destination, &options).unwrap();
+
+        let expected: Vec<u8> = bytes
+            .chunks(1024)
+            .flat_map(|two| &two[..512])
+            .copied()
+            .collect();
+        let mut copied = vec![0; len as usize];
+        destination.read(0, &mut copied).unwrap();
+        assert!(copied == expected);
+        assert_eq!((sent.bytes, sent.chunks), (len, len / 512));
+        assert_eq!(sent.checksum, Some(Crc32c::of(&expected)));
+        assert_eq!(got.checksum, sent.checksum);
+    });
+}
+
+#[test]
+fn what_is_no_memory_of_the_gpu_is_refused() {
+    let name = "what_is_no_memory_of_the_gpu_is_refused";
+    run(name, &[("FAKE_CUDA_DEVICES", "2")], |_| {
+        let (gpu, other) = (Gpu::open(0).unwrap(), Gpu::open(1).unwrap());
+        let foreign = |gpu: &Gpu, start: u64, len: usize| {
+            // SAFETY: what is not mapped is refused, and nothing is copied.
+            unsafe { DeviceMemory::from_raw_parts(gpu, &[(start, len)], Access::ReadWrite, None) }
+        };
+        let memory = DeviceMemory::allocate(&gpu, &[4096]).unwrap();
+        let (start, _) = memory.allocation(0).unwrap();
+        foreign(&gpu, start + 96, 4000).unwrap();
+        let text = |result: Result<DeviceMemory, DeviceError>| result.unwrap_err().to_string();
+        let past = text(foreign(&gpu, start, 4097));
+        assert_eq!(
+            past,
+            "allocation 0 of 4097 bytes has only 4096 mapped from its start on"
+        );
+        let elsewhere = text(foreign(&other, start, 4096));
+        assert_eq!(
+            elsewhere,
+            "allocation 0 is memory of device 0, not of device 1"
+        );
+        let host = Memory::allocate(&[4096]).unwrap();
+        let address = host.allocation(0).unwrap().0.as_ptr() as u64;
+        assert_eq!(
+            text(foreign(&gpu, address, 4096)),
+            "allocation 0 is memory that the driver does not know, not memory of a CUDA device"
+        );
+
+        let theirs = DeviceMemory::allocate(&other, &[4096]).unwrap();
+        let whole = strided(4096, 2048);
+        let options = CopyOptions::new();
+        let error = copy(&whole, &memory, &theirs, &options).unwrap_err();
+        assert!(matches!(error, DeviceError::TwoDevices { .. }), "{error}");
+        let error = copy(&whole, &memory, &memory, &options).unwrap_err();
+        assert!(
+            error.to_string().contains("needs bytes 4096 to 6144"),
+            "{error}"
+        );
+        drop(memory);
+        let freed = text(foreign(&gpu, start, 4096));
+        assert!(freed.contains("does not know"), "{freed}");
+        let missing = Gpu::open(2).unwrap_err().to_string();
+        assert_eq!(missing, "no device 2: this process sees 2");
+    });
+}
+
+/// Everything that is used of the driver, on a small scale.
+fn use_all() -> Result<Vec<u8>, DeviceError> {
+    let gpu = Gpu::open(0)?;
+    let program = strided(4096, 512);
+    let dense = Program {
+        nests: vec![Nest {
+            loops: smallvec![],
+            run: 4096,
+        }],
+        ..program.clone()
+    };
+    let host = Memory::allocate(&[8192])?;
+    for page in 0..8 {
+        host.write(1024 * page, &[page as u8 + 1; 512]).unwrap();
+    }
+    let (first, second) = (
+        DeviceMemory::allocate(&gpu, &[4096])?,
+        DeviceMemory::allocate(&gpu, &[4096])?,
+    );
+    let (start, _) = second.allocation(0).unwrap();
+    // SAFETY: the memory is kept.
+    let second = unsafe {
+        let keeper = Some(std::sync::Arc::new(second) as _);
+        DeviceMemory::from_raw_parts(&gpu, &[(start, 4096)], Access::ReadWrite, keeper)?
+    };
+    let options = CopyOptions::new();
+    copy(&program, &host, &first, &options)?;
+    copy(&dense, &first, &second, &options)?;
+    // SAFETY: the default stream is always there.
+    let mark = unsafe { Mark::new(&gpu, 0)? };
+    let (tell, told) = mpsc::channel();
+    mark.when_done(move |done| tell.send(done).unwrap());
+    told.recv().unwrap()?;
+    copy(&dense, &second, &host, &options)?;
+    let mut bytes = vec![0; 4096];
+    host.read(0, &mut bytes).unwrap();
+    Ok(bytes)
+}
+
+/// What [`use_all`] has to give.
+fn is_right(bytes: &[u8]) -> bool {
+    (1..)
+        .zip(bytes.chunks(512))
+        .all(|(page, chunk)| chunk.iter().all(|byte| *byte == page))
+}
+
+/// The functions of the driver that the device room calls, as it lists them itself.
+fn functions() -> Vec<&'static str> {
+    let source = include_str!("../../crates/transfer/src/device/driver.rs");
+    let list = source
+        .split("functions! {")
+        .nth(1)
+        .unwrap()
+        .split('}')
+        .next()
+        .unwrap();
+    list.split_whitespace().collect()
+}
+
+/// Each function fails at each of its calls once. Whatever is reported good is right, what fails names the function, and
+/// nothing stays behind.
+#[test]
+fn each_call_may_fail() {
+    run(
+        "each_call_may_fail",
+        &[("FAKE_CUDA_DELAY_US", "0")],
+        |fake| {
+            assert!(is_right(&use_all().unwrap()));
+            let left = settled(&fake);
+            let mut failed = 0;
+            for function in functions() {
+                let (before, _) = (fake.calls(function), use_all().unwrap());
+                let calls = fake.calls(function) - before;
+                // Each call of the first few, then some of the rest.
+                for nth in (1..=calls).filter(|nth| *nth <= 3 || nth % 16 == 0) {
+                    const OUT_OF_MEMORY: u32 = 2;
+                    fake.fail(function, nth as u32, OUT_OF_MEMORY);
+                    match use_all() {
+                        Ok(bytes) => {
+                            assert!(is_right(&bytes), "{function}, call {nth}: wrong bytes")
+                        }
+                        Err(error) => {
+                            failed += 1;
+                            let error = error.to_string();
+                            let named = error.contains(function) || error.contains("mapped");
+                            let known = error.contains("does not know");
+                            assert!(named || known, "{function}, call {nth}: {error}");
+                        }
+                    }
+                    // One that was not reached must not meet the next.
+                    fake.fail(function, 0, 0);
+                    assert!(
+                        settled(&fake) <= left + 1,
+                        "{function}, call {nth}: something stays behind"
+                    );
+                }
+            }
+            assert!(failed > 40, "only {failed} failures");
+        },
+    );
+}
+
+/// How much there is of the driver's once threads have ended.
+fn settled(fake: &Fake) -> u64 {
+    let mut live = fake.live();
+    for _ in 0..200 {
+        std::thread::sleep(Duration::from_millis(2));
+        if std::mem::replace(&mut live, fake.live()) == live && live == 0 {
+            break;
+        }
+    }
+    live
+}
+
+/// After a sticky error all that is left is to say so.
+#[test]
+fn a_lost_device_is_reported() {
+    run("a_lost_device_is_reported", &[], |fake| {
+        let gpu = Gpu::open(0).unwrap();
+        let (host, memory) = (
+            Memory::allocate(&[4096]).unwrap(),
+            DeviceMemory::allocate(&gpu, &[4096]).unwrap(),
+        );
+        let program = strided(2048, 512);
+        const LAUNCH_FAILED: u32 = 719;
+        fake.fail("cuLaunchKernel", 1, LAUNCH_FAILED);
+        for _ in 0..2 {
+            let error = copy(&program, &memory, &host, &CopyOptions::new()).unwrap_err();
+            assert!(
+                matches!(error, DeviceError::Lost { ordinal: 0, .. }),
+                "{error}"
+            );
+        }
+        let error = Gpu::open(0).unwrap_err();
+        assert!(
+            error.to_string().contains("CUDA_ERROR_LAUNCH_FAILED"),
+            "{error}"
+        );
+    });
+}
+
+/// Nothing is told of a mark before its stream has come there, and nothing else waits for it.
+#[test]
+fn marks_hold_up_nobody_else() {
+    run("marks_hold_up_nobody_else", &[], |fake| {
+        let gpu = Gpu::open(0).unwrap();
+        let stream = spinning_stream(&fake, 200_000);
+        // SAFETY: the stream is there until this process ends.
+        let mark = unsafe { Mark::new(&gpu, stream).unwrap() };
+        let (tell, told) = mpsc::channel();
+        mark.when_done(move |done| tell.send(done).unwrap());
+        let (host, memory) = (
+            Memory::allocate(&[4096]).unwrap(),
+            DeviceMemory::allocate(&gpu, &[4096]).unwrap(),
+        );
+        copy(&strided(2048, 512), &host, &memory, &CopyOptions::new()).unwrap();
+        assert!(
+            told.try_recv().is_err(),
+            "the mark was done before its stream"
+        );
+        assert_eq!(told.recv_timeout(Duration::from_secs(20)).unwrap(), Ok(()));
+    });
+}
+
+/// A stream of an engine that is busy for so many microseconds; as a number, as engines hand it over.
+fn spinning_stream(fake: &Fake, micros: u32) -> u64 {
+    let (mut stream, mut module, mut spin): (Handle, Handle, Handle) =
+        (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
+    let mut context: Handle = ptr::null_mut();
+    let mut parameters = [(&raw const micros).cast_mut().cast()];
+    // SAFETY: the functions have these types in the driver's header.
+    unsafe {
+        let retain: unsafe extern "C" fn(*mut Handle, i32) -> u32 =
+            fake.function("cuDevicePrimaryCtxRetain");
+        let set: unsafe extern "C" fn(Handle) -> u32 = fake.function("cuCtxSetCurrent");
+        let create: unsafe extern "C" fn(*mut Handle, u32) -> u32 = fake.function("cuStreamCreate");
+        let load: unsafe extern "C" fn(*mut Handle, *const c_char) -> u32 =
+            fake.function("cuModuleLoadData");
+        let get: unsafe extern "C" fn(*mut Handle, Handle, *const c_char) -> u32 =
+            fake.function("cuModuleGetFunction");
+        let launch: Launch = fake.function("cuLaunchKernel");
+        assert_eq!(retain(&mut context, 0), 0);
+        assert_eq!(set(context), 0);
+        assert_eq!(create(&mut stream, 1), 0);
+        assert_eq!(load(&mut module, c".visible .entry walk_16()".as_ptr()), 0);
+        assert_eq!(get(&mut spin, module, c"spin".as_ptr()), 0);
+        let arguments = parameters.as_mut_ptr();
+        assert_eq!(
+            launch(
+                spin,
+                1,
+                1,
+                1,
+                1,
+                1,
+                1,
+                0,
+                stream,
+                arguments,
+                ptr::null_mut()
+            ),
+            0
+        );
+    }
+    stream.expose_provenance() as u64
+}
+
+type Handle = *mut std::ffi::c_void;
+
+/// `cuLaunchKernel`.
+type Launch = unsafe extern "C" fn(
+    Handle,
+    u32,
+    u32,
+    u32,
+    u32,
+    u32,
+    u32,
+    u32,
+    Handle,
+    *mut Handle,
+    *mut Handle,
+) -> u32;
+
+/// A machine without a driver, with an empty one, and with one that is too old: each says what is missing.
+#[test]
+fn without_cuda_it_says_why() {
+    const NAME: &str = "without_cuda_it_says_why";
+    let body = || {
+        let _driver = Fake::load();
+        let why = available().unwrap_err();
+        let expected = std::env::var("EXPECTED_WHY").unwrap();
+        assert_eq!(why.to_string(), expected);
+        assert_eq!(Gpu::open(0).unwrap_err(), DeviceError::NoCuda(why));
+    };
+    let expect = |library: &std::path::Path, variables: &[(&str, &str)], why: &str| {
+        let mut variables = variables.to_vec();
+        variables.push(("EXPECTED_WHY", why));
+        assert!(
+            fake_cuda::status(NAME, library, &variables, body).success(),
+            "{why}"
+        );
+    };
+    let fake = fake_cuda::library();
+    let lacks = |name| NoCuda::NoFunction { name }.to_string();
+    let (_folder, old) = without(&fake, &["cuEventQuery"]);
+    expect(&old, &[], &lacks("cuEventQuery"));
+    if let Some((_folder, empty)) = fake_cuda::empty() {
+        expect(&empty, &[], &lacks(functions()[0]));
+    }
+    expect(
+        &fake,
+        &[("FAKE_CUDA_DEVICES", "0")],
+        "no CUDA here: the driver knows no device",
+    );
+    let refused = [("FAKE_CUDA_FAIL", "cuInit:1:999")];
+    let why = "no CUDA here: cuInit gives CUDA_ERROR_UNKNOWN (999)";
+    expect(&fake, &refused, why);
+}
