@@ -6,14 +6,17 @@ use std::time::Duration;
 
 use crate::memory_path::InMemory;
 
+use smallvec::smallvec;
 use transload_layout::document::Value;
 use transload_layout::{Deployment, Rank};
 use transload_transfer::agent::{Agent, AgentOptions, Lease, LeaseRequest, PullRequest};
 use transload_transfer::content::{Content, ContentDigest};
 use transload_transfer::copy::{CopyOptions, copy};
+use transload_transfer::device::{self, DeviceMemory, Gpu};
 use transload_transfer::identity::{Authority, Identity, Roles};
 use transload_transfer::ids::{ClusterName, Direction, LeaseSetId, ServiceName};
 use transload_transfer::memory::Memory;
+use transload_transfer::plan::program::{Nest, Placed, Program};
 use transload_transfer::plan::{BlockTable, Plan, Request, Tables};
 use transload_transfer::ticket::{Claims, Ticket};
 
@@ -64,8 +67,10 @@ pub fn contents(memory: &Memory) -> Vec<u8> {
 pub struct Side {
     /// The agent.
     pub agent: Agent,
-    /// The memory of each rank.
+    /// The memory of each rank. Where the caches are on a GPU, what was in them at first.
     pub memories: Vec<Memory>,
+    /// The caches of the ranks, where they are on a GPU.
+    on_gpu: Vec<DeviceMemory>,
     /// The blocks of the request.
     pub tables: Tables,
 }
@@ -79,15 +84,15 @@ impl Side {
         options: AgentOptions,
     ) -> Self {
         let further = further_path();
-        Self::with_path(identity, deployment, step, options, further)
+        Self::with(identity, deployment, step, options, (further, None))
     }
 
-    fn with_path(
+    fn with(
         identity: Identity,
         deployment: Deployment,
         step: u32,
         options: AgentOptions,
-        further: Option<InMemory>,
+        (further, gpu): (Option<InMemory>, Option<&Gpu>),
     ) -> Self {
         let memories = memories(&deployment);
         for (seed, memory) in (1..).zip(&memories) {
@@ -97,14 +102,23 @@ impl Side {
         if let Some(room) = further {
             builder = builder.path(room);
         }
+        let on_gpu: Vec<_> = match gpu {
+            None => Vec::new(),
+            Some(gpu) => memories.iter().map(|memory| upload(gpu, memory)).collect(),
+        };
         for (rank, memory) in (0..).map(Rank).zip(&memories) {
-            builder = builder.register(rank, vec![memory.clone()]).unwrap();
+            builder = match on_gpu.get(rank.0 as usize) {
+                Some(memory) => builder.register(rank, vec![memory.clone()]),
+                None => builder.register(rank, vec![memory.clone()]),
+            }
+            .unwrap();
         }
         let agent = builder.bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let blocks = (0..64).map(|i| i * step % 61).take(60).collect();
         Self {
             agent,
             memories,
+            on_gpu,
             tables: Tables(vec![BlockTable::List(blocks)]),
         }
     }
@@ -168,7 +182,15 @@ impl Pair {
     pub fn with_room(room: InMemory) -> Self {
         let deployments = [deployment(2, 4, "NHD"), deployment(4, 6, "HND")];
         let roles = [Roles::all(); 2];
-        Self::all(deployments, roles, Default::default(), Some(room))
+        let extras = [(Some(room.clone()), None), (Some(room), None)];
+        Self::all(deployments, roles, Default::default(), extras)
+    }
+
+    /// A pair whose source and destination have their caches on a GPU, or not.
+    pub fn on_gpus([src, dst]: [Option<&Gpu>; 2]) -> Self {
+        let deployments = [deployment(2, 4, "NHD"), deployment(4, 6, "HND")];
+        let extras = [(further_path(), src), (further_path(), dst)];
+        Self::all(deployments, [Roles::all(); 2], Default::default(), extras)
     }
 
     fn between(
@@ -176,14 +198,15 @@ impl Pair {
         roles: [Roles; 2],
         options: [AgentOptions; 2],
     ) -> Self {
-        Self::all(deployments, roles, options, further_path())
+        let extras = [(further_path(), None), (further_path(), None)];
+        Self::all(deployments, roles, options, extras)
     }
 
     fn all(
         [src, dst]: [Deployment; 2],
         roles: [Roles; 2],
         [src_options, dst_options]: [AgentOptions; 2],
-        room: Option<InMemory>,
+        [src_extras, dst_extras]: [(Option<InMemory>, Option<&Gpu>); 2],
     ) -> Self {
         let authority = Authority::new(ClusterName::new("test").unwrap()).unwrap();
         let issue = |name, roles| {
@@ -194,8 +217,8 @@ impl Pair {
         let tokens = 100;
         let ids: Vec<u32> = (0..tokens as u32).collect();
         Self {
-            src: Side::with_path(prefill, src, 7, src_options, room.clone()),
-            dst: Side::with_path(decode, dst, 11, dst_options, room),
+            src: Side::with(prefill, src, 7, src_options, src_extras),
+            dst: Side::with(decode, dst, 11, dst_options, dst_extras),
             tokens,
             content: Content::first(tokens, &ids).unwrap().digest(),
             authority,
@@ -277,6 +300,43 @@ impl Pair {
 
     /// What the destination looks like.
     pub fn found(&self) -> Vec<Vec<u8>> {
-        self.dst.memories.iter().map(contents).collect()
+        match &self.dst.on_gpu[..] {
+            [] => self.dst.memories.iter().map(contents).collect(),
+            on_gpu => on_gpu
+                .iter()
+                .map(|memory| contents(&download(memory)))
+                .collect(),
+        }
     }
+}
+
+/// All bytes of one allocation.
+fn whole(len: u64) -> Program {
+    Program {
+        nests: vec![Nest {
+            loops: smallvec![],
+            run: len,
+        }],
+        placed: vec![Placed {
+            nest: 0,
+            src: 0,
+            dst: 0,
+        }],
+    }
+}
+
+/// Memory of a GPU that holds what a memory of the host does.
+fn upload(gpu: &Gpu, memory: &Memory) -> DeviceMemory {
+    let len = memory.bytes();
+    let device = DeviceMemory::allocate(gpu, &[len as usize]).unwrap();
+    device::copy(&whole(len), memory, &device, &CopyOptions::default()).unwrap();
+    device
+}
+
+/// Memory of the host that holds what a memory of a GPU does.
+fn download(device: &DeviceMemory) -> Memory {
+    let (_, len) = device.allocation(0).unwrap();
+    let memory = Memory::allocate(&[len as usize]).unwrap();
+    device::copy(&whole(len), device, &memory, &CopyOptions::default()).unwrap();
+    memory
 }

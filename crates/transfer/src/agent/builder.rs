@@ -254,7 +254,7 @@ fn check_groups(
                 needed: placement.allocations,
             });
         }
-        for (allocation, given) in extents.enumerate() {
+        for (allocation, given) in extents.into_iter().enumerate() {
             if given < placement.allocation_bytes {
                 return Err(RegisterError::TooShort {
                     rank,

@@ -33,12 +33,12 @@ impl Intake {
             bytes: route.bytes(),
         };
         let end = header.offset.checked_add(header.length);
-        if end.is_none_or(|end| end > route.bytes()) {
+        let Some(end) = end.filter(|end| *end <= route.bytes()) else {
             return Err(outside);
-        }
+        };
         Ok(Self {
             landing: landing.clone(),
-            cursor: route.cursor(header.offset)?,
+            cursor: route.cursor(header.offset..end)?,
             sum: Crc32c::new(),
             length: header.length,
             left: header.length,

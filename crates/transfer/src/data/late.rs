@@ -1,17 +1,19 @@
 //! Memory of the tests that has done nothing when a call returns: operations are done later, out of order, or never.
 
 use std::{
-    ops::{DerefMut, Range},
+    ops::Range,
     sync::{Arc, Mutex, MutexGuard},
 };
 
 use super::{
     fence::Inside,
     operation::{Operation, RegionError},
+    region::{BindError, Later, LaterStream, Region},
 };
 use crate::{
     copy::{MemoryStream, StreamError, settle},
     memory::Memory,
+    plan::program::StreamProgram,
 };
 
 type Work = Box<dyn FnOnce() + Send>;
@@ -76,72 +78,67 @@ impl LateMemory {
         self.queue.lock().clear();
     }
 
-    pub(crate) fn cursor(&self, stream: &MemoryStream, position: u64) -> LateCursor {
-        LateCursor {
-            memory: self.clone(),
-            stream: stream.clone(),
-            position,
-            staged: Vec::new(),
-        }
-    }
-
     fn submit<T: Send + 'static>(
         &self,
         inside: &Inside,
         work: impl FnOnce() -> Result<T, StreamError> + Send + 'static,
     ) -> Operation<T> {
         let (operation, completion) = Operation::new(inside);
-        let work = move || completion.complete(work());
+        let work = move || completion.complete(work().map_err(RegionError::from));
         self.queue.lock().push(Box::new(work));
         operation
     }
 }
 
-#[derive(Debug)]
-pub(crate) struct LateCursor {
-    memory: LateMemory,
-    stream: MemoryStream,
-    /// Of the first byte that is not submitted.
-    position: u64,
-    staged: Vec<u8>,
+impl From<LateMemory> for Region {
+    fn from(memory: LateMemory) -> Self {
+        let memory: Arc<dyn Later> = Arc::new(memory);
+        memory.into()
+    }
 }
 
-impl LateCursor {
-    pub(crate) async fn gather<B>(
-        &mut self,
-        mut buffer: B,
-        range: Range<usize>,
-        inside: &Inside,
-    ) -> Result<B, RegionError>
-    where
-        B: DerefMut<Target = [u8]> + Send + 'static,
-    {
-        let (stream, position) = (self.stream.clone(), self.position);
-        self.position += range.len() as u64;
+impl Later for LateMemory {
+    fn extents(&self) -> Vec<u64> {
+        Region::from(&self.memory).extents()
+    }
+
+    fn bind(&self, program: StreamProgram) -> Result<Arc<dyn LaterStream>, BindError> {
+        let stream = MemoryStream::new(program, self.memory.clone());
+        Ok(Arc::new(LateStream {
+            memory: self.clone(),
+            stream: stream.map_err(BindError::Check)?,
+        }))
+    }
+}
+
+#[derive(Debug)]
+struct LateStream {
+    memory: LateMemory,
+    stream: MemoryStream,
+}
+
+impl LaterStream for LateStream {
+    fn bytes(&self) -> u64 {
+        self.stream.bytes()
+    }
+
+    fn gather(&self, range: Range<u64>, mut into: Vec<u8>, inside: &Inside) -> Operation<Vec<u8>> {
+        let stream = self.stream.clone();
         let gather = move || {
-            let mut cursor = stream.cursor(position)?;
-            cursor.gather(&mut buffer[range], None)?;
-            Ok(buffer)
+            into.resize((range.end - range.start) as usize, 0);
+            stream.cursor(range.start)?.gather(&mut into, None)?;
+            Ok(into)
         };
-        self.memory.submit(inside, gather).await
+        self.memory.submit(inside, gather)
     }
 
-    pub(crate) fn scatter(&mut self, bytes: &[u8]) {
-        self.staged.extend_from_slice(bytes);
-    }
-
-    pub(crate) fn submit(&mut self, inside: &Inside) -> Option<Operation<()>> {
-        if self.staged.is_empty() {
-            return None;
-        }
-        let (stream, position) = (self.stream.clone(), self.position);
-        let staged = std::mem::take(&mut self.staged);
-        self.position += staged.len() as u64;
+    fn scatter(&self, position: u64, bytes: Vec<u8>, inside: &Inside) -> Operation<()> {
+        let stream = self.stream.clone();
         let scatter = move || {
-            stream.cursor(position)?.scatter(&staged, None)?;
+            stream.cursor(position)?.scatter(&bytes, None)?;
             settle();
             Ok(())
         };
-        Some(self.memory.submit(inside, scatter))
+        self.memory.submit(inside, scatter)
     }
 }

@@ -40,6 +40,9 @@
 //! not on its way, and streams that arrive are left unread only until their route is bound; so transfers cannot block
 //! each other for good.
 
+mod ahead;
+#[cfg(feature = "cuda")]
+mod device;
 mod error;
 mod fence;
 mod intake;

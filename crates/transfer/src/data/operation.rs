@@ -17,7 +17,7 @@ use crate::copy::StreamError;
 #[derive(Debug)]
 #[must_use = "it is not done before it says so"]
 pub(crate) struct Operation<T> {
-    done: oneshot::Receiver<Result<T, StreamError>>,
+    done: oneshot::Receiver<Result<T, RegionError>>,
 }
 
 /// The right to carry out an operation, which holds up the fence of its transfer.
@@ -26,17 +26,23 @@ pub(crate) struct Operation<T> {
 /// the memory is still being touched.
 #[derive(Debug)]
 pub(crate) struct Completion<T> {
-    told: oneshot::Sender<Result<T, StreamError>>,
+    told: oneshot::Sender<Result<T, RegionError>>,
     inside: ManuallyDrop<Inside>,
 }
 
 /// Why memory did not do what it was asked to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum RegionError {
     /// It cannot.
     #[error(transparent)]
     Stream(#[from] StreamError),
+    /// A device failed, or is lost.
+    #[error("{why}")]
+    Device {
+        /// What the device said.
+        why: Box<str>,
+    },
     /// Whoever was to do it is gone.
     #[error("an operation on the memory was lost")]
     Lost,
@@ -45,7 +51,7 @@ pub enum RegionError {
 impl<T> Operation<T> {
     /// An operation of a transfer, and what completes it.
     #[cfg_attr(
-        not(test),
+        not(any(test, feature = "cuda")),
         expect(dead_code, reason = "host memory is done when a call returns")
     )]
     pub(crate) fn new(inside: &Inside) -> (Self, Completion<T>) {
@@ -60,17 +66,17 @@ impl<T> Future for Operation<T> {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let done = Pin::new(&mut self.done).poll(cx);
-        done.map(|done| Ok(done.map_err(|_| RegionError::Lost)??))
+        done.map(|done| done.map_err(|_| RegionError::Lost)?)
     }
 }
 
 impl<T> Completion<T> {
     /// Says that the operation is done: from now on it touches neither the memory nor its buffer.
     #[cfg_attr(
-        not(test),
+        not(any(test, feature = "cuda")),
         expect(dead_code, reason = "host memory is done when a call returns")
     )]
-    pub(crate) fn complete(self, outcome: Result<T, StreamError>) {
+    pub(crate) fn complete(self, outcome: Result<T, RegionError>) {
         // Whoever waited may have been stopped by the fence.
         let _ = self.told.send(outcome);
         drop(ManuallyDrop::into_inner(self.inside));

@@ -2,13 +2,12 @@
 //!
 //! Agents ask four things of memory: how long its allocations are, to lay a program over it, to gather the next bytes of
 //! that into a buffer, and to scatter bytes from one. Host memory has done it when the call returns. A kind that needs
-//! longer submits an [`Operation`], which owns its buffer and holds up the fence of its transfer until it is done.
+//! longer is a [`Later`]: it gives an [`Operation`], which holds up the fence of its transfer until it is done.
 
-use std::ops::{DerefMut, Range};
+use std::{fmt::Debug, ops::Range, sync::Arc};
 
-#[cfg(test)]
-use super::late::{LateCursor, LateMemory};
 use super::{
+    ahead::LaterCursor,
     fence::Inside,
     operation::{Operation, RegionError},
 };
@@ -25,8 +24,40 @@ pub struct Region(Kind);
 #[derive(Clone, Debug)]
 enum Kind {
     Host(Memory),
-    #[cfg(test)]
-    Late(LateMemory),
+    Later(Arc<dyn Later>),
+}
+
+/// Memory that has not done what it is asked to when a call returns.
+pub(crate) trait Later: Debug + Send + Sync {
+    /// How many bytes each of its allocations has.
+    fn extents(&self) -> Vec<u64>;
+
+    /// Lays a program over it.
+    fn bind(&self, program: StreamProgram) -> Result<Arc<dyn LaterStream>, BindError>;
+}
+
+/// A program laid over such memory. Ranges are of its stream.
+pub(crate) trait LaterStream: Debug + Send + Sync {
+    fn bytes(&self) -> u64;
+
+    /// Gathers some bytes, at most [`AHEAD`](super::ahead::AHEAD), into a buffer that is given back with just them.
+    fn gather(&self, range: Range<u64>, into: Vec<u8>, inside: &Inside) -> Operation<Vec<u8>>;
+
+    /// Scatters bytes from a position on.
+    fn scatter(&self, position: u64, bytes: Vec<u8>, inside: &Inside) -> Operation<()>;
+}
+
+/// Why a program was not laid over a region.
+#[derive(Debug)]
+pub(crate) enum BindError {
+    /// It needs bytes that are not there.
+    Check(CheckError),
+    /// The memory cannot do it now.
+    #[cfg_attr(
+        not(feature = "cuda"),
+        expect(dead_code, reason = "host memory always can")
+    )]
+    Region(RegionError),
 }
 
 impl From<Memory> for Region {
@@ -41,44 +72,56 @@ impl From<&Memory> for Region {
     }
 }
 
-#[cfg(test)]
-impl From<LateMemory> for Region {
-    fn from(memory: LateMemory) -> Self {
-        Self(Kind::Late(memory))
+impl From<Arc<dyn Later>> for Region {
+    fn from(memory: Arc<dyn Later>) -> Self {
+        Self(Kind::Later(memory))
     }
 }
 
 impl Region {
     /// How many bytes each of its allocations has.
-    pub fn extents(&self) -> impl ExactSizeIterator<Item = u64> + '_ {
-        let memory = self.memory();
-        let extent = |number| memory.allocation(number).map_or(0, |(_, len)| len as u64);
-        (0..memory.allocations()).map(extent)
-    }
-
-    fn memory(&self) -> &Memory {
+    pub fn extents(&self) -> Vec<u64> {
         match &self.0 {
-            Kind::Host(memory) => memory,
-            #[cfg(test)]
-            Kind::Late(late) => late.memory(),
+            Kind::Host(memory) => {
+                let extent = |number| memory.allocation(number).map_or(0, |(_, len)| len as u64);
+                (0..memory.allocations()).map(extent).collect()
+            }
+            Kind::Later(memory) => memory.extents(),
         }
     }
 
     /// Lays a program over the memory.
-    pub(crate) fn bind(&self, program: StreamProgram) -> Result<MemoryStream, CheckError> {
-        MemoryStream::new(program, self.memory().clone())
+    pub(crate) fn bind(&self, program: StreamProgram) -> Result<RegionStream, BindError> {
+        Ok(match &self.0 {
+            Kind::Host(memory) => {
+                let stream = MemoryStream::new(program, memory.clone());
+                RegionStream::Host(stream.map_err(BindError::Check)?)
+            }
+            Kind::Later(memory) => RegionStream::Later(memory.bind(program)?),
+        })
+    }
+}
+
+/// A program laid over a region.
+#[derive(Clone, Debug)]
+pub(crate) enum RegionStream {
+    Host(MemoryStream),
+    Later(Arc<dyn LaterStream>),
+}
+
+impl RegionStream {
+    pub(crate) fn bytes(&self) -> u64 {
+        match self {
+            Self::Host(stream) => stream.bytes(),
+            Self::Later(stream) => stream.bytes(),
+        }
     }
 
-    /// A place in a program that is laid over this memory.
-    pub(crate) fn cursor(
-        &self,
-        stream: &MemoryStream,
-        position: u64,
-    ) -> Result<RegionCursor, StreamError> {
-        Ok(match &self.0 {
-            Kind::Host(_) => RegionCursor::Host(stream.cursor(position)?),
-            #[cfg(test)]
-            Kind::Late(late) => RegionCursor::Late(late.cursor(stream, position)),
+    /// A cursor for bytes of a range, which may be read already if it is to gather.
+    pub(crate) fn cursor(&self, range: Range<u64>) -> Result<RegionCursor, StreamError> {
+        Ok(match self {
+            Self::Host(stream) => RegionCursor::Host(stream.cursor(range.start)?),
+            Self::Later(stream) => RegionCursor::Later(LaterCursor::new(stream.clone(), range)),
         })
     }
 }
@@ -87,35 +130,25 @@ impl Region {
 #[derive(Debug)]
 pub(crate) enum RegionCursor {
     Host(Cursor),
-    #[cfg(test)]
-    Late(LateCursor),
+    Later(LaterCursor),
 }
 
 impl RegionCursor {
-    /// Gathers the next bytes into a range of a buffer, and adds them to `sum`.
-    #[cfg_attr(
-        not(test),
-        expect(unused_variables, reason = "host memory submits nothing")
-    )]
-    pub(crate) async fn gather<B>(
+    /// Gathers the next bytes, and adds them to `sum`.
+    pub(crate) async fn gather(
         &mut self,
-        mut buffer: B,
-        range: Range<usize>,
+        out: &mut [u8],
         sum: &mut Crc32c,
         inside: &Inside,
-    ) -> Result<B, RegionError>
-    where
-        B: DerefMut<Target = [u8]> + Send + 'static,
-    {
+    ) -> Result<(), RegionError> {
         match self {
-            Self::Host(cursor) => cursor.gather(&mut buffer[range], Some(sum))?,
-            #[cfg(test)]
-            Self::Late(cursor) => {
-                buffer = cursor.gather(buffer, range.clone(), inside).await?;
-                sum.update(&buffer[range]);
+            Self::Host(cursor) => cursor.gather(out, Some(sum))?,
+            Self::Later(cursor) => {
+                cursor.gather(out, inside).await?;
+                sum.update(out);
             }
         }
-        Ok(buffer)
+        Ok(())
     }
 
     /// Scatters the next bytes, and adds them to `sum`. They are in their place once what [`submit`](Self::submit) gives
@@ -123,8 +156,7 @@ impl RegionCursor {
     pub(crate) fn scatter(&mut self, bytes: &[u8], sum: &mut Crc32c) -> Result<(), StreamError> {
         match self {
             Self::Host(cursor) => cursor.scatter(bytes, Some(sum)),
-            #[cfg(test)]
-            Self::Late(cursor) => {
+            Self::Later(cursor) => {
                 sum.update(bytes);
                 cursor.scatter(bytes);
                 Ok(())
@@ -133,15 +165,10 @@ impl RegionCursor {
     }
 
     /// Hands what was scattered to the memory.
-    #[cfg_attr(
-        not(test),
-        expect(unused_variables, reason = "host memory submits nothing")
-    )]
     pub(crate) fn submit(&mut self, inside: &Inside) -> Option<Operation<()>> {
         match self {
             Self::Host(_) => None,
-            #[cfg(test)]
-            Self::Late(cursor) => cursor.submit(inside),
+            Self::Later(cursor) => cursor.submit(inside),
         }
     }
 
@@ -149,8 +176,7 @@ impl RegionCursor {
     pub(crate) fn host(&mut self) -> Option<&mut Cursor> {
         match self {
             Self::Host(cursor) => Some(cursor),
-            #[cfg(test)]
-            Self::Late(_) => None,
+            Self::Later(_) => None,
         }
     }
 }

@@ -1,19 +1,16 @@
 //! One side's bytes of a route, where they lie.
 
-use std::{
-    ops::{DerefMut, Range},
-    sync::Arc,
-};
+use std::{ops::Range, sync::Arc};
 
 use thiserror::Error;
 
 use super::{
     fence::Inside,
     operation::{Operations, RegionError},
-    region::{Region, RegionCursor},
+    region::{BindError, Region, RegionCursor, RegionStream},
 };
 use crate::{
-    copy::{Crc32c, Cursor, MemoryStream, StreamError, settle},
+    copy::{Crc32c, Cursor, StreamError, settle},
     memory::CheckError,
     plan::RouteStream,
 };
@@ -35,8 +32,7 @@ struct Inner {
 struct Section {
     start: u64,
     layer: Option<u32>,
-    region: Region,
-    stream: MemoryStream,
+    stream: RegionStream,
 }
 
 impl Section {
@@ -44,9 +40,11 @@ impl Section {
         self.start + self.stream.bytes()
     }
 
-    /// A cursor at an offset in the route.
-    fn cursor(&self, position: u64) -> Result<RegionCursor, StreamError> {
-        self.region.cursor(&self.stream, position - self.start)
+    /// A cursor for what this has of a range of the route, which begins here.
+    fn cursor(&self, range: &Range<u64>) -> Result<RegionCursor, StreamError> {
+        let end = range.end.min(self.end());
+        self.stream
+            .cursor(range.start - self.start..end - self.start)
     }
 }
 
@@ -60,6 +58,9 @@ pub enum RouteError {
     /// The memory is smaller than its deployment says.
     #[error("group {group}: {source}")]
     Check { group: usize, source: CheckError },
+    /// The memory cannot be used now.
+    #[error("group {group}: {source}")]
+    Region { group: usize, source: RegionError },
 }
 
 impl RouteBytes {
@@ -75,12 +76,13 @@ impl RouteBytes {
         let bind = |section: crate::plan::Section| {
             let group = section.group;
             let region = region(group).ok_or(RouteError::NoMemory { group })?;
-            let stream = region.bind(section.program);
-            let stream = stream.map_err(|source| RouteError::Check { group, source })?;
+            let stream = region.bind(section.program).map_err(|error| match error {
+                BindError::Check(source) => RouteError::Check { group, source },
+                BindError::Region(source) => RouteError::Region { group, source },
+            })?;
             Ok(Section {
                 start: section.start,
                 layer: section.layer,
-                region,
                 stream,
             })
         };
@@ -125,21 +127,20 @@ impl RouteBytes {
         end.map(drop).ok_or(past)
     }
 
-    /// A cursor at an offset.
+    /// A cursor for the bytes of a range. They may all be read from now on, if it is to gather.
     ///
     /// # Errors
     /// [`StreamError::PastEnd`].
-    pub fn cursor(&self, position: u64) -> Result<RouteCursor, StreamError> {
-        self.check(position, 0)?;
+    pub fn cursor(&self, range: Range<u64>) -> Result<RouteCursor, StreamError> {
+        self.check(range.start, range.end.saturating_sub(range.start))?;
         let sections = &self.inner.sections;
-        let section = sections.partition_point(|section| section.end() <= position);
-        let next = sections.get(section);
-        let cursor = next.map(|next| next.cursor(position));
+        let section = sections.partition_point(|section| section.end() <= range.start);
+        let next = sections.get(section).map(|next| next.cursor(&range));
         Ok(RouteCursor {
             route: self.clone(),
             section,
-            cursor: cursor.transpose()?,
-            position,
+            cursor: next.transpose()?,
+            range,
             submitted: Operations::default(),
         })
     }
@@ -152,7 +153,8 @@ pub struct RouteCursor {
     section: usize,
     /// Inside that section; `None` at the end of the route.
     cursor: Option<RegionCursor>,
-    position: u64,
+    /// What it has not come to.
+    range: Range<u64>,
     /// What sections before this one still have to do.
     submitted: Operations,
 }
@@ -160,28 +162,29 @@ pub struct RouteCursor {
 impl RouteCursor {
     /// Offset in the route.
     pub fn position(&self) -> u64 {
-        self.position
+        self.range.start
     }
 
-    /// Gathers the next `len` bytes to the start of `buffer`, and adds them to `sum`.
-    pub(crate) async fn gather<B>(
+    /// How many bytes are left.
+    pub fn remaining(&self) -> u64 {
+        self.range.end - self.range.start
+    }
+
+    /// Gathers the next bytes, and adds them to `sum`.
+    pub(crate) async fn gather(
         &mut self,
-        mut buffer: B,
-        len: usize,
+        out: &mut [u8],
         sum: &mut Crc32c,
         inside: &Inside,
-    ) -> Result<B, RegionError>
-    where
-        B: DerefMut<Target = [u8]> + Send + 'static,
-    {
-        self.route.check(self.position, len as u64)?;
+    ) -> Result<(), RegionError> {
+        self.check(out.len())?;
         let mut done = 0;
-        while let Some((cursor, bytes)) = self.section(done, len) {
-            buffer = cursor.gather(buffer, bytes.clone(), sum, inside).await?;
+        while let Some((cursor, bytes)) = self.section(done, out.len()) {
+            cursor.gather(&mut out[bytes.clone()], sum, inside).await?;
             done = bytes.end;
             self.moved(bytes.len(), inside)?;
         }
-        Ok(buffer)
+        Ok(())
     }
 
     /// Scatters the next bytes, and adds them to `sum`. They are in their place once what [`submit`](Self::submit) gives
@@ -192,7 +195,7 @@ impl RouteCursor {
         sum: &mut Crc32c,
         inside: &Inside,
     ) -> Result<(), RegionError> {
-        self.route.check(self.position, bytes.len() as u64)?;
+        self.check(bytes.len())?;
         let mut done = 0;
         while let Some((cursor, range)) = self.section(done, bytes.len()) {
             cursor.scatter(&bytes[range.clone()], sum)?;
@@ -220,7 +223,7 @@ impl RouteCursor {
         inside: &Inside,
         mut each: impl FnMut(&mut Cursor, Range<usize>) -> Result<(), E>,
     ) -> Result<usize, E> {
-        self.route.check(self.position, len as u64)?;
+        self.check(len)?;
         let mut done = 0;
         while let Some((cursor, bytes)) = self.section(done, len)
             && let Some(cursor) = cursor.host()
@@ -232,25 +235,36 @@ impl RouteCursor {
         Ok(done)
     }
 
+    fn check(&self, len: usize) -> Result<(), StreamError> {
+        match len as u64 <= self.remaining() {
+            true => Ok(()),
+            false => Err(StreamError::PastEnd {
+                offset: self.position(),
+                len: len as u64,
+                bytes: self.range.end,
+            }),
+        }
+    }
+
     /// The current section's cursor, and which of `len` bytes lie there once `done` of them are done; `None` when all are.
     fn section(&mut self, done: usize, len: usize) -> Option<(&mut RegionCursor, Range<usize>)> {
         let end = self.route.inner.sections.get(self.section)?.end();
-        let left = usize::try_from(end - self.position).unwrap_or(usize::MAX);
+        let left = usize::try_from(end - self.position()).unwrap_or(usize::MAX);
         let bytes = done..len.min(done.saturating_add(left));
         self.cursor.as_mut().filter(|_| done < len).zip(Some(bytes))
     }
 
     /// Notes that the current section's cursor has moved.
     fn moved(&mut self, bytes: usize, inside: &Inside) -> Result<(), StreamError> {
-        self.position += bytes as u64;
+        self.range.start += bytes as u64;
         let sections = &self.route.inner.sections;
-        if self.position == sections[self.section].end() {
+        if self.position() == sections[self.section].end() {
             if let Some(cursor) = &mut self.cursor {
                 self.submitted.push(cursor.submit(inside));
             }
             self.section += 1;
             let next = sections.get(self.section);
-            self.cursor = next.map(|next| next.cursor(next.start)).transpose()?;
+            self.cursor = next.map(|next| next.cursor(&self.range)).transpose()?;
         }
         Ok(())
     }

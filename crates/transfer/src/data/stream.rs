@@ -32,7 +32,7 @@ impl Outgoing {
     pub async fn next_stream(&self) -> Option<OutStream> {
         let inside = self.enter()?;
         let part = inside.unless_raised(self.next_part()).await??;
-        let cursor = self.route().cursor(part.range.start);
+        let cursor = self.route().cursor(part.range.clone());
         let cursor = cursor.map_err(|error| self.fail(Some(part.stream), error.into()));
         Some(OutStream {
             outgoing: self.clone(),
@@ -49,7 +49,7 @@ impl Outgoing {
 impl OutStream {
     /// Fills a buffer of at least [`HEADER`] bytes with what comes next of the stream: its header, its bytes, its trailer.
     /// Gives it back, and how many bytes that are: 0 once all of it was taken. `None` where the transfer is stopped, or has
-    /// failed. The buffer may be kept for as long as the memory takes.
+    /// failed.
     pub async fn fill(&mut self, mut buffer: Box<[u8]>) -> Option<(Box<[u8]>, usize)> {
         if self.inside.is_raised() {
             return None;
@@ -58,15 +58,15 @@ impl OutStream {
             buffer[..HEADER].copy_from_slice(&header);
             return Some((buffer, HEADER));
         }
-        let left = self.part.range.end - self.cursor.position();
+        let left = self.cursor.remaining();
         if left > 0 {
             let len = buffer
                 .len()
                 .min(usize::try_from(left).unwrap_or(usize::MAX));
             let (inside, sum) = (&self.inside, &mut self.sum);
-            let gathered = self.cursor.gather(buffer, len, sum, inside);
+            let gathered = self.cursor.gather(&mut buffer[..len], sum, inside);
             return match inside.unless_raised(gathered).await? {
-                Ok(buffer) => {
+                Ok(()) => {
                     self.outgoing.count_read(len as u64);
                     Some((buffer, len))
                 }

@@ -40,3 +40,5 @@ pub use gpu::{DEFAULT_MULTIPROCESSORS, Gpu};
 pub use launch::{LaunchError, MAX_LOOPS};
 pub use mark::Mark;
 pub use memory::DeviceMemory;
+pub(crate) use queue::PIECE;
+pub(crate) use stream::DeviceStream;

@@ -7,7 +7,7 @@ use super::error::DeviceError;
 use super::gpu::Gpu;
 use super::launch::{End, Ends, Launch, Launches};
 use super::memory::{DeviceMemory, upload};
-use super::queue::{Held, Told};
+use super::queue::{Held, PIECE, Told};
 use super::resources::Buffer;
 use crate::memory::Side;
 use crate::plan::program::StreamProgram;
@@ -61,6 +61,26 @@ impl DeviceStream {
         let stream = self.clone();
         self.acquire(Box::new(move |held| match held {
             Ok(held) => held.gather(&stream, range, told),
+            Err(error) => told(Err(error)),
+        }));
+    }
+
+    /// Scatters bytes from a position on, piece by piece.
+    pub(crate) fn scatter(self: &Arc<Self>, position: u64, bytes: Vec<u8>, told: Told<()>) {
+        let stream = self.clone();
+        self.acquire(Box::new(move |piece| match piece {
+            Ok(mut piece) => {
+                let (now, later) = bytes.split_at(bytes.len().min(PIECE));
+                piece.bytes()[..now.len()].copy_from_slice(now);
+                let (end, later) = (position + now.len() as u64, later.to_vec());
+                let scattered = stream.clone();
+                let then: Told<Held> = Box::new(move |piece| match piece.map(drop) {
+                    Ok(()) if later.is_empty() => told(Ok(())),
+                    Ok(()) => stream.scatter(end, later, told),
+                    Err(error) => told(Err(error)),
+                });
+                piece.scatter(&scattered, position..end, then);
+            }
             Err(error) => told(Err(error)),
         }));
     }

@@ -123,7 +123,10 @@ impl Stand {
         let (_, outgoing) = self.transfers.outgoing(TRANSFER)?;
         let mut bytes = vec![0; BYTES as usize];
         let (inside, len) = (outgoing.enter().unwrap(), bytes.len());
-        let mut cursor = outgoing.route().cursor(0).unwrap();
+        let mut cursor = outgoing
+            .route()
+            .cursor(0..outgoing.route().bytes())
+            .unwrap();
         let host = cursor.each_host_section(len, &inside, |cursor, range| {
             cursor.gather(&mut bytes[range], None)
         });

@@ -72,11 +72,10 @@ impl LaneOut {
     ) -> Result<(), SendError> {
         let mut stream = self.lane.open_stream().await?;
         stream.send_all(&outgoing.header(part).encode()).await?;
-        let mut cursor = outgoing.route().cursor(part.range.start)?;
+        let mut cursor = outgoing.route().cursor(part.range.clone())?;
         let mut sum = Crc32c::new();
-        let end = part.range.end;
-        while cursor.position() < end {
-            let piece = self.gather(&mut cursor, end, &mut sum, inside).await?;
+        while cursor.remaining() > 0 {
+            let piece = self.gather(&mut cursor, &mut sum, inside).await?;
             outgoing.count_read(piece.len() as u64);
             stream.send_chunk(piece).await?;
         }
@@ -93,16 +92,15 @@ impl LaneOut {
     async fn gather(
         &self,
         cursor: &mut RouteCursor,
-        end: u64,
         sum: &mut Crc32c,
         inside: &Inside,
     ) -> Result<Bytes, SendError> {
-        let buffer = self.pool.take().await;
-        let left = end - cursor.position();
+        let mut buffer = self.pool.take().await;
+        let left = cursor.remaining();
         let len = buffer
             .len()
             .min(usize::try_from(left).unwrap_or(usize::MAX));
-        let buffer = cursor.gather(buffer, len, sum, inside).await?;
+        cursor.gather(&mut buffer[..len], sum, inside).await?;
         Ok(buffer.into_bytes(len))
     }
 }

@@ -190,7 +190,7 @@ impl Sending {
             outgoing, runtime, ..
         } = turn;
         let header = outgoing.header(part).encode();
-        let mut cursor = outgoing.route().cursor(part.range.start)?;
+        let mut cursor = outgoing.route().cursor(part.range.clone())?;
         let mut sum = Crc32c::new();
         let total = HEADER as u64 + part.bytes() + TRAILER as u64;
         let mut at = 0;
@@ -204,7 +204,7 @@ impl Sending {
                 slot.put(0, &header);
                 filled = HEADER;
             }
-            let left = usize::try_from(part.range.end - cursor.position()).unwrap_or(usize::MAX);
+            let left = usize::try_from(cursor.remaining()).unwrap_or(usize::MAX);
             let body = left.min(slot.capacity() - filled);
             let host = cursor.each_host_section(body, inside, |cursor, bytes| {
                 slot.gather(filled + bytes.start, bytes.len(), cursor, &mut sum)
@@ -212,12 +212,13 @@ impl Sending {
             let host = host?;
             if host < body {
                 // The rest is in memory that this thread cannot read itself.
-                let rest = vec![0; body - host];
-                let gathered = cursor.gather(rest, body - host, &mut sum, inside);
+                let mut rest = vec![0; body - host];
+                let gathered = cursor.gather(&mut rest, &mut sum, inside);
                 match runtime.block_on(inside.unless_raised(gathered)) {
                     None => return Ok(None),
-                    Some(rest) => slot.put(filled + host, &rest?),
+                    Some(gathered) => gathered?,
                 };
+                slot.put(filled + host, &rest);
             }
             outgoing.count_read(body as u64);
             filled += body;

@@ -1,0 +1,104 @@
+//! A place in memory that is done later: while bytes are sent, the next are gathered.
+
+use std::{mem::take, ops::Range, sync::Arc};
+
+use super::{
+    fence::Inside,
+    operation::{Operation, RegionError},
+    region::LaterStream,
+};
+
+/// How many bytes are gathered at a time: enough for what a GPU takes to answer to hide behind sending them. A cursor has
+/// twice as many: those that are being sent, and the next.
+pub(crate) const AHEAD: usize = 256 << 10;
+
+/// A place in the bytes of a program that is laid over such memory; moves forward.
+#[derive(Debug)]
+pub(crate) struct LaterCursor {
+    stream: Arc<dyn LaterStream>,
+    /// What has been neither asked for nor submitted.
+    range: Range<u64>,
+    /// Gathered bytes, and how many of them were given out.
+    window: Vec<u8>,
+    given: usize,
+    next: Option<Operation<Vec<u8>>>,
+    /// A buffer that is free.
+    spare: Vec<u8>,
+    /// Bytes to be scattered, which go before the range.
+    staged: Vec<u8>,
+}
+
+impl LaterCursor {
+    /// For bytes of a range, all of which may be read if it is to gather.
+    pub(crate) fn new(stream: Arc<dyn LaterStream>, range: Range<u64>) -> Self {
+        Self {
+            stream,
+            range,
+            window: Vec::new(),
+            given: 0,
+            next: None,
+            spare: Vec::new(),
+            staged: Vec::new(),
+        }
+    }
+
+    /// Gathers the next bytes; they lie in the range.
+    pub(crate) async fn gather(
+        &mut self,
+        mut out: &mut [u8],
+        inside: &Inside,
+    ) -> Result<(), RegionError> {
+        while !out.is_empty() {
+            if self.given == self.window.len() {
+                self.gather_window(inside).await?;
+            }
+            let ready = &self.window[self.given..];
+            let (now, later) = out.split_at_mut(ready.len().min(out.len()));
+            now.copy_from_slice(&ready[..now.len()]);
+            self.given += now.len();
+            out = later;
+        }
+        Ok(())
+    }
+
+    /// Waits for the next window, and asks for the one behind it.
+    async fn gather_window(&mut self, inside: &Inside) -> Result<(), RegionError> {
+        let used = take(&mut self.window);
+        let next = match self.next.take() {
+            Some(next) => next,
+            None => {
+                let spare = take(&mut self.spare);
+                self.ask(spare, inside)
+            }
+        };
+        self.given = 0;
+        self.window = next.await?;
+        match self.range.is_empty() {
+            true => self.spare = used,
+            false => self.next = Some(self.ask(used, inside)),
+        }
+        Ok(())
+    }
+
+    fn ask(&mut self, into: Vec<u8>, inside: &Inside) -> Operation<Vec<u8>> {
+        let end = self.range.end.min(self.range.start + AHEAD as u64);
+        let range = self.range.start..end;
+        self.range.start = end;
+        self.stream.gather(range, into, inside)
+    }
+
+    /// Takes the next bytes, to be scattered.
+    pub(crate) fn scatter(&mut self, bytes: &[u8]) {
+        self.staged.extend_from_slice(bytes);
+    }
+
+    /// Hands them to the memory.
+    pub(crate) fn submit(&mut self, inside: &Inside) -> Option<Operation<()>> {
+        if self.staged.is_empty() {
+            return None;
+        }
+        let (position, bytes) = (self.range.start, take(&mut self.staged));
+        self.range.start += bytes.len() as u64;
+        Some(self.stream.scatter(position, bytes, inside))
+    }
+}
