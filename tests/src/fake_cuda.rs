@@ -9,6 +9,7 @@ use std::fs;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
+use std::ptr;
 
 use libloading::Library;
 use tempfile::TempDir;
@@ -185,4 +186,98 @@ pub fn empty() -> Option<(TempDir, PathBuf)> {
         }
     }
     Some((folder, file))
+}
+
+type Handle = *mut c_void;
+
+/// An engine: somebody else in the process who uses the first GPU, on a stream of their own. Everything waits its turn
+/// there.
+#[derive(Debug)]
+pub struct Engine<'a> {
+    fake: &'a Fake,
+    context: Handle,
+    stream: Handle,
+    spin: Handle,
+}
+
+// SAFETY: the handles are numbers that any thread may use.
+unsafe impl Send for Engine<'_> {}
+// SAFETY: as above.
+unsafe impl Sync for Engine<'_> {}
+
+/// Calls a function of the driver that has to succeed; its arguments have the types of the driver's header.
+macro_rules! driver {
+    ($fake:expr, $name:ident($($argument:expr => $type:ty),*)) => {{
+        // SAFETY: the caller gives the types.
+        let function: unsafe extern "C" fn($($type),*) -> u32 = unsafe { $fake.function(stringify!($name)) };
+        // SAFETY: what is pointed to is there.
+        assert_eq!(unsafe { function($($argument),*) }, 0, stringify!($name));
+    }};
+}
+
+impl<'a> Engine<'a> {
+    /// Makes its stream, in the context that everybody uses.
+    pub fn new(fake: &'a Fake) -> Self {
+        let null = ptr::null_mut;
+        let mut engine = Self {
+            fake,
+            context: null(),
+            stream: null(),
+            spin: null(),
+        };
+        let mut module = null();
+        let image = c".visible .entry walk_16()".as_ptr();
+        driver!(fake, cuInit(0 => u32));
+        driver!(fake, cuDevicePrimaryCtxRetain(&mut engine.context => *mut Handle, 0 => i32));
+        engine.enter();
+        driver!(fake, cuStreamCreate(&mut engine.stream => *mut Handle, 1 => u32));
+        driver!(fake, cuModuleLoadData(&mut module => *mut Handle, image => *const c_char));
+        let spin = c"spin".as_ptr();
+        driver!(fake, cuModuleGetFunction(
+            &mut engine.spin => *mut Handle, module => Handle, spin => *const c_char));
+        engine
+    }
+
+    fn enter(&self) {
+        driver!(self.fake, cuCtxSetCurrent(self.context => Handle));
+    }
+
+    /// Its stream, as engines hand it over.
+    pub fn stream(&self) -> u64 {
+        self.stream.expose_provenance() as u64
+    }
+
+    /// Is busy for so many microseconds.
+    pub fn spin(&self, micros: u32) {
+        self.enter();
+        let mut arguments: [Handle; 1] = [(&raw const micros).cast_mut().cast()];
+        driver!(self.fake, cuLaunchKernel(
+            self.spin => Handle, 1 => u32, 1 => u32, 1 => u32, 1 => u32, 1 => u32, 1 => u32, 0 => u32,
+            self.stream => Handle, arguments.as_mut_ptr() => *mut Handle, ptr::null_mut() => *mut Handle));
+    }
+
+    /// Writes to device memory.
+    pub fn write(&self, to: u64, bytes: &[u8]) {
+        let pinned = self.pinned(bytes.len());
+        pinned.copy_from_slice(bytes);
+        driver!(self.fake, cuMemcpyHtoDAsync_v2(
+            to => u64, pinned.as_ptr().cast() => *const c_void, bytes.len() => usize, self.stream => Handle));
+    }
+
+    /// Reads device memory. The bytes are there once the stream has come to it.
+    pub fn read(&self, from: u64, len: usize) -> &'static [u8] {
+        let pinned = self.pinned(len);
+        driver!(self.fake, cuMemcpyDtoHAsync_v2(
+            pinned.as_mut_ptr().cast() => *mut c_void, from => u64, len => usize, self.stream => Handle));
+        pinned
+    }
+
+    /// Pinned memory that nobody gives back.
+    fn pinned(&self, len: usize) -> &'static mut [u8] {
+        self.enter();
+        let mut start: Handle = ptr::null_mut();
+        driver!(self.fake, cuMemHostAlloc(&mut start => *mut Handle, len => usize, 0 => u32));
+        // SAFETY: that much was just allocated, and is zeros.
+        unsafe { std::slice::from_raw_parts_mut(start.cast(), len) }
+    }
 }

@@ -70,7 +70,7 @@ pub struct Side {
     /// The memory of each rank. Where the caches are on a GPU, what was in them at first.
     pub memories: Vec<Memory>,
     /// The caches of the ranks, where they are on a GPU.
-    on_gpu: Vec<DeviceMemory>,
+    pub on_gpu: Vec<DeviceMemory>,
     /// The blocks of the request.
     pub tables: Tables,
 }

@@ -1,8 +1,6 @@
 //! GPU memory, on the fake driver: plans against the oracle, what is refused, and what is left behind.
 #![cfg(target_os = "linux")]
 
-use std::ffi::c_char;
-use std::ptr;
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -10,7 +8,7 @@ use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestRunner};
 use smallvec::smallvec;
 use transload_tests::cases::{Case, Reach, cases};
-use transload_tests::fake_cuda::{self, Fake, run, without};
+use transload_tests::fake_cuda::{self, Engine, Fake, run, without};
 use transload_tests::on_device::{OnDevice, Sides};
 use transload_tests::planner::{Demand, check};
 use transload_transfer::copy::{CopyOptions, Crc32c};
@@ -295,9 +293,10 @@ fn a_lost_device_is_reported() {
 fn marks_hold_up_nobody_else() {
     run("marks_hold_up_nobody_else", &[], |fake| {
         let gpu = Gpu::open(0).unwrap();
-        let stream = spinning_stream(&fake, 200_000);
+        let engine = Engine::new(&fake);
+        engine.spin(200_000);
         // SAFETY: the stream is there until this process ends.
-        let mark = unsafe { Mark::new(&gpu, stream).unwrap() };
+        let mark = unsafe { Mark::new(&gpu, engine.stream()).unwrap() };
         let (tell, told) = mpsc::channel();
         mark.when_done(move |done| tell.send(done).unwrap());
         let (host, memory) = (
@@ -312,66 +311,6 @@ fn marks_hold_up_nobody_else() {
         assert_eq!(told.recv_timeout(Duration::from_secs(20)).unwrap(), Ok(()));
     });
 }
-
-/// A stream of an engine that is busy for so many microseconds; as a number, as engines hand it over.
-fn spinning_stream(fake: &Fake, micros: u32) -> u64 {
-    let (mut stream, mut module, mut spin): (Handle, Handle, Handle) =
-        (ptr::null_mut(), ptr::null_mut(), ptr::null_mut());
-    let mut context: Handle = ptr::null_mut();
-    let mut parameters = [(&raw const micros).cast_mut().cast()];
-    // SAFETY: the functions have these types in the driver's header.
-    unsafe {
-        let retain: unsafe extern "C" fn(*mut Handle, i32) -> u32 =
-            fake.function("cuDevicePrimaryCtxRetain");
-        let set: unsafe extern "C" fn(Handle) -> u32 = fake.function("cuCtxSetCurrent");
-        let create: unsafe extern "C" fn(*mut Handle, u32) -> u32 = fake.function("cuStreamCreate");
-        let load: unsafe extern "C" fn(*mut Handle, *const c_char) -> u32 =
-            fake.function("cuModuleLoadData");
-        let get: unsafe extern "C" fn(*mut Handle, Handle, *const c_char) -> u32 =
-            fake.function("cuModuleGetFunction");
-        let launch: Launch = fake.function("cuLaunchKernel");
-        assert_eq!(retain(&mut context, 0), 0);
-        assert_eq!(set(context), 0);
-        assert_eq!(create(&mut stream, 1), 0);
-        assert_eq!(load(&mut module, c".visible .entry walk_16()".as_ptr()), 0);
-        assert_eq!(get(&mut spin, module, c"spin".as_ptr()), 0);
-        let arguments = parameters.as_mut_ptr();
-        assert_eq!(
-            launch(
-                spin,
-                1,
-                1,
-                1,
-                1,
-                1,
-                1,
-                0,
-                stream,
-                arguments,
-                ptr::null_mut()
-            ),
-            0
-        );
-    }
-    stream.expose_provenance() as u64
-}
-
-type Handle = *mut std::ffi::c_void;
-
-/// `cuLaunchKernel`.
-type Launch = unsafe extern "C" fn(
-    Handle,
-    u32,
-    u32,
-    u32,
-    u32,
-    u32,
-    u32,
-    u32,
-    Handle,
-    *mut Handle,
-    *mut Handle,
-) -> u32;
 
 /// A machine without a driver, with an empty one, and with one that is too old: each says what is missing.
 #[test]

@@ -4,10 +4,11 @@
 use std::time::Duration;
 
 use tokio::runtime::Runtime;
-use transload_tests::fake_cuda::run;
-use transload_tests::pair::Pair;
-use transload_transfer::agent::PullReport;
-use transload_transfer::device::Gpu;
+use transload_layout::Rank;
+use transload_tests::fake_cuda::{Engine, run};
+use transload_tests::pair::{Pair, contents};
+use transload_transfer::agent::{After, LeaseRequest, PullReport};
+use transload_transfer::device::{DeviceMemory, Gpu, Mark};
 use transload_transfer::ids::{Direction, LeaseSetId};
 use transload_transfer::lease::LeaseEnd;
 use transload_transfer::path::{Path, PathSet};
@@ -27,6 +28,8 @@ fn paths(report: &PullReport) -> PathSet {
 fn pulls_reach_every_byte_from_and_to_a_gpu() {
     run("pulls_reach_every_byte_from_and_to_a_gpu", &[], |fake| {
         let gpu = Gpu::open(0).unwrap();
+        // Tables of memories are kept from the first on.
+        drop(DeviceMemory::allocate(&gpu, &[4096]).unwrap());
         let before = fake.live();
         Runtime::new().unwrap().block_on(async {
             for on in WHERE {
@@ -76,5 +79,140 @@ fn pushes_reach_every_byte_from_and_to_a_gpu() {
                 }
             }
         });
+    });
+}
+
+/// Blocks that an engine still computes, and blocks that it still reads, on the GPU: it has submitted that, and does it later.
+struct Busy<'a> {
+    engine: Engine<'a>,
+    gpu: &'a Gpu,
+}
+
+impl Busy<'_> {
+    fn mark(&self) -> Mark {
+        // SAFETY: the stream is there until this process ends.
+        unsafe { Mark::new(self.gpu, self.engine.stream()).unwrap() }
+    }
+
+    /// What the source's ranks hold comes to them later; until then there are zeros.
+    fn computes(&self, pair: &Pair) -> Mark {
+        for (memory, device) in pair.src.memories.iter().zip(&pair.src.on_gpu) {
+            let (start, len) = device.allocation(0).unwrap();
+            self.engine.write(start, &vec![0; len as usize]);
+            self.engine.spin(100_000);
+            self.engine.write(start, &contents(memory));
+        }
+        self.mark()
+    }
+
+    /// What the destination's ranks hold is read later.
+    fn reads(&self, pair: &Pair) -> (Mark, Vec<&'static [u8]>) {
+        self.engine.spin(100_000);
+        let devices = pair
+            .dst
+            .on_gpu
+            .iter()
+            .map(|device| device.allocation(0).unwrap());
+        let read = devices
+            .map(|(start, len)| self.engine.read(start, len as usize))
+            .collect();
+        (self.mark(), read)
+    }
+}
+
+/// Pulls from blocks that are computed later into blocks that are read later. Says whether what came was right, and
+/// whether what was read was.
+async fn pull_busy(busy: &Busy<'_>, path: Path, marked: bool) -> (bool, bool) {
+    let pair = pair(busy.gpu, [true, true]);
+    let (before, expected) = (pair.found(), pair.expected());
+    let after = |mark: Mark| {
+        if marked {
+            After::from(mark)
+        } else {
+            After::default()
+        }
+    };
+    let set = LeaseSetId([3; 16]);
+    let computed = busy.computes(&pair);
+    let mut leases = Vec::new();
+    for rank in (0..pair.src.memories.len() as u32).map(Rank) {
+        let tables = pair.src.tables.clone();
+        let mut lease = LeaseRequest::new(set, rank, tables, pair.content, pair.tokens);
+        lease.after = after(computed.clone());
+        leases.push(pair.src.agent.lease(lease).await.unwrap());
+    }
+    let (free, read) = busy.reads(&pair);
+    let ticket = pair.ticket(&pair.src, set, Direction::Pull);
+    let mut request = pair.request(ticket, &pair.dst);
+    (request.paths, request.after) = (path.into(), after(free.clone()));
+    pair.dst.agent.pull(request).await.unwrap();
+    for lease in leases {
+        assert_eq!(lease.ended().await.unwrap().end, LeaseEnd::Completed);
+    }
+    After::from(free).done().await.unwrap();
+    (pair.found() == expected, read == before)
+}
+
+/// Nothing is read before it is computed, and nothing overwritten before it is read, where marks say so; without them
+/// it is.
+#[test]
+fn nothing_is_touched_before_its_mark() {
+    run("nothing_is_touched_before_its_mark", &[], |fake| {
+        let gpu = Gpu::open(0).unwrap();
+        let busy = Busy {
+            engine: Engine::new(&fake),
+            gpu: &gpu,
+        };
+        Runtime::new().unwrap().block_on(async {
+            for path in [Path::QUIC, Path::RING] {
+                assert_eq!(pull_busy(&busy, path, true).await, (true, true), "{path:?}");
+            }
+            assert_eq!(pull_busy(&busy, Path::QUIC, false).await, (false, false));
+        });
+    });
+}
+
+/// A mark that never comes holds up its own lease and pull only, and both end by their own time.
+#[test]
+fn a_mark_that_never_comes_ends_with_its_lease() {
+    run("a_mark_that_never_comes_ends_with_its_lease", &[], |fake| {
+        let gpu = Gpu::open(0).unwrap();
+        let busy = Busy {
+            engine: Engine::new(&fake),
+            gpu: &gpu,
+        };
+        Runtime::new().unwrap().block_on(async {
+            let pair = pair(&gpu, [true, true]);
+            let expected = pair.expected();
+            busy.engine.spin(20_000_000);
+            let never = busy.mark();
+            let tables = pair.src.tables.clone();
+            let set = LeaseSetId([4; 16]);
+            let mut lease = LeaseRequest::new(set, Rank(0), tables, pair.content, pair.tokens);
+            lease.after = After::from(never);
+            (lease.ttl, lease.hard_bound) = (Duration::from_secs(1), Duration::from_secs(1));
+            let lease = pair.src.agent.lease(lease).await.unwrap();
+            let ticket = pair.ticket(&pair.src, set, Direction::Pull);
+            let mut request = pair.request(ticket, &pair.dst);
+            request.timeout = Duration::from_secs(3);
+            let waits = tokio::spawn({
+                let agent = pair.dst.agent.clone();
+                async move { agent.pull(request).await }
+            });
+
+            // Others go on meanwhile.
+            let set = LeaseSetId([5; 16]);
+            let leases = pair.leases(&pair.src, set, false).await;
+            let ticket = pair.ticket(&pair.src, set, Direction::Pull);
+            let request = pair.request(ticket, &pair.dst);
+            pair.dst.agent.pull(request).await.unwrap();
+            assert_eq!(pair.found(), expected);
+            drop(leases);
+
+            assert_eq!(lease.ended().await.unwrap().end, LeaseEnd::Expired);
+            assert!(waits.await.unwrap().is_err());
+        });
+        // It is still spinning.
+        std::process::exit(0);
     });
 }

@@ -474,7 +474,7 @@ impl Driver {
                 self.counters.lease_ended(end);
                 log::lease_ended(key, end);
                 if let Some(promise) = self.promises.lease_ended(&key) {
-                    let tables = Arc::unwrap_or_clone(blocks);
+                    let tables = Arc::unwrap_or_clone(blocks).tables;
                     promise.keep(Ok(LeaseOutcome { end, tables }));
                 }
             }
@@ -509,7 +509,7 @@ impl Driver {
         let ranks = self.transfers.ranks();
         let compiling = self.machine.planner().compiling(&ask, ranks);
         let event = |plan| DataEvent::Compiled { ask, plan };
-        drop(self.compiling.run(compiling, event));
+        drop(self.compiling.run(None, compiling, event));
     }
 
     /// Begins to read a route, or to receive it, unless it is over already.

@@ -12,7 +12,7 @@ use super::error::{AgentGone, LeaseOpenError, NoticeError, TransferError};
 use super::lease::{Lease, LeaseControl};
 use super::metrics::AgentMetrics;
 use super::promise::Handle;
-use super::request::{LeaseRequest, PullRequest, PushRequest};
+use super::request::{LeaseRequest, OwnBlocks, PullRequest, PushRequest};
 use super::transfer::{JobLabel, PullReport, Transfer};
 use crate::content::ContentDigest;
 use crate::identity::{Identity, RenewalError};
@@ -162,7 +162,8 @@ impl Agent {
             hard_bound: request.hard_bound,
             prefilled: request.prefilled,
         };
-        let (blocks, keeper) = (Arc::new(request.tables), request.keeper);
+        let blocks = OwnBlocks::new(request.tables, request.after);
+        let keeper = request.keeper;
         let control = LeaseControl {
             key,
             claimed: Arc::default(),
@@ -177,7 +178,7 @@ impl Agent {
             Err(refused) => Err(LeaseOpenError::Refused {
                 key,
                 reason: refused.reason,
-                tables: Arc::unwrap_or_clone(refused.blocks),
+                tables: Arc::unwrap_or_clone(refused.blocks).tables,
             }),
         }
     }
@@ -257,7 +258,7 @@ impl Agent {
             prefilled,
             into: request.into,
         };
-        let blocks = Arc::new(request.tables);
+        let blocks = OwnBlocks::new(request.tables, request.after);
         let keeper = request.keeper;
         let label = JobLabel {
             direction: wanted,

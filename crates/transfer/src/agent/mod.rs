@@ -37,6 +37,7 @@
 //! in the machine, and the buffers of the lanes it uses ([`DataOptions`](crate::data::DataOptions)), which all
 //! transfers share. A request of a million chunks waits for buffers; it is never refused for its size.
 
+mod after;
 mod builder;
 mod client;
 mod deployments;
@@ -54,6 +55,7 @@ mod tests;
 mod transfer;
 
 pub use crate::wire::NoticeOutcome;
+pub use after::After;
 pub use builder::{BindAgentError, Builder, RegisterError};
 pub use error::{
     AgentGone, LeaseEndError, LeaseOpenError, LeaseUseError, NoticeError, TransferError,

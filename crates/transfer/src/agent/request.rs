@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
+use super::after::After;
 use crate::content::ContentDigest;
 use crate::ids::{LeaseSetId, Rank};
 use crate::plan::{Request, Tables};
@@ -36,6 +37,8 @@ pub struct LeaseRequest {
     /// Whether the blocks hold everything already. Otherwise tell [`ready`](super::LeaseControl::ready)
     /// and [`finish_prefill`](super::LeaseControl::finish_prefill).
     pub prefilled: bool,
+    /// What has to be done before they are touched.
+    pub after: After,
     /// Dropped when nothing touches the blocks any more, however the lease ends and whether or not
     /// anybody waits for that: where the blocks are to be given back without a word from
     /// [`Lease::ended`](super::Lease::ended). An owner of them, which frees them when it is dropped.
@@ -61,6 +64,7 @@ impl LeaseRequest {
             ttl: Duration::from_secs(60),
             hard_bound: Duration::from_secs(600),
             prefilled: true,
+            after: After::default(),
             keeper: None,
         }
     }
@@ -96,6 +100,8 @@ pub struct PullRequest {
     /// `push`, and ours `serve` besides `pull`. A push that fails ends the leases, whatever `keep_leases` says;
     /// and leases that a pull without this has tried, and kept, cannot be pushed any more: they are `consumed`.
     pub into: Option<Ticket>,
+    /// What has to be done before the blocks are touched.
+    pub after: After,
     /// Dropped when nothing touches the blocks any more, however the pull ends: also where its future was
     /// dropped, by a timeout or a `select!`, so that nobody hears of its end. An owner of the blocks, which
     /// frees them when it is dropped.
@@ -121,6 +127,7 @@ impl PullRequest {
             timeout: Duration::from_secs(300),
             keep_leases: false,
             into: None,
+            after: After::default(),
             keeper: None,
         }
     }
@@ -130,5 +137,18 @@ impl PullRequest {
 /// those of the ticket.
 pub type PushRequest = PullRequest;
 
-/// The blocks of a lease or a job: block tables in the order of the own document's groups.
-pub(super) type Blocks = Arc<Tables>;
+/// The blocks of a lease or a job.
+pub(super) type Blocks = Arc<OwnBlocks>;
+
+#[derive(Clone, Debug)]
+pub(super) struct OwnBlocks {
+    /// In the order of the own document's groups.
+    pub(super) tables: Tables,
+    pub(super) after: After,
+}
+
+impl OwnBlocks {
+    pub(super) fn new(tables: Tables, after: After) -> Blocks {
+        Arc::new(Self { tables, after })
+    }
+}

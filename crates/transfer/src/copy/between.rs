@@ -14,7 +14,7 @@ use crate::plan::program::Program;
 #[derive(Clone, Debug)]
 pub struct CopyOptions {
     threads: Option<usize>,
-    checksum: bool,
+    pub(crate) checksum: bool,
     pub(super) tuning: Tuning,
     pub(super) bytes_per_thread: u64,
 }
@@ -52,12 +52,6 @@ impl CopyOptions {
             .threads
             .unwrap_or_else(|| cores().clamp(1, DEFAULT_THREADS));
         worth.clamp(1, most)
-    }
-
-    /// Whether bytes are summed.
-    #[cfg(feature = "cuda")]
-    pub(crate) fn checksum(&self) -> bool {
-        self.checksum
     }
 
     /// Sums the bytes as they pass; costs up to 20 % of the time.

@@ -6,10 +6,14 @@ use super::{
     ahead::AHEAD,
     fence::Inside,
     operation::{Operation, RegionError},
-    region::{BindError, Later, LaterStream, Region},
+    region::{Later, LaterStream, Region},
 };
 use crate::{
-    device::{DeviceError, DeviceMemory, DeviceStream, PIECE},
+    device::{
+        DeviceError, DeviceMemory,
+        queue::{Held, PIECE, Told},
+        stream::DeviceStream,
+    },
     plan::program::StreamProgram,
 };
 
@@ -28,8 +32,11 @@ impl From<&DeviceMemory> for Region {
 
 impl From<DeviceError> for RegionError {
     fn from(error: DeviceError) -> Self {
-        Self::Device {
-            why: error.to_string().into(),
+        match error {
+            DeviceError::Check(error) => Self::Check(error),
+            error => Self::Device {
+                why: error.to_string().into(),
+            },
         }
     }
 }
@@ -40,12 +47,8 @@ impl Later for DeviceMemory {
         allocations.map(|(_, len)| len).collect()
     }
 
-    fn bind(&self, program: StreamProgram) -> Result<Arc<dyn LaterStream>, BindError> {
-        match DeviceStream::new(&program, self) {
-            Ok(stream) => Ok(Arc::new(Laid(stream))),
-            Err(DeviceError::Check(error)) => Err(BindError::Check(error)),
-            Err(error) => Err(BindError::Region(error.into())),
-        }
+    fn bind(&self, program: StreamProgram) -> Result<Arc<dyn LaterStream>, RegionError> {
+        Ok(Arc::new(Laid(DeviceStream::new(&program, self)?)))
     }
 }
 
@@ -79,9 +82,29 @@ impl LaterStream for Laid {
         let told = move |done: Result<_, DeviceError>| {
             completion.complete(done.map_err(RegionError::from));
         };
-        self.0.scatter(position, bytes, Box::new(told));
+        scatter(self.0.clone(), position, bytes, Box::new(told));
         operation
     }
+}
+
+/// Scatters bytes from a position on, piece by piece.
+fn scatter(stream: Arc<DeviceStream>, position: u64, bytes: Vec<u8>, told: Told<()>) {
+    let of = stream.clone();
+    of.acquire(Box::new(move |piece| match piece {
+        Ok(mut piece) => {
+            let (now, later) = bytes.split_at(bytes.len().min(PIECE));
+            piece.bytes()[..now.len()].copy_from_slice(now);
+            let (end, later) = (position + now.len() as u64, later.to_vec());
+            let of = stream.clone();
+            let then: Told<Held> = Box::new(move |piece| match piece.map(drop) {
+                Ok(()) if later.is_empty() => told(Ok(())),
+                Ok(()) => scatter(stream, end, later, told),
+                Err(error) => told(Err(error)),
+            });
+            piece.scatter(&of, position..end, then);
+        }
+        Err(error) => told(Err(error)),
+    }));
 }
 
 const _: () = assert!(AHEAD <= PIECE, "a window is one piece");

@@ -8,7 +8,7 @@ use std::{
 use super::{
     fence::Inside,
     operation::{Operation, RegionError},
-    region::{BindError, Later, LaterStream, Region},
+    region::{Later, LaterStream, Region},
 };
 use crate::{
     copy::{MemoryStream, StreamError, settle},
@@ -102,11 +102,11 @@ impl Later for LateMemory {
         Region::from(&self.memory).extents()
     }
 
-    fn bind(&self, program: StreamProgram) -> Result<Arc<dyn LaterStream>, BindError> {
+    fn bind(&self, program: StreamProgram) -> Result<Arc<dyn LaterStream>, RegionError> {
         let stream = MemoryStream::new(program, self.memory.clone());
         Ok(Arc::new(LateStream {
             memory: self.clone(),
-            stream: stream.map_err(BindError::Check)?,
+            stream: stream?,
         }))
     }
 }

@@ -49,6 +49,10 @@ mod intake;
 mod landing;
 #[cfg(test)]
 pub(crate) mod late;
+#[cfg_attr(
+    not(any(test, feature = "cuda")),
+    expect(dead_code, reason = "host memory is done when a call returns")
+)]
 mod operation;
 mod options;
 mod outgoing;

@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 
 use super::fence::Inside;
 use crate::copy::StreamError;
+use crate::memory::CheckError;
 
 /// An operation on memory that is under way. It goes on when this is dropped; its transfer's fence waits for it.
 #[derive(Debug)]
@@ -34,6 +35,9 @@ pub(crate) struct Completion<T> {
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum RegionError {
+    /// A program needs bytes that are not there.
+    #[error(transparent)]
+    Check(#[from] CheckError),
     /// It cannot.
     #[error(transparent)]
     Stream(#[from] StreamError),
@@ -50,10 +54,6 @@ pub enum RegionError {
 
 impl<T> Operation<T> {
     /// An operation of a transfer, and what completes it.
-    #[cfg_attr(
-        not(any(test, feature = "cuda")),
-        expect(dead_code, reason = "host memory is done when a call returns")
-    )]
     pub(crate) fn new(inside: &Inside) -> (Self, Completion<T>) {
         let (told, done) = oneshot::channel();
         let inside = ManuallyDrop::new(inside.clone());
@@ -72,10 +72,6 @@ impl<T> Future for Operation<T> {
 
 impl<T> Completion<T> {
     /// Says that the operation is done: from now on it touches neither the memory nor its buffer.
-    #[cfg_attr(
-        not(any(test, feature = "cuda")),
-        expect(dead_code, reason = "host memory is done when a call returns")
-    )]
     pub(crate) fn complete(self, outcome: Result<T, RegionError>) {
         // Whoever waited may have been stopped by the fence.
         let _ = self.told.send(outcome);

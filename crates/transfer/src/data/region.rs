@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     copy::{Crc32c, Cursor, MemoryStream, StreamError},
-    memory::{CheckError, Memory},
+    memory::Memory,
     plan::program::StreamProgram,
 };
 
@@ -33,7 +33,7 @@ pub(crate) trait Later: Debug + Send + Sync {
     fn extents(&self) -> Vec<u64>;
 
     /// Lays a program over it.
-    fn bind(&self, program: StreamProgram) -> Result<Arc<dyn LaterStream>, BindError>;
+    fn bind(&self, program: StreamProgram) -> Result<Arc<dyn LaterStream>, RegionError>;
 }
 
 /// A program laid over such memory. Ranges are of its stream.
@@ -45,19 +45,6 @@ pub(crate) trait LaterStream: Debug + Send + Sync {
 
     /// Scatters bytes from a position on.
     fn scatter(&self, position: u64, bytes: Vec<u8>, inside: &Inside) -> Operation<()>;
-}
-
-/// Why a program was not laid over a region.
-#[derive(Debug)]
-pub(crate) enum BindError {
-    /// It needs bytes that are not there.
-    Check(CheckError),
-    /// The memory cannot do it now.
-    #[cfg_attr(
-        not(feature = "cuda"),
-        expect(dead_code, reason = "host memory always can")
-    )]
-    Region(RegionError),
 }
 
 impl From<Memory> for Region {
@@ -91,12 +78,9 @@ impl Region {
     }
 
     /// Lays a program over the memory.
-    pub(crate) fn bind(&self, program: StreamProgram) -> Result<RegionStream, BindError> {
+    pub(crate) fn bind(&self, program: StreamProgram) -> Result<RegionStream, RegionError> {
         Ok(match &self.0 {
-            Kind::Host(memory) => {
-                let stream = MemoryStream::new(program, memory.clone());
-                RegionStream::Host(stream.map_err(BindError::Check)?)
-            }
+            Kind::Host(memory) => RegionStream::Host(MemoryStream::new(program, memory.clone())?),
             Kind::Later(memory) => RegionStream::Later(memory.bind(program)?),
         })
     }

@@ -7,11 +7,10 @@ use thiserror::Error;
 use super::{
     fence::Inside,
     operation::{Operations, RegionError},
-    region::{BindError, Region, RegionCursor, RegionStream},
+    region::{Region, RegionCursor, RegionStream},
 };
 use crate::{
     copy::{Crc32c, Cursor, StreamError, settle},
-    memory::CheckError,
     plan::RouteStream,
 };
 
@@ -55,10 +54,7 @@ impl Section {
 pub enum RouteError {
     #[error("no memory is registered for group {group}")]
     NoMemory { group: usize },
-    /// The memory is smaller than its deployment says.
-    #[error("group {group}: {source}")]
-    Check { group: usize, source: CheckError },
-    /// The memory cannot be used now.
+    /// The memory is smaller than its deployment says, or cannot be used now.
     #[error("group {group}: {source}")]
     Region { group: usize, source: RegionError },
 }
@@ -76,10 +72,8 @@ impl RouteBytes {
         let bind = |section: crate::plan::Section| {
             let group = section.group;
             let region = region(group).ok_or(RouteError::NoMemory { group })?;
-            let stream = region.bind(section.program).map_err(|error| match error {
-                BindError::Check(source) => RouteError::Check { group, source },
-                BindError::Region(source) => RouteError::Region { group, source },
-            })?;
+            let stream = region.bind(section.program);
+            let stream = stream.map_err(|source| RouteError::Region { group, source })?;
             Ok(Section {
                 start: section.start,
                 layer: section.layer,

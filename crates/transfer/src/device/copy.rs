@@ -6,7 +6,7 @@ use std::sync::{Arc, mpsc};
 
 use super::error::DeviceError;
 use super::launch::{Ends, Launches};
-use super::memory::{DeviceMemory, upload};
+use super::memory::DeviceMemory;
 use super::queue::{Held, PIECE, Told};
 use super::stream::DeviceStream;
 use crate::copy::{CopyOptions, CopyReport, Crc32c, Cursor, MemoryStream, settle};
@@ -74,7 +74,7 @@ pub fn copy<'a>(
             return Ok(crate::copy::copy(program, source, destination, options)?);
         }
         (Place::Device(source), Place::Device(destination)) => {
-            if options.checksum() {
+            if options.checksum {
                 return Err(DeviceError::NoSum);
             }
             within_a_gpu(program, source, destination)?;
@@ -100,7 +100,7 @@ pub fn copy<'a>(
         chunks: program.chunks(),
         threads: 1,
         kernel: "cuda",
-        checksum: checksum.filter(|_| options.checksum()),
+        checksum: checksum.filter(|_| options.checksum),
     })
 }
 
@@ -121,9 +121,9 @@ fn within_a_gpu(
     source.check(program, Side::Source)?;
     destination.check(program, Side::Destination)?;
     let launches = Launches::new(program)?;
-    let places = upload(gpu, launches.places())?;
+    let places = gpu.arena().upload(launches.places())?;
     let ends = Ends {
-        places: places.address,
+        places: places.address(),
         src: source.end(),
         dst: destination.end(),
         bases: source.alignment() | destination.alignment(),

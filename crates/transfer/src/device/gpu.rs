@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::{CUfunction, CUmodule};
 
+use super::arena::Arena;
 use super::context::Context;
 use super::driver;
 use super::error::DeviceError;
@@ -47,6 +48,7 @@ pub struct Gpu {
 #[derive(Debug)]
 struct Shared {
     queue: Queue,
+    arena: Arc<Arena>,
     stream: Stream,
     kernels: Arc<Kernels>,
     name: String,
@@ -64,6 +66,7 @@ impl Gpu {
         let kernels = Arc::new(Kernels::load(&context)?);
         let shared = Shared {
             queue: Queue::start(&kernels)?,
+            arena: Arena::new(&context)?,
             stream: Stream::new(&context)?,
             name: context.name()?,
             kernels,
@@ -89,6 +92,10 @@ impl Gpu {
 
     pub(super) fn kernels(&self) -> &Kernels {
         &self.shared.kernels
+    }
+
+    pub(super) fn arena(&self) -> &Arc<Arena> {
+        &self.shared.arena
     }
 
     pub(super) fn queue(&self) -> &Queue {

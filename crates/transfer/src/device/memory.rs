@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use cudarc::driver::sys::{CUdeviceptr, CUmemorytype, CUpointer_attribute};
 
+use super::arena::Table;
 use super::driver;
 use super::error::DeviceError;
 use super::gpu::Gpu;
@@ -29,9 +30,9 @@ pub struct DeviceMemory {
 struct Shared {
     gpu: Gpu,
     extents: Extents,
-    /// Address of each allocation, here and on the device.
-    bases: Box<[CUdeviceptr]>,
-    table: Buffer,
+    /// Address and length of each allocation; the addresses are on the device as well.
+    allocations: Box<[(CUdeviceptr, usize)]>,
+    table: Table,
     access: Access,
     /// Dropped last: what keeps the bytes where they are.
     _keeper: Option<Arc<dyn Any + Send + Sync>>,
@@ -90,13 +91,13 @@ impl DeviceMemory {
         access: Access,
         keeper: Option<Arc<dyn Any + Send + Sync>>,
     ) -> Result<Self, DeviceError> {
-        let bases: Box<[_]> = parts.iter().map(|part| part.0).collect();
-        let table = upload(gpu, &bases)?;
+        let bases: Vec<_> = parts.iter().map(|part| part.0).collect();
+        let table = gpu.arena().upload(&bases)?;
         Ok(Self {
             shared: Arc::new(Shared {
                 gpu: gpu.clone(),
                 extents: Extents::new(parts.iter().map(|part| part.1 as u64)),
-                bases,
+                allocations: parts.into(),
                 table,
                 access,
                 _keeper: keeper,
@@ -111,13 +112,13 @@ impl DeviceMemory {
 
     /// How many allocations there are.
     pub fn allocations(&self) -> usize {
-        self.shared.bases.len()
+        self.shared.allocations.len()
     }
 
     /// The device address and the length in bytes of one allocation.
     pub fn allocation(&self, number: usize) -> Option<(u64, u64)> {
-        let address = *self.shared.bases.get(number)?;
-        Some((address, self.shared.extents.of(number)?))
+        let (address, len) = *self.shared.allocations.get(number)?;
+        Some((address, len as u64))
     }
 
     /// What copies may do with the bytes.
@@ -135,12 +136,13 @@ impl DeviceMemory {
 
     /// It as a side of a launch.
     pub(super) fn end(&self) -> End {
-        End::memory(self.shared.table.address)
+        End::memory(self.shared.table.address())
     }
 
     /// All bases, or-ed.
     pub(super) fn alignment(&self) -> u64 {
-        self.shared.bases.iter().fold(0, |or, base| or | base)
+        let allocations = self.shared.allocations.iter();
+        allocations.fold(0, |or, (base, _)| or | base)
     }
 }
 
@@ -235,27 +237,4 @@ fn attribute(at: CUdeviceptr, attribute: CUpointer_attribute) -> Option<u32> {
     driver::check("cuPointerGetAttribute", known)
         .ok()
         .map(|()| value)
-}
-
-/// Copies some numbers to the device.
-pub(super) fn upload<T: bytemuck::Pod>(gpu: &Gpu, values: &[T]) -> Result<Buffer, DeviceError> {
-    let bytes: &[u8] = bytemuck::cast_slice(values);
-    let buffer = Buffer::new(gpu.context(), bytes.len())?;
-    if bytes.is_empty() {
-        return Ok(buffer);
-    }
-    let entered = gpu.context().enter()?;
-    // SAFETY: the buffer has room for them, and they stay until the stream was waited for.
-    let copied = unsafe {
-        driver::cuMemcpyHtoDAsync_v2(
-            buffer.address,
-            bytes.as_ptr().cast(),
-            bytes.len(),
-            gpu.stream().raw,
-        )
-    };
-    gpu.context().check("cuMemcpyHtoDAsync_v2", copied)?;
-    drop(entered);
-    gpu.stream().synchronize()?;
-    Ok(buffer)
 }

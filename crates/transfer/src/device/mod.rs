@@ -11,13 +11,14 @@
 //! | file | idea |
 //! |---|---|
 //! | `driver`, `error` | the driver's functions, found at run time; what goes wrong |
-//! | `context`, `resources` | the context of a device; what is made in it and given back |
+//! | `context`, `resources`, `arena` | the context of a device; what is made in it and given back; what is kept and lent |
 //! | `launch` | from programs to launches of the kernel. Pure |
 //! | `gpu` | a device with the kernel loaded |
 //! | `memory`, `stream` | allocations of a rank and group; a program laid over them |
 //! | `staging`, `queue` | what bytes go through over the bus; the thread that has them moved |
 //! | `copy`, `mark` | copies; what has to be done before something may begin |
 
+mod arena;
 mod context;
 mod copy;
 mod driver;
@@ -26,10 +27,10 @@ mod gpu;
 mod launch;
 mod mark;
 mod memory;
-mod queue;
+pub(crate) mod queue;
 mod resources;
 mod staging;
-mod stream;
+pub(crate) mod stream;
 #[cfg(test)]
 mod tests;
 
@@ -40,5 +41,3 @@ pub use gpu::{DEFAULT_MULTIPROCESSORS, Gpu};
 pub use launch::{LaunchError, MAX_LOOPS};
 pub use mark::Mark;
 pub use memory::DeviceMemory;
-pub(crate) use queue::PIECE;
-pub(crate) use stream::DeviceStream;

@@ -132,7 +132,7 @@ impl Held {
     }
 
     /// Scatters the first bytes of this.
-    pub(super) fn scatter(self, stream: &Arc<DeviceStream>, range: Range<u64>, told: Told<Self>) {
+    pub(crate) fn scatter(self, stream: &Arc<DeviceStream>, range: Range<u64>, told: Told<Self>) {
         self.move_bytes(stream, range, Way::Scatter, told);
     }
 

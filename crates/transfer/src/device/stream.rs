@@ -3,11 +3,12 @@
 use std::ops::Range;
 use std::sync::Arc;
 
+use super::arena::Table;
 use super::error::DeviceError;
 use super::gpu::Gpu;
 use super::launch::{End, Ends, Launch, Launches};
-use super::memory::{DeviceMemory, upload};
-use super::queue::{Held, PIECE, Told};
+use super::memory::DeviceMemory;
+use super::queue::{Held, Told};
 use super::resources::Buffer;
 use crate::memory::Side;
 use crate::plan::program::StreamProgram;
@@ -17,7 +18,7 @@ use crate::plan::program::StreamProgram;
 pub(crate) struct DeviceStream {
     memory: DeviceMemory,
     launches: Launches,
-    places: Buffer,
+    places: Table,
     bytes: u64,
 }
 
@@ -38,7 +39,7 @@ impl DeviceStream {
     ) -> Result<Arc<Self>, DeviceError> {
         memory.check(program.program(), Side::Source)?;
         let launches = Launches::new(program.program())?;
-        let places = upload(memory.gpu(), launches.places())?;
+        let places = memory.gpu().arena().upload(launches.places())?;
         let (memory, bytes) = (memory.clone(), program.bytes());
         Ok(Arc::new(Self {
             memory,
@@ -65,26 +66,6 @@ impl DeviceStream {
         }));
     }
 
-    /// Scatters bytes from a position on, piece by piece.
-    pub(crate) fn scatter(self: &Arc<Self>, position: u64, bytes: Vec<u8>, told: Told<()>) {
-        let stream = self.clone();
-        self.acquire(Box::new(move |piece| match piece {
-            Ok(mut piece) => {
-                let (now, later) = bytes.split_at(bytes.len().min(PIECE));
-                piece.bytes()[..now.len()].copy_from_slice(now);
-                let (end, later) = (position + now.len() as u64, later.to_vec());
-                let scattered = stream.clone();
-                let then: Told<Held> = Box::new(move |piece| match piece.map(drop) {
-                    Ok(()) if later.is_empty() => told(Ok(())),
-                    Ok(()) => stream.scatter(end, later, told),
-                    Err(error) => told(Err(error)),
-                });
-                piece.scatter(&scattered, position..end, then);
-            }
-            Err(error) => told(Err(error)),
-        }));
-    }
-
     /// Asks for a piece, to be filled and scattered.
     pub(crate) fn acquire(&self, told: Told<Held>) {
         self.gpu().queue().acquire(told);
@@ -98,7 +79,7 @@ impl DeviceStream {
         buffer: &Buffer,
     ) -> Result<Vec<Launch>, DeviceError> {
         let ends = Ends {
-            places: self.places.address,
+            places: self.places.address(),
             src: self.memory.end(),
             dst: End::buffer(buffer.address, range.start),
             bases: self.memory.alignment(),

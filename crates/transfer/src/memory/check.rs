@@ -90,15 +90,6 @@ impl Extents {
         }
     }
 
-    /// The length of one allocation in bytes.
-    #[cfg_attr(
-        not(feature = "cuda"),
-        expect(dead_code, reason = "host memory has pointers beside")
-    )]
-    pub(crate) fn of(&self, number: usize) -> Option<u64> {
-        self.lens.get(number).copied()
-    }
-
     /// See [`Memory::check`].
     pub(crate) fn check(
         &self,

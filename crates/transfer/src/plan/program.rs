@@ -116,11 +116,7 @@ impl Program {
     /// One side of the program: between its memory and a dense stream of the program's bytes, in their order.
     ///
     /// The program was checked, so that its sizes fit into 64 bits.
-    #[cfg_attr(
-        not(feature = "cuda"),
-        expect(dead_code, reason = "GPUs and the host meet in a stream")
-    )]
-    pub(crate) fn stream(&self, side: Side) -> StreamProgram {
+    pub fn stream(&self, side: Side) -> StreamProgram {
         let mut end = 0;
         let placed = self.placed.iter().map(|placed| {
             let start = end;

@@ -108,6 +108,7 @@ impl Transfers {
         let transfer = flow.transfer;
         let memory = self.memories.get(&flow.rank).cloned();
         let of = flow.clone();
+        let after = blocks.as_ref().map(|blocks| blocks.after.clone());
         let binding = move || {
             let memory = memory.ok_or_else(|| format!("rank {} has no memory here", of.rank))?;
             let blocks = blocks.ok_or("its blocks are gone")?;
@@ -115,11 +116,13 @@ impl Transfers {
         };
         let number = self.next_number;
         self.next_number += 1;
-        let task = self.background.run(binding, move |bound| DataEvent::Bound {
-            transfer,
-            number,
-            bound,
-        });
+        let task = self
+            .background
+            .run(after, binding, move |bound| DataEvent::Bound {
+                transfer,
+                number,
+                bound,
+            });
         let under = UnderWay {
             number,
             path: flow.path,
@@ -360,7 +363,7 @@ fn bind(flow: &Flow, plan: &Plan, side: Side, blocks: &Blocks, memory: &[Region]
         .route(src, dst)
         .ok_or_else(|| format!("ranks {src} and {dst} share nothing"))?;
     let tables = plan
-        .arrange(side, blocks)
+        .arrange(side, &blocks.tables)
         .map_err(|error| error.to_string())?;
     let stream = plan
         .bind_stream(route, side, &tables)

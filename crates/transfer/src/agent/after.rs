@@ -1,0 +1,64 @@
+//! What has to be done before the bytes of a request may be touched.
+
+use std::future::Future;
+
+use tokio::sync::watch;
+
+/// Something that has to be done before blocks may be read or written: nothing, or what somebody else tells the end of.
+///
+/// An engine hands its blocks over when it has *submitted* what computes them, or what reads them for the last time; a GPU does
+/// that later. Until it is done, nothing of a lease or a transfer that is given this touches the blocks. Nothing else waits for
+/// it: peers are dialled and plans compiled, a lease may expire and a pull be cancelled. What is taken back by then was never
+/// touched.
+///
+/// ```
+/// use transload_transfer::agent::After;
+/// # tokio::runtime::Runtime::new().unwrap().block_on(async {
+/// let (after, tell) = After::told();
+/// std::thread::spawn(move || tell(Ok(())));
+/// assert_eq!(after.done().await, Ok(()));
+/// # });
+/// ```
+#[derive(Clone, Debug, Default)]
+pub struct After(Option<watch::Receiver<Option<Outcome>>>);
+
+/// Whether it was done, or why that will never be known.
+type Outcome = Result<(), String>;
+
+impl After {
+    /// Something that is done when a function is called, on any thread. If that is dropped instead, what waits fails.
+    pub fn told() -> (Self, impl FnOnce(Result<(), String>) + Send + 'static) {
+        let (sender, receiver) = watch::channel(None);
+        let tell = move |outcome| {
+            sender.send_replace(Some(outcome));
+        };
+        (Self(Some(receiver)), tell)
+    }
+
+    /// Waits until it is done.
+    ///
+    /// # Errors
+    /// Why it will never be done, or nobody can tell.
+    pub fn done(&self) -> impl Future<Output = Result<(), String>> + Send + 'static {
+        let receiver = self.0.clone();
+        async move {
+            let Some(mut receiver) = receiver else {
+                return Ok(());
+            };
+            let told = receiver.wait_for(Option::is_some).await;
+            let lost = || Err("nobody tells any more whether its memory may be touched".to_owned());
+            told.ok()
+                .and_then(|outcome| outcome.clone())
+                .unwrap_or_else(lost)
+        }
+    }
+}
+
+#[cfg(feature = "cuda")]
+impl From<crate::device::Mark> for After {
+    fn from(mark: crate::device::Mark) -> Self {
+        let (after, tell) = Self::told();
+        mark.when_done(move |done| tell(done.map_err(|error| error.to_string())));
+        after
+    }
+}

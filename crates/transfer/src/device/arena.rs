@@ -1,0 +1,143 @@
+//! Device memory for tables: the places of programs, and the bases of memories.
+//!
+//! Tables come and go with every transfer, and giving memory back to the driver waits for all that anybody has submitted to the
+//! device. So it is taken from the driver in chunks, which are kept for as long as the GPU is open, and lent from there.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use super::context::Context;
+use super::driver;
+use super::error::DeviceError;
+use super::resources::{Buffer, Stream};
+
+/// Bytes of a chunk, unless a table is longer.
+const CHUNK: u64 = 4 << 20;
+
+/// What lengths are rounded up to: a line of a cache and more.
+const GRAIN: u64 = 256;
+
+/// The chunks of a GPU.
+#[derive(Debug)]
+pub(super) struct Arena {
+    context: Arc<Context>,
+    stream: Stream,
+    chunks: Mutex<Vec<Chunk>>,
+}
+
+#[derive(Debug)]
+struct Chunk {
+    buffer: Buffer,
+    /// Address and length of each stretch that is not lent; no two of them touch.
+    free: BTreeMap<u64, u64>,
+}
+
+/// A table in device memory. It is lent to others once it is dropped; no kernel may use it by then.
+#[derive(Debug)]
+pub(super) struct Table {
+    arena: Arc<Arena>,
+    address: u64,
+    len: u64,
+}
+
+impl Arena {
+    pub(super) fn new(context: &Arc<Context>) -> Result<Arc<Self>, DeviceError> {
+        Ok(Arc::new(Self {
+            context: context.clone(),
+            stream: Stream::new(context)?,
+            chunks: Mutex::default(),
+        }))
+    }
+
+    /// Copies numbers to the device. Waits for nothing but that.
+    pub(super) fn upload<T: bytemuck::Pod>(
+        self: &Arc<Self>,
+        values: &[T],
+    ) -> Result<Table, DeviceError> {
+        let bytes: &[u8] = bytemuck::cast_slice(values);
+        let table = self.lend(bytes.len() as u64)?;
+        if !bytes.is_empty() {
+            let entered = self.context.enter()?;
+            let (to, from) = (table.address, bytes.as_ptr().cast());
+            // SAFETY: the table has room for them, and they stay until the stream was waited for.
+            let copied =
+                unsafe { driver::cuMemcpyHtoDAsync_v2(to, from, bytes.len(), self.stream.raw) };
+            drop(entered);
+            self.context.check("cuMemcpyHtoDAsync_v2", copied)?;
+            self.stream.synchronize()?;
+        }
+        Ok(table)
+    }
+
+    fn lend(self: &Arc<Self>, len: u64) -> Result<Table, DeviceError> {
+        let len = len.next_multiple_of(GRAIN);
+        let mut chunks = self.chunks();
+        let lent = chunks.iter_mut().find_map(|chunk| chunk.lend(len));
+        let address = match lent {
+            Some(address) => address,
+            None => {
+                let size = len.max(CHUNK);
+                let buffer = Buffer::new(&self.context, size as usize)?;
+                let address = buffer.address;
+                let rest = (address + len, size - len);
+                let free = BTreeMap::from_iter([rest].into_iter().filter(|rest| rest.1 > 0));
+                chunks.push(Chunk { buffer, free });
+                address
+            }
+        };
+        Ok(Table {
+            arena: self.clone(),
+            address,
+            len,
+        })
+    }
+
+    fn chunks(&self) -> MutexGuard<'_, Vec<Chunk>> {
+        self.chunks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Chunk {
+    /// Takes the first stretch that is long enough.
+    fn lend(&mut self, len: u64) -> Option<u64> {
+        let (&start, &long) = self.free.iter().find(|(_, long)| **long >= len)?;
+        self.free.remove(&start);
+        if long > len {
+            self.free.insert(start + len, long - len);
+        }
+        Some(start)
+    }
+
+    fn holds(&self, address: u64) -> bool {
+        (self.buffer.address..self.buffer.address + self.buffer.len as u64).contains(&address)
+    }
+
+    /// Takes a stretch back, and joins it to those beside it.
+    fn take_back(&mut self, mut start: u64, mut len: u64) {
+        if let Some(behind) = self.free.remove(&(start + len)) {
+            len += behind;
+        }
+        if let Some((&before, long)) = self.free.range_mut(..start).next_back()
+            && before + *long == start
+        {
+            len += *long;
+            start = before;
+        }
+        self.free.insert(start, len);
+    }
+}
+
+impl Table {
+    pub(super) fn address(&self) -> u64 {
+        self.address
+    }
+}
+
+impl Drop for Table {
+    fn drop(&mut self) {
+        let mut chunks = self.arena.chunks();
+        if let Some(chunk) = chunks.iter_mut().find(|chunk| chunk.holds(self.address)) {
+            chunk.take_back(self.address, self.len);
+        }
+    }
+}
