@@ -33,6 +33,11 @@ struct Readme;
 #[doc = include_str!("../../../docs/src/guide/agents.md")]
 struct AgentsGuide;
 
+/// And of that to caches in GPU memory.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/src/guide/gpu.md")]
+struct GpuGuide;
+
 /// And of that to connecting engines.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/src/guide/engines.md")]
