@@ -1,7 +1,6 @@
 //! Faults on command, and what is left after a program.
 
 use std::ffi::c_void;
-use std::process::Command;
 use std::ptr::null_mut;
 
 use cudarc::driver::sys::*;
