@@ -1,7 +1,7 @@
 //! Two agents in one process whose deployments differ, with random contents, and the same copy made
 //! beside them: what a destination has to look like in the end.
 
-use std::sync::OnceLock;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use crate::memory_path::InMemory;
@@ -15,7 +15,7 @@ use transload_transfer::copy::{CopyOptions, copy};
 use transload_transfer::device::{self, DeviceMemory, Gpu};
 use transload_transfer::identity::{Authority, Identity, Roles};
 use transload_transfer::ids::{ClusterName, Direction, LeaseSetId, ServiceName};
-use transload_transfer::memory::Memory;
+use transload_transfer::memory::{Access, Memory};
 use transload_transfer::plan::program::{Nest, Placed, Program};
 use transload_transfer::plan::{BlockTable, Plan, Request, Tables};
 use transload_transfer::ticket::{Claims, Ticket};
@@ -63,6 +63,9 @@ pub fn contents(memory: &Memory) -> Vec<u8> {
     bytes
 }
 
+/// A further path, and the GPU that the caches are on, with what transfers may do there.
+type Extras<'a> = (Option<InMemory>, Option<(&'a Gpu, Access)>);
+
 /// One agent.
 pub struct Side {
     /// The agent.
@@ -92,7 +95,7 @@ impl Side {
         deployment: Deployment,
         step: u32,
         options: AgentOptions,
-        (further, gpu): (Option<InMemory>, Option<&Gpu>),
+        (further, gpu): Extras<'_>,
     ) -> Self {
         let memories = memories(&deployment);
         for (seed, memory) in (1..).zip(&memories) {
@@ -104,7 +107,10 @@ impl Side {
         }
         let on_gpu: Vec<_> = match gpu {
             None => Vec::new(),
-            Some(gpu) => memories.iter().map(|memory| upload(gpu, memory)).collect(),
+            Some((gpu, access)) => {
+                let upload = |memory| upload(gpu, memory, access);
+                memories.iter().map(upload).collect()
+            }
         };
         for (rank, memory) in (0..).map(Rank).zip(&memories) {
             builder = match on_gpu.get(rank.0 as usize) {
@@ -187,7 +193,13 @@ impl Pair {
     }
 
     /// A pair whose source and destination have their caches on a GPU, or not.
-    pub fn on_gpus([src, dst]: [Option<&Gpu>; 2]) -> Self {
+    pub fn on_gpus(gpus: [Option<&Gpu>; 2]) -> Self {
+        Self::on_gpus_with(gpus, Access::ReadWrite)
+    }
+
+    /// The same; this is what transfers may do with caches on a GPU.
+    pub fn on_gpus_with([src, dst]: [Option<&Gpu>; 2], access: Access) -> Self {
+        let (src, dst) = (src.map(|gpu| (gpu, access)), dst.map(|gpu| (gpu, access)));
         let deployments = [deployment(2, 4, "NHD"), deployment(4, 6, "HND")];
         let extras = [(further_path(), src), (further_path(), dst)];
         Self::all(deployments, [Roles::all(); 2], Default::default(), extras)
@@ -206,7 +218,7 @@ impl Pair {
         [src, dst]: [Deployment; 2],
         roles: [Roles; 2],
         [src_options, dst_options]: [AgentOptions; 2],
-        [src_extras, dst_extras]: [(Option<InMemory>, Option<&Gpu>); 2],
+        [src_extras, dst_extras]: [Extras<'_>; 2],
     ) -> Self {
         let authority = Authority::new(ClusterName::new("test").unwrap()).unwrap();
         let issue = |name, roles| {
@@ -326,11 +338,18 @@ fn whole(len: u64) -> Program {
 }
 
 /// Memory of a GPU that holds what a memory of the host does.
-fn upload(gpu: &Gpu, memory: &Memory) -> DeviceMemory {
+fn upload(gpu: &Gpu, memory: &Memory, access: Access) -> DeviceMemory {
     let len = memory.bytes();
     let device = DeviceMemory::allocate(gpu, &[len as usize]).unwrap();
     device::copy(&whole(len), memory, &device, &CopyOptions::default()).unwrap();
-    device
+    let parts = device
+        .allocation(0)
+        .map(|(start, len)| (start, len as usize));
+    // SAFETY: the memory is kept.
+    unsafe {
+        let keeper = Some(Arc::new(device) as _);
+        DeviceMemory::from_raw_parts(gpu, &[parts.unwrap()], access, keeper).unwrap()
+    }
 }
 
 /// Memory of the host that holds what a memory of a GPU does.

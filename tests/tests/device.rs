@@ -99,6 +99,37 @@ fn long_copies_go_in_pieces() {
     });
 }
 
+/// Many copies at a time share the pieces of a GPU, in either direction, and none waits for ever.
+#[test]
+fn copies_that_share_a_gpu_all_end() {
+    let variables = [("FAKE_CUDA_DELAY_US", "500")];
+    run("copies_that_share_a_gpu_all_end", &variables, |_| {
+        let (gpu, len) = (&Gpu::open(0).unwrap(), 6 << 20);
+        let program = &Program {
+            nests: vec![Nest {
+                loops: smallvec![],
+                run: len,
+            }],
+            ..strided(len, len)
+        };
+        std::thread::scope(|scope| {
+            for number in 0..24 {
+                scope.spawn(move || {
+                    let host = Memory::allocate(&[len as usize]).unwrap();
+                    host.write(len - 1, &[number]).unwrap();
+                    let device = DeviceMemory::allocate(gpu, &[len as usize]).unwrap();
+                    copy(program, &host, &device, &CopyOptions::new()).unwrap();
+                    host.write(len - 1, &[0]).unwrap();
+                    copy(program, &device, &host, &CopyOptions::new()).unwrap();
+                    let mut last = [0];
+                    host.read(len - 1, &mut last).unwrap();
+                    assert_eq!(last, [number]);
+                });
+            }
+        });
+    });
+}
+
 #[test]
 fn what_is_no_memory_of_the_gpu_is_refused() {
     let name = "what_is_no_memory_of_the_gpu_is_refused";

@@ -11,6 +11,7 @@ use transload_transfer::agent::{After, LeaseRequest, PullReport};
 use transload_transfer::device::{DeviceMemory, Gpu, Mark};
 use transload_transfer::ids::{Direction, LeaseSetId};
 use transload_transfer::lease::LeaseEnd;
+use transload_transfer::memory::Access;
 use transload_transfer::path::{Path, PathSet};
 
 /// Which sides have their caches on the GPU.
@@ -51,9 +52,31 @@ fn pulls_reach_every_byte_from_and_to_a_gpu() {
         });
         // All memories of the pairs were given back, and what was uploaded for their routes.
         for _ in 0..100 {
+            if fake.live() == before {
+                return;
+            }
             std::thread::sleep(Duration::from_millis(10));
         }
-        assert_eq!(fake.live(), before);
+        panic!("{} things are left, {before} were there", fake.live());
+    });
+}
+
+/// A cache that may only be read is never written, whoever registers it for what.
+#[test]
+fn a_cache_that_may_only_be_read_is_not_written() {
+    run("a_cache_that_may_only_be_read_is_not_written", &[], |_| {
+        let gpu = Gpu::open(0).unwrap();
+        Runtime::new().unwrap().block_on(async {
+            let pair = Pair::on_gpus_with([None, Some(&gpu)], Access::Read);
+            let before = pair.found();
+            let set = LeaseSetId([7; 16]);
+            let _leases = pair.leases(&pair.src, set, false).await;
+            let ticket = pair.ticket(&pair.src, set, Direction::Pull);
+            let mut request = pair.request(ticket, &pair.dst);
+            request.timeout = Duration::from_secs(2);
+            pair.dst.agent.pull(request).await.unwrap_err();
+            assert_eq!(pair.found(), before);
+        });
     });
 }
 
@@ -189,7 +212,7 @@ fn a_mark_that_never_comes_ends_with_its_lease() {
             let tables = pair.src.tables.clone();
             let set = LeaseSetId([4; 16]);
             let mut lease = LeaseRequest::new(set, Rank(0), tables, pair.content, pair.tokens);
-            lease.after = After::from(never);
+            lease.after = After::from(never.clone());
             (lease.ttl, lease.hard_bound) = (Duration::from_secs(1), Duration::from_secs(1));
             let lease = pair.src.agent.lease(lease).await.unwrap();
             let ticket = pair.ticket(&pair.src, set, Direction::Pull);
@@ -200,14 +223,25 @@ fn a_mark_that_never_comes_ends_with_its_lease() {
                 async move { agent.pull(request).await }
             });
 
-            // Others go on meanwhile.
+            let set = LeaseSetId([6; 16]);
+            let held = pair.leases(&pair.src, set, false).await;
+            let ticket = pair.ticket(&pair.src, set, Direction::Pull);
+            let mut request = pair.request(ticket, &pair.dst);
+            (request.paths, request.after) = (Path::RING.into(), After::from(never));
+            let agent = pair.dst.agent.clone();
+            let never_free = tokio::spawn(async move { agent.pull(request).await });
+
+            // Others go on meanwhile, over the same ring.
             let set = LeaseSetId([5; 16]);
             let leases = pair.leases(&pair.src, set, false).await;
             let ticket = pair.ticket(&pair.src, set, Direction::Pull);
-            let request = pair.request(ticket, &pair.dst);
+            let mut request = pair.request(ticket, &pair.dst);
+            request.paths = Path::RING.into();
             pair.dst.agent.pull(request).await.unwrap();
             assert_eq!(pair.found(), expected);
-            drop(leases);
+            assert!(!never_free.is_finished());
+            never_free.abort();
+            drop((leases, held));
 
             assert_eq!(lease.ended().await.unwrap().end, LeaseEnd::Expired);
             assert!(waits.await.unwrap().is_err());

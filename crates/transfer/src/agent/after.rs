@@ -35,6 +35,13 @@ impl After {
         (Self(Some(receiver)), tell)
     }
 
+    /// Whether it is done already, or nothing at all.
+    pub fn is_done(&self) -> bool {
+        self.0
+            .as_ref()
+            .is_none_or(|told| *told.borrow() == Some(Ok(())))
+    }
+
     /// Waits until it is done.
     ///
     /// # Errors

@@ -15,6 +15,18 @@ pub(super) type Command = Box<dyn FnOnce(&mut Driver) + Send>;
 #[derive(Clone, Debug)]
 pub(super) struct Client(mpsc::Sender<Command>);
 
+/// Tells the driver something later. The agent need not live for it.
+pub(super) struct Later(mpsc::WeakSender<Command>);
+
+impl Later {
+    pub(super) async fn tell(self, command: impl FnOnce(&mut Driver) + Send + 'static) {
+        if let Some(commands) = self.0.upgrade() {
+            // The driver has stopped where this fails.
+            let _ = commands.send(Box::new(command)).await;
+        }
+    }
+}
+
 impl Client {
     /// A client, and where its commands arrive.
     pub(super) fn new() -> (Self, mpsc::Receiver<Command>) {
@@ -29,6 +41,11 @@ impl Client {
     ) -> Result<(), AgentGone> {
         let sent = self.0.send(Box::new(command)).await;
         sent.map_err(|_| AgentGone)
+    }
+
+    /// What tells the driver something later, if the agent is still there by then.
+    pub(super) fn later(&self) -> Later {
+        Later(self.0.downgrade())
     }
 
     /// Sends a command and waits for its answer. One that nobody waits for any more is dropped, and with it what cancels a

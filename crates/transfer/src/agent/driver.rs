@@ -25,7 +25,8 @@ use self::promises::Promises;
 use self::shutdown::{NEVER, Shutdown};
 pub(super) use self::transfers::Memories;
 use self::transfers::Transfers;
-use super::client::{Client, Command};
+use super::after::After;
+use super::client::{Client, Command, Later};
 use super::deployments::Deployments;
 use super::error::TransferError;
 use super::lease::{LeaseEnded, LeaseOutcome};
@@ -391,6 +392,30 @@ impl Driver {
         Ok((job, self.promises.job(job, keeper, label)))
     }
 
+    /// Tells that the prefill of a lease or a push is over when something else is done. Where that will never be, it is
+    /// cancelled.
+    pub(super) fn prefill_after(&mut self, of: Handle, after: &After, later: Later) {
+        let done = after.done();
+        tokio::spawn(async move {
+            let done = done.await;
+            later.tell(move |driver| driver.prefilled(of, done)).await;
+        });
+    }
+
+    fn prefilled(&mut self, of: Handle, done: Result<(), String>) {
+        let now = self.now();
+        match (done, of) {
+            // It may be over.
+            (Ok(()), Handle::Lease(key)) => drop(self.machine.finish_prefill(now, key)),
+            (Ok(()), Handle::Job(job)) => self.machine.job_prefilled(now, job),
+            (Ok(()), Handle::Agent) => {}
+            (Err(why), of) => {
+                tracing::warn!(?of, why, "cancelled what can never be read");
+                self.cancel(of);
+            }
+        }
+    }
+
     /// Begins a notice, and tells where its outcome will be.
     pub(super) fn notice(
         &mut self,
@@ -474,7 +499,7 @@ impl Driver {
                 self.counters.lease_ended(end);
                 log::lease_ended(key, end);
                 if let Some(promise) = self.promises.lease_ended(&key) {
-                    let tables = Arc::unwrap_or_clone(blocks).tables;
+                    let tables = Arc::unwrap_or_clone(blocks);
                     promise.keep(Ok(LeaseOutcome { end, tables }));
                 }
             }
@@ -509,7 +534,7 @@ impl Driver {
         let ranks = self.transfers.ranks();
         let compiling = self.machine.planner().compiling(&ask, ranks);
         let event = |plan| DataEvent::Compiled { ask, plan };
-        drop(self.compiling.run(None, compiling, event));
+        drop(self.compiling.run(compiling, event));
     }
 
     /// Begins to read a route, or to receive it, unless it is over already.

@@ -28,6 +28,9 @@ pub enum LeaseOpenError {
     /// The block tables cannot be those of this agent's deployment.
     #[error("the blocks cannot be leased: {fault}")]
     Tables { fault: BindError, tables: Tables },
+    /// What was to be done first will never be, or nobody can tell.
+    #[error("the blocks cannot be opened: {why}")]
+    After { why: String, tables: Tables },
     /// The agent has stopped.
     #[error(transparent)]
     Gone(#[from] AgentGone),
@@ -75,6 +78,9 @@ pub enum TransferError {
     /// The block tables cannot be those of this agent's deployment. Nothing was asked of the peer.
     #[error("the blocks cannot be used: {0}")]
     Tables(BindError),
+    /// What was to be done first will never be, or nobody can tell. Nothing was asked of the peer.
+    #[error("the blocks cannot be used: {0}")]
+    After(String),
     /// The agent has stopped.
     #[error(transparent)]
     Gone(#[from] AgentGone),
@@ -89,6 +95,7 @@ impl TransferError {
             TransferError::Job(error) => error,
             TransferError::Direction { .. } => return "ticket",
             TransferError::Tables(_) => return "request",
+            TransferError::After(_) => return "failed",
             TransferError::Gone(_) => return "other",
         };
         match error {

@@ -12,12 +12,12 @@ use super::error::{AgentGone, LeaseOpenError, NoticeError, TransferError};
 use super::lease::{Lease, LeaseControl};
 use super::metrics::AgentMetrics;
 use super::promise::Handle;
-use super::request::{LeaseRequest, OwnBlocks, PullRequest, PushRequest};
+use super::request::{LeaseRequest, PullRequest, PushRequest};
 use super::transfer::{JobLabel, PullReport, Transfer};
 use crate::content::ContentDigest;
 use crate::identity::{Identity, RenewalError};
 use crate::ids::{AgentId, DeploymentDigest, Direction, Incarnation};
-use crate::lease::{LeaseKey, LeaseSpec};
+use crate::lease::{LeaseKey, LeaseSpec, OpenError};
 use crate::quic::{CloseCode, Endpoints};
 use crate::ticket::{RankAddress, Ticket, TicketKey};
 use crate::wire::{Gauges, JobError, JobSpec, NoticeId, NoticeOutcome};
@@ -148,10 +148,19 @@ impl Agent {
                 tables: request.tables,
             });
         }
+        let (after, later) = (request.after, self.client.later());
+        // What is written may not be asked for before; what is read, only not read.
+        if side == Side::Destination
+            && let Err(why) = after.done().await
+        {
+            let tables = request.tables;
+            return Err(LeaseOpenError::After { why, tables });
+        }
         let key = LeaseKey {
             set: request.set,
             rank: request.rank,
         };
+        let awaited = request.prefilled && !after.is_done();
         let spec = LeaseSpec {
             key,
             direction,
@@ -160,25 +169,28 @@ impl Agent {
             valid_tokens: request.valid_tokens,
             ttl: request.ttl,
             hard_bound: request.hard_bound,
-            prefilled: request.prefilled,
+            prefilled: request.prefilled && !awaited,
         };
-        let blocks = OwnBlocks::new(request.tables, request.after);
-        let keeper = request.keeper;
+        let (blocks, keeper) = (Arc::new(request.tables), request.keeper);
         let control = LeaseControl {
             key,
             claimed: Arc::default(),
             client: self.client.clone(),
         };
         let claimed = control.claimed.clone();
-        let opened = self
-            .client
-            .ask(move |driver| driver.lease(spec, blocks, claimed, keeper));
+        let opened = self.client.ask(move |driver| {
+            let opened = driver.lease(spec, blocks, claimed, keeper)?;
+            if awaited {
+                driver.prefill_after(Handle::Lease(key), &after, later);
+            }
+            Ok::<_, OpenError<_>>(opened)
+        });
         match opened.await? {
             Ok(outcome) => Ok(Lease { control, outcome }),
             Err(refused) => Err(LeaseOpenError::Refused {
                 key,
                 reason: refused.reason,
-                tables: Arc::unwrap_or_clone(refused.blocks).tables,
+                tables: Arc::unwrap_or_clone(refused.blocks),
             }),
         }
     }
@@ -246,6 +258,11 @@ impl Agent {
         let tables = &request.tables;
         let checked = tables.check(self.deployment(), side, request.request.end());
         checked.map_err(TransferError::Tables)?;
+        let (after, later) = (request.after, self.client.later());
+        if side == Side::Destination {
+            after.done().await.map_err(TransferError::After)?;
+        }
+        let awaited = prefilled && !after.is_done();
         let spec = JobSpec {
             ticket: request.ticket,
             ranks: request.ranks,
@@ -255,19 +272,23 @@ impl Agent {
             paths: request.paths,
             timeout: request.timeout,
             keep_leases: request.keep_leases,
-            prefilled,
+            prefilled: prefilled && !awaited,
             into: request.into,
         };
-        let blocks = OwnBlocks::new(request.tables, request.after);
+        let blocks = Arc::new(request.tables);
         let keeper = request.keeper;
         let label = JobLabel {
             direction: wanted,
             set,
             content: request.content,
         };
-        let started = self
-            .client
-            .ask(move |driver| driver.start(spec, blocks, label, keeper));
+        let started = self.client.ask(move |driver| {
+            let started = driver.start(spec, blocks, label, keeper)?;
+            if awaited {
+                driver.prefill_after(Handle::Job(started.0), &after, later);
+            }
+            Ok::<_, JobError>(started)
+        });
         Ok(Transfer::new(started.await??, self.client.clone()))
     }
 

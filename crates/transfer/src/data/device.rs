@@ -82,26 +82,25 @@ impl LaterStream for Laid {
         let told = move |done: Result<_, DeviceError>| {
             completion.complete(done.map_err(RegionError::from));
         };
-        scatter(self.0.clone(), position, bytes, Box::new(told));
+        scatter(self.0.clone(), position, bytes, 0, Box::new(told));
         operation
     }
 }
 
-/// Scatters bytes from a position on, piece by piece.
-fn scatter(stream: Arc<DeviceStream>, position: u64, bytes: Vec<u8>, told: Told<()>) {
+/// Scatters what is left of some bytes, which begin at a position, piece by piece.
+fn scatter(stream: Arc<DeviceStream>, start: u64, bytes: Vec<u8>, done: usize, told: Told<()>) {
     let of = stream.clone();
     of.acquire(Box::new(move |piece| match piece {
         Ok(mut piece) => {
-            let (now, later) = bytes.split_at(bytes.len().min(PIECE));
-            piece.bytes()[..now.len()].copy_from_slice(now);
-            let (end, later) = (position + now.len() as u64, later.to_vec());
-            let of = stream.clone();
+            let end = bytes.len().min(done + PIECE);
+            piece.bytes()[..end - done].copy_from_slice(&bytes[done..end]);
+            let (of, range) = (stream.clone(), start + done as u64..start + end as u64);
             let then: Told<Held> = Box::new(move |piece| match piece.map(drop) {
-                Ok(()) if later.is_empty() => told(Ok(())),
-                Ok(()) => scatter(stream, end, later, told),
+                Ok(()) if end == bytes.len() => told(Ok(())),
+                Ok(()) => scatter(stream, start, bytes, end, told),
                 Err(error) => told(Err(error)),
             });
-            piece.scatter(&of, position..end, then);
+            piece.scatter(&of, range, then);
         }
         Err(error) => told(Err(error)),
     }));

@@ -11,7 +11,7 @@ use super::driver;
 use super::error::DeviceError;
 use super::resources::{Buffer, Stream};
 
-/// Bytes of a chunk, unless a table is longer.
+/// Bytes of a chunk; one for a longer table has some times as many.
 const CHUNK: u64 = 4 << 20;
 
 /// What lengths are rounded up to: a line of a cache and more.
@@ -63,25 +63,31 @@ impl Arena {
             let copied =
                 unsafe { driver::cuMemcpyHtoDAsync_v2(to, from, bytes.len(), self.stream.raw) };
             drop(entered);
-            self.context.check("cuMemcpyHtoDAsync_v2", copied)?;
-            self.stream.synchronize()?;
+            let copied = self.context.check("cuMemcpyHtoDAsync_v2", copied);
+            if let Err(error) = copied.and_then(|()| self.stream.synchronize()) {
+                // The copy may still come: nobody else may have its place.
+                std::mem::forget(table);
+                return Err(error);
+            }
         }
         Ok(table)
     }
 
     fn lend(self: &Arc<Self>, len: u64) -> Result<Table, DeviceError> {
         let len = len.next_multiple_of(GRAIN);
-        let mut chunks = self.chunks();
-        let lent = chunks.iter_mut().find_map(|chunk| chunk.lend(len));
+        let lent = match len {
+            0 => Some(0),
+            len => self.chunks().iter_mut().find_map(|chunk| chunk.lend(len)),
+        };
         let address = match lent {
             Some(address) => address,
             None => {
-                let size = len.max(CHUNK);
-                let buffer = Buffer::new(&self.context, size as usize)?;
-                let address = buffer.address;
+                // Not while the lock is held: the driver may take its time, and whoever gives a table back does not wait for it.
+                let buffer = Buffer::new(&self.context, len.next_multiple_of(CHUNK) as usize)?;
+                let (address, size) = (buffer.address, buffer.len as u64);
                 let rest = (address + len, size - len);
                 let free = BTreeMap::from_iter([rest].into_iter().filter(|rest| rest.1 > 0));
-                chunks.push(Chunk { buffer, free });
+                self.chunks().push(Chunk { buffer, free });
                 address
             }
         };
@@ -136,7 +142,9 @@ impl Table {
 impl Drop for Table {
     fn drop(&mut self) {
         let mut chunks = self.arena.chunks();
-        if let Some(chunk) = chunks.iter_mut().find(|chunk| chunk.holds(self.address)) {
+        if self.len > 0
+            && let Some(chunk) = chunks.iter_mut().find(|chunk| chunk.holds(self.address))
+        {
             chunk.take_back(self.address, self.len);
         }
     }

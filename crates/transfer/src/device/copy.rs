@@ -1,6 +1,7 @@
 //! Copies in which a GPU takes part.
 
 use std::collections::VecDeque;
+use std::mem;
 use std::ops::Range;
 use std::sync::{Arc, mpsc};
 
@@ -133,7 +134,11 @@ fn within_a_gpu(
         .kernels()
         .launch(gpu.stream(), &launches.all(&ends)?, None);
     // What was submitted reads `places`, whatever became of the rest.
-    gpu.stream().synchronize().and(launched)
+    let done = gpu.stream().synchronize();
+    if done.is_err() {
+        mem::forget(places);
+    }
+    done.and(launched)
 }
 
 /// How many pieces are asked for before the first is there: what hides the way over the bus.
@@ -142,21 +147,24 @@ const AHEAD: usize = 4;
 /// Gathers pieces, and has the host scatter one while others cross the bus.
 fn to_host(from: &Arc<DeviceStream>, mut to: Cursor) -> Result<Crc32c, DeviceError> {
     let mut sum = Crc32c::new();
-    let mut ahead = VecDeque::with_capacity(AHEAD);
-    let mut place = |(piece, len): (Waiting, usize)| {
-        let mut piece = piece.wait()?;
-        Ok::<_, DeviceError>(to.scatter(&piece.bytes()[..len], Some(&mut sum))?)
-    };
+    let mut ahead = Ahead::default();
+    let mut place =
+        |(mut piece, len): (Held, usize)| to.scatter(&piece.bytes()[..len], Some(&mut sum));
     for range in pieces(from.bytes()) {
         let len = len(&range);
-        ahead.push_back((Waiting::new(|told| from.gather(range, told)), len));
-        if ahead.len() == AHEAD
-            && let Some(first) = ahead.pop_front()
-        {
+        ahead.ask(|told| {
+            from.gather(
+                range,
+                Box::new(move |piece| told(piece.map(|piece| (piece, len)))),
+            );
+        });
+        if let Some(first) = ahead.next_if_full()? {
             place(first)?;
         }
     }
-    ahead.into_iter().try_for_each(place)?;
+    while let Some(first) = ahead.next()? {
+        place(first)?;
+    }
     settle();
     Ok(sum)
 }
@@ -164,36 +172,61 @@ fn to_host(from: &Arc<DeviceStream>, mut to: Cursor) -> Result<Crc32c, DeviceErr
 /// Has the host gather one piece while others cross the bus, and scatters them.
 fn to_device(mut from: Cursor, to: &Arc<DeviceStream>) -> Result<Crc32c, DeviceError> {
     let mut sum = Crc32c::new();
-    let mut ahead = VecDeque::with_capacity(AHEAD);
+    let mut ahead = Ahead::default();
     for range in pieces(to.bytes()) {
-        let mut piece = Waiting::new(|told| to.acquire(told)).wait()?;
+        let mut free = Ahead::default();
+        free.ask(|told| to.acquire(told));
+        let Some(mut piece) = free.next()? else {
+            continue;
+        };
         from.gather(&mut piece.bytes()[..len(&range)], Some(&mut sum))?;
-        ahead.push_back(Waiting::new(|told| piece.scatter(to, range, told)));
-        if ahead.len() == AHEAD
-            && let Some(first) = ahead.pop_front()
-        {
-            first.wait()?;
-        }
+        // What is done gives its piece back at once: whoever waits for one must hold none.
+        ahead.ask(|told| piece.scatter(to, range, Box::new(move |piece| told(piece.map(drop)))));
+        ahead.next_if_full()?;
     }
-    for piece in ahead {
-        piece.wait()?;
-    }
+    while ahead.next()?.is_some() {}
     Ok(sum)
 }
 
-/// A piece that will be there.
-struct Waiting(mpsc::Receiver<Result<Held, DeviceError>>);
+/// What the GPU was asked to do, in the order in which it was asked. Dropping it waits until the GPU has done all of it: an
+/// error must not leave anything behind that still touches somebody's blocks.
+struct Ahead<T>(VecDeque<mpsc::Receiver<Result<T, DeviceError>>>);
 
-impl Waiting {
-    fn new(ask: impl FnOnce(Told<Held>)) -> Self {
-        let (tell, waiting) = mpsc::channel();
-        // Nobody waits any more if a piece before it failed.
-        ask(Box::new(move |piece| drop(tell.send(piece))));
-        Self(waiting)
+impl<T> Default for Ahead<T> {
+    fn default() -> Self {
+        Self(VecDeque::new())
+    }
+}
+
+impl<T: Send + 'static> Ahead<T> {
+    fn ask(&mut self, ask: impl FnOnce(Told<T>)) {
+        let (tell, told) = mpsc::channel();
+        ask(Box::new(move |done| drop(tell.send(done))));
+        self.0.push_back(told);
     }
 
-    fn wait(self) -> Result<Held, DeviceError> {
-        self.0.recv().unwrap_or(Err(DeviceError::ThreadGone))
+    /// Waits for the first; `None` where there is none.
+    fn next(&mut self) -> Result<Option<T>, DeviceError> {
+        let first = self.0.pop_front();
+        let done = first.map(|first| first.recv().unwrap_or(Err(DeviceError::ThreadGone)));
+        done.transpose()
+    }
+
+    /// The same, if there are as many as there may be.
+    fn next_if_full(&mut self) -> Result<Option<T>, DeviceError> {
+        match self.0.len() < AHEAD {
+            true => Ok(None),
+            false => self.next(),
+        }
+    }
+}
+
+impl<T> Drop for Ahead<T> {
+    fn drop(&mut self) {
+        for left in self.0.drain(..) {
+            // Whatever became of it.
+            let _ = left.recv();
+        }
     }
 }
 

@@ -31,8 +31,8 @@ const BLOCK: u32 = 1024;
 /// Units that a thread has on their way at a time: `AHEAD` in `cuda/walk.cu`.
 const AHEAD: u32 = 4;
 
-/// How many multiprocessors work at a time for a piece that crosses the bus: enough to be faster than the bus, and few enough for
-/// the engine not to notice.
+/// How many multiprocessors work at a time for what crosses the bus: enough to be faster than the bus, and few enough for the
+/// engine not to notice.
 pub const DEFAULT_MULTIPROCESSORS: u32 = 16;
 
 /// One GPU of this process. Clones are the same.

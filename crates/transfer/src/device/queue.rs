@@ -29,8 +29,11 @@ const PIECES: usize = 32;
 /// How many streams they are submitted to.
 const STREAMS: usize = 4;
 
-/// How often it is asked what is done, while something is under way.
+/// How often it is asked what is done, while something crosses the bus.
 const POLL: Duration = Duration::from_micros(20);
+
+/// How often it is asked whether a mark was come to, where nothing else is under way.
+const POLL_MARKS: Duration = Duration::from_micros(200);
 
 /// Is told, on the thread of the GPU, what became of something.
 pub(crate) type Told<T> = Box<dyn FnOnce(Result<T, DeviceError>) + Send>;
@@ -56,6 +59,8 @@ struct Move {
     range: Range<u64>,
     way: Way,
     told: Told<Held>,
+    /// The stream that it was submitted to.
+    turn: usize,
 }
 
 /// A piece that nobody else uses: pinned memory, and device memory behind it. Free for others once it is dropped.
@@ -153,6 +158,7 @@ impl Held {
                     range,
                     way,
                     told,
+                    turn: 0,
                 }),
             );
         }
@@ -202,10 +208,10 @@ impl Worker {
 
     /// Waits for a task where nothing else is to be done, for a moment where something is under way; takes all that are there.
     fn take_tasks(&mut self) {
-        let under_way = !self.moving.is_empty() || !self.watched.is_empty();
-        let first = match under_way {
-            true => self.receiver.recv_timeout(POLL).ok(),
-            false => self.receiver.recv().ok(),
+        let first = match (self.moving.is_empty(), self.watched.is_empty()) {
+            (false, _) => self.receiver.recv_timeout(POLL).ok(),
+            (true, false) => self.receiver.recv_timeout(POLL_MARKS).ok(),
+            (true, true) => self.receiver.recv().ok(),
         };
         let mut next = first;
         while let Some(task) = next {
@@ -233,14 +239,23 @@ impl Worker {
 
     fn begin(&mut self, mut piece: Move) {
         self.turn = (self.turn + 1) % self.streams.len();
-        let stream = &self.streams[self.turn];
-        match piece.submit(&self.kernels, stream) {
+        piece.turn = self.turn;
+        match piece.submit(&self.kernels, &self.streams[self.turn]) {
             Ok(()) => self.moving.push(piece),
-            Err(error) => {
-                // What was submitted before it failed may still use the buffers.
-                let idle = stream.synchronize();
-                self.end(piece, idle.and(Err(error)));
-            }
+            Err(error) => self.fail(piece, error),
+        }
+    }
+
+    /// A piece has failed. What was submitted of it may still use its buffers and its memory, so they are let go of only once its
+    /// stream has done that, or the device is lost. Where neither can be told, they are never let go of.
+    fn fail(&mut self, piece: Move, error: DeviceError) {
+        let lost = |error: &DeviceError| matches!(error, DeviceError::Lost { .. });
+        let idle = self.streams[piece.turn].synchronize();
+        if lost(&error) || idle.as_ref().is_ok() || idle.as_ref().is_err_and(lost) {
+            self.free.push(piece.piece);
+            (piece.told)(Err(error));
+        } else {
+            std::mem::forget(piece);
         }
     }
 
@@ -249,9 +264,13 @@ impl Worker {
         while at < self.moving.len() {
             match self.moving[at].piece.is_done() {
                 Ok(false) => at += 1,
-                done => {
-                    let piece = self.moving.swap_remove(at);
-                    self.end(piece, done.map(|_| ()));
+                Ok(true) => {
+                    let done = self.moving.swap_remove(at);
+                    (done.told)(Ok(self.hold(done.piece)));
+                }
+                Err(error) => {
+                    let failed = self.moving.swap_remove(at);
+                    self.fail(failed, error);
                 }
             }
         }
@@ -266,32 +285,31 @@ impl Worker {
             }
         }
     }
-
-    fn end(&mut self, piece: Move, ended: Result<(), DeviceError>) {
-        match ended {
-            Ok(()) => (piece.told)(Ok(self.hold(piece.piece))),
-            Err(error) => {
-                self.free.push(piece.piece);
-                (piece.told)(Err(error));
-            }
-        }
-    }
 }
 
 impl Move {
     fn submit(&mut self, kernels: &Kernels, stream: &Stream) -> Result<(), DeviceError> {
         let len = (self.range.end - self.range.start) as usize;
+        assert!(len <= PIECE, "{len} bytes in a piece of {PIECE}");
         let launches = self
             .stream
             .launches(self.way, self.range.clone(), self.piece.device())?;
         match self.way {
             Way::Gather => {
-                kernels.launch(stream, &launches, Some(DEFAULT_MULTIPROCESSORS))?;
+                kernels.launch(
+                    stream,
+                    &launches,
+                    Some(DEFAULT_MULTIPROCESSORS / STREAMS as u32),
+                )?;
                 self.piece.fetch(stream, len)?;
             }
             Way::Scatter => {
                 self.piece.send(stream, len)?;
-                kernels.launch(stream, &launches, Some(DEFAULT_MULTIPROCESSORS))?;
+                kernels.launch(
+                    stream,
+                    &launches,
+                    Some(DEFAULT_MULTIPROCESSORS / STREAMS as u32),
+                )?;
             }
         }
         self.piece.submitted(stream)

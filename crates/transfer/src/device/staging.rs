@@ -43,11 +43,6 @@ impl Piece {
 
     /// Submits the way from the device's buffer to the host's.
     pub(super) fn fetch(&mut self, stream: &Stream, len: usize) -> Result<(), DeviceError> {
-        assert!(
-            len <= self.host.len,
-            "{len} bytes in a piece of {}",
-            self.host.len
-        );
         let _entered = self.context.enter()?;
         // SAFETY: both buffers are long enough; they are kept, and left alone, until `is_done`.
         let copied = unsafe {
@@ -63,11 +58,6 @@ impl Piece {
 
     /// Submits the way from the host's buffer to the device's.
     pub(super) fn send(&mut self, stream: &Stream, len: usize) -> Result<(), DeviceError> {
-        assert!(
-            len <= self.host.len,
-            "{len} bytes in a piece of {}",
-            self.host.len
-        );
         let _entered = self.context.enter()?;
         // SAFETY: as above.
         let copied = unsafe {

@@ -10,7 +10,7 @@ use super::launch::{End, Ends, Launch, Launches};
 use super::memory::DeviceMemory;
 use super::queue::{Held, Told};
 use super::resources::Buffer;
-use crate::memory::Side;
+use crate::memory::{Access, CheckError, Side};
 use crate::plan::program::StreamProgram;
 
 /// The bytes of device memory in the order of a [`StreamProgram`], which the kernel gathers or scatters.
@@ -78,6 +78,9 @@ impl DeviceStream {
         range: Range<u64>,
         buffer: &Buffer,
     ) -> Result<Vec<Launch>, DeviceError> {
+        if way == Way::Scatter && self.memory.access() == Access::Read {
+            return Err(CheckError::ReadOnly.into());
+        }
         let ends = Ends {
             places: self.places.address(),
             src: self.memory.end(),

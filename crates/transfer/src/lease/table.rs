@@ -234,6 +234,7 @@ impl<B> LeaseTable<B> {
         writers: impl FnOnce() -> BTreeSet<Rank>,
     ) {
         let Some(record) = self.open.get_mut(&key) else {
+            debug_assert!(false, "{key:?} was checked and is gone");
             return;
         };
         let direction = record.spec.direction;
@@ -271,6 +272,7 @@ impl<B> LeaseTable<B> {
     /// [`check_push`](Self::check_push) has found that still to be done.
     pub(crate) fn begin_push(&mut self, key: LeaseKey, wanted: &LeasePush<'_>) {
         let Some(record) = self.open.get_mut(&key) else {
+            debug_assert!(false, "{key:?} was checked and is gone");
             return;
         };
         record.bind(wanted.holder, wanted.agent, &[]);

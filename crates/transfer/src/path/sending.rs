@@ -43,11 +43,12 @@ impl<S: Sender> Sending<S> {
         self.state().expected = Some(number);
     }
 
-    /// One more is there: transfers that wait go over it.
-    pub(super) fn add(&self, sender: S) {
+    /// One more is there: transfers that wait go over it. Says whether it is wanted; it is hung up if not.
+    pub(super) fn add(&self, sender: S) -> bool {
         let mut state = self.state();
         if state.closed {
-            return sender.hang_up();
+            sender.hang_up();
+            return false;
         }
         for outgoing in &state.waiting {
             sender.carry(outgoing);
@@ -56,6 +57,7 @@ impl<S: Sender> Sending<S> {
         if state.is_complete() {
             state.waiting.clear();
         }
+        true
     }
 
     pub(super) fn carry(&self, outgoing: &Outgoing) {
@@ -97,7 +99,8 @@ impl<S: Sender> Sending<S> {
 
 impl<S> State<S> {
     fn is_complete(&self) -> bool {
+        // Where none will come, transfers wait until the connection ends.
         self.expected
-            .is_some_and(|expected| self.up.len() >= expected)
+            .is_some_and(|expected| expected > 0 && self.up.len() >= expected)
     }
 }

@@ -7,7 +7,6 @@ use tokio::sync::{Semaphore, mpsc};
 use tokio::task::{JoinHandle, spawn_blocking};
 
 use super::event::DataEvent;
-use crate::agent::after::After;
 
 /// How much is worked on at a time: the rest waits for its turn. Most takes some microseconds.
 const TURNS: usize = 2;
@@ -27,19 +26,14 @@ impl Background {
         }
     }
 
-    /// Works on something when something else is done and it is its turn, and tells what came of it. Aborted, it does not
-    /// begin any more.
+    /// Works on something when it is its turn, and tells what came of it. Aborted, it does not begin any more.
     pub(super) fn run<T: Send + 'static>(
         &self,
-        after: Option<After>,
         work: impl FnOnce() -> Result<T, String> + Send + 'static,
         event: impl FnOnce(Result<T, String>) -> DataEvent + Send + 'static,
     ) -> JoinHandle<()> {
         let (events, turns) = (self.events.clone(), self.turns.clone());
-        let work = async move {
-            if let Some(after) = after {
-                after.done().await?;
-            }
+        tokio::spawn(async move {
             // The semaphore is never closed.
             let turn = turns.acquire_owned().await.ok();
             let done = spawn_blocking(move || {
@@ -47,11 +41,8 @@ impl Background {
                 let _turn = turn;
                 work()
             });
-            done.await
-                .unwrap_or_else(|panicked| Err(panicked.to_string()))
-        };
-        tokio::spawn(async move {
-            let done = work.await;
+            let done = done.await;
+            let done = done.unwrap_or_else(|panicked| Err(panicked.to_string()));
             // The driver is gone where this fails.
             let _ = events.send(event(done));
         })

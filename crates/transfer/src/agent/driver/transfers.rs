@@ -108,7 +108,6 @@ impl Transfers {
         let transfer = flow.transfer;
         let memory = self.memories.get(&flow.rank).cloned();
         let of = flow.clone();
-        let after = blocks.as_ref().map(|blocks| blocks.after.clone());
         let binding = move || {
             let memory = memory.ok_or_else(|| format!("rank {} has no memory here", of.rank))?;
             let blocks = blocks.ok_or("its blocks are gone")?;
@@ -116,13 +115,11 @@ impl Transfers {
         };
         let number = self.next_number;
         self.next_number += 1;
-        let task = self
-            .background
-            .run(after, binding, move |bound| DataEvent::Bound {
-                transfer,
-                number,
-                bound,
-            });
+        let task = self.background.run(binding, move |bound| DataEvent::Bound {
+            transfer,
+            number,
+            bound,
+        });
         let under = UnderWay {
             number,
             path: flow.path,
@@ -363,7 +360,7 @@ fn bind(flow: &Flow, plan: &Plan, side: Side, blocks: &Blocks, memory: &[Region]
         .route(src, dst)
         .ok_or_else(|| format!("ranks {src} and {dst} share nothing"))?;
     let tables = plan
-        .arrange(side, &blocks.tables)
+        .arrange(side, blocks)
         .map_err(|error| error.to_string())?;
     let stream = plan
         .bind_stream(route, side, &tables)

@@ -203,7 +203,7 @@ fn function(_: Kernel, _: Traffic, sum: bool) -> Move {
     if sum { portable_summing } else { portable }
 }
 
-/// Moves chunks one by one, also where the two ends of one overlap.
+/// Moves chunks as the compiler likes; right also where the two ends of one overlap.
 unsafe fn portable(rows: &[Row], count: usize, sum: u32) -> u32 {
     for row in &rows[..count] {
         // SAFETY: the caller vouches for both ends of every chunk.

@@ -13,8 +13,8 @@ pub struct Word {
     pub token: Token,
 }
 
-/// 32 random bytes that both agents know from their mutually authenticated control connection. One
-/// connection is made with it, and then it is spent.
+/// 32 random bytes that both agents know from their mutually authenticated control connection, over which alone they are
+/// sent. One connection is made with it, and then it is spent.
 ///
 /// It is never sent over the Unix socket: each side sends a keyed hash that only a holder can make,
 /// so that whoever listens on the name in the peer's place learns nothing.

@@ -1,7 +1,5 @@
 use super::*;
-use crate::agent::After;
 use crate::agent::deployments::{Deployments, canonical, deployment};
-use crate::agent::request::OwnBlocks;
 use crate::ids::{AgentId, DeploymentDigest, LeaseSetId, Nonce};
 use crate::lease::LeaseKey;
 use crate::memory::Memory;
@@ -79,9 +77,8 @@ impl Stand {
         let plan = Arc::new(plan().unwrap());
         let blocks = Tables(vec![BlockTable::List(vec![block.into()])]);
         let counters = &mut self.counters;
-        let blocks = OwnBlocks::new(blocks, After::default());
-        self.transfers
-            .begin(flow, side, plan, Some(blocks), counters);
+        let blocks = Some(Arc::new(blocks));
+        self.transfers.begin(flow, side, plan, blocks, counters);
     }
 
     fn fence(&mut self) {

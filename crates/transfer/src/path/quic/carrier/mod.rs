@@ -87,6 +87,9 @@ struct Shared {
 impl Shared {
     /// A lane is there: streams come over it, and transfers that wait go over it.
     fn add(self: &Arc<Self>, lane: Lane) {
+        if !self.lanes.add(LaneOut::new(lane.clone(), &self.host.data)) {
+            return;
+        }
         self.host.receiver.serve(&lane);
         // When it is lost, so is the connection.
         let (this, watched) = (self.clone(), lane.clone());
@@ -101,7 +104,6 @@ impl Shared {
             }
             this.failed(lost.to_string());
         });
-        self.lanes.add(LaneOut::new(lane, &self.host.data));
     }
 
     fn failed(&self, why: String) {

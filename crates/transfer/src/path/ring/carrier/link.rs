@@ -164,7 +164,7 @@ async fn hand_over(
         RingOut::new(producer.map_err(failed)?, stall).map_err(failed)
     };
     match handing.await {
-        Ok(ring) => sending.add(ring),
+        Ok(ring) => drop(sending.add(ring)),
         Err(ending) => reporter.ended(Way::Out, ending),
     }
 }
