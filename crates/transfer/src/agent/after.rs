@@ -7,9 +7,8 @@ use tokio::sync::watch;
 /// Something that has to be done before blocks may be read or written: nothing, or what somebody else tells the end of.
 ///
 /// An engine hands its blocks over when it has *submitted* what computes them, or what reads them for the last time; a GPU does
-/// that later. Until it is done, nothing of a lease or a transfer that is given this touches the blocks. Nothing else waits for
-/// it: peers are dialled and plans compiled, a lease may expire and a pull be cancelled. What is taken back by then was never
-/// touched.
+/// that later. Until it is done, nothing of a lease or a transfer that is given this touches the blocks. Nobody else waits for
+/// it; a lease may expire and a pull be cancelled meanwhile.
 ///
 /// ```
 /// use transload_transfer::agent::After;

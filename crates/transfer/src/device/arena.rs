@@ -63,10 +63,9 @@ impl Arena {
             let copied =
                 unsafe { driver::cuMemcpyHtoDAsync_v2(to, from, bytes.len(), self.stream.raw) };
             drop(entered);
-            let copied = self.context.check("cuMemcpyHtoDAsync_v2", copied);
-            if let Err(error) = copied.and_then(|()| self.stream.synchronize()) {
-                // The copy may still come: nobody else may have its place.
-                std::mem::forget(table);
+            self.context.check("cuMemcpyHtoDAsync_v2", copied)?;
+            if let Err(error) = self.stream.synchronize() {
+                table.abandon();
                 return Err(error);
             }
         }
@@ -136,6 +135,11 @@ impl Chunk {
 impl Table {
     pub(super) fn address(&self) -> u64 {
         self.address
+    }
+
+    /// Never lends it to anybody else: nobody can tell whether something still uses it.
+    pub(super) fn abandon(mut self) {
+        self.len = 0;
     }
 }
 

@@ -1,7 +1,6 @@
 //! Copies in which a GPU takes part.
 
 use std::collections::VecDeque;
-use std::mem;
 use std::ops::Range;
 use std::sync::{Arc, mpsc};
 
@@ -136,7 +135,7 @@ fn within_a_gpu(
     // What was submitted reads `places`, whatever became of the rest.
     let done = gpu.stream().synchronize();
     if done.is_err() {
-        mem::forget(places);
+        places.abandon();
     }
     done.and(launched)
 }
