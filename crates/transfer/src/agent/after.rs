@@ -1,10 +1,11 @@
-//! What has to be done before the bytes of a request may be touched.
+//! A lease or a transfer may have to wait for somebody else before it touches its blocks.
 
 use std::future::Future;
 
 use tokio::sync::watch;
 
-/// Something that has to be done before blocks may be read or written: nothing, or what somebody else tells the end of.
+/// A lease or a transfer waits for this before it reads or writes its blocks: for nothing, or for work whose end somebody else
+/// tells.
 ///
 /// An engine hands its blocks over when it has *submitted* what computes them, or what reads them for the last time; a GPU does
 /// that later. Until it is done, nothing of a lease or a transfer that is given this touches the blocks. Nobody else waits for

@@ -43,7 +43,7 @@ impl Client {
         sent.map_err(|_| AgentGone)
     }
 
-    /// What tells the driver something later, if the agent is still there by then.
+    /// Gives a sender for commands that are sent much later. It does not keep the agent alive until then.
     pub(super) fn later(&self) -> Later {
         Later(self.0.downgrade())
     }

@@ -28,7 +28,7 @@ pub enum LeaseOpenError {
     /// The block tables cannot be those of this agent's deployment.
     #[error("the blocks cannot be leased: {fault}")]
     Tables { fault: BindError, tables: Tables },
-    /// What was to be done first will never be, or nobody can tell.
+    /// The request waited for other work (its `after`), and that failed, or nobody can tell its end.
     #[error("the blocks cannot be opened: {why}")]
     After { why: String, tables: Tables },
     /// The agent has stopped.
@@ -78,7 +78,8 @@ pub enum TransferError {
     /// The block tables cannot be those of this agent's deployment. Nothing was asked of the peer.
     #[error("the blocks cannot be used: {0}")]
     Tables(BindError),
-    /// What was to be done first will never be, or nobody can tell. Nothing was asked of the peer.
+    /// The request waited for other work (its `after`), and that failed, or nobody can tell its end. The peer was asked for
+    /// nothing.
     #[error("the blocks cannot be used: {0}")]
     After(String),
     /// The agent has stopped.

@@ -149,7 +149,8 @@ impl Agent {
             });
         }
         let (after, later) = (request.after, self.client.later());
-        // What is written may not be asked for before; what is read, only not read.
+        // A peer that is let in writes at once, so blocks to be written are opened late. Blocks to be read are leased now, as
+        // blocks whose prefill is not over.
         if side == Side::Destination
             && let Err(why) = after.done().await
         {

@@ -130,7 +130,7 @@ pub(super) struct Counters {
     busy_since: Option<Instant>,
 }
 
-/// What has to be known of a route until it ends.
+/// The counters keep this of each route, to count it right when it ends.
 #[derive(Debug)]
 pub(super) struct RouteUnderWay {
     /// Whether a lease here is behind it, and not a job of our own.
@@ -198,7 +198,7 @@ impl Counters {
         route
     }
 
-    /// What counts a route, if others have asked for it.
+    /// Finds the counters of a route that a peer has asked for; none for those of our own jobs.
     fn of_others(&mut self, route: &RouteUnderWay) -> Option<&mut RouteMetrics> {
         let metrics = &mut self.metrics;
         let of = match route.side {

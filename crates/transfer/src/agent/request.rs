@@ -37,8 +37,8 @@ pub struct LeaseRequest {
     /// Whether the blocks hold everything already. Otherwise tell [`ready`](super::LeaseControl::ready)
     /// and [`finish_prefill`](super::LeaseControl::finish_prefill).
     pub prefilled: bool,
-    /// What has to be done before they are touched: of a lease of `prefilled` blocks, what computes them; of blocks that are
-    /// [opened](super::Agent::open), what reads them last, for which `open` waits.
+    /// The blocks are not touched before this work is done. A lease of `prefilled` blocks waits for whoever computes them. Blocks
+    /// that are [opened](super::Agent::open) to be written wait for whoever still reads them; `open` returns after that.
     pub after: After,
     /// Dropped when nothing touches the blocks any more, however the lease ends and whether or not
     /// anybody waits for that: where the blocks are to be given back without a word from
@@ -101,8 +101,8 @@ pub struct PullRequest {
     /// `push`, and ours `serve` besides `pull`. A push that fails ends the leases, whatever `keep_leases` says;
     /// and leases that a pull without this has tried, and kept, cannot be pushed any more: they are `consumed`.
     pub into: Option<Ticket>,
-    /// What has to be done before the blocks are touched: of a pull, what reads them last, for which it waits before it asks for
-    /// anything; of a push of prefilled blocks, what computes them.
+    /// The blocks are not touched before this work is done. A pull waits for whoever still reads them, before it asks its peer for
+    /// anything; a push of prefilled blocks waits for whoever computes them.
     pub after: After,
     /// Dropped when nothing touches the blocks any more, however the pull ends: also where its future was
     /// dropped, by a timeout or a `select!`, so that nobody hears of its end. An owner of the blocks, which

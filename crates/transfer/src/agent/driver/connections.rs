@@ -223,7 +223,7 @@ impl Connections {
         let _ = timeout(FAREWELL, farewell).await;
     }
 
-    /// What carries bytes over a path of a connection, if that is there.
+    /// Finds the link of a path on a connection, where both are there.
     pub(super) fn link(&mut self, conn: ConnId, path: Path) -> Option<&mut Box<dyn Link>> {
         self.open.get_mut(&conn)?.links.get_mut(&path)
     }

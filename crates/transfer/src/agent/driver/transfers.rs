@@ -55,7 +55,7 @@ impl Drop for Binding {
     }
 }
 
-/// What the driver remembers of a transfer.
+/// The driver keeps one of these for each transfer, from the order to begin until its fence is down.
 #[derive(Debug)]
 pub(super) struct UnderWay {
     /// The driver's own number, which tells it from any other. Askers choose the numbers of transfers, and use one again.
@@ -320,7 +320,7 @@ impl UnderWay {
         }
     }
 
-    /// What has to be quiet before its blocks are given back.
+    /// Gives the fence that has to be down before the blocks of the transfer are given back.
     fn fence(self) -> Fence {
         match &self.moving {
             // Binding looks at no byte, and what comes of it is dropped.
