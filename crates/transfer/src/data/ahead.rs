@@ -10,7 +10,7 @@ use super::{
 
 /// How many bytes are gathered at a time: enough for what a GPU takes to answer to hide behind sending them. A cursor has
 /// twice as many: those that are being sent, and the next.
-pub(crate) const AHEAD: usize = 256 << 10;
+pub(crate) const WINDOW: usize = 256 << 10;
 
 /// A place in the bytes of a program that is laid over such memory; moves forward.
 #[derive(Debug)]
@@ -81,7 +81,7 @@ impl LaterCursor {
     }
 
     fn ask(&mut self, into: Vec<u8>, inside: &Inside) -> Operation<Vec<u8>> {
-        let end = self.range.end.min(self.range.start + AHEAD as u64);
+        let end = self.range.end.min(self.range.start + WINDOW as u64);
         let range = self.range.start..end;
         self.range.start = end;
         self.stream.gather(range, into, inside)

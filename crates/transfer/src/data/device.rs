@@ -3,7 +3,7 @@
 use std::{ops::Range, sync::Arc};
 
 use super::{
-    ahead::AHEAD,
+    ahead::WINDOW,
     fence::Inside,
     operation::{Operation, RegionError},
     region::{Later, LaterStream, Region},
@@ -106,4 +106,4 @@ fn scatter(stream: Arc<DeviceStream>, start: u64, bytes: Vec<u8>, done: usize, t
     }));
 }
 
-const _: () = assert!(AHEAD <= PIECE, "a window is one piece");
+const _: () = assert!(WINDOW <= PIECE, "a window is one piece");

@@ -40,7 +40,7 @@ pub(crate) trait Later: Debug + Send + Sync {
 pub(crate) trait LaterStream: Debug + Send + Sync {
     fn bytes(&self) -> u64;
 
-    /// Gathers some bytes, at most [`AHEAD`](super::ahead::AHEAD), into a buffer that is given back with just them.
+    /// Gathers some bytes, at most [`WINDOW`](super::ahead::WINDOW), into a buffer that is given back with just them.
     fn gather(&self, range: Range<u64>, into: Vec<u8>, inside: &Inside) -> Operation<Vec<u8>>;
 
     /// Scatters bytes from a position on.

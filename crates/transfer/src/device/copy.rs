@@ -173,11 +173,7 @@ fn to_device(mut from: Cursor, to: &Arc<DeviceStream>) -> Result<Crc32c, DeviceE
     let mut sum = Crc32c::new();
     let mut ahead = Ahead::default();
     for range in pieces(to.bytes()) {
-        let mut free = Ahead::default();
-        free.ask(|told| to.acquire(told));
-        let Some(mut piece) = free.next()? else {
-            continue;
-        };
+        let mut piece = wait(asked(|told| to.acquire(told)))?;
         from.gather(&mut piece.bytes()[..len(&range)], Some(&mut sum))?;
         // What is done gives its piece back at once: whoever waits for one must hold none.
         ahead.ask(|told| piece.scatter(to, range, Box::new(move |piece| told(piece.map(drop)))));
@@ -189,7 +185,7 @@ fn to_device(mut from: Cursor, to: &Arc<DeviceStream>) -> Result<Crc32c, DeviceE
 
 /// What the GPU was asked to do, in the order in which it was asked. Dropping it waits until the GPU has done all of it: an
 /// error must not leave anything behind that still touches somebody's blocks.
-struct Ahead<T>(VecDeque<mpsc::Receiver<Result<T, DeviceError>>>);
+struct Ahead<T>(VecDeque<Answer<T>>);
 
 impl<T> Default for Ahead<T> {
     fn default() -> Self {
@@ -199,16 +195,12 @@ impl<T> Default for Ahead<T> {
 
 impl<T: Send + 'static> Ahead<T> {
     fn ask(&mut self, ask: impl FnOnce(Told<T>)) {
-        let (tell, told) = mpsc::channel();
-        ask(Box::new(move |done| drop(tell.send(done))));
-        self.0.push_back(told);
+        self.0.push_back(asked(ask));
     }
 
     /// Waits for the first; `None` where there is none.
     fn next(&mut self) -> Result<Option<T>, DeviceError> {
-        let first = self.0.pop_front();
-        let done = first.map(|first| first.recv().unwrap_or(Err(DeviceError::ThreadGone)));
-        done.transpose()
+        self.0.pop_front().map(wait).transpose()
     }
 
     /// The same, if there are as many as there may be.
@@ -227,6 +219,19 @@ impl<T> Drop for Ahead<T> {
             let _ = left.recv();
         }
     }
+}
+
+type Answer<T> = mpsc::Receiver<Result<T, DeviceError>>;
+
+fn asked<T: Send + 'static>(ask: impl FnOnce(Told<T>)) -> Answer<T> {
+    let (tell, answer) = mpsc::channel();
+    // Nobody waits for the answer where an error came first.
+    ask(Box::new(move |done| drop(tell.send(done))));
+    answer
+}
+
+fn wait<T>(answer: Answer<T>) -> Result<T, DeviceError> {
+    answer.recv().unwrap_or(Err(DeviceError::ThreadGone))
 }
 
 /// Cuts a stream.

@@ -205,9 +205,16 @@ impl Launches {
     pub(super) fn all(&self, ends: &Ends) -> Result<Vec<Launch>, LaunchError> {
         let mut launches = Vec::new();
         for nest in &self.nests {
-            let places = nest.places.clone();
-            let units = places.len() as u64 * (nest.bytes / nest.unit(ends)?);
-            nest.launch(ends, 0..u64::MAX, places.start, 0..units, &mut launches)?;
+            let unit = nest.unit(ends)?;
+            let units = nest.places.len() as u64 * (nest.bytes / unit);
+            nest.launch(
+                ends,
+                unit,
+                0..u64::MAX,
+                nest.places.start,
+                0..units,
+                &mut launches,
+            );
         }
         Ok(launches)
     }
@@ -227,7 +234,14 @@ impl Launches {
             let kept = (range.end - last.dst).min(nest.bytes).div_ceil(unit);
             let units = (behind - first - 1) as u64 * (nest.bytes / unit) + kept;
             let place = nest.places.start + first;
-            nest.launch(ends, range.clone(), place, skipped..units, &mut launches)?;
+            nest.launch(
+                ends,
+                unit,
+                range.clone(),
+                place,
+                skipped..units,
+                &mut launches,
+            );
         }
         Ok(launches)
     }
@@ -295,12 +309,12 @@ impl SortedNest {
     fn launch(
         &self,
         ends: &Ends,
+        unit: u64,
         bytes: Range<u64>,
         place: usize,
         units: Range<u64>,
         launches: &mut Vec<Launch>,
-    ) -> Result<(), LaunchError> {
-        let unit = self.unit(ends)?;
+    ) {
         let of_place = self.bytes / unit;
         let most = MAX_UNITS / of_place * of_place;
         let mut done = units.start;
@@ -328,6 +342,5 @@ impl SortedNest {
             });
             done += count;
         }
-        Ok(())
     }
 }

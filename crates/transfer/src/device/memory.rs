@@ -33,6 +33,8 @@ struct Shared {
     /// Address and length of each allocation; the addresses are on the device as well.
     allocations: Box<[(CUdeviceptr, usize)]>,
     table: Table,
+    /// All addresses, or-ed: how far they are aligned.
+    alignment: u64,
     access: Access,
     /// Dropped last: what keeps the bytes where they are.
     _keeper: Option<Arc<dyn Any + Send + Sync>>,
@@ -98,6 +100,7 @@ impl DeviceMemory {
                 gpu: gpu.clone(),
                 extents: Extents::new(parts.iter().map(|part| part.1 as u64)),
                 allocations: parts.into(),
+                alignment: bases.iter().fold(0, |or, base| or | base),
                 table,
                 access,
                 _keeper: keeper,
@@ -139,10 +142,9 @@ impl DeviceMemory {
         End::memory(self.shared.table.address())
     }
 
-    /// All bases, or-ed.
+    /// All addresses, or-ed: how far they are aligned.
     pub(super) fn alignment(&self) -> u64 {
-        let allocations = self.shared.allocations.iter();
-        allocations.fold(0, |or, (base, _)| or | base)
+        self.shared.alignment
     }
 }
 

@@ -8,12 +8,14 @@
 //! shall wait for it.
 
 use std::collections::VecDeque;
+use std::mem;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
 use std::time::Duration;
 
+use super::context::Entered;
 use super::error::DeviceError;
 use super::gpu::{DEFAULT_MULTIPROCESSORS, Kernels};
 use super::resources::{Event, Stream};
@@ -255,14 +257,31 @@ impl Worker {
             self.free.push(piece.piece);
             (piece.told)(Err(error));
         } else {
-            std::mem::forget(piece);
+            mem::forget(piece);
         }
     }
 
     fn tell_what_is_done(&mut self) {
+        if self.moving.is_empty() && self.watched.is_empty() {
+            return;
+        }
+        match self.kernels.context().enter() {
+            Ok(entered) => self.tell(&entered),
+            Err(error) => {
+                for piece in mem::take(&mut self.moving) {
+                    self.fail(piece, error.clone());
+                }
+                for (_, told) in mem::take(&mut self.watched) {
+                    told(Err(error.clone()));
+                }
+            }
+        }
+    }
+
+    fn tell(&mut self, entered: &Entered) {
         let mut at = 0;
         while at < self.moving.len() {
-            match self.moving[at].piece.is_done() {
+            match self.moving[at].piece.is_done(entered) {
                 Ok(false) => at += 1,
                 Ok(true) => {
                     let done = self.moving.swap_remove(at);
@@ -276,7 +295,7 @@ impl Worker {
         }
         let mut at = 0;
         while at < self.watched.len() {
-            match self.watched[at].0.is_done() {
+            match self.watched[at].0.is_done(entered) {
                 Ok(false) => at += 1,
                 done => {
                     let (_, told) = self.watched.swap_remove(at);

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::context::Context;
+use super::context::{Context, Entered};
 use super::driver;
 use super::error::DeviceError;
 use super::resources::{Buffer, Event, Pinned, Stream};
@@ -77,7 +77,7 @@ impl Piece {
     }
 
     /// Whether all of that is done.
-    pub(super) fn is_done(&self) -> Result<bool, DeviceError> {
-        self.done.is_done()
+    pub(super) fn is_done(&self, entered: &Entered) -> Result<bool, DeviceError> {
+        self.done.is_done(entered)
     }
 }
