@@ -4,7 +4,7 @@
 
 use serde_json::Value;
 use transload_layout::Deployment;
-use transload_transfer::plan::program::split_address;
+use transload_transfer::plan::program::{Program, split_address};
 use transload_transfer::plan::{self, BlockTable, Plan, Side, Tables};
 
 use crate::chunks::Chunk;
@@ -30,28 +30,56 @@ impl Planner for Bound {
         to: &Value,
         request: &Request,
     ) -> Result<Vec<RouteChunks>, String> {
-        let plan = compile(from, to, request, false)?;
-        let names = plan.group_names().collect::<Vec<_>>();
-        let (src, dst) = tables(&plan, request);
-        let bound = plan.bind(&src, &dst).map_err(|e| format!("bind: {e}"))?;
-        let routes = bound.routes.iter().map(|route| {
+        each_bound(from, to, request, |program, _| {
             let mut chunks = Vec::new();
-            route.program().for_each_chunk(|src, dst, len| {
+            program.for_each_chunk(|src, dst, len| {
                 chunks.push(Chunk {
                     src: address(src),
                     dst: address(dst),
                     len,
                 });
             });
-            RouteChunks {
-                src_rank: u64::from(route.src_rank.0),
-                dst_rank: u64::from(route.dst_rank.0),
-                group: names[route.group].to_owned(),
-                chunks,
-            }
-        });
-        Ok(routes.collect())
+            Ok(chunks)
+        })
     }
+}
+
+/// The ranks and the group of a route.
+#[derive(Clone, Copy, Debug)]
+pub struct Between<'a> {
+    /// The sender.
+    pub src_rank: u64,
+    /// The receiver.
+    pub dst_rank: u64,
+    /// The group's name.
+    pub group: &'a str,
+}
+
+/// Binds a plan to both sides' tables, and lists what `chunks` finds in the program of each of its routes.
+pub fn each_bound(
+    from: &Value,
+    to: &Value,
+    request: &Request,
+    chunks: impl Fn(&Program, Between<'_>) -> Result<Vec<Chunk>, String>,
+) -> Result<Vec<RouteChunks>, String> {
+    let plan = compile(from, to, request, false)?;
+    let names = plan.group_names().collect::<Vec<_>>();
+    let (src, dst) = tables(&plan, request);
+    let bound = plan.bind(&src, &dst).map_err(|e| format!("bind: {e}"))?;
+    let routes = bound.routes.iter().map(|route| {
+        let between = Between {
+            src_rank: u64::from(route.src_rank.0),
+            dst_rank: u64::from(route.dst_rank.0),
+            group: names[route.group],
+        };
+        Ok(RouteChunks {
+            src_rank: between.src_rank,
+            dst_rank: between.dst_rank,
+            group: between.group.to_owned(),
+            chunks: chunks(&route.program(), between)?,
+        })
+    });
+    routes.collect()
 }
 
 impl Planner for Streamed {

@@ -8,7 +8,7 @@ use transload_transfer::memory::{Memory, MemoryError};
 use transload_transfer::plan::program::{ALLOCATION_BITS, Loop, Nest, Placed, Program};
 
 use crate::chunks::Chunk;
-use crate::compiled::{compile, tables};
+use crate::compiled::each_bound;
 use crate::oracle::{self, Address, Request};
 use crate::planner::{Planner, RouteChunks};
 
@@ -162,26 +162,13 @@ impl Planner for OnDevice<'_> {
         to: &Value,
         request: &Request,
     ) -> Result<Vec<RouteChunks>, String> {
-        let plan = compile(from, to, request, false)?;
-        let names = plan.group_names().collect::<Vec<_>>();
-        let (src, dst) = tables(&plan, request);
-        let bound = plan.bind(&src, &dst).map_err(|e| format!("bind: {e}"))?;
-        let routes = bound.routes.iter().map(|route| {
-            let (src_rank, dst_rank) = (u64::from(route.src_rank.0), u64::from(route.dst_rank.0));
-            let group = names[route.group].to_owned();
+        each_bound(from, to, request, |program, between| {
             let shape = |document, rank| {
-                let (count, len) = oracle::allocations(document, rank, &group)?;
+                let (count, len) = oracle::allocations(document, rank, between.group)?;
                 Ok::<_, String>(Shape { count, len })
             };
-            let (from, to) = (shape(from, src_rank)?, shape(to, dst_rank)?);
-            let chunks = self.carry(&route.program(), from, to)?;
-            Ok(RouteChunks {
-                src_rank,
-                dst_rank,
-                group,
-                chunks,
-            })
-        });
-        routes.collect()
+            let (src, dst) = (shape(from, between.src_rank)?, shape(to, between.dst_rank)?);
+            self.carry(program, src, dst)
+        })
     }
 }
