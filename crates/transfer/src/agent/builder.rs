@@ -49,6 +49,15 @@ pub enum RegisterError {
         given: usize,
         groups: usize,
     },
+    #[error(
+        "rank {rank}, group \"{group}\": it is on device {device}, another group of the rank on device {other}"
+    )]
+    TwoDevices {
+        rank: Rank,
+        group: String,
+        device: u32,
+        other: u32,
+    },
     #[error("rank {rank}, group \"{group}\": {given} allocations, {needed} are needed")]
     Allocations {
         rank: Rank,
@@ -228,7 +237,7 @@ impl Builder {
 }
 
 /// Whether these are the memories of a rank's groups: one for each, with the allocations that the layout
-/// has, each of them long enough. The rank has to be there.
+/// has, each of them long enough, and those on GPUs all on one. The rank has to be there.
 fn check_groups(
     deployment: &Deployment,
     rank: Rank,
@@ -243,7 +252,18 @@ fn check_groups(
         });
     }
     let (_, stage) = deployment.split_rank(rank);
+    let other = regions.iter().find_map(Region::device);
     for (group, region) in groups.iter().zip(regions) {
+        if let Some((device, other)) = region.device().zip(other)
+            && device != other
+        {
+            return Err(RegisterError::TwoDevices {
+                rank,
+                group: group.name().to_owned(),
+                device,
+                other,
+            });
+        }
         let placement = group.placement(stage);
         let extents = region.extents();
         if extents.len() as u64 != placement.allocations {

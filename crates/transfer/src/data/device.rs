@@ -47,6 +47,10 @@ impl Later for DeviceMemory {
         allocations.map(|(_, len)| len).collect()
     }
 
+    fn device(&self) -> Option<u32> {
+        Some(self.gpu().ordinal())
+    }
+
     fn bind(&self, program: StreamProgram) -> Result<Arc<dyn LaterStream>, RegionError> {
         Ok(Arc::new(Laid(DeviceStream::new(&program, self)?)))
     }

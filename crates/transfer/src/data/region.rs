@@ -32,6 +32,11 @@ pub(crate) trait Later: Debug + Send + Sync {
     /// How many bytes each of its allocations has.
     fn extents(&self) -> Vec<u64>;
 
+    /// The ordinal of the GPU that it is on, if any.
+    fn device(&self) -> Option<u32> {
+        None
+    }
+
     /// Lays a program over it.
     fn bind(&self, program: StreamProgram) -> Result<Arc<dyn LaterStream>, RegionError>;
 }
@@ -74,6 +79,14 @@ impl Region {
                 (0..memory.allocations()).map(extent).collect()
             }
             Kind::Later(memory) => memory.extents(),
+        }
+    }
+
+    /// The ordinal of the GPU that it is on, if any.
+    pub fn device(&self) -> Option<u32> {
+        match &self.0 {
+            Kind::Host(_) => None,
+            Kind::Later(memory) => memory.device(),
         }
     }
 

@@ -18,6 +18,7 @@ macro_rules! functions {
 }
 
 functions! {
+    cuCtxGetDevice
     cuCtxPopCurrent_v2
     cuCtxPushCurrent_v2
     cuDeviceGet

@@ -95,6 +95,9 @@ pub enum DeviceError {
         len: u64,
         available: u64,
     },
+    /// A stream of another device or context, or one that was destroyed.
+    #[error("the stream is none of device {ordinal}, or was destroyed: {why}")]
+    NotItsStream { ordinal: u32, why: CallError },
     /// Lengths or numbers that no memory has.
     #[error(transparent)]
     Memory(#[from] MemoryError),

@@ -4,7 +4,7 @@ use std::ffi::CStr;
 use std::ptr;
 use std::sync::Arc;
 
-use cudarc::driver::sys::{CUfunction, CUmodule};
+use cudarc::driver::sys::{CUfunction, CUmodule, CUresult};
 
 use super::arena::Arena;
 use super::context::Context;
@@ -74,6 +74,23 @@ impl Gpu {
         Ok(Self {
             shared: Arc::new(shared),
         })
+    }
+
+    /// The ordinal of the device whose context is current in this thread, if any: whose default stream an engine means here.
+    ///
+    /// # Errors
+    /// [`NoCuda`](super::NoCuda), or what the driver says.
+    pub fn current_ordinal() -> Result<Option<u32>, DeviceError> {
+        driver::available()?;
+        let mut device = 0;
+        // SAFETY: the number goes into a local variable.
+        match unsafe { driver::cuCtxGetDevice(&mut device) } {
+            CUresult::CUDA_ERROR_INVALID_CONTEXT => Ok(None),
+            asked => {
+                driver::check("cuCtxGetDevice", asked)?;
+                Ok(Some(device.unsigned_abs()))
+            }
+        }
     }
 
     /// The number that the driver gives it in this process.

@@ -3,7 +3,7 @@
 use std::ptr;
 use std::sync::Arc;
 
-use cudarc::driver::sys::CUstream;
+use cudarc::driver::sys::{CUresult, CUstream};
 
 use super::error::DeviceError;
 use super::gpu::Gpu;
@@ -29,16 +29,31 @@ impl Mark {
     /// The stream is one of this GPU's primary context, and has not been destroyed.
     ///
     /// # Errors
-    /// What the driver says.
+    /// [`DeviceError::NotItsStream`], as far as the driver can tell, or what else it says.
     pub unsafe fn new(gpu: &Gpu, stream: u64) -> Result<Self, DeviceError> {
         let event = Event::new(gpu.context())?;
         let stream: CUstream = ptr::with_exposed_provenance_mut(stream as usize);
         // SAFETY: the caller vouches for the stream.
-        unsafe { event.record_raw(stream)? };
+        let recorded = unsafe { event.record_raw(stream) };
+        recorded.map_err(|error| match error {
+            DeviceError::Call(why) if why.code == CUresult::CUDA_ERROR_INVALID_HANDLE as u32 => {
+                let ordinal = gpu.ordinal();
+                DeviceError::NotItsStream { ordinal, why }
+            }
+            error => error,
+        })?;
         Ok(Self {
             event: Arc::new(event),
             gpu: gpu.clone(),
         })
+    }
+
+    /// Tells whether all before the mark is done. It does not wait.
+    ///
+    /// # Errors
+    /// What the driver says: nobody can tell any more.
+    pub fn is_done(&self) -> Result<bool, DeviceError> {
+        self.event.is_done(&self.gpu.context().enter()?)
     }
 
     /// Has `told` called when all before the mark is done, or when that cannot be known any more. It is called on the thread of the

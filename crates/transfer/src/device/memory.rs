@@ -87,6 +87,16 @@ impl DeviceMemory {
         Self::new(gpu, parts, access, keeper)
     }
 
+    /// The ordinal of the GPU that memory of somebody else lies on, for [`Gpu::open`]: where the driver says that the first
+    /// allocation is.
+    ///
+    /// # Errors
+    /// [`NoCuda`](super::NoCuda), [`DeviceError::NotDevice`].
+    pub fn ordinal_of(parts: &[(u64, usize)]) -> Result<u32, DeviceError> {
+        driver::available()?;
+        ordinal_of(0, parts.first().map_or(0, |part| part.0))
+    }
+
     fn new(
         gpu: &Gpu,
         parts: &[(CUdeviceptr, usize)],
@@ -204,6 +214,19 @@ fn check_mapped(
 
 /// Proves that an address is memory of that GPU.
 fn check_kind(gpu: &Gpu, allocation: usize, at: CUdeviceptr) -> Result<(), DeviceError> {
+    let (found, expected) = (ordinal_of(allocation, at)?, gpu.ordinal());
+    if found != expected {
+        return Err(DeviceError::OtherDevice {
+            allocation,
+            found,
+            expected,
+        });
+    }
+    Ok(())
+}
+
+/// Proves that an address is memory of a GPU, and says of which.
+fn ordinal_of(allocation: usize, at: CUdeviceptr) -> Result<u32, DeviceError> {
     let not = |kind| DeviceError::NotDevice { allocation, kind };
     let managed = attribute(at, CUpointer_attribute::CU_POINTER_ATTRIBUTE_IS_MANAGED).unwrap_or(0);
     if managed != 0 {
@@ -217,20 +240,11 @@ fn check_kind(gpu: &Gpu, allocation: usize, at: CUdeviceptr) -> Result<(), Devic
         Some(_) => return Err(not("memory of some other kind")),
         None => return Err(not("memory that the driver does not know")),
     }
-    let found =
-        attribute(at, CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL).unwrap_or(0);
-    let expected = gpu.ordinal();
-    if found != expected {
-        return Err(DeviceError::OtherDevice {
-            allocation,
-            found,
-            expected,
-        });
-    }
-    Ok(())
+    attribute(at, CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)
+        .ok_or_else(|| not("memory that the driver does not know"))
 }
 
-/// What the driver knows of an address, in the current context.
+/// What the driver knows of an address.
 fn attribute(at: CUdeviceptr, attribute: CUpointer_attribute) -> Option<u32> {
     let mut value = 0u32;
     // SAFETY: each attribute that is asked for has 4 bytes at most.
