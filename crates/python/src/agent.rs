@@ -6,6 +6,7 @@ use std::net::SocketAddr;
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use tokio::time::timeout;
 use transload::layout::Rank;
 use transload::transfer::agent::{self, AgentOptions};
 use transload::transfer::content::ContentDigest;
@@ -13,10 +14,11 @@ use transload::transfer::ids::{Incarnation, InstanceName};
 
 use crate::completion::{Completion, outcome};
 use crate::deployment::Deployment;
-use crate::errors::{AgentError, raise};
+use crate::errors::{AgentError, LeaseError, raise};
 use crate::identity::Identity;
 use crate::lease::{Lease, lease_request, not_opened};
 use crate::logs;
+use crate::mark::{self, Mark};
 use crate::memory::Memory;
 use crate::metrics::metrics;
 use crate::runtime::{Made, handle, seconds};
@@ -114,7 +116,7 @@ impl Agent {
             agent::Agent::builder(identity.inner.clone(), (*deployment.inner).clone())
                 .options(options);
         for (rank, groups) in &memories {
-            let groups = groups.iter().map(|memory| memory.inner.clone());
+            let groups = groups.iter().map(|memory| memory.region());
             builder = builder
                 .register(Rank(*rank), groups)
                 .map_err(raise!(AgentError))?;
@@ -173,12 +175,14 @@ impl Agent {
     ///     ttl: seconds that the lease lives unless it is renewed or used.
     ///     hard_bound: seconds that a transfer under way can keep it alive.
     ///     prefilled: whether the blocks hold everything already; otherwise tell `ready` and `finish_prefill`.
+    ///     after: a `Mark` behind what computes `prefilled` blocks. They are leased at once, and read after it. Where it can
+    ///         never be reached, the lease is cancelled.
     ///
     /// Raises:
     ///     LeaseError: there cannot be such a lease.
     ///     AgentError: the agent has stopped.
     #[pyo3(signature = (set, rank, tables, content, valid_tokens, *, start = 0, ttl = 60.0, hard_bound = 600.0,
-        prefilled = true))]
+        prefilled = true, after = None))]
     #[allow(clippy::too_many_arguments)]
     fn lease(
         &self,
@@ -192,6 +196,7 @@ impl Agent {
         ttl: f64,
         hard_bound: f64,
         prefilled: bool,
+        after: Option<&Mark>,
     ) -> PyResult<Lease> {
         let mut request = lease_request(
             (set, rank),
@@ -202,14 +207,20 @@ impl Agent {
         )?;
         request.start = start;
         request.prefilled = prefilled;
+        request.after = mark::after(after);
         let opened = self.made.wait(py, self.inner.lease(request))?;
         Lease::of(opened.map_err(not_opened)?)
     }
 
     /// Opens blocks of a rank to whoever holds a ticket for the set, to be written: the other half of a `push`.
     ///
-    /// Arguments and exceptions are those of `lease`.
-    #[pyo3(signature = (set, rank, tables, content, valid_tokens, *, start = 0, ttl = 60.0, hard_bound = 600.0))]
+    /// Arguments and exceptions are those of `lease`, but for one:
+    ///
+    /// Args:
+    ///     after: a `Mark` behind what still reads the blocks. This waits for it, `ttl` seconds at most, without the
+    ///         interpreter's lock.
+    #[pyo3(signature = (set, rank, tables, content, valid_tokens, *, start = 0, ttl = 60.0, hard_bound = 600.0,
+        after = None))]
     #[allow(clippy::too_many_arguments)]
     fn open(
         &self,
@@ -222,6 +233,7 @@ impl Agent {
         start: u64,
         ttl: f64,
         hard_bound: f64,
+        after: Option<&Mark>,
     ) -> PyResult<Lease> {
         let mut request = lease_request(
             (set, rank),
@@ -231,8 +243,13 @@ impl Agent {
             (ttl, hard_bound),
         )?;
         request.start = start;
-        let opened = self.made.wait(py, self.inner.open(request))?;
-        Lease::of(opened.map_err(not_opened)?)
+        request.after = mark::after(after);
+        let bound = request.ttl;
+        let opened = self
+            .made
+            .wait(py, async { timeout(bound, self.inner.open(request)).await })?;
+        let late = |_| LeaseError::new_err(format!("its mark was not reached within {ttl} s"));
+        Lease::of(opened.map_err(late)?.map_err(not_opened)?)
     }
 
     /// Begins to pull what a ticket allows into own blocks. The blocks must not be used before it has ended.
@@ -252,12 +269,14 @@ impl Agent {
     ///         was opened under, for tokens `start` to `start + tokens`, and names all ranks of this deployment: each of
     ///         them pulls with the same, and its blocks are open while it does. It takes the role `serve` here and `push`
     ///         there.
+    ///     after: a `Mark` behind what still reads or writes the blocks. The pull begins after it; this returns at once. The
+    ///         wait may take `timeout` seconds, besides the pull's own.
     ///
     /// Raises:
     ///     TransferError: the ticket is not for this.
     ///     AgentError: the agent has stopped.
     #[pyo3(signature = (ticket, ranks, tables, content, tokens, *, start = 0, by_layer = false, paths = "any",
-        timeout = 300.0, keep_leases = false, into = None))]
+        timeout = 300.0, keep_leases = false, into = None, after = None))]
     #[allow(clippy::too_many_arguments)]
     fn pull(
         &self,
@@ -273,6 +292,7 @@ impl Agent {
         timeout: f64,
         keep_leases: bool,
         into: Option<&Ticket>,
+        after: Option<&Mark>,
     ) -> PyResult<Transfer> {
         let mut request = transfer_request(
             ticket,
@@ -285,18 +305,19 @@ impl Agent {
         request.request.by_layer = by_layer;
         request.keep_leases = keep_leases;
         request.into = into.map(|ticket| ticket.inner.clone());
-        let started = self.made.wait(py, self.inner.start_pull(request))?;
-        Transfer::of(started.map_err(|error| failed(py, &error))?)
+        request.after = mark::after(after);
+        Transfer::of_pull(py, self.made, &self.inner, request)
     }
 
     /// Begins to push own blocks into those that a ticket opens. `start` and `tokens` have to be those of the ticket.
     ///
     /// Args:
     ///     prefilled: whether the blocks hold everything already; otherwise tell `ready` and `finish_prefill`.
+    ///     after: a `Mark` behind what computes `prefilled` blocks. The push begins at once, and reads them after it.
     ///
     /// The other arguments, and the exceptions, are those of `pull`.
     #[pyo3(signature = (ticket, ranks, tables, content, tokens, *, start = 0, by_layer = false, paths = "any",
-        timeout = 300.0, keep_leases = false, prefilled = true))]
+        timeout = 300.0, keep_leases = false, prefilled = true, after = None))]
     #[allow(clippy::too_many_arguments)]
     fn push(
         &self,
@@ -312,6 +333,7 @@ impl Agent {
         timeout: f64,
         keep_leases: bool,
         prefilled: bool,
+        after: Option<&Mark>,
     ) -> PyResult<Transfer> {
         let mut request = transfer_request(
             ticket,
@@ -323,6 +345,7 @@ impl Agent {
         )?;
         request.request.by_layer = by_layer;
         request.keep_leases = keep_leases;
+        request.after = mark::after(after);
         let started = self
             .made
             .wait(py, self.inner.start_push(request, prefilled))?;

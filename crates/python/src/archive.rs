@@ -13,7 +13,7 @@ use transload::transfer::memory;
 use crate::deployment::Deployment;
 use crate::errors::{ArchiveError, StoreError, raise};
 use crate::logs;
-use crate::memory::Memory;
+use crate::memory::{Kind, Memory};
 use crate::prompt::Prompt;
 use crate::tables;
 
@@ -137,7 +137,7 @@ impl Archive {
         memories: Vec<PyRef<'py, Memory>>,
         tables: &Bound<'py, PyAny>,
     ) -> PyResult<Vec<u8>> {
-        let (memories, tables) = (inner(&memories), tables::read(tables)?);
+        let (memories, tables) = (inner(&memories)?, tables::read(tables)?);
         let part = py.detach(|| {
             let rank = self.inner.rank(&deployment.inner, Rank(rank))?;
             rank.save(&missing.inner, &memories, &tables)
@@ -172,7 +172,7 @@ impl Archive {
         staging: &Staging,
         permit: Option<&Permit>,
     ) -> PyResult<Staged> {
-        let (memories, tables) = (inner(&memories), tables::read(tables)?);
+        let (memories, tables) = (inner(&memories)?, tables::read(tables)?);
         let permit = permit.map(|permit| permit.inner.clone());
         let staged = py.detach(|| {
             let rank = self.inner.rank(&deployment.inner, Rank(rank))?;
@@ -247,7 +247,7 @@ impl Archive {
         start: u64,
         permit: Option<&Permit>,
     ) -> PyResult<Bound<'py, PyDict>> {
-        let (memories, tables) = (inner(&memories), tables::read(tables)?);
+        let (memories, tables) = (inner(&memories)?, tables::read(tables)?);
         let permit = permit.map(|permit| permit.inner.clone());
         let restored = py.detach(|| {
             let rank = self.inner.rank(&deployment.inner, Rank(rank))?;
@@ -324,8 +324,14 @@ impl Staged {
     }
 }
 
-fn inner(memories: &[PyRef<'_, Memory>]) -> Vec<memory::Memory> {
-    memories.iter().map(|memory| memory.inner.clone()).collect()
+fn inner(memories: &[PyRef<'_, Memory>]) -> PyResult<Vec<memory::Memory>> {
+    let memories = memories.iter().map(|memory| match &memory.kind {
+        Kind::Host(memory) => Ok(memory.clone()),
+        Kind::Device(_) => Err(ArchiveError::new_err(
+            "an archive saves from and restores to memory of the host, and this is memory of a GPU",
+        )),
+    });
+    memories.collect()
 }
 
 /// What of a prompt is not saved yet. False where everything is.

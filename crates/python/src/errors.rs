@@ -32,6 +32,12 @@ create_exception!(
 );
 create_exception!(
     transload,
+    CudaError,
+    TransloadError,
+    "There is no CUDA here, or its driver says that a GPU, a stream or a mark cannot be used."
+);
+create_exception!(
+    transload,
     IdentityError,
     TransloadError,
     "Certificates or keys could not be read, or do not suit what was asked for."
@@ -81,6 +87,7 @@ pub(crate) fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("DocumentError", py.get_type::<DocumentError>())?;
     module.add("PlanError", py.get_type::<PlanError>())?;
     module.add("CacheMemoryError", py.get_type::<CacheMemoryError>())?;
+    module.add("CudaError", py.get_type::<CudaError>())?;
     module.add("IdentityError", py.get_type::<IdentityError>())?;
     module.add("TicketError", py.get_type::<TicketError>())?;
     module.add("LeaseError", py.get_type::<LeaseError>())?;

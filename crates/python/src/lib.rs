@@ -5,15 +5,19 @@
 //! types that Python sees are written down in `python/transload/_transload.pyi`, which a test compares.
 
 mod agent;
+mod allocation;
 mod announcement;
 mod archive;
 mod completion;
+#[cfg_attr(not(feature = "cuda"), path = "no_cuda.rs")]
+mod cuda;
 mod deployment;
 mod digest;
 mod errors;
 mod identity;
 mod lease;
 mod logs;
+mod mark;
 mod memory;
 mod metrics;
 mod plan;
@@ -40,6 +44,7 @@ fn _transload(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("DEBUG_BUILD", cfg!(debug_assertions))?;
     module.add_function(wrap_pyfunction!(run_command, module)?)?;
     module.add_function(wrap_pyfunction!(agent::default_instance, module)?)?;
+    module.add_function(wrap_pyfunction!(mark::cuda_available, module)?)?;
     module.add_function(wrap_pyfunction!(agent::new_incarnation, module)?)?;
     module.add_function(wrap_pyfunction!(digest::file_digest, module)?)?;
     module.add_class::<agent::Agent>()?;
@@ -56,6 +61,7 @@ fn _transload(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<deployment::Deployment>()?;
     module.add_class::<deployment::Group>()?;
     module.add_class::<identity::Identity>()?;
+    module.add_class::<mark::Mark>()?;
     module.add_class::<memory::Memory>()?;
     module.add_class::<plan::BoundPlan>()?;
     module.add_class::<plan::BoundRoute>()?;

@@ -4,91 +4,134 @@ use std::sync::Arc;
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyDict};
+use pyo3::types::PyBytes;
+use transload::transfer::data::Region;
 use transload::transfer::memory::{self, Access, AccessError};
-use transload::transfer::plan::program::ALLOCATION_BITS;
+use transload::transfer::plan::program::{ALLOCATION_BITS, Nest, Placed, Program};
 
+use crate::allocation::{Allocation, CUDA, Place, hold, imported};
+use crate::cuda;
 use crate::errors::{CacheMemoryError, raise};
+use crate::mark::{Device, read_device};
 
-/// The allocations of one rank and one group: an engine's own, or new ones.
+/// The allocations of one rank and one group, all in memory of the host or all on one GPU: an engine's own, or new ones.
 ///
 /// Nothing is copied. The objects are kept alive for as long as this memory, or a transfer that uses it, is; until then
-/// numpy refuses to resize them. A torch storage can never be resized again.
+/// numpy refuses to resize them. A torch storage on the CPU can never be resized again. One on a GPU must not be: torch
+/// would give its bytes to somebody else.
 ///
 /// Args:
-///     allocations: for each allocation a contiguous torch tensor on the CPU or its `untyped_storage()`, a
-///         contiguous numpy array, or `(address, bytes)` of memory that outlives every use of it. The first byte of
+///     allocations: for each allocation a contiguous torch tensor on the CPU or a CUDA device, or its `untyped_storage()`; a
+///         contiguous numpy array; an object with `__cuda_array_interface__`; or `(address, bytes)` of host memory
+///         that outlives every use of it. The first byte of
 ///         each is offset 0 of the layout: of a tensor that is a view into a larger buffer, give the buffer's storage.
 ///     writable: whether transfers may write to it.
 ///
 /// Raises:
-///     CacheMemoryError: an object is not contiguous, not on the CPU, not writable, or not there; or torch lacks the numpy
-///         that it takes to keep a storage from being resized.
+///     CacheMemoryError: an object is not contiguous, on a device of another kind, not writable, or not there; not all
+///         are on one device; the driver knows no such memory on that GPU, or there is no CUDA here; or torch lacks
+///         the numpy that it takes to keep a storage from being resized.
 ///     TypeError: an object is none of these.
 #[pyclass(frozen, module = "transload")]
 pub(crate) struct Memory {
-    pub(crate) inner: memory::Memory,
+    pub(crate) kind: Kind,
+}
+
+/// Where it is.
+#[derive(Clone)]
+pub(crate) enum Kind {
+    Host(memory::Memory),
+    Device(cuda::Memory),
 }
 
 #[pymethods]
 impl Memory {
     #[new]
     #[pyo3(signature = (allocations, *, writable = true))]
-    fn new(allocations: &Bound<'_, PyAny>, writable: bool) -> PyResult<Self> {
+    fn new(py: Python<'_>, allocations: &Bound<'_, PyAny>, writable: bool) -> PyResult<Self> {
         // A list of its elements would be one of temporary objects.
-        if allocations.hasattr("data_ptr")? || allocations.hasattr("__array_interface__")? {
-            return Err(PyTypeError::new_err(
-                "give a list of allocations, also where there is one: [tensor]",
-            ));
+        for attribute in ["data_ptr", "__array_interface__", CUDA] {
+            if allocations.hasattr(attribute)? {
+                return Err(PyTypeError::new_err(
+                    "give a list of allocations, also where there is one: [tensor]",
+                ));
+            }
         }
         let allocations: Vec<Bound<'_, PyAny>> = allocations.extract()?;
         // What holds a buffer in place comes first: what is looked at before could be elsewhere after.
         let held = allocations.iter().map(hold).collect::<PyResult<Vec<_>>>()?;
         let parts = allocations.iter().enumerate();
-        let parts = parts.map(|(number, object)| part(number, object, writable));
+        let parts = parts.map(|(number, object)| Allocation::read(number, object, writable));
         let parts = parts.collect::<PyResult<Vec<_>>>()?;
         let access = match writable {
             true => Access::ReadWrite,
             false => Access::Read,
         };
-        // SAFETY: what is held owns these bytes, and keeps them where they are, until the last use of the memory; a bare
-        // address comes with the caller's word for it. Python and the engine are foreign code to this module, and Rust
-        // makes no reference to any of the bytes.
-        let inner = unsafe { memory::Memory::from_raw_parts(&parts, access, Some(Arc::new(held))) };
-        Ok(Self {
-            inner: inner.map_err(raise!(CacheMemoryError))?,
-        })
+        let kind = match common_place(&parts)? {
+            Place::Host => Kind::Host(on_host(py, &parts, access, held)?),
+            Place::Gpu(named) => Kind::Device(on_gpu(py, named, &parts, access, held)?),
+        };
+        Ok(Self { kind })
     }
 
-    /// New memory of zeros, page-aligned, one allocation for each length in bytes.
+    /// New memory, page-aligned, one allocation for each length in bytes: of zeros on the host, where `device` is None or
+    /// `"cpu"`; undefined on a GPU, `"cuda:0"`.
+    ///
+    /// Raises:
+    ///     CacheMemoryError: there is not so much, no such GPU, or no CUDA here.
+    ///     ValueError: `device` is something else.
     #[staticmethod]
-    fn allocate(py: Python<'_>, lengths: Vec<usize>) -> PyResult<Self> {
-        let inner = py.detach(|| memory::Memory::allocate(&lengths));
-        Ok(Self {
-            inner: inner.map_err(raise!(CacheMemoryError))?,
-        })
+    #[pyo3(signature = (lengths, device = None))]
+    fn allocate(
+        py: Python<'_>,
+        lengths: Vec<usize>,
+        device: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Self> {
+        let device = device.map_or(Ok(Device::Host), read_device)?;
+        let kind = match device {
+            Device::Host => py
+                .detach(|| memory::Memory::allocate(&lengths))
+                .map(Kind::Host)
+                .map_err(raise!(CacheMemoryError))?,
+            Device::Gpu(ordinal) => py
+                .detach(|| cuda::allocate(ordinal, &lengths))
+                .map(Kind::Device)
+                .map_err(CacheMemoryError::new_err)?,
+        };
+        Ok(Self { kind })
     }
 
     /// `(address, bytes)` of each allocation.
     #[getter]
-    fn allocations(&self) -> Vec<(usize, usize)> {
-        let parts =
-            (0..self.inner.allocations()).filter_map(|number| self.inner.allocation(number));
-        parts
-            .map(|(start, len)| (start.addr().get(), len))
-            .collect()
+    fn allocations(&self) -> Vec<(u64, u64)> {
+        match &self.kind {
+            Kind::Host(memory) => (0..memory.allocations())
+                .filter_map(|number| memory.allocation(number))
+                .map(|(start, len)| (start.addr().get() as u64, len as u64))
+                .collect(),
+            Kind::Device(memory) => cuda::allocations(memory),
+        }
     }
 
     /// Bytes of all allocations together.
     #[getter]
     fn nbytes(&self) -> u64 {
-        self.inner.bytes()
+        self.allocations().iter().map(|(_, len)| len).sum()
     }
 
-    /// Copies bytes out of one allocation.
+    /// Where it is: `"cpu"`, or the GPU, as `"cuda:0"`.
+    #[getter]
+    fn device(&self) -> String {
+        match &self.kind {
+            Kind::Host(_) => "cpu".to_owned(),
+            Kind::Device(memory) => format!("cuda:{}", cuda::ordinal(memory)),
+        }
+    }
+
+    /// Copies bytes out of one allocation. On a GPU it waits for none of an engine's work.
     ///
     /// Raises:
-    ///     CacheMemoryError: they are not all inside of it.
+    ///     CacheMemoryError: they are not all inside of it, or the GPU fails.
     #[pyo3(signature = (offset, length, allocation = 0))]
     fn read<'py>(
         &self,
@@ -99,38 +142,59 @@ impl Memory {
     ) -> PyResult<Bound<'py, PyBytes>> {
         let address = self.address(offset, length, allocation)?;
         PyBytes::new_with(py, length, |out| {
-            let read = py.detach(|| self.inner.read(address, out));
-            read.map_err(raise!(CacheMemoryError))
+            py.detach(|| match &self.kind {
+                Kind::Host(memory) => memory.read(address, out).map_err(raise!(CacheMemoryError)),
+                Kind::Device(_) => through_host(length, |host| {
+                    cuda::copy(&one_run(length, address, 0), &self.kind, &host.into())
+                        .map_err(CacheMemoryError::new_err)?;
+                    host.read(0, out).map_err(raise!(CacheMemoryError))
+                }),
+            })
         })
     }
 
-    /// Copies bytes into one allocation.
+    /// Copies bytes into one allocation. On a GPU it waits for none of an engine's work.
     ///
     /// Raises:
-    ///     CacheMemoryError: they do not all go into it, or it may only be read.
+    ///     CacheMemoryError: they do not all go into it, it may only be read, or the GPU fails.
     #[pyo3(signature = (offset, data, allocation = 0))]
     fn write(&self, py: Python<'_>, offset: u64, data: &[u8], allocation: usize) -> PyResult<()> {
         let address = self.address(offset, data.len(), allocation)?;
-        let written = py.detach(|| self.inner.write(address, data));
-        written.map_err(raise!(CacheMemoryError))
+        py.detach(|| match &self.kind {
+            Kind::Host(memory) => memory
+                .write(address, data)
+                .map_err(raise!(CacheMemoryError)),
+            Kind::Device(_) => through_host(data.len(), |host| {
+                host.write(0, data).map_err(raise!(CacheMemoryError))?;
+                cuda::copy(&one_run(data.len(), 0, address), &host.into(), &self.kind)
+                    .map_err(CacheMemoryError::new_err)
+            }),
+        })
     }
 
     fn __repr__(&self) -> String {
         format!(
-            "<transload.Memory: {} bytes in {} allocations>",
-            self.inner.bytes(),
-            self.inner.allocations(),
+            "<transload.Memory: {} bytes in {} allocations on {}>",
+            self.nbytes(),
+            self.allocations().len(),
+            self.device(),
         )
     }
 }
 
 impl Memory {
+    /// It as agents take it.
+    pub(crate) fn region(&self) -> Region {
+        match &self.kind {
+            Kind::Host(memory) => memory.into(),
+            Kind::Device(memory) => cuda::region(memory),
+        }
+    }
+
     /// The address of bytes that are all inside one allocation.
     fn address(&self, offset: u64, length: usize, allocation: usize) -> PyResult<u64> {
-        let available = self
-            .inner
-            .allocation(allocation)
-            .map_or(0, |(_, len)| len as u64);
+        let allocations = self.allocations();
+        let available = allocations.get(allocation).map_or(0, |(_, len)| *len);
         if offset > available || length as u64 > available - offset {
             let source = AccessError::OutOfBounds {
                 allocation,
@@ -144,127 +208,121 @@ impl Memory {
     }
 }
 
-/// First byte and length of what somebody wants to register.
-fn part(number: usize, object: &Bound<'_, PyAny>, writable: bool) -> PyResult<(*mut u8, usize)> {
-    let refused = |why: &str| {
-        Err(CacheMemoryError::new_err(format!(
-            "allocation {number}: {why}"
-        )))
+impl From<&memory::Memory> for Kind {
+    fn from(memory: &memory::Memory) -> Self {
+        Self::Host(memory.clone())
+    }
+}
+
+/// Where all of them are. Of a GPU, the ordinal that the first one names that names any.
+fn common_place(parts: &[Allocation]) -> PyResult<Place> {
+    let on_host = |part: &Allocation| part.place == Place::Host;
+    let Some(first) = parts.first() else {
+        return Ok(Place::Host);
     };
-    let (address, len): (usize, usize) = if let Ok(raw) = object.extract() {
-        raw
-    } else if object.hasattr("data_ptr")? {
-        let device: String = object.getattr("device")?.getattr("type")?.extract()?;
-        if device != "cpu" {
-            return refused(&format!(
-                "it is on {device}; only memory of the CPU can be registered"
-            ));
-        }
-        // A storage has no strides.
-        if object.hasattr("is_contiguous")? && !object.call_method0("is_contiguous")?.is_truthy()? {
-            return refused("the tensor is not contiguous; give its untyped_storage()");
-        }
-        let len = match object.hasattr("element_size")? && object.hasattr("numel")? {
-            true => {
-                let count: usize = object.call_method0("numel")?.extract()?;
-                let size: usize = object.call_method0("element_size")?.extract()?;
-                count.saturating_mul(size)
-            }
-            false => object.call_method0("nbytes")?.extract()?,
+    if let Some(number) = parts
+        .iter()
+        .position(|part| on_host(part) != on_host(first))
+    {
+        let [this, that] = match on_host(first) {
+            true => ["a GPU", "the host"],
+            false => ["the host", "a GPU"],
         };
-        (object.call_method0("data_ptr")?.extract()?, len)
-    } else if is_array(object)? {
-        let interface = object
-            .getattr("__array_interface__")?
-            .cast_into::<PyDict>()?;
-        let item = |key| {
-            let item = interface.get_item(key)?;
-            item.ok_or_else(|| PyTypeError::new_err(format!("an array without {key:?}")))
-        };
-        let (address, read_only): (usize, bool) = item("data")?.extract()?;
-        if interface
-            .get_item("strides")?
-            .is_some_and(|strides| !strides.is_none())
-        {
-            return refused("the array is not contiguous");
-        }
-        if item("typestr")?.extract::<String>()?.contains('O') {
-            return refused("the array is one of Python objects");
-        }
-        if read_only && writable {
-            return refused("the array is read-only; register it with writable=False");
-        }
-        (address, object.getattr("nbytes")?.extract()?)
-    } else {
-        return Err(PyTypeError::new_err(format!(
-            "allocation {number} is a {}: give a torch tensor or storage, a numpy array, or (address, bytes)",
-            object.get_type().name()?
+        return Err(CacheMemoryError::new_err(format!(
+            "allocation {number} is memory of {this}, allocation 0 of {that}: make a memory of each"
         )));
-    };
-    Ok((std::ptr::with_exposed_provenance_mut(address), len))
-}
-
-/// What keeps the bytes of an object where they are, for as long as it is held.
-fn hold(object: &Bound<'_, PyAny>) -> PyResult<Vec<Py<PyAny>>> {
-    let mut held = vec![object.clone().unbind()];
-    if object.hasattr("data_ptr")? {
-        // A tensor can be given another storage.
-        let storage = match object.hasattr("untyped_storage")? {
-            true => object.call_method0("untyped_storage")?,
-            false => object.clone(),
-        };
-        held.extend(unresizable(&storage)?.map(Bound::unbind));
-        held.push(storage.unbind());
-    } else {
-        // An array does not count who has its buffer; what it does not resize, whatever it is told, is an array that is
-        // weakly referenced. The bytes may be those of its base.
-        let weakly = object.py().import("weakref")?.getattr("ref")?;
-        let mut array = object.clone();
-        while is_array(&array)? {
-            held.push(weakly.call1((&array,))?.unbind());
-            array = array.getattr("base")?;
-        }
     }
-    Ok(held)
-}
-
-/// An array over the bytes of a storage: torch resizes no storage that numpy has seen. None for what is no storage of
-/// torch's, but only looks like one.
-fn unresizable<'py>(storage: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
-    let Some(torch) = imported(storage.py(), "torch")? else {
-        return Ok(None);
-    };
-    let is_storage = torch.hasattr("UntypedStorage")?
-        && storage.is_instance(&torch.getattr("UntypedStorage")?)?;
-    let on = |device: &Bound<'_, PyAny>| device.getattr("type")?.extract::<String>();
-    if !is_storage || on(&storage.getattr("device")?)? != "cpu" {
-        return Ok(None);
-    }
-    let options = PyDict::new(storage.py());
-    options.set_item("dtype", torch.getattr("uint8")?)?;
-    let bytes = torch.call_method("empty", (0,), Some(&options))?;
-    let array = bytes
-        .call_method1("set_", (storage,))?
-        .call_method0("numpy");
-    array.map(Some).map_err(|error| {
-        CacheMemoryError::new_err(format!(
-            "torch cannot promise to leave this storage where it is ({error}): is numpy installed?"
-        ))
+    let named = parts.iter().find_map(|part| match part.place {
+        Place::Gpu(named) => named,
+        Place::Host => None,
+    });
+    Ok(match on_host(first) {
+        true => Place::Host,
+        false => Place::Gpu(named),
     })
 }
 
-/// Whether it is a numpy array, and not a scalar, which looks like one and owns nothing. Who has one has imported
-/// numpy.
-fn is_array(object: &Bound<'_, PyAny>) -> PyResult<bool> {
-    match imported(object.py(), "numpy")? {
-        Some(numpy) => object.is_instance(&numpy.getattr("ndarray")?),
-        None => Ok(false),
+/// What keeps the objects of a memory where they are.
+type Held = Vec<Vec<Py<PyAny>>>;
+
+fn on_host(
+    py: Python<'_>,
+    parts: &[Allocation],
+    access: Access,
+    held: Held,
+) -> PyResult<memory::Memory> {
+    if is_cuda_in_use(py)? {
+        for (number, part) in parts.iter().enumerate() {
+            if let Ok(ordinal) = cuda::ordinal_of(&[(part.address as u64, part.len)]) {
+                return Err(CacheMemoryError::new_err(format!(
+                    "allocation {number} is memory of cuda:{ordinal}, given as memory of the host: give the tensor, or an object with {CUDA}"
+                )));
+            }
+        }
+    }
+    let parts: Vec<_> = parts
+        .iter()
+        .map(|part| {
+            let start: *mut u8 = std::ptr::with_exposed_provenance_mut(part.address);
+            (start, part.len)
+        })
+        .collect();
+    // SAFETY: what is held owns these bytes, and keeps them where they are, until the last use of the memory; a bare
+    // address comes with the caller's word for it. Python and the engine are foreign code to this module, and Rust
+    // makes no reference to any of the bytes.
+    let made = unsafe { memory::Memory::from_raw_parts(&parts, access, Some(Arc::new(held))) };
+    made.map_err(raise!(CacheMemoryError))
+}
+
+/// Whether a driver runs here that can be asked about addresses: starting one for that would forbid the process to fork.
+fn is_cuda_in_use(py: Python<'_>) -> PyResult<bool> {
+    if cuda::in_use() {
+        return Ok(true);
+    }
+    let Some(torch) = imported(py, "torch")? else {
+        return Ok(false);
+    };
+    match torch.getattr_opt("cuda")? {
+        Some(cuda) if cuda.hasattr("is_initialized")? => {
+            cuda.call_method0("is_initialized")?.is_truthy()
+        }
+        _ => Ok(false),
     }
 }
 
-/// A module, if anybody has imported it.
-fn imported<'py>(py: Python<'py>, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
-    let modules = py.import("sys")?.getattr("modules")?;
-    let module = modules.call_method1("get", (name,))?;
-    Ok((!module.is_none()).then_some(module))
+fn on_gpu(
+    py: Python<'_>,
+    named: Option<u32>,
+    parts: &[Allocation],
+    access: Access,
+    held: Held,
+) -> PyResult<cuda::Memory> {
+    let parts = parts.iter().map(|part| (part.address as u64, part.len));
+    let parts: Vec<_> = parts.collect();
+    let made = py.detach(|| {
+        let ordinal = named.map_or_else(|| cuda::ordinal_of(&parts), Ok)?;
+        // SAFETY: what is held owns these bytes until the last use of the memory, and the engine does not resize them.
+        unsafe { cuda::register(ordinal, &parts, access, Arc::new(held)) }
+    });
+    made.map_err(CacheMemoryError::new_err)
+}
+
+/// Has bytes go through memory of the host, if there are any.
+fn through_host(length: usize, go: impl FnOnce(&memory::Memory) -> PyResult<()>) -> PyResult<()> {
+    if length == 0 {
+        return Ok(());
+    }
+    let host = memory::Memory::allocate(&[length]);
+    go(&host.map_err(raise!(CacheMemoryError))?)
+}
+
+/// The program that copies some bytes.
+fn one_run(length: usize, src: u64, dst: u64) -> Program {
+    Program {
+        nests: vec![Nest {
+            loops: Default::default(),
+            run: length as u64,
+        }],
+        placed: vec![Placed { nest: 0, src, dst }],
+    }
 }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
-use transload::transfer::copy::{CopyOptions, copy};
 use transload::transfer::plan;
 
+use crate::cuda;
 use crate::deployment::Deployment;
 use crate::errors::{CacheMemoryError, PlanError, raise};
 use crate::memory::Memory;
@@ -214,19 +214,19 @@ impl BoundRoute {
         numpy.call_method1("frombuffer", (bytes, fields.to_vec()))
     }
 
-    /// Copies the chunks between two memories of this process, without the interpreter's lock.
+    /// Copies the chunks between two memories of this process, without the interpreter's lock. On a GPU it waits for none of
+    /// an engine's work.
     ///
     /// Args:
     ///     src: the memory of the source rank and this group.
     ///     dst: the memory of the destination rank and this group.
     ///
     /// Raises:
-    ///     CacheMemoryError: a memory is shorter than its deployment says, or may not be written.
+    ///     CacheMemoryError: a memory is shorter than its deployment says, or may not be written; or a GPU fails.
     fn copy(&self, py: Python<'_>, src: &Memory, dst: &Memory) -> PyResult<()> {
         let program = self.inner.program();
-        py.detach(|| copy(&program, &src.inner, &dst.inner, &CopyOptions::new()))
-            .map_err(raise!(CacheMemoryError))?;
-        Ok(())
+        py.detach(|| cuda::copy(&program, &src.kind, &dst.kind))
+            .map_err(CacheMemoryError::new_err)
     }
 
     fn __repr__(&self) -> String {

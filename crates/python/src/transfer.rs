@@ -1,17 +1,25 @@
 //! Pulls and pushes, and why they fail.
 
+use std::future::{Future, ready};
+use std::pin::pin;
+use std::sync::Arc;
+use std::time::Duration;
+
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
+use tokio::sync::Notify;
+use tokio::time::timeout;
 use transload::layout::Rank;
 use transload::transfer::agent::{
-    self, NoticeError, PullReport, PullRequest, TransferControl, TransferError as Failed,
+    self, AgentGone, NoticeError, PullReport, PullRequest, TransferControl, TransferError as Failed,
 };
 use transload::transfer::content::ContentDigest;
 use transload::transfer::wire::{JobError, PathSet};
 
 use crate::completion::{Completion, outcome};
 use crate::errors::{AgentError, TransferError, chain, raise};
+use crate::mark::{self, Mark};
 use crate::runtime::{Made, seconds};
 use crate::tables;
 use crate::ticket::Ticket;
@@ -19,7 +27,7 @@ use crate::ticket::Ticket;
 /// A pull or push under way. Dropping it does not end it.
 #[pyclass(frozen, module = "transload")]
 pub(crate) struct Transfer {
-    control: TransferControl,
+    control: Control,
     /// Ends with a report, a dict of `bytes`, `seconds` (of which it was `queued` until its first byte moved) and
     /// `routes`, or with a `TransferError`; either way nothing touches the blocks any more, so it never ends where memory
     /// is not done with them, which the log tells.
@@ -28,11 +36,54 @@ pub(crate) struct Transfer {
     made: Made,
 }
 
+/// How it is told something.
+enum Control {
+    Begun(TransferControl),
+    /// Of a pull that waited for a mark when it was made: it has to be cancelled.
+    Cancel(Arc<Notify>),
+}
+
 impl Transfer {
     pub(crate) fn of(transfer: agent::Transfer) -> PyResult<Self> {
         let (control, made) = (transfer.control(), Made::here());
+        Self::new(Control::Begun(control), made, transfer.finish())
+    }
+
+    /// A pull, which begins when what it waits for is done. What is wrong with its request is known at once.
+    pub(crate) fn of_pull(
+        py: Python<'_>,
+        made: Made,
+        agent: &agent::Agent,
+        request: PullRequest,
+    ) -> PyResult<Self> {
+        let (awaited, bound) = (!request.after.is_done(), request.timeout);
+        let agent = agent.clone();
+        let mut start = Box::pin(async move { agent.start_pull(request).await });
+        let started = made.wait(py, async {
+            match awaited {
+                true => tokio::select! {
+                    biased;
+                    started = &mut start => Some(started),
+                    () = ready(()) => None,
+                },
+                false => Some((&mut start).await),
+            }
+        })?;
+        if let Some(started) = started {
+            return Self::of(started.map_err(|error| failed(py, &error))?);
+        }
+        let cancel = Arc::new(Notify::new());
+        let finished = pull_later(start, bound, cancel.clone());
+        Self::new(Control::Cancel(cancel), made, finished)
+    }
+
+    fn new(
+        control: Control,
+        made: Made,
+        finished: impl Future<Output = Result<PullReport, Failed>> + Send + 'static,
+    ) -> PyResult<Self> {
         let ended = made.later(async move {
-            let finished = transfer.finish().await;
+            let finished = finished.await;
             if let Err(Failed::Job(JobError::MemoryStalled { .. })) = finished {
                 // Engines hand blocks out again when they hear of an end, so they must not hear of one.
                 std::future::pending::<()>().await;
@@ -50,25 +101,62 @@ impl Transfer {
     }
 }
 
+/// Waits until a pull has begun, for so long at most, and until it has finished; it may be cancelled all the while.
+async fn pull_later(
+    start: impl Future<Output = Result<agent::Transfer, Failed>>,
+    bound: Duration,
+    cancel: Arc<Notify>,
+) -> Result<PullReport, Failed> {
+    let late = |_| JobError::TimedOut {
+        timeout: bound,
+        waiting: None,
+    };
+    let transfer = tokio::select! {
+        biased;
+        () = cancel.notified() => return Err(JobError::Cancelled.into()),
+        started = timeout(bound, start) => started.map_err(late)??,
+    };
+    let control = transfer.control();
+    let mut finish = pin!(transfer.finish());
+    tokio::select! {
+        finished = &mut finish => return finished,
+        () = cancel.notified() => {}
+    }
+    // Where the agent is gone, the pull has ended with it.
+    let _ = control.cancel().await;
+    finish.await
+}
+
 #[pymethods]
 impl Transfer {
-    /// Of a push whose blocks are still being computed: the first `tokens` tokens of a layer are ready.
+    /// Of a push whose blocks are still being computed: the first `tokens` tokens of a layer are ready: now, or after a
+    /// `Mark`, where this returns at once. A mark that can never be reached cancels the push.
     ///
     /// Raises:
     ///     AgentError: the agent has stopped.
-    fn ready(&self, py: Python<'_>, rank: u32, layer: u32, tokens: u64) -> PyResult<()> {
-        let told = self.control.ready(Rank(rank), layer, tokens);
-        self.made.wait(py, told)?.map_err(raise!(AgentError))
+    #[pyo3(signature = (rank, layer, tokens, *, after = None))]
+    fn ready(
+        &self,
+        py: Python<'_>,
+        rank: u32,
+        layer: u32,
+        tokens: u64,
+        after: Option<&Mark>,
+    ) -> PyResult<()> {
+        self.tell(py, after, move |control| async move {
+            control.ready(Rank(rank), layer, tokens).await
+        })
     }
 
-    /// Of a push whose blocks are still being computed: everything is ready.
+    /// Of a push whose blocks are still being computed: everything is ready. With `after` as `ready` does.
     ///
     /// Raises:
     ///     AgentError: the agent has stopped.
-    fn finish_prefill(&self, py: Python<'_>) -> PyResult<()> {
-        self.made
-            .wait(py, self.control.finish_prefill())?
-            .map_err(raise!(AgentError))
+    #[pyo3(signature = (*, after = None))]
+    fn finish_prefill(&self, py: Python<'_>, after: Option<&Mark>) -> PyResult<()> {
+        self.tell(py, after, |control| async move {
+            control.finish_prefill().await
+        })
     }
 
     /// Gives it up. Wait for `ended` before the blocks are used again.
@@ -76,9 +164,47 @@ impl Transfer {
     /// Raises:
     ///     AgentError: the agent has stopped.
     fn cancel(&self, py: Python<'_>) -> PyResult<()> {
-        self.made
-            .wait(py, self.control.cancel())?
-            .map_err(raise!(AgentError))
+        match &self.control {
+            Control::Begun(control) => self
+                .made
+                .wait(py, control.cancel())?
+                .map_err(raise!(AgentError)),
+            Control::Cancel(cancel) => {
+                cancel.notify_one();
+                Ok(())
+            }
+        }
+    }
+}
+
+impl Transfer {
+    /// Tells something of a push now, or when a mark is reached. Of a pull there is nothing to tell.
+    fn tell<F: Future<Output = Result<(), AgentGone>> + Send + 'static>(
+        &self,
+        py: Python<'_>,
+        after: Option<&Mark>,
+        tell: impl FnOnce(TransferControl) -> F + Send + 'static,
+    ) -> PyResult<()> {
+        let Control::Begun(control) = &self.control else {
+            return Ok(());
+        };
+        let (control, after) = (control.clone(), mark::after(after));
+        if after.is_done() {
+            return self
+                .made
+                .wait(py, tell(control))?
+                .map_err(raise!(AgentError));
+        }
+        self.made.spawn(async move {
+            // It is over with its agent.
+            let _ = match after.done().await {
+                Ok(()) => tell(control).await,
+                Err(why) => {
+                    tracing::warn!(why, "cancelled a push that can never be read");
+                    control.cancel().await
+                }
+            };
+        })
     }
 }
 

@@ -5,7 +5,8 @@ to do this          begin with
 ==================  ==================================================================
 describe a cache    `Deployment`, a checked ``transload.deployment/1`` document
 see what moves      `Plan`, and `Plan.bind` for the chunks of one request
-reach memory        `Memory`: a tensor, an array, or an address
+reach memory        `Memory`: a tensor, an array, or an address; `cuda.available` says whether of a GPU
+wait for a GPU      `Mark`, which leases and transfers take as `after`
 move blocks         `Agent`: `Agent.lease` and `Ticket.mint` here, `Agent.pull` there
 tell proxies        `Announcement` of a server
 keep blocks         `Archive`: `Archive.save` out of one layout, `Archive.restore` into another
@@ -14,6 +15,7 @@ keep blocks         `Archive`: `Archive.save` out of one layout, `Archive.restor
 Sizes are bytes, times are seconds, positions and lengths of sequences are tokens.
 """
 
+from . import cuda
 from ._transload import (
     DEBUG_BUILD,
     Agent,
@@ -25,6 +27,7 @@ from ._transload import (
     BoundRoute,
     CacheMemoryError,
     Completion,
+    CudaError,
     Deployment,
     DocumentError,
     Found,
@@ -33,6 +36,7 @@ from ._transload import (
     IdentityError,
     Lease,
     LeaseError,
+    Mark,
     Memory,
     Missing,
     Permit,
@@ -64,6 +68,7 @@ __all__ = [
     "BoundRoute",
     "CacheMemoryError",
     "Completion",
+    "CudaError",
     "Deployment",
     "DocumentError",
     "Found",
@@ -72,6 +77,7 @@ __all__ = [
     "IdentityError",
     "Lease",
     "LeaseError",
+    "Mark",
     "Memory",
     "Missing",
     "Permit",
@@ -87,6 +93,7 @@ __all__ = [
     "TransferError",
     "TransloadError",
     "__version__",
+    "cuda",
     "default_instance",
     "file_digest",
     "new_incarnation",

@@ -1,0 +1,9 @@
+"""Caches in the memory of NVIDIA GPUs: whether that can be had here.
+
+Memory of a GPU goes where memory of the host does (`transload.Memory`), and a `transload.Mark` says what has to be done
+before it is touched. This module can be imported everywhere.
+"""
+
+from ._transload import cuda_available as available
+
+__all__ = ["available"]

@@ -1,0 +1,256 @@
+//! What somebody wants to register: where it is, and what keeps it there.
+
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::errors::CacheMemoryError;
+
+/// The bytes of an object.
+pub(crate) struct Allocation {
+    pub(crate) address: usize,
+    pub(crate) len: usize,
+    pub(crate) place: Place,
+}
+
+/// Where they are.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    Host,
+    /// On the GPU that the object names, or on the one that the driver knows.
+    Gpu(Option<u32>),
+}
+
+/// An error that says which allocation it is about.
+fn refused(number: usize, why: &str) -> PyErr {
+    CacheMemoryError::new_err(format!("allocation {number}: {why}"))
+}
+
+impl Allocation {
+    /// Reads one of the objects that memory can be made of.
+    pub(crate) fn read(number: usize, object: &Bound<'_, PyAny>, writable: bool) -> PyResult<Self> {
+        if let Ok((address, len)) = object.extract() {
+            let place = Place::Host;
+            return Ok(Self {
+                address,
+                len,
+                place,
+            });
+        }
+        if object.hasattr("data_ptr")? {
+            return Self::of_torch(number, object);
+        }
+        let (given, read_only) = if is_array(object)? {
+            Self::of_numpy(number, object)?
+        } else if object.hasattr(CUDA)? {
+            Self::of_cuda(number, object)?
+        } else {
+            return Err(PyTypeError::new_err(format!(
+                "allocation {number} is a {}: give a torch tensor or storage, a numpy array, an object with {CUDA}, or (address, bytes)",
+                object.get_type().name()?
+            )));
+        };
+        match read_only && writable {
+            true => Err(refused(
+                number,
+                "the array is read-only; register it with writable=False",
+            )),
+            false => Ok(given),
+        }
+    }
+
+    /// A tensor or a storage.
+    fn of_torch(number: usize, object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        let device = object.getattr("device")?;
+        let place = match device.getattr("type")?.extract()? {
+            "cpu" => Place::Host,
+            "cuda" => Place::Gpu(match device.getattr_opt("index")? {
+                Some(index) => index.extract()?,
+                None => None,
+            }),
+            other => {
+                let why = format!(
+                    "it is on {other}; only memory of the CPU and of CUDA devices can be registered"
+                );
+                return Err(refused(number, &why));
+            }
+        };
+        // A storage has no strides.
+        if object.hasattr("is_contiguous")? && !object.call_method0("is_contiguous")?.is_truthy()? {
+            let why = "the tensor is not contiguous; give its untyped_storage()";
+            return Err(refused(number, why));
+        }
+        let len = match object.hasattr("element_size")? && object.hasattr("numel")? {
+            true => {
+                let count: usize = object.call_method0("numel")?.extract()?;
+                let size: usize = object.call_method0("element_size")?.extract()?;
+                count.saturating_mul(size)
+            }
+            false => object.call_method0("nbytes")?.extract()?,
+        };
+        let address = object.call_method0("data_ptr")?.extract()?;
+        Ok(Self {
+            address,
+            len,
+            place,
+        })
+    }
+
+    /// An array of numpy, and whether it may only be read.
+    fn of_numpy(number: usize, object: &Bound<'_, PyAny>) -> PyResult<(Self, bool)> {
+        let interface = Interface::of(object, "__array_interface__")?;
+        let (address, read_only) = interface.item("data")?.extract()?;
+        if interface.optional("strides")?.is_some() {
+            return Err(refused(number, "the array is not contiguous"));
+        }
+        if interface
+            .item("typestr")?
+            .extract::<String>()?
+            .contains('O')
+        {
+            return Err(refused(number, "the array is one of Python objects"));
+        }
+        let (len, place) = (object.getattr("nbytes")?.extract()?, Place::Host);
+        Ok((
+            Self {
+                address,
+                len,
+                place,
+            },
+            read_only,
+        ))
+    }
+
+    /// An array in the memory of a GPU, and whether it may only be read.
+    fn of_cuda(number: usize, object: &Bound<'_, PyAny>) -> PyResult<(Self, bool)> {
+        let interface = Interface::of(object, CUDA)?;
+        let version: u32 = interface.item("version")?.extract()?;
+        if !(2..=3).contains(&version) {
+            let why = format!("its {CUDA} has version {version}; 2 and 3 are known");
+            return Err(refused(number, &why));
+        }
+        let (address, read_only) = interface.item("data")?.extract()?;
+        let typestr: String = interface.item("typestr")?.extract()?;
+        let size = typestr.get(2..).and_then(|size| size.parse().ok());
+        let size: usize =
+            size.ok_or_else(|| refused(number, &format!("its typestr is {typestr:?}")))?;
+        let shape: Vec<usize> = interface.item("shape")?.extract()?;
+        let mut len = size;
+        let strides = interface.optional("strides")?;
+        let strides: Option<Vec<i64>> = strides.map(|given| given.extract()).transpose()?;
+        let strides = strides.unwrap_or_default();
+        for (at, &count) in shape.iter().enumerate().rev() {
+            // Steps that nobody takes are of no account.
+            let stepped = strides.get(at).filter(|_| count > 1);
+            if stepped.is_some_and(|&step| u64::try_from(step) != Ok(len as u64)) {
+                return Err(refused(number, "the array is not contiguous"));
+            }
+            len = len.saturating_mul(count);
+        }
+        if interface.optional("mask")?.is_some() {
+            return Err(refused(number, "the array has a mask"));
+        }
+        if len == 0 {
+            return Err(refused(number, "the array is empty, so it is on no device"));
+        }
+        let place = Place::Gpu(None);
+        Ok((
+            Self {
+                address,
+                len,
+                place,
+            },
+            read_only,
+        ))
+    }
+}
+
+/// What arrays in the memory of a GPU have.
+pub(crate) const CUDA: &str = "__cuda_array_interface__";
+
+/// How an array tells where its bytes are.
+struct Interface<'py> {
+    name: &'static str,
+    items: Bound<'py, PyDict>,
+}
+
+impl<'py> Interface<'py> {
+    fn of(object: &Bound<'py, PyAny>, name: &'static str) -> PyResult<Self> {
+        let items = object.getattr(name)?.cast_into()?;
+        Ok(Self { name, items })
+    }
+
+    fn item(&self, key: &str) -> PyResult<Bound<'py, PyAny>> {
+        let item = self.items.get_item(key)?;
+        item.ok_or_else(|| PyTypeError::new_err(format!("{} without {key:?}", self.name)))
+    }
+
+    fn optional(&self, key: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
+        Ok(self.items.get_item(key)?.filter(|item| !item.is_none()))
+    }
+}
+
+/// What keeps the bytes of an object where they are, for as long as it is held.
+pub(crate) fn hold(object: &Bound<'_, PyAny>) -> PyResult<Vec<Py<PyAny>>> {
+    let mut held = vec![object.clone().unbind()];
+    if object.hasattr("data_ptr")? {
+        // A tensor can be given another storage.
+        let storage = match object.hasattr("untyped_storage")? {
+            true => object.call_method0("untyped_storage")?,
+            false => object.clone(),
+        };
+        held.extend(unresizable(&storage)?.map(Bound::unbind));
+        held.push(storage.unbind());
+    } else {
+        // An array does not count who has its buffer; what it does not resize, whatever it is told, is an array that is
+        // weakly referenced. The bytes may be those of its base.
+        let weakly = object.py().import("weakref")?.getattr("ref")?;
+        let mut array = object.clone();
+        while is_array(&array)? {
+            held.push(weakly.call1((&array,))?.unbind());
+            array = array.getattr("base")?;
+        }
+    }
+    Ok(held)
+}
+
+/// An array over the bytes of a storage: torch resizes no storage that numpy has seen. None for what is no storage of
+/// torch's, but only looks like one.
+fn unresizable<'py>(storage: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
+    let Some(torch) = imported(storage.py(), "torch")? else {
+        return Ok(None);
+    };
+    let is_storage = torch.hasattr("UntypedStorage")?
+        && storage.is_instance(&torch.getattr("UntypedStorage")?)?;
+    let on = |device: &Bound<'_, PyAny>| device.getattr("type")?.extract::<String>();
+    if !is_storage || on(&storage.getattr("device")?)? != "cpu" {
+        return Ok(None);
+    }
+    let options = PyDict::new(storage.py());
+    options.set_item("dtype", torch.getattr("uint8")?)?;
+    let bytes = torch.call_method("empty", (0,), Some(&options))?;
+    let array = bytes
+        .call_method1("set_", (storage,))?
+        .call_method0("numpy");
+    array.map(Some).map_err(|error| {
+        CacheMemoryError::new_err(format!(
+            "torch cannot promise to leave this storage where it is ({error}): is numpy installed?"
+        ))
+    })
+}
+
+/// Whether it is a numpy array, and not a scalar, which looks like one and owns nothing. Who has one has imported
+/// numpy.
+fn is_array(object: &Bound<'_, PyAny>) -> PyResult<bool> {
+    match imported(object.py(), "numpy")? {
+        Some(numpy) => object.is_instance(&numpy.getattr("ndarray")?),
+        None => Ok(false),
+    }
+}
+
+/// A module, if anybody has imported it.
+pub(crate) fn imported<'py>(py: Python<'py>, name: &str) -> PyResult<Option<Bound<'py, PyAny>>> {
+    let modules = py.import("sys")?.getattr("modules")?;
+    let module = modules.call_method1("get", (name,))?;
+    Ok((!module.is_none()).then_some(module))
+}

@@ -1,0 +1,157 @@
+//! The GPUs of this process. `no_cuda` has the same functions, for a package that is built without them.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::process;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use transload::transfer::agent::After;
+use transload::transfer::copy::CopyOptions;
+use transload::transfer::data::Region;
+use transload::transfer::device::{self, DeviceError, Gpu, Place};
+pub(crate) use transload::transfer::device::{DeviceMemory as Memory, Mark};
+use transload::transfer::memory::Access;
+use transload::transfer::plan::program::Program;
+
+use crate::errors::chain;
+use crate::memory::Kind;
+
+/// Those that were opened, by ordinal. They stay open: another memory or mark of the process is likely to need them.
+static OPENED: Mutex<Opened> = Mutex::new(Opened {
+    process: 0,
+    gpus: BTreeMap::new(),
+});
+
+struct Opened {
+    process: u32,
+    gpus: BTreeMap<u32, Gpu>,
+}
+
+impl Opened {
+    fn lock() -> MutexGuard<'static, Self> {
+        OPENED.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A forked child cannot use what its parent has opened, nor any other GPU.
+    fn check_process(&self) -> Result<(), DeviceError> {
+        match self.gpus.first_key_value() {
+            Some((&ordinal, _)) if self.process != process::id() => {
+                Err(DeviceError::Forked { ordinal })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Whether there is a GPU here; otherwise why not.
+pub(crate) fn available() -> Result<(), String> {
+    device::available().map_err(said)
+}
+
+/// Whether this process has opened one.
+pub(crate) fn in_use() -> bool {
+    !Opened::lock().gpus.is_empty()
+}
+
+/// The GPU of an ordinal, opened once.
+fn gpu(ordinal: u32) -> Result<Gpu, DeviceError> {
+    let mut opened = Opened::lock();
+    opened.check_process()?;
+    if let Some(gpu) = opened.gpus.get(&ordinal) {
+        return Ok(gpu.clone());
+    }
+    let gpu = Gpu::open(ordinal)?;
+    opened.process = process::id();
+    opened.gpus.insert(ordinal, gpu.clone());
+    Ok(gpu)
+}
+
+/// The ordinal of the GPU that the first of these allocations is on.
+pub(crate) fn ordinal_of(parts: &[(u64, usize)]) -> Result<u32, String> {
+    let checked = Opened::lock().check_process();
+    checked
+        .and_then(|()| Memory::ordinal_of(parts))
+        .map_err(said)
+}
+
+/// Memory of somebody else, on the GPU of that ordinal.
+///
+/// # Safety
+/// As [`DeviceMemory::from_raw_parts`](Memory::from_raw_parts).
+pub(crate) unsafe fn register(
+    ordinal: u32,
+    parts: &[(u64, usize)],
+    access: Access,
+    keeper: Arc<dyn Any + Send + Sync>,
+) -> Result<Memory, String> {
+    let registered = gpu(ordinal).and_then(|gpu| {
+        // SAFETY: the caller's.
+        unsafe { Memory::from_raw_parts(&gpu, parts, access, Some(keeper)) }
+    });
+    registered.map_err(said)
+}
+
+/// New memory.
+pub(crate) fn allocate(ordinal: u32, lengths: &[usize]) -> Result<Memory, String> {
+    gpu(ordinal)
+        .and_then(|gpu| Memory::allocate(&gpu, lengths))
+        .map_err(said)
+}
+
+/// Which GPU it is on.
+pub(crate) fn ordinal(memory: &Memory) -> u32 {
+    memory.gpu().ordinal()
+}
+
+/// Address and length of each allocation.
+pub(crate) fn allocations(memory: &Memory) -> Vec<(u64, u64)> {
+    let parts = (0..memory.allocations()).filter_map(|number| memory.allocation(number));
+    parts.collect()
+}
+
+/// It as agents take it.
+pub(crate) fn region(memory: &Memory) -> Region {
+    memory.into()
+}
+
+/// Runs a program, and waits for it.
+pub(crate) fn copy(program: &Program, source: &Kind, destination: &Kind) -> Result<(), String> {
+    let place = |kind| match kind {
+        &Kind::Host(ref memory) => Place::Host(memory),
+        Kind::Device(memory) => Place::Device(memory),
+    };
+    let options = CopyOptions::new();
+    let copied = device::copy(program, place(source), place(destination), &options);
+    copied.map(drop).map_err(said)
+}
+
+/// Marks the place that a stream of a GPU has come to. Without an ordinal it is the GPU whose context is current in this
+/// thread; `None` where there is none.
+///
+/// # Safety
+/// As [`Mark::new`].
+pub(crate) unsafe fn mark(stream: u64, ordinal: Option<u32>) -> Result<Option<Mark>, String> {
+    let marked = || {
+        let Some(ordinal) = ordinal.map_or_else(Gpu::current_ordinal, |given| Ok(Some(given)))?
+        else {
+            return Ok(None);
+        };
+        // SAFETY: the caller's.
+        unsafe { Mark::new(&gpu(ordinal)?, stream) }.map(Some)
+    };
+    marked().map_err(said)
+}
+
+/// Whether all before it is done.
+pub(crate) fn is_done(mark: &Mark) -> Result<bool, String> {
+    mark.is_done().map_err(said)
+}
+
+/// It as what has to be done before blocks are touched.
+pub(crate) fn after(mark: &Mark) -> After {
+    mark.clone().into()
+}
+
+fn said<E: std::error::Error + 'static>(error: E) -> String {
+    chain(&error)
+}

@@ -1,0 +1,85 @@
+//! What takes the place of `cuda` in a package that is built without that feature: there is no GPU.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use transload::transfer::agent::After;
+use transload::transfer::copy::{CopyOptions, copy as copy_on_host};
+use transload::transfer::data::Region;
+use transload::transfer::memory::Access;
+use transload::transfer::plan::program::Program;
+
+use crate::errors::chain;
+use crate::memory::Kind;
+
+const WHY: &str = "no CUDA here: this package was built without its feature `cuda`";
+
+/// There is none.
+#[derive(Clone)]
+pub(crate) enum Memory {}
+
+/// There is none.
+pub(crate) enum Mark {}
+
+pub(crate) fn available() -> Result<(), String> {
+    Err(WHY.to_owned())
+}
+
+pub(crate) fn in_use() -> bool {
+    false
+}
+
+pub(crate) fn ordinal_of(_: &[(u64, usize)]) -> Result<u32, String> {
+    Err(WHY.to_owned())
+}
+
+/// # Safety
+/// None is asked for.
+pub(crate) unsafe fn register(
+    _: u32,
+    _: &[(u64, usize)],
+    _: Access,
+    _: Arc<dyn Any + Send + Sync>,
+) -> Result<Memory, String> {
+    Err(WHY.to_owned())
+}
+
+pub(crate) fn allocate(_: u32, _: &[usize]) -> Result<Memory, String> {
+    Err(WHY.to_owned())
+}
+
+pub(crate) fn ordinal(memory: &Memory) -> u32 {
+    match *memory {}
+}
+
+pub(crate) fn allocations(memory: &Memory) -> Vec<(u64, u64)> {
+    match *memory {}
+}
+
+pub(crate) fn region(memory: &Memory) -> Region {
+    match *memory {}
+}
+
+pub(crate) fn copy(program: &Program, source: &Kind, destination: &Kind) -> Result<(), String> {
+    let host = |kind| match kind {
+        &Kind::Host(ref memory) => memory,
+        Kind::Device(memory) => match *memory {},
+    };
+    let options = CopyOptions::new();
+    let copied = copy_on_host(program, host(source), host(destination), &options);
+    copied.map(drop).map_err(|error| chain(&error))
+}
+
+/// # Safety
+/// None is asked for.
+pub(crate) unsafe fn mark(_: u64, _: Option<u32>) -> Result<Option<Mark>, String> {
+    Err(WHY.to_owned())
+}
+
+pub(crate) fn is_done(mark: &Mark) -> Result<bool, String> {
+    match *mark {}
+}
+
+pub(crate) fn after(mark: &Mark) -> After {
+    match *mark {}
+}
