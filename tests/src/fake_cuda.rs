@@ -90,6 +90,13 @@ impl Fake {
         hold(on.into());
     }
 
+    /// Keeps one stream from going on to its next operation, or lets it.
+    pub fn hold_stream(&self, stream: usize, on: bool) {
+        // SAFETY: the fake has it like that.
+        let hold: extern "C" fn(usize, u32) = unsafe { self.function("fake_cuda_hold_stream") };
+        hold(stream, on.into());
+    }
+
     /// A function of the driver, as an engine would call it.
     ///
     /// # Safety

@@ -50,6 +50,8 @@ pub(crate) struct Line {
     pub(crate) queue: VecDeque<Operation>,
     pub(crate) submitted: u64,
     pub(crate) done: u64,
+    /// Whether it stops before its next operation.
+    pub(crate) held: bool,
     /// Whether its handle is good.
     pub(crate) open: bool,
 }
@@ -125,7 +127,7 @@ impl Board {
         let line = &self.lines[&line];
         let next = &line.queue[0];
         self.contexts[line.device].lost.is_some()
-            || (!self.held && next.after.iter().all(|mark| self.reached(mark)))
+            || (!self.held && !line.held && next.after.iter().all(|mark| self.reached(mark)))
     }
 
     /// The end of all that was given to those lines of a device so far.

@@ -6,7 +6,7 @@ use std::env;
 use std::ffi::{CStr, c_char};
 use std::sync::{LazyLock, Mutex, MutexGuard};
 
-use crate::board::{self, board};
+use crate::board::{self, Handle, board};
 use crate::code::*;
 use crate::memory;
 
@@ -95,5 +95,14 @@ extern "C" fn fake_cuda_live() -> u64 {
 #[unsafe(no_mangle)]
 extern "C" fn fake_cuda_hold(on: u32) {
     board().held = on != 0;
+    board::NEWS.notify_all();
+}
+
+/// Stops one stream before its next operation, until this is called with 0.
+#[unsafe(no_mangle)]
+extern "C" fn fake_cuda_hold_stream(stream: Handle, on: u32) {
+    let mut board = board();
+    let line = board.lines.get_mut(&stream);
+    line.expect("a stream that was made").held = on != 0;
     board::NEWS.notify_all();
 }

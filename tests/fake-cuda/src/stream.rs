@@ -20,6 +20,7 @@ pub(crate) fn create(board: &mut Board, device: usize, kind: Kind) -> Result<Han
         queue: VecDeque::new(),
         submitted: 0,
         done: 0,
+        held: false,
         open: true,
     };
     board.lines.insert(handle, line);

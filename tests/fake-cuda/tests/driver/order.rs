@@ -103,6 +103,29 @@ fn calls_return_before_the_work_is_done() {
 }
 
 #[test]
+fn a_stream_is_held_alone() {
+    run("order::a_stream_is_held_alone", &[], || {
+        let fake = start();
+        let (held, free, memory, found) = (stream(false), stream(false), allocate(2), pinned(2));
+        fake.hold_stream(held.addr(), true);
+        good!(cuMemsetD8Async(memory, 1, 1, held));
+        good!(cuMemsetD8Async(memory + 1, 2, 1, free));
+        good!(cuMemcpyDtoHAsync_v2(
+            found.as_mut_ptr().cast(),
+            memory,
+            2,
+            free
+        ));
+        good!(cuStreamSynchronize(free));
+        assert_eq!(found, [0, 2]);
+        assert_eq!(call!(cuStreamQuery(held)), CUresult::CUDA_ERROR_NOT_READY);
+        fake.hold_stream(held.addr(), false);
+        good!(cuStreamSynchronize(held));
+        assert_eq!(download(memory, 2), [1, 2]);
+    });
+}
+
+#[test]
 fn a_stream_waits_for_an_event() {
     run("order::a_stream_waits_for_an_event", &[], || {
         start();
