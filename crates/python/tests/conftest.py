@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from fake_cuda import fake_driver, on_gpu
 from vllm_stand_in.fixtures import connector, engine, mode, server_certs, two_engines
 
 import transload
@@ -103,5 +104,7 @@ def expected(src, dst, tables, tokens):
     return {rank: memory.read(0, memory.nbytes) for rank, memory in fresh.items()}
 
 
-# Fixtures of the vLLM connector's tests, for pytest to find, are the rest.
-__all__ = ["Engine", "connector", "document", "engine", "expected", "fill", "server_certs", "two_engines"]
+# Fixtures of the fake driver and of the vLLM connector's tests, for pytest to find, are the rest.
+__all__ = [
+    "Engine", "connector", "document", "engine", "expected", "fake_driver", "fill", "on_gpu", "server_certs", "two_engines",
+]

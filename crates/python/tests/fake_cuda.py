@@ -1,0 +1,188 @@
+"""The fake CUDA driver (`tests/fake-cuda`), for tests that need a GPU.
+
+A process has one driver, and it is found once. So what a test does on a GPU is a function of its own, the *body*, which the
+fixture `on_gpu` runs in a process that has loaded the fake first; tests that need none never meet it:
+
+    def test_a_cache_is_registered(on_gpu):
+        on_gpu(registers_a_cache, 4096)
+
+    def registers_a_cache(driver, length):
+        cache = driver.allocate(length)
+        ...
+
+Bodies are functions of a test's module; what they are given goes there as JSON.
+"""
+
+import ctypes
+import importlib
+import json
+import os
+import subprocess
+import sys
+from ctypes import byref, c_int, c_size_t, c_uint32, c_uint64, c_void_p
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+
+# What a device address is ahead of the same byte's address in this process: `OFFSET` in `tests/fake-cuda/src/memory.rs`.
+OFFSET = 1 << 48
+
+
+def build() -> str:
+    """Builds the driver, and returns its file."""
+    command = [os.environ.get("CARGO", "cargo"), "build", "-q", "--locked", "-p", "transload-fake-cuda"]
+    done = subprocess.run([*command, "--message-format", "json"], cwd=HERE, capture_output=True, text=True)
+    assert done.returncode == 0, f"{' '.join(command)}:\n{done.stderr}"
+    for line in done.stdout.splitlines():
+        for name in json.loads(line).get("filenames", ()):
+            if Path(name).name == "libfake_cuda.so":
+                return name
+    raise AssertionError("cargo build made no libfake_cuda.so")
+
+
+@pytest.fixture(scope="session")
+def fake_driver() -> str:
+    return build()
+
+
+@pytest.fixture
+def on_gpu(fake_driver):
+    """Runs a body in a process with this driver: `on_gpu(body, *arguments, FAKE_CUDA_DEVICES=2)`. What it prints is
+    returned."""
+
+    def run(body, *arguments, **variables):
+        command = [sys.executable, __file__, fake_driver, body.__module__, body.__qualname__, json.dumps(arguments)]
+        variables = {name: str(value) for name, value in variables.items()}
+        done = subprocess.run(command, env=os.environ | variables, cwd=HERE, capture_output=True, text=True, timeout=120)
+        assert done.returncode == 0, f"{body.__qualname__}: {done.returncode}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    return run
+
+
+class Driver:
+    """The driver as an engine uses it, beside Transload: in the primary contexts of the devices."""
+
+    def __init__(self, library: str):
+        self._library = ctypes.CDLL(library)
+        self.call("cuInit", c_uint32(0))
+
+    def call(self, name: str, *arguments):
+        """Calls a function that has to succeed."""
+        code = getattr(self._library, name)(*arguments)
+        assert code == 0, f"{name} gives {code}"
+
+    def enter(self, device: int = 0):
+        """Makes the context of a device the current one of this thread."""
+        context = c_void_p()
+        self.call("cuDevicePrimaryCtxRetain", byref(context), c_int(device))
+        self.call("cuCtxSetCurrent", context)
+
+    def allocate(self, length: int, device: int = 0) -> "Array":
+        """Memory of a device, of zeros."""
+        self.enter(device)
+        address = c_uint64()
+        self.call("cuMemAlloc_v2", byref(address), c_size_t(length))
+        return Array(address.value, length)
+
+    def free(self, array: "Array"):
+        self.call("cuMemFree_v2", c_uint64(array.address))
+
+    def pinned(self, length: int) -> int:
+        """The address of host memory that copies need not stage."""
+        address = c_void_p()
+        self.call("cuMemHostAlloc", byref(address), c_size_t(length), c_uint32(0))
+        return address.value
+
+    def stream(self, device: int = 0) -> "Stream":
+        self.enter(device)
+        handle = c_void_p()
+        self.call("cuStreamCreate", byref(handle), c_uint32(1))
+        return Stream(self, handle.value, device)
+
+    def fail(self, name: str, nth: int, code: int):
+        """Has the nth next call of a function fail with that code."""
+        self._library.fake_cuda_fail(name.encode(), c_uint32(nth), c_uint32(code))
+
+    def calls(self, name: str) -> int:
+        """How often a function was called."""
+        self._library.fake_cuda_calls.restype = c_uint64
+        return self._library.fake_cuda_calls(name.encode())
+
+    def hold(self, handle: int, on: bool):
+        """Keeps a stream from going on to its next operation, or lets it."""
+        self._library.fake_cuda_hold_stream(c_size_t(handle), c_uint32(on))
+
+
+class Array:
+    """Bytes in the memory of a device, as other libraries hand them over. Whoever knows the fake reads and writes them in
+    place, whatever streams have still to do."""
+
+    def __init__(self, address: int, length: int, **more):
+        self.address, self.nbytes = address, length
+        self.__cuda_array_interface__ = {
+            "shape": (length,), "typestr": "|u1", "data": (address, False), "strides": None, "version": 3,
+        } | more
+
+    @property
+    def content(self) -> bytes:
+        return ctypes.string_at(self.address - OFFSET, self.nbytes)
+
+    @content.setter
+    def content(self, data: bytes):
+        assert len(data) == self.nbytes
+        ctypes.memmove(self.address - OFFSET, data, self.nbytes)
+
+
+class Stream:
+    """A stream of an engine. What it is given is done in order, and not before `release` where it was held."""
+
+    def __init__(self, driver: Driver, handle: int, device: int):
+        self.driver, self.handle, self.index = driver, handle, device
+
+    def __cuda_stream__(self):
+        return 0, self.handle
+
+    def hold(self):
+        self.driver.hold(self.handle, True)
+
+    def release(self):
+        self.driver.hold(self.handle, False)
+
+    def write(self, array: Array, data: bytes):
+        """Has bytes written, later."""
+        self.driver.enter(self.index)
+        address = self.driver.pinned(len(data))
+        ctypes.memmove(address, data, len(data))
+        self.driver.call(
+            "cuMemcpyHtoDAsync_v2", c_uint64(array.address), c_void_p(address), c_size_t(len(data)), c_void_p(self.handle)
+        )
+
+    def read(self, array: Array):
+        """Has all bytes read, later. What is returned tells them when that is done."""
+        self.driver.enter(self.index)
+        address = self.driver.pinned(array.nbytes)
+        self.driver.call(
+            "cuMemcpyDtoHAsync_v2", c_void_p(address), c_uint64(array.address), c_size_t(array.nbytes), c_void_p(self.handle)
+        )
+        return lambda: ctypes.string_at(address, array.nbytes)
+
+    def synchronize(self):
+        self.driver.enter(self.index)
+        self.driver.call("cuStreamSynchronize", c_void_p(self.handle))
+
+    def destroy(self):
+        self.driver.enter(self.index)
+        self.driver.call("cuStreamDestroy_v2", c_void_p(self.handle))
+
+
+def main(library: str, module: str, body: str, arguments: str):
+    # Whoever asks for the driver by its name gets the library that is there.
+    driver = Driver(library)
+    getattr(importlib.import_module(module), body)(driver, *json.loads(arguments))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
