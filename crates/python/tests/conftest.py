@@ -44,11 +44,11 @@ def certs(tmp_path_factory) -> Path:
 class Engine:
     """An engine of one process: a deployment, memory of each rank, and an agent."""
 
-    def __init__(self, certs, name, *, options=None, **shape):
+    def __init__(self, certs, name, *, options=None, allocate=transload.Memory.allocate, **shape):
         self.deployment = transload.Deployment(document(**shape))
         self.memories = {
             rank: [
-                transload.Memory.allocate(group.allocations(rank))
+                allocate(group.allocations(rank))
                 for group in self.deployment.groups
             ]
             for rank in range(self.deployment.ranks)
