@@ -62,19 +62,23 @@ fn strided(bytes: u64, run: u64) -> Program {
     }
 }
 
+/// So many bytes, contiguous on both sides.
+fn dense(bytes: u64) -> Program {
+    Program {
+        nests: vec![Nest {
+            loops: smallvec![],
+            run: bytes,
+        }],
+        ..strided(bytes, bytes)
+    }
+}
+
 /// Copies of many pieces, from the host and back to it, with the sum that the host makes of them.
 #[test]
 fn long_copies_go_in_pieces() {
     run("long_copies_go_in_pieces", &[], |_| {
         let (gpu, len) = (Gpu::open(0).unwrap(), 5 * (1 << 20) + 512);
-        let there = strided(len, 512);
-        let back = Program {
-            nests: vec![Nest {
-                loops: smallvec![],
-                run: len,
-            }],
-            ..there.clone()
-        };
+        let (there, back) = (strided(len, 512), dense(len));
         let source = Memory::allocate(&[2 * len as usize]).unwrap();
         let destination = Memory::allocate(&[len as usize]).unwrap();
         let device = DeviceMemory::allocate(&gpu, &[len as usize]).unwrap();
@@ -105,13 +109,7 @@ fn copies_that_share_a_gpu_all_end() {
     let variables = [("FAKE_CUDA_DELAY_US", "500")];
     run("copies_that_share_a_gpu_all_end", &variables, |_| {
         let (gpu, len) = (&Gpu::open(0).unwrap(), 6 << 20);
-        let program = &Program {
-            nests: vec![Nest {
-                loops: smallvec![],
-                run: len,
-            }],
-            ..strided(len, len)
-        };
+        let program = &dense(len);
         std::thread::scope(|scope| {
             for number in 0..24 {
                 scope.spawn(move || {
@@ -127,6 +125,51 @@ fn copies_that_share_a_gpu_all_end() {
                 });
             }
         });
+    });
+}
+
+/// Copies between two GPUs, in both directions at once and several in each: every byte once, none waits for ever, and
+/// what a direction needs is made once.
+#[test]
+fn two_gpus_copy_to_each_other() {
+    let variables = [("FAKE_CUDA_DEVICES", "2"), ("FAKE_CUDA_DELAY_US", "500")];
+    run("two_gpus_copy_to_each_other", &variables, |fake| {
+        let gpus = [Gpu::open(0).unwrap(), Gpu::open(1).unwrap()];
+        // More pieces than there are slots, and the last one short.
+        let len = (4 << 22) + 512;
+        let bytes: Vec<u8> = (0..2 * len as u64).map(|i| (i * 7 / 64) as u8).collect();
+        let expected: Vec<u8> = bytes
+            .chunks(1024)
+            .flat_map(|two| &two[..512])
+            .copied()
+            .collect();
+        let round = |from: &Gpu, to: &Gpu| {
+            let (host, back) = (
+                Memory::allocate(&[2 * len]).unwrap(),
+                Memory::allocate(&[len]).unwrap(),
+            );
+            host.write(0, &bytes).unwrap();
+            let source = DeviceMemory::allocate(from, &[2 * len]).unwrap();
+            let destination = DeviceMemory::allocate(to, &[len]).unwrap();
+            let options = CopyOptions::new();
+            copy(&dense(2 * len as u64), &host, &source, &options).unwrap();
+            let report = copy(&strided(len as u64, 512), &source, &destination, &options).unwrap();
+            assert_eq!(report.bytes, len as u64);
+            copy(&dense(len as u64), &destination, &back, &options).unwrap();
+            let mut copied = vec![0; len];
+            back.read(0, &mut copied).unwrap();
+            assert!(copied == expected);
+        };
+        let made = |fake: &Fake| fake.calls("cuMemAlloc_v2");
+        std::thread::scope(|scope| {
+            for _ in 0..2 {
+                scope.spawn(|| round(&gpus[0], &gpus[1]));
+                scope.spawn(|| round(&gpus[1], &gpus[0]));
+            }
+        });
+        let before = made(&fake);
+        round(&gpus[0], &gpus[1]);
+        assert_eq!(made(&fake) - before, 2, "the two memories, and no buffer");
     });
 }
 
@@ -161,15 +204,17 @@ fn what_is_no_memory_of_the_gpu_is_refused() {
         );
 
         let theirs = DeviceMemory::allocate(&other, &[4096]).unwrap();
-        let whole = strided(4096, 2048);
-        let options = CopyOptions::new();
-        let error = copy(&whole, &memory, &theirs, &options).unwrap_err();
-        assert!(matches!(error, DeviceError::TwoDevices { .. }), "{error}");
-        let error = copy(&whole, &memory, &memory, &options).unwrap_err();
-        assert!(
-            error.to_string().contains("needs bytes 4096 to 6144"),
-            "{error}"
-        );
+        let too_far = strided(4096, 2048);
+        for to in [&memory, &theirs] {
+            let error = copy(&too_far, &memory, to, &CopyOptions::new()).unwrap_err();
+            assert!(
+                error.to_string().contains("needs bytes 4096 to 6144"),
+                "{error}"
+            );
+            let summed = CopyOptions::new().with_checksum();
+            let error = copy(&strided(2048, 512), &memory, to, &summed).unwrap_err();
+            assert_eq!(error, DeviceError::NoSum);
+        }
         drop(memory);
         let freed = text(foreign(&gpu, start, 4096));
         assert!(freed.contains("does not know"), "{freed}");
@@ -180,15 +225,8 @@ fn what_is_no_memory_of_the_gpu_is_refused() {
 
 /// Everything that is used of the driver, on a small scale.
 fn use_all() -> Result<Vec<u8>, DeviceError> {
-    let gpu = Gpu::open(0)?;
-    let program = strided(4096, 512);
-    let dense = Program {
-        nests: vec![Nest {
-            loops: smallvec![],
-            run: 4096,
-        }],
-        ..program.clone()
-    };
+    let (gpu, other) = (Gpu::open(0)?, Gpu::open(1)?);
+    let (program, dense) = (strided(4096, 512), dense(4096));
     let host = Memory::allocate(&[8192])?;
     for page in 0..8 {
         host.write(1024 * page, &[page as u8 + 1; 512]).unwrap();
@@ -211,7 +249,9 @@ fn use_all() -> Result<Vec<u8>, DeviceError> {
     let (tell, told) = mpsc::channel();
     mark.when_done(move |done| tell.send(done).unwrap());
     told.recv().unwrap()?;
-    copy(&dense, &second, &host, &options)?;
+    let theirs = DeviceMemory::allocate(&other, &[4096])?;
+    copy(&dense, &second, &theirs, &options)?;
+    copy(&dense, &theirs, &host, &options)?;
     let mut bytes = vec![0; 4096];
     host.read(0, &mut bytes).unwrap();
     Ok(bytes)
@@ -243,7 +283,7 @@ fn functions() -> Vec<&'static str> {
 fn each_call_may_fail() {
     run(
         "each_call_may_fail",
-        &[("FAKE_CUDA_DELAY_US", "0")],
+        &[("FAKE_CUDA_DELAY_US", "0"), ("FAKE_CUDA_DEVICES", "2")],
         |fake| {
             assert!(is_right(&use_all().unwrap()));
             let left = settled(&fake);

@@ -55,6 +55,11 @@ impl Context {
         self.ordinal
     }
 
+    /// The driver's handle, for calls that name two contexts.
+    pub(super) fn raw(&self) -> CUcontext {
+        self.context
+    }
+
     /// The name of the device.
     pub(super) fn name(&self) -> Result<String, DeviceError> {
         let mut name = [0; 128];

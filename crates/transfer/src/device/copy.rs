@@ -7,6 +7,7 @@ use std::sync::{Arc, mpsc};
 use super::error::DeviceError;
 use super::launch::{Ends, Launches};
 use super::memory::DeviceMemory;
+use super::peer;
 use super::queue::{Held, PIECE, Told};
 use super::stream::DeviceStream;
 use crate::copy::{CopyOptions, CopyReport, Crc32c, Cursor, MemoryStream, settle};
@@ -34,12 +35,13 @@ impl<'a> From<&'a DeviceMemory> for Place<'a> {
     }
 }
 
-/// Runs a program as [`copy`](crate::copy::copy()) does, from and to memory of the host or of a GPU.
+/// Runs a program as [`copy`](crate::copy::copy()) does, from and to memory of the host or of GPUs.
 ///
 /// It returns when all bytes are in their place, and waits for no work of the engine: what the source holds has to be
 /// complete, and nobody may still use what is overwritten. On one GPU all of its multiprocessors copy; over the
-/// bus [`DEFAULT_MULTIPROCESSORS`](super::DEFAULT_MULTIPROCESSORS) gather or scatter, and a copy engine carries. Bytes are summed on the host, so
-/// there is no sum of a copy between two memories of a GPU.
+/// bus, and between two GPUs, [`DEFAULT_MULTIPROCESSORS`](super::DEFAULT_MULTIPROCESSORS) gather or scatter, and a copy engine carries. A
+/// GPU takes 16 MiB for copies to another one, or from one, when the first is made, and keeps them. Bytes are summed on the host, so
+/// there is no sum of a copy from device memory to device memory.
 ///
 /// # Errors
 /// [`DeviceError`]. What does not fit is found before the first byte is moved; after an error of the driver the
@@ -77,7 +79,12 @@ pub fn copy<'a>(
             if options.checksum {
                 return Err(DeviceError::NoSum);
             }
-            within_a_gpu(program, source, destination)?;
+            source.check(program, Side::Source)?;
+            destination.check(program, Side::Destination)?;
+            match source.gpu().ordinal() == destination.gpu().ordinal() {
+                true => within_a_gpu(program, source, destination)?,
+                false => peer::copy(program, source, destination)?,
+            }
             None
         }
         (Place::Device(source), Place::Host(destination)) => {
@@ -110,16 +117,6 @@ fn within_a_gpu(
     destination: &DeviceMemory,
 ) -> Result<(), DeviceError> {
     let gpu = source.gpu();
-    let ordinals = (gpu.ordinal(), destination.gpu().ordinal());
-    if ordinals.0 != ordinals.1 {
-        let (source_device, destination_device) = ordinals;
-        return Err(DeviceError::TwoDevices {
-            source_device,
-            destination_device,
-        });
-    }
-    source.check(program, Side::Source)?;
-    destination.check(program, Side::Destination)?;
     let launches = Launches::new(program)?;
     let places = gpu.arena().upload(launches.places())?;
     let ends = Ends {

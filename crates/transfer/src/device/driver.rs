@@ -40,6 +40,7 @@ functions! {
     cuMemHostAlloc
     cuMemcpyDtoHAsync_v2
     cuMemcpyHtoDAsync_v2
+    cuMemcpyPeerAsync
     cuModuleGetFunction
     cuModuleLoadData
     cuModuleUnload
@@ -47,6 +48,7 @@ functions! {
     cuStreamCreate
     cuStreamDestroy_v2
     cuStreamSynchronize
+    cuStreamWaitEvent
     cuThreadExchangeStreamCaptureMode
 }
 

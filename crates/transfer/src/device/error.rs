@@ -107,18 +107,17 @@ pub enum DeviceError {
     /// A program that the kernel cannot run.
     #[error(transparent)]
     Launch(#[from] LaunchError),
-    /// The two sides of a copy lie on two devices.
-    #[error(
-        "the source lies on device {source_device}, the destination on device {destination_device}"
-    )]
-    TwoDevices {
-        source_device: u32,
-        destination_device: u32,
-    },
     /// A sum of bytes that never come to the host.
-    #[error("a copy within a GPU has no checksum")]
+    #[error("a copy from device memory to device memory has no checksum")]
     NoSum,
     /// The host's side of a copy.
     #[error(transparent)]
     Stream(#[from] StreamError),
+}
+
+impl DeviceError {
+    /// Whether the device does nothing any more: what was submitted to it touches no memory from now on.
+    pub(super) fn is_lost(&self) -> bool {
+        matches!(self, Self::Lost { .. })
+    }
 }

@@ -11,6 +11,7 @@ use super::context::Context;
 use super::driver;
 use super::error::DeviceError;
 use super::launch::Launch;
+use super::peer::Peers;
 use super::queue::Queue;
 use super::resources::Stream;
 
@@ -50,6 +51,7 @@ struct Shared {
     queue: Queue,
     arena: Arc<Arena>,
     stream: Stream,
+    peers: Peers,
     kernels: Arc<Kernels>,
     name: String,
 }
@@ -68,6 +70,7 @@ impl Gpu {
             queue: Queue::start(&kernels)?,
             arena: Arena::new(&context)?,
             stream: Stream::new(&context)?,
+            peers: Peers::default(),
             name: context.name()?,
             kernels,
         };
@@ -117,6 +120,11 @@ impl Gpu {
 
     pub(super) fn queue(&self) -> &Queue {
         &self.shared.queue
+    }
+
+    /// What copies to other GPUs go through.
+    pub(super) fn peers(&self) -> &Peers {
+        &self.shared.peers
     }
 
     /// The stream of what is waited for at once.

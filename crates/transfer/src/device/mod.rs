@@ -16,7 +16,7 @@
 //! | `gpu` | a device with the kernel loaded |
 //! | `memory`, `stream` | allocations of a rank and group; a program laid over them |
 //! | `staging`, `queue` | what bytes go through over the bus; the thread that has them moved |
-//! | `copy`, `mark` | copies; what has to be done before something may begin |
+//! | `copy`, `peer`, `mark` | copies; those between two GPUs; what has to be done before something may begin |
 
 mod arena;
 mod context;
@@ -27,6 +27,7 @@ mod gpu;
 mod launch;
 mod mark;
 mod memory;
+mod peer;
 pub(crate) mod queue;
 mod resources;
 mod staging;

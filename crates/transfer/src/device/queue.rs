@@ -251,7 +251,7 @@ impl Worker {
     /// A piece has failed. What was submitted of it may still use its buffers and its memory, so they are let go of only once its
     /// stream has done that, or the device is lost. Where neither can be told, they are never let go of.
     fn fail(&mut self, piece: Move, error: DeviceError) {
-        let lost = |error: &DeviceError| matches!(error, DeviceError::Lost { .. });
+        let lost = DeviceError::is_lost;
         let idle = self.streams[piece.turn].synchronize();
         if lost(&error) || idle.as_ref().is_ok() || idle.as_ref().is_err_and(lost) {
             self.free.push(piece.piece);

@@ -79,6 +79,17 @@ impl Stream {
     }
 }
 
+impl Stream {
+    /// Has what is submitted from now on wait for an event, also one of another device. It waits for nothing where that was never recorded.
+    pub(super) fn wait_for(&self, event: &Event) -> Result<(), DeviceError> {
+        let _entered = self.context.enter()?;
+        // SAFETY: both are there for as long as these are; the only flag is 0.
+        self.context.check("cuStreamWaitEvent", unsafe {
+            driver::cuStreamWaitEvent(self.raw, event.raw, 0)
+        })
+    }
+}
+
 impl Event {
     pub(super) fn new(context: &Arc<Context>) -> Result<Self, DeviceError> {
         let _entered = context.enter()?;

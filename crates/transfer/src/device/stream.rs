@@ -53,7 +53,7 @@ impl DeviceStream {
         self.bytes
     }
 
-    fn gpu(&self) -> &Gpu {
+    pub(super) fn gpu(&self) -> &Gpu {
         self.memory.gpu()
     }
 
