@@ -10,7 +10,7 @@
 //! | write a backend | [`Backend`], [`export!`](crate::export!) | |
 //! | prove that a backend keeps the contract | [`conformance`] | |
 //! | use somebody else's backend | [`loader`] | |
-//! | save a request's blocks and restore them into another deployment | [`archive`] | `archive` |
+//! | save a request's blocks and restore them into another deployment | [`archive`] | `archive`; `cuda` for those in GPU memory |
 //! | read and write the cache files of erllama | [`kvc`] | |
 
 pub mod abi;

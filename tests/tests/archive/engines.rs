@@ -25,7 +25,7 @@ pub(crate) struct Engine {
     pub(crate) deployment: Deployment,
     document: Value,
     /// By rank, then group.
-    caches: Vec<Vec<Memory>>,
+    pub(crate) caches: Vec<Vec<Memory>>,
     pub(crate) tables: Tables,
 }
 

@@ -5,6 +5,8 @@
 
 mod corpus;
 mod damage;
+#[cfg(target_os = "linux")]
+mod device;
 mod engines;
 mod foreign;
 mod models;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use transload_store::archive::{Archive, ArchiveError, Model, Prompt, Record, SaveRequest};
+use transload_store::archive::{Archive, ArchiveError, Cache, Model, Prompt, Record, SaveRequest};
 use transload_store::backend::MemoryStore;
 use transload_store::{Backend, ManifestName};
 
@@ -318,7 +318,9 @@ fn requests_that_make_no_sense_are_refused_by_name() {
     let rank = archive
         .rank(&engine.deployment, transload_layout::Rank(0))
         .unwrap();
-    let error = rank.save(&missing, &[], &engine.tables).unwrap_err();
+    let error = rank
+        .save(&missing, &[] as &[Cache], &engine.tables)
+        .unwrap_err();
     assert_eq!(
         error.to_string(),
         "0 memories for the 1 groups of the deployment: give one for each"

@@ -1,6 +1,8 @@
 //! What can go wrong between an engine's blocks and a store.
 
 use transload_layout::document::Faults;
+#[cfg(feature = "cuda")]
+use transload_transfer::device::DeviceError;
 use transload_transfer::memory::{AccessError, CheckError, MemoryError};
 use transload_transfer::plan::{BindError, BridgeError, PlanError};
 
@@ -79,6 +81,10 @@ pub enum ArchiveError {
     /// An engine's memory is not as large as its deployment says.
     #[error(transparent)]
     Copy(#[from] CheckError),
+    /// Memory of a GPU could not be read or written, or work of the GPU that was to be awaited failed: mostly since the device is lost.
+    #[cfg(feature = "cuda")]
+    #[error(transparent)]
+    Device(DeviceError),
     /// There is no memory for a token chunk.
     #[error(transparent)]
     Memory(#[from] MemoryError),
@@ -156,6 +162,16 @@ pub enum ArchiveError {
         /// Tokens before the token chunk that has it.
         usable: u64,
     },
+}
+
+#[cfg(feature = "cuda")]
+impl From<DeviceError> for ArchiveError {
+    fn from(error: DeviceError) -> Self {
+        match error {
+            DeviceError::Check(error) => Self::Copy(error),
+            error => Self::Device(error),
+        }
+    }
 }
 
 impl ArchiveError {

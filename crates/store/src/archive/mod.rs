@@ -66,6 +66,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+#[cfg(feature = "cuda")]
+mod before;
+mod cache;
 mod error;
 mod find;
 mod inspect;
@@ -84,9 +87,12 @@ mod work;
 use std::sync::Arc;
 
 use transload_layout::{Deployment, Rank};
+#[cfg(feature = "cuda")]
+use transload_transfer::device::Mark;
 use transload_transfer::memory::Memory;
 use transload_transfer::plan::{BlockTable, Tables};
 
+pub use cache::Cache;
 pub use error::ArchiveError;
 pub use find::Found;
 pub use inspect::{Held, Record};
@@ -100,6 +106,8 @@ pub use staged::{Staged, Staging};
 
 use crate::backend::Backend;
 use crate::name::ManifestName;
+#[cfg(feature = "cuda")]
+use before::Before;
 use shape::Shape;
 use staging::RankGroup;
 
@@ -127,6 +135,8 @@ pub struct Archive {
 pub struct RankArchive {
     archive: Archive,
     permit: Permit,
+    #[cfg(feature = "cuda")]
+    before: Option<Before>,
     /// By group of the archive's shape: which group of the deployment's document, and what this rank holds.
     groups: Vec<(usize, Option<RankGroup>)>,
 }
@@ -191,6 +201,8 @@ impl Archive {
         Ok(RankArchive {
             archive: self.clone(),
             permit: Permit::new(),
+            #[cfg(feature = "cuda")]
+            before: None,
             groups: groups.collect::<Result<_, ArchiveError>>()?,
         })
     }
@@ -209,14 +221,33 @@ impl RankArchive {
         self
     }
 
+    /// Touches the engine's blocks only once the GPU has come to `mark`: behind what computes them, for a save, or what reads them
+    /// for the last time, for a restore. A restore reads the store meanwhile. Revoking the [permit](Self::with_permit)
+    /// ends the wait.
+    #[cfg(feature = "cuda")]
+    #[must_use]
+    pub fn with_mark(mut self, mark: Mark) -> Self {
+        self.before = Some(Before::new(mark));
+        self
+    }
+
+    /// Runs a copy from or to the engine's blocks, when it may.
+    fn touch(&self, copy: impl FnOnce() -> Result<(), ArchiveError>) -> Result<(), ArchiveError> {
+        #[cfg(feature = "cuda")]
+        if let Some(before) = &self.before {
+            before.wait(&self.permit)?;
+        }
+        self.permit.during(copy)
+    }
+
     /// Runs `work` on the items of groups that this rank holds, each with the engine's memory and table of its group
     /// and a staging block that its thread uses again.
     fn on_groups<I: Sync, T: Default + Send>(
         &self,
         items: &[I],
         group: impl Fn(&I) -> usize + Sync,
-        (caches, tables): (&[Memory], &Tables),
-        work: impl Fn(&RankGroup, &I, (&Memory, &BlockTable), &Memory) -> Result<T, ArchiveError> + Sync,
+        (caches, tables): (&[Cache], &Tables),
+        work: impl Fn(&RankGroup, &I, (&Cache, &BlockTable), &Memory) -> Result<T, ArchiveError> + Sync,
     ) -> Result<Vec<T>, ArchiveError> {
         let begin = || Ok(vec![None; self.groups.len()]);
         work::on_threads(self.archive.threads, items, begin, |staging, item| {

@@ -9,7 +9,7 @@ use super::key::TOKEN_CHUNK;
 use super::record::{Piece, Root, Segment, Unreadable};
 use super::shape::Growth;
 use super::staging::{RankGroup, Span};
-use super::{ArchiveError, RankArchive};
+use super::{ArchiveError, Cache, RankArchive};
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
 
@@ -58,9 +58,10 @@ impl RankArchive {
         &self,
         found: &Found,
         start: u64,
-        caches: &[Memory],
+        caches: &[impl Clone + Into<Cache>],
         tables: &Tables,
     ) -> Result<Restored, ArchiveError> {
+        let caches = &Cache::all(caches);
         self.count("memories", caches.len())?;
         self.count("block tables", tables.0.len())?;
         found.check(&self.archive)?;
@@ -74,8 +75,7 @@ impl RankArchive {
             (caches, tables),
             |held, item, cache, block| {
                 let read = self.fetch(held, item, block)?;
-                self.permit
-                    .during(|| held.scatter(item.wanted, block, cache))?;
+                self.touch(|| held.scatter(item.wanted, block, cache))?;
                 Ok(read)
             },
         );

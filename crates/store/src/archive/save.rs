@@ -10,7 +10,7 @@ use super::key::{PrefixKey, Prompt, TOKEN_CHUNK};
 use super::record::{PartRecord, Piece, Root, Segment, Unreadable};
 use super::shape::{GroupShape, Growth};
 use super::staging::{RankGroup, Span};
-use super::{Archive, ArchiveError, NAMES, RankArchive};
+use super::{Archive, ArchiveError, Cache, NAMES, RankArchive};
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
 use crate::name::ManifestName;
@@ -253,7 +253,7 @@ impl RankArchive {
     /// Saves this rank's share of what is missing, and publishes a part manifest of it. The blocks must not
     /// change before it returns.
     ///
-    /// `caches` and `tables` are one memory and one block table for each group, in the order of the
+    /// `caches` and `tables` are one memory, of the host or of a GPU (see [`Cache`]), and one block table for each group, in the order of the
     /// deployment's document; entry i of a table is the block of tokens `[i*block_size, (i+1)*block_size)`,
     /// [`BlockTable::NONE`] for one that the engine no longer has (vLLM writes its null block, 0, there:
     /// translate it). Windowed groups are saved where their tables have every block that is needed.
@@ -265,9 +265,10 @@ impl RankArchive {
     pub fn save(
         &self,
         missing: &Missing,
-        caches: &[Memory],
+        caches: &[impl Clone + Into<Cache>],
         tables: &Tables,
     ) -> Result<Part, ArchiveError> {
+        let caches = &Cache::all(caches);
         let items = self.items(missing, caches, tables)?;
         let group = |item: &Item| item.group;
         let saved = self.on_groups(
@@ -288,7 +289,7 @@ impl RankArchive {
     pub(super) fn items(
         &self,
         missing: &Missing,
-        caches: &[Memory],
+        caches: &[Cache],
         tables: &Tables,
     ) -> Result<Vec<Item>, ArchiveError> {
         self.count("memories", caches.len())?;
@@ -325,11 +326,10 @@ impl RankArchive {
         &self,
         held: &RankGroup,
         item: &Item,
-        cache: (&Memory, &BlockTable),
+        cache: (&Cache, &BlockTable),
         block: &Memory,
     ) -> Result<Vec<Raw>, ArchiveError> {
-        self.permit
-            .during(|| held.gather(item.span, cache, block))?;
+        self.touch(|| held.gather(item.span, cache, block))?;
         let mut pieces = Vec::new();
         let classes = held.classes.iter().enumerate();
         for (index, class) in classes.filter(|(_, class)| class.first) {

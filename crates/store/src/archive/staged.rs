@@ -3,12 +3,11 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use transload_transfer::memory::Memory;
 use transload_transfer::plan::Tables;
 
 use super::save::{Item, Raw};
 use super::work::on_threads;
-use super::{Archive, ArchiveError, Missing, Part, RankArchive};
+use super::{Archive, ArchiveError, Cache, Missing, Part, RankArchive};
 
 /// Memory for what is saved while its store takes it, shared by all saves that were given it.
 ///
@@ -91,10 +90,11 @@ impl RankArchive {
     pub fn stage(
         &self,
         missing: &Missing,
-        caches: &[Memory],
+        caches: &[impl Clone + Into<Cache>],
         tables: &Tables,
         staging: &Staging,
     ) -> Result<Staged, ArchiveError> {
+        let caches = &Cache::all(caches);
         let items = self.items(missing, caches, tables)?;
         let group = |item: &Item| item.group;
         let pieces = self.on_groups(

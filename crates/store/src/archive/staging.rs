@@ -11,11 +11,11 @@ use transload_layout::placement::Allocation;
 use transload_layout::spec::{ConvLayout, States};
 use transload_layout::view::{Axis, ComponentView, Dim};
 use transload_layout::{Deployment, Rank, Spec};
-use transload_transfer::copy::{CopyOptions, copy};
 use transload_transfer::memory::Memory;
 use transload_transfer::plan::{BlockTable, Plan, Request, Tables};
 
 use super::ArchiveError;
+use super::cache::{Cache, copy};
 use super::key::TOKEN_CHUNK;
 use super::record::Piece;
 use super::shape::{GroupShape, Growth};
@@ -144,12 +144,12 @@ impl RankGroup {
     pub(super) fn gather(
         &self,
         span: Span,
-        (cache, table): (&Memory, &BlockTable),
+        (cache, table): (&Cache, &BlockTable),
         staging: &Memory,
     ) -> Result<(), ArchiveError> {
         let plan = self.plan(&self.engine, &self.archive, span)?;
         let tables = (&Tables(vec![table.clone()]), &self.staging_table(span));
-        run(&plan, tables, cache, staging)
+        run(&plan, tables, cache, &staging.clone().into())
     }
 
     /// Copies a span out of a staging block into the engine's blocks.
@@ -157,11 +157,11 @@ impl RankGroup {
         &self,
         span: Span,
         staging: &Memory,
-        (cache, table): (&Memory, &BlockTable),
+        (cache, table): (&Cache, &BlockTable),
     ) -> Result<(), ArchiveError> {
         let plan = self.plan(&self.archive, &self.engine, span)?;
         let tables = (&self.staging_table(span), &Tables(vec![table.clone()]));
-        run(&plan, tables, staging, cache)
+        run(&plan, tables, &staging.clone().into(), cache)
     }
 
     /// Whether the engine's table has a block for every token of the span.
@@ -320,13 +320,11 @@ impl Member {
 fn run(
     plan: &Plan,
     (src, dst): (&Tables, &Tables),
-    from: &Memory,
-    to: &Memory,
+    from: &Cache,
+    to: &Cache,
 ) -> Result<(), ArchiveError> {
-    // Token chunks are copied by several threads already.
-    let options = CopyOptions::new().with_threads(1);
     for route in plan.bind(src, dst)?.routes {
-        copy(&route.program(), from, to, &options)?;
+        copy(&route.program(), from, to)?;
     }
     Ok(())
 }

@@ -1,0 +1,49 @@
+//! The wait for what an engine has submitted, before its blocks are touched.
+
+use std::sync::OnceLock;
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::Duration;
+
+use transload_transfer::device::{DeviceError, Mark};
+
+use super::{ArchiveError, Permit};
+
+/// How often it is looked whether the permission still stands: a mark may never be come to.
+const LOOK: Duration = Duration::from_millis(10);
+
+/// A mark that has to be done before blocks are touched.
+#[derive(Debug)]
+pub(super) struct Before {
+    mark: Mark,
+    done: OnceLock<()>,
+}
+
+impl Before {
+    pub(super) fn new(mark: Mark) -> Self {
+        Self {
+            mark,
+            done: OnceLock::new(),
+        }
+    }
+
+    /// Waits until the mark is done, or the permission is revoked, which does not wait for this.
+    pub(super) fn wait(&self, permit: &Permit) -> Result<(), ArchiveError> {
+        if self.done.get().is_some() {
+            return Ok(());
+        }
+        let (tell, told) = channel();
+        // Nobody listens any more where the permission was revoked.
+        self.mark.when_done(move |done| drop(tell.send(done)));
+        loop {
+            match told.recv_timeout(LOOK) {
+                Ok(done) => {
+                    done?;
+                    let _ = self.done.set(());
+                    return Ok(());
+                }
+                Err(RecvTimeoutError::Timeout) => permit.during(|| Ok(()))?,
+                Err(RecvTimeoutError::Disconnected) => return Err(DeviceError::ThreadGone.into()),
+            }
+        }
+    }
+}
