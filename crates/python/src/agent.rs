@@ -18,7 +18,7 @@ use crate::errors::{AgentError, LeaseError, raise};
 use crate::identity::Identity;
 use crate::lease::{Lease, lease_request, not_opened};
 use crate::logs;
-use crate::mark::{self, Mark};
+use crate::mark::Mark;
 use crate::memory::Memory;
 use crate::metrics::metrics;
 use crate::runtime::{Made, handle, seconds};
@@ -207,7 +207,7 @@ impl Agent {
         )?;
         request.start = start;
         request.prefilled = prefilled;
-        request.after = mark::after(after);
+        request.after = after.map(Mark::after).unwrap_or_default();
         let opened = self.made.wait(py, self.inner.lease(request))?;
         Lease::of(opened.map_err(not_opened)?)
     }
@@ -243,13 +243,16 @@ impl Agent {
             (ttl, hard_bound),
         )?;
         request.start = start;
-        request.after = mark::after(after);
-        let bound = request.ttl;
-        let opened = self
-            .made
-            .wait(py, async { timeout(bound, self.inner.open(request)).await })?;
-        let late = |_| LeaseError::new_err(format!("its mark was not reached within {ttl} s"));
-        Lease::of(opened.map_err(late)?.map_err(not_opened)?)
+        request.after = after.map(Mark::after).unwrap_or_default();
+        let (bound, done) = (request.ttl, request.after.done());
+        let reached = self.made.wait(py, async { timeout(bound, done).await })?;
+        if reached.is_err() {
+            return Err(LeaseError::new_err(format!(
+                "the blocks cannot be opened: their mark was not reached within {ttl} s"
+            )));
+        }
+        let opened = self.made.wait(py, self.inner.open(request))?;
+        Lease::of(opened.map_err(not_opened)?)
     }
 
     /// Begins to pull what a ticket allows into own blocks. The blocks must not be used before it has ended.
@@ -305,7 +308,7 @@ impl Agent {
         request.request.by_layer = by_layer;
         request.keep_leases = keep_leases;
         request.into = into.map(|ticket| ticket.inner.clone());
-        request.after = mark::after(after);
+        request.after = after.map(Mark::after).unwrap_or_default();
         Transfer::of_pull(py, self.made, &self.inner, request)
     }
 
@@ -345,7 +348,7 @@ impl Agent {
         )?;
         request.request.by_layer = by_layer;
         request.keep_leases = keep_leases;
-        request.after = mark::after(after);
+        request.after = after.map(Mark::after).unwrap_or_default();
         let started = self
             .made
             .wait(py, self.inner.start_push(request, prefilled))?;

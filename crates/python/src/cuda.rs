@@ -116,13 +116,17 @@ pub(crate) fn region(memory: &Memory) -> Region {
 
 /// Runs a program, and waits for it.
 pub(crate) fn copy(program: &Program, source: &Kind, destination: &Kind) -> Result<(), String> {
-    let place = |kind| match kind {
-        &Kind::Host(ref memory) => Place::Host(memory),
-        Kind::Device(memory) => Place::Device(memory),
-    };
-    let options = CopyOptions::new();
-    let copied = device::copy(program, place(source), place(destination), &options);
+    let copied = device::copy(program, source, destination, &CopyOptions::new());
     copied.map(drop).map_err(said)
+}
+
+impl<'a> From<&'a Kind> for Place<'a> {
+    fn from(kind: &'a Kind) -> Self {
+        match kind {
+            Kind::Host(memory) => Self::Host(memory),
+            Kind::Device(memory) => Self::Device(memory),
+        }
+    }
 }
 
 /// Marks the place that a stream of a GPU has come to. Without an ordinal it is the GPU whose context is current in this

@@ -1,7 +1,5 @@
 //! Leases: an owner's promise to keep blocks.
 
-use std::future::Future;
-
 use pyo3::prelude::*;
 use transload::layout::Rank;
 use transload::transfer::agent::{
@@ -12,7 +10,7 @@ use transload::transfer::ids::LeaseSetId;
 
 use crate::completion::{Completion, outcome};
 use crate::errors::{AgentError, LeaseError, chain, raise};
-use crate::mark::{self, Mark};
+use crate::mark::Mark;
 use crate::runtime::{Made, seconds};
 use crate::tables;
 
@@ -48,35 +46,6 @@ impl Lease {
             made,
         })
     }
-
-    /// Tells something of it now, or when a mark is reached.
-    fn tell(
-        &self,
-        py: Python<'_>,
-        after: Option<&Mark>,
-        told: impl Future<Output = Result<(), LeaseUseError>> + Send + 'static,
-    ) -> PyResult<()> {
-        let after = mark::after(after);
-        if after.is_done() {
-            return self.made.wait(py, told)?.map_err(not_used);
-        }
-        let control = self.control.clone();
-        self.made.spawn(async move {
-            let key = control.key();
-            match after.done().await {
-                Ok(()) => {
-                    if let Err(error) = told.await {
-                        tracing::debug!(%key, %error, "too late for what was told of a lease");
-                    }
-                }
-                Err(why) => {
-                    tracing::warn!(%key, why, "cancelled what can never be read");
-                    // It is over with its agent.
-                    let _ = control.cancel().await;
-                }
-            }
-        })
-    }
 }
 
 #[pymethods]
@@ -99,25 +68,35 @@ impl Lease {
         self.control.is_claimed()
     }
 
-    /// Reports that the first `tokens` tokens of a global layer are computed: now, or after a `Mark`, where this returns at
-    /// once, and what is wrong is logged. A mark that can never be reached cancels the lease.
+    /// Reports that the first `tokens` tokens of a global layer are computed: now, or after a `Mark`. That is not waited for,
+    /// and nobody hears of a lease that has ended by then. Where it can never be reached, the lease is cancelled.
     ///
     /// Raises:
     ///     LeaseError: it has ended, or it is for fewer tokens.
+    ///     AgentError: the agent has stopped.
     #[pyo3(signature = (layer, tokens, *, after = None))]
     fn ready(&self, py: Python<'_>, layer: u32, tokens: u64, after: Option<&Mark>) -> PyResult<()> {
-        let control = self.control.clone();
-        self.tell(py, after, async move { control.ready(layer, tokens).await })
+        let Some(mark) = after else {
+            let told = self.made.wait(py, self.control.ready(layer, tokens))?;
+            return told.map_err(not_used);
+        };
+        let told = self.control.ready_after(mark.after(), layer, tokens);
+        self.made.wait(py, told)?.map_err(raise!(AgentError))
     }
 
     /// Reports that the prefill is over: everything may be read. With `after` as `ready` does.
     ///
     /// Raises:
     ///     LeaseError: it has ended.
+    ///     AgentError: the agent has stopped.
     #[pyo3(signature = (*, after = None))]
     fn finish_prefill(&self, py: Python<'_>, after: Option<&Mark>) -> PyResult<()> {
-        let control = self.control.clone();
-        self.tell(py, after, async move { control.finish_prefill().await })
+        let Some(mark) = after else {
+            let told = self.made.wait(py, self.control.finish_prefill())?;
+            return told.map_err(not_used);
+        };
+        let told = self.control.finish_prefill_after(mark.after());
+        self.made.wait(py, told)?.map_err(raise!(AgentError))
     }
 
     /// Lets it live for `ttl` seconds from now at least.

@@ -80,9 +80,11 @@ impl Mark {
     }
 }
 
-/// What something has to wait for that was given a mark, or none.
-pub(crate) fn after(mark: Option<&Mark>) -> After {
-    mark.map_or_else(After::default, |mark| cuda::after(&mark.inner))
+impl Mark {
+    /// It as what something has to wait for.
+    pub(crate) fn after(&self) -> After {
+        cuda::after(&self.inner)
+    }
 }
 
 /// A stream as Python hands it over.

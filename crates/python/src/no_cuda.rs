@@ -6,7 +6,7 @@ use std::sync::Arc;
 use transload::transfer::agent::After;
 use transload::transfer::copy::{CopyOptions, copy as copy_on_host};
 use transload::transfer::data::Region;
-use transload::transfer::memory::Access;
+use transload::transfer::memory::{self, Access};
 use transload::transfer::plan::program::Program;
 
 use crate::errors::chain;
@@ -61,13 +61,16 @@ pub(crate) fn region(memory: &Memory) -> Region {
 }
 
 pub(crate) fn copy(program: &Program, source: &Kind, destination: &Kind) -> Result<(), String> {
-    let host = |kind| match kind {
-        &Kind::Host(ref memory) => memory,
-        Kind::Device(memory) => match *memory {},
-    };
     let options = CopyOptions::new();
     let copied = copy_on_host(program, host(source), host(destination), &options);
     copied.map(drop).map_err(|error| chain(&error))
+}
+
+fn host(kind: &Kind) -> &memory::Memory {
+    match kind {
+        Kind::Host(memory) => memory,
+        Kind::Device(memory) => match *memory {},
+    }
 }
 
 /// # Safety

@@ -81,21 +81,15 @@ impl Made {
         }
     }
 
-    /// Runs something that nobody waits for.
-    pub(crate) fn spawn(self, work: impl Future<Output = ()> + Send + 'static) -> PyResult<()> {
-        self.check()?;
-        handle()?.spawn(work);
-        Ok(())
-    }
-
     /// A completion of what runs on by itself.
     pub(crate) fn later(
         self,
         work: impl Future<Output = Outcome> + Send + 'static,
     ) -> PyResult<Completion> {
+        self.check()?;
         let completion = Completion::default();
         let told = completion.clone();
-        self.spawn(async move { told.end(work.await) })?;
+        handle()?.spawn(async move { told.end(work.await) });
         Ok(completion)
     }
 }

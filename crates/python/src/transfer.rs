@@ -12,14 +12,14 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 use transload::layout::Rank;
 use transload::transfer::agent::{
-    self, AgentGone, NoticeError, PullReport, PullRequest, TransferControl, TransferError as Failed,
+    self, NoticeError, PullReport, PullRequest, TransferControl, TransferError as Failed,
 };
 use transload::transfer::content::ContentDigest;
 use transload::transfer::wire::{JobError, PathSet};
 
 use crate::completion::{Completion, outcome};
 use crate::errors::{AgentError, TransferError, chain, raise};
-use crate::mark::{self, Mark};
+use crate::mark::Mark;
 use crate::runtime::{Made, seconds};
 use crate::tables;
 use crate::ticket::Ticket;
@@ -130,7 +130,7 @@ async fn pull_later(
 #[pymethods]
 impl Transfer {
     /// Of a push whose blocks are still being computed: the first `tokens` tokens of a layer are ready: now, or after a
-    /// `Mark`, where this returns at once. A mark that can never be reached cancels the push.
+    /// `Mark`. That is not waited for. Where it can never be reached, the push is cancelled.
     ///
     /// Raises:
     ///     AgentError: the agent has stopped.
@@ -143,9 +143,18 @@ impl Transfer {
         tokens: u64,
         after: Option<&Mark>,
     ) -> PyResult<()> {
-        self.tell(py, after, move |control| async move {
-            control.ready(Rank(rank), layer, tokens).await
-        })
+        // Of a pull there is nothing to tell.
+        let Control::Begun(control) = &self.control else {
+            return Ok(());
+        };
+        let told = match after {
+            None => self.made.wait(py, control.ready(Rank(rank), layer, tokens)),
+            Some(mark) => {
+                let told = control.ready_after(mark.after(), Rank(rank), layer, tokens);
+                self.made.wait(py, told)
+            }
+        };
+        told?.map_err(raise!(AgentError))
     }
 
     /// Of a push whose blocks are still being computed: everything is ready. With `after` as `ready` does.
@@ -154,9 +163,16 @@ impl Transfer {
     ///     AgentError: the agent has stopped.
     #[pyo3(signature = (*, after = None))]
     fn finish_prefill(&self, py: Python<'_>, after: Option<&Mark>) -> PyResult<()> {
-        self.tell(py, after, |control| async move {
-            control.finish_prefill().await
-        })
+        let Control::Begun(control) = &self.control else {
+            return Ok(());
+        };
+        let told = match after {
+            None => self.made.wait(py, control.finish_prefill()),
+            Some(mark) => self
+                .made
+                .wait(py, control.finish_prefill_after(mark.after())),
+        };
+        told?.map_err(raise!(AgentError))
     }
 
     /// Gives it up. Wait for `ended` before the blocks are used again.
@@ -174,37 +190,6 @@ impl Transfer {
                 Ok(())
             }
         }
-    }
-}
-
-impl Transfer {
-    /// Tells something of a push now, or when a mark is reached. Of a pull there is nothing to tell.
-    fn tell<F: Future<Output = Result<(), AgentGone>> + Send + 'static>(
-        &self,
-        py: Python<'_>,
-        after: Option<&Mark>,
-        tell: impl FnOnce(TransferControl) -> F + Send + 'static,
-    ) -> PyResult<()> {
-        let Control::Begun(control) = &self.control else {
-            return Ok(());
-        };
-        let (control, after) = (control.clone(), mark::after(after));
-        if after.is_done() {
-            return self
-                .made
-                .wait(py, tell(control))?
-                .map_err(raise!(AgentError));
-        }
-        self.made.spawn(async move {
-            // It is over with its agent.
-            let _ = match after.done().await {
-                Ok(()) => tell(control).await,
-                Err(why) => {
-                    tracing::warn!(why, "cancelled a push that can never be read");
-                    control.cancel().await
-                }
-            };
-        })
     }
 }
 

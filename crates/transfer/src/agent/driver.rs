@@ -392,28 +392,38 @@ impl Driver {
         Ok((job, self.promises.job(job, keeper, label)))
     }
 
-    /// Tells that the prefill of a lease or a push is over when something else is done. Where that will never be, it is
-    /// cancelled.
-    pub(super) fn prefill_after(&mut self, of: Handle, after: &After, later: Later) {
+    /// Tells something of a lease or a push when something else is done. Where that will never be, it is cancelled.
+    pub(super) fn tell_after(
+        of: Handle,
+        after: &After,
+        later: Later,
+        tell: impl FnOnce(&mut Self) + Send + 'static,
+    ) {
         let done = after.done();
         tokio::spawn(async move {
             let done = done.await;
-            later.tell(move |driver| driver.prefilled(of, done)).await;
+            let told = move |driver: &mut Self| match done {
+                Ok(()) => tell(driver),
+                Err(why) => {
+                    tracing::warn!(?of, why, "cancelled what can never be read");
+                    driver.cancel(of);
+                }
+            };
+            later.tell(told).await;
         });
     }
 
-    fn prefilled(&mut self, of: Handle, done: Result<(), String>) {
-        let now = self.now();
-        match (done, of) {
-            // It may be over.
-            (Ok(()), Handle::Lease(key)) => drop(self.machine.finish_prefill(now, key)),
-            (Ok(()), Handle::Job(job)) => self.machine.job_prefilled(now, job),
-            (Ok(()), Handle::Agent) => {}
-            (Err(why), of) => {
-                tracing::warn!(?of, why, "cancelled what can never be read");
-                self.cancel(of);
+    /// Tells so that the prefill of a lease or a push is over.
+    pub(super) fn prefill_after(of: Handle, after: &After, later: Later) {
+        Self::tell_after(of, after, later, move |driver| {
+            let now = driver.now();
+            match of {
+                // It may be over.
+                Handle::Lease(key) => drop(driver.machine.finish_prefill(now, key)),
+                Handle::Job(job) => driver.machine.job_prefilled(now, job),
+                Handle::Agent => {}
             }
-        }
+        });
     }
 
     /// Begins a notice, and tells where its outcome will be.

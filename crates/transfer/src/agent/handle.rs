@@ -182,7 +182,7 @@ impl Agent {
         let opened = self.client.ask(move |driver| {
             let opened = driver.lease(spec, blocks, claimed, keeper)?;
             if awaited {
-                driver.prefill_after(Handle::Lease(key), &after, later);
+                Driver::prefill_after(Handle::Lease(key), &after, later);
             }
             Ok::<_, OpenError<_>>(opened)
         });
@@ -286,7 +286,7 @@ impl Agent {
         let started = self.client.ask(move |driver| {
             let started = driver.start(spec, blocks, label, keeper)?;
             if awaited {
-                driver.prefill_after(Handle::Job(started.0), &after, later);
+                Driver::prefill_after(Handle::Job(started.0), &after, later);
             }
             Ok::<_, JobError>(started)
         });

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use super::after::After;
 use super::client::Client;
 use super::driver::Driver;
 use super::error::{AgentGone, LeaseEndError, LeaseUseError};
@@ -94,12 +95,41 @@ impl LeaseControl {
             .await
     }
 
+    /// Reports so once something else is done. This does not wait for that, and nobody hears of a lease that has ended by then.
+    /// Where it will never be done, the lease is cancelled.
+    ///
+    /// # Errors
+    /// [`AgentGone`].
+    pub async fn ready_after(
+        &self,
+        after: After,
+        layer: u32,
+        tokens: u64,
+    ) -> Result<(), AgentGone> {
+        let (key, later) = (self.key, self.client.later());
+        let ready = move |driver: &mut Driver| drop(driver.machine.ready(key, layer, tokens));
+        self.client
+            .tell(move |_| Driver::tell_after(Handle::Lease(key), &after, later, ready))
+            .await
+    }
+
     /// Reports that the prefill is over: everything may be read, and commits may be made.
     ///
     /// # Errors
     /// [`LeaseUseError`]: where it has ended already.
     pub async fn finish_prefill(&self) -> Result<(), LeaseUseError> {
         self.ask(move |driver, key| driver.machine.finish_prefill(driver.now(), key))
+            .await
+    }
+
+    /// Reports so once something else is done, as [`ready_after`](Self::ready_after) does.
+    ///
+    /// # Errors
+    /// [`AgentGone`].
+    pub async fn finish_prefill_after(&self, after: After) -> Result<(), AgentGone> {
+        let (lease, later) = (Handle::Lease(self.key), self.client.later());
+        self.client
+            .tell(move |_| Driver::prefill_after(lease, &after, later))
             .await
     }
 

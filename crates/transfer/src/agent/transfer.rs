@@ -2,6 +2,7 @@
 
 use std::ops::Deref;
 
+use super::after::After;
 use super::client::Client;
 use super::driver::Driver;
 use super::error::{AgentGone, TransferError};
@@ -88,6 +89,24 @@ impl TransferControl {
         self.client.tell(ready).await
     }
 
+    /// Reports so once something else is done. This does not wait for that. Where it will never be done, the push is cancelled.
+    ///
+    /// # Errors
+    /// [`AgentGone`].
+    pub async fn ready_after(
+        &self,
+        after: After,
+        rank: Rank,
+        layer: u32,
+        tokens: u64,
+    ) -> Result<(), AgentGone> {
+        let (job, later) = (self.job, self.client.later());
+        let ready = move |driver: &mut Driver| driver.machine.job_ready(job, rank, layer, tokens);
+        self.client
+            .tell(move |_| Driver::tell_after(Handle::Job(job), &after, later, ready))
+            .await
+    }
+
     /// Reports, of a push whose blocks are still being computed, that everything is ready.
     ///
     /// # Errors
@@ -96,6 +115,17 @@ impl TransferControl {
         let job = self.job;
         let prefilled = move |driver: &mut Driver| driver.machine.job_prefilled(driver.now(), job);
         self.client.tell(prefilled).await
+    }
+
+    /// Reports so once something else is done, as [`ready_after`](Self::ready_after) does.
+    ///
+    /// # Errors
+    /// [`AgentGone`].
+    pub async fn finish_prefill_after(&self, after: After) -> Result<(), AgentGone> {
+        let (job, later) = (Handle::Job(self.job), self.client.later());
+        self.client
+            .tell(move |_| Driver::prefill_after(job, &after, later))
+            .await
     }
 
     /// Gives it up. [`finish`](Transfer::finish) tells when nothing touches the blocks any more.
