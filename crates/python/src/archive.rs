@@ -7,12 +7,15 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use transload::layout::Rank;
 use transload::store;
-use transload::store::archive::{self, ComputedBy, Model, NoSharing, Part, SaveRequest, Sharing};
-use transload::transfer::memory;
+use transload::store::archive::{
+    self, Cache, ComputedBy, Model, NoSharing, Part, RankArchive, SaveRequest, Sharing,
+};
 
+use crate::cuda;
 use crate::deployment::Deployment;
 use crate::errors::{ArchiveError, StoreError, raise};
 use crate::logs;
+use crate::mark::Mark;
 use crate::memory::{Kind, Memory};
 use crate::prompt::Prompt;
 use crate::tables;
@@ -122,12 +125,15 @@ impl Archive {
     ///     memories: the memory of each group.
     ///     tables: for each group, block numbers from the sequence's first token on (-1: the engine no longer has
     ///         it), or None for block i = entry i.
+    ///     after: a `Mark` behind what computes the blocks. It is waited for.
     ///
     /// Returns:
     ///     The part that this rank has saved, for `publish`, also in another process.
     ///
     /// Raises:
     ///     ArchiveError: the store failed, or memories or tables do not suit.
+    #[pyo3(signature = (missing, deployment, rank, memories, tables, *, after = None))]
+    #[allow(clippy::too_many_arguments)]
     fn save<'py>(
         &self,
         py: Python<'py>,
@@ -136,11 +142,12 @@ impl Archive {
         rank: u32,
         memories: Vec<PyRef<'py, Memory>>,
         tables: &Bound<'py, PyAny>,
+        after: Option<&Mark>,
     ) -> PyResult<Vec<u8>> {
-        let (memories, tables) = (inner(&memories)?, tables::read(tables)?);
+        let (memories, tables) = (caches(&memories), tables::read(tables)?);
         let part = py.detach(|| {
             let rank = self.inner.rank(&deployment.inner, Rank(rank))?;
-            rank.save(&missing.inner, &memories, &tables)
+            touching(rank, None, after).save(&missing.inner, &memories, &tables)
         });
         Ok(part.map_err(raise!(ArchiveError))?.encode())
     }
@@ -156,10 +163,11 @@ impl Archive {
     ///     tables: for each group, block numbers, as for `save`.
     ///     staging: the memory that it takes.
     ///     permit: as long as it stands the blocks may be read.
+    ///     after: a `Mark` behind what computes the blocks. It is waited for, until the permit is revoked.
     ///
     /// Raises:
     ///     ArchiveError: the staging is full, the permit is revoked, or memories or tables do not suit.
-    #[pyo3(signature = (missing, deployment, rank, memories, tables, staging, *, permit = None))]
+    #[pyo3(signature = (missing, deployment, rank, memories, tables, staging, *, permit = None, after = None))]
     #[allow(clippy::too_many_arguments)]
     fn stage<'py>(
         &self,
@@ -171,12 +179,13 @@ impl Archive {
         tables: &Bound<'py, PyAny>,
         staging: &Staging,
         permit: Option<&Permit>,
+        after: Option<&Mark>,
     ) -> PyResult<Staged> {
-        let (memories, tables) = (inner(&memories)?, tables::read(tables)?);
+        let (memories, tables) = (caches(&memories), tables::read(tables)?);
         let permit = permit.map(|permit| permit.inner.clone());
         let staged = py.detach(|| {
             let rank = self.inner.rank(&deployment.inner, Rank(rank))?;
-            let rank = rank.with_permit(permit.unwrap_or_default());
+            let rank = touching(rank, permit, after);
             rank.stage(&missing.inner, &memories, &tables, &staging.inner)
         });
         Ok(Staged {
@@ -228,13 +237,16 @@ impl Archive {
     ///     tables: for each group, block numbers, as for `save`.
     ///     start: the first token that is wanted; those before are there already.
     ///     permit: as long as it stands the blocks may be written.
+    ///     after: a `Mark` behind what still reads the blocks. It is waited for, until the permit is revoked, while the
+    ///         store is read.
     ///
     /// Returns:
     ///     A dict of `tokens` (after which every group can go on), `pieces` and `bytes` that were read.
     ///
     /// Raises:
     ///     ArchiveError: a piece is gone or damaged, the store failed, or memories or tables do not suit.
-    #[pyo3(signature = (found, deployment, rank, memories, tables, *, start = 0, permit = None))]
+    #[pyo3(signature = (found, deployment, rank, memories, tables, *, start = 0, permit = None,
+        after = None))]
     #[allow(clippy::too_many_arguments)]
     fn restore<'py>(
         &self,
@@ -246,12 +258,13 @@ impl Archive {
         tables: &Bound<'py, PyAny>,
         start: u64,
         permit: Option<&Permit>,
+        after: Option<&Mark>,
     ) -> PyResult<Bound<'py, PyDict>> {
-        let (memories, tables) = (inner(&memories)?, tables::read(tables)?);
+        let (memories, tables) = (caches(&memories), tables::read(tables)?);
         let permit = permit.map(|permit| permit.inner.clone());
         let restored = py.detach(|| {
             let rank = self.inner.rank(&deployment.inner, Rank(rank))?;
-            let rank = rank.with_permit(permit.unwrap_or_default());
+            let rank = touching(rank, permit, after);
             rank.restore(&found.inner, start, &memories, &tables)
         });
         let restored = restored.map_err(raise!(ArchiveError))?;
@@ -324,14 +337,25 @@ impl Staged {
     }
 }
 
-fn inner(memories: &[PyRef<'_, Memory>]) -> PyResult<Vec<memory::Memory>> {
+fn caches(memories: &[PyRef<'_, Memory>]) -> Vec<Cache> {
     let memories = memories.iter().map(|memory| match &memory.kind {
-        Kind::Host(memory) => Ok(memory.clone()),
-        Kind::Device(_) => Err(ArchiveError::new_err(
-            "an archive saves from and restores to memory of the host, and this is memory of a GPU",
-        )),
+        Kind::Host(memory) => memory.clone().into(),
+        Kind::Device(memory) => cuda::cache(memory),
     });
     memories.collect()
+}
+
+/// A rank's archive that touches blocks as long as a permit stands, and after a mark.
+fn touching(
+    rank: RankArchive,
+    permit: Option<archive::Permit>,
+    after: Option<&Mark>,
+) -> RankArchive {
+    let rank = rank.with_permit(permit.unwrap_or_default());
+    match after {
+        Some(mark) => mark.archive(rank),
+        None => rank,
+    }
 }
 
 /// What of a prompt is not saved yet. False where everything is.

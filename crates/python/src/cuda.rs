@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::process;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use transload::store::archive::{Cache, RankArchive};
 use transload::transfer::agent::After;
 use transload::transfer::copy::CopyOptions;
 use transload::transfer::data::Region;
@@ -109,6 +110,11 @@ pub(crate) fn allocations(memory: &Memory) -> Vec<(u64, u64)> {
     parts.collect()
 }
 
+/// It as archives take it.
+pub(crate) fn cache(memory: &Memory) -> Cache {
+    memory.clone().into()
+}
+
 /// It as agents take it.
 pub(crate) fn region(memory: &Memory) -> Region {
     memory.into()
@@ -149,6 +155,11 @@ pub(crate) unsafe fn mark(stream: u64, ordinal: Option<u32>) -> Result<Option<Ma
 /// Whether all before it is done.
 pub(crate) fn is_done(mark: &Mark) -> Result<bool, String> {
     mark.is_done().map_err(said)
+}
+
+/// Has an archive touch blocks after it only.
+pub(crate) fn archive_after(rank: RankArchive, mark: &Mark) -> RankArchive {
+    rank.with_mark(mark.clone())
 }
 
 /// It as what has to be done before blocks are touched.

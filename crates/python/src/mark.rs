@@ -4,6 +4,7 @@ use std::str::FromStr;
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use transload::store::archive::RankArchive;
 use transload::transfer::agent::After;
 
 use crate::cuda;
@@ -81,6 +82,11 @@ impl Mark {
 }
 
 impl Mark {
+    /// Has an archive touch blocks after it only.
+    pub(crate) fn archive(&self, rank: RankArchive) -> RankArchive {
+        cuda::archive_after(rank, &self.inner)
+    }
+
     /// It as what something has to wait for.
     pub(crate) fn after(&self) -> After {
         cuda::after(&self.inner)

@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::sync::Arc;
 
+use transload::store::archive::{Cache, RankArchive};
 use transload::transfer::agent::After;
 use transload::transfer::copy::{CopyOptions, copy as copy_on_host};
 use transload::transfer::data::Region;
@@ -56,6 +57,10 @@ pub(crate) fn allocations(memory: &Memory) -> Vec<(u64, u64)> {
     match *memory {}
 }
 
+pub(crate) fn cache(memory: &Memory) -> Cache {
+    match *memory {}
+}
+
 pub(crate) fn region(memory: &Memory) -> Region {
     match *memory {}
 }
@@ -80,6 +85,10 @@ pub(crate) unsafe fn mark(_: u64, _: Option<u32>) -> Result<Option<Mark>, String
 }
 
 pub(crate) fn is_done(mark: &Mark) -> Result<bool, String> {
+    match *mark {}
+}
+
+pub(crate) fn archive_after(_: RankArchive, mark: &Mark) -> RankArchive {
     match *mark {}
 }
 

@@ -4,7 +4,6 @@ import gc
 import os
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import weakref
@@ -331,21 +330,66 @@ def copies_chunks(driver):
         route.copy(on_gpu, Memory.allocate([8], "cuda:0"))
 
 
-def test_an_archive_refuses_memory_of_a_gpu(on_gpu):
-    on_gpu(archives_nothing)
+def test_blocks_on_a_gpu_are_saved_and_restored(on_gpu, tmp_path):
+    on_gpu(archives, str(tmp_path))
 
 
-def archives_nothing(driver):
-    spec = {"kind": "attention", "heads": 2, "head_dim": 8, "dtype": "bf16"}
-    deployment = transload.Deployment(
-        {"schema": "transload.deployment/1", "block_size": 256, "num_blocks": 2,
-         "group": [{"name": "attn", "layers": "0", "spec": [spec]}]}
+def archives(driver, folder):
+    def side(order):
+        spec = {"kind": "attention", "heads": 2, "head_dim": 8, "dtype": "bf16"}
+        group = {"name": "attn", "layers": "0", "spec": [spec]}
+        return transload.Deployment(
+            {"schema": "transload.deployment/1", "block_size": 128, "num_blocks": 4, "order": order, "group": [group]}
+        )
+
+    prefill, decode, prompt = side("NHD"), side("HND"), transload.Prompt(range(256))
+    [length] = prefill.groups[0].allocations(0)
+    source, restored, stream = driver.allocate(length), driver.allocate(length), driver.stream()
+    archive = transload.Archive(f"file://{folder}/kv", "m", "w", prefill)
+    missing = archive.missing(prompt)
+
+    # What is computed later is saved when it is there, or not at all.
+    content = bytes(at % 255 + 1 for at in range(length))
+    stream.hold()
+    stream.write(source, content)
+    mark, permit, staging = Mark(stream), transload.Permit(), transload.Staging(1 << 20)
+
+    def stage():
+        return archive.stage(missing, prefill, 0, [Memory([source])], [[2, 1]], staging, permit=permit, after=mark)
+
+    ended = []
+    thread = threading.Thread(target=lambda: ended.append(stage()))
+    thread.start()
+    thread.join(0.3)
+    assert not ended
+    stream.release()
+    thread.join()
+    parts = [archive.put(*ended)]
+    assert parts == [archive.save(missing, prefill, 0, [Memory([source])], [[2, 1]], after=mark)]
+    assert archive.publish(missing, parts) == 1
+    stream.hold()
+    stream.write(source, content)
+    mark = Mark(stream)
+    permit.revoke()
+    with pytest.raises(transload.ArchiveError, match="given up"):
+        stage()
+
+    # What is still read is overwritten afterwards.
+    read, mark = stream.read(restored), Mark(stream)
+    thread = threading.Thread(
+        target=archive.restore,
+        args=(archive.find(prompt), decode, 0, [Memory([restored])], [[0, 3]]),
+        kwargs={"after": mark},
     )
-    [length] = deployment.groups[0].allocations(0)
-    archive = transload.Archive(f"file://{tempfile.mkdtemp()}", "m", "w", deployment)
-    missing = archive.missing(transload.Prompt(range(256)))
-    with pytest.raises(transload.ArchiveError, match="memory of a GPU"):
-        archive.save(missing, deployment, 0, [Memory([driver.allocate(length)])], [[1]])
+    thread.start()
+    thread.join(0.3)
+    stream.release()
+    thread.join()
+    assert read() == bytes(length)
+    [route] = transload.Plan(prefill, decode, 256).bind([[2, 1]], [[0, 3]]).routes
+    right = Memory.allocate([length])
+    route.copy(Memory([source]), right)
+    assert restored.content == right.read(0, length) != bytes(length)
 
 
 # --- marks -------------------------------------------------------------------------------

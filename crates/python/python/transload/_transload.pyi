@@ -444,6 +444,8 @@ class Archive:
         rank: int,
         memories: Sequence[Memory],
         tables: Sequence[_Table],
+        *,
+        after: Mark | None = None,
     ) -> bytes: ...
     def stage(
         self,
@@ -455,6 +457,7 @@ class Archive:
         staging: Staging,
         *,
         permit: Permit | None = None,
+        after: Mark | None = None,
     ) -> Staged: ...
     def put(self, staged: Staged) -> bytes: ...
     def publish(self, missing: Missing, parts: Sequence[bytes]) -> int: ...
@@ -469,6 +472,7 @@ class Archive:
         *,
         start: int = 0,
         permit: Permit | None = None,
+        after: Mark | None = None,
     ) -> RestoreReport: ...
 
 class Permit:
