@@ -11,6 +11,7 @@ import weakref
 import pytest
 from conftest import Engine, expected, fill
 from fake_cuda import Array
+from test_package import EXAMPLES
 
 import transload
 from transload import CacheMemoryError, CudaError, Mark, Memory
@@ -390,6 +391,16 @@ def archives(driver, folder):
     right = Memory.allocate([length])
     route.copy(Memory([source]), right)
     assert restored.content == right.read(0, length) != bytes(length)
+
+
+def test_the_example_of_the_manual_runs(on_gpu):
+    on_gpu(runs_the_example)
+
+
+def runs_the_example(driver):
+    [example] = [each for each in EXAMPLES if "cuda.available" in each]
+    exec(compile(example, "the manual", "exec"), {"__name__": "example"})
+    assert driver.calls("cuEventRecord") > 0
 
 
 # --- marks -------------------------------------------------------------------------------

@@ -13,7 +13,12 @@ import transload
 from transload import _transload
 
 STUBS = Path(transload.__file__).parent / "_transload.pyi"
-MANUAL = Path(__file__).parents[3] / "docs" / "src" / "guide" / "python.md"
+GUIDE = Path(__file__).parents[3] / "docs" / "src" / "guide"
+EXAMPLES = [
+    example
+    for page in ("python.md", "gpu.md")
+    for example in re.findall(r"```python\n(.*?)```", (GUIDE / page).read_text(), flags=re.S)
+]
 
 
 def parameters(function):
@@ -118,12 +123,10 @@ def test_the_command_is_there(tmp_path):
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize(
-    "example", re.findall(r"```python\n(.*?)```", MANUAL.read_text(), flags=re.S)
-)
+@pytest.mark.parametrize("example", EXAMPLES)
 def test_the_examples_of_the_manual_run(example, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    exec(compile(example, str(MANUAL), "exec"), {"__name__": "example"})
+    exec(compile(example, "an example of the manual", "exec"), {"__name__": "example"})
 
 
 def test_vllm_finds_the_connector_by_its_name(monkeypatch):
