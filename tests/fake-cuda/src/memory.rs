@@ -8,7 +8,8 @@ use crate::board::Handle;
 use crate::view::View;
 
 /// A device address is that of the host's view and this: no user space of Linux has such addresses unless a program
-/// asks for them, so they fault in host code. Pinned host memory has the same address on both sides.
+/// asks for them, so they fault in host code. Pinned host memory and managed memory have the
+/// same address on both sides.
 pub(crate) const OFFSET: u64 = 1 << 48;
 
 /// The memory of a device.
@@ -16,6 +17,8 @@ pub(crate) const TOTAL: u64 = 16 << 30;
 
 pub(crate) enum Kind {
     Allocated(#[expect(dead_code, reason = "it unmaps the memory at its end")] View),
+    /// Memory that host code reaches as well, at the same address.
+    Managed(#[expect(dead_code, reason = "it unmaps the memory at its end")] View),
     /// A part of a reservation, with the devices that may use it and whether they may write.
     Mapped(HashMap<usize, bool>),
     HostAllocated(#[expect(dead_code, reason = "it unmaps the memory at its end")] View),
@@ -97,7 +100,7 @@ impl Region {
             (Kind::Mapped(access), User::Kernel { device, .. }) => {
                 access.get(device).is_some_and(|may| *may || !writes)
             }
-            (Kind::HostAllocated(_), _) => true,
+            (Kind::Managed(_) | Kind::HostAllocated(_), _) => true,
             (Kind::HostRegistered { read_only }, _) => !(writes && *read_only),
         }
     }

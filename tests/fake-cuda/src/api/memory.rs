@@ -1,5 +1,7 @@
 //! Device memory: allocations.
 
+use std::ffi::c_uint;
+
 use crate::code::*;
 use crate::entry::{Out, driver};
 use crate::memory::{self, Kind, OFFSET, Region, TOTAL};
@@ -22,9 +24,20 @@ driver! {
         address.give(start)
     };
 
+    // CU_MEM_ATTACH_GLOBAL is the one that is known.
+    fn cuMemAllocManaged(address: Out<u64>, size: usize, flags: c_uint) in_context |device| {
+        if size == 0 || address.is_null() || flags != 1 {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        let view = View::allocate(size)?;
+        let (start, size, kind) = (view.start(), size as u64, Kind::Managed(view));
+        memory::write().regions.insert(start, Region { size, device, kind });
+        address.give(start)
+    };
+
     // As a driver does it, after all that the memory's context was given.
     fn cuMemFree_v2(address: u64) in_context |_| remove(address, CUDA_ERROR_INVALID_VALUE, |region| {
-        matches!(region.kind, Kind::Allocated(_))
+        matches!(region.kind, Kind::Allocated(_) | Kind::Managed(_))
     });
 
     fn cuMemGetAddressRange_v2(base: Out<u64>, size: Out<usize>, address: u64) in_context |_| {

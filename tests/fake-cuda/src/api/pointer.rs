@@ -49,7 +49,8 @@ fn give(data: Out<u8>, attribute: c_uint, address: u64, found: Option<(u64, &Reg
         data.cast()
             .give(region.map_or(0, |region| region.size as usize))
     } else if is(Attribute::CU_POINTER_ATTRIBUTE_IS_MANAGED) {
-        data.cast().give(c_uint::from(false))
+        let managed = region.is_some_and(|region| matches!(region.kind, Kind::Managed(_)));
+        data.cast().give(c_uint::from(managed))
     } else if is(Attribute::CU_POINTER_ATTRIBUTE_CONTEXT) {
         // Mapped memory was allocated in no context.
         let of = region.filter(|region| !matches!(region.kind, Kind::Mapped(_)));
@@ -58,7 +59,8 @@ fn give(data: Out<u8>, attribute: c_uint, address: u64, found: Option<(u64, &Reg
     } else if is(Attribute::CU_POINTER_ATTRIBUTE_DEVICE_POINTER) {
         data.cast().give(region.map_or(0, |_| address))
     } else if is(Attribute::CU_POINTER_ATTRIBUTE_HOST_POINTER) {
-        let of = region.filter(|region| region.is_host());
+        let of =
+            region.filter(|region| region.is_host() || matches!(region.kind, Kind::Managed(_)));
         data.cast()
             .give(of.map_or(std::ptr::null_mut(), |_| view(address)))
     } else {

@@ -144,6 +144,13 @@ fn pointers_have_attributes() {
             assert_eq!(ask(memory + 5), [2, 1, memory, size, 0, second as u64]);
             let host = pinned(SIZE).as_ptr() as u64;
             assert_eq!(ask(host), [1, 1, host, size, 0, second as u64]);
+            let managed = get!(CUdeviceptr: cuMemAllocManaged(_, SIZE, 1));
+            assert_eq!(ask(managed), [2, 1, managed, size, 1, second as u64]);
+            upload(managed, &[7; SIZE]);
+            // SAFETY: so much was allocated, and nothing else runs.
+            let seen = unsafe { std::slice::from_raw_parts(managed as *const u8, SIZE) };
+            assert_eq!(seen, [7; SIZE]);
+            good!(cuMemFree_v2(managed));
             let pageable = &raw const size as u64;
             // CU_DEVICE_INVALID is an int.
             assert_eq!(ask(pageable), [0, u64::from(-2i32 as u32), 0, 0, 0, 0]);
