@@ -279,6 +279,14 @@ impl<'a> Engine<'a> {
         pinned
     }
 
+    /// Managed memory.
+    pub fn managed(&self, len: usize) -> u64 {
+        self.enter();
+        let mut start = 0;
+        driver!(self.fake, cuMemAllocManaged(&mut start => *mut u64, len => usize, 1 => u32));
+        start
+    }
+
     /// Pinned memory that nobody gives back.
     fn pinned(&self, len: usize) -> &'static mut [u8] {
         self.enter();

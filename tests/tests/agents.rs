@@ -10,7 +10,7 @@ use std::time::Duration;
 use transload_layout::Rank;
 use transload_tests::pair::{Pair, contents, deployment, fill};
 use transload_transfer::agent::{
-    AgentGone, AgentOptions, Keeper, Lease, LeaseOpenError, LeaseRequest, LeaseUseError,
+    After, AgentGone, AgentOptions, Keeper, Lease, LeaseOpenError, LeaseRequest, LeaseUseError,
     TransferError,
 };
 use transload_transfer::content::Content;
@@ -261,6 +261,40 @@ async fn an_owner_hears_what_cannot_be() {
         matches!(refused, LeaseUseError::Lease(LeaseError::NotOpen { .. })),
         "{refused}"
     );
+}
+
+#[tokio::test]
+async fn what_is_told_may_come_after_something_else() {
+    let pair = Pair::default();
+    let (before, expected) = (pair.found(), pair.expected());
+    let set = LeaseSetId([9; 16]);
+    let (after, tell) = After::told();
+    let mut leases = Vec::new();
+    for rank in [Rank(0), Rank(1)] {
+        let lease = unfinished(&pair, set, rank, None).await;
+        for layer in 0..4 {
+            let told = lease.ready_after(after.clone(), layer, pair.tokens);
+            told.await.unwrap();
+        }
+        lease.finish_prefill_after(after.clone()).await.unwrap();
+        leases.push(lease);
+    }
+    let ticket = pair.ticket(&pair.src, set, Direction::Pull);
+    let mut request = pair.request(ticket, &pair.dst);
+    request.request.by_layer = true;
+    let pull = pair.dst.agent.start_pull(request).await.unwrap();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert_eq!(pair.found(), before);
+    tell(Ok(()));
+    pull.finish().await.unwrap();
+    assert_eq!(pair.found(), expected);
+
+    // What nobody tells will never be done.
+    let lease = unfinished(&pair, LeaseSetId([10; 16]), Rank(0), None).await;
+    let (never, tell) = After::told();
+    lease.ready_after(never, 0, pair.tokens).await.unwrap();
+    drop(tell);
+    assert_eq!(lease.ended().await.unwrap().end, LeaseEnd::Cancelled);
 }
 
 #[tokio::test]

@@ -176,7 +176,7 @@ fn two_gpus_copy_to_each_other() {
 #[test]
 fn what_is_no_memory_of_the_gpu_is_refused() {
     let name = "what_is_no_memory_of_the_gpu_is_refused";
-    run(name, &[("FAKE_CUDA_DEVICES", "2")], |_| {
+    run(name, &[("FAKE_CUDA_DEVICES", "2")], |fake| {
         let (gpu, other) = (Gpu::open(0).unwrap(), Gpu::open(1).unwrap());
         let foreign = |gpu: &Gpu, start: u64, len: usize| {
             // SAFETY: what is not mapped is refused, and nothing is copied.
@@ -201,6 +201,23 @@ fn what_is_no_memory_of_the_gpu_is_refused() {
         assert_eq!(
             text(foreign(&gpu, address, 4096)),
             "allocation 0 is memory that the driver does not know, not memory of a CUDA device"
+        );
+        assert_eq!(DeviceMemory::ordinal_of(&[(start, 4096)]), Ok(0));
+        DeviceMemory::ordinal_of(&[(address, 4096)]).unwrap_err();
+        assert_eq!(Gpu::current_ordinal(), Ok(None));
+        let engine = Engine::new(&fake);
+        assert_eq!(Gpu::current_ordinal(), Ok(Some(0)));
+        let managed = engine.managed(4096);
+        assert_eq!(
+            text(foreign(&gpu, managed, 4096)),
+            "allocation 0 is managed memory, not memory of a CUDA device"
+        );
+        // SAFETY: the driver knows its streams, and compares.
+        let mark = unsafe { Mark::new(&other, engine.stream()) };
+        let mark = mark.unwrap_err().to_string();
+        assert!(
+            mark.starts_with("the stream is none of device 1, or was destroyed: cuEventRecord"),
+            "{mark}"
         );
 
         let theirs = DeviceMemory::allocate(&other, &[4096]).unwrap();

@@ -96,6 +96,12 @@ class Driver:
         self.call("cuMemHostAlloc", byref(address), c_size_t(length), c_uint32(0))
         return address.value
 
+    def managed(self, length: int) -> int:
+        """The address of memory that moves between host and device."""
+        address = c_uint64()
+        self.call("cuMemAllocManaged", byref(address), c_size_t(length), c_uint32(1))
+        return address.value
+
     def stream(self, device: int = 0) -> "Stream":
         self.enter(device)
         handle = c_void_p()

@@ -189,7 +189,7 @@ def test_what_cannot_be_registered_is_refused(on_gpu):
 
 def refuses(driver):
     array, freed = driver.allocate(64), driver.allocate(64)
-    pinned = driver.pinned(64)
+    pinned, managed = driver.pinned(64), driver.managed(64)
     driver.free(freed)
     host = bytearray(64)
 
@@ -199,6 +199,7 @@ def refuses(driver):
     for given, message in [
         (freed, "allocation 0 is memory that the driver does not know"),
         (Tensor(freed), "allocation 0 is memory that the driver does not know"),
+        (Array(managed, 64), "allocation 0 is managed memory, not memory of a CUDA device"),
         (Array(pinned, 64), "allocation 0 is pinned host memory, not memory of a CUDA device"),
         (Tensor(Array(id(host), 64)), "allocation 0 is memory that the driver does not know"),
         (Array(0, 64), "allocation 0 is memory that the driver does not know"),
