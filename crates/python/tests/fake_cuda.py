@@ -184,6 +184,16 @@ class Stream:
         self.driver.call("cuStreamDestroy_v2", c_void_p(self.handle))
 
 
+class Device:
+    """What Transload asks of a `torch.device`."""
+
+    def __init__(self, type, index):
+        self.type, self.index = type, index
+
+    def __str__(self):
+        return f"{self.type}:{self.index}"
+
+
 def main(library: str, module: str, body: str, arguments: str):
     # Whoever asks for the driver by its name gets the library that is there.
     driver = Driver(library)
