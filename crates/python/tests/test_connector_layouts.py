@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 from vllm_stand_in import torch_numpy as torch
 from vllm_stand_in.fixtures import move, prompt
-from vllm_stand_in.model import Attention
+from vllm_stand_in.model import Attention, IndexKeys, PackedLatents
 
 ORDERS = ["LBHSC", "LBSHC", "BLHSC", "BLSHC", "LHBSC"]
 
@@ -58,6 +58,14 @@ def test_a_latent_is_on_every_rank(two_engines):
     groups = [Attention(range(3), heads=1, head_dim=48, dtype=torch.bfloat16, mla=True)]
     move(*two_engines({"tp": 2}, {"block_size": 64}, groups, backend="FLASHMLA"), prompt(100))
     move(*two_engines({"tp": 1}, {"tp": 4}, groups, backend="CPU_MLA"), prompt(100))
+
+
+@pytest.mark.parametrize("order", ["LBHSC", "BLHSC"])
+def test_packed_latents_and_the_keys_that_choose_among_them(two_engines, order):
+    groups = [PackedLatents(range(3)), IndexKeys(range(3))]
+    sides = {"tp": 2, "order": order}, {"block_size": 128, "kernel": 64}
+    move(*two_engines(*sides, groups, uniform=True, block_size=64), prompt(200))
+    move(*two_engines(*reversed(sides), groups, uniform=True, block_size=64), prompt(70))
 
 
 def test_layers_that_share_a_cache(engine):

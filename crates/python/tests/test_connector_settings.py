@@ -6,7 +6,7 @@ import pytest
 from vllm_stand_in import torch_numpy as torch
 from vllm_stand_in import vllm_names as vllm
 from vllm_stand_in.fixtures import move, prompt
-from vllm_stand_in.model import Attention, gdn, mamba2
+from vllm_stand_in.model import Attention, IndexKeys, PackedLatents, gdn, mamba2
 
 import transload
 
@@ -244,6 +244,12 @@ REFUSED = {
     "sinks": (other_spec(vllm.SinkFullAttentionSpec), "a cache of SinkFullAttentionSpec cannot be moved"),
     "windows of latents": (
         other_spec(vllm.SlidingWindowMLASpec, sliding_window=40), "a cache of SlidingWindowMLASpec cannot be moved"
+    ),
+    "index keys of another format": (
+        {"groups": [IndexKeys(range(2), head_dim=68)]}, "how DEEPSEEK_V32_INDEXER keeps 68 B of a token is not known here"
+    ),
+    "packed latents of another format": (
+        {"groups": [PackedLatents(range(2), head_dim=640)]}, "how FLASHMLA_SPARSE keeps 640 B of a token is not known here"
     ),
     "a type": (other_spec(dtype=torch.float64), "elements of torch.float64 cannot be moved"),
     "groups that are unknown": (

@@ -37,6 +37,11 @@ class Cache:
     def name(group, layer):
         return f"model.layers.{layer}.{group.suffix}"
 
+    def backends(self):
+        """The attention backend of each layer."""
+        own = {self.name(group, layer): group.backend for group in self.groups for layer in group.layers}
+        return {name: own.get(name) or self.backend for name in self.tensors}
+
     def config(self):
         """What vLLM's KVCacheConfig says of it."""
         specs = []
@@ -75,7 +80,15 @@ class Cache:
 
     def _key_value(self, group, layer):
         """Views of keys and of values: by block of the kernels, head, token and element."""
-        array = self.tensors[self.name(group, layer)].numpy()
+        tensor = self.tensors[self.name(group, layer)]
+        array = tensor.numpy()
+        if group.backend == "DEEPSEEK_V32_INDEXER":
+            parts, content = [], tensor.untyped_storage().array
+            for before, width in (0, 128), (128, 4):
+                start = tensor.data_ptr() - tensor.untyped_storage().data_ptr() + before * self.kernel
+                strides = (*array.strides[:2], width, 1)
+                parts.append(numpy.ndarray((*array.shape[:3], width), numpy.uint8, content, start, strides))
+            return parts
         if self.backend != "CPU_ATTN":
             return [array]
         size, (by_block, by_head, _, _) = array.itemsize, array.strides
@@ -137,7 +150,8 @@ class Cache:
         for layer in group.layers:
             content = group.content(tokens, positions, layer, heads)
             views = self._key_value(group, layer)
-            for view, part in zip(views, numpy.split(content, len(views), axis=2)):
+            ends = numpy.cumsum([view.shape[3] for view in views])
+            for view, part in zip(views, numpy.split(content, ends, axis=2)):
                 yield view, where, part
 
     def _pages(self, group, table):

@@ -44,7 +44,7 @@ class Engine:
             "extra": settings,
             "tp": tp,
             "heads": next((group.heads for group in groups if not group.recurrent), 0),
-            "backends": dict.fromkeys(self.caches[0].tensors, self.caches[0].backend),
+            "backends": self.caches[0].backends(),
             "lookahead": lookahead,
             "groups": model_groups,
             "prefix_caching": prefix_caching,

@@ -36,6 +36,8 @@ class Attention:
     transfer: bool = True
     recurrent = False
     suffix = "attn"
+    backend = None
+    """Its attention backend, where that is not the engine's."""
 
     def local_heads(self, tp, rank):
         if self.heads < tp:
@@ -68,6 +70,34 @@ class Attention:
 
 
 @dataclass(frozen=True)
+class PackedLatents(Attention):
+    """Latents in fp8 that have their scales, and what is rotated, in one piece (``fp8_ds_mla``)."""
+
+    heads: int = 1
+    head_dim: int = 656
+    dtype: torch.dtype = torch.uint8
+    mla: bool = True
+    backend = "FLASHMLA_SPARSE"
+
+    def spec(self, tp, block_size):
+        packed = {"cache_dtype_str": "fp8_ds_mla", "kv_quant_mode": vllm.KVQuantMode.FP8_PER_TENSOR}
+        packed |= {"state_content_bytes": self.head_dim, "is_index_group_leader": True}
+        return vllm.MLAAttentionSpec(block_size, num_kv_heads=1, head_size=576, dtype=self.dtype, **packed)
+
+
+@dataclass(frozen=True)
+class IndexKeys(Attention):
+    """Keys by which sparse attention chooses tokens: of a block 128 bytes of each, and then 4 of scale."""
+
+    heads: int = 1
+    head_dim: int = 132
+    dtype: torch.dtype = torch.uint8
+    mla: bool = True
+    suffix = "indexer.k_cache"
+    backend = "DEEPSEEK_V32_INDEXER"
+
+
+@dataclass(frozen=True)
 class Recurrent:
     """Layers that keep the last inputs of a convolution (`taps` tokens) and a state of all tokens so far."""
 
@@ -83,6 +113,7 @@ class Recurrent:
     transfer: bool = True
     recurrent = True
     suffix = "mixer"
+    backend = None
 
     def channels(self, tp, rank):
         """Which of the whole model's channels a rank has."""

@@ -309,6 +309,7 @@ class MLAAttentionSpec(FullAttentionSpec):
     cache_dtype_str: str | None = None
     alignment: int | None = None
     model_version: str | None = None
+    cache_role: str = "sparse"
     is_index_group_leader: bool = False
     head_size_v: int = 0
 

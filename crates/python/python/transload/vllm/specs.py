@@ -45,6 +45,10 @@ KEY_THEN_VALUE = {
     "FLASHMLA",
     "FLASHINFER_MLA",
     "FLASH_ATTN_MLA",
+    "FLASHMLA_SPARSE",
+    "FLASH_ATTN_MLA_SPARSE",
+    "FLASHINFER_MLA_SPARSE",
+    "FLASHINFER_MLA_SPARSE_SM90",
     "CUTLASS_MLA",
     "CPU_MLA",
 }
@@ -52,6 +56,15 @@ KEY_THEN_VALUE = {
 
 KEYS_TRANSPOSED = "[DS,SD]"
 """Of a block and head: all keys, element by element, and then all values, state by state."""
+
+PACKED_LATENTS = {"FLASHMLA_SPARSE": 656, "FLASHINFER_MLA_SPARSE_SM120": 656}
+"""Bytes of a token's latent with ``fp8_ds_mla``: 512 elements in fp8, their four scales, and 64 rotated ones in bf16."""
+
+INDEX_KEYS = "DEEPSEEK_V32_INDEXER"
+"""What chooses the tokens that sparse attention sees."""
+
+KEYS_THEN_SCALES = "[SD,SD]"
+"""Of a block: all keys in fp8, state by state, and then a scale for each 128 elements of them."""
 
 
 _ANY = {"block_size", "block_stride_alignment", "page_size_padded", "dcp_sharded", "is_draft"}
@@ -71,7 +84,7 @@ _ATTENTION = _ANY | {
 _APPLIED = {"sliding_window", "attention_chunk_size"}
 KNOWN = {
     FullAttentionSpec: _ATTENTION | _APPLIED,
-    MLAAttentionSpec: _ATTENTION | _APPLIED | {"cache_dtype_str"},
+    MLAAttentionSpec: _ATTENTION | _APPLIED | {"cache_dtype_str", "cache_role", "is_index_group_leader"},
     SlidingWindowSpec: _ATTENTION | {"sliding_window"},
     ChunkedLocalAttentionSpec: _ATTENTION | {"attention_chunk_size"},
     MambaSpec: _ANY
@@ -139,6 +152,8 @@ def _attention(vllm_config: VllmConfig, spec: AttentionSpec, name: str) -> Layer
         )
     backend = vllm_config.compilation_config.static_forward_context[name].get_attn_backend().get_name()
     dtype = _dtype(spec.dtype, name)
+    if backend == INDEX_KEYS or getattr(spec, "cache_dtype_str", None) == "fp8_ds_mla":
+        return _scaled(spec, backend, name)
     if spec.kv_quant_mode is KVQuantMode.FP8_PER_TENSOR and spec.dtype is torch.uint8:
         kind = vllm_config.cache_config.cache_dtype
         if kind not in FP8:
@@ -173,6 +188,16 @@ def _attention(vllm_config: VllmConfig, spec: AttentionSpec, name: str) -> Layer
     elif isinstance(spec, ChunkedLocalAttentionSpec):
         kind, described["chunk_size"] = "chunked", spec.attention_chunk_size
     return Layer(kind, [described], inside=_inside(vllm_config, spec, backend, name))
+
+
+def _scaled(spec: AttentionSpec, backend: str, name: str) -> Layer:
+    """Latents and index keys in fp8 that have their scales with them: bytes that one token has the same way everywhere."""
+    size = spec.state_content_size_bytes
+    if size == PACKED_LATENTS.get(backend):
+        return Layer("mla", [{"kind": "opaque", "heads": 1, "entry_bytes": size}])
+    if backend == INDEX_KEYS and spec.dtype is torch.uint8 and size == 132:
+        return Layer("indexer", [{"kind": "indexer", "data_bytes": 128, "scale_bytes": 4}], inside=KEYS_THEN_SCALES)
+    raise UnsupportedCache(f"layer {name}: how {backend} keeps {size} B of a token is not known here")
 
 
 def _inside(vllm_config: VllmConfig, spec: AttentionSpec, backend: str, name: str) -> str:
