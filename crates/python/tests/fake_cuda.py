@@ -74,6 +74,18 @@ class Driver:
         code = getattr(self._library, name)(*arguments)
         assert code == 0, f"{name} gives {code}"
 
+    @property
+    def is_fake(self) -> bool:
+        """Whether it can be told to fail or to hold a stream."""
+        return hasattr(self._library, "fake_cuda_fail")
+
+    @property
+    def devices(self) -> int:
+        """How many there are."""
+        count = c_int()
+        self.call("cuDeviceGetCount", byref(count))
+        return count.value
+
     def enter(self, device: int = 0):
         """Makes the context of a device the current one of this thread."""
         context = c_void_p()

@@ -6,6 +6,7 @@ import pytest
 from vllm_stand_in import torch_numpy as torch
 from vllm_stand_in import vllm_names as vllm
 from vllm_stand_in.fixtures import move, prompt
+from vllm_stand_in.gpu import Device
 from vllm_stand_in.model import Attention, IndexKeys, PackedLatents, gdn, mamba2
 
 import transload
@@ -137,10 +138,23 @@ def test_a_device_that_is_not_handled(connector, server_certs):
     """It is said before vLLM measures and allocates its cache, but after it has loaded the model: it makes no connector
     before."""
     config = vllm.vllm_config(extra={"certs": str(server_certs)})
-    config.device_config.device_type = "cuda"
+    config.device_config.device_type = "xpu"
     for role in vllm.KVConnectorRole:
-        with pytest.raises(connector.ConfigError, match="vLLM computes on 'cuda': .* host memory only so far"):
+        with pytest.raises(connector.ConfigError, match="vLLM computes on 'xpu': .* memory of the host and of NVIDIA GPUs"):
             connector.TransloadConnector(config, role, None)
+
+
+def test_memory_that_is_taken_away(connector, server_certs):
+    config = vllm.vllm_config(extra={"certs": str(server_certs)})
+    config.model_config.enable_sleep_mode = True
+    with pytest.raises(connector.ConfigError, match="--enable-sleep-mode takes the cache's memory away .*: leave it out"):
+        connector.TransloadConnector(config, vllm.KVConnectorRole.WORKER, None)
+
+
+def test_a_store_of_caches_on_a_gpu(connector, tmp_path):
+    config = vllm.vllm_config(extra={"store": f"file://{tmp_path}"}, device="cuda")
+    with pytest.raises(connector.ConfigError, match="'cuda': .*extra_config.store keeps prefixes of caches in host memory only"):
+        connector.TransloadConnector(config, vllm.KVConnectorRole.SCHEDULER, None)
 
 
 def test_models_whose_prefixes_are_not_reused(connector, tmp_path):
@@ -213,8 +227,21 @@ def other_spec(base=vllm.FullAttentionSpec, **changes):
     return {"groups": [Other(range(2))]}
 
 
+def on(kind):
+    """Storages that are said to be on another device."""
+
+    def storage(array):
+        made = torch.Storage(array)
+        made.device = Device(kind, 0)
+        return made
+
+    return storage
+
+
 REFUSED = {
-    "a GPU": ({"device": "cuda:0"}, "layers.0.attn: its cache is on .*; this version moves caches in host memory only"),
+    "another device": (
+        {"storage": on("xpu")}, "layers.0.attn: its cache is on xpu:0; caches are moved in memory of the host and of NVIDIA GPUs"
+    ),
     "a backend": ({"backend": "ROCM_ATTN"}, "layers.0.attn: how ROCM_ATTN orders a block is not known here"),
     "a latent of a backend": (
         {"backend": "CPU_ATTN", "groups": [Attention(range(2), heads=1, mla=True)]},
@@ -268,6 +295,12 @@ def test_caches_that_cannot_be_read(connector, engine, what):
 
     with pytest.raises(UnsupportedCache, match=message):
         engine("prefill", **shape)
+
+
+def test_a_gpu_whose_driver_knows_no_such_memory(connector, engine):
+    """Or where there is no driver at all."""
+    with pytest.raises(transload.CacheMemoryError, match="CUDA|cuda:0"):
+        engine("prefill", storage=on("cuda"))
 
 
 @pytest.mark.parametrize("isa", ["amx", "vec16", "neon"])

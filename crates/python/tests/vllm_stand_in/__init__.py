@@ -8,6 +8,8 @@ module         what it is about
 `installed`    puts both where they are imported
 `model`        which caches layers have, and what a prefill writes into them
 `cache`        a rank's cache, in any layout
+`late_cache`   one in the memory of a GPU, where steps are done later than they are submitted
+`gpu`          what of a GPU's driver that takes
 `blocks`       block tables, and blocks that are free
 `request`      a request
 `engine`       the scheduler's loop and the workers' steps

@@ -12,26 +12,41 @@ class Cache:
 
     `order` is as in deployment documents, `kernel` the tokens of a kernel's block; `shared` are layers of the first
     group that have no cache of their own. If `uniform`, all groups are one to vLLM: they share blocks and not a place.
+    `storage` makes what is behind its tensors.
     """
 
+    moves_states = False
+    """Whether recurrent states come to their place behind what vLLM calls the end of a step."""
+    wrong = ()
+    """What steps have read that is not what it has to be, where that is found out later."""
+
     def __init__(self, groups, *, tp, rank, blocks, block_size, kernel=None, order="LBHSC",
-                 backend="FLASH_ATTN", separate=False, uniform=False, shared={}, device="cpu"):  # fmt: skip
+                 backend="FLASH_ATTN", separate=False, uniform=False, shared={}, storage=torch.Storage):  # fmt: skip
         self.groups, self.tp, self.rank = groups, tp, rank
         self.blocks, self.block_size, self.kernel = blocks, block_size, kernel or block_size
-        self.order, self.backend, self.device = order, backend, device
+        self.order, self.backend = order, backend
         self.page = max(self._page(group) for group in groups)
         self.uniform = uniform
         self.layers = (sum if uniform else max)(len(group.layers) for group in groups)
         number = self.layers if separate else 1
         # What was there before is no number: vLLM computes with no more than it has written, or zeroed.
         size = self.page * blocks * self.layers // number
-        self.storages = [torch.Storage(numpy.full(size, 0xFF, numpy.uint8)) for _ in range(number)]
+        self.storages = [storage(numpy.full(size, 0xFF, numpy.uint8)) for _ in range(number)]
         self.tensors = {}
         for group in groups:
             for at, layer in enumerate(group.layers, len(self.tensors) if uniform else 0):
                 self.tensors[self.name(group, layer)] = self._tensor(group, at, separate)
         self._shared = [self.name(groups[0], layer) for layer in shared]
         self.tensors |= {self.name(groups[0], to): self.tensors[self.name(groups[0], of)] for to, of in shared.items()}
+
+    def begin_step(self):
+        """What follows is a step's."""
+
+    def be_busy(self, work):
+        """Whatever follows is done later, if there is work to do."""
+
+    def finish(self):
+        """Waits for all that was submitted."""
 
     @staticmethod
     def name(group, layer):
@@ -76,7 +91,7 @@ class Cache:
         shape = (extents["B"], heads, states, content // dtype.itemsize)
         offset = 0 if separate else at * strides["L"]
         inner = (strides["B"], strides["H"], strides["S"], dtype.itemsize)
-        return torch.Tensor(self.storages[at if separate else 0], dtype, shape, inner, offset, self.device)
+        return torch.Tensor(self.storages[at if separate else 0], dtype, shape, inner, offset)
 
     def _key_value(self, group, layer):
         """Views of keys and of values: by block of the kernels, head, token and element."""

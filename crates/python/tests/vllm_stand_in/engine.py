@@ -10,6 +10,7 @@ import pickle
 import random
 import socket
 import time
+from functools import partial
 from types import SimpleNamespace
 
 import numpy
@@ -17,20 +18,23 @@ import numpy
 from . import vllm_names as vllm
 from .blocks import Blocks
 from .cache import Cache
+from .late_cache import LateCache
 from .request import Request
 
 Status = vllm.RequestStatus
 
 
 class Engine:
-    """`shape` is that of `Cache`. `policy`: what becomes of a request whose load failed."""
+    """`shape` is that of `Cache`. `policy`: what becomes of a request whose load failed. With `streams`, one for each rank,
+    it computes on GPUs, and waits for nothing there, however many steps they are behind."""
 
     def __init__(self, certs, agent, groups, *, tp=1, blocks=64, block_size=32, budget=10_000, policy="recompute",
                  prefix_caching=False, lookahead=0, port=None, model_groups=None, extra=None, uniform=False, role=None,
-                 model=None, max_loras=4, cache_dtype="auto", **shape):  # fmt: skip
+                 model=None, max_loras=4, cache_dtype="auto", streams=None, **shape):  # fmt: skip
         self.groups, self.tp, self.budget, self.policy = groups, tp, budget, policy
         shape |= {"blocks": blocks, "block_size": block_size, "uniform": uniform}
-        self.caches = [Cache(groups, tp=tp, rank=rank, **shape) for rank in range(tp)]
+        kinds = [Cache if streams is None else partial(LateCache, stream=streams[rank]) for rank in range(tp)]
+        self.caches = [kind(groups, tp=tp, rank=rank, **shape) for rank, kind in enumerate(kinds)]
         tables = groups[:1] if uniform else groups
         self.manager = Blocks(
             tables, blocks=blocks, block_size=block_size, prefix_caching=prefix_caching, seed=agent
@@ -51,6 +55,7 @@ class Engine:
             "model": model,
             "cache_dtype": cache_dtype,
             "max_loras": max_loras,
+            "device": "cpu" if streams is None else "cuda",
         }
         self.requests, self.waiting, self.running = {}, [], []
         self.received, self.failed, self.finished_req_ids, self.answers = set(), set(), set(), {}
@@ -108,6 +113,12 @@ class Engine:
             left = {request_id: request.status for request_id, request in self.requests.items()}
             assert time.monotonic() < end, f"still there: {left}"
             self.step()
+
+    def assert_exact(self):
+        """What every step has read until now is what it had to be."""
+        for cache in self.caches:
+            cache.finish()
+            assert not cache.wrong, f"{len(cache.wrong)} times, first: {cache.wrong[0]}"
 
     def get_kv_connector(self):
         return self.scheduler
@@ -224,17 +235,27 @@ class Engine:
     def _work(self, rank, step, work, finished):
         worker, cache = self.workers[rank], self.caches[rank]
         vllm.tp_group.rank_in_group = rank
+        cache.begin_step()
         worker.handle_preemptions(step)
         worker.bind_connector_metadata(step)
+        cache.be_busy(len(work))
+        states = []
         for request, start, count in work:
             if request.lora_request is not None:
                 self.lora[rank].add_adapter(request.lora_request)
             for group, table in zip(self.groups, self._tables(request)):
                 tokens = numpy.array(request.all_token_ids)
                 cache.assert_seen(group, table, tokens, start)
-                cache.write(group, table, tokens, start, start + count)
+                compute = partial(cache.write, group, table, tokens, start, start + count)
+                if group.recurrent and cache.moves_states:
+                    states.append(compute)
+                else:
+                    compute()
         worker.start_load_kv(SimpleNamespace())
         worker.wait_for_save()
+        cache.be_busy(len(states))
+        for move in states:
+            move()
         results = worker.get_transfer_results(finished)
         assert results.failed_recving <= results.finished_recving
         assert not worker.get_block_ids_with_load_errors()

@@ -1,9 +1,12 @@
 """Stands for `torch`: as much of it as the connector asks of a tensor, over numpy arrays."""
 
+from copy import copy
 from dataclasses import dataclass
 from types import SimpleNamespace
 
 import numpy
+
+from .gpu import Device
 
 
 @dataclass(frozen=True)
@@ -23,12 +26,16 @@ UNSIGNED = {1: numpy.uint8, 2: numpy.uint16, 4: numpy.uint32, 8: numpy.uint64}
 """Elements are compared bit by bit, so numbers of the same size will do for all of them."""
 
 
+cuda = SimpleNamespace(stream=None, current_stream=lambda device: cuda.stream)
+"""`stream` is the one that the thread that calls the connector is on."""
+
+
 class Storage:
     """The bytes behind tensors; as in torch, every question makes another object of it."""
 
     def __init__(self, array):
         self.array = array
-        self.device = SimpleNamespace(type="cpu")
+        self.device = Device("cpu")
 
     def data_ptr(self):
         return self.array.ctypes.data
@@ -37,14 +44,45 @@ class Storage:
         return self.array.nbytes
 
 
+class StorageOnGpu(Storage):
+    """Bytes in the memory of a GPU. What is to be written there is computed in `array`."""
+
+    def __init__(self, array, stream):
+        super().__init__(array)
+        self.device, self._stream, self._address = stream.device, stream, stream.allocate(array.nbytes)
+
+    def data_ptr(self):
+        return self._address
+
+    def write(self, where, content):
+        """Submits a write of those bytes of `content` at whose indexes `where` is true."""
+        self._stream.write(self._address, where, content)
+
+    def read(self):
+        """Submits a read of all."""
+        return self._stream.read(self._address, self.nbytes())
+
+
+def submit(storages, work):
+    """Submits a write of all bytes that `work` computes in the arrays of these storages."""
+    computed = []
+    # What comes to the same whatever was there before is what has been computed.
+    for before in 0, 0xFF:
+        for storage in storages:
+            storage.array[:] = before
+        work()
+        computed.append([storage.array.copy() for storage in storages])
+    for storage, after_zeros, after_ones in zip(storages, *computed):
+        storage.write(after_zeros == after_ones, after_zeros)
+
+
 class Tensor:
     """A view of a storage, with strides that count elements."""
 
-    def __init__(self, storage, dtype, shape, strides, offset=0, device="cpu"):
+    def __init__(self, storage, dtype, shape, strides, offset=0):
         """`strides` and `offset` are in bytes here."""
         self._storage, self._offset, self._strides = storage, offset, strides
-        self.dtype, self.shape = dtype, tuple(shape)
-        self.device = SimpleNamespace(type=device.split(":")[0])
+        self.dtype, self.shape, self.device = dtype, tuple(shape), storage.device
 
     def set_(self, storage, offset, shape):
         assert self.dtype.itemsize == 1
@@ -60,10 +98,13 @@ class Tensor:
         return Tensor(self._storage, self.dtype, self.shape[1:], self._strides[1:], offset)
 
     def zero_(self):
-        self.numpy()[...] = 0
+        if self.device.type == "cpu":
+            self.numpy()[...] = 0
+        else:
+            submit([self._storage], lambda: self.numpy().fill(0))
 
     def untyped_storage(self):
-        return Storage(self._storage.array)
+        return copy(self._storage)
 
     def data_ptr(self):
         return self._storage.data_ptr() + self._offset

@@ -408,7 +408,7 @@ def get_current_vllm_config_or_none():
 
 
 def vllm_config(role="kv_producer", extra=None, *, tp=1, rank=0, heads=4, backends=None, lookahead=0, groups=None,
-                prefix_caching=False, model=None, max_loras=4, cache_dtype="auto"):  # fmt: skip
+                prefix_caching=False, model=None, max_loras=4, cache_dtype="auto", device="cpu"):  # fmt: skip
     """What the connector reads of vLLM's configuration. `backends`: the attention backend of each layer."""
     layers = {
         name: SimpleNamespace(get_attn_backend=lambda backend=backend: SimpleNamespace(get_name=lambda: backend))
@@ -430,11 +430,12 @@ def vllm_config(role="kv_producer", extra=None, *, tp=1, rank=0, heads=4, backen
             data_parallel_size=1,
             rank=rank,
         ),
-        device_config=SimpleNamespace(device_type="cpu"),
+        device_config=SimpleNamespace(device_type=device),
         model_config=SimpleNamespace(
             served_model_name="stand-in",
             dtype=None,
             is_prefix_caching_supported=True,
+            enable_sleep_mode=False,
             get_total_num_kv_heads=lambda: heads,
             hf_text_config=SimpleNamespace(n_groups=groups, rope_parameters=None),
             hf_config_path=None,

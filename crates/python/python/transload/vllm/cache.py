@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
-from transload import Deployment, Memory
+from transload import Deployment, Mark, Memory
 from vllm.model_executor.models.utils import extract_layer_index
 from vllm.v1.kv_cache_interface import UniformTypeKVCacheSpecs
 
@@ -53,9 +53,30 @@ class Cache:
     deployment: Deployment
     groups: list[Group]
     memories: list[Memory]
+    device: torch.device
     is_cleared: bool
     """Whether blocks are zeroed before they are filled: groups of different kinds share memory, and what is a number to
     one of them need not be to another."""
+
+    @property
+    def is_late(self) -> bool:
+        """Whether vLLM says that a step is over when it has submitted it. A GPU does it later."""
+        return self.device.type != "cpu"
+
+    @property
+    def is_finished_late(self) -> bool:
+        """Whether a step of vLLM's may submit more that writes to blocks behind what it calls its end. With recurrent states
+        the runner of 0.33 does: it moves them to where a block ends when it knows how many tokens it has sampled."""
+        return self.is_late and any(group.recurrent for group in self.groups)
+
+    def mark(self) -> Mark | None:
+        """What has been submitted on the stream that the model runs on, which is the one of the thread that vLLM calls the
+        connector in: it has to be done before blocks are read or written. None for host memory: there it is done.
+
+        Raises:
+            CudaError: the GPU is lost.
+        """
+        return Mark(torch.cuda.current_stream(self.device)) if self.is_late else None
 
     def tables(self, blocks: Blocks) -> list[list[int]]:
         """The block table of each group of the deployment."""
@@ -63,7 +84,8 @@ class Cache:
 
     def clear(self, blocks: Blocks, start: int, tokens: int) -> None:
         """Zeroes the blocks that a load of these tokens fills in part. vLLM leaves them to whoever loads; its kernels
-        multiply what is behind the last token by 0, which is no 0 where it is no number."""
+        multiply what is behind the last token by 0, which is no 0 where it is no number. On a GPU this is submitted, before
+        the mark that the load waits for."""
         for group in self.groups if self.is_cleared else ():
             if group.recurrent:
                 continue
@@ -119,7 +141,8 @@ def read(
     }
     deployment = Deployment(document)
     _compare(deployment, vllm_config.parallel_config.rank, [group.tensors for group in groups])
-    return Cache(deployment, groups, memories, kv_cache_config.needs_kv_cache_zeroing)
+    device = groups[0].tensors[0].device
+    return Cache(deployment, groups, memories, device, kv_cache_config.needs_kv_cache_zeroing)
 
 
 def _alike(vllm_config: VllmConfig, group: Any, kv_caches: dict[str, Any]) -> list[tuple[Layer, list[str]]]:
@@ -132,9 +155,9 @@ def _alike(vllm_config: VllmConfig, group: Any, kv_caches: dict[str, Any]) -> li
         tensor = kv_caches[name]
         if not isinstance(tensor, torch.Tensor):
             raise UnsupportedCache(f"layer {name}: its cache is a {type(tensor).__name__}, not one tensor")
-        if tensor.device.type != "cpu":
+        if tensor.device.type not in ("cpu", "cuda"):
             raise UnsupportedCache(
-                f"layer {name}: its cache is on {tensor.device}; this version moves caches in host memory only"
+                f"layer {name}: its cache is on {tensor.device}; caches are moved in memory of the host and of NVIDIA GPUs"
             )
         # Layers that share another's cache.
         if tensor.data_ptr() in seen:

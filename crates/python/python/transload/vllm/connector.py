@@ -235,8 +235,21 @@ def refuse_what_is_not_handled(vllm_config: VllmConfig, kv_cache_config: KVCache
         if size > 1:
             raise ConfigError(f"--{option} is {size}: TransloadConnector supports 1 so far")
     device = vllm_config.device_config.device_type
-    if device != "cpu":
-        raise ConfigError(f"vLLM computes on {device!r}: TransloadConnector moves caches in host memory only so far")
+    if device not in ("cpu", "cuda"):
+        raise ConfigError(
+            f"vLLM computes on {device!r}: TransloadConnector moves caches in memory of the host and of NVIDIA GPUs"
+        )
+    if vllm_config.model_config.enable_sleep_mode:
+        # Sleep unmaps the cache, of which the agents that have it registered know nothing.
+        raise ConfigError(
+            "--enable-sleep-mode takes the cache's memory away while it is registered: leave it out "
+            "(--enable-cumem-allocator may stay)"
+        )
+    if config.store is not None and device == "cuda":
+        raise ConfigError(
+            "vLLM computes on 'cuda': kv_connector_extra_config.store keeps prefixes of caches in host memory only so far: "
+            "leave it out"
+        )
     if config.store is not None and not vllm_config.model_config.is_prefix_caching_supported:
         raise ConfigError(
             "vLLM does not reuse prefixes of this model, so that kv_connector_extra_config.store may not either: "

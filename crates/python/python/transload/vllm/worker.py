@@ -16,12 +16,14 @@ from transload import (
     Agent,
     AgentError,
     Completion,
+    CudaError,
     Lease,
     LeaseError,
     Ticket,
     TicketError,
     Transfer,
     TransferError,
+    TransloadError,
     default_instance,
     new_incarnation,
 )
@@ -48,7 +50,7 @@ IDLE_SECONDS = 0.005
 a pause while there is one, and the processor that the steps take the load does not have. A new request waits so much
 longer, at most."""
 
-_KINDS = {TicketError: "ticket", AgentError: "other"}
+_KINDS = {TicketError: "ticket", AgentError: "other", CudaError: "other"}
 """What counters say of failures that are no TransferError, which have a kind of their own."""
 
 
@@ -85,6 +87,8 @@ class Worker:
         self._cache: cache.Cache | None = None
         self._agent: Agent | None = None
         self._leases: dict[str, Lease | None] = {}
+        self._unfinished: dict[str, Lease] = {}
+        """Leases of the last step, which may have submitted more that writes to their blocks when it was called over."""
         self._handed_over: dict[str, _HandedOver] = {}
         self._loads: dict[str, _Loading] = {}
         self._stopped: set[str] = set()
@@ -162,6 +166,7 @@ class Worker:
         for lease in self._leases.values() if step.take_back_all else ():
             if lease is not None:
                 self._tell(lease.cancel)
+        self._finish()
         for request_id, load in step.load.items():
             self._load(request_id, load)
         for request_id, (ticket, why) in step.unnamed.items():
@@ -181,7 +186,7 @@ class Worker:
         return request_id in self._loads or self.saved is not None and self.saved.is_loading(request_id)
 
     def end_step(self, step: Step) -> None:
-        """The step is computed: what it prefilled can be read."""
+        """The step is computed, or on a GPU submitted: what it prefilled can be read, or can be when that is done."""
         for request_id, lend in step.lend.items():
             self._lend(request_id, lend)
 
@@ -266,8 +271,9 @@ class Worker:
             logger.error("blocks of request %s are not lent: its adapter was loaded anew, and is another one", request_id)
             self._leases[request_id] = None
             return
+        is_finished = not self._cache.is_finished_late
         try:
-            self._leases[request_id] = self._agent.lease(
+            lease = self._leases[request_id] = self._agent.lease(
                 lend.set,
                 self._rank,
                 self._cache.tables(lend.blocks),
@@ -275,11 +281,28 @@ class Worker:
                 lend.tokens,
                 ttl=self._config.lease_seconds,
                 hard_bound=self._config.lease_seconds + self._config.timeout_seconds,
+                prefilled=is_finished,
+                after=self._cache.mark() if is_finished else None,
             )
-        except (LeaseError, AgentError) as error:
+            if not is_finished:
+                self._unfinished[request_id] = lease
+        except (LeaseError, AgentError, CudaError) as error:
             # Whoever comes for it is told that there is no such lease.
             logger.error("blocks of request %s cannot be lent: %s", request_id, error)
             self._leases[request_id] = None
+
+    def _finish(self) -> None:
+        """The next step has begun: all of the last one has been submitted, whatever vLLM has called its end."""
+        assert self._cache is not None
+        for request_id, lease in self._unfinished.items():
+            try:
+                lease.finish_prefill(after=self._cache.mark())
+            except LeaseError:
+                pass  # It has ended, as one does that is taken back.
+            except (AgentError, CudaError) as error:
+                logger.error("blocks of request %s are lent no more: %s", request_id, error)
+                self._tell(lease.cancel)
+        self._unfinished.clear()
 
     def _has_computed_with(self, number: int, digest: str) -> bool:
         """Whether an adapter is still the one that the scheduler had been told of when the step was planned. vLLM may have
@@ -339,8 +362,9 @@ class Worker:
                 paths=self._config.require,
                 timeout=self._config.timeout_seconds,
                 into=load.into,
+                after=self._cache.mark(),
             )
-        except (TicketError, TransferError, AgentError) as error:
+        except (TicketError, TransferError, AgentError, CudaError) as error:
             self._failed(request_id, loading, error)
 
     def _loaded(self, request_id: str, loading: _Loading) -> bool:
@@ -354,7 +378,7 @@ class Worker:
         self._stats.loaded(report, time.monotonic() - loading.begun)
         return True
 
-    def _failed(self, request_id: str, loading: _Loading, error: TicketError | TransferError | AgentError) -> None:
+    def _failed(self, request_id: str, loading: _Loading, error: TransloadError) -> None:
         kind = error.kind if isinstance(error, TransferError) else _KINDS[type(error)]
         self._stats.failed(kind)
         level = logging.DEBUG if request_id in self._stopped else logging.ERROR

@@ -1,0 +1,250 @@
+"""vLLM's connector where a GPU computes, which is behind what vLLM calls done; and what becomes of tokens without marks.
+
+`test_connector_on_gpu.py` runs these in a process of their own, with the library in `CUDA_LIBRARY` for a driver. Where a
+stream is held, none of vLLM's calls would come back that waited for it.
+"""
+
+import os
+
+import pytest
+from fake_cuda import Driver
+from vllm_stand_in import fixtures
+from vllm_stand_in import vllm_names as vllm
+from vllm_stand_in.fixtures import FOR_DECODE, end_alike, prompt
+from vllm_stand_in.gpu import Stream
+from vllm_stand_in.model import Attention, IndexKeys, PackedLatents, gdn
+
+Status = vllm.RequestStatus
+
+GROUPS = {
+    "attention": [Attention(range(2))],
+    "hybrid": [Attention(range(2)), gdn(range(2, 4))],
+    "latents": [PackedLatents(range(2)), IndexKeys(range(2))],
+}
+
+MODES = pytest.mark.parametrize("mode", ["pull", "push"])
+TOKENS = prompt(100)
+
+
+@pytest.fixture(scope="session")
+def driver():
+    return Driver(os.environ["CUDA_LIBRARY"])
+
+
+@pytest.fixture
+def gpu_engines(two_engines, driver):
+    """Starts a prefill and a decode engine, with the caches of these on GPUs: each rank on one of its own, if there are as many."""
+
+    def start(what, on_gpu=("prefill", "decode"), *, prefill=None, decode=None, **both):
+        sides = {"prefill": prefill or {}, "decode": decode or {}}
+        for name in on_gpu:
+            ranks = range(sides[name].get("tp", 1))
+            sides[name] |= {"streams": [Stream(driver, rank % driver.devices) for rank in ranks]}
+        return two_engines(*sides.values(), GROUPS[what], uniform=what == "latents", **both)
+
+    return start
+
+
+@pytest.fixture(params=[True, False], ids=["marks", "no marks"])
+def marks(request, connector, monkeypatch):
+    """Whether leases and loads wait for what vLLM has submitted."""
+    from transload.vllm.cache import Cache
+
+    if not request.param:
+        monkeypatch.setattr(Cache, "mark", lambda self: None)
+    return request.param
+
+
+def prefilled(prefill, tokens):
+    """What a prefill server answers with. vLLM goes on to step until it has forgotten the request."""
+    params = fixtures.prefilled(prefill, tokens)
+    prefill.step()
+    return params
+
+
+def load_while_held(decode, params, marks):
+    """Has a prompt loaded while what it has to wait for is held, so that it is loaded then without marks only."""
+    request = decode.add(TOKENS, params, max_tokens=3)
+    if not marks:
+        decode.run(lambda: request.request_id in decode.received)
+    for _ in range(20 if marks else 0):
+        decode.step()
+        assert request.status is Status.WAITING_FOR_REMOTE_KVS and not decode.received
+
+
+def assert_exact(*engines):
+    for engine in engines:
+        engine.assert_exact()
+    end_alike(*engines)
+
+
+# --- tokens ----------------------------------------------------------------------------
+
+
+@MODES
+@pytest.mark.parametrize("what", GROUPS)
+def test_tokens_are_exact(gpu_engines, what, mode):
+    """Of more prompts than there are blocks for, so that they are loaded into what steps under way still read and write."""
+    prefill, decode = gpu_engines(what, prefill={"tp": 2}, decode={"blocks": 9}, block_size=64)
+    for seed in range(8):
+        tokens = prompt(60 + 25 * seed, seed)
+        decode.add(tokens, prefilled(prefill, tokens), max_tokens=4)
+        decode.step()
+    decode.run()
+    assert decode.figures.data["failures"] == {} and len(decode.loads) == 8
+    assert_exact(prefill, decode)
+
+
+@pytest.mark.parametrize("on_gpu", ["prefill", "decode"])
+@pytest.mark.parametrize("what", ["attention", "hybrid"])
+def test_between_a_gpu_and_a_host(gpu_engines, what, on_gpu):
+    prefill, decode = gpu_engines(what, [on_gpu], decode={"tp": 2, "block_size": 64})
+    for seed in range(3):
+        tokens = prompt(100, seed)
+        decode.add(tokens, prefilled(prefill, tokens), max_tokens=4)
+    decode.run()
+    assert decode.figures.data["failures"] == {} and len(decode.loads) == 3
+    assert_exact(prefill, decode)
+
+
+# --- what marks are for ----------------------------------------------------------------
+
+
+@MODES
+@pytest.mark.parametrize("what", ["attention", "hybrid"])
+def test_prompts_that_are_not_computed_yet(gpu_engines, what, mode, marks):
+    prefill, decode = gpu_engines(what, decode={"tp": 2})
+    [cache] = prefill.caches
+    cache.stream.hold()
+    load_while_held(decode, prefilled(prefill, TOKENS), marks)
+    cache.stream.release()
+    decode.run()
+    if marks:
+        return assert_exact(prefill, decode)
+    with pytest.raises(AssertionError, match="sees wrong tokens|from a state that is not that after"):
+        decode.assert_exact()
+
+
+@MODES
+@pytest.mark.parametrize("what", ["attention", "hybrid"])
+def test_blocks_that_are_still_read_and_written(gpu_engines, what, mode, marks):
+    # There are blocks for one request at a time.
+    prefill, decode = gpu_engines(what, ["decode"], decode={"blocks": 5 if what == "attention" else 6})
+    [cache] = decode.caches
+    cache.stream.hold()
+    decode.add(prompt(100, 1), max_tokens=4)
+    decode.run()
+    load_while_held(decode, prefilled(prefill, TOKENS), marks)
+    cache.stream.release()
+    decode.run()
+    if marks:
+        return assert_exact(prefill, decode)
+    with pytest.raises(AssertionError, match="sees wrong tokens|from a state that is not that after"):
+        decode.assert_exact()
+
+
+def test_states_that_move_when_a_step_is_over(gpu_engines, connector, monkeypatch):
+    """What vLLM calls the end of a step is too early for them."""
+    from transload.vllm.cache import Cache
+
+    monkeypatch.setattr(Cache, "is_finished_late", False)
+    prefill, decode = gpu_engines("hybrid", ["prefill"])
+    prefill.caches[0].lateness = [500_000]
+    decode.add(TOKENS, prefilled(prefill, TOKENS), max_tokens=3)
+    with pytest.raises(AssertionError, match="from a state that is not that after 99 tokens"):
+        decode.run()
+
+
+# --- what ends before its mark ---------------------------------------------------------
+
+
+@MODES
+def test_a_load_that_is_aborted_before_its_mark(gpu_engines, mode):
+    prefill, decode = gpu_engines("attention", ["decode"], decode={"blocks": 5})
+    [cache] = decode.caches
+    cache.stream.hold()
+    decode.add(prompt(100, 1), max_tokens=4)
+    decode.run()
+    request = decode.add(TOKENS, prefilled(prefill, TOKENS))
+    decode.step()
+    decode.abort(request)
+    decode.run()
+    assert decode.manager.free_blocks == decode.all_blocks
+    assert decode.figures.data["failures"] == {"cancelled": 1}
+    # Nothing was written, and others have the blocks.
+    decode.add(prompt(100, 3), max_tokens=3)
+    decode.run()
+    cache.stream.release()
+    decode.assert_exact()
+
+
+def test_a_prefill_that_is_preempted_before_its_mark(gpu_engines):
+    prefill, decode = gpu_engines("attention", ["prefill"], prefill={"budget": 60, "blocks": 5})
+    [cache] = prefill.caches
+    cache.stream.hold()
+    request = prefill.add(TOKENS, dict(FOR_DECODE))
+    request.max_tokens = 4  # It goes on, as one whose answer is still under way.
+    for _ in range(3):
+        prefill.step()
+    prefill.preempt(request)
+    prefill.run(lambda: request.request_id in prefill.answers)
+    load_while_held(decode, prefill.answers[request.request_id], True)
+    cache.stream.release()
+    decode.run()
+    assert_exact(prefill, decode)
+
+
+@pytest.mark.parametrize("what", ["attention", "hybrid"])
+@pytest.mark.parametrize("steps", [1, 2])
+def test_a_prefill_that_is_aborted_before_its_mark(gpu_engines, what, steps):
+    prefill, _ = gpu_engines(what, ["prefill"])
+    [cache] = prefill.caches
+    cache.stream.hold()
+    request = prefill.add(TOKENS, dict(FOR_DECODE))
+    request.max_tokens = 4
+    for _ in range(steps):
+        prefill.step()
+    prefill.abort(request)
+    end_alike(prefill)
+    cache.stream.release()
+    prefill.assert_exact()
+
+
+@pytest.mark.parametrize("what", ["attention", "hybrid"])
+def test_a_lease_that_expires_before_its_mark(gpu_engines, what):
+    prefill, _ = gpu_engines(what, ["prefill"], prefill={"extra": {"lease_seconds": 1}})
+    [cache] = prefill.caches
+    cache.stream.hold()
+    prefilled(prefill, TOKENS)
+    end_alike(prefill)
+    assert prefill.figures.data["leases"] == {"expired": 1}
+    cache.stream.release()
+    prefill.assert_exact()
+
+
+# --- what goes wrong -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("what", "side", "kind"),
+    [
+        ("attention", "prefill", "timed_out"),  # There is no lease, which may be yet to come.
+        ("hybrid", "prefill", "cancelled"),
+        ("attention", "decode", "other"),
+    ],
+)
+def test_a_mark_that_cannot_be_had(gpu_engines, driver, what, side, kind):
+    """Nothing is lent or loaded without one, and the decode server computes the prompt."""
+    if not driver.is_fake:
+        pytest.skip("NOT RUN: a real driver cannot be told to fail")
+    prefill, decode = gpu_engines(what, [side], decode={"extra": {"timeout_seconds": 2}})
+    if side == "prefill":
+        driver.fail("cuEventCreate", 1, 2)
+    params = prefilled(prefill, TOKENS)
+    if side == "decode":
+        driver.fail("cuEventCreate", 1, 2)
+    request = decode.add(TOKENS, params, max_tokens=3)
+    decode.run()
+    assert request.status is Status.FINISHED_LENGTH_CAPPED
+    assert decode.figures.data["failures"] == {kind: 1}
+    decode.assert_exact()

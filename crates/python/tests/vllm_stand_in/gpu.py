@@ -1,0 +1,128 @@
+"""GPUs, as far as the stand-in knows of them: their memory, and streams on which work is done later than it is submitted.
+
+Only this asks a driver for anything. It is the tests' own, or that of a GPU, for which nothing else has to be changed.
+"""
+
+import ctypes
+from dataclasses import dataclass
+
+import numpy
+
+PINNED = 64 << 20
+"""Bytes of pinned memory for each stream."""
+
+SPIN = b"""\
+.version 7.0
+.target sm_70
+.address_size 64
+// The tests' own driver wants a kernel of Transload's in a module, and runs this one itself. .visible .entry walk_16(
+.visible .entry spin(.param .u32 micros)
+{
+    .reg .u32 %micros;
+    .reg .u64 %limit, %begin, %now;
+    .reg .pred %on;
+    ld.param.u32 %micros, [micros];
+    mul.wide.u32 %limit, %micros, 1000;
+    mov.u64 %begin, %globaltimer;
+again:
+    mov.u64 %now, %globaltimer;
+    sub.u64 %now, %now, %begin;
+    setp.lt.u64 %on, %now, %limit;
+    @%on bra again;
+    ret;
+}
+"""
+
+
+@dataclass(frozen=True)
+class Device:
+    """As ``torch.device``."""
+
+    type: str
+    index: int | None = None
+
+    def __str__(self):
+        return self.type if self.index is None else f"{self.type}:{self.index}"
+
+
+class Stream:
+    """A stream of a GPU, which is one rank's; as ``torch.cuda.Stream`` to whoever asks for its handle."""
+
+    def __init__(self, driver, ordinal=0):
+        """`driver`: a `fake_cuda.Driver`, of the fake or of a GPU."""
+        self._driver, self._stream, self.device = driver, driver.stream(ordinal), Device("cuda", ordinal)
+        self._handle = ctypes.c_void_p(self._stream.handle)
+        module, self._spin = ctypes.c_void_p(), ctypes.c_void_p()
+        driver.call("cuModuleLoadData", ctypes.byref(module), ctypes.c_char_p(SPIN))
+        driver.call("cuModuleGetFunction", ctypes.byref(self._spin), module, ctypes.c_char_p(b"spin"))
+        pinned = ctypes.cast(driver.pinned(PINNED), ctypes.POINTER(ctypes.c_uint8))
+        self._arena, self._used = numpy.ctypeslib.as_array(pinned, (PINNED,)), 0
+
+    @property
+    def cuda_stream(self):
+        return self._stream.handle
+
+    def _call(self, name, *arguments):
+        self._driver.enter(self.device.index)
+        self._driver.call(name, *arguments)
+
+    def allocate(self, length):
+        """The address of so many bytes."""
+        return self._driver.allocate(length, self.device.index).address
+
+    # --- what is done later ----------------------------------------------------------
+
+    def spin(self, micros):
+        """Is busy for so long."""
+        micros = ctypes.c_uint(micros)
+        arguments = (ctypes.c_void_p * 1)(ctypes.addressof(micros))
+        shape = [ctypes.c_uint(1)] * 6
+        self._call("cuLaunchKernel", self._spin, *shape, ctypes.c_uint(0), self._handle, arguments, None)
+
+    def write(self, address, where, content):
+        """Writes those bytes of `content`, an array, at whose indexes `where` is true."""
+        edges = numpy.flatnonzero(numpy.diff(where, prepend=False, append=False)).reshape(-1, 2)
+        for start, end in edges.tolist():
+            pinned = self._pinned(end - start)
+            pinned[:] = content[start:end]
+            source = pinned.ctypes.data_as(ctypes.c_void_p)
+            to, length = ctypes.c_uint64(address + start), ctypes.c_size_t(end - start)
+            self._call("cuMemcpyHtoDAsync_v2", to, source, length, self._handle)
+
+    def read(self, address, length):
+        """An array that has those bytes when the stream has come there, until `reuse`."""
+        pinned = self._pinned(length)
+        to, length = pinned.ctypes.data_as(ctypes.c_void_p), ctypes.c_size_t(length)
+        self._call("cuMemcpyDtoHAsync_v2", to, ctypes.c_uint64(address), length, self._handle)
+        return pinned
+
+    def _pinned(self, length):
+        """Pinned memory, without which copies are done early, and which is had before, as a driver may wait for all streams
+        to allocate some."""
+        start, self._used = self._used, self._used + length
+        assert self._used <= len(self._arena), "reuse it more often"
+        return self._arena[start : self._used]
+
+    @property
+    def room(self):
+        """How many bytes may be read and written until `reuse`."""
+        return len(self._arena) - self._used
+
+    def reuse(self):
+        """All that was submitted is done, and what was read has been looked at."""
+        self._used = 0
+
+    def hold(self):
+        """Does nothing more before `release`; or for a second, with a driver that nobody can tell so."""
+        if self._driver.is_fake:
+            self._stream.hold()
+        else:
+            self.spin(1_000_000)
+
+    def release(self):
+        if self._driver.is_fake:
+            self._stream.release()
+
+    def finish(self):
+        """Waits until all that was submitted is done."""
+        self._stream.synchronize()
