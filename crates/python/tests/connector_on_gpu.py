@@ -62,14 +62,14 @@ def prefilled(prefill, tokens):
     return params
 
 
-def load_while_held(decode, params, marks):
+def load_while_held(decode, request, marks):
     """Has a prompt loaded while what it has to wait for is held, so that it is loaded then without marks only."""
-    request = decode.add(TOKENS, params, max_tokens=3)
+    decode.run(lambda: request.status is Status.WAITING_FOR_REMOTE_KVS)
     if not marks:
         decode.run(lambda: request.request_id in decode.received)
     for _ in range(20 if marks else 0):
         decode.step()
-        assert request.status is Status.WAITING_FOR_REMOTE_KVS and not decode.received
+        assert request.request_id not in decode.received
 
 
 def assert_exact(*engines):
@@ -116,7 +116,7 @@ def test_prompts_that_are_not_computed_yet(gpu_engines, what, mode, marks):
     prefill, decode = gpu_engines(what, decode={"tp": 2})
     [cache] = prefill.caches
     cache.stream.hold()
-    load_while_held(decode, prefilled(prefill, TOKENS), marks)
+    load_while_held(decode, decode.add(TOKENS, prefilled(prefill, TOKENS), max_tokens=3), marks)
     cache.stream.release()
     decode.run()
     if marks:
@@ -134,7 +134,7 @@ def test_blocks_that_are_still_read_and_written(gpu_engines, what, mode, marks):
     cache.stream.hold()
     decode.add(prompt(100, 1), max_tokens=4)
     decode.run()
-    load_while_held(decode, prefilled(prefill, TOKENS), marks)
+    load_while_held(decode, decode.add(TOKENS, prefilled(prefill, TOKENS), max_tokens=3), marks)
     cache.stream.release()
     decode.run()
     if marks:
@@ -153,6 +153,62 @@ def test_states_that_move_when_a_step_is_over(gpu_engines, connector, monkeypatc
     decode.add(TOKENS, prefilled(prefill, TOKENS), max_tokens=3)
     with pytest.raises(AssertionError, match="from a state that is not that after 99 tokens"):
         decode.run()
+
+
+# --- the store -------------------------------------------------------------------------
+
+
+@pytest.fixture
+def keeping(engine, driver, tmp_path):
+    """Starts engines that load prefixes from a store, and save them unless they are a consumer."""
+
+    def start(name, *, on_gpu, **shape):
+        extra = {"store": f"file://{tmp_path}/store", "store_weights": "1"}
+        return engine(name, certs=None, extra=extra, streams=[Stream(driver)] if on_gpu else None, **shape)
+
+    return start
+
+
+def has_saved(engine):
+    return engine.figures.data["store_tokens"].get("saved") == 512
+
+
+def test_prefixes_that_are_not_computed_yet(keeping, marks):
+    saver, loader = keeping("saver", on_gpu=True), keeping("loader", on_gpu=False)
+    tokens = prompt(600)
+    saver.caches[0].stream.hold()
+    request = saver.add(tokens, max_tokens=2)
+    saver.run(lambda: request.finished if marks else has_saved(saver))
+    for _ in range(20 if marks else 0):
+        saver.step()
+        assert not has_saved(saver) and saver.manager.free_blocks < saver.all_blocks
+    saver.caches[0].stream.release()
+    saver.run(lambda: has_saved(saver))
+    loader.add(tokens, max_tokens=2)
+    if marks:
+        loader.run()
+        assert loader.figures.data["store_tokens"] == {"loaded": 512}
+        return assert_exact(saver, loader)
+    with pytest.raises(AssertionError, match="sees wrong tokens"):
+        loader.run()
+
+
+def test_prefixes_for_blocks_that_are_still_read_and_written(keeping, marks):
+    saver, loader = keeping("saver", on_gpu=False), keeping("decode", on_gpu=True, blocks=21)
+    tokens = prompt(600)
+    saver.add(tokens, max_tokens=2)
+    saver.run(lambda: has_saved(saver))
+    loader.caches[0].stream.hold()
+    loader.add(prompt(600, 1), max_tokens=4)
+    loader.run()
+    load_while_held(loader, loader.add(tokens, max_tokens=2), marks)
+    loader.caches[0].stream.release()
+    loader.run()
+    assert loader.figures.data["store_tokens"] == {"loaded": 512}
+    if marks:
+        return assert_exact(saver, loader)
+    with pytest.raises(AssertionError, match="sees wrong tokens"):
+        loader.assert_exact()
 
 
 # --- what ends before its mark ---------------------------------------------------------
@@ -188,7 +244,7 @@ def test_a_prefill_that_is_preempted_before_its_mark(gpu_engines):
         prefill.step()
     prefill.preempt(request)
     prefill.run(lambda: request.request_id in prefill.answers)
-    load_while_held(decode, prefill.answers[request.request_id], True)
+    load_while_held(decode, decode.add(TOKENS, prefill.answers[request.request_id], max_tokens=3), True)
     cache.stream.release()
     decode.run()
     assert_exact(prefill, decode)

@@ -151,12 +151,6 @@ def test_memory_that_is_taken_away(connector, server_certs):
         connector.TransloadConnector(config, vllm.KVConnectorRole.WORKER, None)
 
 
-def test_a_store_of_caches_on_a_gpu(connector, tmp_path):
-    config = vllm.vllm_config(extra={"store": f"file://{tmp_path}"}, device="cuda")
-    with pytest.raises(connector.ConfigError, match="'cuda': .*extra_config.store keeps prefixes of caches in host memory only"):
-        connector.TransloadConnector(config, vllm.KVConnectorRole.SCHEDULER, None)
-
-
 def test_models_whose_prefixes_are_not_reused(connector, tmp_path):
     config = vllm.vllm_config(extra={"store": f"file://{tmp_path}"})
     config.model_config.is_prefix_caching_supported = False

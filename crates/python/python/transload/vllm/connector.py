@@ -245,11 +245,6 @@ def refuse_what_is_not_handled(vllm_config: VllmConfig, kv_cache_config: KVCache
             "--enable-sleep-mode takes the cache's memory away while it is registered: leave it out "
             "(--enable-cumem-allocator may stay)"
         )
-    if config.store is not None and device == "cuda":
-        raise ConfigError(
-            "vLLM computes on 'cuda': kv_connector_extra_config.store keeps prefixes of caches in host memory only so far: "
-            "leave it out"
-        )
     if config.store is not None and not vllm_config.model_config.is_prefix_caching_supported:
         raise ConfigError(
             "vLLM does not reuse prefixes of this model, so that kv_connector_extra_config.store may not either: "

@@ -83,9 +83,13 @@ class Jobs:
         self._stuck = [future for future in self._stuck if not future.done()]
         if len(self._stuck) < self._count:
             return Job(what, self._threads.submit(_timed, work, *arguments), permit)
+        return self.fail(what, TimeoutError("all threads for it wait for the store"))
+
+    def fail(self, what: str, error: Exception) -> Job:
+        """A job that has failed before it could begin."""
         failed: Future = Future()
-        failed.set_exception(TimeoutError("all threads for it wait for the store"))
-        return Job(what, failed, permit)
+        failed.set_exception(error)
+        return Job(what, failed, None)
 
     def has_ended(self, job: Job) -> bool:
         """Whether a job has ended, or is given up, because its time is over: nothing touches its blocks any more."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import FIRST_COMPLETED, wait
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable
 
-from transload import Found, Missing, Permit, Staged, Staging
+from transload import CudaError, Found, Mark, Missing, Permit, Staged, Staging
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorTransferResults
 
 from .messages import Restore, Save, Step
@@ -47,22 +47,30 @@ class SavedWorker:
         self._cache = cache
 
     def begin_step(self, step: Step) -> None:
-        """Begins what does not depend on what the step computes: the blocks to save were computed before."""
+        """Begins what does not depend on what the step computes: the blocks to save were computed, or submitted, before."""
         assert self._cache is not None
         self._kept |= dict.fromkeys(step.keep)
         for request_id in step.let_go:
             del self._kept[request_id]
             self._over.add(request_id)
         for request_id, save in step.save.items():
-            permit = Permit()
-            self._kept[request_id] = self._stager.begin("stage", self._stage, save, permit, permit=permit)
+            self._kept[request_id] = self._begin(self._stager, "stage", self._stage, save)
         for request_id, restore in step.restore.items():
-            permit = Permit()
             self._cache.clear(restore.blocks, restore.start, restore.tokens)
-            self._loads[request_id] = self._loader.begin("load", self._load, restore, permit, permit=permit)
+            self._loads[request_id] = self._begin(self._loader, "load", self._load, restore)
         for request_id in step.stop_loading:
             if request_id in self._loads:
                 self._loader.give_up(self._loads[request_id])
+
+    def _begin(self, jobs: Jobs, what: str, work: Callable[..., Any], request: Save | Restore) -> Job:
+        """Begins a job that touches blocks, which a GPU may have to compute, or to read, before."""
+        assert self._cache is not None
+        permit = Permit()
+        try:
+            after = self._cache.mark()
+        except CudaError as error:
+            return jobs.fail(what, error)
+        return jobs.begin(what, work, request, permit, after, permit=permit)
 
     def collect(self, results: KVConnectorTransferResults) -> set[str]:
         """Adds the loads that have ended. The requests whose blocks are no longer needed for saving."""
@@ -110,13 +118,13 @@ class SavedWorker:
         parts, self._parts = self._parts, {}
         return parts
 
-    def _stage(self, save: Save, permit: Permit) -> tuple[str, Staged]:
+    def _stage(self, save: Save, permit: Permit, after: Mark | None) -> tuple[str, Staged]:
         cache = self._cache
         assert cache is not None
         archive, tables = self._shelf.archive(cache.deployment, save.weights), cache.tables(save.blocks)
         missing = Missing(save.missing)
         staged = archive.stage(
-            missing, cache.deployment, self._rank, cache.memories, tables, self._staging, permit=permit
+            missing, cache.deployment, self._rank, cache.memories, tables, self._staging, permit=permit, after=after
         )
         return save.weights, staged
 
@@ -124,14 +132,21 @@ class SavedWorker:
         assert self._cache is not None
         return self._shelf.archive(self._cache.deployment, weights).put(staged)
 
-    def _load(self, restore: Restore, permit: Permit) -> dict[str, Any]:
+    def _load(self, restore: Restore, permit: Permit, after: Mark | None) -> dict[str, Any]:
         cache, found = self._cache, Found(restore.found)
         assert cache is not None
         if found.tokens != restore.start + restore.tokens:
             raise ValueError(f"{restore.tokens} tokens behind {restore.start} are asked for, {found.tokens} are saved")
         archive, tables = self._shelf.archive(cache.deployment, restore.weights), cache.tables(restore.blocks)
         return archive.restore(
-            found, cache.deployment, self._rank, cache.memories, tables, start=restore.start, permit=permit
+            found,
+            cache.deployment,
+            self._rank,
+            cache.memories,
+            tables,
+            start=restore.start,
+            permit=permit,
+            after=after,
         )
 
     def _loaded(self, job: Job) -> bool:
