@@ -166,7 +166,8 @@ class Worker:
         for lease in self._leases.values() if step.take_back_all else ():
             if lease is not None:
                 self._tell(lease.cancel)
-        self._finish()
+        if self._unfinished:
+            self._finish()
         for request_id, load in step.load.items():
             self._load(request_id, load)
         for request_id, (ticket, why) in step.unnamed.items():
