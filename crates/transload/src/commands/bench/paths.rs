@@ -100,7 +100,7 @@ struct Engines<'a> {
 
 impl<'a> Engines<'a> {
     fn start(runtime: &'a Runtime, case: Case) -> Result<Self, Failure> {
-        let pair = Pair::start([case.src, case.dst], CANONICAL_TOKENS, SEED);
+        let pair = Pair::start([case.src, case.dst], CANONICAL_TOKENS, SEED, None);
         let pair = runtime.block_on(pair)?;
         pair.clear(|_| {})?;
         Ok(Self { runtime, pair })

@@ -18,7 +18,7 @@ Examples:
   transload demo --tokens 100 --format json
 
 A prefill process (TP 2, blocks of 16 tokens, NHD) and a decode process (TP 4, blocks of 64, HND)
-with the shape of Llama-3.1-8B. What has arrived is saved into a store, and restored from there
+with the shape of Llama-3.1-8B. Their caches are in the memory of the first GPU, where there is one. What has arrived is saved into a store, and restored from there
 into a third layout (TP 1, blocks of 32, BLSHC). Exit code 1 means that it did not go well: a byte differed, or a
 process died.";
 
@@ -35,6 +35,10 @@ pub(crate) struct Args {
     /// Decides contents and block tables, to repeat a run; random without it.
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
+
+    /// Keep the caches in memory of the host, where there is a GPU too.
+    #[arg(long)]
+    host: bool,
 
     /// Where to save what was moved, and to leave it; without it, a temporary folder.
     #[arg(long, value_name = "URI")]

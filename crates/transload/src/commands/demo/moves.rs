@@ -5,9 +5,9 @@ use std::time::Instant;
 use transload::transfer::plan::{Plan, Request};
 use transload::transfer::wire::Path;
 
-use super::report::{Report, Transfer};
+use super::report::{On, Report, Transfer};
 use super::{Args, decode_shape, prefill_shape, third_shape};
-use crate::commands::engines::{Kept, Pair, broken};
+use crate::commands::engines::{Kept, Pair, broken, find_gpu};
 use crate::commands::plan::time;
 use crate::commands::store;
 use crate::failure::Failure;
@@ -19,10 +19,22 @@ const PATHS: [Path; 2] = [Path::QUIC, Path::RING];
 pub(super) async fn run(args: &Args, seed: u64) -> Result<Report, Failure> {
     let tokens = args.tokens;
     let shapes = [prefill_shape(tokens), decode_shape(tokens)];
+    let (gpu, unused) = match args.host {
+        true => (None, None),
+        false => match find_gpu() {
+            Ok(gpu) => (gpu, None),
+            Err(why) => (None, Some(format!("the GPU is not used: {why}"))),
+        },
+    };
+    let on = gpu.as_ref().map(|gpu| On {
+        ordinal: gpu.ordinal(),
+        name: gpu.name().to_owned(),
+    });
     let preparing = Progress::new("computing a request", 1);
-    let mut pair = Pair::start(shapes, tokens, seed).await?;
+    let mut pair = Pair::start(shapes, tokens, seed, gpu).await?;
     drop(preparing);
     let mut report = plan(&pair, tokens, seed)?;
+    (report.gpu, report.unused) = (on, unused);
     // Canaries, the request once, and checking all of it, for each transfer.
     let work = PATHS.len() as u64 * (2 * pair.bytes() + report.bound.bytes());
     let progress = Progress::new("moving and checking", work);
@@ -80,5 +92,7 @@ fn plan(pair: &Pair, tokens: u64, seed: u64) -> Result<Report, Failure> {
         seed,
         transfers: Vec::new(),
         kept: None,
+        gpu: None,
+        unused: None,
     })
 }

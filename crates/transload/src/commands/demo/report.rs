@@ -25,6 +25,17 @@ pub(super) struct Report {
     pub(super) transfers: Vec<Transfer>,
     /// The store that it was saved into, and what came of it.
     pub(super) kept: Option<(String, Kept)>,
+    /// Where the caches were, if not in memory of the host.
+    pub(super) gpu: Option<On>,
+    /// Why they were not on the GPU that is there.
+    pub(super) unused: Option<String>,
+}
+
+/// A GPU that caches were on.
+#[derive(Clone, Debug, Serialize)]
+pub(super) struct On {
+    pub(super) ordinal: u32,
+    pub(super) name: String,
 }
 
 /// One transfer of the request that went well.
@@ -48,6 +59,7 @@ pub(super) struct Json<'a> {
     tokens: u64,
     seed: u64,
     plan: PlanJson<'a>,
+    gpu: Option<&'a On>,
     transfers: &'a [Transfer],
     kept: Option<JsonKept<'a>>,
     verified: bool,
@@ -90,6 +102,7 @@ impl Report {
             tokens: self.tokens,
             seed: self.seed,
             plan: self.plan().json(false),
+            gpu: self.gpu.as_ref(),
             transfers: &self.transfers,
             kept: self.kept.as_ref().map(|(store, kept)| JsonKept {
                 store,
@@ -133,6 +146,15 @@ impl Report {
              bytes go through a staging ring. Each was asked for; left alone, these two take the ring.\n\n",
             table.finish(),
         );
+        if let Some(On { ordinal, name }) = &self.gpu {
+            let _ = writeln!(
+                text,
+                " All caches were in the memory of GPU {ordinal}, {name}.\n"
+            );
+        }
+        if let Some(why) = &self.unused {
+            let _ = writeln!(text, " {why}\n");
+        }
         let Some(last) = self.transfers.last() else {
             return text;
         };

@@ -10,6 +10,7 @@ use transload::layout::view::{Axis, ComponentView};
 use transload::layout::{Deployment, Rank};
 use transload::transfer::memory::{AccessError, Memory};
 
+use super::home::GpuError;
 use crate::commands::random::mix;
 
 /// What the first group of a side holds: a request in its blocks, and canaries everywhere else.
@@ -50,6 +51,8 @@ struct Place {
 pub(super) enum ContentsError {
     /// A view leads out of its memory.
     Access(AccessError),
+    /// The GPU's memory could not be written or read.
+    Gpu(GpuError),
     /// A byte is not what it has to be.
     Wrong(Wrong),
 }
@@ -61,6 +64,12 @@ pub(super) struct Wrong {
     byte: usize,
     found: u8,
     expected: u8,
+}
+
+impl From<GpuError> for ContentsError {
+    fn from(error: GpuError) -> Self {
+        Self::Gpu(error)
+    }
 }
 
 impl Contents {
@@ -194,6 +203,7 @@ impl fmt::Display for ContentsError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Access(error) => error.fmt(f),
+            Self::Gpu(error) => error.fmt(f),
             Self::Wrong(wrong) => wrong.fmt(f),
         }
     }
@@ -258,7 +268,7 @@ mod tests {
 
     fn side(shape: Llama, role: Role) -> Side {
         let deployment = shape.deployment().expect("a deployment");
-        Side::new(deployment, TOKENS, 1, role).expect("memory")
+        Side::new(deployment, TOKENS, 1, role, None).expect("memory")
     }
 
     /// One request, copied in one process from the first layout into the second.

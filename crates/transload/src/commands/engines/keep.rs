@@ -50,9 +50,9 @@ impl Pair {
         let request = SaveRequest::tokens(dst.contents.tokens);
         let missing = archive.missing(&prompt, &request).map_err(not_kept)?;
         let mut parts: Vec<Part> = Vec::new();
-        for (rank, memory) in dst.ranks() {
+        for (rank, cache) in dst.caches() {
             let rank = archive.rank(&dst.deployment, rank).map_err(not_kept)?;
-            let part = rank.save(&missing, std::slice::from_ref(memory), &dst.tables);
+            let part = rank.save(&missing, &[cache], &dst.tables);
             parts.push(part.map_err(not_kept)?);
             progress(parts.last().map_or(0, |part| part.written));
         }
@@ -61,13 +61,19 @@ impl Pair {
 
         let found = archive.find(&prompt).map_err(not_kept)?;
         let deployment = shape.deployment()?;
-        let third = Side::new(deployment, found.tokens(), self.seed, Role::Third)?;
+        let third = Side::new(
+            deployment,
+            found.tokens(),
+            self.seed,
+            Role::Third,
+            self.gpu.as_ref(),
+        )?;
         third.clear(&mut progress).map_err(broken)?;
         let begun = Instant::now();
         let (mut pieces, mut restored) = (0, 0);
-        for (rank, memory) in third.ranks() {
+        for (rank, cache) in third.caches() {
             let rank = archive.rank(&third.deployment, rank).map_err(not_kept)?;
-            let done = rank.restore(&found, 0, std::slice::from_ref(memory), &third.tables);
+            let done = rank.restore(&found, 0, &[cache], &third.tables);
             let done = done.map_err(not_kept)?;
             pieces += done.pieces;
             restored += done.bytes;

@@ -4,6 +4,7 @@
 //! which computes (makes up) a request and leases its blocks; the destination pulls them.
 
 mod contents;
+mod home;
 mod keep;
 mod pair;
 mod papers;
@@ -13,6 +14,7 @@ mod source;
 mod talk;
 
 pub(super) use contents::Checked;
+pub(super) use home::find as find_gpu;
 pub(super) use keep::Kept;
 pub(super) use pair::{Pair, Pulled};
 pub(super) use source::run as run_source;

@@ -14,6 +14,7 @@ use transload::transfer::ticket::Ticket;
 use transload::transfer::wire::{Path, PathSet};
 
 use super::contents::{Checked, ContentsError};
+use super::home::Gpu;
 use super::papers::Papers;
 use super::peer::{Peer, PeerError};
 use super::side::{Role as Part, Side, tables};
@@ -34,6 +35,7 @@ pub(in crate::commands) struct Pair {
     src: Deployment,
     src_tables: Tables,
     pub(super) seed: u64,
+    pub(super) gpu: Option<Gpu>,
     pulls: u64,
 }
 
@@ -45,11 +47,13 @@ pub(in crate::commands) struct Pulled {
 }
 
 impl Pair {
-    /// Starts the source, and waits until it has computed its request.
+    /// Starts the source, and waits until it has computed its request. Caches are on the GPU, if one is given: those of
+    /// both processes.
     pub(in crate::commands) async fn start(
         shapes: [Llama; 2],
         tokens: u64,
         seed: u64,
+        gpu: Option<Gpu>,
     ) -> Result<Self, Failure> {
         let [src, dst] = shapes;
         let authority = authority()?;
@@ -60,13 +64,20 @@ impl Pair {
             document: src.document(),
             tokens,
             seed,
+            gpu: gpu.as_ref().map(Gpu::ordinal),
         })
         .await?;
 
         info!("a second process prefills");
         let src = src.deployment()?;
         let src_tables = tables(&src, tokens, Part::Source.salt(seed));
-        let dst = Side::new(dst.deployment()?, tokens, seed, Part::Destination)?;
+        let dst = Side::new(
+            dst.deployment()?,
+            tokens,
+            seed,
+            Part::Destination,
+            gpu.as_ref(),
+        )?;
         let agent = dst.agent(issue(&authority, "destination", [Role::Pull])?)?;
         match peer.answer().await? {
             Answer::Ready => {}
@@ -80,6 +91,7 @@ impl Pair {
             src,
             src_tables,
             seed,
+            gpu,
             pulls: 0,
         })
     }

@@ -2,12 +2,14 @@
 
 use thiserror::Error;
 use transload::layout::{Deployment, Rank};
+use transload::store::archive::Cache;
 use transload::transfer::agent::{Agent, BindAgentError, RegisterError};
 use transload::transfer::identity::Identity;
 use transload::transfer::memory::{Memory, MemoryError};
 use transload::transfer::plan::{BlockTable, Tables};
 
 use super::contents::{Checked, Contents, ContentsError};
+use super::home::{Gpu, GpuError, OnGpu};
 use crate::commands::random::{Random, mix};
 use crate::failure::Failure;
 
@@ -15,8 +17,9 @@ use crate::failure::Failure;
 #[derive(Debug)]
 pub(super) struct Side {
     pub(super) deployment: Deployment,
-    /// Of each rank.
+    /// Of each rank: its cache, or the host's copy of one that is on a GPU.
     pub(super) memories: Vec<Memory>,
+    on_gpu: Option<OnGpu>,
     /// The request's blocks, scattered over the pool.
     pub(super) tables: Tables,
     pub(super) contents: Contents,
@@ -28,6 +31,8 @@ pub(super) struct Side {
 pub(super) enum SideError {
     #[error("no memory: {0}")]
     Memory(#[from] MemoryError),
+    #[error("no memory of the GPU: {0}")]
+    Gpu(#[from] GpuError),
     #[error(transparent)]
     Register(#[from] RegisterError),
     #[error(transparent)]
@@ -38,7 +43,12 @@ impl From<SideError> for Failure {
     fn from(error: SideError) -> Self {
         Self::no(
             crate::failure::chain(&error),
-            "it needs memory for the request on both sides, and a loopback interface",
+            match error {
+                SideError::Gpu(_) => {
+                    "who else uses the GPU? `transload demo --host` does without it"
+                }
+                _ => "it needs memory for the request on both sides, and a loopback interface",
+            },
         )
     }
 }
@@ -60,12 +70,13 @@ impl Role {
 }
 
 impl Side {
-    /// A side with a request of `tokens` tokens. Contents follow from `seed`, block tables too.
+    /// A side with a request of `tokens` tokens, on a GPU if one is named. Contents follow from `seed`, block tables too.
     pub(super) fn new(
         deployment: Deployment,
         tokens: u64,
         seed: u64,
         role: Role,
+        gpu: Option<&Gpu>,
     ) -> Result<Self, Failure> {
         let own = role.salt(seed);
         let bytes = deployment.ranks().map(|rank| {
@@ -74,9 +85,11 @@ impl Side {
         });
         let memories = bytes.map(|bytes| Memory::allocate(&[bytes as usize]));
         let memories = memories
-            .collect::<Result<_, _>>()
+            .collect::<Result<Vec<_>, _>>()
             .map_err(SideError::from)?;
+        let on_gpu = gpu.map(|gpu| OnGpu::new(gpu, &memories));
         Ok(Self {
+            on_gpu: on_gpu.transpose().map_err(SideError::from)?,
             memories,
             tables: tables(&deployment, tokens, own),
             contents: Contents {
@@ -112,6 +125,9 @@ impl Side {
     fn write(&self, blocks: &[u32], mut progress: impl FnMut(u64)) -> Result<(), ContentsError> {
         for (rank, memory) in self.ranks() {
             self.contents.fill(&self.deployment, rank, memory, blocks)?;
+            if let Some(on_gpu) = &self.on_gpu {
+                on_gpu.upload(rank.0 as usize, memory)?;
+            }
             progress(memory.bytes());
         }
         Ok(())
@@ -122,6 +138,9 @@ impl Side {
         let mut all = Checked::default();
         for (rank, memory) in self.ranks() {
             let blocks = self.blocks();
+            if let Some(on_gpu) = &self.on_gpu {
+                on_gpu.download(rank.0 as usize, memory)?;
+            }
             let rank = self
                 .contents
                 .verify(&self.deployment, rank, memory, blocks)?;
@@ -141,9 +160,21 @@ impl Side {
     pub(super) fn agent(&self, identity: Identity) -> Result<Agent, SideError> {
         let mut builder = Agent::builder(identity, self.deployment.clone());
         for (rank, memory) in self.ranks() {
-            builder = builder.register(rank, vec![memory.clone()])?;
+            let region = match &self.on_gpu {
+                Some(on_gpu) => on_gpu.region(rank.0 as usize),
+                None => memory.into(),
+            };
+            builder = builder.register(rank, vec![region])?;
         }
         Ok(builder.bind(([127, 0, 0, 1], 0).into())?)
+    }
+
+    /// The ranks, and their caches as an archive takes them.
+    pub(super) fn caches(&self) -> impl Iterator<Item = (Rank, Cache)> {
+        self.ranks().map(|(rank, memory)| match &self.on_gpu {
+            Some(on_gpu) => (rank, on_gpu.cache(rank.0 as usize)),
+            None => (rank, memory.clone().into()),
+        })
     }
 }
 

@@ -13,6 +13,7 @@ use transload::transfer::identity::IdentityError;
 use transload::transfer::ids::{Direction, LeaseSetId};
 use transload::transfer::ticket::{Claims, MintError, Ticket};
 
+use super::home;
 use super::side::{Role, Side};
 use super::talk::{Answer, Order};
 use crate::failure::{Failure, chain};
@@ -61,12 +62,14 @@ pub(in crate::commands) async fn run() -> Result<(), Failure> {
         document,
         tokens,
         seed,
+        gpu,
     } = first.map_err(SourceError::Order)?
     else {
         return Err(SourceError::Order("not introduced".to_owned()).into());
     };
     let deployment = document::parse("source", &document, Syntax::Toml)?;
-    let side = Side::new(deployment, tokens, seed, Role::Source)?;
+    let gpu = gpu.map(home::open).transpose()?;
+    let side = Side::new(deployment, tokens, seed, Role::Source, gpu.as_ref())?;
     side.fill(|_| {}).map_err(super::broken)?;
     let identity = papers.into_identity().map_err(SourceError::from)?;
     let agent = side.agent(identity)?;

@@ -16,6 +16,8 @@ pub(super) enum Order {
         document: String,
         tokens: u64,
         seed: u64,
+        /// The GPU to have them on.
+        gpu: Option<u32>,
     },
     /// Lease the request's blocks under this set.
     Lease { set: [u8; 16] },

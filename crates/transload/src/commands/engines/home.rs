@@ -1,0 +1,192 @@
+//! Where the caches of a side lie: in memory of the host, or of a GPU.
+
+#[cfg(feature = "cuda")]
+pub(in crate::commands) use with::{Gpu, find, open};
+#[cfg(feature = "cuda")]
+pub(super) use with::{GpuError, OnGpu};
+#[cfg(not(feature = "cuda"))]
+pub(in crate::commands) use without::{Gpu, find, open};
+#[cfg(not(feature = "cuda"))]
+pub(super) use without::{GpuError, OnGpu};
+
+#[cfg(feature = "cuda")]
+mod with {
+    use transload::store::archive::Cache;
+    use transload::transfer::copy::CopyOptions;
+    use transload::transfer::data::Region;
+    use transload::transfer::device::{self, DeviceMemory, Place};
+    use transload::transfer::memory::Memory;
+    use transload::transfer::plan::program::{Nest, Placed, Program};
+
+    pub(in crate::commands::engines) use transload::transfer::device::DeviceError as GpuError;
+    pub(in crate::commands) use transload::transfer::device::Gpu;
+
+    use crate::failure::Failure;
+
+    /// The first GPU, if there is any.
+    ///
+    /// # Errors
+    /// Why it cannot be used although it is there.
+    pub(in crate::commands) fn find() -> Result<Option<Gpu>, GpuError> {
+        match Gpu::open(0) {
+            Ok(gpu) => Ok(Some(gpu)),
+            Err(GpuError::NoCuda(_)) => Ok(None),
+            Err(why) => Err(why),
+        }
+    }
+
+    /// One of the GPUs.
+    pub(in crate::commands) fn open(ordinal: u32) -> Result<Gpu, Failure> {
+        Gpu::open(ordinal).map_err(|error| match error {
+            GpuError::NoCuda(why) => Failure::no(
+                why.to_string(),
+                "it needs an NVIDIA GPU, and a driver of R525 or newer",
+            ),
+            error => Failure::no(
+                format!("GPU {ordinal} cannot be used: {error}"),
+                "`nvidia-smi` shows which there are, and who else uses them",
+            ),
+        })
+    }
+
+    /// A side's caches in the memory of a GPU, by rank. What the side writes and checks are copies of them on the host.
+    #[derive(Debug)]
+    pub(in crate::commands::engines) struct OnGpu(Vec<DeviceMemory>);
+
+    impl OnGpu {
+        /// As much memory as the copies have.
+        pub(in crate::commands::engines) fn new(
+            gpu: &Gpu,
+            copies: &[Memory],
+        ) -> Result<Self, GpuError> {
+            let ranks = copies
+                .iter()
+                .map(|copy| DeviceMemory::allocate(gpu, &[copy.bytes() as usize]));
+            ranks.collect::<Result<_, _>>().map(Self)
+        }
+
+        /// Copies one rank's memory to the GPU.
+        pub(in crate::commands::engines) fn upload(
+            &self,
+            rank: usize,
+            copy: &Memory,
+        ) -> Result<(), GpuError> {
+            whole(copy, &self.0[rank], copy.bytes())
+        }
+
+        /// Copies one rank's memory back.
+        pub(in crate::commands::engines) fn download(
+            &self,
+            rank: usize,
+            copy: &Memory,
+        ) -> Result<(), GpuError> {
+            whole(&self.0[rank], copy, copy.bytes())
+        }
+
+        /// What an agent registers.
+        pub(in crate::commands::engines) fn region(&self, rank: usize) -> Region {
+            (&self.0[rank]).into()
+        }
+
+        /// What an archive saves and restores.
+        pub(in crate::commands::engines) fn cache(&self, rank: usize) -> Cache {
+            self.0[rank].clone().into()
+        }
+    }
+
+    /// Copies all bytes of memories with one allocation each.
+    fn whole<'a>(
+        from: impl Into<Place<'a>>,
+        to: impl Into<Place<'a>>,
+        bytes: u64,
+    ) -> Result<(), GpuError> {
+        let program = Program {
+            nests: vec![Nest {
+                loops: Default::default(),
+                run: bytes,
+            }],
+            placed: vec![Placed {
+                nest: 0,
+                src: 0,
+                dst: 0,
+            }],
+        };
+        device::copy(&program, from, to, &CopyOptions::new()).map(drop)
+    }
+}
+
+/// Without the feature there is no GPU, so nothing of a GPU is ever called.
+#[cfg(not(feature = "cuda"))]
+mod without {
+    use std::convert::Infallible;
+
+    use transload::store::archive::Cache;
+    use transload::transfer::data::Region;
+    use transload::transfer::memory::Memory;
+
+    use crate::failure::Failure;
+
+    pub(in crate::commands::engines) type GpuError = Infallible;
+
+    /// A GPU, of which there is none.
+    #[derive(Clone, Debug)]
+    pub(in crate::commands) enum Gpu {}
+
+    impl Gpu {
+        pub(in crate::commands) fn name(&self) -> &str {
+            match *self {}
+        }
+
+        pub(in crate::commands) fn ordinal(&self) -> u32 {
+            match *self {}
+        }
+    }
+
+    pub(in crate::commands) fn find() -> Result<Option<Gpu>, GpuError> {
+        Ok(None)
+    }
+
+    pub(in crate::commands) fn open(_ordinal: u32) -> Result<Gpu, Failure> {
+        Err(Failure::no(
+            "no CUDA here: this program was built without the feature `cuda`",
+            "build it with its default features",
+        ))
+    }
+
+    /// Caches in the memory of a GPU, which are none.
+    #[derive(Debug)]
+    pub(in crate::commands::engines) enum OnGpu {}
+
+    impl OnGpu {
+        pub(in crate::commands::engines) fn new(
+            gpu: &Gpu,
+            _copies: &[Memory],
+        ) -> Result<Self, GpuError> {
+            match *gpu {}
+        }
+
+        pub(in crate::commands::engines) fn upload(
+            &self,
+            _rank: usize,
+            _copy: &Memory,
+        ) -> Result<(), GpuError> {
+            match *self {}
+        }
+
+        pub(in crate::commands::engines) fn download(
+            &self,
+            _rank: usize,
+            _copy: &Memory,
+        ) -> Result<(), GpuError> {
+            match *self {}
+        }
+
+        pub(in crate::commands::engines) fn region(&self, _rank: usize) -> Region {
+            match *self {}
+        }
+
+        pub(in crate::commands::engines) fn cache(&self, _rank: usize) -> Cache {
+            match *self {}
+        }
+    }
+}

@@ -1,0 +1,76 @@
+//! Commands that use a GPU, on the fake driver.
+#![cfg(target_os = "linux")]
+#![cfg(feature = "cuda")]
+
+mod common;
+#[path = "../../../tests/src/fake_cuda.rs"]
+#[allow(dead_code, unreachable_pub)]
+mod fake_cuda;
+
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use common::{Ran, command};
+
+/// Runs the command where this library is the driver.
+fn with_driver(library: &Path, variables: &[(&str, &str)], args: &[&str]) -> Ran {
+    let folder = tempfile::tempdir().expect("a folder");
+    symlink(library, folder.path().join("libcuda.so.1")).expect("a link");
+    let mut command = command();
+    command.env("LD_LIBRARY_PATH", folder.path());
+    command.env("FAKE_CUDA_DELAY_US", "5");
+    command.envs(variables.iter().copied()).args(args);
+    Ran::new(command.output().expect("it starts"))
+}
+
+/// Both processes and what is restored are on the GPU, and every byte arrives.
+#[test]
+fn the_demo_uses_the_gpu() {
+    let library = fake_cuda::library();
+    let ran = with_driver(
+        &library,
+        &[],
+        &["demo", "--tokens", "1", "--format", "json"],
+    );
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
+    let json = ran.json();
+    assert_eq!(json["gpu"]["ordinal"], 0);
+    let name = json["gpu"]["name"].as_str().expect("a name");
+
+    let ran = with_driver(&library, &[], &["demo", "--tokens", "256"]);
+    for said in [
+        &format!("All caches were in the memory of GPU 0, {name}."),
+        "verified: every byte of 256 tokens, of 256 restored ones,",
+    ] {
+        assert!(ran.stdout.contains(said), "{}", ran.stdout);
+    }
+    let on_the_host = with_driver(&library, &[], &["demo", "--tokens", "1", "--host"]);
+    assert_eq!(on_the_host.code, Some(0));
+    assert!(
+        !on_the_host.stdout.contains("GPU"),
+        "{}",
+        on_the_host.stdout
+    );
+}
+
+/// A GPU that cannot be used is told, and the demo goes on; one that fails on the way is an error.
+#[test]
+fn the_demo_says_what_is_wrong_with_a_gpu() {
+    let library = fake_cuda::library();
+    let args = ["demo", "--tokens", "1"];
+    let fault = |fault| [("FAKE_CUDA_FAIL", fault)];
+    let ran = with_driver(&library, &fault("cuMemHostAlloc:1:2"), &args);
+    assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
+    let why = "the GPU is not used: cuMemHostAlloc gives CUDA_ERROR_OUT_OF_MEMORY (2)";
+    assert!(ran.stdout.contains(why), "{}", ran.stdout);
+    assert!(ran.stdout.contains("verified: every byte of 1 token"));
+
+    let ran = with_driver(&library, &fault("cuMemAlloc_v2:34:2"), &args);
+    assert_eq!(ran.code, Some(1), "{}", ran.stdout);
+    assert!(
+        ran.told().contains("CUDA_ERROR_OUT_OF_MEMORY"),
+        "{}",
+        ran.stderr
+    );
+    assert!(ran.told().contains("--host"), "{}", ran.stderr);
+}
