@@ -4,8 +4,9 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::{Arc, mpsc};
 
+use super::arena::Table;
 use super::error::DeviceError;
-use super::launch::{Ends, Launches};
+use super::launch::{Ends, Launch, Launches};
 use super::memory::DeviceMemory;
 use super::peer;
 use super::queue::{Held, PIECE, Told};
@@ -117,8 +118,24 @@ fn within_a_gpu(
     destination: &DeviceMemory,
 ) -> Result<(), DeviceError> {
     let gpu = source.gpu();
+    let (launches, places) = prepare(program, source, destination)?;
+    let launched = gpu.kernels().launch(gpu.stream(), &launches, None);
+    // What was submitted reads `places`, whatever became of the rest.
+    let done = gpu.stream().synchronize();
+    if done.is_err() {
+        places.abandon();
+    }
+    done.and(launched)
+}
+
+/// The launches of a program that was checked against two memories of a GPU, and the table that they read.
+pub(super) fn prepare(
+    program: &Program,
+    source: &DeviceMemory,
+    destination: &DeviceMemory,
+) -> Result<(Vec<Launch>, Table), DeviceError> {
     let launches = Launches::new(program)?;
-    let places = gpu.arena().upload(launches.places())?;
+    let places = source.gpu().arena().upload(launches.places())?;
     let ends = Ends {
         places: places.address(),
         src: source.end(),
@@ -126,15 +143,7 @@ fn within_a_gpu(
         bases: source.alignment() | destination.alignment(),
         reverse: false,
     };
-    let launched = gpu
-        .kernels()
-        .launch(gpu.stream(), &launches.all(&ends)?, None);
-    // What was submitted reads `places`, whatever became of the rest.
-    let done = gpu.stream().synchronize();
-    if done.is_err() {
-        places.abandon();
-    }
-    done.and(launched)
+    Ok((launches.all(&ends)?, places))
 }
 
 /// How many pieces are asked for before the first is there: what hides the way over the bus.
@@ -232,7 +241,7 @@ fn wait<T>(answer: Answer<T>) -> Result<T, DeviceError> {
 }
 
 /// Cuts a stream.
-fn pieces(bytes: u64) -> impl Iterator<Item = Range<u64>> {
+pub(super) fn pieces(bytes: u64) -> impl Iterator<Item = Range<u64>> {
     let step = PIECE as u64;
     (0..bytes.div_ceil(step)).map(move |n| n * step..((n + 1) * step).min(bytes))
 }

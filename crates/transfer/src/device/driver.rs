@@ -28,6 +28,7 @@ functions! {
     cuDevicePrimaryCtxRetain
     cuEventCreate
     cuEventDestroy_v2
+    cuEventElapsedTime
     cuEventQuery
     cuEventRecord
     cuGetErrorName
@@ -38,6 +39,7 @@ functions! {
     cuMemFree_v2
     cuMemGetAddressRange_v2
     cuMemHostAlloc
+    cuMemcpyDtoDAsync_v2
     cuMemcpyDtoHAsync_v2
     cuMemcpyHtoDAsync_v2
     cuMemcpyPeerAsync
@@ -50,6 +52,15 @@ functions! {
     cuStreamSynchronize
     cuStreamWaitEvent
     cuThreadExchangeStreamCaptureMode
+}
+
+/// What only newer drivers have, and only benches call: many copies in one call, from CUDA 12.8 on.
+pub(super) use sys::cuMemcpyBatchAsync;
+
+/// Whether the driver has [`cuMemcpyBatchAsync`]. Asked once it was found.
+pub(super) fn has_batches() -> bool {
+    // SAFETY: the library was found before any GPU was opened; the symbol is only looked up.
+    unsafe { sys::culib().get::<unsafe extern "C" fn()>(b"cuMemcpyBatchAsync") }.is_ok()
 }
 
 /// Whether caches in device memory can be moved here.

@@ -16,7 +16,7 @@ use super::queue::Queue;
 use super::resources::Stream;
 
 /// `cuda/walk.cu`, compiled for a virtual GPU; the driver compiles that for the real one, once, and keeps the result.
-const KERNEL: &CStr = match CStr::from_bytes_with_nul(
+pub(super) const KERNEL: &CStr = match CStr::from_bytes_with_nul(
     concat!(include_str!("../../../../cuda/walk.ptx"), "\0").as_bytes(),
 ) {
     Ok(text) => text,
@@ -65,7 +65,7 @@ impl Gpu {
     /// [`NoCuda`](super::NoCuda), [`DeviceError::NoDevice`], or what the driver says.
     pub fn open(ordinal: u32) -> Result<Self, DeviceError> {
         let context = Context::open(ordinal)?;
-        let kernels = Arc::new(Kernels::load(&context)?);
+        let kernels = Arc::new(Kernels::load(&context, KERNEL)?);
         let shared = Shared {
             queue: Queue::start(&kernels)?,
             arena: Arena::new(&context)?,
@@ -147,11 +147,12 @@ unsafe impl Send for Kernels {}
 unsafe impl Sync for Kernels {}
 
 impl Kernels {
-    fn load(context: &Arc<Context>) -> Result<Self, DeviceError> {
+    /// Has the driver compile the text, or find what it has made of it before.
+    pub(super) fn load(context: &Arc<Context>, text: &CStr) -> Result<Self, DeviceError> {
         let _entered = context.enter()?;
         let mut module = ptr::null_mut();
         // SAFETY: the text ends with a zero.
-        let loaded = unsafe { driver::cuModuleLoadData(&mut module, KERNEL.as_ptr().cast()) };
+        let loaded = unsafe { driver::cuModuleLoadData(&mut module, text.as_ptr().cast()) };
         context.check("cuModuleLoadData", loaded)?;
         let mut kernels = Self {
             context: context.clone(),

@@ -16,7 +16,7 @@ use super::resources::Buffer;
 use crate::memory::{
     Access, CheckError, Extents, MAX_ALLOCATION_BYTES, MAX_ALLOCATIONS, MemoryError, Side,
 };
-use crate::plan::program::Program;
+use crate::plan::program::{Program, split_address};
 
 /// The allocations of one rank and one group on one GPU, cheap to clone.
 ///
@@ -132,6 +132,12 @@ impl DeviceMemory {
     pub fn allocation(&self, number: usize) -> Option<(u64, u64)> {
         let (address, len) = *self.shared.allocations.get(number)?;
         Some((address, len as u64))
+    }
+
+    /// Where an address of a program is on the device; the program was checked.
+    pub(super) fn address(&self, address: u64) -> u64 {
+        let (allocation, offset) = split_address(address);
+        self.shared.allocations[allocation].0 + offset
     }
 
     /// What copies may do with the bytes.

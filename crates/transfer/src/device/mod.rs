@@ -16,6 +16,7 @@
 //! | `gpu` | a device with the kernel loaded |
 //! | `memory`, `stream` | allocations of a rank and group; a program laid over them |
 //! | `staging`, `queue` | what bytes go through over the bus; the thread that has them moved |
+//! | `measure` | copies of this crate and of the driver, timed: what `transload bench gpu` is made of |
 //! | `copy`, `peer`, `mark` | copies; those between two GPUs; what has to be done before something may begin |
 
 mod arena;
@@ -26,6 +27,7 @@ mod error;
 mod gpu;
 mod launch;
 mod mark;
+pub mod measure;
 mod memory;
 mod peer;
 pub(crate) mod queue;

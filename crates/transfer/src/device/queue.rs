@@ -31,6 +31,9 @@ const PIECES: usize = 32;
 /// How many streams they are submitted to.
 const STREAMS: usize = 4;
 
+/// How many multiprocessors work on one of them.
+pub(super) const MULTIPROCESSORS: u32 = DEFAULT_MULTIPROCESSORS / STREAMS as u32;
+
 /// How often it is asked what is done, while something crosses the bus.
 const POLL: Duration = Duration::from_micros(20);
 
@@ -315,20 +318,12 @@ impl Move {
             .launches(self.way, self.range.clone(), self.piece.device())?;
         match self.way {
             Way::Gather => {
-                kernels.launch(
-                    stream,
-                    &launches,
-                    Some(DEFAULT_MULTIPROCESSORS / STREAMS as u32),
-                )?;
+                kernels.launch(stream, &launches, Some(MULTIPROCESSORS))?;
                 self.piece.fetch(stream, len)?;
             }
             Way::Scatter => {
                 self.piece.send(stream, len)?;
-                kernels.launch(
-                    stream,
-                    &launches,
-                    Some(DEFAULT_MULTIPROCESSORS / STREAMS as u32),
-                )?;
+                kernels.launch(stream, &launches, Some(MULTIPROCESSORS))?;
             }
         }
         self.piece.submitted(stream)

@@ -2,6 +2,7 @@
 
 use std::ptr::NonNull;
 use std::sync::Arc;
+use std::time::Duration;
 
 use cudarc::driver::sys::{
     CUdeviceptr, CUevent, CUevent_flags, CUresult, CUstream, CUstream_flags,
@@ -92,8 +93,17 @@ impl Stream {
 
 impl Event {
     pub(super) fn new(context: &Arc<Context>) -> Result<Self, DeviceError> {
+        Self::with(context, CUevent_flags::CU_EVENT_DISABLE_TIMING)
+    }
+
+    /// One that tells when it was come to.
+    pub(super) fn timed(context: &Arc<Context>) -> Result<Self, DeviceError> {
+        Self::with(context, CUevent_flags::CU_EVENT_DEFAULT)
+    }
+
+    fn with(context: &Arc<Context>, flags: CUevent_flags) -> Result<Self, DeviceError> {
         let _entered = context.enter()?;
-        let (mut raw, flags) = (std::ptr::null_mut(), CUevent_flags::CU_EVENT_DISABLE_TIMING);
+        let mut raw = std::ptr::null_mut();
         // SAFETY: the handle goes into a local variable.
         context.check("cuEventCreate", unsafe {
             driver::cuEventCreate(&mut raw, flags as u32)
@@ -120,6 +130,17 @@ impl Event {
         self.context.check("cuEventRecord", unsafe {
             driver::cuEventRecord(self.raw, stream)
         })
+    }
+
+    /// How much later than this another one was come to. Both are [timed](Self::timed).
+    pub(super) fn elapsed(&self, later: &Self) -> Result<Duration, DeviceError> {
+        let _entered = self.context.enter()?;
+        let mut milliseconds = 0.0;
+        // SAFETY: both are there; the number goes into a local variable.
+        self.context.check("cuEventElapsedTime", unsafe {
+            driver::cuEventElapsedTime(&mut milliseconds, self.raw, later.raw)
+        })?;
+        Ok(Duration::from_secs_f32(milliseconds.max(0.0) / 1e3))
     }
 
     /// Tells whether its stream has come to it. Its context is entered already: this is asked often.

@@ -5,8 +5,9 @@ use std::ffi::c_uchar;
 use super::context::device_of;
 use crate::board::Handle;
 
+use crate::code::*;
 use crate::copy::{self, Return};
-use crate::entry::driver;
+use crate::entry::{In, Out, driver};
 use crate::memory;
 
 driver! {
@@ -28,6 +29,21 @@ driver! {
         device_of(to_context)?;
         device_of(from_context)?;
         copy::between(device, to, from, size, stream)
+    };
+
+    // Of CUDA 12.8. What its attributes say does not matter where all memory is the driver's.
+    fn cuMemcpyBatchAsync(
+        to: In<u64>, from: In<u64>, sizes: In<usize>, count: usize, attributes: In<u8>, first: In<usize>,
+        attribute_count: usize, _failed: Out<usize>, stream: Handle
+    ) in_context |device| {
+        attributes.read()?;
+        // The NULL streams are refused.
+        if count == 0 || attribute_count == 0 || first.read()? != 0 || stream <= 2 {
+            return Err(CUDA_ERROR_INVALID_VALUE);
+        }
+        (0..count).try_for_each(|n| {
+            copy::between(device, to.nth(n).read()?, from.nth(n).read()?, sizes.nth(n).read()?, stream)
+        })
     };
 
     fn cuMemcpyHtoD_v2(to: u64, from: usize, size: usize) in_context |device| {

@@ -1,0 +1,313 @@
+//! What a GPU reaches: copies of this crate and plain copies of the driver, each timed.
+//!
+//! `transload bench gpu` is made of it. The driver's copies are what the others are held against: one copy of as many
+//! contiguous bytes, which is a ceiling, and one descriptor for each chunk, which is what others do.
+
+mod plain;
+
+use std::ffi::CString;
+use std::ops::Range;
+use std::sync::{Arc, mpsc};
+use std::time::{Duration, Instant, SystemTime};
+
+use crate::device::arena::Table;
+use crate::device::copy::{pieces, prepare};
+use crate::device::driver;
+use crate::device::error::DeviceError;
+use crate::device::gpu::{Gpu, KERNEL, Kernels};
+use crate::device::launch::Launch;
+use crate::device::mark::Mark;
+use crate::device::memory::DeviceMemory;
+use crate::device::queue::{Held, MULTIPROCESSORS, PIECE, Told};
+use crate::device::resources::{Event, Stream};
+use crate::device::staging::Piece;
+use crate::device::stream::{DeviceStream, Way};
+use crate::memory::{Access, Side};
+use crate::plan::program::Program;
+
+use plain::first;
+pub use plain::{ChunkList, PinnedMemory, chunk_copies};
+
+/// Bytes that [`Meter::submit_to_host`] submits.
+pub const SUBMITTED: u64 = 16 << 20;
+
+/// How many pieces cross the bus at a time: half of those that a GPU has, since both directions are measured at once.
+const UNDER_WAY: usize = 16;
+
+/// How long something took.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Took {
+    /// This thread, to submit it.
+    pub submitting: Duration,
+    /// The GPU, to do it.
+    pub doing: Duration,
+}
+
+/// Measures what one GPU does, on streams of its own. Nothing else should use the GPU meanwhile.
+#[derive(Debug)]
+pub struct Meter {
+    gpu: Gpu,
+    stream: Stream,
+    other: Stream,
+    begun: Event,
+    ended: Event,
+    pieces: Vec<Piece>,
+}
+
+/// A program between two memories of a GPU, ready to be launched any number of times.
+#[derive(Debug)]
+pub struct Relayout {
+    launches: Vec<Launch>,
+    _places: Table,
+    _memories: [DeviceMemory; 2],
+}
+
+impl Meter {
+    /// # Errors
+    /// What the driver says.
+    pub fn new(gpu: &Gpu) -> Result<Self, DeviceError> {
+        let context = gpu.context();
+        let pieces = (0..SUBMITTED / PIECE as u64).map(|_| Piece::new(context, PIECE));
+        Ok(Self {
+            gpu: gpu.clone(),
+            stream: Stream::new(context)?,
+            other: Stream::new(context)?,
+            begun: Event::timed(context)?,
+            ended: Event::timed(context)?,
+            pieces: pieces.collect::<Result<_, _>>()?,
+        })
+    }
+
+    /// Lays a program over two memories of this GPU.
+    ///
+    /// # Errors
+    /// [`DeviceError::OtherDevice`], or as of [`copy`](crate::device::copy()).
+    pub fn prepare(
+        &self,
+        program: &Program,
+        source: &DeviceMemory,
+        destination: &DeviceMemory,
+    ) -> Result<Relayout, DeviceError> {
+        source.check(program, Side::Source)?;
+        destination.check(program, Side::Destination)?;
+        self.check_own(source)?;
+        self.check_own(destination)?;
+        let (launches, places) = prepare(program, source, destination)?;
+        Ok(Relayout {
+            launches,
+            _places: places,
+            _memories: [source.clone(), destination.clone()],
+        })
+    }
+
+    /// Runs a program within the GPU, with all of its multiprocessors.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn relayout(&self, relayout: &Relayout) -> Result<Took, DeviceError> {
+        self.time(|| {
+            let kernels = self.gpu.kernels();
+            kernels.launch(&self.stream, &relayout.launches, None)
+        })
+    }
+
+    /// Gathers one side of a program into pinned memory, piece by piece, as for a transfer, and drops the pieces.
+    ///
+    /// # Errors
+    /// As of [`copy`](crate::device::copy()).
+    pub fn to_host(
+        &self,
+        program: &Program,
+        memory: &DeviceMemory,
+    ) -> Result<Duration, DeviceError> {
+        let stream = DeviceStream::new(&program.stream(Side::Source), memory)?;
+        let started = Instant::now();
+        // A piece is dropped where it is told, so that nobody holds one while another is waited for.
+        cross(pieces(stream.bytes()), |range, told| {
+            stream.gather(range, Box::new(|piece| told(piece.map(drop))));
+        })?;
+        Ok(started.elapsed())
+    }
+
+    /// Scatters pieces of pinned memory to one side of a program, as for a transfer. What is in them is old bytes of others.
+    ///
+    /// # Errors
+    /// As of [`copy`](crate::device::copy()).
+    pub fn to_device(
+        &self,
+        program: &Program,
+        memory: &DeviceMemory,
+    ) -> Result<Duration, DeviceError> {
+        let stream = DeviceStream::new(&program.stream(Side::Destination), memory)?;
+        let started = Instant::now();
+        cross(pieces(stream.bytes()), |range, told| {
+            let to = stream.clone();
+            stream.acquire(Box::new(move |piece| match piece {
+                Ok(piece) => piece.scatter(&to, range, Box::new(|piece| told(piece.map(drop)))),
+                Err(error) => told(Err(error)),
+            }));
+        })?;
+        Ok(started.elapsed())
+    }
+
+    /// How long this thread takes to submit the first [`SUBMITTED`] bytes of one side of a program, to be gathered and carried to the host: as
+    /// the thread of the GPU does it, piece by piece.
+    ///
+    /// # Errors
+    /// As of [`copy`](crate::device::copy()).
+    pub fn submit_to_host(
+        &mut self,
+        program: &Program,
+        memory: &DeviceMemory,
+    ) -> Result<Duration, DeviceError> {
+        self.check_own(memory)?;
+        let stream = DeviceStream::new(&program.stream(Side::Source), memory)?;
+        let started = Instant::now();
+        let mut submitted = Ok(());
+        for (piece, range) in self.pieces.iter_mut().zip(pieces(stream.bytes())) {
+            submitted = submitted.and_then(|()| {
+                let len = (range.end - range.start) as usize;
+                let launches = stream.launches(Way::Gather, range, piece.device())?;
+                self.gpu
+                    .kernels()
+                    .launch(&self.stream, &launches, Some(MULTIPROCESSORS))?;
+                piece.fetch(&self.stream, len)?;
+                piece.submitted(&self.stream)
+            });
+        }
+        let took = started.elapsed();
+        self.stream.synchronize()?;
+        submitted.map(|()| took)
+    }
+
+    /// From the moment when a mark is come to, which lies behind a copy within the GPU, until the first piece of a stream is whole in pinned
+    /// memory.
+    ///
+    /// # Errors
+    /// As of [`copy`](crate::device::copy()).
+    pub fn mark_to_piece(
+        &self,
+        program: &Program,
+        memory: &DeviceMemory,
+        [from, to]: [&DeviceMemory; 2],
+        busy_with: u64,
+    ) -> Result<Duration, DeviceError> {
+        let stream = DeviceStream::new(&program.stream(Side::Source), memory)?;
+        let from = first(from, busy_with, Access::Read)?;
+        let to = first(to, busy_with, Access::ReadWrite)?;
+        let event = Event::new(self.gpu.context())?;
+        let copy = || {
+            let _entered = self.gpu.context().enter()?;
+            // SAFETY: both are that long, and are waited for below.
+            let copied = unsafe {
+                driver::cuMemcpyDtoDAsync_v2(to, from, busy_with as usize, self.stream.raw)
+            };
+            self.gpu.context().check("cuMemcpyDtoDAsync_v2", copied)
+        };
+        let took = copy().and_then(|()| self.piece_after(&event, &stream));
+        // What was submitted uses the memories, whatever became of the rest.
+        self.stream.synchronize()?;
+        took
+    }
+
+    /// Marks the place that the stream has come to, and asks for a piece behind it.
+    fn piece_after(
+        &self,
+        event: &Event,
+        stream: &Arc<DeviceStream>,
+    ) -> Result<Duration, DeviceError> {
+        event.record(&self.stream)?;
+        // SAFETY: the stream is one of this GPU's, and is there.
+        let mark = unsafe { Mark::new(&self.gpu, self.stream.raw.expose_provenance() as u64)? };
+        let (tell, told) = mpsc::channel();
+        let told_at = move |piece: Result<Held, DeviceError>| {
+            drop(tell.send(piece.map(|_| Instant::now())));
+        };
+        let (range, stream) = (0..stream.bytes().min(PIECE as u64), stream.clone());
+        mark.when_done(move |done| match done {
+            Ok(()) => stream.gather(range, Box::new(told_at)),
+            Err(error) => told_at(Err(error)),
+        });
+        let entered = self.gpu.context().enter()?;
+        while !event.is_done(&entered)? {
+            std::hint::spin_loop();
+        }
+        let reached = Instant::now();
+        let whole = told.recv().unwrap_or(Err(DeviceError::ThreadGone))?;
+        Ok(whole.saturating_duration_since(reached))
+    }
+
+    /// Has the driver load the kernel once more. Where it is to be as on the first day, a comment makes the text another one than
+    /// any that the driver has compiled and kept.
+    ///
+    /// # Errors
+    /// What the driver says.
+    pub fn load_kernel(&self, first: bool) -> Result<Duration, DeviceError> {
+        let mut text = KERNEL.to_bytes().to_vec();
+        if first {
+            text.extend(format!("\n// {:?}\n", SystemTime::now()).into_bytes());
+        }
+        let text = CString::new(text).unwrap_or_default();
+        let started = Instant::now();
+        let kernels = Kernels::load(self.gpu.context(), &text)?;
+        let took = started.elapsed();
+        drop(kernels);
+        Ok(took)
+    }
+
+    /// Proves that a memory is of this GPU, where its streams work on it.
+    fn check_own(&self, memory: &DeviceMemory) -> Result<(), DeviceError> {
+        let (found, expected) = (memory.gpu().ordinal(), self.gpu.ordinal());
+        let other = DeviceError::OtherDevice {
+            allocation: 0,
+            found,
+            expected,
+        };
+        if found == expected {
+            Ok(())
+        } else {
+            Err(other)
+        }
+    }
+
+    /// Times what is submitted to the stream, and waits for it.
+    fn time(&self, submit: impl FnOnce() -> Result<(), DeviceError>) -> Result<Took, DeviceError> {
+        self.begun.record(&self.stream)?;
+        let started = Instant::now();
+        let submitted = submit();
+        let submitting = started.elapsed();
+        let ended = self.ended.record(&self.stream);
+        // What was submitted uses the memories, whatever became of the rest.
+        let done = self.stream.synchronize();
+        submitted.and(ended).and(done)?;
+        Ok(Took {
+            submitting,
+            doing: self.begun.elapsed(&self.ended)?,
+        })
+    }
+}
+
+/// Has pieces cross the bus, so many at a time, and waits for all.
+fn cross(
+    pieces: impl Iterator<Item = Range<u64>>,
+    mut ask: impl FnMut(Range<u64>, Told<()>),
+) -> Result<(), DeviceError> {
+    let (tell, told) = mpsc::channel();
+    let (mut under_way, mut outcome) = (0, Ok(()));
+    for piece in pieces {
+        if under_way == UNDER_WAY {
+            outcome = told.recv().unwrap_or(Err(DeviceError::ThreadGone));
+            under_way -= 1;
+        }
+        if outcome.is_err() {
+            break;
+        }
+        let tell = tell.clone();
+        ask(piece, Box::new(move |done| drop(tell.send(done))));
+        under_way += 1;
+    }
+    drop(tell);
+    // Until nobody is left who could tell.
+    told.iter().fold(outcome, |outcome, done| outcome.and(done))
+}
