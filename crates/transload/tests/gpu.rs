@@ -74,3 +74,71 @@ fn the_demo_says_what_is_wrong_with_a_gpu() {
     );
     assert!(ran.told().contains("--host"), "{}", ran.stderr);
 }
+
+/// All that is measured runs, with and without what only newer drivers have.
+#[test]
+fn bench_gpu_measures_everything() {
+    let library = fake_cuda::library();
+    let (_folder, older) = fake_cuda::without(&library, &["cuMemcpyBatchAsync"]);
+    for (library, others) in [
+        (&library, "cuMemcpyBatchAsync"),
+        (&older, "cuMemcpyDtoDAsync"),
+    ] {
+        let args = ["bench", "gpu", "--mib", "1", "--rounds", "1"];
+        let ran = with_driver(library, &[], &[&args[..], &["--format", "json"]].concat());
+        assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
+        let json = ran.json();
+        assert_eq!(json["bench"], "gpu");
+        let results = json["results"].as_array().expect("figures");
+        // Two of each length of runs; the canonical case; three of the bus; four of submitting; mark, kernel, agents.
+        assert_eq!(results.len(), 8 + 1 + 3 + 4 + 3);
+        for figure in results {
+            assert!(figure["median"].as_f64() > Some(0.0), "{figure}");
+            assert!(figure["ratio"].as_f64() > Some(0.0), "{figure}");
+        }
+        let text = json.to_string();
+        assert!(text.contains(others), "{text}");
+        assert!(
+            json["notes"][0]
+                .as_str()
+                .is_some_and(|note| note.starts_with("GPU 0: "))
+        );
+    }
+}
+
+/// Where there is no CUDA the bench says so and fails: nothing was measured.
+#[test]
+fn bench_gpu_says_that_there_is_no_cuda() {
+    let library = fake_cuda::library();
+    let none = with_driver(&library, &[("FAKE_CUDA_DEVICES", "0")], &["bench", "gpu"]);
+    assert_eq!((none.code, none.stdout.as_str()), (Some(1), ""));
+    let said = none.told();
+    assert!(
+        said.contains("no CUDA here: the driver knows no device"),
+        "{said}"
+    );
+    let args = ["bench", "gpu", "--device", "3"];
+    let ran = with_driver(&library, &[], &args);
+    assert_eq!(ran.code, Some(1));
+    assert!(
+        ran.told().contains("no device 3: this process sees 1"),
+        "{}",
+        ran.stderr
+    );
+}
+
+/// An error of the driver on the way is told, with what can be done.
+#[test]
+fn bench_gpu_tells_what_the_driver_says() {
+    let library = fake_cuda::library();
+    let fault = [("FAKE_CUDA_FAIL", "cuMemcpyDtoDAsync_v2:1:2")];
+    let args = ["bench", "gpu", "--mib", "1", "--rounds", "1"];
+    let ran = with_driver(&library, &fault, &args);
+    assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""));
+    let said = ran.told();
+    assert!(
+        said.contains("cuMemcpyDtoDAsync_v2 gives CUDA_ERROR_OUT_OF_MEMORY (2)"),
+        "{said}"
+    );
+    assert!(said.contains("--mib"), "{said}");
+}

@@ -9,7 +9,7 @@ use common::{command, transload};
 
 /// Every command, as typed.
 fn commands() -> Vec<Vec<&'static str>> {
-    const COMMANDS: [&str; 25] = [
+    const COMMANDS: [&str; 26] = [
         "plan",
         "inspect",
         "demo",
@@ -22,6 +22,7 @@ fn commands() -> Vec<Vec<&'static str>> {
         "bench quic",
         "bench local",
         "bench store",
+        "bench gpu",
         "store",
         "store ls",
         "store show",

@@ -54,7 +54,7 @@ fn one_thread(checksum: bool) -> CopyOptions {
 }
 
 /// The plan of a case, with its blocks scattered over the pools.
-fn bind(case: Case) -> Result<BoundPlan, Failure> {
+pub(super) fn bind(case: Case) -> Result<BoundPlan, Failure> {
     let mut random = Random::new(1);
     let mut tables = |shape: Llama| {
         let count = CANONICAL_TOKENS.div_ceil(shape.block_size.into()) as u32;
@@ -108,7 +108,7 @@ impl Memories {
     }
 }
 
-fn bytes_of_ranks(deployment: &Deployment) -> impl Iterator<Item = u64> {
+pub(super) fn bytes_of_ranks(deployment: &Deployment) -> impl Iterator<Item = u64> {
     deployment.ranks().map(|rank| {
         let (_, stage) = deployment.split_rank(rank);
         deployment.groups()[0].placement(stage).allocation_bytes

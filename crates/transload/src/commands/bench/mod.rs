@@ -3,6 +3,8 @@
 mod case;
 mod copy;
 mod course;
+#[cfg(feature = "cuda")]
+mod gpu;
 mod measure;
 mod memcpy;
 mod paths;
@@ -24,6 +26,7 @@ Examples:
   transload bench quic
   transload bench local
   transload bench store --dir /mnt/nvme
+  transload bench gpu
 
 Each figure stands beside a baseline that was measured in turns with it, so
 that the ratio holds even where the machine is busy or slows down. Ratios are
@@ -37,6 +40,14 @@ const STORE: &str = "\
 Examples:
   transload bench store --rounds 7
   transload bench store --dir /mnt/nvme --redis redis://cache:6379/15";
+#[cfg(feature = "cuda")]
+const GPU: &str = "\
+Examples:
+  transload bench gpu
+  transload bench gpu --device 1 --rounds 7 --format json
+
+Exit code 1 means that it cannot be measured here: \"no CUDA here: ...\"
+says why.";
 const LOCAL: &str = "Examples:\n  transload bench local --rounds 7";
 
 /// Measure on this machine, a baseline beside each figure in the same run.
@@ -79,6 +90,12 @@ enum Bench {
     /// Keep 96 MiB in a folder and 16 MiB in a Redis server, beside plain programs that do as much.
     #[command(after_help = STORE)]
     Store(store::Args),
+
+    /// Copies of a GPU, beside one plain copy and beside a descriptor for each chunk. Takes 1.5 GB
+    /// of the GPU's memory and 3.5 GB of the host's.
+    #[cfg(feature = "cuda")]
+    #[command(after_help = GPU)]
+    Gpu(gpu::Args),
 }
 
 pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
@@ -96,6 +113,12 @@ pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
             let measured = store::run(&args, effort)?;
             notes = measured.notes;
             ("store", measured.figures)
+        }
+        #[cfg(feature = "cuda")]
+        Bench::Gpu(args) => {
+            let (figures, told) = gpu::run(&args, effort)?;
+            notes = told;
+            ("gpu", figures)
         }
     };
     let report = measure::Report::new(name, results, notes);

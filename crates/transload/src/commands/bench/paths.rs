@@ -10,7 +10,7 @@ use super::case::{CANONICAL, Case, SIZES};
 use super::course::{Course, Effort};
 use super::measure::Figure;
 use super::memcpy::Memcpy;
-use crate::commands::engines::{Pair, runtime};
+use crate::commands::engines::{Gpu, Pair, runtime};
 use crate::commands::shapes::CANONICAL_TOKENS;
 use crate::failure::{Failure, chain};
 use crate::show::number::gigabytes_per_second;
@@ -29,7 +29,7 @@ pub(super) fn quic(effort: Effort) -> Result<Vec<Figure>, Failure> {
     let mut results = Vec::new();
     for case in SIZES {
         course.prepare(case.name);
-        let mut engines = Engines::start(&runtime, case)?;
+        let mut engines = Engines::start(&runtime, case, None)?;
         let bytes = case.bytes();
         let rounds = course.in_turns::<Failure, 3>(
             case.name,
@@ -57,7 +57,7 @@ pub(super) fn local(effort: Effort) -> Result<Vec<Figure>, Failure> {
     let mut results = Vec::new();
     for case in cases {
         course.prepare(case.name);
-        let mut engines = Engines::start(&runtime, case)?;
+        let mut engines = Engines::start(&runtime, case, None)?;
         let rounds = course.in_turns::<Failure, 2>(
             case.name,
             [&mut || engines.pull(Path::RING), &mut || {
@@ -93,27 +93,32 @@ impl From<BaselineError> for Failure {
 }
 
 /// Two processes with agents.
-struct Engines<'a> {
+pub(super) struct Engines<'a> {
     runtime: &'a Runtime,
     pair: Pair,
 }
 
 impl<'a> Engines<'a> {
-    fn start(runtime: &'a Runtime, case: Case) -> Result<Self, Failure> {
-        let pair = Pair::start([case.src, case.dst], CANONICAL_TOKENS, SEED, None);
+    /// With their caches on a GPU, if one is given.
+    pub(super) fn start(
+        runtime: &'a Runtime,
+        case: Case,
+        gpu: Option<Gpu>,
+    ) -> Result<Self, Failure> {
+        let pair = Pair::start([case.src, case.dst], CANONICAL_TOKENS, SEED, gpu);
         let pair = runtime.block_on(pair)?;
         pair.clear(|_| {})?;
         Ok(Self { runtime, pair })
     }
 
     /// By this path and no other. In GB/s.
-    fn pull(&mut self, path: Path) -> Result<f64, Failure> {
+    pub(super) fn pull(&mut self, path: Path) -> Result<f64, Failure> {
         let report = self.runtime.block_on(self.pair.pull(path))?.report;
         Ok(gigabytes_per_second(report.bytes, report.took))
     }
 
     /// What has been measured was worth it: every byte is there.
-    fn finish(self) -> Result<(), Failure> {
+    pub(super) fn finish(self) -> Result<(), Failure> {
         self.pair.verify(|_| {})?;
         self.runtime.block_on(self.pair.finish())
     }

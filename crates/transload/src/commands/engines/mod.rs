@@ -14,7 +14,9 @@ mod source;
 mod talk;
 
 pub(super) use contents::Checked;
-pub(super) use home::find as find_gpu;
+#[cfg(feature = "cuda")]
+pub(super) use home::open as open_gpu;
+pub(super) use home::{Gpu, find as find_gpu};
 pub(super) use keep::Kept;
 pub(super) use pair::{Pair, Pulled};
 pub(super) use source::run as run_source;

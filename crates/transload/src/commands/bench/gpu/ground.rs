@@ -1,0 +1,204 @@
+//! What all copies are measured on: memory of the GPU full of random bytes, and what has to come of them.
+
+use transload::transfer::copy::{CopyOptions, copy as on_the_host};
+use transload::transfer::device::measure::Meter;
+use transload::transfer::device::{DeviceMemory, Gpu, copy};
+use transload::transfer::memory::Memory;
+use transload::transfer::plan::program::{Loop, Nest, Placed, Program};
+
+use crate::commands::engines::broken;
+use crate::commands::random::Random;
+use crate::failure::Failure;
+
+/// Two memories of the GPU, and three of the host.
+pub(super) struct Ground {
+    pub(super) gpu: Gpu,
+    pub(super) meter: Meter,
+    pub(super) bytes: u64,
+    /// The same random bytes in both.
+    pub(super) source: DeviceMemory,
+    random: Memory,
+    pub(super) destination: DeviceMemory,
+    /// What the host makes of them, and what was found.
+    expected: Memory,
+    found: Memory,
+}
+
+impl Ground {
+    pub(super) fn new(gpu: &Gpu, bytes: u64) -> Result<Self, Failure> {
+        let host = || Memory::allocate(&[bytes as usize]).map_err(broken);
+        let device = || DeviceMemory::allocate(gpu, &[bytes as usize]);
+        let ground = Self {
+            meter: Meter::new(gpu)?,
+            source: device()?,
+            destination: device()?,
+            random: host()?,
+            expected: host()?,
+            found: host()?,
+            gpu: gpu.clone(),
+            bytes,
+        };
+        fill(&ground.random, bytes, 1)?;
+        copy(
+            &whole(bytes),
+            &ground.random,
+            &ground.source,
+            &CopyOptions::new(),
+        )?;
+        Ok(ground)
+    }
+
+    /// Runs a program within the GPU, to the host and from the host, and compares every byte with what the host makes of it.
+    pub(super) fn check(&self, program: &Program) -> Result<(), Failure> {
+        let Self {
+            source,
+            random,
+            destination,
+            expected,
+            found,
+            ..
+        } = self;
+        let (options, all) = (CopyOptions::new(), whole(self.bytes));
+        fill(expected, self.bytes, 2)?;
+        on_the_host(program, random, expected, &options).map_err(broken)?;
+        // Each begins with the bytes that nothing is to be written over.
+        let clean = || fill(found, self.bytes, 2);
+        clean()?;
+        copy(program, source, found, &options)?;
+        self.compare("gathered and carried to the host")?;
+        for within in [true, false] {
+            clean()?;
+            copy(&all, found, destination, &options)?;
+            match within {
+                true => copy(program, source, destination, &options)?,
+                false => copy(program, random, destination, &options)?,
+            };
+            copy(&all, destination, found, &options)?;
+            self.compare(match within {
+                true => "copied within the GPU",
+                false => "carried to the GPU and scattered",
+            })?;
+        }
+        Ok(())
+    }
+
+    fn compare(&self, what: &str) -> Result<(), Failure> {
+        same(&self.expected, &self.found, self.bytes, what)
+    }
+}
+
+/// Fails where two memories of the host differ.
+pub(super) fn same(
+    expected: &Memory,
+    found: &Memory,
+    bytes: u64,
+    what: &str,
+) -> Result<(), Failure> {
+    let (mut right, mut read) = (vec![0; STEP], vec![0; STEP]);
+    for start in (0..bytes).step_by(STEP) {
+        let len = STEP.min((bytes - start) as usize);
+        let (right, read) = (&mut right[..len], &mut read[..len]);
+        expected.read(start, right).map_err(broken)?;
+        found.read(start, read).map_err(broken)?;
+        if right != read {
+            return Err(broken(format!(
+                "what was {what} differs from what the host copies, behind byte {start}"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Bytes that are written or compared at a time.
+const STEP: usize = 1 << 20;
+
+/// Random bytes that a seed decides.
+pub(super) fn fill(memory: &Memory, bytes: u64, seed: u64) -> Result<(), Failure> {
+    let mut random = Random::new(seed);
+    let mut step = vec![0; STEP];
+    for start in (0..bytes).step_by(STEP) {
+        let len = STEP.min((bytes - start) as usize);
+        for word in step.chunks_exact_mut(8) {
+            word.copy_from_slice(&random.next().to_le_bytes());
+        }
+        memory.write(start, &step[..len]).map_err(broken)?;
+    }
+    Ok(())
+}
+
+/// The program that copies so many bytes as they lie.
+pub(super) fn whole(bytes: u64) -> Program {
+    Program {
+        nests: vec![Nest {
+            loops: Default::default(),
+            run: bytes,
+        }],
+        placed: vec![Placed {
+            nest: 0,
+            src: 0,
+            dst: 0,
+        }],
+    }
+}
+
+/// A program whose runs are all of one length, as many as fill both sides: blocks that are scattered over the
+/// pool, in each of which tokens and heads change places, as from NHD to HND.
+pub(super) fn transposing(run: u64, bytes: u64) -> Program {
+    let (mut tokens, mut heads) = (16, 8);
+    while run * tokens * heads > bytes && tokens > 1 {
+        tokens /= 2;
+    }
+    while run * tokens * heads > bytes && heads > 1 {
+        heads /= 2;
+    }
+    let block = run * tokens * heads;
+    let count = (bytes / block) as u32;
+    let mut random = Random::new(run);
+    let (from, to) = (random.blocks(count, count), random.blocks(count, count));
+    let place = |(from, to): (u32, u32)| Placed {
+        nest: 0,
+        src: u64::from(from) * block,
+        dst: u64::from(to) * block,
+    };
+    let token = Loop {
+        count: tokens,
+        src: heads * run,
+        dst: run,
+    };
+    let head = Loop {
+        count: heads,
+        src: run,
+        dst: tokens * run,
+    };
+    Program {
+        nests: vec![Nest {
+            loops: [token, head].into_iter().collect(),
+            run,
+        }],
+        placed: from.into_iter().zip(to).map(place).collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_runs_have_one_length_and_fill_what_they_can() {
+        for (run, bytes) in [
+            (64, 640 << 20),
+            (512, 1 << 20),
+            (1 << 20, 3 << 20),
+            (1 << 20, 640 << 20),
+        ] {
+            let program = transposing(run, bytes);
+            let mut longest = 0;
+            program.for_each_chunk(|from, to, len| {
+                assert!(from + len <= bytes && to + len <= bytes);
+                longest = len.max(longest);
+            });
+            assert_eq!(longest, run);
+            assert!(program.bytes() > bytes / 2 && program.bytes() <= bytes);
+        }
+    }
+}

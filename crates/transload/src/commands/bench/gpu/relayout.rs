@@ -1,0 +1,158 @@
+//! Copies within the GPU: by the length of their runs, and the canonical case.
+
+use std::time::Duration;
+
+use transload::transfer::copy::{CopyOptions, copy as on_the_host};
+use transload::transfer::device::measure::{ChunkList, Meter, chunk_copies};
+use transload::transfer::device::{DeviceMemory, Gpu, copy};
+use transload::transfer::memory::Memory;
+use transload::transfer::plan::program::Program;
+
+use super::ground::{Ground, fill, same, transposing, whole};
+use crate::commands::bench::case::{CANONICAL, Case};
+use crate::commands::bench::copy::{bind, bytes_of_ranks};
+use crate::commands::bench::course::Course;
+use crate::commands::bench::measure::Figure;
+use crate::commands::engines::broken;
+use crate::commands::shapes::Llama;
+use crate::failure::Failure;
+use crate::show::number::gigabytes_per_second;
+
+pub(super) const CASES: usize = RUNS.len() + 2;
+
+/// Lengths of runs, and how they are called.
+const RUNS: [(u64, &str); 4] = [
+    (64, "64 B"),
+    (512, "512 B"),
+    (8 << 10, "8 KiB"),
+    (1 << 20, "1 MiB"),
+];
+
+/// Descriptors that the driver is given at once: it takes about half a microsecond for each.
+const DESCRIPTORS: usize = 1 << 18;
+
+/// What one copy of the driver is called beside ours.
+const ONE: &str = "one device copy";
+
+pub(super) fn by_run(course: &mut Course, ground: &mut Ground) -> Result<Vec<Figure>, Failure> {
+    let mut figures = Vec::new();
+    for (run, called) in RUNS {
+        let name = format!("relayout, runs of {called}");
+        course.prepare(&name);
+        let program = transposing(run, ground.bytes);
+        ground.check(&program)?;
+        let Ground {
+            meter,
+            source,
+            destination,
+            ..
+        } = &*ground;
+        let relayout = meter.prepare(&program, source, destination)?;
+        let mut chunks = ChunkList::new(&program, source, destination, DESCRIPTORS)?;
+        let (bytes, listed) = (program.bytes(), chunks.bytes());
+        let rate = |bytes, took: Duration| gigabytes_per_second(bytes, took);
+        let rounds = course.in_turns::<Failure, 3>(
+            &name,
+            [
+                &mut || Ok(rate(bytes, meter.relayout(&relayout)?.doing)),
+                &mut || {
+                    Ok(rate(
+                        bytes,
+                        meter.one_copy(source, destination, bytes)?.doing,
+                    ))
+                },
+                &mut || {
+                    let took = meter.chunk_copies(&mut chunks)?;
+                    // The slower of submitting and doing is what a user waits for.
+                    Ok(rate(listed, took.doing.max(took.submitting)))
+                },
+            ],
+        )?;
+        figures.push(Figure::new(&name, "GB/s", ONE, &rounds, [0, 1]));
+        let others = format!("a descriptor a chunk ({})", chunk_copies());
+        figures.push(Figure::new(&name, "GB/s", others, &rounds, [0, 2]));
+    }
+    Ok(figures)
+}
+
+/// One route of the canonical case, in several places in turns, so that no cache has what it needs.
+pub(super) fn canonical(course: &mut Course, gpu: &Gpu, mib: u64) -> Result<Vec<Figure>, Failure> {
+    let layers = (u64::from(CANONICAL.src.layers) * mib / super::FULL).clamp(1, 80) as u32;
+    let name = match layers {
+        80 => "canonical case, one route".to_owned(),
+        layers => format!("canonical case, one route of {layers} layers"),
+    };
+    course.prepare(&name);
+    let of = |side: Llama| Llama { layers, ..side };
+    let case = Case {
+        name: CANONICAL.name,
+        src: of(CANONICAL.src),
+        dst: of(CANONICAL.dst),
+    };
+    let bound = bind(case)?;
+    let Some(route) = bound.routes.first() else {
+        return Err(broken("the canonical case has no route"));
+    };
+    let program = route.program();
+    let bytes = |side: Llama| -> Result<u64, Failure> {
+        Ok(bytes_of_ranks(&side.deployment()?)
+            .max()
+            .unwrap_or_default())
+    };
+    let lens = [bytes(case.src)?, bytes(case.dst)?];
+    let places = check_places(gpu, &program, lens)?;
+    let meter = Meter::new(gpu)?;
+    let ready = places
+        .iter()
+        .map(|[from, to]| meter.prepare(&program, from, to));
+    let ready = ready.collect::<Result<Vec<_>, _>>()?;
+    let us = |took: Duration| took.as_secs_f64() * 1e6;
+    let (mut turn, mut other) = (0, 0);
+    let next = |turn: &mut usize| {
+        *turn = (*turn + 1) % places.len();
+        *turn
+    };
+    let rounds = course.in_turns::<Failure, 2>(
+        &name,
+        [
+            &mut || Ok(us(meter.relayout(&ready[next(&mut turn)])?.doing)),
+            &mut || {
+                let [from, to] = &places[next(&mut other)];
+                let bytes = program.bytes().min(lens[0]).min(lens[1]);
+                Ok(us(meter.one_copy(from, to, bytes)?.doing))
+            },
+        ],
+    )?;
+    Ok(vec![Figure::new(name, "us", ONE, &rounds, [0, 1])])
+}
+
+/// Pairs of memories of over 1 GiB together for the whole case, in the last of which the program was checked.
+fn check_places(
+    gpu: &Gpu,
+    program: &Program,
+    [from, to]: [u64; 2],
+) -> Result<Vec<[DeviceMemory; 2]>, Failure> {
+    const PLACES: usize = 4;
+    let device = |bytes: u64| DeviceMemory::allocate(gpu, &[bytes as usize]);
+    let host = |bytes: u64| Memory::allocate(&[bytes as usize]).map_err(broken);
+    let (random, expected, found) = (host(from)?, host(to)?, host(to)?);
+    fill(&random, from, 3)?;
+    for memory in [&expected, &found] {
+        fill(memory, to, 4)?;
+    }
+    let options = CopyOptions::new();
+    on_the_host(program, &random, &expected, &options).map_err(broken)?;
+    let mut places = Vec::new();
+    for _ in 0..PLACES {
+        let pair = [device(from)?, device(to)?];
+        copy(&whole(from), &random, &pair[0], &options)?;
+        copy(&whole(to), &found, &pair[1], &options)?;
+        places.push(pair);
+    }
+    if let Some([source, destination]) = places.last() {
+        copy(program, source, destination, &options)?;
+        copy(&whole(to), destination, &found, &options)?;
+    }
+    same(&expected, &found, to, "copied within the GPU")?;
+    Ok(places)
+}
