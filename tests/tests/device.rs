@@ -12,8 +12,9 @@ use transload_tests::fake_cuda::{self, Engine, Fake, run, without};
 use transload_tests::on_device::{OnDevice, Sides};
 use transload_tests::planner::{Demand, check};
 use transload_transfer::copy::{CopyOptions, Crc32c};
+use transload_transfer::device::measure::{Meter, PinnedMemory};
 use transload_transfer::device::{DeviceError, DeviceMemory, Gpu, Mark, NoCuda, available, copy};
-use transload_transfer::memory::{Access, Memory};
+use transload_transfer::memory::{Access, CheckError, Memory};
 use transload_transfer::plan::program::{Loop, Nest, Placed, Program};
 
 /// Every byte of random plans once, from the right place, whichever side is on the GPU.
@@ -237,6 +238,56 @@ fn what_is_no_memory_of_the_gpu_is_refused() {
         assert!(freed.contains("does not know"), "{freed}");
         let missing = Gpu::open(2).unwrap_err().to_string();
         assert_eq!(missing, "no device 2: this process sees 2");
+    });
+}
+
+/// What cannot be measured on is refused before the GPU is asked for anything.
+#[test]
+fn measuring_checks_what_it_is_given() {
+    let name = "measuring_checks_what_it_is_given";
+    run(name, &[("FAKE_CUDA_DEVICES", "2")], |_| {
+        let (gpu, other) = (Gpu::open(0).unwrap(), Gpu::open(1).unwrap());
+        let meter = Meter::new(&gpu).unwrap();
+        let memory = |gpu: &Gpu| DeviceMemory::allocate(gpu, &[4096]).unwrap();
+        let (here, there) = (memory(&gpu), memory(&other));
+        let (start, _) = here.allocation(0).unwrap();
+        let parts = [(start, 4096)];
+        // SAFETY: the memory is there until the end of this test.
+        let read_only =
+            unsafe { DeviceMemory::from_raw_parts(&gpu, &parts, Access::Read, None) }.unwrap();
+        let mut pinned = PinnedMemory::allocate(&gpu, 2048).unwrap();
+        let program = strided(2048, 512);
+
+        let elsewhere = DeviceError::OtherDevice {
+            allocation: 0,
+            found: 1,
+            expected: 0,
+        };
+        let refused = meter.prepare(&program, &here, &there).unwrap_err();
+        assert_eq!(refused, elsewhere);
+        let past = |len, available| DeviceError::PastEnd {
+            allocation: 0,
+            len,
+            available,
+        };
+        let refused = meter.one_copy(&here, &here, 4097).unwrap_err();
+        assert_eq!(refused, past(4097, 4096));
+        let refused = meter
+            .one_crossing(&here, &mut pinned, 4096, true)
+            .unwrap_err();
+        assert_eq!(refused, past(4096, 2048));
+        let unwritable = DeviceError::Check(CheckError::ReadOnly);
+        let refused = meter.one_copy(&here, &read_only, 512).unwrap_err();
+        assert_eq!(refused, unwritable);
+        let refused = meter
+            .one_crossing(&read_only, &mut pinned, 512, false)
+            .unwrap_err();
+        assert_eq!(refused, unwritable);
+        let refused = meter.to_device(&program, &read_only).unwrap_err();
+        assert_eq!(refused, unwritable);
+        meter
+            .one_crossing(&read_only, &mut pinned, 512, true)
+            .unwrap();
     });
 }
 

@@ -223,6 +223,13 @@ fn what_one_kind_of_memory_saved_the_other_restores() {
     });
 }
 
+/// Waits until a mark is done.
+fn wait(mark: &Mark) {
+    let (tell, told) = std::sync::mpsc::channel();
+    mark.when_done(move |done| tell.send(done).unwrap());
+    told.recv().unwrap().unwrap();
+}
+
 /// Blocks that the GPU still computes are saved once they are computed, and blocks that it still reads are
 /// restored once they are read, where a mark says so; without it they are not.
 #[test]
@@ -240,6 +247,12 @@ fn nothing_is_saved_or_restored_before_its_mark() {
             let source = OnGpu::new(&gpu, Engine::computed(&here(), TOKENS, 5), &[0, 1]);
             for (start, computed) in source.allocations() {
                 engine.write(start, &vec![0; computed.len()]);
+            }
+            wait(&mark());
+            // Without a mark the engine comes to its work when all is over; with one it is what is waited for.
+            let late = |on| fake.hold_stream(engine.stream() as usize, on && !marked);
+            late(true);
+            for (start, computed) in source.allocations() {
                 engine.spin(20_000);
                 engine.write(start, &computed);
             }
@@ -248,11 +261,13 @@ fn nothing_is_saved_or_restored_before_its_mark() {
             source
                 .save(&writer, &prompt, marked.then_some(&mark_of_save))
                 .unwrap();
+            late(false);
 
             let reader = archive(&store, &there());
             let found = reader.find(&prompt).unwrap();
             let restored = OnGpu::new(&gpu, Engine::new(&there(), TOKENS), &[0, 1]);
             let before = restored.bytes();
+            late(true);
             engine.spin(200_000);
             let allocations = restored.allocations().into_iter();
             let read: Vec<&[u8]> = allocations
@@ -267,9 +282,8 @@ fn nothing_is_saved_or_restored_before_its_mark() {
                     &Permit::new(),
                 )
                 .unwrap();
-            let (tell, told) = std::sync::mpsc::channel();
-            mark_of_restore.when_done(move |done| tell.send(done).unwrap());
-            told.recv().unwrap().unwrap();
+            late(false);
+            wait(&mark_of_restore);
             assert_eq!(
                 read.concat() == before.concat(),
                 marked,

@@ -9,6 +9,7 @@
 
 use std::collections::BTreeMap;
 use std::mem;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::context::Context;
@@ -133,7 +134,7 @@ impl Slot {
         &self,
         from: &DeviceStream,
         to: &DeviceStream,
-        range: std::ops::Range<u64>,
+        range: Range<u64>,
     ) -> Result<(), DeviceError> {
         let Self {
             source,
