@@ -4,7 +4,9 @@
 //! device. So it is taken from the driver in chunks, which are kept for as long as the GPU is open, and lent from there.
 
 use std::collections::BTreeMap;
+use std::mem;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use super::context::Context;
 use super::driver;
@@ -22,6 +24,8 @@ const GRAIN: u64 = 256;
 pub(super) struct Arena {
     context: Arc<Context>,
     stream: Stream,
+    /// How long an upload may take.
+    stall: Duration,
     chunks: Mutex<Vec<Chunk>>,
 }
 
@@ -41,10 +45,11 @@ pub(super) struct Table {
 }
 
 impl Arena {
-    pub(super) fn new(context: &Arc<Context>) -> Result<Arc<Self>, DeviceError> {
+    pub(super) fn new(context: &Arc<Context>, stall: Duration) -> Result<Arc<Self>, DeviceError> {
         Ok(Arc::new(Self {
             context: context.clone(),
             stream: Stream::new(context)?,
+            stall,
             chunks: Mutex::default(),
         }))
     }
@@ -54,21 +59,22 @@ impl Arena {
         self: &Arc<Self>,
         values: &[T],
     ) -> Result<Table, DeviceError> {
-        let bytes: &[u8] = bytemuck::cast_slice(values);
+        let bytes: Box<[u8]> = bytemuck::cast_slice(values).into();
         let table = self.lend(bytes.len() as u64)?;
-        if !bytes.is_empty() {
-            let entered = self.context.enter()?;
+        if bytes.is_empty() {
+            return Ok(table);
+        }
+        let copy = |(table, bytes): &(Table, Box<[u8]>)| {
+            let _entered = self.context.enter()?;
             let (to, from) = (table.address, bytes.as_ptr().cast());
-            // SAFETY: the table has room for them, and they stay until the stream was waited for.
+            // SAFETY: the table has room for them, and both stay until this is done.
             let copied =
                 unsafe { driver::cuMemcpyHtoDAsync_v2(to, from, bytes.len(), self.stream.raw) };
-            drop(entered);
-            self.context.check("cuMemcpyHtoDAsync_v2", copied)?;
-            if let Err(error) = self.stream.synchronize() {
-                table.abandon();
-                return Err(error);
-            }
-        }
+            self.context.check("cuMemcpyHtoDAsync_v2", copied)
+        };
+        // One that has no end in time is lent to nobody any more.
+        let late = |_, used| mem::forget(used);
+        let (table, _) = self.stream.run(self.stall, (table, bytes), copy, late)?;
         Ok(table)
     }
 
@@ -135,11 +141,6 @@ impl Chunk {
 impl Table {
     pub(super) fn address(&self) -> u64 {
         self.address
-    }
-
-    /// Never lends it to anybody else: nobody can tell whether something still uses it.
-    pub(super) fn abandon(mut self) {
-        self.len = 0;
     }
 }
 

@@ -1,11 +1,11 @@
 //! The context of one device, which the engine of the process uses too.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use cudarc::driver::sys::{CUcontext, CUdevice, CUresult, CUstreamCaptureMode};
 
 use super::driver::{self, check};
-use super::error::DeviceError;
+use super::error::{CallError, DeviceError};
 
 /// The primary context of a device, kept for as long as this is.
 #[derive(Debug)]
@@ -15,6 +15,8 @@ pub(super) struct Context {
     context: CUcontext,
     /// The process that opened it.
     process: u32,
+    /// The first error that nothing in it survives.
+    lost: OnceLock<CallError>,
 }
 
 // SAFETY: a context may be used from any thread; each makes it its current one first.
@@ -48,6 +50,7 @@ impl Context {
             device,
             context,
             process: std::process::id(),
+            lost: OnceLock::new(),
         }))
     }
 
@@ -79,6 +82,7 @@ impl Context {
     /// engine captures meanwhile on another thread.
     pub(super) fn enter(&self) -> Result<Entered, DeviceError> {
         self.check_process()?;
+        self.check_lost()?;
         // SAFETY: the context is kept by `self`.
         self.check("cuCtxPushCurrent_v2", unsafe {
             driver::cuCtxPushCurrent_v2(self.context)
@@ -99,15 +103,28 @@ impl Context {
         }
     }
 
-    /// The error of a call, if it gave one.
+    /// The error of a call, if it gave one. One that the context does not survive is the answer to all that follow.
     pub(super) fn check(&self, call: &'static str, result: CUresult) -> Result<(), DeviceError> {
-        check(call, result).map_err(|why| match why.is_sticky() {
-            true => DeviceError::Lost {
+        let Err(why) = check(call, result) else {
+            return Ok(());
+        };
+        if !why.is_sticky() {
+            return Err(why.into());
+        }
+        // The first one stays.
+        let _ = self.lost.set(why);
+        self.check_lost()
+    }
+
+    /// Whether it can be used still. Where it cannot, the driver is asked for nothing any more: a call might never return.
+    pub(super) fn check_lost(&self) -> Result<(), DeviceError> {
+        match self.lost.get() {
+            None => Ok(()),
+            Some(why) => Err(DeviceError::Lost {
                 ordinal: self.ordinal,
-                why,
-            },
-            false => DeviceError::Call(why),
-        })
+                why: why.clone(),
+            }),
+        }
     }
 }
 

@@ -1,15 +1,20 @@
 //! Copies in which a GPU takes part.
 
 use std::collections::VecDeque;
+use std::mem;
 use std::ops::Range;
-use std::sync::{Arc, mpsc};
+use std::sync::Arc;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::time::Instant;
 
 use super::arena::Table;
 use super::error::DeviceError;
+use super::gpu::Gpu;
 use super::launch::{Ends, Launch, Launches};
 use super::memory::DeviceMemory;
 use super::peer;
 use super::queue::{Held, PIECE, Told};
+use super::resources::Event;
 use super::stream::DeviceStream;
 use crate::copy::{CopyOptions, CopyReport, Crc32c, Cursor, MemoryStream, settle};
 use crate::memory::{Memory, Side};
@@ -46,7 +51,8 @@ impl<'a> From<&'a DeviceMemory> for Place<'a> {
 ///
 /// # Errors
 /// [`DeviceError`]. What does not fit is found before the first byte is moved; after an error of the driver the
-/// destination's bytes may be old or new.
+/// destination's bytes may be old or new. After [`DeviceError::Stalled`] the memory of the GPU may still be read and written: its
+/// keeper stays until that is over.
 ///
 /// ```no_run
 /// use smallvec::smallvec;
@@ -93,14 +99,14 @@ pub fn copy<'a>(
             destination.check(program, Side::Destination)?;
             let from = DeviceStream::new(&program.stream(Side::Source), source)?;
             let to = MemoryStream::new(program.stream(Side::Destination), destination.clone())?;
-            Some(to_host(&from, to.cursor(0)?)?)
+            Some(to_host(source.gpu(), &from, to.cursor(0)?)?)
         }
         (Place::Host(source), Place::Device(destination)) => {
             source.check(program, Side::Source)?;
             destination.check(program, Side::Destination)?;
             let from = MemoryStream::new(program.stream(Side::Source), source.clone())?;
             let to = DeviceStream::new(&program.stream(Side::Destination), destination)?;
-            Some(to_device(from.cursor(0)?, &to)?)
+            Some(to_device(destination.gpu(), from.cursor(0)?, &to)?)
         }
     };
     Ok(CopyReport {
@@ -119,13 +125,13 @@ fn within_a_gpu(
 ) -> Result<(), DeviceError> {
     let gpu = source.gpu();
     let (launches, places) = prepare(program, source, destination)?;
-    let launched = gpu.kernels().launch(gpu.stream(), &launches, None);
-    // What was submitted reads `places`, whatever became of the rest.
-    let done = gpu.stream().synchronize();
-    if done.is_err() {
-        places.abandon();
-    }
-    done.and(launched)
+    let used = (places, source.clone(), destination.clone());
+    let launch = |_: &_| gpu.kernels().launch(gpu.stream(), &launches, None);
+    let late = |event: Option<Event>, used| match event {
+        Some(event) => gpu.queue().watch(Arc::new(event), Box::new(|_| drop(used))),
+        None => mem::forget(used),
+    };
+    gpu.stream().run(gpu.stall(), used, launch, late).map(drop)
 }
 
 /// The launches of a program that was checked against two memories of a GPU, and the table that they read.
@@ -150,9 +156,9 @@ pub(super) fn prepare(
 const AHEAD: usize = 4;
 
 /// Gathers pieces, and has the host scatter one while others cross the bus.
-fn to_host(from: &Arc<DeviceStream>, mut to: Cursor) -> Result<Crc32c, DeviceError> {
+fn to_host(gpu: &Gpu, from: &Arc<DeviceStream>, mut to: Cursor) -> Result<Crc32c, DeviceError> {
     let mut sum = Crc32c::new();
-    let mut ahead = Ahead::default();
+    let mut ahead = Ahead::new(gpu);
     let mut place =
         |(mut piece, len): (Held, usize)| to.scatter(&piece.bytes()[..len], Some(&mut sum));
     for range in pieces(from.bytes()) {
@@ -175,11 +181,11 @@ fn to_host(from: &Arc<DeviceStream>, mut to: Cursor) -> Result<Crc32c, DeviceErr
 }
 
 /// Has the host gather one piece while others cross the bus, and scatters them.
-fn to_device(mut from: Cursor, to: &Arc<DeviceStream>) -> Result<Crc32c, DeviceError> {
+fn to_device(gpu: &Gpu, mut from: Cursor, to: &Arc<DeviceStream>) -> Result<Crc32c, DeviceError> {
     let mut sum = Crc32c::new();
-    let mut ahead = Ahead::default();
+    let mut ahead = Ahead::new(gpu);
     for range in pieces(to.bytes()) {
-        let mut piece = wait(asked(|told| to.acquire(told)))?;
+        let mut piece = wait(gpu, asked(|told| to.acquire(told)))?;
         from.gather(&mut piece.bytes()[..len(&range)], Some(&mut sum))?;
         // What is done gives its piece back at once: whoever waits for one must hold none.
         ahead.ask(|told| piece.scatter(to, range, Box::new(move |piece| told(piece.map(drop)))));
@@ -189,40 +195,44 @@ fn to_device(mut from: Cursor, to: &Arc<DeviceStream>) -> Result<Crc32c, DeviceE
     Ok(sum)
 }
 
-/// What the GPU was asked to do, in the order in which it was asked. Dropping it waits until the GPU has done all of it: an
-/// error must not leave anything behind that still touches somebody's blocks.
-struct Ahead<T>(VecDeque<Answer<T>>);
-
-impl<T> Default for Ahead<T> {
-    fn default() -> Self {
-        Self(VecDeque::new())
-    }
+/// What the GPU was asked to do, in the order in which it was asked. Dropping it waits until the GPU has done all of it, if that
+/// has an end: an error must not leave anything behind that still touches somebody's blocks.
+struct Ahead<'a, T> {
+    gpu: &'a Gpu,
+    asked: VecDeque<Answer<T>>,
 }
 
-impl<T: Send + 'static> Ahead<T> {
+impl<'a, T: Send + 'static> Ahead<'a, T> {
+    fn new(gpu: &'a Gpu) -> Self {
+        let asked = VecDeque::new();
+        Self { gpu, asked }
+    }
+
     fn ask(&mut self, ask: impl FnOnce(Told<T>)) {
-        self.0.push_back(asked(ask));
+        self.asked.push_back(asked(ask));
     }
 
     /// Waits for the first; `None` where there is none.
     fn next(&mut self) -> Result<Option<T>, DeviceError> {
-        self.0.pop_front().map(wait).transpose()
+        let first = self.asked.pop_front();
+        first.map(|first| wait(self.gpu, first)).transpose()
     }
 
     /// The same, if there are as many as there may be.
     fn next_if_full(&mut self) -> Result<Option<T>, DeviceError> {
-        match self.0.len() < AHEAD {
+        match self.asked.len() < AHEAD {
             true => Ok(None),
             false => self.next(),
         }
     }
 }
 
-impl<T> Drop for Ahead<T> {
+impl<T> Drop for Ahead<'_, T> {
     fn drop(&mut self) {
-        for left in self.0.drain(..) {
+        let begun = Instant::now();
+        for left in self.asked.drain(..) {
             // Whatever became of it.
-            let _ = left.recv();
+            let _ = left.recv_timeout(self.gpu.stall().saturating_sub(begun.elapsed()));
         }
     }
 }
@@ -236,8 +246,14 @@ fn asked<T: Send + 'static>(ask: impl FnOnce(Told<T>)) -> Answer<T> {
     answer
 }
 
-fn wait<T>(answer: Answer<T>) -> Result<T, DeviceError> {
-    answer.recv().unwrap_or(Err(DeviceError::ThreadGone))
+fn wait<T>(gpu: &Gpu, answer: Answer<T>) -> Result<T, DeviceError> {
+    let (ordinal, within) = (gpu.ordinal(), gpu.stall());
+    answer.recv_timeout(within).unwrap_or_else(|error| {
+        Err(match error {
+            RecvTimeoutError::Timeout => DeviceError::Stalled { ordinal, within },
+            RecvTimeoutError::Disconnected => DeviceError::ThreadGone,
+        })
+    })
 }
 
 /// Cuts a stream.

@@ -49,7 +49,6 @@ functions! {
     cuPointerGetAttribute
     cuStreamCreate
     cuStreamDestroy_v2
-    cuStreamSynchronize
     cuStreamWaitEvent
     cuThreadExchangeStreamCaptureMode
 }

@@ -1,5 +1,7 @@
 //! What goes wrong with device memory.
 
+use std::time::Duration;
+
 use thiserror::Error;
 
 use super::launch::LaunchError;
@@ -75,6 +77,9 @@ pub enum DeviceError {
     /// An earlier operation left the device's context unusable, for everybody in the process.
     #[error("device {ordinal} is lost: {why}")]
     Lost { ordinal: u32, why: CallError },
+    /// What was submitted is not done in time. It may be done later: until then its memory is kept, and may still be touched.
+    #[error("device {ordinal} has not done within {within:?} what it was asked to")]
+    Stalled { ordinal: u32, within: Duration },
     /// An allocation is memory of another kind.
     #[error("allocation {allocation} is {kind}, not memory of a CUDA device")]
     NotDevice {

@@ -3,6 +3,7 @@
 use std::ffi::CStr;
 use std::ptr;
 use std::sync::Arc;
+use std::time::Duration;
 
 use cudarc::driver::sys::{CUfunction, CUmodule, CUresult};
 
@@ -36,6 +37,24 @@ const AHEAD: u32 = 4;
 /// engine not to notice.
 pub const DEFAULT_MULTIPROCESSORS: u32 = 16;
 
+/// Settings of a [`Gpu`]. `Default` is right for most.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct GpuOptions {
+    /// How long may take what is waited for at once: a [`copy`](super::copy()), or a table that is uploaded (30 s). The
+    /// compilation of an engine's kernels or a debugger can hold a device for a while. Transfers of an agent have a setting of
+    /// their own, [`device_stall`](crate::wire::Options::device_stall).
+    pub stall: Duration,
+}
+
+impl Default for GpuOptions {
+    fn default() -> Self {
+        Self {
+            stall: Duration::from_secs(30),
+        }
+    }
+}
+
 /// One GPU of this process. Clones are the same.
 ///
 /// It uses the context that the engine uses (the *primary* one), with streams of its own, and never waits for the
@@ -54,6 +73,7 @@ struct Shared {
     peers: Peers,
     kernels: Arc<Kernels>,
     name: String,
+    stall: Duration,
 }
 
 impl Gpu {
@@ -64,14 +84,24 @@ impl Gpu {
     /// # Errors
     /// [`NoCuda`](super::NoCuda), [`DeviceError::NoDevice`], or what the driver says.
     pub fn open(ordinal: u32) -> Result<Self, DeviceError> {
+        Self::open_with(ordinal, &GpuOptions::default())
+    }
+
+    /// The same, with other settings.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_with(ordinal: u32, options: &GpuOptions) -> Result<Self, DeviceError> {
+        let stall = options.stall;
         let context = Context::open(ordinal)?;
         let kernels = Arc::new(Kernels::load(&context, KERNEL)?);
         let shared = Shared {
             queue: Queue::start(&kernels)?,
-            arena: Arena::new(&context)?,
+            arena: Arena::new(&context, stall)?,
             stream: Stream::new(&context)?,
             peers: Peers::default(),
             name: context.name()?,
+            stall,
             kernels,
         };
         Ok(Self {
@@ -127,7 +157,12 @@ impl Gpu {
         &self.shared.peers
     }
 
-    /// The stream of what is waited for at once.
+    /// How long may take what is waited for at once.
+    pub(super) fn stall(&self) -> Duration {
+        self.shared.stall
+    }
+
+    /// The stream of that.
     pub(super) fn stream(&self) -> &Stream {
         &self.shared.stream
     }

@@ -196,6 +196,12 @@ impl Launches {
         Ok(sorted)
     }
 
+    /// Proves that [`range`](Self::range) can give every range of it: one that begins anywhere moves in units of a byte.
+    pub(super) fn check_ranges(&self) -> Result<(), LaunchError> {
+        let nests = self.nests.iter();
+        nests.map(|nest| nest.check(1)).collect()
+    }
+
     /// What is uploaded.
     pub(super) fn places(&self) -> &[Place] {
         &self.places
@@ -295,14 +301,19 @@ impl SortedNest {
         let multiples =
             self.multiples | ends.bases | ends.src.buffer | ends.dst.buffer | LONGEST_UNIT;
         let unit = 1 << multiples.trailing_zeros();
-        if self.bytes / unit > MAX_UNITS {
-            return Err(LaunchError::TooLong {
+        self.check(unit).map(|()| unit)
+    }
+
+    /// Whether the kernel can count the units of a place.
+    fn check(&self, unit: u64) -> Result<(), LaunchError> {
+        match self.bytes / unit > MAX_UNITS {
+            true => Err(LaunchError::TooLong {
                 nest: self.nest,
                 bytes: self.bytes,
                 unit,
-            });
+            }),
+            false => Ok(()),
         }
-        Ok(unit)
     }
 
     /// Launches some units, counted from the start of a place, in as few launches as can count them.

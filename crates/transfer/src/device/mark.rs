@@ -56,8 +56,8 @@ impl Mark {
         self.event.is_done(&self.gpu.context().enter()?)
     }
 
-    /// Has `told` called when all before the mark is done, or when that cannot be known any more. It is called on the thread of the
-    /// GPU, so it should take microseconds.
+    /// Has `told` called when all before the mark is done, or when that cannot be known any more. It is called on a thread of
+    /// the GPU, so it should take microseconds.
     pub fn when_done(&self, told: impl FnOnce(Result<(), DeviceError>) + Send + 'static) {
         let event = self.event.clone();
         self.gpu.queue().watch(event, Box::new(told));

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use cudarc::driver::sys::{CUdeviceptr, CUmemorytype, CUpointer_attribute};
 
 use super::arena::Table;
+use super::context::Context;
 use super::driver;
 use super::error::DeviceError;
 use super::gpu::Gpu;
@@ -82,7 +83,10 @@ impl DeviceMemory {
             if start == 0 && len > 0 {
                 return Err(MemoryError::Null { allocation, len }.into());
             }
-            check_mapped(gpu, allocation, start, len as u64)?;
+            let mapped = check_mapped(gpu, allocation, start, len as u64);
+            // The driver knows no memory of a device that is lost.
+            gpu.context().check_lost()?;
+            mapped?;
         }
         Self::new(gpu, parts, access, keeper)
     }
@@ -94,7 +98,7 @@ impl DeviceMemory {
     /// [`NoCuda`](super::NoCuda), [`DeviceError::NotDevice`].
     pub fn ordinal_of(parts: &[(u64, usize)]) -> Result<u32, DeviceError> {
         driver::available()?;
-        ordinal_of(0, parts.first().map_or(0, |part| part.0))
+        ordinal_of(None, 0, parts.first().map_or(0, |part| part.0))
     }
 
     fn new(
@@ -220,7 +224,8 @@ fn check_mapped(
 
 /// Proves that an address is memory of that GPU.
 fn check_kind(gpu: &Gpu, allocation: usize, at: CUdeviceptr) -> Result<(), DeviceError> {
-    let (found, expected) = (ordinal_of(allocation, at)?, gpu.ordinal());
+    let found = ordinal_of(Some(gpu.context()), allocation, at)?;
+    let expected = gpu.ordinal();
     if found != expected {
         return Err(DeviceError::OtherDevice {
             allocation,
@@ -232,13 +237,18 @@ fn check_kind(gpu: &Gpu, allocation: usize, at: CUdeviceptr) -> Result<(), Devic
 }
 
 /// Proves that an address is memory of a GPU, and says of which.
-fn ordinal_of(allocation: usize, at: CUdeviceptr) -> Result<u32, DeviceError> {
+fn ordinal_of(
+    context: Option<&Context>,
+    allocation: usize,
+    at: CUdeviceptr,
+) -> Result<u32, DeviceError> {
     let not = |kind| DeviceError::NotDevice { allocation, kind };
-    let managed = attribute(at, CUpointer_attribute::CU_POINTER_ATTRIBUTE_IS_MANAGED).unwrap_or(0);
+    let attribute = |kind| attribute(context, at, kind);
+    let managed = attribute(CUpointer_attribute::CU_POINTER_ATTRIBUTE_IS_MANAGED).unwrap_or(0);
     if managed != 0 {
         return Err(not("managed memory"));
     }
-    match attribute(at, CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE) {
+    match attribute(CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE) {
         Some(kind) if kind == CUmemorytype::CU_MEMORYTYPE_DEVICE as u32 => {}
         Some(kind) if kind == CUmemorytype::CU_MEMORYTYPE_HOST as u32 => {
             return Err(not("pinned host memory"));
@@ -246,17 +256,24 @@ fn ordinal_of(allocation: usize, at: CUdeviceptr) -> Result<u32, DeviceError> {
         Some(_) => return Err(not("memory of some other kind")),
         None => return Err(not("memory that the driver does not know")),
     }
-    attribute(at, CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)
+    attribute(CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)
         .ok_or_else(|| not("memory that the driver does not know"))
 }
 
-/// What the driver knows of an address.
-fn attribute(at: CUdeviceptr, attribute: CUpointer_attribute) -> Option<u32> {
+/// What the driver knows of an address. `context` is told if it is lost.
+fn attribute(
+    context: Option<&Context>,
+    at: CUdeviceptr,
+    attribute: CUpointer_attribute,
+) -> Option<u32> {
     let mut value = 0u32;
     // SAFETY: each attribute that is asked for has 4 bytes at most.
     let known =
         unsafe { driver::cuPointerGetAttribute((&raw mut value).cast::<c_void>(), attribute, at) };
-    driver::check("cuPointerGetAttribute", known)
-        .ok()
-        .map(|()| value)
+    let name = "cuPointerGetAttribute";
+    let known = match context {
+        Some(context) => context.check(name, known).is_ok(),
+        None => driver::check(name, known).is_ok(),
+    };
+    known.then_some(value)
 }

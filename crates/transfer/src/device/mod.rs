@@ -15,7 +15,7 @@
 //! | `launch` | from programs to launches of the kernel. Pure |
 //! | `gpu` | a device with the kernel loaded |
 //! | `memory`, `stream` | allocations of a rank and group; a program laid over them |
-//! | `staging`, `queue` | what bytes go through over the bus; the thread that has them moved |
+//! | `staging`, `queue` | what bytes go through over the bus; the threads that have them moved |
 //! | `measure` | copies of this crate and of the driver, timed: what `transload bench gpu` is made of |
 //! | `copy`, `peer`, `mark` | copies; those between two GPUs; what has to be done before something may begin |
 
@@ -40,7 +40,7 @@ mod tests;
 pub use copy::{Place, copy};
 pub use driver::available;
 pub use error::{CallError, DeviceError, NoCuda};
-pub use gpu::{DEFAULT_MULTIPROCESSORS, Gpu};
+pub use gpu::{DEFAULT_MULTIPROCESSORS, Gpu, GpuOptions};
 pub use launch::{LaunchError, MAX_LOOPS};
 pub use mark::Mark;
 pub use memory::DeviceMemory;

@@ -11,6 +11,7 @@ use std::collections::BTreeMap;
 use std::mem;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
 
 use super::context::Context;
 use super::driver;
@@ -70,7 +71,7 @@ pub(super) fn copy(
     };
     let submitted = slots.submit(&from, &to);
     // What was submitted uses the buffers and the tables, whatever became of the rest.
-    match slots.settle() {
+    match slots.settle(source.gpu().stall()) {
         Ok(()) => {
             *kept = Some(slots);
             submitted
@@ -109,16 +110,16 @@ impl Slots {
         Ok(())
     }
 
-    /// Waits for all that was submitted. Where one device is lost that is the error, but only if the other is done.
-    fn settle(&self) -> Result<(), DeviceError> {
+    /// Waits for all that was submitted, at most for so long. Where one device is lost that is the error, but only if the other is done.
+    fn settle(&self, within: Duration) -> Result<(), DeviceError> {
         let ends = self
             .0
             .iter()
             .flat_map(|slot| [&slot.source, &slot.destination]);
-        let mut outcome = Ok(());
+        let (mut outcome, begun) = (Ok(()), Instant::now());
         for end in ends {
             // An error of the call tells nothing of the work, and what is in doubt is never used again: so it is called twice.
-            let wait = || end.stream.synchronize();
+            let wait = || end.stream.finish(within.saturating_sub(begun.elapsed()));
             let done = wait().or_else(|_| wait());
             if outcome.is_ok() || done.as_ref().is_err_and(|error| !error.is_lost()) {
                 outcome = done;

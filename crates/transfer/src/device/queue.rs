@@ -1,4 +1,5 @@
-//! The thread that drives a GPU for transfers: it submits pieces, asks when they are done, and never waits for one alone.
+//! The threads of a GPU. One submits pieces, asks when they are done, and never waits for one alone; the other tells of it, and
+//! copies what the host has to.
 //!
 //! A piece is gathered in device memory and then carried to the host, or carried to the device and then scattered, on one of a few
 //! streams, so that the kernel of one piece runs while another crosses the bus. The buffers that pieces go through are made
@@ -40,21 +41,34 @@ const POLL: Duration = Duration::from_micros(20);
 /// How often it is asked whether a mark was come to, where nothing else is under way.
 const POLL_MARKS: Duration = Duration::from_micros(200);
 
-/// Is told, on the thread of the GPU, what became of something.
+/// Is told, on the GPU's thread for that, what became of something.
 pub(crate) type Told<T> = Box<dyn FnOnce(Result<T, DeviceError>) + Send>;
 
-/// The way to the thread of a GPU. The thread ends when this is dropped and all is done.
+/// What the thread that tells has to do.
+type Call = Box<dyn FnOnce() + Send>;
+
+/// The way to the threads of a GPU. They end when this is dropped and all is done.
 #[derive(Debug)]
 pub(super) struct Queue {
     tasks: Sender<Task>,
 }
 
 enum Task {
-    Acquire(Told<Held>),
+    /// Somebody wants a piece.
+    Want(Want),
+    /// The host has filled a piece.
     Move(Move),
     Watch(Arc<Event>, Told<()>),
     Free(Piece),
     End,
+}
+
+/// What a piece is wanted for.
+enum Want {
+    /// To be filled by the host.
+    Fill(Told<Held>),
+    /// To gather bytes into.
+    Gather(Arc<DeviceStream>, Range<u64>, Told<Held>),
 }
 
 /// Bytes that cross the bus.
@@ -66,6 +80,10 @@ struct Move {
     told: Told<Held>,
     /// The stream that it was submitted to.
     turn: usize,
+    /// Whether the place behind it in that stream is marked.
+    marked: bool,
+    /// What has failed of it. It ends all the same, since some of it may have been submitted.
+    failed: Option<DeviceError>,
 }
 
 /// A piece that nobody else uses: pinned memory, and device memory behind it. Free for others once it is dropped.
@@ -78,16 +96,18 @@ pub(crate) struct Held {
 }
 
 impl Queue {
-    /// Makes the buffers and the thread.
+    /// Makes the buffers and the threads.
     pub(super) fn start(kernels: &Arc<Kernels>) -> Result<Self, DeviceError> {
         let context = kernels.context();
         let streams: Result<Vec<_>, _> = (0..STREAMS).map(|_| Stream::new(context)).collect();
         let free: Result<Vec<_>, _> = (0..PIECES).map(|_| Piece::new(context, PIECE)).collect();
         let (tasks, receiver) = mpsc::channel();
+        let (teller, calls) = mpsc::channel::<Call>();
         let worker = Worker {
             kernels: kernels.clone(),
             receiver,
             tasks: tasks.clone(),
+            teller,
             ends: false,
             free: free?,
             streams: streams?,
@@ -97,20 +117,22 @@ impl Queue {
             watched: Vec::new(),
         };
         let name = format!("transload-gpu{}", context.ordinal());
-        match thread::Builder::new()
-            .name(name)
-            .spawn(move || worker.work())
-        {
-            Ok(_) => Ok(Self { tasks }),
-            Err(error) => Err(DeviceError::NoThread {
-                why: error.to_string(),
-            }),
-        }
+        spawn(format!("{name}-host"), move || {
+            calls.into_iter().for_each(|call| call());
+        })?;
+        spawn(name, move || worker.work())?;
+        Ok(Self { tasks })
     }
 
-    /// Asks for a piece.
+    /// Asks for a piece, to be filled and scattered.
     pub(super) fn acquire(&self, told: Told<Held>) {
-        hand(&self.tasks, Task::Acquire(told));
+        hand(&self.tasks, Task::Want(Want::Fill(told)));
+    }
+
+    /// Asks for bytes of a stream, at most [`PIECE`], to be gathered into the first bytes of a piece.
+    pub(super) fn gather(&self, stream: &Arc<DeviceStream>, range: Range<u64>, told: Told<Held>) {
+        let want = Want::Gather(stream.clone(), range, told);
+        hand(&self.tasks, Task::Want(want));
     }
 
     /// Asks to be told when a stream of anybody has come to an event.
@@ -125,6 +147,15 @@ impl Drop for Queue {
     }
 }
 
+fn spawn(name: String, work: impl FnOnce() + Send + 'static) -> Result<(), DeviceError> {
+    match thread::Builder::new().name(name).spawn(work) {
+        Ok(_) => Ok(()),
+        Err(error) => Err(DeviceError::NoThread {
+            why: error.to_string(),
+        }),
+    }
+}
+
 /// Hands a task to the thread. If that is gone, which only a panic can do, whoever waits sees its `told` dropped.
 fn hand(tasks: &Sender<Task>, task: Task) {
     let _ = tasks.send(task);
@@ -136,36 +167,16 @@ impl Held {
         self.piece.as_mut().map_or(&mut [], Piece::bytes)
     }
 
-    /// Gathers bytes of a stream into the first bytes of this, at most [`PIECE`].
-    pub(super) fn gather(self, stream: &Arc<DeviceStream>, range: Range<u64>, told: Told<Self>) {
-        self.move_bytes(stream, range, Way::Gather, told);
-    }
-
     /// Scatters the first bytes of this.
-    pub(crate) fn scatter(self, stream: &Arc<DeviceStream>, range: Range<u64>, told: Told<Self>) {
-        self.move_bytes(stream, range, Way::Scatter, told);
-    }
-
-    fn move_bytes(
+    pub(crate) fn scatter(
         mut self,
         stream: &Arc<DeviceStream>,
         range: Range<u64>,
-        way: Way,
         told: Told<Self>,
     ) {
         if let Some(piece) = self.piece.take() {
-            let stream = stream.clone();
-            hand(
-                &self.tasks,
-                Task::Move(Move {
-                    piece,
-                    stream,
-                    range,
-                    way,
-                    told,
-                    turn: 0,
-                }),
-            );
+            let moving = Move::new(piece, stream.clone(), range, Way::Scatter, told);
+            hand(&self.tasks, Task::Move(moving));
         }
     }
 }
@@ -182,13 +193,14 @@ struct Worker {
     kernels: Arc<Kernels>,
     receiver: Receiver<Task>,
     tasks: Sender<Task>,
+    teller: Sender<Call>,
     /// Whether nobody submits any more.
     ends: bool,
     free: Vec<Piece>,
     streams: Vec<Stream>,
     /// Which stream is next.
     turn: usize,
-    waiting: VecDeque<Told<Held>>,
+    waiting: VecDeque<Want>,
     moving: Vec<Move>,
     watched: Vec<(Arc<Event>, Told<()>)>,
 }
@@ -197,13 +209,11 @@ impl Worker {
     fn work(mut self) {
         while !(self.ends && self.is_idle()) {
             self.take_tasks();
-            while !self.waiting.is_empty()
-                && let Some(piece) = self.free.pop()
-                && let Some(told) = self.waiting.pop_front()
-            {
-                told(Ok(self.hold(piece)));
+            self.give_pieces();
+            self.look();
+            if let Err(lost) = self.kernels.context().check_lost() {
+                self.lose(&lost);
             }
-            self.tell_what_is_done();
         }
     }
 
@@ -227,11 +237,25 @@ impl Worker {
 
     fn take(&mut self, task: Task) {
         match task {
-            Task::Acquire(told) => self.waiting.push_back(told),
-            Task::Move(piece) => self.begin(piece),
+            Task::Want(want) => self.waiting.push_back(want),
+            Task::Move(moving) => self.begin(moving),
             Task::Watch(event, told) => self.watched.push((event, told)),
             Task::Free(piece) => self.free.push(piece),
             Task::End => self.ends = true,
+        }
+    }
+
+    fn give_pieces(&mut self) {
+        while !self.waiting.is_empty()
+            && let Some(piece) = self.free.pop()
+            && let Some(want) = self.waiting.pop_front()
+        {
+            match want {
+                Want::Fill(told) => self.tell(told, Ok(self.hold(piece))),
+                Want::Gather(stream, range, told) => {
+                    self.begin(Move::new(piece, stream, range, Way::Gather, told));
+                }
+            }
         }
     }
 
@@ -242,90 +266,153 @@ impl Worker {
         }
     }
 
-    fn begin(&mut self, mut piece: Move) {
+    /// Has somebody told. That is not done here: it may take a while, and what crosses the bus must not wait for it.
+    fn tell<T: Send + 'static>(&self, told: Told<T>, outcome: Result<T, DeviceError>) {
+        // The thread is gone only after a panic.
+        let _ = self.teller.send(Box::new(move || told(outcome)));
+    }
+
+    fn begin(&mut self, mut moving: Move) {
         self.turn = (self.turn + 1) % self.streams.len();
-        piece.turn = self.turn;
-        match piece.submit(&self.kernels, &self.streams[self.turn]) {
-            Ok(()) => self.moving.push(piece),
-            Err(error) => self.fail(piece, error),
-        }
+        moving.turn = self.turn;
+        let stream = &self.streams[self.turn];
+        moving.failed = moving.submit(&self.kernels, stream).err();
+        moving.mark(stream);
+        self.moving.push(moving);
     }
 
-    /// A piece has failed. What was submitted of it may still use its buffers and its memory, so they are let go of only once its
-    /// stream has done that, or the device is lost. Where neither can be told, they are never let go of.
-    fn fail(&mut self, piece: Move, error: DeviceError) {
-        let lost = DeviceError::is_lost;
-        let idle = self.streams[piece.turn].synchronize();
-        if lost(&error) || idle.as_ref().is_ok() || idle.as_ref().is_err_and(lost) {
-            self.free.push(piece.piece);
-            (piece.told)(Err(error));
-        } else {
-            mem::forget(piece);
-        }
-    }
-
-    fn tell_what_is_done(&mut self) {
+    /// Looks at what is under way, and tells of what is done.
+    fn look(&mut self) {
         if self.moving.is_empty() && self.watched.is_empty() {
             return;
         }
-        match self.kernels.context().enter() {
-            Ok(entered) => self.tell(&entered),
+        let context = self.kernels.context().clone();
+        match context.enter() {
+            Ok(entered) => {
+                self.look_at_moving(&entered);
+                self.look_at_watched(&entered);
+            }
             Err(error) => {
-                for piece in mem::take(&mut self.moving) {
-                    self.fail(piece, error.clone());
+                for moving in &mut self.moving {
+                    moving.failed.get_or_insert(error.clone());
                 }
                 for (_, told) in mem::take(&mut self.watched) {
-                    told(Err(error.clone()));
+                    self.tell(told, Err(error.clone()));
                 }
             }
         }
     }
 
-    fn tell(&mut self, entered: &Entered) {
+    fn look_at_moving(&mut self, entered: &Entered) {
         let mut at = 0;
         while at < self.moving.len() {
-            match self.moving[at].piece.is_done(entered) {
-                Ok(false) => at += 1,
-                Ok(true) => {
-                    let done = self.moving.swap_remove(at);
-                    (done.told)(Ok(self.hold(done.piece)));
-                }
-                Err(error) => {
-                    let failed = self.moving.swap_remove(at);
-                    self.fail(failed, error);
+            let moving = &mut self.moving[at];
+            if !moving.is_done(entered, &self.streams[moving.turn]) {
+                at += 1;
+                continue;
+            }
+            let Move {
+                piece,
+                told,
+                failed,
+                ..
+            } = self.moving.swap_remove(at);
+            match failed {
+                None => self.tell(told, Ok(self.hold(piece))),
+                Some(error) => {
+                    self.free.push(piece);
+                    self.tell(told, Err(error));
                 }
             }
         }
+    }
+
+    fn look_at_watched(&mut self, entered: &Entered) {
         let mut at = 0;
         while at < self.watched.len() {
             match self.watched[at].0.is_done(entered) {
                 Ok(false) => at += 1,
                 done => {
                     let (_, told) = self.watched.swap_remove(at);
-                    told(done.map(|_| ()));
+                    self.tell(told, done.map(|_| ()));
                 }
             }
+        }
+    }
+
+    /// The device is lost: nothing that was submitted runs any more, so nothing touches a piece or the memory of a stream.
+    fn lose(&mut self, lost: &DeviceError) {
+        for want in mem::take(&mut self.waiting) {
+            let (Want::Fill(told) | Want::Gather(.., told)) = want;
+            self.tell(told, Err(lost.clone()));
+        }
+        for Move { piece, told, .. } in mem::take(&mut self.moving) {
+            self.free.push(piece);
+            self.tell(told, Err(lost.clone()));
+        }
+        for (_, told) in mem::take(&mut self.watched) {
+            self.tell(told, Err(lost.clone()));
         }
     }
 }
 
 impl Move {
+    fn new(
+        piece: Piece,
+        stream: Arc<DeviceStream>,
+        range: Range<u64>,
+        way: Way,
+        told: Told<Held>,
+    ) -> Self {
+        Self {
+            piece,
+            stream,
+            range,
+            way,
+            told,
+            turn: 0,
+            marked: false,
+            failed: None,
+        }
+    }
+
     fn submit(&mut self, kernels: &Kernels, stream: &Stream) -> Result<(), DeviceError> {
         let len = (self.range.end - self.range.start) as usize;
         assert!(len <= PIECE, "{len} bytes in a piece of {PIECE}");
-        let launches = self
-            .stream
-            .launches(self.way, self.range.clone(), self.piece.device())?;
+        let range = self.range.clone();
+        let launches = self.stream.launches(self.way, range, self.piece.device())?;
         match self.way {
             Way::Gather => {
                 kernels.launch(stream, &launches, Some(MULTIPROCESSORS))?;
-                self.piece.fetch(stream, len)?;
+                self.piece.fetch(stream, len)
             }
             Way::Scatter => {
                 self.piece.send(stream, len)?;
-                kernels.launch(stream, &launches, Some(MULTIPROCESSORS))?;
+                kernels.launch(stream, &launches, Some(MULTIPROCESSORS))
             }
         }
-        self.piece.submitted(stream)
+    }
+
+    /// Marks the place behind it. What cannot be marked now is tried again, since without that nobody knows when it is done.
+    fn mark(&mut self, stream: &Stream) {
+        match self.piece.submitted(stream) {
+            Ok(()) => self.marked = true,
+            Err(error) => drop(self.failed.get_or_insert(error)),
+        }
+    }
+
+    /// Whether nothing of it is under way any more.
+    fn is_done(&mut self, entered: &Entered, stream: &Stream) -> bool {
+        if !self.marked {
+            self.mark(stream);
+        }
+        let done = self.marked.then(|| self.piece.is_done(entered));
+        match done.unwrap_or(Ok(false)) {
+            Ok(done) => done,
+            Err(error) => {
+                self.failed.get_or_insert(error);
+                false
+            }
+        }
     }
 }

@@ -2,7 +2,8 @@
 
 use std::ptr::NonNull;
 use std::sync::Arc;
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use cudarc::driver::sys::{
     CUdeviceptr, CUevent, CUevent_flags, CUresult, CUstream, CUstream_flags,
@@ -11,6 +12,10 @@ use cudarc::driver::sys::{
 use super::context::{Context, Entered};
 use super::driver;
 use super::error::DeviceError;
+
+/// For how long it is asked without a pause whether something is done, and the pause after that.
+const SPIN: Duration = Duration::from_millis(2);
+const PAUSE: Duration = Duration::from_micros(50);
 
 /// A queue of operations that are done in order.
 #[derive(Debug)]
@@ -70,17 +75,54 @@ impl Stream {
         })
     }
 
-    /// Waits until all that was submitted is done.
-    pub(super) fn synchronize(&self) -> Result<(), DeviceError> {
-        let _entered = self.context.enter()?;
-        // SAFETY: the stream is there for as long as this is.
-        self.context.check("cuStreamSynchronize", unsafe {
-            driver::cuStreamSynchronize(self.raw)
-        })
+    /// Has something submitted, and waits until it is done, at most for so long. `used` is what it touches: that is given back
+    /// when it is done or the device is lost. Where neither is known in time, it goes to `late`, with an event behind it.
+    pub(super) fn run<U>(
+        &self,
+        within: Duration,
+        used: U,
+        submit: impl FnOnce(&U) -> Result<(), DeviceError>,
+        late: impl FnOnce(Option<Event>, U),
+    ) -> Result<U, DeviceError> {
+        let event = Event::new(&self.context)?;
+        let submitted = submit(&used);
+        let (begun, mut recorded) = (Instant::now(), false);
+        loop {
+            match self.has_come_to(&event, &mut recorded) {
+                Ok(true) => return submitted.map(|()| used),
+                Err(lost @ DeviceError::Lost { .. }) => return Err(lost),
+                // A call that failed for another reason is tried again: without an answer, nobody knows what is still touched.
+                Ok(false) | Err(_) => {}
+            }
+            match begun.elapsed() {
+                waited if waited > within => {
+                    late(recorded.then_some(event), used);
+                    return Err(DeviceError::Stalled {
+                        ordinal: self.context.ordinal(),
+                        within,
+                    });
+                }
+                waited if waited < SPIN => thread::yield_now(),
+                _ => thread::sleep(PAUSE),
+            }
+        }
     }
-}
 
-impl Stream {
+    /// Waits until all that it was given until now is done, at most for so long.
+    pub(super) fn finish(&self, within: Duration) -> Result<(), DeviceError> {
+        self.run(within, (), |()| Ok(()), |_, ()| {})
+    }
+
+    /// Whether all that it was given until the event was recorded is done; records it first.
+    fn has_come_to(&self, event: &Event, recorded: &mut bool) -> Result<bool, DeviceError> {
+        let entered = self.context.enter()?;
+        if !*recorded {
+            event.record(self)?;
+            *recorded = true;
+        }
+        event.is_done(&entered)
+    }
+
     /// Has what is submitted from now on wait for an event, also one of another device. It waits for nothing where that was never recorded.
     pub(super) fn wait_for(&self, event: &Event) -> Result<(), DeviceError> {
         let _entered = self.context.enter()?;
@@ -191,7 +233,7 @@ impl Pinned {
     }
 }
 
-/// Gives a resource back in its context. An error says that the context is lost, and everything in it with it.
+/// Gives a resource back in its context. Where that is lost, everything in it is lost with it, and nothing is given back.
 macro_rules! given_back {
     ($resource:ty, $this:ident, $give_back:expr) => {
         impl Drop for $resource {

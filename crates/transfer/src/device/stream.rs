@@ -39,6 +39,7 @@ impl DeviceStream {
     ) -> Result<Arc<Self>, DeviceError> {
         memory.check(program.program(), Side::Source)?;
         let launches = Launches::new(program.program())?;
+        launches.check_ranges()?;
         let places = memory.gpu().arena().upload(launches.places())?;
         let (memory, bytes) = (memory.clone(), program.bytes());
         Ok(Arc::new(Self {
@@ -59,11 +60,7 @@ impl DeviceStream {
 
     /// Has bytes gathered into a piece; `told` gets it.
     pub(crate) fn gather(self: &Arc<Self>, range: Range<u64>, told: Told<Held>) {
-        let stream = self.clone();
-        self.acquire(Box::new(move |held| match held {
-            Ok(held) => held.gather(&stream, range, told),
-            Err(error) => told(Err(error)),
-        }));
+        self.gpu().queue().gather(self, range, told);
     }
 
     /// Asks for a piece, to be filled and scattered.

@@ -177,7 +177,7 @@ impl Meter {
             });
         }
         let took = started.elapsed();
-        self.stream.synchronize()?;
+        self.stream.finish(self.gpu.stall())?;
         submitted.map(|()| took)
     }
 
@@ -207,7 +207,7 @@ impl Meter {
         };
         let took = copy().and_then(|()| self.piece_after(&event, &stream));
         // What was submitted uses the memories, whatever became of the rest.
-        self.stream.synchronize()?;
+        self.stream.finish(self.gpu.stall())?;
         took
     }
 
@@ -279,7 +279,7 @@ impl Meter {
         let submitting = started.elapsed();
         let ended = self.ended.record(&self.stream);
         // What was submitted uses the memories, whatever became of the rest.
-        let done = self.stream.synchronize();
+        let done = self.stream.finish(self.gpu.stall());
         submitted.and(ended).and(done)?;
         Ok(Took {
             submitting,
