@@ -18,8 +18,8 @@ use crate::tables;
 #[pyclass(frozen, module = "transload")]
 pub(crate) struct Lease {
     control: LeaseControl,
-    /// Ends with why: "completed", "cancelled", "expired" or "peer lost". Nothing touches the blocks any more then; so it
-    /// never ends where memory is not done with them, which the log tells.
+    /// Ends with why: "completed", "cancelled", "expired", "peer lost" or "device lost". Nothing touches the blocks any more
+    /// then; so it never ends where a device is not done with them, which the log tells.
     #[pyo3(get)]
     ended: Completion,
     made: Made,

@@ -12,6 +12,8 @@ pub(crate) fn metrics<'py>(py: Python<'py>, of: &AgentMetrics) -> PyResult<Bound
     leases.set_item("cancelled", of.leases.cancelled)?;
     leases.set_item("expired", of.leases.expired)?;
     leases.set_item("peer_lost", of.leases.peer_lost)?;
+    leases.set_item("device_lost", of.leases.device_lost)?;
+    leases.set_item("device_stalled", of.leases.device_stalled)?;
     let all = PyDict::new(py);
     all.set_item("pulls", transfers(py, &of.pulls)?)?;
     all.set_item("pushes", transfers(py, &of.pushes)?)?;

@@ -84,7 +84,7 @@ impl Transfer {
     ) -> PyResult<Self> {
         let ended = made.later(async move {
             let finished = finished.await;
-            if let Err(Failed::Job(JobError::MemoryStalled { .. })) = finished {
+            if let Err(Failed::Job(JobError::DeviceStalled { .. })) = finished {
                 // Engines hand blocks out again when they hear of an end, so they must not hear of one.
                 std::future::pending::<()>().await;
             }

@@ -371,7 +371,8 @@ def test_metrics_count_what_was_done(pair):
     assert decode.agent.metrics()["pulls"]["failed"] == {"expired": 1}
     leases = prefill.agent.metrics()["leases"]
     assert leases == {
-        "opened": 4, "completed": 2, "cancelled": 1, "expired": 1, "peer_lost": 0
+        "opened": 4, "completed": 2, "cancelled": 1, "expired": 1, "peer_lost": 0,
+        "device_lost": 0, "device_stalled": 0,
     }  # fmt: skip
 
 

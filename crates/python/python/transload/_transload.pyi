@@ -35,6 +35,8 @@ class TransferError(TransloadError):
         "cancelled",
         "consumed",
         "content",
+        "device_lost",
+        "device_stalled",
         "expired",
         "failed",
         "incompatible",
@@ -266,6 +268,8 @@ class LeaseMetrics(TypedDict):
     cancelled: int
     expired: int
     peer_lost: int
+    device_lost: int
+    device_stalled: int
 
 class AgentMetrics(TypedDict):
     pulls: TransferMetrics

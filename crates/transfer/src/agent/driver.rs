@@ -11,6 +11,7 @@
 //!
 //! A part owns its state and knows no other part, nor the machine.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
@@ -39,7 +40,7 @@ use super::transfer::{JobLabel, JobResult, Started};
 use crate::content::{ContentDigest, ContentFingerprint};
 use crate::data::{SendError, SendEvent};
 use crate::identity::Renewals;
-use crate::ids::{AgentId, TransferId};
+use crate::ids::{AgentId, Rank, TransferId};
 use crate::lease::{LeaseSpec, OpenError};
 use crate::moment::Moment;
 use crate::path::Path;
@@ -62,8 +63,8 @@ mod promises;
 mod shutdown;
 mod transfers;
 
-/// How often transfers are asked whether bytes have moved, at most; oftener where the machine's `stall` is
-/// short, which it has to stay well below.
+/// How often transfers are asked whether bytes have moved, at most; oftener where the machine's `stall` or `device_stall`
+/// is short, which it has to stay well below.
 const LOOK: Duration = Duration::from_secs(1);
 
 pub(super) struct Setup {
@@ -98,6 +99,8 @@ pub(super) struct Driver {
     pub(super) counters: Counters,
     start: Instant,
     look: Duration,
+    /// How long a device may take for what it was asked to do.
+    device_stall: Duration,
     shutdown: Shutdown,
 }
 
@@ -144,11 +147,14 @@ impl Driver {
             compiling,
             counters: Counters::default(),
             start: Instant::now(),
+            device_stall: options.wire.device_stall,
             look: LOOK
                 .min(options.wire.stall / 4)
+                .min(options.wire.device_stall / 4)
                 .max(Duration::from_millis(1)),
             shutdown: Shutdown::default(),
         };
+        driver.transfers.watch_memories();
         let inbox = Inbox {
             data,
             dropped,
@@ -224,6 +230,23 @@ impl Driver {
         for (transfer, moved) in self.transfers.progress() {
             self.machine.moved(now, transfer, moved);
         }
+        for transfer in self.transfers.stalled(self.device_stall) {
+            self.machine.device_stalled(now, transfer);
+        }
+    }
+
+    /// Tells the machine whose memory is lost.
+    fn look_for_losses(&mut self) {
+        let now = self.now();
+        for rank in self.transfers.lost() {
+            self.machine.device_lost(now, rank);
+        }
+    }
+
+    /// One of these ranks whose memory is lost.
+    pub(super) fn lost_of(&self, ranks: &BTreeSet<Rank>) -> Option<Rank> {
+        let mut lost = self.transfers.lost().into_iter();
+        lost.find(|rank| ranks.contains(rank))
     }
 
     /// Closes connections that nothing has needed for a while.
@@ -322,6 +345,7 @@ impl Driver {
                 self.transfers.fenced(transfer);
                 self.machine.fenced(now, transfer);
             }
+            DataEvent::MemoryLost => self.look_for_losses(),
         }
     }
 
@@ -359,6 +383,8 @@ impl Driver {
             None => why,
         };
         tracing::info!(%transfer, why, "an attempt has failed here");
+        // That may be why, and then it is over already.
+        self.look_for_losses();
         let now = self.now();
         self.machine.stream_failed(now, transfer, why);
     }
@@ -405,6 +431,8 @@ impl Driver {
             let told = move |driver: &mut Self| match done {
                 Ok(()) => tell(driver),
                 Err(why) => {
+                    // That may be why, and then it is over already.
+                    driver.look_for_losses();
                     tracing::warn!(?of, why, "cancelled what can never be read");
                     driver.cancel(of);
                 }
@@ -498,7 +526,7 @@ impl Driver {
                 self.promises.lease_stalled(&key);
             }
             Action::JobStalled(job, rank) => {
-                let result = Err(JobError::MemoryStalled { rank }.into());
+                let result = Err(JobError::DeviceStalled { rank }.into());
                 if let Some((promise, label)) = self.promises.job_stalled(job) {
                     let label = *label;
                     promise.tell(result.clone());

@@ -5,7 +5,7 @@ use thiserror::Error;
 use crate::ids::Direction;
 use crate::lease::{LeaseEnd, LeaseError, LeaseKey, OpenFault};
 use crate::plan::{BindError, Tables};
-use crate::wire::{HelloRefusal, JobError, Refusal};
+use crate::wire::{Failure, HelloRefusal, JobError, Refusal};
 
 /// The agent has stopped. Whoever gets this in answer to a lease or a transfer has its blocks back:
 /// nothing touches them any more.
@@ -52,9 +52,9 @@ pub enum LeaseUseError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum LeaseEndError {
-    /// Memory is not done with them within [`Options::fence_wait`](crate::wire::Options::fence_wait), and may still be touched:
-    /// they must never be used again. The keeper stays until it is done after all.
-    #[error("memory is not done with the blocks, which must not be used")]
+    /// Their device is not done with them within [`Options::device_stall`](crate::wire::Options::device_stall), and may still touch
+    /// them: they must never be used again. The keeper stays until it is done after all.
+    #[error("the device is not done with the blocks, which must not be used")]
     Stalled,
     /// The agent has stopped. Nothing touches them any more.
     #[error(transparent)]
@@ -62,7 +62,7 @@ pub enum LeaseEndError {
 }
 
 /// Why a pull or a push came to nothing. Nothing touches its blocks any more, but for
-/// [`MemoryStalled`](JobError::MemoryStalled), after which they must never be used again.
+/// [`DeviceStalled`](JobError::DeviceStalled), after which they must never be used again.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum TransferError {
@@ -90,7 +90,7 @@ pub enum TransferError {
 impl TransferError {
     /// A word for counters and logs: `content`, `consumed`, `expired`, `unknown`, `cancelled`, `refused`,
     /// `peer_lost`, `restarted`, `unreachable`, `incompatible`, `failed`, `timed_out`, `busy`, `ticket`, `own`, `request`,
-    /// `shutting_down`, `memory_stalled` or `other`.
+    /// `shutting_down`, `device_lost`, `device_stalled` or `other`. The last two but one are told of devices of either side.
     pub fn kind(&self) -> &'static str {
         let error = match self {
             TransferError::Job(error) => error,
@@ -125,6 +125,8 @@ impl TransferError {
             JobError::LeaseEnded { end } => match end {
                 LeaseEnd::Expired => "expired",
                 LeaseEnd::PeerLost => "peer_lost",
+                LeaseEnd::DeviceLost => "device_lost",
+                LeaseEnd::DeviceStalled => "device_stalled",
                 LeaseEnd::Completed | LeaseEnd::Cancelled => "failed",
             },
             JobError::Refused { refusal, .. }
@@ -138,11 +140,24 @@ impl TransferError {
                 Refusal::UnknownLease => "unknown",
                 Refusal::Busy { .. } => "busy",
                 Refusal::Unplannable { .. } => "incompatible",
+                Refusal::DeviceLost => "device_lost",
+                Refusal::DeviceStalled => "device_stalled",
                 _ => "refused",
             },
-            JobError::Failed { .. } => "failed",
+            JobError::Failed { failure, .. } => match failure {
+                Failure::DeviceLost
+                | Failure::LeaseEnded {
+                    end: LeaseEnd::DeviceLost,
+                } => "device_lost",
+                Failure::DeviceStalled
+                | Failure::LeaseEnded {
+                    end: LeaseEnd::DeviceStalled,
+                } => "device_stalled",
+                _ => "failed",
+            },
             JobError::TimedOut { .. } => "timed_out",
-            JobError::MemoryStalled { .. } => "memory_stalled",
+            JobError::DeviceLost { .. } => "device_lost",
+            JobError::DeviceStalled { .. } => "device_stalled",
             JobError::Cancelled => "cancelled",
             JobError::ShuttingDown => "shutting_down",
         }

@@ -1,5 +1,6 @@
 //! What users of an agent call.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,8 +17,8 @@ use super::request::{LeaseRequest, PullRequest, PushRequest};
 use super::transfer::{JobLabel, PullReport, Transfer};
 use crate::content::ContentDigest;
 use crate::identity::{Identity, RenewalError};
-use crate::ids::{AgentId, DeploymentDigest, Direction, Incarnation};
-use crate::lease::{LeaseKey, LeaseSpec, OpenError};
+use crate::ids::{AgentId, DeploymentDigest, Direction, Incarnation, Rank};
+use crate::lease::{LeaseKey, LeaseSpec, OpenError, OpenFault};
 use crate::quic::{CloseCode, Endpoints};
 use crate::ticket::{RankAddress, Ticket, TicketKey};
 use crate::wire::{Gauges, JobError, JobSpec, NoticeId, NoticeOutcome};
@@ -151,16 +152,23 @@ impl Agent {
         let (after, later) = (request.after, self.client.later());
         // A peer that is let in writes at once, so blocks to be written are opened late. Blocks to be read are leased now, as
         // blocks whose prefill is not over.
-        if side == Side::Destination
-            && let Err(why) = after.done().await
-        {
-            let tables = request.tables;
-            return Err(LeaseOpenError::After { why, tables });
-        }
         let key = LeaseKey {
             set: request.set,
             rank: request.rank,
         };
+        if side == Side::Destination
+            && let Err(why) = after.done().await
+        {
+            let (tables, lost) = (request.tables, self.lost_of([key.rank].into()).await?);
+            return Err(match lost {
+                None => LeaseOpenError::After { why, tables },
+                Some(rank) => LeaseOpenError::Refused {
+                    key,
+                    reason: OpenFault::DeviceLost { rank },
+                    tables,
+                },
+            });
+        }
         let awaited = request.prefilled && !after.is_done();
         let spec = LeaseSpec {
             key,
@@ -260,8 +268,12 @@ impl Agent {
         let checked = tables.check(self.deployment(), side, request.request.end());
         checked.map_err(TransferError::Tables)?;
         let (after, later) = (request.after, self.client.later());
-        if side == Side::Destination {
-            after.done().await.map_err(TransferError::After)?;
+        if side == Side::Destination
+            && let Err(why) = after.done().await
+        {
+            let lost = self.lost_of(request.ranks).await?;
+            let lost = lost.map(|rank| JobError::DeviceLost { rank }.into());
+            return Err(lost.unwrap_or(TransferError::After(why)));
         }
         let awaited = prefilled && !after.is_done();
         let spec = JobSpec {
@@ -291,6 +303,11 @@ impl Agent {
             Ok::<_, JobError>(started)
         });
         Ok(Transfer::new(started.await??, self.client.clone()))
+    }
+
+    /// One of these ranks whose device is lost: what waits for that waits in vain.
+    async fn lost_of(&self, ranks: BTreeSet<Rank>) -> Result<Option<Rank>, AgentGone> {
+        self.client.ask(move |driver| driver.lost_of(&ranks)).await
     }
 
     /// Gives up what a ticket stands for, where no pull has begun. With `content`, only leases of that

@@ -96,6 +96,10 @@ pub struct LeaseMetrics {
     pub expired: u64,
     /// How many ended since their holder was lost.
     pub peer_lost: u64,
+    /// How many ended since their device was lost.
+    pub device_lost: u64,
+    /// How many ended since their device did not end what it did with their blocks.
+    pub device_stalled: u64,
 }
 
 /// Runs of memory by length, as [`AgentMetrics::chunks`] counts them.
@@ -178,6 +182,8 @@ impl Counters {
             LeaseEnd::Cancelled => &mut leases.cancelled,
             LeaseEnd::Expired => &mut leases.expired,
             LeaseEnd::PeerLost => &mut leases.peer_lost,
+            LeaseEnd::DeviceLost => &mut leases.device_lost,
+            LeaseEnd::DeviceStalled => &mut leases.device_stalled,
         } += 1;
     }
 

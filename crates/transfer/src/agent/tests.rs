@@ -9,13 +9,13 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use transload_layout::Deployment;
 
-use super::{Agent, AgentOptions, Keeper, Lease, LeaseEndError, LeaseRequest, PullRequest};
-use super::{Transfer, TransferError};
+use super::{After, Agent, AgentOptions, Keeper, Lease, LeaseEndError, LeaseOpenError};
+use super::{LeaseRequest, PullRequest, Transfer, TransferError};
 use crate::content::ContentDigest;
 use crate::data::late::LateMemory;
 use crate::identity::{Authority, Roles};
 use crate::ids::{Direction, LeaseSetId, Rank};
-use crate::lease::LeaseEnd;
+use crate::lease::{LeaseEnd, LeaseKey, OpenFault};
 use crate::memory::Memory;
 use crate::plan::{BlockTable, Tables};
 use crate::ticket::{Claims, Ticket};
@@ -60,7 +60,7 @@ struct Side {
 }
 
 impl Side {
-    fn new(authority: &Authority, name: &str, blocks: Vec<u32>, fence_wait: Duration) -> Self {
+    fn new(authority: &Authority, name: &str, blocks: Vec<u32>, device_stall: Duration) -> Self {
         let text = serde_json::json!({
             "schema": "transload.deployment/1", "block_size": BLOCK_TOKENS, "num_blocks": BLOCKS,
             "order": "BLSHC", "group": [{"name": "attn", "layers": "0-1", "spec": [
@@ -71,7 +71,7 @@ impl Side {
         let memory = Memory::allocate(&[BLOCKS as usize * BLOCK_BYTES]).unwrap();
         let memory = LateMemory::new(memory);
         let mut options = AgentOptions::default();
-        options.wire.fence_wait = fence_wait;
+        options.wire.device_stall = device_stall;
         let service = name.parse().unwrap();
         let identity = authority.issue(&service, Roles::all()).unwrap();
         let agent = Agent::builder(identity, deployment)
@@ -111,13 +111,17 @@ struct Pair {
 }
 
 impl Pair {
-    fn new(fence_wait: Duration) -> Self {
+    fn new(device_stall: Duration) -> Self {
+        Self::with([device_stall; 2])
+    }
+
+    fn with([of_source, of_destination]: [Duration; 2]) -> Self {
         let authority = Authority::new("test".parse().unwrap()).unwrap();
         let even = (0..BLOCKS).step_by(2).collect();
         let odd = (0..BLOCKS).rev().step_by(2).collect();
         let pair = Self {
-            source: Side::new(&authority, "source", even, fence_wait),
-            destination: Side::new(&authority, "destination", odd, fence_wait),
+            source: Side::new(&authority, "source", even, of_source),
+            destination: Side::new(&authority, "destination", odd, of_destination),
         };
         pair.source
             .fill(|at| ((at as u64 * 0x9E37_79B9) >> 13) as u8);
@@ -127,11 +131,23 @@ impl Pair {
 
     /// Leases what the source has, and begins to pull it.
     async fn begin(&self, set: u8, paths: PathSet, keepers: [Keeper; 2]) -> (Lease, Transfer) {
+        let after = After::default();
+        self.begin_after(set, paths, keepers, after).await
+    }
+
+    /// The same, where the lease has to wait for something.
+    async fn begin_after(
+        &self,
+        set: u8,
+        paths: PathSet,
+        keepers: [Keeper; 2],
+        after: After,
+    ) -> (Lease, Transfer) {
         let [at_source, at_destination] = keepers;
         let (source, set) = (&self.source.agent, LeaseSetId([set; 16]));
         let tables = self.source.tables();
         let mut lease = LeaseRequest::new(set, Rank(0), tables, CONTENT, TOKENS);
-        lease.keeper = Some(at_source);
+        (lease.keeper, lease.after) = (Some(at_source), after);
         let lease = soon(source.lease(lease)).await.unwrap();
         let claims = Claims {
             cluster: "test".parse().unwrap(),
@@ -306,12 +322,12 @@ async fn blocks_that_may_still_be_touched_are_never_handed_out() {
         .await;
         until(|| source.pending() > 0).await;
         if late == Late::Lost {
-            source.lose();
-            destination.lose();
+            source.forget();
+            destination.forget();
         }
         lease.cancel().await.unwrap();
         assert_eq!(soon(lease.ended()).await, Err(LeaseEndError::Stalled));
-        let stalled = TransferError::from(JobError::MemoryStalled { rank: Rank(0) });
+        let stalled = TransferError::from(JobError::DeviceStalled { rank: Rank(0) });
         assert_eq!(soon(transfer.finish()).await.unwrap_err(), stalled);
         assert!(watched.iter().all(is_kept));
         if late == Late::Done {
@@ -323,5 +339,107 @@ async fn blocks_that_may_still_be_touched_are_never_handed_out() {
             soon(side.agent.shutdown(Duration::ZERO)).await;
         }
         assert_eq!(watched.iter().all(is_kept), late != Late::Done);
+    }
+}
+
+/// Memory that does not end what it was asked to do fails what waits for it, at both agents, by that name: nobody has to stop it
+/// first.
+#[tokio::test]
+async fn a_device_that_stalls_fails_its_transfers_by_name() {
+    for paths in PATHS {
+        for late_source in [true, false] {
+            let (short, long) = (Duration::from_millis(50), LONG);
+            let pair = match late_source {
+                true => Pair::with([short, long]),
+                false => Pair::with([long, short]),
+            };
+            let [late, other] = match late_source {
+                true => [&pair.source, &pair.destination],
+                false => [&pair.destination, &pair.source],
+            };
+            let _device = Device::new(&other.memory, 7);
+            let (keepers, watched) = keepers();
+            let (lease, transfer) = pair.begin(1, paths, keepers).await;
+            let failed = soon(transfer.finish()).await.unwrap_err();
+            assert_eq!(failed.kind(), "device_stalled", "{failed}");
+            if late_source {
+                assert_eq!(soon(lease.ended()).await, Err(LeaseEndError::Stalled));
+            } else {
+                assert_eq!(soon(lease.ended()).await.unwrap().end, LeaseEnd::Cancelled);
+            }
+            assert!(watched.iter().any(is_kept));
+            work_off(&late.memory);
+            until(|| {
+                work_off(&late.memory);
+                !watched.iter().any(is_kept)
+            })
+            .await;
+
+            // Then it is used again.
+            let _device = Device::new(&late.memory, 9);
+            let (keepers, _) = self::keepers();
+            let (_lease, transfer) = pair.begin(2, paths, keepers).await;
+            soon(transfer.finish()).await.unwrap();
+            assert!(pair.is_whole());
+        }
+    }
+}
+
+/// What is to be done before a lease is read is no operation of the memory: it may take longer than one.
+#[tokio::test]
+async fn work_that_a_lease_waits_for_is_no_stall() {
+    let stall = Duration::from_millis(50);
+    let pair = Pair::with([stall, stall]);
+    let _devices = [&pair.source, &pair.destination].map(|side| Device::new(&side.memory, 5));
+    let (after, done) = After::told();
+    let (lease, transfer) = pair.begin_after(1, PathSet::QUIC, keepers().0, after).await;
+    sleep(stall * 10).await;
+    done(Ok(()));
+    soon(transfer.finish()).await.unwrap();
+    assert_eq!(soon(lease.ended()).await.unwrap().end, LeaseEnd::Completed);
+}
+
+/// A device that is lost fails what waits for it at once, at both agents, and there is nothing new on it.
+#[tokio::test]
+async fn a_device_that_is_lost_fails_its_transfers_by_name() {
+    for paths in PATHS {
+        for lost_source in [true, false] {
+            let pair = Pair::new(LONG);
+            let [lost, other] = match lost_source {
+                true => [&pair.source, &pair.destination],
+                false => [&pair.destination, &pair.source],
+            };
+            let _device = Device::new(&other.memory, 7);
+            let (keepers, watched) = keepers();
+            let (lease, transfer) = pair.begin(1, paths, keepers).await;
+            until(|| lost.memory.pending() > 0).await;
+            lost.memory.lose();
+            let failed = soon(transfer.finish()).await.unwrap_err();
+            assert_eq!(failed.kind(), "device_lost", "{failed}");
+            let end = match lost_source {
+                true => LeaseEnd::DeviceLost,
+                false => LeaseEnd::Cancelled,
+            };
+            assert_eq!(soon(lease.ended()).await.unwrap().end, end);
+            until(|| !watched.iter().any(is_kept)).await;
+
+            let set = LeaseSetId([2; 16]);
+            let tables = lost.tables();
+            let mut request = LeaseRequest::new(set, Rank(0), tables.clone(), CONTENT, TOKENS);
+            let refused = soon(lost.agent.lease(request.clone())).await.unwrap_err();
+            let reason = OpenFault::DeviceLost { rank: Rank(0) };
+            let key = LeaseKey { set, rank: Rank(0) };
+            let expected = LeaseOpenError::Refused {
+                key,
+                reason,
+                tables,
+            };
+            assert_eq!(refused, expected);
+            // As well where it waits for work of that device, which will never be done.
+            let (after, done) = After::told();
+            request.after = after;
+            done(Err("the device is lost".to_owned()));
+            assert_eq!(soon(lost.agent.open(request)).await.unwrap_err(), expected);
+        }
     }
 }

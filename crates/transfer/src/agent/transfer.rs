@@ -69,7 +69,7 @@ impl Transfer {
     }
 
     /// Waits until all routes of all ranks have landed, or it has failed for good. Either way nothing touches the blocks any
-    /// more, but after [`MemoryStalled`](crate::wire::JobError::MemoryStalled).
+    /// more, but after [`DeviceStalled`](crate::wire::JobError::DeviceStalled).
     ///
     /// # Errors
     /// [`TransferError`].

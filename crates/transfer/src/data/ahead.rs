@@ -1,6 +1,10 @@
 //! A place in memory that is done later: while bytes are sent, the next are gathered.
 
-use std::{mem::take, ops::Range, sync::Arc};
+use std::{
+    mem::{replace, take},
+    ops::Range,
+    sync::Arc,
+};
 
 use super::{
     fence::Inside,
@@ -42,16 +46,22 @@ impl LaterCursor {
         }
     }
 
-    /// Gathers the next bytes; they lie in the range.
+    /// Waits for bytes, and says how many of the next can be gathered without waiting. Cancel-safe.
+    pub(crate) async fn ready(&mut self, inside: &Inside) -> Result<usize, RegionError> {
+        if self.given == self.window.len() {
+            self.gather_window(inside).await?;
+        }
+        Ok(self.window.len() - self.given)
+    }
+
+    /// Gathers the next bytes; they lie in the range. Cancel-safe where they are [ready](Self::ready).
     pub(crate) async fn gather(
         &mut self,
         mut out: &mut [u8],
         inside: &Inside,
     ) -> Result<(), RegionError> {
         while !out.is_empty() {
-            if self.given == self.window.len() {
-                self.gather_window(inside).await?;
-            }
+            self.ready(inside).await?;
             let ready = &self.window[self.given..];
             let (now, later) = out.split_at_mut(ready.len().min(out.len()));
             now.copy_from_slice(&ready[..now.len()]);
@@ -61,9 +71,8 @@ impl LaterCursor {
         Ok(())
     }
 
-    /// Waits for the next window, and asks for the one behind it.
+    /// Waits for the next window, and asks for the one behind it. Where it is dropped meanwhile, what was asked for stays.
     async fn gather_window(&mut self, inside: &Inside) -> Result<(), RegionError> {
-        let used = take(&mut self.window);
         let next = match self.next.take() {
             Some(next) => next,
             None => {
@@ -71,8 +80,10 @@ impl LaterCursor {
                 self.ask(spare, inside)
             }
         };
+        let gathered = (&mut *self.next.insert(next)).await;
+        self.next = None;
+        let used = replace(&mut self.window, gathered?);
         self.given = 0;
-        self.window = next.await?;
         match self.range.is_empty() {
             true => self.spare = used,
             false => self.next = Some(self.ask(used, inside)),

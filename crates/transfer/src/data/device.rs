@@ -2,6 +2,8 @@
 
 use std::{ops::Range, sync::Arc};
 
+use tokio::sync::watch;
+
 use super::{
     ahead::WINDOW,
     fence::Inside,
@@ -53,6 +55,10 @@ impl Later for DeviceMemory {
 
     fn bind(&self, program: StreamProgram) -> Result<Arc<dyn LaterStream>, RegionError> {
         Ok(Arc::new(Laid(DeviceStream::new(&program, self)?)))
+    }
+
+    fn lost(&self) -> watch::Receiver<bool> {
+        self.gpu().lost()
     }
 }
 

@@ -4,9 +4,10 @@ use std::{
     future::Future,
     pin::pin,
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
     },
+    time::{Duration, Instant},
 };
 
 use tokio::sync::Notify;
@@ -23,6 +24,15 @@ struct State {
     inside: AtomicUsize,
     raise: Notify,
     quiet: Notify,
+    operations: Mutex<Operations>,
+}
+
+/// What memory was asked to do for the transfer and has not done yet.
+#[derive(Debug, Default)]
+struct Operations {
+    count: usize,
+    /// When the first of them was begun, or the last one before them was done.
+    since: Option<Instant>,
 }
 
 /// The right to touch the memory, until it is dropped. Who holds it has to look at the fence before
@@ -60,6 +70,23 @@ impl Fence {
         until(quiet, || inside.load(SeqCst) == 0).await;
     }
 
+    /// Whether memory has had something to do for so long, and done nothing.
+    pub(crate) fn is_stalled(&self, after: Duration) -> bool {
+        let operations = self.operations();
+        let since = operations.since.filter(|_| operations.count > 0);
+        since.is_some_and(|since| since.elapsed() >= after)
+    }
+
+    /// Whether memory has something to do.
+    pub(crate) fn waits_for_memory(&self) -> bool {
+        self.operations().count > 0
+    }
+
+    fn operations(&self) -> MutexGuard<'_, Operations> {
+        let operations = self.state.operations.lock();
+        operations.unwrap_or_else(PoisonError::into_inner)
+    }
+
     async fn raised(&self) {
         until(&self.state.raise, || self.is_raised()).await;
     }
@@ -69,6 +96,22 @@ impl Inside {
     /// Whether it is time to leave.
     pub(crate) fn is_raised(&self) -> bool {
         self.fence.is_raised()
+    }
+
+    /// Memory begins something that it is not done with when a call returns.
+    pub(super) fn begin_operation(&self) {
+        let mut operations = self.fence.operations();
+        operations.count += 1;
+        if operations.count == 1 {
+            operations.since = Some(Instant::now());
+        }
+    }
+
+    /// It is done with that.
+    pub(super) fn end_operation(&self) {
+        let mut operations = self.fence.operations();
+        operations.count -= 1;
+        operations.since = Some(Instant::now());
     }
 
     /// Runs `work` until it is done (`Some`), or drops it where it stands as soon as the fence is
@@ -139,6 +182,20 @@ mod tests {
         waiting.await.unwrap();
         assert!(fence.enter().is_none());
         fence.quiet().await;
+    }
+
+    #[test]
+    fn memory_that_does_nothing_is_stalled() {
+        let fence = Fence::default();
+        let inside = fence.enter().unwrap();
+        assert!(!fence.is_stalled(Duration::ZERO), "it has nothing to do");
+        inside.begin_operation();
+        inside.begin_operation();
+        inside.end_operation();
+        assert!(fence.is_stalled(Duration::ZERO) && fence.waits_for_memory());
+        assert!(!fence.is_stalled(Duration::from_secs(3600)));
+        inside.end_operation();
+        assert!(!fence.is_stalled(Duration::ZERO) && !fence.waits_for_memory());
     }
 
     #[tokio::test]

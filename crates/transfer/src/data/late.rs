@@ -5,6 +5,8 @@ use std::{
     sync::{Arc, Mutex, MutexGuard},
 };
 
+use tokio::sync::watch;
+
 use super::{
     fence::Inside,
     operation::{Operation, RegionError},
@@ -23,6 +25,7 @@ type Work = Box<dyn FnOnce() + Send>;
 pub(crate) struct LateMemory {
     memory: Memory,
     queue: Arc<Queue>,
+    lost: watch::Sender<bool>,
 }
 
 #[derive(Default)]
@@ -47,6 +50,7 @@ impl LateMemory {
         Self {
             memory,
             queue: Arc::default(),
+            lost: watch::Sender::new(false),
         }
     }
 
@@ -73,9 +77,15 @@ impl LateMemory {
         true
     }
 
-    /// Forgets what was submitted without doing it.
-    pub(crate) fn lose(&self) {
+    /// Forgets what was submitted without doing it, and tells nobody.
+    pub(crate) fn forget(&self) {
         self.queue.lock().clear();
+    }
+
+    /// Is lost, and does nothing more.
+    pub(crate) fn lose(&self) {
+        self.lost.send_replace(true);
+        while self.work(|_| 0) {}
     }
 
     fn submit<T: Send + 'static>(
@@ -84,8 +94,15 @@ impl LateMemory {
         work: impl FnOnce() -> Result<T, StreamError> + Send + 'static,
     ) -> Operation<T> {
         let (operation, completion) = Operation::new(inside);
-        let work = move || completion.complete(work().map_err(RegionError::from));
+        let lost = self.lost.clone();
+        let work = move || match *lost.borrow() {
+            true => completion.complete(Err(RegionError::Lost)),
+            false => completion.complete(work().map_err(RegionError::from)),
+        };
         self.queue.lock().push(Box::new(work));
+        if *self.lost.borrow() {
+            self.work(|count| count - 1);
+        }
         operation
     }
 }
@@ -108,6 +125,10 @@ impl Later for LateMemory {
             memory: self.clone(),
             stream: stream?,
         }))
+    }
+
+    fn lost(&self) -> watch::Receiver<bool> {
+        self.lost.subscribe()
     }
 }
 

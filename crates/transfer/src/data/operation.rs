@@ -23,8 +23,8 @@ pub(crate) struct Operation<T> {
 
 /// The right to carry out an operation, which holds up the fence of its transfer.
 ///
-/// Dropping it instead of [completing](Self::complete) it leaves the fence up for good: nobody can tell any more whether
-/// the memory is still being touched.
+/// Dropping it instead of [completing](Self::complete) it leaves the fence up for good, and the operation without an end: nobody
+/// can tell any more whether the memory is still being touched.
 #[derive(Debug)]
 pub(crate) struct Completion<T> {
     told: oneshot::Sender<Result<T, RegionError>>,
@@ -56,6 +56,7 @@ impl<T> Operation<T> {
     /// An operation of a transfer, and what completes it.
     pub(crate) fn new(inside: &Inside) -> (Self, Completion<T>) {
         let (told, done) = oneshot::channel();
+        inside.begin_operation();
         let inside = ManuallyDrop::new(inside.clone());
         (Self { done }, Completion { told, inside })
     }
@@ -75,6 +76,7 @@ impl<T> Completion<T> {
     pub(crate) fn complete(self, outcome: Result<T, RegionError>) {
         // Whoever waited may have been stopped by the fence.
         let _ = self.told.send(outcome);
+        self.inside.end_operation();
         drop(ManuallyDrop::into_inner(self.inside));
     }
 }

@@ -45,6 +45,11 @@ impl BufferPool {
         }
     }
 
+    /// Bytes of a buffer.
+    pub(crate) fn buffer_bytes(&self) -> usize {
+        self.inner.buffer_bytes
+    }
+
     /// Waits for a buffer. Cancel-safe. Whoever waits must not hold another one that is not yet on
     /// its way.
     pub(crate) async fn take(&self) -> Buffer {

@@ -6,6 +6,8 @@
 
 use std::{fmt::Debug, ops::Range, sync::Arc};
 
+use tokio::sync::watch;
+
 use super::{
     ahead::LaterCursor,
     fence::Inside,
@@ -39,6 +41,9 @@ pub(crate) trait Later: Debug + Send + Sync {
 
     /// Lays a program over it.
     fn bind(&self, program: StreamProgram) -> Result<Arc<dyn LaterStream>, RegionError>;
+
+    /// Turns true when it is lost, for good.
+    fn lost(&self) -> watch::Receiver<bool>;
 }
 
 /// A program laid over such memory. Ranges are of its stream.
@@ -90,6 +95,14 @@ impl Region {
         }
     }
 
+    /// Turns true when the memory is lost, for good; `None` where that cannot be.
+    pub(crate) fn lost(&self) -> Option<watch::Receiver<bool>> {
+        match &self.0 {
+            Kind::Host(_) => None,
+            Kind::Later(memory) => Some(memory.lost()),
+        }
+    }
+
     /// Lays a program over the memory.
     pub(crate) fn bind(&self, program: StreamProgram) -> Result<RegionStream, RegionError> {
         Ok(match &self.0 {
@@ -131,6 +144,14 @@ pub(crate) enum RegionCursor {
 }
 
 impl RegionCursor {
+    /// Waits for bytes to gather, and says how many of the next can be had without waiting. Cancel-safe.
+    pub(crate) async fn ready(&mut self, inside: &Inside) -> Result<usize, RegionError> {
+        match self {
+            Self::Host(_) => Ok(usize::MAX),
+            Self::Later(cursor) => cursor.ready(inside).await,
+        }
+    }
+
     /// Gathers the next bytes, and adds them to `sum`.
     pub(crate) async fn gather(
         &mut self,

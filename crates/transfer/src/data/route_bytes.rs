@@ -164,6 +164,30 @@ impl RouteCursor {
         self.range.end - self.range.start
     }
 
+    /// Waits for bytes to gather, and says how many of the next, at most `most`, can be had without waiting: so many can be
+    /// gathered into a buffer that others wait for. At least 1, unless none are left. Cancel-safe.
+    pub(crate) async fn ready(
+        &mut self,
+        most: usize,
+        inside: &Inside,
+    ) -> Result<usize, RegionError> {
+        let most = most.min(usize::try_from(self.remaining()).unwrap_or(usize::MAX));
+        let Some((cursor, section)) = self.section(0, most) else {
+            return Ok(0);
+        };
+        let mut ready = cursor.ready(inside).await?.min(section.end);
+        if ready == section.end {
+            for next in &self.route.inner.sections[self.section + 1..] {
+                if ready == most || !matches!(next.stream, RegionStream::Host(_)) {
+                    break;
+                }
+                let left = usize::try_from(next.end() - self.range.start);
+                ready = most.min(left.unwrap_or(usize::MAX));
+            }
+        }
+        Ok(ready.max(1))
+    }
+
     /// Gathers the next bytes, and adds them to `sum`.
     pub(crate) async fn gather(
         &mut self,

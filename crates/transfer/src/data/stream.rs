@@ -6,6 +6,7 @@
 use super::error::{BoxError, ReceiveError, SendError};
 use super::fence::Inside;
 use super::intake::Intake;
+use super::operation::RegionError;
 use super::outgoing::{Outgoing, SendEvent};
 use super::part::Part;
 use super::receive::Receiver;
@@ -49,7 +50,7 @@ impl Outgoing {
 impl OutStream {
     /// Fills a buffer of at least [`HEADER`] bytes with what comes next of the stream: its header, its bytes, its trailer.
     /// Gives it back, and how many bytes that are: 0 once all of it was taken. `None` where the transfer is stopped, or has
-    /// failed.
+    /// failed. Cancel-safe, but for the buffer.
     pub async fn fill(&mut self, mut buffer: Box<[u8]>) -> Option<(Box<[u8]>, usize)> {
         if self.inside.is_raised() {
             return None;
@@ -58,15 +59,15 @@ impl OutStream {
             buffer[..HEADER].copy_from_slice(&header);
             return Some((buffer, HEADER));
         }
-        let left = self.cursor.remaining();
-        if left > 0 {
-            let len = buffer
-                .len()
-                .min(usize::try_from(left).unwrap_or(usize::MAX));
-            let (inside, sum) = (&self.inside, &mut self.sum);
-            let gathered = self.cursor.gather(&mut buffer[..len], sum, inside);
+        if self.cursor.remaining() > 0 {
+            let (inside, sum, cursor) = (&self.inside, &mut self.sum, &mut self.cursor);
+            let gathered = async {
+                let len = cursor.ready(buffer.len(), inside).await?;
+                cursor.gather(&mut buffer[..len], sum, inside).await?;
+                Ok::<_, RegionError>(len)
+            };
             return match inside.unless_raised(gathered).await? {
-                Ok(()) => {
+                Ok(len) => {
                     self.outgoing.count_read(len as u64);
                     Some((buffer, len))
                 }

@@ -2,6 +2,8 @@
 
 use std::sync::{Arc, OnceLock};
 
+use tokio::sync::watch;
+
 use cudarc::driver::sys::{CUcontext, CUdevice, CUresult, CUstreamCaptureMode};
 
 use super::driver::{self, check};
@@ -17,6 +19,8 @@ pub(super) struct Context {
     process: u32,
     /// The first error that nothing in it survives.
     lost: OnceLock<CallError>,
+    /// Whether there was one, for those who wait for that.
+    told: watch::Sender<bool>,
 }
 
 // SAFETY: a context may be used from any thread; each makes it its current one first.
@@ -51,6 +55,7 @@ impl Context {
             context,
             process: std::process::id(),
             lost: OnceLock::new(),
+            told: watch::Sender::new(false),
         }))
     }
 
@@ -111,8 +116,9 @@ impl Context {
         if !why.is_sticky() {
             return Err(why.into());
         }
-        // The first one stays.
-        let _ = self.lost.set(why);
+        if self.lost.set(why).is_ok() {
+            self.told.send_replace(true);
+        }
         self.check_lost()
     }
 
@@ -125,6 +131,11 @@ impl Context {
                 why: why.clone(),
             }),
         }
+    }
+
+    /// Turns true when it is lost.
+    pub(super) fn lost(&self) -> watch::Receiver<bool> {
+        self.told.subscribe()
     }
 }
 

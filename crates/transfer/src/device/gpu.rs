@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cudarc::driver::sys::{CUfunction, CUmodule, CUresult};
+use tokio::sync::watch;
 
 use super::arena::Arena;
 use super::context::Context;
@@ -134,6 +135,11 @@ impl Gpu {
     /// What its maker calls it.
     pub fn name(&self) -> &str {
         &self.shared.name
+    }
+
+    /// Turns true when it is lost, for good.
+    pub(crate) fn lost(&self) -> watch::Receiver<bool> {
+        self.context().lost()
     }
 
     pub(super) fn context(&self) -> &Arc<Context> {

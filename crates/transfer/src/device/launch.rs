@@ -198,8 +198,7 @@ impl Launches {
 
     /// Proves that [`range`](Self::range) can give every range of it: one that begins anywhere moves in units of a byte.
     pub(super) fn check_ranges(&self) -> Result<(), LaunchError> {
-        let nests = self.nests.iter();
-        nests.map(|nest| nest.check(1)).collect()
+        self.nests.iter().try_for_each(|nest| nest.check(1))
     }
 
     /// What is uploaded.

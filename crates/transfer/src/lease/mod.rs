@@ -13,7 +13,7 @@
 //! - **Ending takes two steps where it is pinned.** The table has transfers fenced, they are stopped and unpinned, and
 //!   only then does the lease end and give the blocks.
 //!   From the first step on the lease is not alive: nothing commits.
-//! - **A lease ends once**, for one of four reasons ([`LeaseEnd`]), and its blocks are given back
+//! - **A lease ends once**, for one reason ([`LeaseEnd`]), and its blocks are given back
 //!   with that event, by value.
 //! - **Only the owner's monotonic clock ends a lease.** No time of another machine is compared.
 //!
@@ -61,6 +61,10 @@ pub enum LeaseEnd {
     Expired,
     /// The holder restarted, or was away for longer than the grace.
     PeerLost,
+    /// The device that has the blocks was lost.
+    DeviceLost,
+    /// The device that has the blocks does not end what it was asked to do with them.
+    DeviceStalled,
 }
 
 impl fmt::Display for LeaseEnd {
@@ -70,6 +74,8 @@ impl fmt::Display for LeaseEnd {
             LeaseEnd::Cancelled => "cancelled",
             LeaseEnd::Expired => "expired",
             LeaseEnd::PeerLost => "peer lost",
+            LeaseEnd::DeviceLost => "device lost",
+            LeaseEnd::DeviceStalled => "device stalled",
         })
     }
 }
@@ -214,6 +220,9 @@ pub enum OpenFault {
     /// The agent is shutting down.
     #[error("the agent is shutting down")]
     ShuttingDown,
+    /// The device that has the memory of the rank was lost.
+    #[error("the device of rank {rank} is lost")]
+    DeviceLost { rank: Rank },
 }
 
 /// Why the owner cannot do something with its lease.

@@ -191,6 +191,14 @@ impl<B> LeaseTable<B> {
         Ok(())
     }
 
+    /// Ends the leases of a rank whose memory is lost.
+    pub(crate) fn lose(&mut self, rank: Rank) {
+        let keys = self.open.keys().filter(|key| key.rank == rank);
+        for key in keys.copied().collect::<Vec<_>>() {
+            self.end(key, LeaseEnd::DeviceLost);
+        }
+    }
+
     pub(crate) fn on_deadline(&mut self, now: Moment) {
         while let Some(key) = self.timers.pop_due(now) {
             let due = self.open.get(&key).and_then(Record::due);
@@ -506,7 +514,7 @@ impl<B> LeaseTable<B> {
         if !record.pins.contains(&pin) {
             return None;
         }
-        self.end(key, LeaseEnd::Cancelled);
+        self.end(key, LeaseEnd::DeviceStalled);
         let record = self.open.get_mut(&key)?;
         match std::mem::replace(&mut record.stalled, true) {
             true => None,

@@ -36,6 +36,8 @@ pub(super) struct Context<P: Planner> {
     pub(super) timers: Timers<Timer>,
     /// Whether nothing new is taken any more.
     pub(super) draining: bool,
+    /// Our ranks whose memory is lost.
+    pub(super) lost: BTreeSet<Rank>,
     pub(super) jobs: Book,
     /// What the agent has to do, and what those above have to know: taken by the machine alone.
     pub(super) actions: VecDeque<Action<P::Blocks>>,
@@ -148,6 +150,7 @@ impl<P: Planner> Context<P> {
             plans: Plans::default(),
             timers: Timers::default(),
             draining: false,
+            lost: BTreeSet::new(),
             jobs: Book::default(),
             actions: VecDeque::new(),
             news: VecDeque::new(),

@@ -64,7 +64,7 @@
 //!    each exactly once, with matching lengths and checksums.
 //! 3. **Fence first.** Whatever fails is fenced on both sides: [`Action::Fence`] goes out, and until
 //!    [`Machine::fenced`] comes back no block is given back, no lease ends, and no later attempt of
-//!    the same pair of ranks begins. After [`Options::fence_wait`] the lease or the job is reported as failed, and still
+//!    the same pair of ranks begins. After [`Options::device_stall`] the lease or the job is reported as failed, and still
 //!    keeps its blocks.
 //! 4. **Once.** A lease and a job each end once, with a reason, and give their blocks back then, by
 //!    value.

@@ -59,9 +59,10 @@ pub struct Options {
     pub backoff: Duration,
     /// Longest pause between attempts.
     pub backoff_most: Duration,
-    /// How long memory may take to be done with a transfer that was stopped. One that takes longer fails its lease or its
-    /// job, whose blocks stay held until it is done after all.
-    pub fence_wait: Duration,
+    /// How long a device may take for what it was asked to do, and to be done with a transfer that was stopped. Where it takes
+    /// longer, the lease or the job fails, and its blocks stay held until it is done after all. What an engine marks to be
+    /// done first is not counted.
+    pub device_stall: Duration,
     /// How long done and cancel are offered to an owner that cannot be reached. Its leases expire
     /// by themselves after that.
     pub notice_wait: Duration,
@@ -93,7 +94,7 @@ impl Default for Options {
             attempts: 3,
             backoff: Duration::from_millis(50),
             backoff_most: Duration::from_secs(2),
-            fence_wait: Duration::from_secs(30),
+            device_stall: Duration::from_secs(30),
             notice_wait: Duration::from_secs(60),
             notices: 4096,
         }

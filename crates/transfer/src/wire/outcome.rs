@@ -133,10 +133,13 @@ pub enum JobError {
         timeout: Duration,
         waiting: Option<Waiting>,
     },
-    /// Memory of a rank here has not done in time what it was asked to, and may still be touched: the blocks must not be
+    /// The device of a rank here was lost, and with it what the blocks held.
+    #[error("the device of rank {rank} is lost")]
+    DeviceLost { rank: Rank },
+    /// The device of a rank here has not done in time what it was asked to, and may still touch the blocks: they must not be
     /// used.
-    #[error("memory of rank {rank} is not done with the blocks, which must not be used")]
-    MemoryStalled { rank: Rank },
+    #[error("the device of rank {rank} is not done with the blocks, which must not be used")]
+    DeviceStalled { rank: Rank },
     #[error("it was cancelled")]
     Cancelled,
     #[error("the agent is shutting down")]
@@ -144,6 +147,21 @@ pub enum JobError {
 }
 
 impl JobError {
+    /// What the peers of its routes are told.
+    pub(super) fn as_failure(&self) -> Failure {
+        match self {
+            JobError::DeviceLost { .. }
+            | JobError::LeaseEnded {
+                end: LeaseEnd::DeviceLost,
+            } => Failure::DeviceLost,
+            JobError::DeviceStalled { .. }
+            | JobError::LeaseEnded {
+                end: LeaseEnd::DeviceStalled,
+            } => Failure::DeviceStalled,
+            _ => Failure::Cancelled,
+        }
+    }
+
     /// Whether the owner has said, of the lease itself, that it is not ours to use. Then there is
     /// nothing of ours to cancel, and something of others to break.
     pub(super) fn is_not_ours(&self) -> bool {
@@ -157,6 +175,8 @@ impl JobError {
                     | Refusal::Expired
                     | Refusal::Cancelled
                     | Refusal::PeerLost
+                    | Refusal::DeviceLost
+                    | Refusal::DeviceStalled
             ),
             _ => false,
         }

@@ -203,6 +203,10 @@ pub enum Refusal {
     /// An invitation is into blocks of somebody else than who sends it.
     #[error("the blocks to be written are not the asker's")]
     NotYourBlocks,
+    #[error("the device that had the blocks is lost")]
+    DeviceLost,
+    #[error("the device that has the blocks does not end what it was asked to do with them")]
+    DeviceStalled,
 }
 
 impl Refusal {
@@ -224,6 +228,8 @@ impl From<LeaseEnd> for Refusal {
             LeaseEnd::Cancelled => Refusal::Cancelled,
             LeaseEnd::Expired => Refusal::Expired,
             LeaseEnd::PeerLost => Refusal::PeerLost,
+            LeaseEnd::DeviceLost => Refusal::DeviceLost,
+            LeaseEnd::DeviceStalled => Refusal::DeviceStalled,
         }
     }
 }
@@ -287,11 +293,21 @@ pub enum Failure {
     Superseded,
     #[error("it could not be carried out: {why}")]
     Local { why: Text },
+    #[error("a device that has the blocks is lost")]
+    DeviceLost,
+    #[error("a device that has the blocks does not end what it was asked to do with them")]
+    DeviceStalled,
 }
 
 impl Failure {
     /// Whether trying again is pointless.
     pub fn is_final(&self) -> bool {
-        matches!(self, Failure::LeaseEnded { .. } | Failure::Cancelled)
+        let final_ = matches!(self, Failure::LeaseEnded { .. } | Failure::Cancelled);
+        final_ || self.is_of_device()
+    }
+
+    /// Whether a device has failed.
+    pub(super) fn is_of_device(&self) -> bool {
+        matches!(self, Failure::DeviceLost | Failure::DeviceStalled)
     }
 }

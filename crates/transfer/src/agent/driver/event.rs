@@ -71,4 +71,6 @@ pub(super) enum DataEvent {
     StreamFailed { transfer: TransferId, why: String },
     /// Nothing of a transfer is read or placed any more.
     Fenced { transfer: TransferId },
+    /// The memory of some rank is lost.
+    MemoryLost,
 }

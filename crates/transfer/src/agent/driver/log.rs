@@ -35,7 +35,7 @@ pub(super) fn closed(agent: &str, address: SocketAddr, reason: &CloseReason) {
 }
 
 pub(super) fn lease_stalled(key: LeaseKey) {
-    tracing::error!(lease = %key, "a lease has failed: memory is not done with its blocks, which stay held");
+    tracing::error!(lease = %key, "a lease has failed: its device is not done with the blocks, which stay held");
 }
 
 pub(super) fn refusal(agent: &str, message: &Message) {
@@ -81,7 +81,7 @@ pub(super) fn lease_ended(key: LeaseKey, end: LeaseEnd) {
         LeaseEnd::Completed | LeaseEnd::Cancelled => {
             tracing::debug!(lease = %key, %end, "a lease has ended");
         }
-        LeaseEnd::Expired | LeaseEnd::PeerLost => {
+        LeaseEnd::Expired | LeaseEnd::PeerLost | LeaseEnd::DeviceLost | LeaseEnd::DeviceStalled => {
             tracing::warn!(lease = %key, %end, "a lease has ended");
         }
     }

@@ -1,7 +1,8 @@
 //! Transfers under way: from the moment when a route is to be read or received until it is over, or fenced.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::Arc;
+use std::time::Duration;
 
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::AbortHandle;
@@ -23,6 +24,8 @@ pub(super) struct Transfers {
     under_way: HashMap<TransferId, UnderWay>,
     /// Those that are being fenced.
     fencing: HashMap<TransferId, Fence>,
+    /// Those whose memory had stalled when we last looked.
+    stalled: HashSet<TransferId>,
     /// The number of the next one that begins, which tells it from any other.
     next_number: u64,
 }
@@ -83,12 +86,41 @@ impl Transfers {
             events,
             under_way: HashMap::new(),
             fencing: HashMap::new(),
+            stalled: HashSet::new(),
             next_number: 0,
         }
     }
 
     pub(super) fn ranks(&self) -> Vec<Rank> {
         self.memories.keys().copied().collect()
+    }
+
+    /// Tells when the memory of any rank is lost.
+    pub(super) fn watch_memories(&self) {
+        for mut lost in self
+            .memories
+            .values()
+            .flat_map(|of| of.iter())
+            .filter_map(Region::lost)
+        {
+            let events = self.events.clone();
+            tokio::spawn(async move {
+                if lost.wait_for(|lost| *lost).await.is_ok() {
+                    // The driver is gone where this fails.
+                    let _ = events.send(DataEvent::MemoryLost);
+                }
+            });
+        }
+    }
+
+    /// The ranks whose memory is lost.
+    pub(super) fn lost(&self) -> Vec<Rank> {
+        let is_lost = |region: &Region| region.lost().is_some_and(|lost| *lost.borrow());
+        let lost = self
+            .memories
+            .iter()
+            .filter(|(_, of)| of.iter().any(is_lost));
+        lost.map(|(rank, _)| *rank).collect()
     }
 
     /// Whether nothing touches any block, but for so many that memory is not done with.
@@ -267,14 +299,29 @@ impl Transfers {
         Some(format!("({moved} of {bytes} bytes had moved)"))
     }
 
-    /// Those that have moved since they were last asked, or that wait for their turn; and how far they are.
+    /// Those that have moved since they were last asked, or that wait for their turn or for memory, which has a limit of its own;
+    /// and how far they are.
     pub(super) fn progress(&mut self) -> impl Iterator<Item = (TransferId, u64)> {
         let under_way = self.under_way.iter_mut();
         under_way.filter_map(|(transfer, under)| {
             let moved = under.moved();
             let before = std::mem::replace(&mut under.seen, moved);
-            (moved != before || under.is_queued()).then_some((*transfer, moved))
+            let goes_on = moved != before || under.is_queued() || under.waits_for_memory();
+            goes_on.then_some((*transfer, moved))
         })
+    }
+
+    /// Those whose memory has done nothing for so long of what it was asked to, at the last two looks: after the first, a
+    /// process that was stopped for a while hears of what was done meanwhile.
+    pub(super) fn stalled(&mut self, after: Duration) -> Vec<TransferId> {
+        let under_way = self.under_way.iter();
+        let under_way =
+            under_way.filter_map(|(transfer, under)| Some((transfer, under.own_fence()?)));
+        let fences = under_way.chain(&self.fencing);
+        let stalled = fences.filter(|(_, fence)| fence.is_stalled(after));
+        let stalled = stalled.map(|(transfer, _)| *transfer).collect();
+        let before = std::mem::replace(&mut self.stalled, stalled);
+        self.stalled.intersection(&before).copied().collect()
     }
 
     pub(super) fn finish(&mut self, transfer: TransferId) -> Option<UnderWay> {
@@ -322,12 +369,20 @@ impl UnderWay {
 
     /// Gives the fence that has to be down before the blocks of the transfer are given back.
     fn fence(self) -> Fence {
+        // Binding looks at no byte, and what comes of it is dropped.
+        self.own_fence().cloned().unwrap_or_default()
+    }
+
+    fn own_fence(&self) -> Option<&Fence> {
         match &self.moving {
-            // Binding looks at no byte, and what comes of it is dropped.
-            Moving::Binding(_) => Fence::default(),
-            Moving::Out(outgoing) => outgoing.own_fence().clone(),
-            Moving::In(landing) => landing.own_fence().clone(),
+            Moving::Binding(_) => None,
+            Moving::Out(outgoing) => Some(outgoing.own_fence()),
+            Moving::In(landing) => Some(landing.own_fence()),
         }
+    }
+
+    fn waits_for_memory(&self) -> bool {
+        self.own_fence().is_some_and(Fence::waits_for_memory)
     }
 
     /// Whether nothing moves since it is not its turn.

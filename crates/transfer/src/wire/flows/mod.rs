@@ -390,11 +390,18 @@ impl<P: Planner> Flows<P> {
         }
         cx.tell(News::Stopped(conn, id));
         if under_way {
-            cx.after(cx.options.fence_wait, Timer::Fence(id));
+            cx.after(cx.options.device_stall, Timer::Fence(id));
             cx.act(Action::Fence(id));
         } else {
             self.gone(cx, id, why);
         }
+    }
+
+    /// Memory does not end what it was asked to do for a transfer, which may have been stopped by now: fails it, and tells whoever
+    /// has its blocks.
+    pub(super) fn device_stalled(&mut self, cx: &mut Context<P>, id: TransferId) {
+        self.fail(cx, id, Failure::DeviceStalled, true);
+        self.stall_fence(cx, id);
     }
 
     /// Memory takes too long to be done with a transfer that was stopped.
@@ -404,7 +411,15 @@ impl<P: Planner> Flows<P> {
             if !std::mem::replace(&mut t.is_fence_late, true) {
                 return cx.after(FENCE_GRACE, Timer::Fence(id));
             }
-            t.stalled = true;
+            self.stall_fence(cx, id);
+        }
+    }
+
+    /// Tells, once, that a transfer that was stopped may still touch its blocks.
+    fn stall_fence(&mut self, cx: &mut Context<P>, id: TransferId) {
+        if let Some(t) = self.transfers.get_mut(&id)
+            && !std::mem::replace(&mut t.stalled, true)
+        {
             cx.tell(News::Stalled(t.side, t.flow.rank, Some(id)));
         }
     }

@@ -29,6 +29,9 @@ pub(crate) fn check_job(
     if let Some(&rank) = spec.ranks.iter().find(|r| !cx.me.ranks.contains(r)) {
         return Err(JobError::NotOurs { rank });
     }
+    if let Some(&rank) = spec.ranks.iter().find(|rank| cx.lost.contains(rank)) {
+        return Err(JobError::DeviceLost { rank });
+    }
     check_not_own(cx, &claims)?;
     check_tokens(spec, &claims)?;
     if spec.into.is_some() && claims.direction != Direction::Pull {

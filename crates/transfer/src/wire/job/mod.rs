@@ -399,10 +399,17 @@ impl<P: Planner> Jobs<P> {
         self.finish_if_over(g.cx, id);
     }
 
-    /// Memory of a rank is not done with a transfer of a job that was stopped long ago: the job fails now, and ends when the
-    /// memory is done after all.
+    /// The device of a rank is lost, and with it what the blocks of some jobs held. Invited pushes end with their leases.
+    pub(super) fn lose(&mut self, g: &mut Ground<'_, P>, rank: Rank) {
+        let own = |job: &Job<P>| matches!(job.blocks, Held::Own(_));
+        for id in self.like(|job| own(job) && job.spec.ranks.contains(&rank)) {
+            self.stop(g, id, JobError::DeviceLost { rank });
+        }
+    }
+
+    /// Memory of a rank does not end what it does for a job: the job fails now, and ends when the memory is done after all.
     pub(super) fn stall(&mut self, g: &mut Ground<'_, P>, id: JobId, rank: Rank) {
-        self.stop(g, id, JobError::MemoryStalled { rank });
+        self.stop(g, id, JobError::DeviceStalled { rank });
         let job = self.jobs.get_mut(&id);
         let Some(job) = job.filter(|job| !job.stalled) else {
             return;

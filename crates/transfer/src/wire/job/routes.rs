@@ -180,8 +180,10 @@ impl<P: Planner> Job<P> {
                 g.cx.timers.clear(&Timer::Route(id, i));
             }
         }
+        let failure = self.stop.as_ref().map(JobError::as_failure);
+        let failure = failure.unwrap_or(Failure::Cancelled);
         for transfer in self.under_way(None) {
-            g.flows.fail(g.cx, transfer, Failure::Cancelled, true);
+            g.flows.fail(g.cx, transfer, failure.clone(), true);
         }
     }
 }

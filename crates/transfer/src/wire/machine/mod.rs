@@ -329,6 +329,25 @@ impl<P: Planner> Machine<P> {
     }
 }
 
+/// What the agent reports of devices.
+impl<P: Planner> Machine<P> {
+    /// The device that has the memory of a rank is lost, for good. Its leases and jobs end, and there are no new ones.
+    pub fn device_lost(&mut self, now: Moment, rank: Rank) {
+        self.enter(now, |m| {
+            m.cx.lost.insert(rank);
+            let (mut g, owner, jobs, _) = m.parts();
+            jobs.lose(&mut g, rank);
+            owner.lose(g.cx, rank);
+        });
+    }
+
+    /// Either side: what a device was asked to do for a transfer does not come to an end. Its lease or job fails, and keeps its
+    /// blocks until [`fenced`](Self::fenced). To be told once or more.
+    pub fn device_stalled(&mut self, now: Moment, transfer: TransferId) {
+        self.enter(now, |m| m.flows.device_stalled(&mut m.cx, transfer));
+    }
+}
+
 /// What the owner of leases does.
 impl<P: Planner> Machine<P> {
     /// Opens a lease. From here on the blocks belong to it, until [`Action::LeaseEnded`].

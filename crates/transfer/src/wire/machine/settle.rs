@@ -14,7 +14,7 @@ use crate::wire::ground::Ground;
 use crate::wire::ids::{ConnId, JobId, NoticeId};
 use crate::wire::job::{Job, JobSpec, Jobs};
 use crate::wire::message::Message;
-use crate::wire::news::{News, Notify, Side};
+use crate::wire::news::{News, Notify, Side, Why};
 use crate::wire::notice::Notices;
 use crate::wire::outcome::{JobError, RouteReport};
 use crate::wire::owner::Owner;
@@ -182,7 +182,13 @@ impl<P: Planner> Machine<P> {
             News::Whole(transfer) => self.land_if_alive(transfer),
             News::Landed(transfer) => self.landed(transfer),
             News::Gone(transfer, side, peer_rank, why) => match side {
-                Side::Lease(key) => owner.unpin(&mut g, key, peer_rank, transfer),
+                Side::Lease(key) => {
+                    if let Why::Failed(failure) = why {
+                        self.push_failed(key, peer_rank, failure);
+                    }
+                    let (mut g, owner, ..) = self.parts();
+                    owner.unpin(&mut g, key, peer_rank, transfer);
+                }
                 Side::Job { job, route } => jobs.route_ended(&mut g, job, route, why),
             },
             News::PushRefused(job, conn, refusal) => jobs.push_refused(&mut g, job, conn, refusal),
@@ -282,6 +288,23 @@ impl<P: Planner> Machine<P> {
                 Some(&Held::Of(BlocksOf::Job(job))) => jobs.stall(&mut g, job, rank),
                 Some(Held::Of(BlocksOf::Lease(_))) | None => {}
             },
+        }
+    }
+
+    /// A push into blocks here has failed. A pull that waits for it waits for nothing any more where a device has failed.
+    fn push_failed(&mut self, key: LeaseKey, peer_rank: Rank, failure: Failure) {
+        if let Some(job) = self
+            .owner
+            .opened_by(&key)
+            .filter(|_| failure.is_of_device())
+        {
+            let error = JobError::Failed {
+                rank: key.rank,
+                peer_rank,
+                attempts: self.owner.leases.attempts(&key, peer_rank),
+                failure,
+            };
+            self.stop(job, error);
         }
     }
 

@@ -99,6 +99,9 @@ impl<P: Planner> Owner<P> {
         if !g.cx.me.ranks.contains(&rank) {
             return Err(Refusal::RankNotHere { rank });
         }
+        if g.cx.lost.contains(&rank) {
+            return Err(Refusal::DeviceLost);
+        }
         let (_, peer) = g.peers.asker(asked.conn)?;
         let rank = asked.peer_rank();
         if !peer.ranks.contains(&rank) {

@@ -103,6 +103,9 @@ impl<P: Planner> Owner<P> {
             if g.cx.draining {
                 return Err(Refusal::ShuttingDown);
             }
+            if g.cx.lost.contains(&rank) {
+                return Err(Refusal::DeviceLost);
+            }
             let demand = Demand::Push(wanted);
             self.pending.keep(g.cx.now, &agent, demand, None)?;
         }

@@ -120,6 +120,8 @@ impl<P: Planner> Owner<P> {
             Err(OpenFault::ShuttingDown)
         } else if !g.cx.me.ranks.contains(&key.rank) {
             Err(OpenFault::NotOurs { rank: key.rank })
+        } else if g.cx.lost.contains(&key.rank) {
+            Err(OpenFault::DeviceLost { rank: key.rank })
         } else {
             self.leases.check_open(g.cx.now, &spec)
         };
@@ -247,6 +249,14 @@ impl<P: Planner> Owner<P> {
         }
     }
 
+    /// The device of a rank is lost: ends its leases, and refuses what waits for others.
+    pub(super) fn lose(&mut self, cx: &mut Context<P>, rank: Rank) {
+        self.leases.lose(rank);
+        for demand in self.pending.of_rank(rank) {
+            self.refuse_pending(cx, demand, Refusal::DeviceLost);
+        }
+    }
+
     /// Memory is not done with the blocks of a lease: ends it, and gives its blocks where that is news. What waits for that
     /// fence is refused.
     pub(super) fn stall(
@@ -257,7 +267,7 @@ impl<P: Planner> Owner<P> {
     ) -> Option<&Held<P::Blocks>> {
         let blocks = self.leases.stall(key, transfer)?;
         for (_, asked) in self.queued.extract_if(|(of, _), _| *of == key) {
-            refuse(cx, asked.conn, asked.ask.transfer, Refusal::Cancelled);
+            refuse(cx, asked.conn, asked.ask.transfer, Refusal::DeviceStalled);
         }
         Some(blocks)
     }

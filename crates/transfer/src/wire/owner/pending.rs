@@ -210,6 +210,11 @@ impl PendingDemands {
         self.take(|pending| pending.plan.is_none() && pending.demand.key() == *key)
     }
 
+    /// Takes what has waited for a lease of a rank.
+    pub(super) fn of_rank(&mut self, rank: Rank) -> Vec<Demand> {
+        self.take(|pending| pending.plan.is_none() && pending.demand.key().rank == rank)
+    }
+
     /// Takes all that waits for leases.
     pub(super) fn take_early(&mut self) -> Vec<Demand> {
         self.take(|pending| pending.plan.is_none())

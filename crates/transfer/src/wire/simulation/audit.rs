@@ -103,7 +103,7 @@ impl World {
         if let Some(View::Job {
             started, timeout, ..
         }) = self.views.get(&id)
-            && now > *started + *timeout + options().fence_wait + Duration::from_secs(2)
+            && now > *started + *timeout + options().device_stall + Duration::from_secs(2)
         {
             self.violated("a job fails later than it may");
         }

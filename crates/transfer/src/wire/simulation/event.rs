@@ -75,6 +75,8 @@ pub(super) enum Step {
     Part(usize, usize, Time),
     Heal(usize, usize),
     Kill(usize),
+    /// A node loses the device of its first rank, for this life.
+    LoseDevice(usize),
     /// Every node of a deployment dies, and begins another life.
     Restart {
         deployment: usize,
@@ -98,6 +100,8 @@ pub(super) enum StreamEvent {
     Place(u32, u64, bool),
     /// A stream breaks.
     Break,
+    /// Memory does not end what it was asked to do.
+    Stall,
 }
 
 pub(super) enum ChannelEvent {

@@ -34,6 +34,7 @@ mod world;
 
 use std::collections::BTreeSet;
 
+use crate::lease::LeaseEnd;
 use faults::Fault;
 use world::{Tally, World};
 
@@ -174,6 +175,9 @@ fn broken_rules_are_noticed() {
 fn in_a_bad_world_nothing_is_lost_and_nothing_is_stale() {
     let total = try_all(1.0, 1500);
     assert!(total.stalled > 0, "memory is late in some");
+    for end in [LeaseEnd::DeviceLost, LeaseEnd::DeviceStalled] {
+        assert!(total.leases.contains_key(&end), "no lease ended as {end}");
+    }
 }
 
 #[test]

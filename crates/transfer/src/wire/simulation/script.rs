@@ -145,6 +145,11 @@ impl World {
             let (at, time) = (self.rng.below(4 * S), self.rng.below(3 * S));
             self.after(at, Event::Step(Step::Part(a, b, time)));
         }
+        if self.rng.chance(0.1) {
+            let node = self.rng.below(self.nodes.len() as u64) as usize;
+            let at = self.rng.below(4 * S);
+            self.after(at, Event::Step(Step::LoseDevice(node)));
+        }
         for _ in 0..self.rng.below(3) {
             let node = self.rng.below(self.nodes.len() as u64) as usize;
             let (at, deployment) = (self.rng.below(4 * S), self.nodes[node].deployment);

@@ -41,6 +41,12 @@ impl World {
             Step::Part(a, b, time) => self.part(a, b, time),
             Step::Heal(a, b) => self.heal(a, b),
             Step::Kill(node) => self.kill(node),
+            Step::LoseDevice(node) => {
+                let rank = self.nodes[node].ranks.first().copied();
+                if let Some(rank) = rank {
+                    self.call(node, |machine, now| machine.device_lost(now, rank));
+                }
+            }
             Step::Restart {
                 deployment,
                 clock_back,

@@ -72,6 +72,7 @@ impl World {
             fence_at: None,
         };
         self.nodes[n].reading.insert(transfer, reading);
+        self.may_stall(n, transfer);
         self.commit_early(n, conn, transfer);
         self.read_on(n, transfer);
     }
@@ -133,6 +134,15 @@ impl World {
             streams: HashMap::new(),
         };
         self.nodes[n].receiving.insert(transfer, flowing);
+        self.may_stall(n, transfer);
+    }
+
+    /// Has memory stand still some time later, perhaps.
+    fn may_stall(&mut self, n: usize, transfer: TransferId) {
+        if self.mishap(0.01) {
+            let (life, later) = (self.nodes[n].life, self.rng.below(S));
+            self.after(later, Event::Stream(n, life, transfer, StreamEvent::Stall));
+        }
     }
 
     /// Stops a transfer: what has begun may go on for a while.
@@ -173,6 +183,9 @@ impl World {
             }
             StreamEvent::Place(stream, which, forced) => {
                 self.place(n, transfer, stream, which, forced);
+            }
+            StreamEvent::Stall => {
+                self.call(n, |machine, now| machine.device_stalled(now, transfer));
             }
             StreamEvent::Break => {
                 self.call(n, |machine, now| {

@@ -340,7 +340,7 @@ pub(super) fn options() -> Options {
         attempts: 3,
         backoff: Duration::from_millis(20),
         backoff_most: Duration::from_millis(500),
-        fence_wait: Duration::from_secs(4),
+        device_stall: Duration::from_secs(4),
         notice_wait: Duration::from_secs(15),
         notices: 64,
     }

@@ -511,3 +511,28 @@ fn that_cannot_be_are_not_begun() {
         .unwrap_err();
     assert!(matches!(*refused.error, JobError::UnderWay { .. }));
 }
+
+/// The device of the owner that pushes is lost, or does not end what it does.
+#[test]
+fn a_push_that_a_device_fails_fails_the_pull_by_its_kind() {
+    for failure in [Failure::DeviceLost, Failure::DeviceStalled] {
+        let (mut t, id) = inviting();
+        invited(&mut t, id, Ok(()));
+        let (source, _) = sources()[0];
+        let ask = ask_from(source);
+        let transfer = ask.transfer;
+        t.hear(Message::Push(ask));
+        t.hear(Message::Abort {
+            transfer,
+            failure: failure.clone(),
+        });
+        t.do_(|machine, now, _| machine.fenced(now, transfer));
+        let failed = JobError::Failed {
+            rank: Rank(0),
+            peer_rank: Rank(source),
+            attempts: 1,
+            failure,
+        };
+        assert_eq!(t.job(), Err(failed));
+    }
+}

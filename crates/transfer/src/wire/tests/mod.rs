@@ -1,6 +1,7 @@
 //! One machine against a peer that says what the test wants, typed answer by typed answer.
 
 mod asks;
+mod devices;
 mod greetings;
 mod invitations;
 mod invited;

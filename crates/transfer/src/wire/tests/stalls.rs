@@ -4,7 +4,7 @@ use super::*;
 
 /// How long the machine waits for it, and a little longer.
 fn too_long() -> Duration {
-    Options::default().fence_wait + secs(2)
+    Options::default().device_stall + secs(2)
 }
 
 /// An owner whose lease is read, by an attempt that a later one has overtaken.
@@ -35,7 +35,7 @@ fn fails_a_lease_and_refuses_what_waits_for_the_fence() {
     assert_eq!(stalled_leases(&mut t), [key]);
     let refused = Message::Refused {
         transfer: ask(1, 2).transfer,
-        refusal: Refusal::Cancelled,
+        refusal: Refusal::DeviceStalled,
     };
     assert!(t.said.contains(&refused), "{:?}", t.said);
     assert_eq!(
@@ -83,7 +83,7 @@ fn fails_a_pull_whose_owner_hears_of_it_at_once() {
         let cancels = |said: &&Message| matches!(said, Message::Notice(notice) if matches!(notice.says, NoticeKind::Cancel { .. }));
         t.said.iter().filter(cancels).count()
     };
-    t.wait(Options::default().fence_wait - secs(1));
+    t.wait(Options::default().device_stall - secs(1));
     assert!(t.took().is_empty() && cancels(&t) == 0);
     t.wait(secs(3));
     let rank = Rank(0);

@@ -95,11 +95,9 @@ impl LaneOut {
         sum: &mut Crc32c,
         inside: &Inside,
     ) -> Result<Bytes, SendError> {
+        // First: a device that stands still must not hold up others that wait for buffers.
+        let len = cursor.ready(self.pool.buffer_bytes(), inside).await?;
         let mut buffer = self.pool.take().await;
-        let left = cursor.remaining();
-        let len = buffer
-            .len()
-            .min(usize::try_from(left).unwrap_or(usize::MAX));
         cursor.gather(&mut buffer[..len], sum, inside).await?;
         Ok(buffer.into_bytes(len))
     }
