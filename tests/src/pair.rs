@@ -198,11 +198,19 @@ impl Pair {
     }
 
     /// The same; this is what transfers may do with caches on a GPU.
-    pub fn on_gpus_with([src, dst]: [Option<&Gpu>; 2], access: Access) -> Self {
-        let (src, dst) = (src.map(|gpu| (gpu, access)), dst.map(|gpu| (gpu, access)));
+    pub fn on_gpus_with(gpus: [Option<&Gpu>; 2], access: Access) -> Self {
+        Self::on_gpus_of(gpus, access, Default::default())
+    }
+
+    /// The same, with these settings.
+    pub fn on_gpus_with_options(gpus: [Option<&Gpu>; 2], options: AgentOptions) -> Self {
+        Self::on_gpus_of(gpus, Access::ReadWrite, [options.clone(), options])
+    }
+
+    fn on_gpus_of(gpus: [Option<&Gpu>; 2], access: Access, options: [AgentOptions; 2]) -> Self {
+        let [src, dst] = gpus.map(|gpu| (further_path(), gpu.map(|gpu| (gpu, access))));
         let deployments = [deployment(2, 4, "NHD"), deployment(4, 6, "HND")];
-        let extras = [(further_path(), src), (further_path(), dst)];
-        Self::all(deployments, [Roles::all(); 2], Default::default(), extras)
+        Self::all(deployments, [Roles::all(); 2], options, [src, dst])
     }
 
     fn between(

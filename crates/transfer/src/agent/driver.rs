@@ -137,12 +137,12 @@ impl Driver {
                 }
             }
         });
-        let [compiling, binding] = [(); 2].map(|()| Background::new(events.clone()));
+        let compiling = Background::new(events.clone());
         let driver = Self {
             machine: setup.machine,
             endpoints,
             connections,
-            transfers: Transfers::new(setup.memories, binding, events),
+            transfers: Transfers::new(setup.memories, events),
             promises: Promises::new(handles),
             compiling,
             counters: Counters::default(),
@@ -312,7 +312,11 @@ impl Driver {
                 match self.transfers.bound(transfer, number, bound, counters) {
                     Ok(Some(path)) => self.carry(transfer, path),
                     Ok(None) => {}
-                    Err(why) => self.failed(transfer, why),
+                    Err(unbound) if unbound.device_stalled => {
+                        tracing::info!(%transfer, why = unbound.why, "a route cannot be bound");
+                        self.machine.device_unready(now, transfer);
+                    }
+                    Err(unbound) => self.failed(transfer, unbound.why),
                 }
             }
             DataEvent::Sending {

@@ -36,6 +36,9 @@ impl From<DeviceError> for RegionError {
     fn from(error: DeviceError) -> Self {
         match error {
             DeviceError::Check(error) => Self::Check(error),
+            error @ DeviceError::Stalled { .. } => Self::Stalled {
+                why: error.to_string().into(),
+            },
             error => Self::Device {
                 why: error.to_string().into(),
             },

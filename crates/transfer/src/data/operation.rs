@@ -47,6 +47,12 @@ pub enum RegionError {
         /// What the device said.
         why: Box<str>,
     },
+    /// A device has not done in time what it was asked to.
+    #[error("{why}")]
+    Stalled {
+        /// What the device said.
+        why: Box<str>,
+    },
     /// Whoever was to do it is gone.
     #[error("an operation on the memory was lost")]
     Lost,

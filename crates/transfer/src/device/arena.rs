@@ -11,7 +11,7 @@ use std::time::Duration;
 use super::context::Context;
 use super::driver;
 use super::error::DeviceError;
-use super::resources::{Buffer, Stream};
+use super::resources::{Buffer, Event, Stream};
 
 /// Bytes of a chunk; one for a longer table has some times as many.
 const CHUNK: u64 = 4 << 20;
@@ -27,7 +27,12 @@ pub(super) struct Arena {
     /// How long an upload may take.
     stall: Duration,
     chunks: Mutex<Vec<Chunk>>,
+    /// Uploads that had no end in time, and the events behind them.
+    late: Mutex<Vec<(Event, Upload)>>,
 }
+
+/// A table, and what is copied to it.
+type Upload = (Table, Box<[u8]>);
 
 #[derive(Debug)]
 struct Chunk {
@@ -51,10 +56,11 @@ impl Arena {
             stream: Stream::new(context)?,
             stall,
             chunks: Mutex::default(),
+            late: Mutex::default(),
         }))
     }
 
-    /// Copies numbers to the device. Waits for nothing but that.
+    /// Copies numbers to the device. Waits for nothing but that, and not at all where the last one has no end yet.
     pub(super) fn upload<T: bytemuck::Pod>(
         self: &Arc<Self>,
         values: &[T],
@@ -64,7 +70,8 @@ impl Arena {
         if bytes.is_empty() {
             return Ok(table);
         }
-        let copy = |(table, bytes): &(Table, Box<[u8]>)| {
+        self.check_late()?;
+        let copy = |(table, bytes): &Upload| {
             let _entered = self.context.enter()?;
             let (to, from) = (table.address, bytes.as_ptr().cast());
             // SAFETY: the table has room for them, and both stay until this is done.
@@ -72,10 +79,31 @@ impl Arena {
                 unsafe { driver::cuMemcpyHtoDAsync_v2(to, from, bytes.len(), self.stream.raw) };
             self.context.check("cuMemcpyHtoDAsync_v2", copied)
         };
-        // One that has no end in time is lent to nobody any more.
-        let late = |_, used| mem::forget(used);
+        // Where nobody will know of its end, it is lent to nobody any more.
+        let late = |event: Option<Event>, used| match event {
+            Some(event) => self.late().push((event, used)),
+            None => mem::forget(used),
+        };
         let (table, _) = self.stream.run(self.stall, (table, bytes), copy, late)?;
         Ok(table)
+    }
+
+    /// Lets go of uploads that have come to their end after all; fails if there are others.
+    fn check_late(&self) -> Result<(), DeviceError> {
+        let mut late = self.late();
+        if late.is_empty() {
+            return Ok(());
+        }
+        let entered = self.context.enter()?;
+        late.retain(|(event, _)| !event.is_done(&entered).unwrap_or(false));
+        match late.is_empty() {
+            true => Ok(()),
+            false => Err(self.context.stalled(self.stall)),
+        }
+    }
+
+    fn late(&self) -> MutexGuard<'_, Vec<(Event, Upload)>> {
+        self.late.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn lend(self: &Arc<Self>, len: u64) -> Result<Table, DeviceError> {

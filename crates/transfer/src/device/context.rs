@@ -1,6 +1,7 @@
 //! The context of one device, which the engine of the process uses too.
 
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 
 use tokio::sync::watch;
 
@@ -85,7 +86,7 @@ impl Context {
 
     /// Makes it the current context of this thread until what it gives is dropped, and lets no call void a graph that the
     /// engine captures meanwhile on another thread.
-    pub(super) fn enter(&self) -> Result<Entered, DeviceError> {
+    pub(super) fn enter(&self) -> Result<Entered<'_>, DeviceError> {
         self.check_process()?;
         self.check_lost()?;
         // SAFETY: the context is kept by `self`.
@@ -93,6 +94,7 @@ impl Context {
             driver::cuCtxPushCurrent_v2(self.context)
         })?;
         let mut entered = Entered {
+            context: self,
             mode: CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED,
         };
         entered.exchange_mode();
@@ -133,6 +135,12 @@ impl Context {
         }
     }
 
+    /// What was submitted has no end in time.
+    pub(super) fn stalled(&self, within: Duration) -> DeviceError {
+        let ordinal = self.ordinal;
+        DeviceError::Stalled { ordinal, within }
+    }
+
     /// Turns true when it is lost.
     pub(super) fn lost(&self) -> watch::Receiver<bool> {
         self.told.subscribe()
@@ -149,22 +157,29 @@ impl Drop for Context {
 }
 
 /// The context is this thread's current one for as long as this is there.
-pub(super) struct Entered {
+pub(super) struct Entered<'a> {
+    context: &'a Context,
     mode: CUstreamCaptureMode,
 }
 
-impl Entered {
+impl Entered<'_> {
     fn exchange_mode(&mut self) {
-        // SAFETY: the mode is this thread's, and goes back when the context is left. It cannot fail with a mode from the list.
-        let _ = unsafe { driver::cuThreadExchangeStreamCaptureMode(&mut self.mode) };
+        // SAFETY: the mode is this thread's, and goes back when the context is left.
+        let exchanged = unsafe { driver::cuThreadExchangeStreamCaptureMode(&mut self.mode) };
+        // With a mode from the list it fails only where the device is lost.
+        let _ = self
+            .context
+            .check("cuThreadExchangeStreamCaptureMode", exchanged);
     }
 }
 
-impl Drop for Entered {
+impl Drop for Entered<'_> {
     fn drop(&mut self) {
         self.exchange_mode();
         let mut context = std::ptr::null_mut();
         // SAFETY: pushed when it was entered, by this thread, since this is not `Send`.
-        let _ = unsafe { driver::cuCtxPopCurrent_v2(&mut context) };
+        let popped = unsafe { driver::cuCtxPopCurrent_v2(&mut context) };
+        // As above.
+        let _ = self.context.check("cuCtxPopCurrent_v2", popped);
     }
 }

@@ -247,10 +247,9 @@ fn asked<T: Send + 'static>(ask: impl FnOnce(Told<T>)) -> Answer<T> {
 }
 
 fn wait<T>(gpu: &Gpu, answer: Answer<T>) -> Result<T, DeviceError> {
-    let (ordinal, within) = (gpu.ordinal(), gpu.stall());
-    answer.recv_timeout(within).unwrap_or_else(|error| {
+    answer.recv_timeout(gpu.stall()).unwrap_or_else(|error| {
         Err(match error {
-            RecvTimeoutError::Timeout => DeviceError::Stalled { ordinal, within },
+            RecvTimeoutError::Timeout => gpu.context().stalled(gpu.stall()),
             RecvTimeoutError::Disconnected => DeviceError::ThreadGone,
         })
     })

@@ -254,7 +254,9 @@ impl Drop for Kernels {
     fn drop(&mut self) {
         if let Ok(_entered) = self.context.enter() {
             // SAFETY: loaded once, and no launch is under way: each was waited for.
-            let _ = unsafe { driver::cuModuleUnload(self.module) };
+            let unloaded = unsafe { driver::cuModuleUnload(self.module) };
+            // Nobody can do anything about another error.
+            let _ = self.context.check("cuModuleUnload", unloaded);
         }
     }
 }

@@ -4,6 +4,7 @@ use std::any::Any;
 use std::ffi::c_void;
 use std::fmt;
 use std::sync::Arc;
+use std::thread;
 
 use cudarc::driver::sys::{CUdeviceptr, CUmemorytype, CUpointer_attribute};
 
@@ -42,7 +43,8 @@ struct Shared {
 }
 
 impl DeviceMemory {
-    /// Allocates memory of the given lengths in bytes. What is in it is undefined.
+    /// Allocates memory of the given lengths in bytes. What is in it is undefined. Giving it back, when the last clone is
+    /// dropped, waits for all that anybody has submitted to the device: so does the driver.
     ///
     /// # Errors
     /// [`MemoryError`], or what the driver says: out of memory, mostly. What was allocated before is given back.
@@ -57,7 +59,13 @@ impl DeviceMemory {
             .iter()
             .map(|buffer| (buffer.address, buffer.len))
             .collect();
-        Self::new(gpu, &parts, Access::ReadWrite, Some(Arc::new(buffers)))
+        let keeper = Arc::new(buffers);
+        let memory = Self::new(gpu, &parts, Access::ReadWrite, Some(keeper.clone()));
+        if let Err(DeviceError::Stalled { .. }) = memory {
+            // Giving it back takes as long as the device stands still.
+            thread::spawn(move || drop(keeper));
+        }
+        memory
     }
 
     /// Memory that somebody else owns, an engine's cache: the address and the length in bytes of each allocation.

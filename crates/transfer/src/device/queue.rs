@@ -303,7 +303,7 @@ impl Worker {
         }
     }
 
-    fn look_at_moving(&mut self, entered: &Entered) {
+    fn look_at_moving(&mut self, entered: &Entered<'_>) {
         let mut at = 0;
         while at < self.moving.len() {
             let moving = &mut self.moving[at];
@@ -327,7 +327,7 @@ impl Worker {
         }
     }
 
-    fn look_at_watched(&mut self, entered: &Entered) {
+    fn look_at_watched(&mut self, entered: &Entered<'_>) {
         let mut at = 0;
         while at < self.watched.len() {
             match self.watched[at].0.is_done(entered) {
@@ -402,7 +402,7 @@ impl Move {
     }
 
     /// Whether nothing of it is under way any more.
-    fn is_done(&mut self, entered: &Entered, stream: &Stream) -> bool {
+    fn is_done(&mut self, entered: &Entered<'_>, stream: &Stream) -> bool {
         if !self.marked {
             self.mark(stream);
         }

@@ -97,10 +97,7 @@ impl Stream {
             match begun.elapsed() {
                 waited if waited > within => {
                     late(recorded.then_some(event), used);
-                    return Err(DeviceError::Stalled {
-                        ordinal: self.context.ordinal(),
-                        within,
-                    });
+                    return Err(self.context.stalled(within));
                 }
                 waited if waited < SPIN => thread::yield_now(),
                 _ => thread::sleep(PAUSE),
@@ -186,7 +183,7 @@ impl Event {
     }
 
     /// Tells whether its stream has come to it. Its context is entered already: this is asked often.
-    pub(super) fn is_done(&self, _: &Entered) -> Result<bool, DeviceError> {
+    pub(super) fn is_done(&self, _: &Entered<'_>) -> Result<bool, DeviceError> {
         // SAFETY: the event is there for as long as this is.
         let asked = unsafe { driver::cuEventQuery(self.raw) };
         match asked {
@@ -233,22 +230,24 @@ impl Pinned {
     }
 }
 
-/// Gives a resource back in its context. Where that is lost, everything in it is lost with it, and nothing is given back.
+/// Gives a resource back in its context. Where that is lost, all that is in it is lost with it, and nothing is given back.
 macro_rules! given_back {
-    ($resource:ty, $this:ident, $give_back:expr) => {
+    ($resource:ty, $give_back:ident, $this:ident => $handle:expr) => {
         impl Drop for $resource {
             fn drop(&mut self) {
                 let $this = self;
                 if let Ok(_entered) = $this.context.enter() {
                     // SAFETY: made with this, and given back only here.
-                    let _ = unsafe { $give_back };
+                    let given_back = unsafe { driver::$give_back($handle) };
+                    // Nobody can do anything about another error.
+                    let _ = $this.context.check(stringify!($give_back), given_back);
                 }
             }
         }
     };
 }
 
-given_back!(Stream, it, driver::cuStreamDestroy_v2(it.raw));
-given_back!(Event, it, driver::cuEventDestroy_v2(it.raw));
-given_back!(Buffer, it, driver::cuMemFree_v2(it.address));
-given_back!(Pinned, it, driver::cuMemFreeHost(it.start.as_ptr().cast()));
+given_back!(Stream, cuStreamDestroy_v2, it => it.raw);
+given_back!(Event, cuEventDestroy_v2, it => it.raw);
+given_back!(Buffer, cuMemFree_v2, it => it.address);
+given_back!(Pinned, cuMemFreeHost, it => it.start.as_ptr().cast());

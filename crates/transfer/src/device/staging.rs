@@ -77,7 +77,7 @@ impl Piece {
     }
 
     /// Whether all of that is done.
-    pub(super) fn is_done(&self, entered: &Entered) -> Result<bool, DeviceError> {
+    pub(super) fn is_done(&self, entered: &Entered<'_>) -> Result<bool, DeviceError> {
         self.done.is_done(entered)
     }
 }

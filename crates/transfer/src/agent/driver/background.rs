@@ -27,10 +27,10 @@ impl Background {
     }
 
     /// Works on something when it is its turn, and tells what came of it. Aborted, it does not begin any more.
-    pub(super) fn run<T: Send + 'static>(
+    pub(super) fn run<T: Send + 'static, E: From<String> + Send + 'static>(
         &self,
-        work: impl FnOnce() -> Result<T, String> + Send + 'static,
-        event: impl FnOnce(Result<T, String>) -> DataEvent + Send + 'static,
+        work: impl FnOnce() -> Result<T, E> + Send + 'static,
+        event: impl FnOnce(Result<T, E>) -> DataEvent + Send + 'static,
     ) -> JoinHandle<()> {
         let (events, turns) = (self.events.clone(), self.turns.clone());
         tokio::spawn(async move {
@@ -42,7 +42,7 @@ impl Background {
                 work()
             });
             let done = done.await;
-            let done = done.unwrap_or_else(|panicked| Err(panicked.to_string()));
+            let done = done.unwrap_or_else(|panicked| Err(panicked.to_string().into()));
             // The driver is gone where this fails.
             let _ = events.send(event(done));
         })

@@ -11,7 +11,7 @@ use super::background::Background;
 use super::event::DataEvent;
 use crate::agent::metrics::{Chunks, Counters, RouteUnderWay};
 use crate::agent::request::Blocks;
-use crate::data::{Fence, Landing, Outgoing, Region, RouteBytes};
+use crate::data::{Fence, Landing, Outgoing, Region, RegionError, RouteBytes, RouteError};
 use crate::ids::{Rank, TransferId};
 use crate::plan::{Plan, Side};
 use crate::wire::{ConnId, Flow, Path, Planned};
@@ -19,7 +19,8 @@ use crate::wire::{ConnId, Flow, Path, Planned};
 /// All transfers of an agent, whichever end of them is here.
 pub(super) struct Transfers {
     memories: Memories,
-    background: Background,
+    /// Binds routes, those of each rank in turns of their own: the device of one may stand still.
+    background: HashMap<Rank, Background>,
     events: mpsc::UnboundedSender<DataEvent>,
     under_way: HashMap<TransferId, UnderWay>,
     /// Those that are being fenced.
@@ -50,7 +51,25 @@ struct Binding {
     task: AbortHandle,
 }
 
-pub(super) type BoundRoute = Result<(RouteBytes, Chunks), String>;
+pub(super) type BoundRoute = Result<(RouteBytes, Chunks), Unbound>;
+
+/// Why a route could not be bound.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Unbound {
+    pub(super) why: String,
+    /// Whether it is since a device stands still.
+    pub(super) device_stalled: bool,
+}
+
+impl<E: ToString> From<E> for Unbound {
+    fn from(why: E) -> Self {
+        let (why, device_stalled) = (why.to_string(), false);
+        Self {
+            why,
+            device_stalled,
+        }
+    }
+}
 
 impl Drop for Binding {
     fn drop(&mut self) {
@@ -75,14 +94,10 @@ pub(super) struct UnderWay {
 }
 
 impl Transfers {
-    pub(super) fn new(
-        memories: Memories,
-        background: Background,
-        events: mpsc::UnboundedSender<DataEvent>,
-    ) -> Self {
+    pub(super) fn new(memories: Memories, events: mpsc::UnboundedSender<DataEvent>) -> Self {
         Self {
             memories,
-            background,
+            background: HashMap::new(),
             events,
             under_way: HashMap::new(),
             fencing: HashMap::new(),
@@ -147,11 +162,12 @@ impl Transfers {
         };
         let number = self.next_number;
         self.next_number += 1;
-        let task = self.background.run(binding, move |bound| DataEvent::Bound {
+        let bound = move |bound| DataEvent::Bound {
             transfer,
             number,
             bound,
-        });
+        };
+        let task = self.background(flow.rank).run(binding, bound);
         let under = UnderWay {
             number,
             path: flow.path,
@@ -168,6 +184,11 @@ impl Transfers {
         self.under_way.insert(transfer, under);
     }
 
+    fn background(&mut self, rank: Rank) -> &Background {
+        let of_rank = self.background.entry(rank);
+        of_rank.or_insert_with(|| Background::new(self.events.clone()))
+    }
+
     /// Has a transfer go on whose route is bound. Tells the path to carry it over, where that is known already; or why it
     /// cannot go on.
     pub(super) fn bound(
@@ -176,7 +197,7 @@ impl Transfers {
         number: u64,
         bound: BoundRoute,
         counters: &mut Counters,
-    ) -> Result<Option<Path>, String> {
+    ) -> Result<Option<Path>, Unbound> {
         let under = self.under_way.get_mut(&transfer);
         let Some(under) = under.filter(|under| under.number == number) else {
             return Ok(None);
@@ -414,23 +435,25 @@ fn bind(flow: &Flow, plan: &Plan, side: Side, blocks: &Blocks, memory: &[Region]
     let route = plan
         .route(src, dst)
         .ok_or_else(|| format!("ranks {src} and {dst} share nothing"))?;
-    let tables = plan
-        .arrange(side, blocks)
-        .map_err(|error| error.to_string())?;
-    let stream = plan
-        .bind_stream(route, side, &tables)
-        .map_err(|error| error.to_string())?;
+    let tables = plan.arrange(side, blocks)?;
+    let stream = plan.bind_stream(route, side, &tables)?;
     let chunks = Chunks::of(&stream);
     let bound = RouteBytes::new(stream, |group| {
         memory.get(plan.group_of(side, group)).cloned()
     });
-    let bound = bound.map_err(|error| error.to_string())?;
+    let bound = bound.map_err(|error| Unbound {
+        device_stalled: matches!(
+            error,
+            RouteError::Region {
+                source: RegionError::Stalled { .. },
+                ..
+            }
+        ),
+        ..error.into()
+    })?;
     if bound.bytes() != flow.bytes {
-        return Err(format!(
-            "{} bytes are bound, {} were planned",
-            bound.bytes(),
-            flow.bytes
-        ));
+        let (found, planned) = (bound.bytes(), flow.bytes);
+        return Err(format!("{found} bytes are bound, {planned} were planned").into());
     }
     Ok((bound, chunks))
 }

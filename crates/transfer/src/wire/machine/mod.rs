@@ -27,7 +27,7 @@ use crate::wire::owner::Owner;
 use crate::wire::paths::Paths;
 use crate::wire::peers::Peers;
 use crate::wire::planner::{PlanAsk, Planned, Planner};
-use crate::wire::refusal::Text;
+use crate::wire::refusal::{Failure, Text};
 use crate::wire::stream::{StreamHeader, StreamTrailer};
 
 /// The deployment's document is too long to be handed over.
@@ -339,6 +339,12 @@ impl<P: Planner> Machine<P> {
             jobs.lose(&mut g, rank);
             owner.lose(g.cx, rank);
         });
+    }
+
+    /// Either side: a device stands still, so that a transfer cannot begin. Nothing of it is under way.
+    pub fn device_unready(&mut self, now: Moment, transfer: TransferId) {
+        let failure = Failure::DeviceStalled;
+        self.enter(now, |m| m.flows.fail(&mut m.cx, transfer, failure, true));
     }
 
     /// Either side: what a device was asked to do for a transfer does not come to an end. Its lease or job fails, and keeps its

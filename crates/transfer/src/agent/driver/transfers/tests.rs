@@ -33,9 +33,8 @@ impl Stand {
         plans.meet(peer, &document).unwrap();
         let memories = [(Rank(0), Arc::from([memory.into()]))].into();
         let (sender, events) = mpsc::unbounded_channel();
-        let background = Background::new(sender.clone());
         Self {
-            transfers: Transfers::new(memories, background, sender),
+            transfers: Transfers::new(memories, sender),
             events,
             plans,
             peer,
@@ -182,7 +181,7 @@ async fn have_each_a_number_of_its_own() {
 #[tokio::test]
 async fn that_wait_for_their_turn_withdraw_it_when_they_are_fenced() {
     let mut stand = Stand::new();
-    let turns = stand.transfers.background.turns.clone();
+    let turns = stand.transfers.background(Rank(0)).turns.clone();
     let all = turns.available_permits() as u32;
     let taken = turns.try_acquire_many(all).unwrap();
     stand.begin(1);
