@@ -185,7 +185,7 @@ fn to_device(gpu: &Gpu, mut from: Cursor, to: &Arc<DeviceStream>) -> Result<Crc3
     let mut sum = Crc32c::new();
     let mut ahead = Ahead::new(gpu);
     for range in pieces(to.bytes()) {
-        let mut piece = wait(gpu, asked(|told| to.acquire(told)))?;
+        let mut piece = wait(gpu, &asked(|told| to.acquire(told)))?;
         from.gather(&mut piece.bytes()[..len(&range)], Some(&mut sum))?;
         // What is done gives its piece back at once: whoever waits for one must hold none.
         ahead.ask(|told| piece.scatter(to, range, Box::new(move |piece| told(piece.map(drop)))));
@@ -215,7 +215,7 @@ impl<'a, T: Send + 'static> Ahead<'a, T> {
     /// Waits for the first; `None` where there is none.
     fn next(&mut self) -> Result<Option<T>, DeviceError> {
         let first = self.asked.pop_front();
-        first.map(|first| wait(self.gpu, first)).transpose()
+        first.map(|first| wait(self.gpu, &first)).transpose()
     }
 
     /// The same, if there are as many as there may be.
@@ -237,7 +237,7 @@ impl<T> Drop for Ahead<'_, T> {
     }
 }
 
-type Answer<T> = mpsc::Receiver<Result<T, DeviceError>>;
+pub(super) type Answer<T> = mpsc::Receiver<Result<T, DeviceError>>;
 
 fn asked<T: Send + 'static>(ask: impl FnOnce(Told<T>)) -> Answer<T> {
     let (tell, answer) = mpsc::channel();
@@ -246,7 +246,8 @@ fn asked<T: Send + 'static>(ask: impl FnOnce(Told<T>)) -> Answer<T> {
     answer
 }
 
-fn wait<T>(gpu: &Gpu, answer: Answer<T>) -> Result<T, DeviceError> {
+/// Waits for an answer of a GPU's threads.
+pub(super) fn wait<T>(gpu: &Gpu, answer: &Answer<T>) -> Result<T, DeviceError> {
     answer.recv_timeout(gpu.stall()).unwrap_or_else(|error| {
         Err(match error {
             RecvTimeoutError::Timeout => gpu.context().stalled(gpu.stall()),

@@ -11,7 +11,7 @@ use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant, SystemTime};
 
 use crate::device::arena::Table;
-use crate::device::copy::{pieces, prepare};
+use crate::device::copy::{pieces, prepare, wait};
 use crate::device::driver;
 use crate::device::error::DeviceError;
 use crate::device::gpu::{Gpu, KERNEL, Kernels};
@@ -124,7 +124,7 @@ impl Meter {
         let stream = DeviceStream::new(&program.stream(Side::Source), memory)?;
         let started = Instant::now();
         // A piece is dropped where it is told, so that nobody holds one while another is waited for.
-        cross(pieces(stream.bytes()), |range, told| {
+        cross(&self.gpu, pieces(stream.bytes()), |range, told| {
             stream.gather(range, Box::new(|piece| told(piece.map(drop))));
         })?;
         Ok(started.elapsed())
@@ -141,7 +141,7 @@ impl Meter {
     ) -> Result<Duration, DeviceError> {
         let stream = DeviceStream::new(&program.stream(Side::Destination), memory)?;
         let started = Instant::now();
-        cross(pieces(stream.bytes()), |range, told| {
+        cross(&self.gpu, pieces(stream.bytes()), |range, told| {
             let to = stream.clone();
             stream.acquire(Box::new(move |piece| match piece {
                 Ok(piece) => piece.scatter(&to, range, Box::new(|piece| told(piece.map(drop)))),
@@ -230,11 +230,15 @@ impl Meter {
             Err(error) => told_at(Err(error)),
         });
         let entered = self.gpu.context().enter()?;
+        let asked = Instant::now();
         while !event.is_done(&entered)? {
+            if asked.elapsed() > self.gpu.stall() {
+                return Err(self.gpu.context().stalled(self.gpu.stall()));
+            }
             std::hint::spin_loop();
         }
         let reached = Instant::now();
-        let whole = told.recv().unwrap_or(Err(DeviceError::ThreadGone))?;
+        let whole = wait(&self.gpu, &told)?;
         Ok(whole.saturating_duration_since(reached))
     }
 
@@ -290,24 +294,21 @@ impl Meter {
 
 /// Has pieces cross the bus, so many at a time, and waits for all.
 fn cross(
+    gpu: &Gpu,
     pieces: impl Iterator<Item = Range<u64>>,
     mut ask: impl FnMut(Range<u64>, Told<()>),
 ) -> Result<(), DeviceError> {
     let (tell, told) = mpsc::channel();
-    let (mut under_way, mut outcome) = (0, Ok(()));
+    let mut under_way = 0;
     for piece in pieces {
         if under_way == UNDER_WAY {
-            outcome = told.recv().unwrap_or(Err(DeviceError::ThreadGone));
+            wait(gpu, &told)?;
             under_way -= 1;
         }
-        if outcome.is_err() {
-            break;
-        }
         let tell = tell.clone();
+        // Nobody listens any more where an error came first; what is under way keeps what it uses.
         ask(piece, Box::new(move |done| drop(tell.send(done))));
         under_way += 1;
     }
-    drop(tell);
-    // Until nobody is left who could tell.
-    told.iter().fold(outcome, |outcome, done| outcome.and(done))
+    (0..under_way).try_for_each(|_| wait(gpu, &told))
 }
