@@ -125,7 +125,13 @@ impl Driver {
             .keep_idle
             .max(options.wire.early_wait.saturating_mul(2));
         let (events, data) = mpsc::unbounded_channel();
-        let carriers = carriers::open(&setup.providers, &endpoints, options.data, events.clone());
+        let carriers = carriers::open(
+            &setup.providers,
+            &endpoints,
+            options.data,
+            &setup.memories,
+            events.clone(),
+        );
         let (connections, control) =
             Connections::new(endpoints.clone(), carriers, keep_idle, events.clone());
         tokio::spawn({

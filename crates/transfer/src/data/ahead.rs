@@ -10,6 +10,7 @@ use super::{
     fence::Inside,
     operation::{Operation, RegionError},
     region::LaterStream,
+    shared::Stretch,
 };
 
 /// How many bytes are gathered at a time: enough for what a GPU takes to answer to hide behind sending them. A cursor has
@@ -108,8 +109,27 @@ impl LaterCursor {
         if self.staged.is_empty() {
             return None;
         }
-        let (position, bytes) = (self.range.start, take(&mut self.staged));
-        self.range.start += bytes.len() as u64;
+        let bytes = take(&mut self.staged);
+        let position = self.pass(bytes.len());
         Some(self.stream.scatter(position, bytes, inside))
+    }
+
+    /// Has the next bytes gathered into shared memory.
+    pub(crate) fn gather_into(&mut self, into: Stretch, inside: &Inside) -> Operation<()> {
+        let position = self.pass(into.len());
+        self.stream.gather_into(position, into, inside)
+    }
+
+    /// Has the bytes of shared memory scattered, as the next.
+    pub(crate) fn scatter_from(&mut self, from: Stretch, inside: &Inside) -> Operation<()> {
+        let position = self.pass(from.len());
+        self.stream.scatter_from(position, from, inside)
+    }
+
+    /// Moves on, and says from where.
+    fn pass(&mut self, bytes: usize) -> u64 {
+        let position = self.range.start;
+        self.range.start += bytes as u64;
+        position
     }
 }

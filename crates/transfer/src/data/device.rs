@@ -1,6 +1,6 @@
 //! Memory of a GPU as a region.
 
-use std::{ops::Range, sync::Arc};
+use std::{ops::Range, ptr::NonNull, sync::Arc};
 
 use tokio::sync::watch;
 
@@ -9,12 +9,13 @@ use super::{
     fence::Inside,
     operation::{Operation, RegionError},
     region::{Later, LaterStream, Region},
+    shared::{Registration, Stretch},
 };
 use crate::{
     device::{
         DeviceError, DeviceMemory,
-        queue::{Held, PIECE, Told},
-        stream::DeviceStream,
+        queue::{Held, PIECE, Reached, Told},
+        stream::{DeviceStream, Way},
     },
     plan::program::StreamProgram,
 };
@@ -63,6 +64,11 @@ impl Later for DeviceMemory {
     fn lost(&self) -> watch::Receiver<bool> {
         self.gpu().lost()
     }
+
+    unsafe fn register(&self, start: NonNull<u8>, len: usize) -> Result<Registration, RegionError> {
+        // SAFETY: the caller's word.
+        Ok(Box::new(unsafe { self.gpu().register(start, len)? }))
+    }
 }
 
 #[derive(Debug)]
@@ -98,6 +104,25 @@ impl LaterStream for Laid {
         scatter(self.0.clone(), position, bytes, 0, Box::new(told));
         operation
     }
+
+    fn gather_into(&self, position: u64, into: Stretch, inside: &Inside) -> Operation<()> {
+        self.cross(Way::Gather, position, into, inside)
+    }
+
+    fn scatter_from(&self, position: u64, from: Stretch, inside: &Inside) -> Operation<()> {
+        self.cross(Way::Scatter, position, from, inside)
+    }
+}
+
+impl Laid {
+    fn cross(&self, way: Way, position: u64, shared: Stretch, inside: &Inside) -> Operation<()> {
+        let (operation, completion) = Operation::new(inside);
+        let told = move |done: Result<_, DeviceError>| {
+            completion.complete(done.map_err(RegionError::from));
+        };
+        cross(self.0.clone(), way, position, shared, Box::new(told));
+        operation
+    }
 }
 
 /// Scatters what is left of some bytes, which begin at a position, piece by piece.
@@ -117,6 +142,61 @@ fn scatter(stream: Arc<DeviceStream>, start: u64, bytes: Vec<u8>, done: usize, t
         }
         Err(error) => told(Err(error)),
     }));
+}
+
+/// Moves bytes between a stream, from a position on, and shared memory, piece by piece: by the copy engine alone where the
+/// memory is registered, by way of the piece's own memory otherwise.
+fn cross(stream: Arc<DeviceStream>, way: Way, position: u64, mut shared: Stretch, told: Told<()>) {
+    let mut part = shared.split_front(PIECE);
+    let len = part.len();
+    let (of, end) = (stream.clone(), position + len as u64);
+    let range = position..end;
+    let then: Told<Held> = Box::new(move |held| match held.map(drop) {
+        Ok(()) if !shared.is_empty() => cross(stream, way, end, shared, told),
+        done => {
+            // Whoever hears of it may use the memory again.
+            drop(shared);
+            told(done);
+        }
+    });
+    match way {
+        _ if part.is_registered() => of.carry(range, way, Box::new(Pinned(part)), then),
+        Way::Gather => of.gather(
+            range,
+            Box::new(move |mut held| {
+                if let Ok(held) = &mut held {
+                    part.put(&held.bytes()[..len]);
+                }
+                drop(part);
+                then(held);
+            }),
+        ),
+        Way::Scatter => of.clone().acquire(Box::new(move |mut held| {
+            if let Ok(held) = &mut held {
+                part.get(&mut held.bytes()[..len]);
+            }
+            drop(part);
+            match held {
+                Ok(held) => held.scatter(&of, range, then),
+                Err(error) => then(Err(error)),
+            }
+        })),
+    }
+}
+
+/// Shared memory that is registered.
+struct Pinned(Stretch);
+
+// SAFETY: a stretch is mapped, and left alone by whoever has lent it, for as long as it is there. Its memory was registered, which it
+// stays until the mapping goes.
+unsafe impl Reached for Pinned {
+    fn start(&self) -> NonNull<u8> {
+        self.0.start()
+    }
+
+    fn len(&self) -> usize {
+        self.0.len()
+    }
 }
 
 const _: () = assert!(WINDOW <= PIECE, "a window is one piece");

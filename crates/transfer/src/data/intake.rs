@@ -3,11 +3,15 @@
 use std::ops::Range;
 
 use super::{
-    error::ReceiveError, fence::Inside, landing::Landing, operation::Operations,
+    error::ReceiveError,
+    fence::Inside,
+    landing::Landing,
+    operation::{Operation, Operations},
+    region::RegionCursor,
     route_bytes::RouteCursor,
 };
 use crate::{
-    copy::{Crc32c, Cursor},
+    copy::Crc32c,
     wire::stream::{StreamHeader, StreamTrailer, TRAILER},
 };
 
@@ -60,24 +64,22 @@ impl Intake {
         self.take_trailer(rest.len(), |trailer| trailer.copy_from_slice(rest))
     }
 
-    /// Takes the next `bytes` bytes from where no slice may be made of them: `scatter` places a range of them in host memory,
-    /// `copy` copies those from an offset on.
+    /// Takes the next `bytes` bytes from where no slice may be made of them: `scatter` places and sums a range of them, or
+    /// says what was asked of the memory to place it, and `copy` copies those from an offset on.
     pub(crate) fn take_raw(
         &mut self,
         bytes: usize,
         inside: &Inside,
-        mut scatter: impl FnMut(Range<usize>, &mut Cursor, &mut Crc32c) -> Result<(), ReceiveError>,
+        mut scatter: impl FnMut(
+            Range<usize>,
+            &mut RegionCursor,
+            &mut Crc32c,
+        ) -> Result<Option<Operation<()>>, ReceiveError>,
         copy: impl Fn(usize, &mut [u8]),
     ) -> Result<(), ReceiveError> {
         let (body, sum) = (self.body(bytes), &mut self.sum);
-        let host = self
-            .cursor
-            .each_host_section(body, inside, |cursor, range| scatter(range, cursor, sum))?;
-        if host < body {
-            let mut rest = vec![0; body - host];
-            copy(host, &mut rest);
-            self.cursor.scatter(&rest, sum, inside)?;
-        }
+        self.cursor
+            .each_section(body, inside, |cursor, range| scatter(range, cursor, sum))?;
         self.placed(body);
         self.take_trailer(bytes - body, |trailer| copy(body, trailer))
     }

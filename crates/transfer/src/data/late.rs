@@ -2,6 +2,7 @@
 
 use std::{
     ops::Range,
+    ptr::NonNull,
     sync::{Arc, Mutex, MutexGuard},
 };
 
@@ -11,6 +12,7 @@ use super::{
     fence::Inside,
     operation::{Operation, RegionError},
     region::{Later, LaterStream, Region},
+    shared::{Registration, Stretch},
 };
 use crate::{
     copy::{MemoryStream, StreamError, settle},
@@ -130,6 +132,10 @@ impl Later for LateMemory {
     fn lost(&self) -> watch::Receiver<bool> {
         self.lost.subscribe()
     }
+
+    unsafe fn register(&self, _: NonNull<u8>, _: usize) -> Result<Registration, RegionError> {
+        Ok(Box::new(()))
+    }
 }
 
 #[derive(Debug)]
@@ -156,6 +162,29 @@ impl LaterStream for LateStream {
     fn scatter(&self, position: u64, bytes: Vec<u8>, inside: &Inside) -> Operation<()> {
         let stream = self.stream.clone();
         let scatter = move || {
+            stream.cursor(position)?.scatter(&bytes, None)?;
+            settle();
+            Ok(())
+        };
+        self.memory.submit(inside, scatter)
+    }
+
+    fn gather_into(&self, position: u64, mut into: Stretch, inside: &Inside) -> Operation<()> {
+        let stream = self.stream.clone();
+        let gather = move || {
+            let mut bytes = vec![0; into.len()];
+            stream.cursor(position)?.gather(&mut bytes, None)?;
+            into.put(&bytes);
+            Ok(())
+        };
+        self.memory.submit(inside, gather)
+    }
+
+    fn scatter_from(&self, position: u64, from: Stretch, inside: &Inside) -> Operation<()> {
+        let stream = self.stream.clone();
+        let scatter = move || {
+            let mut bytes = vec![0; from.len()];
+            from.get(&mut bytes);
             stream.cursor(position)?.scatter(&bytes, None)?;
             settle();
             Ok(())

@@ -62,6 +62,11 @@ mod ranges;
 mod receive;
 mod region;
 mod route_bytes;
+#[cfg_attr(
+    not(feature = "cuda"),
+    expect(dead_code, reason = "only devices reach it themselves")
+)]
+mod shared;
 mod stream;
 
 pub use error::{BoxError, ReceiveError, SendError};
@@ -69,11 +74,14 @@ pub(crate) use fence::{Fence, Inside};
 pub(crate) use intake::Intake;
 pub use landing::Landing;
 pub use operation::RegionError;
+pub(crate) use operation::{Operation, Operations};
 pub use options::DataOptions;
 pub use outgoing::{Outgoing, SendEvent, SendEvents};
 pub(crate) use part::Part;
 pub(crate) use pool::BufferPool;
 pub use receive::{Admitted, Arrivals, Receiver};
 pub use region::Region;
+pub(crate) use region::RegionCursor;
 pub use route_bytes::{RouteBytes, RouteCursor, RouteError};
+pub(crate) use shared::{SharedMemory, Stretch};
 pub use stream::{InStream, OutStream};

@@ -4,7 +4,7 @@ use std::{
     future::Future,
     mem::ManuallyDrop,
     pin::Pin,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
 use thiserror::Error;
@@ -87,7 +87,8 @@ impl<T> Completion<T> {
     }
 }
 
-/// Operations that were submitted together; none where the memory has done it all already.
+/// Operations that were submitted together; none where the memory has done it all already. Comes to its end when all are
+/// done, or one has failed.
 #[derive(Debug, Default)]
 #[must_use = "bytes are in their place once all are done"]
 pub(crate) struct Operations(Vec<Operation<()>>);
@@ -100,12 +101,16 @@ impl Operations {
     pub(crate) fn are_done(&self) -> bool {
         self.0.is_empty()
     }
+}
 
-    /// Waits until all are done.
-    pub(crate) async fn done(self) -> Result<(), RegionError> {
-        for operation in self.0 {
-            operation.await?;
+impl Future for Operations {
+    type Output = Result<(), RegionError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        while let Some(last) = self.0.last_mut() {
+            ready!(Pin::new(last).poll(cx))?;
+            self.0.pop();
         }
-        Ok(())
+        Poll::Ready(Ok(()))
     }
 }

@@ -209,7 +209,7 @@ async fn place(
         let taken = pieces.try_for_each(|piece| intake.take(&piece, inside));
         let submitted = intake.submit(inside);
         taken?;
-        submitted.done().await?;
+        submitted.await?;
     }
     intake.end()
 }

@@ -4,7 +4,7 @@
 //! that into a buffer, and to scatter bytes from one. Host memory has done it when the call returns. A kind that needs
 //! longer is a [`Later`]: it gives an [`Operation`], which holds up the fence of its transfer until it is done.
 
-use std::{fmt::Debug, ops::Range, sync::Arc};
+use std::{fmt::Debug, ops::Range, ptr::NonNull, sync::Arc};
 
 use tokio::sync::watch;
 
@@ -12,6 +12,7 @@ use super::{
     ahead::LaterCursor,
     fence::Inside,
     operation::{Operation, RegionError},
+    shared::{Registration, Stretch},
 };
 use crate::{
     copy::{Crc32c, Cursor, MemoryStream, StreamError},
@@ -44,6 +45,12 @@ pub(crate) trait Later: Debug + Send + Sync {
 
     /// Turns true when it is lost, for good.
     fn lost(&self) -> watch::Receiver<bool>;
+
+    /// Has its device reach memory of the host itself.
+    ///
+    /// # Safety
+    /// The bytes stay mapped until what this gives is dropped.
+    unsafe fn register(&self, start: NonNull<u8>, len: usize) -> Result<Registration, RegionError>;
 }
 
 /// A program laid over such memory. Ranges are of its stream.
@@ -55,6 +62,13 @@ pub(crate) trait LaterStream: Debug + Send + Sync {
 
     /// Scatters bytes from a position on.
     fn scatter(&self, position: u64, bytes: Vec<u8>, inside: &Inside) -> Operation<()>;
+
+    /// Gathers as many bytes from a position on as shared memory has room for, which is given back before the operation is
+    /// done.
+    fn gather_into(&self, position: u64, into: Stretch, inside: &Inside) -> Operation<()>;
+
+    /// Scatters the bytes of shared memory from a position on, likewise.
+    fn scatter_from(&self, position: u64, from: Stretch, inside: &Inside) -> Operation<()>;
 }
 
 impl From<Memory> for Region {
@@ -100,6 +114,22 @@ impl Region {
         match &self.0 {
             Kind::Host(_) => None,
             Kind::Later(memory) => Some(memory.lost()),
+        }
+    }
+
+    /// Has its device, if it lies on one, reach memory of the host.
+    ///
+    /// # Safety
+    /// The bytes stay mapped until what this gives is dropped.
+    pub(crate) unsafe fn register(
+        &self,
+        start: NonNull<u8>,
+        len: usize,
+    ) -> Option<Result<Registration, RegionError>> {
+        match &self.0 {
+            Kind::Host(_) => None,
+            // SAFETY: the caller's word.
+            Kind::Later(memory) => Some(unsafe { memory.register(start, len) }),
         }
     }
 
@@ -187,14 +217,6 @@ impl RegionCursor {
         match self {
             Self::Host(_) => None,
             Self::Later(cursor) => cursor.submit(inside),
-        }
-    }
-
-    /// The cursor of memory that this process can reach itself.
-    pub(crate) fn host(&mut self) -> Option<&mut Cursor> {
-        match self {
-            Self::Host(cursor) => Some(cursor),
-            Self::Later(_) => None,
         }
     }
 }

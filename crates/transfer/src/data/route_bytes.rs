@@ -6,11 +6,11 @@ use thiserror::Error;
 
 use super::{
     fence::Inside,
-    operation::{Operations, RegionError},
+    operation::{Operation, Operations, RegionError},
     region::{Region, RegionCursor, RegionStream},
 };
 use crate::{
-    copy::{Crc32c, Cursor, StreamError, settle},
+    copy::{Crc32c, StreamError, settle},
     plan::RouteStream,
 };
 
@@ -232,25 +232,24 @@ impl RouteCursor {
         std::mem::take(&mut self.submitted)
     }
 
-    /// Moves over the next `len` bytes, up to the first that do not lie in host memory, for a caller that gathers to where
-    /// no slice may be made, or scatters from there: calls `each` with every section's cursor and the range of the `len`
-    /// bytes that lie there. Says how many bytes it has moved over.
-    pub(crate) fn each_host_section<E: From<StreamError>>(
+    /// Moves over the next `len` bytes, for a caller that gathers to where no slice may be made, or scatters from there:
+    /// calls `each` with every section's cursor and the range of the `len` bytes that lie there. What that asks of memory is
+    /// [submitted](Self::submit) with the rest.
+    pub(crate) fn each_section<E: From<StreamError>>(
         &mut self,
         len: usize,
         inside: &Inside,
-        mut each: impl FnMut(&mut Cursor, Range<usize>) -> Result<(), E>,
-    ) -> Result<usize, E> {
+        mut each: impl FnMut(&mut RegionCursor, Range<usize>) -> Result<Option<Operation<()>>, E>,
+    ) -> Result<(), E> {
         self.check(len)?;
         let mut done = 0;
-        while let Some((cursor, bytes)) = self.section(done, len)
-            && let Some(cursor) = cursor.host()
-        {
-            each(cursor, bytes.clone())?;
+        while let Some((cursor, bytes)) = self.section(done, len) {
+            let asked = each(cursor, bytes.clone())?;
+            self.submitted.push(asked);
             done = bytes.end;
             self.moved(bytes.len(), inside)?;
         }
-        Ok(done)
+        Ok(())
     }
 
     fn check(&self, len: usize) -> Result<(), StreamError> {

@@ -138,7 +138,7 @@ impl InStream {
     pub async fn take(mut self, bytes: &[u8]) -> Option<Self> {
         let inside = self.intake.enter()?;
         let taken = self.intake.take(bytes, &inside);
-        let placed = inside.unless_raised(self.intake.submit(&inside).done());
+        let placed = inside.unless_raised(self.intake.submit(&inside));
         match taken.and(placed.await?.map_err(ReceiveError::from)) {
             Ok(()) => Some(self),
             Err(error) => {

@@ -39,6 +39,8 @@ functions! {
     cuMemFree_v2
     cuMemGetAddressRange_v2
     cuMemHostAlloc
+    cuMemHostRegister_v2
+    cuMemHostUnregister
     cuMemcpyDtoDAsync_v2
     cuMemcpyDtoHAsync_v2
     cuMemcpyHtoDAsync_v2

@@ -15,7 +15,7 @@
 //! | `launch` | from programs to launches of the kernel. Pure |
 //! | `gpu` | a device with the kernel loaded |
 //! | `memory`, `stream` | allocations of a rank and group; a program laid over them |
-//! | `staging`, `queue` | what bytes go through over the bus; the threads that have them moved |
+//! | `staging`, `registered`, `queue` | what bytes go through over the bus, of our own or of a ring's; the threads that have them moved |
 //! | `measure` | copies of this crate and of the driver, timed: what `transload bench gpu` is made of |
 //! | `copy`, `peer`, `mark` | copies; those between two GPUs; what has to be done before something may begin |
 
@@ -31,6 +31,11 @@ pub mod measure;
 mod memory;
 mod peer;
 pub(crate) mod queue;
+#[cfg_attr(
+    not(feature = "quic"),
+    expect(dead_code, reason = "only paths share memory")
+)]
+mod registered;
 mod resources;
 mod staging;
 pub(crate) mod stream;

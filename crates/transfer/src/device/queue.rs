@@ -11,6 +11,7 @@
 use std::collections::VecDeque;
 use std::mem;
 use std::ops::Range;
+use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread;
@@ -67,13 +68,32 @@ enum Task {
 enum Want {
     /// To be filled by the host.
     Fill(Told<Held>),
-    /// To gather bytes into.
-    Gather(Arc<DeviceStream>, Range<u64>, Told<Held>),
+    /// For bytes to go through, on their way between a stream and the host: into the piece's own memory, or other memory of
+    /// the host.
+    Cross(
+        Arc<DeviceStream>,
+        Range<u64>,
+        Way,
+        Option<Box<dyn Reached>>,
+        Told<Held>,
+    ),
+}
+
+/// Memory of the host that bytes cross the bus to or from without being copied once more.
+///
+/// # Safety
+/// For as long as this is there, copy engines reach so many bytes from `start` on, and nothing else in this process writes to
+/// them, nor reads what is gathered there.
+pub(crate) unsafe trait Reached: Send {
+    fn start(&self) -> NonNull<u8>;
+    fn len(&self) -> usize;
 }
 
 /// Bytes that cross the bus.
 struct Move {
     piece: Piece,
+    /// Where they are on the host, unless that is the piece's own memory.
+    host: Option<Box<dyn Reached>>,
     stream: Arc<DeviceStream>,
     range: Range<u64>,
     way: Way,
@@ -131,7 +151,22 @@ impl Queue {
 
     /// Asks for bytes of a stream, at most [`PIECE`], to be gathered into the first bytes of a piece.
     pub(super) fn gather(&self, stream: &Arc<DeviceStream>, range: Range<u64>, told: Told<Held>) {
-        let want = Want::Gather(stream.clone(), range, told);
+        let want = Want::Cross(stream.clone(), range, Way::Gather, None, told);
+        hand(&self.tasks, Task::Want(want));
+    }
+
+    /// Asks for bytes of a stream, at most [`PIECE`], to be moved to or from memory of the host, which is let go of before `told`
+    /// hears that they are there.
+    #[cfg(feature = "quic")]
+    pub(super) fn carry(
+        &self,
+        stream: &Arc<DeviceStream>,
+        range: Range<u64>,
+        way: Way,
+        host: Box<dyn Reached>,
+        told: Told<Held>,
+    ) {
+        let want = Want::Cross(stream.clone(), range, way, Some(host), told);
         hand(&self.tasks, Task::Want(want));
     }
 
@@ -175,7 +210,7 @@ impl Held {
         told: Told<Self>,
     ) {
         if let Some(piece) = self.piece.take() {
-            let moving = Move::new(piece, stream.clone(), range, Way::Scatter, told);
+            let moving = Move::new(piece, stream.clone(), range, Way::Scatter, None, told);
             hand(&self.tasks, Task::Move(moving));
         }
     }
@@ -252,8 +287,8 @@ impl Worker {
         {
             match want {
                 Want::Fill(told) => self.tell(told, Ok(self.hold(piece))),
-                Want::Gather(stream, range, told) => {
-                    self.begin(Move::new(piece, stream, range, Way::Gather, told));
+                Want::Cross(stream, range, way, host, told) => {
+                    self.begin(Move::new(piece, stream, range, way, host, told));
                 }
             }
         }
@@ -313,10 +348,13 @@ impl Worker {
             }
             let Move {
                 piece,
+                host,
                 told,
                 failed,
                 ..
             } = self.moving.swap_remove(at);
+            // Whoever hears of it may use that memory again.
+            drop(host);
             match failed {
                 None => self.tell(told, Ok(self.hold(piece))),
                 Some(error) => {
@@ -343,10 +381,14 @@ impl Worker {
     /// The device is lost: nothing that was submitted runs any more, so nothing touches a piece or the memory of a stream.
     fn lose(&mut self, lost: &DeviceError) {
         for want in mem::take(&mut self.waiting) {
-            let (Want::Fill(told) | Want::Gather(.., told)) = want;
+            let (Want::Fill(told) | Want::Cross(.., told)) = want;
             self.tell(told, Err(lost.clone()));
         }
-        for Move { piece, told, .. } in mem::take(&mut self.moving) {
+        for Move {
+            piece, host, told, ..
+        } in mem::take(&mut self.moving)
+        {
+            drop(host);
             self.free.push(piece);
             self.tell(told, Err(lost.clone()));
         }
@@ -362,10 +404,12 @@ impl Move {
         stream: Arc<DeviceStream>,
         range: Range<u64>,
         way: Way,
+        host: Option<Box<dyn Reached>>,
         told: Told<Held>,
     ) -> Self {
         Self {
             piece,
+            host,
             stream,
             range,
             way,
@@ -381,13 +425,22 @@ impl Move {
         assert!(len <= PIECE, "{len} bytes in a piece of {PIECE}");
         let range = self.range.clone();
         let launches = self.stream.launches(self.way, range, self.piece.device())?;
+        let host = match &self.host {
+            None => self.piece.host(),
+            Some(host) => {
+                assert_eq!(host.len(), len, "bytes of the host");
+                host.start()
+            }
+        };
         match self.way {
             Way::Gather => {
                 kernels.launch(stream, &launches, Some(MULTIPROCESSORS))?;
-                self.piece.fetch(stream, len)
+                // SAFETY: memory of the piece, or such as `Reached` is; both are kept until this is done.
+                unsafe { self.piece.fetch(stream, host, len) }
             }
             Way::Scatter => {
-                self.piece.send(stream, len)?;
+                // SAFETY: as above.
+                unsafe { self.piece.send(stream, host, len)? };
                 kernels.launch(stream, &launches, Some(MULTIPROCESSORS))
             }
         }

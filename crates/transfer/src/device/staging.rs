@@ -4,6 +4,7 @@
 //! a dense buffer of the device, which few multiprocessors fill or empty, and through pinned memory, and a copy
 //! engine carries them from one to the other.
 
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use super::context::{Context, Entered};
@@ -41,32 +42,43 @@ impl Piece {
         unsafe { std::slice::from_raw_parts_mut(self.host.start.as_ptr(), self.host.len) }
     }
 
-    /// Submits the way from the device's buffer to the host's.
-    pub(super) fn fetch(&mut self, stream: &Stream, len: usize) -> Result<(), DeviceError> {
+    /// Where the host's buffer starts.
+    pub(super) fn host(&self) -> NonNull<u8> {
+        self.host.start
+    }
+
+    /// Submits the way from the device's buffer to memory of the host.
+    ///
+    /// # Safety
+    /// Copy engines reach `len` bytes there; they are kept, and left alone, until [`is_done`](Self::is_done).
+    pub(super) unsafe fn fetch(
+        &mut self,
+        stream: &Stream,
+        host: NonNull<u8>,
+        len: usize,
+    ) -> Result<(), DeviceError> {
         let _entered = self.context.enter()?;
-        // SAFETY: both buffers are long enough; they are kept, and left alone, until `is_done`.
+        // SAFETY: the buffer is long enough, and kept as the caller keeps the other.
         let copied = unsafe {
-            driver::cuMemcpyDtoHAsync_v2(
-                self.host.start.as_ptr().cast(),
-                self.device.address,
-                len,
-                stream.raw,
-            )
+            driver::cuMemcpyDtoHAsync_v2(host.as_ptr().cast(), self.device.address, len, stream.raw)
         };
         self.context.check("cuMemcpyDtoHAsync_v2", copied)
     }
 
-    /// Submits the way from the host's buffer to the device's.
-    pub(super) fn send(&mut self, stream: &Stream, len: usize) -> Result<(), DeviceError> {
+    /// Submits the way from memory of the host to the device's buffer.
+    ///
+    /// # Safety
+    /// As for [`fetch`](Self::fetch).
+    pub(super) unsafe fn send(
+        &mut self,
+        stream: &Stream,
+        host: NonNull<u8>,
+        len: usize,
+    ) -> Result<(), DeviceError> {
         let _entered = self.context.enter()?;
         // SAFETY: as above.
         let copied = unsafe {
-            driver::cuMemcpyHtoDAsync_v2(
-                self.device.address,
-                self.host.start.as_ptr().cast(),
-                len,
-                stream.raw,
-            )
+            driver::cuMemcpyHtoDAsync_v2(self.device.address, host.as_ptr().cast(), len, stream.raw)
         };
         self.context.check("cuMemcpyHtoDAsync_v2", copied)
     }

@@ -8,6 +8,8 @@ use super::error::DeviceError;
 use super::gpu::Gpu;
 use super::launch::{End, Ends, Launch, Launches};
 use super::memory::DeviceMemory;
+#[cfg(feature = "quic")]
+use super::queue::Reached;
 use super::queue::{Held, Told};
 use super::resources::Buffer;
 use crate::memory::{Access, CheckError, Side};
@@ -24,7 +26,7 @@ pub(crate) struct DeviceStream {
 
 /// Which way bytes go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Way {
+pub(crate) enum Way {
     /// From the memory into a buffer.
     Gather,
     /// From a buffer into the memory.
@@ -61,6 +63,18 @@ impl DeviceStream {
     /// Has bytes gathered into a piece; `told` gets it.
     pub(crate) fn gather(self: &Arc<Self>, range: Range<u64>, told: Told<Held>) {
         self.gpu().queue().gather(self, range, told);
+    }
+
+    /// Has bytes moved to or from memory of the host, which is let go of before `told` hears of it.
+    #[cfg(feature = "quic")]
+    pub(crate) fn carry(
+        self: &Arc<Self>,
+        range: Range<u64>,
+        way: Way,
+        host: Box<dyn Reached>,
+        told: Told<Held>,
+    ) {
+        self.gpu().queue().carry(self, range, way, host, told);
     }
 
     /// Asks for a piece, to be filled and scattered.

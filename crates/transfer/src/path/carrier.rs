@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use super::Path;
 use super::negotiation::{Ending, Negotiation, Order, Report, Way};
-use crate::data::{DataOptions, Outgoing, Receiver};
+use crate::data::{DataOptions, Outgoing, Receiver, Region};
 use crate::ids::AgentId;
 use crate::quic::Endpoints;
 
@@ -24,6 +24,9 @@ pub struct Host {
     pub receiver: Receiver,
     /// Buffers.
     pub data: DataOptions,
+    /// One of the memories on each of the devices that its ranks' caches lie on. A device may reach memory of the host itself,
+    /// where that is registered with its driver.
+    pub on_devices: Arc<[Region]>,
 }
 
 /// A path that an agent can have.

@@ -1,11 +1,13 @@
 //! Opening the carriers of an agent's paths, and letting in what they bring.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use tokio::sync::{mpsc, oneshot};
 
 use super::event::DataEvent;
-use crate::data::{Admitted, Arrivals, DataOptions, ReceiveError, Receiver};
+use super::transfers::Memories;
+use crate::data::{Admitted, Arrivals, DataOptions, ReceiveError, Receiver, Region};
 use crate::ids::AgentId;
 use crate::path::Path;
 use crate::path::carrier::{Carrier, Host, Provider};
@@ -18,6 +20,7 @@ pub(super) fn open(
     providers: &[Box<dyn Provider>],
     endpoints: &Endpoints,
     mut data: DataOptions,
+    memories: &Memories,
     events: mpsc::UnboundedSender<DataEvent>,
 ) -> Carriers {
     // A peer that opens no more streams than its lanes allow is never turned away. It may have twice the lanes, where both
@@ -30,6 +33,7 @@ pub(super) fn open(
         endpoints: endpoints.clone(),
         receiver: Receiver::new(Admission(events), &data),
         data,
+        on_devices: one_of_each_device(memories),
     };
     let carriers = providers.iter().filter_map(|provider| {
         let path = provider.path();
@@ -42,6 +46,13 @@ pub(super) fn open(
         }
     });
     carriers.collect()
+}
+
+fn one_of_each_device(memories: &Memories) -> Arc<[Region]> {
+    let regions = memories.values().flat_map(|groups| groups.iter());
+    let of_device = regions.filter_map(|region| Some((region.device()?, region.clone())));
+    let of_devices: BTreeMap<u32, Region> = of_device.collect();
+    of_devices.into_values().collect()
 }
 
 /// Asks the driver which streams may land, on the threads that move bytes.

@@ -172,7 +172,9 @@ impl Meter {
                 self.gpu
                     .kernels()
                     .launch(&self.stream, &launches, Some(MULTIPROCESSORS))?;
-                piece.fetch(&self.stream, len)?;
+                let host = piece.host();
+                // SAFETY: memory of the piece.
+                unsafe { piece.fetch(&self.stream, host, len)? };
                 piece.submitted(&self.stream)
             });
         }

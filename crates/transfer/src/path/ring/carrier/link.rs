@@ -2,7 +2,7 @@
 
 use std::io;
 use std::net::{SocketAddr, UdpSocket};
-use std::sync::Arc;
+use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
@@ -10,7 +10,7 @@ use tokio::task::JoinHandle;
 use super::handover::{self, Expected, HandoverError, Limits, Listener};
 use super::staging::{RingError, RingShape};
 use super::{RingIn, RingOut, Token};
-use crate::data::{Outgoing, Receiver};
+use crate::data::{Outgoing, Receiver, Region, SharedMemory};
 use crate::ids::AgentId;
 use crate::path::Path;
 use crate::path::carrier::{Carrier, Host, Link, Provider, Reporter};
@@ -59,6 +59,7 @@ impl Carrier for Local {
         Box::new(RingLink {
             listener: self.listener.clone(),
             receiver: self.host.receiver.clone(),
+            on_devices: self.host.on_devices.clone(),
             stall: self.host.endpoints.options().stall_timeout,
             reporter,
             sending: Arc::new(Sending::new(Some(1))),
@@ -72,6 +73,7 @@ impl Carrier for Local {
 struct RingLink {
     listener: Arc<Listener>,
     receiver: Receiver,
+    on_devices: Arc<[Region]>,
     stall: Duration,
     reporter: Reporter,
     sending: Arc<Sending<RingOut>>,
@@ -85,7 +87,8 @@ impl Link for RingLink {
             Order::Offer { .. } => match self.offer() {
                 Ok((expected, word)) => {
                     let (sending, reporter) = (self.sending.clone(), self.reporter.clone());
-                    let handing = hand_over(expected, self.stall, sending, reporter);
+                    let (stall, on_devices) = (self.stall, self.on_devices.clone());
+                    let handing = hand_over(expected, stall, on_devices, sending, reporter);
                     self.handing = Some(tokio::spawn(handing));
                     self.reporter.offered(encode(&word));
                 }
@@ -96,7 +99,8 @@ impl Link for RingLink {
                     return;
                 };
                 let (receiver, reporter) = (self.receiver.clone(), self.reporter.clone());
-                let receiving = receive(word, receiver, peer.clone(), reporter);
+                let on_devices = self.on_devices.clone();
+                let receiving = receive(word, receiver, on_devices, peer.clone(), reporter);
                 self.receiving = Some(tokio::spawn(receiving));
             }
         }
@@ -147,10 +151,26 @@ fn of_guest(error: HandoverError) -> Ending {
     }
 }
 
+/// Has devices reach the memory of a ring themselves, if there are any.
+async fn register(memory: Arc<SharedMemory>, on_devices: Arc<[Region]>) {
+    static SAID: Once = Once::new();
+    if on_devices.is_empty() {
+        return;
+    }
+    let registering = move || memory.register(&on_devices);
+    // Every page is pinned, which takes too long for an async thread.
+    if let Ok(Err(error)) = tokio::task::spawn_blocking(registering).await {
+        SAID.call_once(|| {
+            tracing::warn!(%error, "staging rings cannot be registered with a GPU's driver: a copy more for each byte");
+        });
+    }
+}
+
 /// Waits until the peer fetches the ring. Transfers that wait go over it then.
 async fn hand_over(
     expected: Expected,
     stall: Duration,
+    on_devices: Arc<[Region]>,
     sending: Arc<Sending<RingOut>>,
     reporter: Reporter,
 ) {
@@ -161,7 +181,9 @@ async fn hand_over(
             error => failed(error),
         })?;
         let producer = connection.offer_producer(RingShape::DEFAULT).await;
-        RingOut::new(producer.map_err(failed)?, stall).map_err(failed)
+        let producer = producer.map_err(failed)?;
+        register(producer.memory().clone(), on_devices).await;
+        RingOut::new(producer, stall).map_err(failed)
     };
     match handing.await {
         Ok(ring) => drop(sending.add(ring)),
@@ -170,12 +192,19 @@ async fn hand_over(
 }
 
 /// Fetches a ring that the peer has offered and receives from it, as long as it lasts or this task does.
-async fn receive(word: Word, receiver: Receiver, peer: AgentId, reporter: Reporter) {
+async fn receive(
+    word: Word,
+    receiver: Receiver,
+    on_devices: Arc<[Region]>,
+    peer: AgentId,
+    reporter: Reporter,
+) {
     let receiving = async {
         let connection = handover::connect(&word.socket, &word.token, &Limits::default()).await;
         let connection = connection.map_err(of_guest)?;
-        let consumer = connection.accept_consumer().await;
-        let ring = RingIn::serve(&receiver, consumer.map_err(of_guest)?, peer);
+        let consumer = connection.accept_consumer().await.map_err(of_guest)?;
+        register(consumer.memory().clone(), on_devices).await;
+        let ring = RingIn::serve(&receiver, consumer, peer);
         Ok(match ring.map_err(failed)?.closed().await {
             RingError::Panicked => Ending::Panicked,
             why => failed(why),

@@ -1,11 +1,23 @@
 //! Receiving over a staging ring.
 
-use std::io;
+use std::{
+    future::Future,
+    io,
+    ops::Range,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, Wake, Waker},
+    thread::{self, Thread},
+    time::{Duration, Instant},
+};
 
 use tokio::runtime::Handle;
 
 use crate::{
-    data::{InStream, Inside, Intake, ReceiveError, Receiver},
+    copy::Crc32c,
+    data::{
+        InStream, Inside, Intake, Operations, ReceiveError, Receiver, RegionCursor, RegionError,
+    },
     ids::AgentId,
     path::ring::carrier::{
         Driven, drive,
@@ -38,6 +50,8 @@ impl RingIn {
             runtime: Handle::current(),
             peer,
             stream: None,
+            begun: 0,
+            scattering: Vec::new(),
         };
         let driven = drive(consumer.doorbell(), move || intakes.receive(&mut consumer))?;
         Ok(Self { driven })
@@ -50,27 +64,63 @@ struct Intakes {
     runtime: Handle,
     peer: AgentId,
     stream: Option<Stream>,
+    /// How many streams have begun.
+    begun: u64,
+    /// Slots that devices have not emptied yet: no more than the ring has, since each is lent to them.
+    scattering: Vec<Scattering>,
 }
 
 /// The stream that the ring is in the middle of: never more than one.
 struct Stream {
+    /// Our own number, since tags are the peer's.
+    number: u64,
     tag: u64,
     /// Where in it the next slot has to be.
     position: u64,
     arriving: InStream,
 }
 
+/// A slot whose bytes a device scatters.
+struct Scattering {
+    /// The number of its stream.
+    stream: u64,
+    operations: Operations,
+    /// The stream, if all of it has come, and this is the last slot that it waits for.
+    whole: Option<InStream>,
+}
+
+/// How long to wait for a device before looking for the next slot.
+const LOOK: Duration = Duration::from_millis(1);
+
+/// Wakes the thread of a ring.
+struct Unpark(Thread);
+
+impl Wake for Unpark {
+    fn wake(self: Arc<Self>) {
+        self.0.unpark();
+    }
+}
+
 impl Intakes {
     fn receive(&mut self, consumer: &mut Consumer) -> RingError {
-        loop {
-            match consumer.receive(None) {
+        let waker = Waker::from(Arc::new(Unpark(thread::current())));
+        let mut cx = Context::from_waker(&waker);
+        let ended = loop {
+            self.settle(&mut cx);
+            let waits = (!self.scattering.is_empty()).then(Instant::now);
+            match consumer.receive(waits) {
                 Ok(slot) => self.take(&slot),
-                Err(ended) => {
-                    self.break_off();
-                    return ended;
-                }
+                // A device wakes it earlier.
+                Err(RingError::TimedOut) => thread::park_timeout(LOOK),
+                Err(ended) => break ended,
             }
+        };
+        self.break_off();
+        while self.scattering.iter().any(Scattering::is_awaited) {
+            thread::park_timeout(LOOK);
+            self.settle(&mut cx);
         }
+        ended
     }
 
     /// The stream that the ring is in the middle of does not go on.
@@ -97,53 +147,125 @@ impl Intakes {
         let Some(inside) = stream.arriving.intake.enter() else {
             return;
         };
-        match self.place(&mut stream.arriving.intake, slot, at, &inside) {
-            Some(Ok(())) => {}
-            Some(Err(error)) => return stream.arriving.fail(error),
-            None => return,
+        let operations = match place(&mut stream.arriving.intake, slot, at, &inside) {
+            Ok(operations) => operations,
+            Err(error) => return stream.arriving.fail(error),
+        };
+        if !operations.are_done() {
+            self.scattering.push(Scattering {
+                stream: stream.number,
+                operations,
+                whole: None,
+            });
         }
         stream.position += slot.len() as u64;
         match stream.arriving.intake.is_whole() {
-            true => stream.arriving.end(),
+            true => self.end(stream.number, stream.arriving),
             false => self.stream = Some(stream),
         }
     }
 
-    /// Places what a slot holds from `at` on; `None` if the fence came up.
-    fn place(
-        &self,
-        intake: &mut Intake,
-        slot: &ReadWindow<'_>,
-        at: usize,
-        inside: &Inside,
-    ) -> Option<Result<(), ReceiveError>> {
-        let taken = intake.take_raw(
-            slot.len().saturating_sub(at),
-            inside,
-            |range, cursor, sum| Ok(slot.scatter(at + range.start, range.len(), cursor, sum)?),
-            |from, into| {
-                // They lie in the slot.
-                let _ = slot.get(at + from, into);
-            },
-        );
-        let submitted = intake.submit(inside);
-        if taken.is_err() || submitted.are_done() {
-            return Some(taken);
+    /// All of a stream has come: it ends when the last of its slots is empty.
+    fn end(&mut self, number: u64, arriving: InStream) {
+        let mut slots = self.scattering.iter_mut();
+        match slots.rfind(|slot| slot.stream == number) {
+            Some(last) => last.whole = Some(arriving),
+            None => arriving.end(),
         }
-        let done = inside.unless_raised(submitted.done());
-        Some(self.runtime.block_on(done)?.map_err(Into::into))
+    }
+
+    /// Has those told of that devices are done with, and `cx` woken when they are with one more.
+    fn settle(&mut self, cx: &mut Context<'_>) {
+        let mut at = 0;
+        while let Some(slot) = self.scattering.get_mut(at) {
+            let Poll::Ready(done) = Pin::new(&mut slot.operations).poll(cx) else {
+                at += 1;
+                continue;
+            };
+            let Scattering { stream, whole, .. } = self.scattering.remove(at);
+            match (done, whole) {
+                (Ok(()), None) => {}
+                (Ok(()), Some(arriving)) => self.end(stream, arriving),
+                (Err(error), Some(arriving)) => fail(arriving, error),
+                (Err(error), None) => {
+                    let mut slots = self.scattering.iter_mut();
+                    let own = self.stream.take_if(|own| own.number == stream);
+                    let own = own.map(|own| own.arriving);
+                    let mut of_slots =
+                        || slots.find_map(|slot| slot.whole.take_if(|_| slot.stream == stream));
+                    if let Some(arriving) = own.or_else(&mut of_slots) {
+                        fail(arriving, error);
+                    }
+                }
+            }
+        }
     }
 
     /// Reads the header and asks where the bytes go.
-    fn begin(&self, slot: &ReadWindow<'_>) -> Option<Stream> {
+    fn begin(&mut self, slot: &ReadWindow<'_>) -> Option<Stream> {
         let mut header = [0; HEADER];
         slot.get(0, &mut header)?;
         let begun = self.receiver.begin(&self.peer, &header);
+        self.begun += 1;
         Some(Stream {
+            number: self.begun,
             tag: slot.tag(),
             position: slot.offset(),
             arriving: self.runtime.block_on(begun)?,
         })
+    }
+}
+
+impl Scattering {
+    /// Whether somebody still wants to hear of it.
+    fn is_awaited(&self) -> bool {
+        let whole = self.whole.as_ref();
+        whole.is_some_and(|arriving| arriving.intake.enter().is_some())
+    }
+}
+
+/// Places what a slot holds from `at` on, in host memory at once.
+///
+/// The peer can write to the slot at any time. If it does, what a stream's sum was made of and what was placed may differ, on a
+/// device as in host memory: it can spoil its own transfers, which it could by sending other bytes.
+fn place(
+    intake: &mut Intake,
+    slot: &ReadWindow<'_>,
+    at: usize,
+    inside: &Inside,
+) -> Result<Operations, ReceiveError> {
+    let scatter = |range: Range<usize>, cursor: &mut RegionCursor, sum: &mut Crc32c| {
+        let (at, len) = (at + range.start, range.len());
+        let operation = match cursor {
+            RegionCursor::Host(cursor) => {
+                slot.scatter(at, len, cursor, sum)?;
+                None
+            }
+            RegionCursor::Later(cursor) => {
+                // SAFETY: a scatter reads.
+                let bytes = unsafe { slot.lend(at, len) }?;
+                let operation = cursor.scatter_from(bytes, inside);
+                // While the device is at it.
+                slot.add_to(sum, at, len)?;
+                Some(operation)
+            }
+        };
+        Ok(operation)
+    };
+    let len = slot.len().saturating_sub(at);
+    let taken = intake.take_raw(len, inside, scatter, |from, into| {
+        // They lie in the slot.
+        let _ = slot.get(at + from, into);
+    });
+    let submitted = intake.submit(inside);
+    taken.map(|()| submitted)
+}
+
+/// A stream has come to nothing, by what became of its memory.
+fn fail(arriving: InStream, error: RegionError) {
+    // What is told of a transfer that is fenced could be taken for the next of its number.
+    if let Some(_inside) = arriving.intake.enter() {
+        arriving.fail(error.into());
     }
 }
 

@@ -2,8 +2,12 @@
 //!
 //! A stream crosses a ring as it crosses a lane: header, bytes, trailer. Each slot says, besides the
 //! stream's number on this ring, where in that its bytes are; the one at 0 begins with the header.
+//!
+//! Host memory is gathered into a slot at once. Memory of a device is gathered there later, by the device itself, so several
+//! slots are being filled at a time. They are summed and published in their order, each when it is done.
 
 use std::{
+    collections::VecDeque,
     io,
     sync::{Arc, mpsc},
     time::{Duration, Instant},
@@ -13,7 +17,7 @@ use tokio::{runtime::Handle, sync::oneshot};
 
 use crate::{
     copy::Crc32c,
-    data::{Inside, Outgoing, Part, SendError, SendEvent},
+    data::{Inside, Operation, Outgoing, Part, RegionCursor, RegionError, SendError, SendEvent},
     path::{
         ring::carrier::{
             Doorbell, Driven, drive,
@@ -62,6 +66,8 @@ impl RingOut {
             producer,
             stall_timeout,
             tag: 0,
+            filling: VecDeque::new(),
+            sum: Crc32c::new(),
         };
         let thread = drive(ring.clone(), move || {
             for turn in waiting {
@@ -138,6 +144,37 @@ struct Sending {
     stall_timeout: Duration,
     /// Number of the next stream.
     tag: u64,
+    /// Slots that memory has not filled yet, of one transfer, in order: half of the ring's at most, so that what one transfer
+    /// does not get back leaves some to the others.
+    filling: VecDeque<Filling>,
+    /// Of the bytes of a stream that were published.
+    sum: Crc32c,
+}
+
+/// A slot that is being filled.
+struct Filling {
+    stream: u32,
+    tag: u64,
+    /// Where it begins in the stream, header included, and how many bytes it has.
+    at: u64,
+    len: usize,
+    /// How many of them are the route's.
+    body: usize,
+    sections: Vec<Section>,
+    /// Where the trailer of a stream of so many bytes has its place.
+    trailer: Option<(usize, u64)>,
+}
+
+/// Bytes of a slot that are not in the sum yet.
+enum Section {
+    /// They are there.
+    Summed(Crc32c),
+    /// They will be.
+    Asked {
+        operation: Operation<()>,
+        at: usize,
+        len: usize,
+    },
 }
 
 impl Sending {
@@ -152,92 +189,192 @@ impl Sending {
     }
 
     fn carry(&mut self, turn: &Turn, inside: &Inside) {
-        let outgoing = &turn.outgoing;
-        let (mut next, mut carried) = (Some(turn.part.clone()), 0);
-        while let Some(part) = next {
-            let written = self.write(turn, inside, &part);
-            self.tag += 1;
-            let (stream, bytes) = (part.stream, part.bytes());
-            match written {
-                Ok(Some(())) => outgoing.tell(SendEvent::Written { stream, bytes }),
-                // The fence came up.
-                Ok(None) => return,
-                Err(error) => {
-                    if let SendError::Path(_) = error {
-                        // It is of no more use to anybody. Before the news, so that who hears of it can
-                        // tell this ring from the next.
-                        self.producer.doorbell().hang_up();
-                    }
-                    return outgoing.fail(Some(stream), error);
-                }
+        let mut part = turn.part.clone();
+        let carried = self.carry_parts(turn, inside, &mut part);
+        let first = self.filling.front().map(|filling| filling.stream);
+        // What is left of a transfer that was given up may still be filled; the producer knows of those slots.
+        self.filling.clear();
+        self.sum = Crc32c::new();
+        if let Err(error) = carried {
+            if let SendError::Path(_) = error {
+                // It is of no more use to anybody. Before the news, so that who hears of it can
+                // tell this ring from the next.
+                self.producer.doorbell().hang_up();
             }
-            carried += bytes;
-            next = match carried < TURN {
-                true => outgoing.ready_part(),
-                false => None,
-            };
+            let stream = first.unwrap_or(part.stream);
+            turn.outgoing.fail(Some(stream), error);
         }
     }
 
-    /// Writes a whole stream; `None` if the fence came up.
+    /// Carries parts, for as long as a turn lasts; `None` if the fence came up.
+    fn carry_parts(
+        &mut self,
+        turn: &Turn,
+        inside: &Inside,
+        part: &mut Part,
+    ) -> Result<Option<()>, SendError> {
+        let mut carried = 0;
+        loop {
+            let written = self.write(turn, inside, part)?;
+            self.tag += 1;
+            if written.is_none() {
+                return Ok(None);
+            }
+            carried += part.bytes();
+            let next = match carried < TURN {
+                true => turn.outgoing.ready_part(),
+                false => None,
+            };
+            match next {
+                Some(next) => *part = next,
+                None => break,
+            }
+        }
+        while !self.filling.is_empty() {
+            if self.publish_first(turn, inside)?.is_none() {
+                return Ok(None);
+            }
+        }
+        Ok(Some(()))
+    }
+
+    /// Has a whole stream written; `None` if the fence came up.
     fn write(
         &mut self,
         turn: &Turn,
         inside: &Inside,
         part: &Part,
     ) -> Result<Option<()>, SendError> {
-        let Turn {
-            outgoing, runtime, ..
-        } = turn;
-        let header = outgoing.header(part).encode();
+        let outgoing = &turn.outgoing;
         let mut cursor = outgoing.route().cursor(part.range.clone())?;
-        let mut sum = Crc32c::new();
         let total = HEADER as u64 + part.bytes() + TRAILER as u64;
         let mut at = 0;
         while at < total {
-            if self.wait(inside)?.is_none() {
+            if self.wait(turn, inside)?.is_none() {
                 return Ok(None);
             }
-            let mut slot = self.producer.reserve(None)?;
-            let mut filled = 0;
+            let mut slot = self.producer.reserve_ahead(self.filling.len(), None)?;
+            let mut len = 0;
             if at == 0 {
-                slot.put(0, &header);
-                filled = HEADER;
+                slot.put(0, &outgoing.header(part).encode());
+                len = HEADER;
             }
             let left = usize::try_from(cursor.remaining()).unwrap_or(usize::MAX);
-            let body = left.min(slot.capacity() - filled);
-            let host = cursor.each_host_section(body, inside, |cursor, bytes| {
-                slot.gather(filled + bytes.start, bytes.len(), cursor, &mut sum)
-            });
-            let host = host?;
-            if host < body {
-                // The rest is in memory that this thread cannot read itself.
-                let mut rest = vec![0; body - host];
-                let gathered = cursor.gather(&mut rest, &mut sum, inside);
-                match runtime.block_on(inside.unless_raised(gathered)) {
-                    None => return Ok(None),
-                    Some(gathered) => gathered?,
-                };
-                slot.put(filled + host, &rest);
+            let body = left.min(slot.capacity() - len);
+            let (sum, all_summed) = (&mut self.sum, self.filling.is_empty());
+            let mut sections = Vec::new();
+            cursor.each_section(body, inside, |cursor, bytes| {
+                let (at, len) = (len + bytes.start, bytes.len());
+                match cursor {
+                    RegionCursor::Host(cursor) if all_summed && sections.is_empty() => {
+                        slot.gather(at, len, cursor, sum)?;
+                    }
+                    RegionCursor::Host(cursor) => {
+                        let mut sum = Crc32c::new();
+                        slot.gather(at, len, cursor, &mut sum)?;
+                        sections.push(Section::Summed(sum));
+                    }
+                    RegionCursor::Later(cursor) => {
+                        // SAFETY: the header and the other sections lie elsewhere in the slot.
+                        let bytes = unsafe { slot.lend(at, len) }?;
+                        let operation = cursor.gather_into(bytes, inside);
+                        sections.push(Section::Asked { operation, at, len });
+                    }
+                }
+                Ok::<_, RingError>(None)
+            })?;
+            len += body;
+            let is_last = body == left && slot.capacity() - len >= TRAILER;
+            let trailer = is_last.then_some((len, part.bytes()));
+            if is_last {
+                len += TRAILER;
             }
-            outgoing.count_read(body as u64);
-            filled += body;
-            if body == left && slot.capacity() - filled >= TRAILER {
-                let trailer = StreamTrailer {
-                    length: part.bytes(),
-                    crc: sum.value(),
-                };
-                slot.put(filled, &trailer.encode());
-                filled += TRAILER;
+            let filling = Filling {
+                stream: part.stream,
+                tag: self.tag,
+                at,
+                len,
+                body,
+                sections,
+                trailer,
+            };
+            at += len as u64;
+            match all_summed && filling.sections.is_empty() {
+                true => self.publish(outgoing, filling)?,
+                false => self.filling.push_back(filling),
             }
-            slot.publish(self.tag, at, filled)?;
-            at += filled as u64;
         }
         Ok(Some(()))
     }
 
+    /// Publishes the first slot that is being filled when it is; `None` if the fence came up.
+    fn publish_first(&mut self, turn: &Turn, inside: &Inside) -> Result<Option<()>, SendError> {
+        let Some(mut first) = self.filling.pop_front() else {
+            return Ok(Some(()));
+        };
+        let filled = async {
+            for section in &mut first.sections {
+                if let Section::Asked { operation, .. } = section {
+                    operation.await?;
+                }
+            }
+            Ok::<_, RegionError>(())
+        };
+        match turn.runtime.block_on(inside.unless_raised(filled)) {
+            Some(filled) => filled?,
+            None => return Ok(None),
+        }
+        self.publish(&turn.outgoing, first)?;
+        Ok(Some(()))
+    }
+
+    /// Publishes the next slot, which is filled.
+    fn publish(&mut self, outgoing: &Outgoing, filled: Filling) -> Result<(), RingError> {
+        let mut slot = self.producer.reserve(None)?;
+        for section in &filled.sections {
+            match section {
+                Section::Summed(sum) => self.sum.append(sum),
+                Section::Asked { at, len, .. } => slot.add_to(&mut self.sum, *at, *len)?,
+            }
+        }
+        outgoing.count_read(filled.body as u64);
+        if let Some((at, length)) = filled.trailer {
+            let crc = std::mem::take(&mut self.sum).value();
+            slot.put(at, &StreamTrailer { length, crc }.encode());
+        }
+        slot.publish(filled.tag, filled.at, filled.len)?;
+        if let Some((_, bytes)) = filled.trailer {
+            let stream = filled.stream;
+            outgoing.tell(SendEvent::Written { stream, bytes });
+        }
+        Ok(())
+    }
+
+    /// Waits until there is a slot to fill, and publishes what is filled meanwhile; `None` if the fence came up.
+    fn wait(&mut self, turn: &Turn, inside: &Inside) -> Result<Option<()>, SendError> {
+        let most = self.producer.shape().slots() as usize / 2;
+        while !self.filling.is_empty() {
+            if inside.is_raised() {
+                return Ok(None);
+            }
+            let ahead = self.filling.len();
+            if ahead < most {
+                match self.producer.reserve_ahead(ahead, Some(Instant::now())) {
+                    // It stays free until it is filled.
+                    Ok(_slot) => return Ok(Some(())),
+                    Err(RingError::TimedOut) => {}
+                    Err(error) => return Err(error.into()),
+                }
+            }
+            if self.publish_first(turn, inside)?.is_none() {
+                return Ok(None);
+            }
+        }
+        Ok(self.wait_for_peer(inside)?)
+    }
+
     /// Waits for a free slot; `None` if the fence came up.
-    fn wait(&mut self, inside: &Inside) -> Result<Option<()>, RingError> {
+    fn wait_for_peer(&mut self, inside: &Inside) -> Result<Option<()>, RingError> {
         let stalled = Instant::now() + self.stall_timeout;
         loop {
             if inside.is_raised() {

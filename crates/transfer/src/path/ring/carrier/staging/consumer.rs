@@ -1,10 +1,12 @@
 //! The end that empties slots.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use super::{Ring, RingError, RingShape, check, corrupt};
+use super::{Ring, RingError, RingShape, add_to, check, corrupt};
 use crate::copy::{Crc32c, Cursor};
+use crate::data::{SharedMemory, Stretch};
 use crate::path::ring::carrier::doorbell::Doorbell;
 
 /// The destination's end of a ring. Dropping it hangs up.
@@ -12,6 +14,8 @@ pub struct Consumer {
     pub(super) ring: Ring,
     /// Slots released.
     tail: u64,
+    /// Slots taken, of which the last ones may be lent.
+    taken: u64,
     /// Slots known to be published.
     head: u64,
 }
@@ -21,6 +25,7 @@ impl Consumer {
         Self {
             ring,
             tail: 0,
+            taken: 0,
             head: 0,
         }
     }
@@ -35,22 +40,29 @@ impl Consumer {
         self.ring.doorbell.clone()
     }
 
-    /// Waits for the next slot; without a deadline for as long as the peer lives.
+    /// The memory of the ring.
+    pub(in crate::path::ring) fn memory(&self) -> &Arc<SharedMemory> {
+        self.ring.memory()
+    }
+
+    /// Waits for the next slot; without a deadline for as long as the peer lives. Slots that were lent and came back are
+    /// released first, so where some are lent, this is to be called again before long.
     pub fn receive(&mut self, deadline: Option<Instant>) -> Result<ReadWindow<'_>, RingError> {
+        self.release();
         let slots = u64::from(self.shape().slots());
-        let (ring, tail, known) = (&self.ring, self.tail, self.head);
+        let (ring, tail, taken, known) = (&self.ring, self.tail, self.taken, self.head);
         let head = ring.wait(ring.consumer_sleeps(), deadline, || {
             let head = ring.head().load(Ordering::Acquire);
-            // Only forwards, and at most one ring ahead. `tail` counts slots seen by this process,
+            // Only forwards, and at most one ring ahead. Both count slots seen by this process,
             // so the sum cannot overflow before 2^64 slots.
             if head < known || head > tail + slots {
                 return corrupt("the count of published slots", head);
             }
-            Ok((head > tail).then_some(head))
+            Ok((head > taken).then_some(head))
         })?;
         self.head = head;
 
-        let header = self.ring.header(tail);
+        let header = self.ring.header(taken);
         // One load each, into private memory: what is checked is what is used.
         let tag = header.tag.load(Ordering::Relaxed);
         let offset = header.offset.load(Ordering::Relaxed);
@@ -68,9 +80,23 @@ impl Consumer {
             len: len as usize,
         })
     }
+
+    /// Gives slots back to the producer, up to the first that is lent.
+    fn release(&mut self) {
+        let known = self.tail;
+        while self.tail < self.taken && !self.ring.is_lent(self.tail) {
+            self.tail += 1;
+        }
+        if self.tail > known {
+            // Release: every read of the bytes comes before the count.
+            self.ring.tail().store(self.tail, Ordering::Release);
+            // A peer that is gone shows at the next wait.
+            let _ = self.ring.wake(self.ring.producer_sleeps());
+        }
+    }
 }
 
-/// A slot that was filled, to be emptied. Dropping it gives it back to the producer.
+/// A slot that was filled, to be emptied. Dropping it gives it back to the producer, as soon as nothing of it is lent.
 ///
 /// The peer can write these bytes at any time: this is a raw pointer so that nobody makes a
 /// `&[u8]` of it, and what is read twice may differ.
@@ -102,7 +128,7 @@ impl ReadWindow<'_> {
     /// The first of them, aligned to 4 KiB. Valid for [`len`](Self::len) bytes of reads while the
     /// window lives.
     pub fn as_ptr(&self) -> *const u8 {
-        self.consumer.ring.slot(self.consumer.tail)
+        self.consumer.ring.slot(self.consumer.taken)
     }
 
     /// Copies bytes from `at` in the slot; `None` if there are not so many.
@@ -114,6 +140,41 @@ impl ReadWindow<'_> {
             std::ptr::copy_nonoverlapping(self.as_ptr().add(at), into.as_mut_ptr(), into.len());
         }
         Some(())
+    }
+
+    /// Lends `len` bytes from `at` in the slot to whoever reads them later. The slot is released when they came back.
+    ///
+    /// # Errors
+    /// [`RingError::Length`].
+    ///
+    /// # Safety
+    /// They are only read.
+    pub(in crate::path::ring) unsafe fn lend(
+        &self,
+        at: usize,
+        len: usize,
+    ) -> Result<Stretch, RingError> {
+        check(at, len, self.len)?;
+        let consumer = &*self.consumer;
+        // SAFETY: nothing in this process writes to what the peer fills, and by the caller's word this does not either.
+        Ok(unsafe { consumer.ring.lend(consumer.taken, at, len) })
+    }
+
+    /// Adds `len` bytes from `at` in the slot to a sum. If the peer writes to them, what is summed and what somebody else reads
+    /// may differ.
+    ///
+    /// # Errors
+    /// [`RingError::Length`].
+    pub(in crate::path::ring) fn add_to(
+        &self,
+        sum: &mut Crc32c,
+        at: usize,
+        len: usize,
+    ) -> Result<(), RingError> {
+        check(at, len, self.len)?;
+        // SAFETY: `at + len` is within what the slot holds, which is valid for reads while this window lives.
+        unsafe { add_to(sum, self.as_ptr().add(at), len) };
+        Ok(())
     }
 
     /// Scatters `len` bytes from `at` in the slot as the next of `cursor`, and adds them to `sum`.
@@ -137,11 +198,7 @@ impl ReadWindow<'_> {
 
 impl Drop for ReadWindow<'_> {
     fn drop(&mut self) {
-        let consumer = &mut *self.consumer;
-        consumer.tail += 1;
-        // Release: every read of the bytes comes before the count.
-        consumer.ring.tail().store(consumer.tail, Ordering::Release);
-        // A peer that is gone shows at the next wait.
-        let _ = consumer.ring.wake(consumer.ring.producer_sleeps());
+        self.consumer.taken += 1;
+        self.consumer.release();
     }
 }

@@ -2,13 +2,16 @@
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{self, AtomicU32, AtomicU64, Ordering};
 use std::time::Instant;
 
 use memmap2::MmapRaw;
 
+use super::lent::Lent;
 use super::shape::{self, RingShape};
 use super::{RingError, SPIN};
+use crate::data::{SharedMemory, Stretch};
 use crate::path::ring::carrier::doorbell::{Doorbell, Woken};
 use crate::path::ring::carrier::memfd;
 
@@ -42,7 +45,8 @@ impl Mapped {
         memfd::touch(&map)?;
         Ok(Ring {
             shape,
-            map,
+            map: SharedMemory::new(map),
+            lent: Lent::new(shape.slots()),
             doorbell: Doorbell::new(socket),
         })
     }
@@ -51,7 +55,8 @@ impl Mapped {
 /// A mapped ring and its doorbell, before it is known which end this is. Dropping it hangs up.
 pub(in crate::path::ring) struct Ring {
     pub(super) shape: RingShape,
-    map: MmapRaw,
+    map: Arc<SharedMemory>,
+    pub(super) lent: Lent,
     pub(super) doorbell: Doorbell,
 }
 
@@ -62,6 +67,27 @@ impl Drop for Ring {
 }
 
 impl Ring {
+    /// All of its memory.
+    pub(super) fn memory(&self) -> &Arc<SharedMemory> {
+        &self.map
+    }
+
+    /// Lends bytes of a slot, which [`check`](super::check) has found in it.
+    ///
+    /// # Safety
+    /// As for [`Stretch::new`]; they are out for as long as the slot [is lent](Self::is_lent).
+    pub(super) unsafe fn lend(&self, count: u64, at: usize, len: usize) -> Stretch {
+        let start = self.shape.slot_offset(count) + at;
+        let token = self.lent.token(self.shape.index(count));
+        // SAFETY: the caller's word.
+        unsafe { Stretch::new(&self.map, start..start + len, token) }
+    }
+
+    /// Whether bytes of that slot are lent.
+    pub(super) fn is_lent(&self, count: u64) -> bool {
+        self.lent.is_out(self.shape.index(count))
+    }
+
     /// The bytes of the slot that is filled as number `count`.
     pub(super) fn slot(&self, count: u64) -> *mut u8 {
         // SAFETY: `slot_offset` takes `count` modulo the number of slots, so that the slot lies

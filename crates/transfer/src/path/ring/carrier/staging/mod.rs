@@ -20,11 +20,17 @@
 //! it sleeps, looks once more, and sleeps on the socket; the other rings only if it reads that. A peer
 //! that does not ring makes its own transfer slow, to the deadline at worst.
 //!
+//! **Devices** read and write slots themselves, and later than the call that asks them to: a slot, or a part of it, is *lent*
+//! to them. Whatever becomes of its transfer or its peer, the memory stays mapped, and a slot is neither filled nor released
+//! before it came back. Slots go in order all the same, so a source goes past one that a transfer which was given up has not
+//! got back: it publishes that as a byte of no stream. A destination releases none behind such a slot.
+//!
 //! **Memory**: [`RingShape::bytes`] per ring, touched when it is mapped and charged to whichever of
 //! the two processes comes first.
 
 mod consumer;
 mod control;
+mod lent;
 mod producer;
 mod shape;
 #[cfg(test)]
@@ -38,7 +44,7 @@ pub use shape::{RingShape, ShapeError};
 
 pub(super) use control::{Mapped, Ring};
 
-use crate::copy::StreamError;
+use crate::copy::{Crc32c, StreamError};
 
 /// How long an end looks for news before it sleeps: as long as the other takes for a slot of short chunks, 256 KiB at
 /// 11 GB/s. With less, an end that is a little faster than the other sleeps after each slot and is woken for each:
@@ -86,6 +92,23 @@ fn check(at: usize, len: usize, capacity: usize) -> Result<(), RingError> {
     match len <= capacity {
         true => Ok(()),
         false => Err(RingError::Length { len, capacity }),
+    }
+}
+
+/// How many bytes of a slot are summed at a time.
+const SUM_STEP: usize = 16 << 10;
+
+/// Adds bytes of a slot to a sum, by way of memory of this process: the peer may write to them meanwhile.
+///
+/// # Safety
+/// `len` bytes can be read at `start`, and no other thread of this process writes to them.
+unsafe fn add_to(sum: &mut Crc32c, start: *const u8, len: usize) {
+    let mut step = [0; SUM_STEP];
+    for at in (0..len).step_by(SUM_STEP) {
+        let step = &mut step[..SUM_STEP.min(len - at)];
+        // SAFETY: the caller's word; the step is private memory.
+        unsafe { std::ptr::copy_nonoverlapping(start.add(at), step.as_mut_ptr(), step.len()) };
+        sum.update(step);
     }
 }
 

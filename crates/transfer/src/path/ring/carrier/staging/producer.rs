@@ -1,10 +1,12 @@
 //! The end that fills slots.
 
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
-use super::{Ring, RingError, RingShape, check, corrupt};
+use super::{Ring, RingError, RingShape, add_to, check, corrupt};
 use crate::copy::{Crc32c, Cursor};
+use crate::data::{SharedMemory, Stretch};
 use crate::path::ring::carrier::doorbell::Doorbell;
 
 /// The source's end of a ring.
@@ -17,6 +19,9 @@ pub struct Producer {
     /// Slots known to be released.
     tail: u64,
 }
+
+/// The tag of slots that belong to no stream; where in that, too, since 0 begins one.
+const NO_STREAM: (u64, u64) = (u64::MAX, 1);
 
 impl Producer {
     pub(in crate::path::ring) fn new(ring: Ring) -> Self {
@@ -37,20 +42,72 @@ impl Producer {
         self.ring.doorbell.clone()
     }
 
+    /// The memory of the ring.
+    pub(in crate::path::ring) fn memory(&self) -> &Arc<SharedMemory> {
+        self.ring.memory()
+    }
+
     /// Waits for a free slot; without a deadline for as long as the peer lives.
     pub fn reserve(&mut self, deadline: Option<Instant>) -> Result<WriteWindow<'_>, RingError> {
+        // Those that cannot be filled are passed over, as long as there is one that can.
+        while self.wait(0, deadline)? {
+            self.put_header(NO_STREAM, 1)?;
+        }
+        let count = self.head;
+        let producer = self;
+        Ok(WriteWindow { producer, count })
+    }
+
+    /// Waits for a free slot behind the next `ahead` ones, which are being filled. It is published after them.
+    pub(in crate::path::ring) fn reserve_ahead(
+        &mut self,
+        ahead: usize,
+        deadline: Option<Instant>,
+    ) -> Result<WriteWindow<'_>, RingError> {
+        if ahead == 0 {
+            return self.reserve(deadline);
+        }
+        match self.wait(ahead as u64, deadline)? {
+            true => Err(RingError::TimedOut),
+            false => Ok(WriteWindow {
+                count: self.head + ahead as u64,
+                producer: self,
+            }),
+        }
+    }
+
+    /// Waits for the slot behind the next `ahead` ones, and says whether it is lent while others are not.
+    fn wait(&mut self, ahead: u64, deadline: Option<Instant>) -> Result<bool, RingError> {
         let slots = u64::from(self.shape().slots());
         let (ring, head, known) = (&self.ring, self.head, self.tail);
-        let tail = ring.wait(ring.producer_sleeps(), deadline, || {
+        let (tail, is_lent) = ring.wait(ring.producer_sleeps(), deadline, || {
             let tail = ring.tail().load(Ordering::Acquire);
             // Only forwards, and never past what was published.
             if tail < known || tail > head {
                 return corrupt("the count of released slots", tail);
             }
-            Ok((head - tail < slots).then_some(tail))
+            let is_free = head + ahead - tail < slots;
+            let is_lent = is_free && ring.is_lent(head + ahead);
+            let waits = !is_free || is_lent && ring.lent.are_all_out();
+            Ok((!waits).then_some((tail, is_lent)))
         })?;
         self.tail = tail;
-        Ok(WriteWindow { producer: self })
+        Ok(is_lent)
+    }
+
+    /// Publishes the next slot.
+    fn put_header(&mut self, (tag, offset): (u64, u64), len: u32) -> Result<(), RingError> {
+        if self.ring.doorbell.is_hung_up() {
+            return Err(RingError::HungUp);
+        }
+        let header = self.ring.header(self.head);
+        header.tag.store(tag, Ordering::Relaxed);
+        header.offset.store(offset, Ordering::Relaxed);
+        header.len.store(len, Ordering::Relaxed);
+        self.head += 1;
+        // Release: the bytes and the header come before the count.
+        self.ring.head().store(self.head, Ordering::Release);
+        self.ring.wake(self.ring.consumer_sleeps())
     }
 }
 
@@ -61,13 +118,14 @@ impl Producer {
 #[must_use = "a slot is delivered by `publish` only"]
 pub struct WriteWindow<'a> {
     producer: &'a mut Producer,
+    count: u64,
 }
 
 impl WriteWindow<'_> {
     /// Start of the slot, aligned to 4 KiB. Valid for [`capacity`](Self::capacity) bytes of reads
     /// and writes while the window lives.
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
-        self.producer.ring.slot(self.producer.head)
+        self.producer.ring.slot(self.count)
     }
 
     /// Bytes of the slot.
@@ -105,25 +163,55 @@ impl WriteWindow<'_> {
         Ok(())
     }
 
+    /// Lends `len` bytes from `at` in the slot to whoever fills them later. The slot can be published only when they came
+    /// back.
+    ///
+    /// # Errors
+    /// [`RingError::Length`].
+    ///
+    /// # Safety
+    /// Until then the window, and those that follow it for this slot, touch other bytes only.
+    pub(in crate::path::ring) unsafe fn lend(
+        &self,
+        at: usize,
+        len: usize,
+    ) -> Result<Stretch, RingError> {
+        check(at, len, self.capacity())?;
+        // SAFETY: in this process slots are touched by windows only: by this one as the caller says, and by none that
+        // `reserve` gives.
+        Ok(unsafe { self.producer.ring.lend(self.count, at, len) })
+    }
+
+    /// Adds `len` bytes from `at` in the slot to a sum.
+    ///
+    /// # Errors
+    /// [`RingError::Length`].
+    pub(in crate::path::ring) fn add_to(
+        &mut self,
+        sum: &mut Crc32c,
+        at: usize,
+        len: usize,
+    ) -> Result<(), RingError> {
+        check(at, len, self.capacity())?;
+        // SAFETY: within the slot, as just checked, which is mapped while the producer lives and touched by no other thread of
+        // this process.
+        unsafe { add_to(sum, self.as_mut_ptr().add(at), len) };
+        Ok(())
+    }
+
     /// Hands the first `len` bytes of the slot to the consumer, as bytes `offset..offset + len` of
     /// the stream that both sides call `tag`.
+    ///
+    /// # Panics
+    /// If slots before it are being filled, or bytes of it are lent.
     pub fn publish(self, tag: u64, offset: u64, len: usize) -> Result<(), RingError> {
         let capacity = self.capacity();
         let short = match u32::try_from(len) {
             Ok(short) if len > 0 && len <= capacity => short,
             _ => return Err(RingError::Length { len, capacity }),
         };
-        let producer = &mut *self.producer;
-        if producer.ring.doorbell.is_hung_up() {
-            return Err(RingError::HungUp);
-        }
-        let header = producer.ring.header(producer.head);
-        header.tag.store(tag, Ordering::Relaxed);
-        header.offset.store(offset, Ordering::Relaxed);
-        header.len.store(short, Ordering::Relaxed);
-        producer.head += 1;
-        // Release: the bytes and the header come before the count.
-        producer.ring.head().store(producer.head, Ordering::Release);
-        producer.ring.wake(producer.ring.consumer_sleeps())
+        let (producer, count) = (self.producer, self.count);
+        assert!(count == producer.head && !producer.ring.is_lent(count));
+        producer.put_header((tag, offset), short)
     }
 }

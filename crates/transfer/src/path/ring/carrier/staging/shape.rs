@@ -58,7 +58,8 @@ impl RingShape {
         HEADERS_OFFSET + self.index(count) * LINE
     }
 
-    const fn index(self, count: u64) -> usize {
+    /// Which of the slots that is.
+    pub(super) const fn index(self, count: u64) -> usize {
         (count % self.slots as u64) as usize
     }
 }
