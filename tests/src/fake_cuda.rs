@@ -83,6 +83,13 @@ impl Fake {
         live()
     }
 
+    /// How many bytes copies have carried to or from registered memory of the host.
+    pub fn registered_bytes(&self) -> u64 {
+        // SAFETY: the fake has it like that.
+        let bytes: extern "C" fn() -> u64 = unsafe { self.function("fake_cuda_registered_bytes") };
+        bytes()
+    }
+
     /// Keeps streams from going on to their next operations, or lets them.
     pub fn hold(&self, on: bool) {
         // SAFETY: the fake has it like that.

@@ -22,10 +22,16 @@ use transload_transfer::ticket::{Claims, Ticket};
 
 /// A deployment of one group with 4 heads: its TP size, block size and order.
 pub fn deployment(tp: u32, block: u32, order: &str) -> Deployment {
+    of_layers(4, 16, (tp, block, order))
+}
+
+/// The same with so many layers, whose heads have so many elements.
+fn of_layers(layers: u32, head_dim: u32, (tp, block, order): (u32, u32, &str)) -> Deployment {
+    let last = layers - 1;
     let text = format!(
         r#"{{"schema": "transload.deployment/1", "tp": {tp}, "block_size": {block},
-            "num_blocks": 64, "order": "{order}", "group": [{{"name": "attn", "layers": "0-3",
-            "spec": [{{"kind": "attention", "heads": 4, "head_dim": 16,
+            "num_blocks": 64, "order": "{order}", "group": [{{"name": "attn", "layers": "0-{last}",
+            "spec": [{{"kind": "attention", "heads": 4, "head_dim": {head_dim},
             "dtype": "bf16"}}]}}]}}"#
     );
     let value: Value = serde_json::from_str(&text).unwrap();
@@ -138,6 +144,9 @@ fn further_path() -> Option<InMemory> {
     wanted.then(|| SHARED.get_or_init(InMemory::default).clone())
 }
 
+/// Layers of deployments whose routes are long.
+pub const DEEP: u32 = 103;
+
 /// A source (TP 2, blocks of 4, NHD) and a destination (TP 4, blocks of 6, HND).
 pub struct Pair {
     /// The source.
@@ -211,6 +220,15 @@ impl Pair {
         let [src, dst] = gpus.map(|gpu| (further_path(), gpu.map(|gpu| (gpu, access))));
         let deployments = [deployment(2, 4, "NHD"), deployment(4, 6, "HND")];
         Self::all(deployments, [Roles::all(); 2], options, [src, dst])
+    }
+
+    /// The same with [`DEEP`] layers: each route has 6.1 slots of a ring, in runs of 156 bytes.
+    pub fn deep_on_gpus([src, dst]: [Option<&Gpu>; 2]) -> Self {
+        let deep = |shape| of_layers(DEEP, 39, shape);
+        let deployments = [deep((2, 4, "NHD")), deep((4, 6, "HND"))];
+        let on = |gpu: Option<_>| (further_path(), gpu.map(|gpu| (gpu, Access::ReadWrite)));
+        let extras = [on(src), on(dst)];
+        Self::all(deployments, [Roles::all(); 2], Default::default(), extras)
     }
 
     fn between(

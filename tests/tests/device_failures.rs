@@ -75,17 +75,24 @@ fn found(pair: &Pair) -> Result<Vec<Vec<u8>>, DeviceError> {
     read.collect()
 }
 
-/// Leases what the source has to a set, and pulls that over QUIC.
-async fn pull(pair: &Pair, set: u32) -> (Vec<Lease>, Result<(), TransferError>) {
+fn set_id(set: u32) -> LeaseSetId {
     let mut id = [0; 16];
     id[..4].copy_from_slice(&set.to_le_bytes());
-    let set = LeaseSetId(id);
-    let leases = pair.leases(&pair.src, set, false).await;
-    let ticket = pair.ticket(&pair.src, set, Direction::Pull);
+    LeaseSetId(id)
+}
+
+/// Leases what the source has to a set, and pulls that.
+async fn pull(pair: &Pair, set: u32) -> (Vec<Lease>, Result<(), TransferError>) {
+    let leases = pair.leases(&pair.src, set_id(set), false).await;
+    (leases, pull_leased(pair, set).await)
+}
+
+/// Pulls what is leased to a set, over QUIC.
+async fn pull_leased(pair: &Pair, set: u32) -> Result<(), TransferError> {
+    let ticket = pair.ticket(&pair.src, set_id(set), Direction::Pull);
     let mut request = pair.request(ticket, &pair.dst);
     request.paths = Path::QUIC.into();
-    let pulled = soon(pair.dst.agent.pull(request)).await;
-    (leases, pulled.map(drop))
+    soon(pair.dst.agent.pull(request)).await.map(drop)
 }
 
 async fn all_end(leases: Vec<Lease>) -> Vec<LeaseEnd> {
@@ -162,8 +169,9 @@ async fn lose(fake: &Fake, number: u32, (function, nth): (&'static str, u32)) ->
     let gpu = Gpu::open(number).unwrap();
     let pair = Pair::on_gpus([Some(&gpu); 2]);
     let expected = pair.expected();
+    let leases = pair.leases(&pair.src, set_id(1), false).await;
     fake.fail(function, nth, LAUNCH_FAILED);
-    let (leases, pulled) = pull(&pair, 1).await;
+    let pulled = pull_leased(&pair, 1).await;
     fake.fail(function, 0, 0);
     let what = format!("{function}, call {nth}");
     let Err(error) = pulled else {

@@ -1,11 +1,21 @@
 //! Copies and fills of memory by a stream.
 
 use std::ptr;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 use crate::board::{Handle, board};
 use crate::code::*;
-use crate::memory::{self, OFFSET, User};
+use crate::memory::{self, Kind, OFFSET, User};
 use crate::stream;
+
+/// How many bytes copies have carried to or from registered memory of the host.
+static REGISTERED: AtomicU64 = AtomicU64::new(0);
+
+/// How many that are, in all.
+#[unsafe(no_mangle)]
+extern "C" fn fake_cuda_registered_bytes() -> u64 {
+    REGISTERED.load(Relaxed)
+}
 
 /// A side of a copy.
 #[derive(Clone)]
@@ -165,6 +175,10 @@ fn queue(
 fn place(memory: &memory::Memory, side: &Side, size: usize, writes: bool) -> Result<*mut u8> {
     match side {
         Side::Known(address) => {
+            let region = memory.at(*address).map(|(_, region)| &region.kind);
+            if let Some(Kind::HostRegistered { .. }) = region {
+                REGISTERED.fetch_add(size as u64, Relaxed);
+            }
             let found = memory.find(*address, size as u64, &User::Copy, writes);
             found.ok_or(CUDA_ERROR_ILLEGAL_ADDRESS)
         }

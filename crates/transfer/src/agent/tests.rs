@@ -17,12 +17,13 @@ use crate::identity::{Authority, Roles};
 use crate::ids::{Direction, LeaseSetId, Rank};
 use crate::lease::{LeaseEnd, LeaseKey, OpenFault};
 use crate::memory::Memory;
+use crate::path::ring::carrier::staging::RingShape;
 use crate::plan::{BlockTable, Tables};
 use crate::ticket::{Claims, Ticket};
 use crate::wire::{JobError, PathSet};
 
 /// Blocks of a cache, of which requests take every other one.
-const BLOCKS: u32 = 48;
+const BLOCKS: u32 = 192;
 const BLOCK_TOKENS: u64 = 16;
 const TOKENS: u64 = BLOCKS as u64 / 2 * BLOCK_TOKENS;
 /// Two layers of 4 heads, 64 elements of 2 bytes each, keys and values.
@@ -50,6 +51,9 @@ async fn until(holds: impl Fn() -> bool) {
 async fn is_pending<T>(work: &mut (impl Future<Output = T> + Unpin)) -> bool {
     timeout(Duration::from_millis(100), work).await.is_err()
 }
+
+/// Slots of a ring, of 256 KiB each.
+const RING_SLOTS: usize = RingShape::DEFAULT.slots() as usize;
 
 /// An agent of one rank, and its memory.
 struct Side {
@@ -286,6 +290,43 @@ async fn a_pull_is_over_when_its_last_operation_is_done() {
             "nothing can be written"
         );
     }
+}
+
+/// A device that has not done what a transfer asked it to has slots of a ring, and whoever sends after that transfer has the
+/// others.
+#[tokio::test]
+async fn a_transfer_that_was_given_up_holds_no_more_of_a_ring_than_its_slots() {
+    let pair = Pair::new(LONG);
+    let _device = Device::new(&pair.destination.memory, 3);
+    let (keepers, [keeper, _]) = keepers();
+    let (lease, transfer) = pair.begin(1, PathSet::LOCAL, keepers).await;
+    let source = &pair.source.memory;
+    until(|| source.pending() == RING_SLOTS / 2).await;
+    lease.cancel().await.unwrap();
+    soon(transfer.finish()).await.unwrap_err();
+
+    let (others, _) = self::keepers();
+    let (other, transfer) = pair.begin(2, PathSet::LOCAL, others).await;
+    let mut finished = Box::pin(transfer.finish());
+    let held = RING_SLOTS / 2;
+    let done = soon(async {
+        loop {
+            while source.pending() > held {
+                source.work(|operations| operations - 1);
+            }
+            if let Ok(done) = timeout(Duration::from_millis(1), &mut finished).await {
+                break done;
+            }
+        }
+    });
+    done.await.unwrap();
+    assert_eq!(soon(other.ended()).await.unwrap().end, LeaseEnd::Completed);
+    assert!(pair.is_whole());
+
+    let mut ended = Box::pin(lease.ended());
+    assert!(is_pending(&mut ended).await && is_kept(&keeper));
+    work_off(source);
+    assert_eq!(soon(ended).await.unwrap().end, LeaseEnd::Cancelled);
 }
 
 /// How memory is not done in time.

@@ -142,6 +142,7 @@ impl Context {
     }
 
     /// Turns true when it is lost.
+    #[cfg(feature = "quic")]
     pub(super) fn lost(&self) -> watch::Receiver<bool> {
         self.told.subscribe()
     }

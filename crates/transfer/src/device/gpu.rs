@@ -138,6 +138,7 @@ impl Gpu {
     }
 
     /// Turns true when it is lost, for good.
+    #[cfg(feature = "quic")]
     pub(crate) fn lost(&self) -> watch::Receiver<bool> {
         self.context().lost()
     }

@@ -1,6 +1,8 @@
 //! One machine against a peer that says what the test wants, typed answer by typed answer.
 
 mod asks;
+// Kinds of errors are of agents.
+#[cfg(feature = "quic")]
 mod devices;
 mod greetings;
 mod invitations;

@@ -21,6 +21,9 @@ use crate::path::sending::Sending;
 /// How long a peer may take to fetch a ring that it was told of.
 const FETCHED_WITHIN: Duration = Duration::from_secs(5);
 
+/// How long a driver may take to register a ring before it is used.
+const REGISTERED_WITHIN: Duration = Duration::from_secs(2);
+
 /// The path between agents of one host.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Ring;
@@ -151,19 +154,22 @@ fn of_guest(error: HandoverError) -> Ending {
     }
 }
 
-/// Has devices reach the memory of a ring themselves, if there are any.
+/// Has devices reach the memory of a ring themselves, if there are any. That is not needed to go on.
 async fn register(memory: Arc<SharedMemory>, on_devices: Arc<[Region]>) {
     static SAID: Once = Once::new();
     if on_devices.is_empty() {
         return;
     }
-    let registering = move || memory.register(&on_devices);
+    let registering = move || {
+        if let Err(error) = memory.register(&on_devices) {
+            SAID.call_once(|| {
+                tracing::warn!(%error, "staging rings are not registered with the GPU's driver: each byte is copied once more");
+            });
+        }
+    };
     // Every page is pinned, which takes too long for an async thread.
-    if let Ok(Err(error)) = tokio::task::spawn_blocking(registering).await {
-        SAID.call_once(|| {
-            tracing::warn!(%error, "staging rings cannot be registered with a GPU's driver: a copy more for each byte");
-        });
-    }
+    let registered = tokio::task::spawn_blocking(registering);
+    let _ = tokio::time::timeout(REGISTERED_WITHIN, registered).await;
 }
 
 /// Waits until the peer fetches the ring. Transfers that wait go over it then.

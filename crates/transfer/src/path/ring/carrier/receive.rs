@@ -66,7 +66,7 @@ struct Intakes {
     stream: Option<Stream>,
     /// How many streams have begun.
     begun: u64,
-    /// Slots that devices have not emptied yet: no more than the ring has, since each is lent to them.
+    /// Slots that devices have not emptied yet, each of which is lent to them.
     scattering: Vec<Scattering>,
 }
 

@@ -215,9 +215,9 @@ impl Sending {
     ) -> Result<Option<()>, SendError> {
         let mut carried = 0;
         loop {
-            let written = self.write(turn, inside, part)?;
+            let written = self.write(turn, inside, part);
             self.tag += 1;
-            if written.is_none() {
+            if written?.is_none() {
                 return Ok(None);
             }
             carried += part.bytes();

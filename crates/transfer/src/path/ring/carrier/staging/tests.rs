@@ -9,6 +9,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 use super::*;
 use crate::path::ring::carrier::{drive, memfd};
 
+mod lent;
+
 const SMALL: RingShape = match RingShape::new(4, 8192) {
     Ok(shape) => shape,
     Err(_) => panic!(),

@@ -1,0 +1,292 @@
+//! Rings whose slots a GPU fills and empties itself, on the fake driver.
+#![cfg(target_os = "linux")]
+
+use std::thread::sleep as wait;
+use std::time::Duration;
+
+use tokio::runtime::Runtime;
+use tokio::time::{sleep, timeout};
+use transload_layout::Rank;
+use transload_tests::fake_cuda::{Fake, run};
+use transload_tests::pair::{DEEP, Pair};
+use transload_transfer::agent::{Lease, LeaseRequest, PullRequest, Transfer};
+use transload_transfer::device::{DeviceMemory, Gpu};
+use transload_transfer::ids::{Direction, LeaseSetId};
+use transload_transfer::lease::LeaseEnd;
+use transload_transfer::path::{Path, PathSet};
+
+/// Which sides have their caches on the GPU.
+const WHERE: [[bool; 2]; 3] = [[true, true], [true, false], [false, true]];
+
+const SET: LeaseSetId = LeaseSetId([1; 16]);
+
+/// What a driver says of memory that it does not take.
+const NOT_SUPPORTED: u32 = 801;
+
+/// Far more than anything here takes.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn pair(gpu: &Gpu, [src, dst]: [bool; 2]) -> Pair {
+    Pair::deep_on_gpus([src.then_some(gpu), dst.then_some(gpu)])
+}
+
+async fn soon<T>(work: impl Future<Output = T>) -> T {
+    timeout(PATIENCE, work).await.expect("done in time")
+}
+
+/// Waits until something holds.
+async fn until(what: &str, holds: impl Fn() -> bool) {
+    for _ in 0..60_000 {
+        if holds() {
+            return;
+        }
+        sleep(Duration::from_millis(1)).await;
+    }
+    panic!("{what}");
+}
+
+/// The pull of all that the source has leased, over the ring.
+fn request(pair: &Pair, set: LeaseSetId) -> PullRequest {
+    let ticket = pair.ticket(&pair.src, set, Direction::Pull);
+    let mut request = pair.request(ticket, &pair.dst);
+    request.paths = PathSet::LOCAL;
+    request
+}
+
+async fn completed(leases: Vec<Lease>) {
+    for lease in leases {
+        assert_eq!(soon(lease.ended()).await.unwrap().end, LeaseEnd::Completed);
+    }
+}
+
+async fn pull(pair: &Pair, set: LeaseSetId) {
+    let leases = pair.leases(&pair.src, set, false).await;
+    let report = soon(pair.dst.agent.pull(request(pair, set))).await.unwrap();
+    assert!(report.routes.iter().all(|route| route.path == Path::RING));
+    assert!(pair.found() == pair.expected(), "other bytes");
+    completed(leases).await;
+}
+
+/// How many bytes all routes have, and how many sides of them are on the GPU.
+fn bytes(pair: &Pair, on: [bool; 2]) -> u64 {
+    let bytes = pair.tokens * u64::from(DEEP) * 4 * 39 * 2 * 2;
+    bytes * on.map(u64::from).iter().sum::<u64>()
+}
+
+#[test]
+fn copy_engines_reach_the_slots_of_a_ring() {
+    run("copy_engines_reach_the_slots_of_a_ring", &[], |fake| {
+        let gpu = Gpu::open(0).unwrap();
+        // Tables of memories are kept from the first on.
+        drop(DeviceMemory::allocate(&gpu, &[4096]).unwrap());
+        let live = fake.live();
+        Runtime::new().unwrap().block_on(async {
+            for on in WHERE {
+                let pair = pair(&gpu, on);
+                let before = fake.registered_bytes();
+                pull(&pair, SET).await;
+                // Each byte crosses the bus once, between the slot and the GPU.
+                let crossed = fake.registered_bytes() - before;
+                assert_eq!(crossed, bytes(&pair, on), "{on:?}");
+            }
+        });
+        until_all_is_given_back(&fake, live);
+    });
+}
+
+/// Of the rings, too, with whatever was registered for them.
+fn until_all_is_given_back(fake: &Fake, live: u64) {
+    for _ in 0..1_000 {
+        if fake.live() == live {
+            return;
+        }
+        wait(Duration::from_millis(10));
+    }
+    panic!("{} things are left, {live} were there", fake.live());
+}
+
+/// A driver may refuse the memory of a ring: bytes then go through buffers of the GPU's own.
+#[test]
+fn rings_that_a_driver_refuses_work_all_the_same() {
+    run(
+        "rings_that_a_driver_refuses_work_all_the_same",
+        &[],
+        |fake| {
+            let gpu = Gpu::open(0).unwrap();
+            Runtime::new().unwrap().block_on(async {
+                // Each side asks once.
+                for refused in [2, 1] {
+                    let pair = pair(&gpu, [true, true]);
+                    let before = fake.registered_bytes();
+                    for nth in 1..=refused {
+                        fake.fail("cuMemHostRegister_v2", nth, NOT_SUPPORTED);
+                    }
+                    pull(&pair, SET).await;
+                    let crossed = fake.registered_bytes() - before;
+                    assert_eq!(crossed > 0, refused < 2, "{refused}: {crossed} bytes");
+                    fake.fail("cuMemHostRegister_v2", 0, 0);
+                }
+            });
+        },
+    );
+}
+
+#[test]
+fn layers_leave_as_they_are_ready() {
+    run("layers_leave_as_they_are_ready", &[], |_| {
+        let gpu = Gpu::open(0).unwrap();
+        Runtime::new().unwrap().block_on(async {
+            for (on, invited) in [(WHERE[0], false), (WHERE[1], true), (WHERE[2], false)] {
+                let pair = pair(&gpu, on);
+                let mut leases = Vec::new();
+                for rank in [Rank(0), Rank(1)] {
+                    let tables = pair.src.tables.clone();
+                    let mut lease = LeaseRequest::new(SET, rank, tables, pair.content, pair.tokens);
+                    lease.prefilled = false;
+                    leases.push(pair.src.agent.lease(lease).await.unwrap());
+                }
+                let mut request = request(&pair, SET);
+                request.request.by_layer = true;
+                let opened = LeaseSetId([2; 16]);
+                request.into = invited.then(|| pair.ticket(&pair.dst, opened, Direction::Push));
+                let pull = pair.dst.agent.start_pull(request).await.unwrap();
+                for layer in 0..DEEP {
+                    for lease in &leases {
+                        lease.ready(layer, pair.tokens).await.unwrap();
+                    }
+                }
+                for lease in &leases {
+                    lease.finish_prefill().await.unwrap();
+                }
+                soon(pull.finish()).await.unwrap();
+                assert!(pair.found() == pair.expected(), "{on:?}");
+                completed(leases).await;
+            }
+        });
+    });
+}
+
+#[test]
+fn pushes_reach_every_byte() {
+    run("pushes_reach_every_byte", &[], |_| {
+        let gpu = Gpu::open(0).unwrap();
+        Runtime::new().unwrap().block_on(async {
+            for on in WHERE {
+                let pair = pair(&gpu, on);
+                let expected = pair.expected();
+                let openings = pair.leases(&pair.dst, SET, true).await;
+                let ticket = pair.ticket(&pair.dst, SET, Direction::Push);
+                let mut request = pair.request(ticket, &pair.src);
+                request.paths = PathSet::LOCAL;
+                soon(pair.src.agent.push(request)).await.unwrap();
+                completed(openings).await;
+                assert!(pair.found() == expected, "{on:?}");
+            }
+        });
+    });
+}
+
+/// Operations that take long enough for what comes between them.
+const SLOW: &[(&str, &str)] = &[("FAKE_CUDA_DELAY_US", "3000")];
+
+/// The destination goes while the copy engine writes to its ring: the source's blocks are held until that is over, and so is
+/// the memory of the ring.
+#[test]
+fn a_peer_dies_while_its_ring_is_written_to() {
+    run("a_peer_dies_while_its_ring_is_written_to", SLOW, |fake| {
+        let gpu = Gpu::open(0).unwrap();
+        drop(DeviceMemory::allocate(&gpu, &[4096]).unwrap());
+        let live = fake.live();
+        Runtime::new().unwrap().block_on(async {
+            let (pair, leases, pull) = held_pull(&fake, &gpu, [true, false]).await;
+            pair.dst.agent.shutdown(Duration::ZERO).await;
+            soon(pull.finish()).await.unwrap_err();
+            for lease in &leases {
+                lease.cancel().await.unwrap();
+            }
+            let ended = async {
+                for lease in leases {
+                    assert_eq!(lease.ended().await.unwrap().end, LeaseEnd::Cancelled);
+                }
+            };
+            let mut ended = Box::pin(ended);
+            assert!(is_pending(&mut ended).await, "the GPU still reads blocks");
+            fake.hold(false);
+            soon(ended).await;
+        });
+        until_all_is_given_back(&fake, live);
+        still_works(&gpu);
+    });
+}
+
+/// The source goes while the copy engine reads from its ring.
+#[test]
+fn a_peer_dies_while_its_ring_is_read() {
+    run("a_peer_dies_while_its_ring_is_read", SLOW, |fake| {
+        let gpu = Gpu::open(0).unwrap();
+        drop(DeviceMemory::allocate(&gpu, &[4096]).unwrap());
+        let live = fake.live();
+        Runtime::new().unwrap().block_on(async {
+            let (pair, leases, pull) = held_pull(&fake, &gpu, [false, true]).await;
+            pair.src.agent.shutdown(Duration::ZERO).await;
+            is_cancelled(&fake, pull).await;
+            drop(leases);
+        });
+        until_all_is_given_back(&fake, live);
+        still_works(&gpu);
+    });
+}
+
+/// The destination releases no slot, since its GPU stands still: the source's blocks come back all the same.
+#[test]
+fn a_peer_releases_no_slot() {
+    run("a_peer_releases_no_slot", SLOW, |fake| {
+        let gpu = Gpu::open(0).unwrap();
+        Runtime::new().unwrap().block_on(async {
+            let (_pair, leases, pull) = held_pull(&fake, &gpu, [false, true]).await;
+            for lease in leases {
+                lease.cancel().await.unwrap();
+                assert_eq!(soon(lease.ended()).await.unwrap().end, LeaseEnd::Cancelled);
+            }
+            is_cancelled(&fake, pull).await;
+        });
+        still_works(&gpu);
+    });
+}
+
+/// Gives a pull up, which is over when the GPU has gone on.
+async fn is_cancelled(fake: &Fake, pull: Transfer) {
+    // It may have failed already.
+    let _ = pull.cancel().await;
+    let mut over = Box::pin(pull.finish());
+    assert!(
+        is_pending(&mut over).await,
+        "the GPU still writes to blocks"
+    );
+    fake.hold(false);
+    soon(over).await.unwrap_err();
+}
+
+/// A pull over a ring that has got as far as to a GPU, which stands still then.
+async fn held_pull(fake: &Fake, gpu: &Gpu, on: [bool; 2]) -> (Pair, Vec<Lease>, Transfer) {
+    let pair = pair(gpu, on);
+    let leases = pair.leases(&pair.src, SET, false).await;
+    let before = fake.registered_bytes();
+    let pull = pair.dst.agent.start_pull(request(&pair, SET)).await;
+    until("bytes cross the bus", || fake.registered_bytes() > before).await;
+    fake.hold(true);
+    (pair, leases, pull.unwrap())
+}
+
+/// Whether something has not come to its end after a while.
+async fn is_pending<T>(work: &mut (impl Future<Output = T> + Unpin)) -> bool {
+    timeout(Duration::from_millis(300), work).await.is_err()
+}
+
+/// Nothing has used memory that was gone: the driver would have lost the device.
+fn still_works(gpu: &Gpu) {
+    Runtime::new().unwrap().block_on(async {
+        let pair = pair(gpu, [true, true]);
+        pull(&pair, LeaseSetId([9; 16])).await;
+    });
+}
