@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cudarc::driver::sys::{CUfunction, CUmodule, CUresult};
+#[cfg(feature = "quic")]
 use tokio::sync::watch;
 
 use super::arena::Arena;
