@@ -26,7 +26,13 @@ pub mod kvc;
 pub mod loader;
 mod name;
 mod open;
+#[cfg(feature = "archive")]
+mod reading;
+#[cfg(feature = "archive")]
+mod record;
 mod uri;
+#[cfg(feature = "archive")]
+mod work;
 
 pub use backend::{Backend, Put};
 pub use error::StoreError;

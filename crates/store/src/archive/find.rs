@@ -5,8 +5,8 @@ use serde::{Deserialize, Serialize};
 use super::key::{PrefixKey, Prompt, TOKEN_CHUNK};
 use super::record::{Root, Unreadable};
 use super::{Archive, ArchiveError};
-use crate::error::StoreError;
 use crate::name::ManifestName;
+use crate::reading::readable;
 
 /// A prefix that is saved whole, and where its pieces are. Made by one process, it serves every rank.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -121,18 +121,8 @@ impl Archive {
     ) -> Result<Vec<Option<Root>>, ArchiveError> {
         let names = chunks.iter().rev().map(|&n| keys[n].root_name());
         let names: Vec<ManifestName> = names.collect();
-        let manifests = match self.store.get_manifests(&names) {
-            // One of them is; find out which.
-            Err(StoreError::Damaged { .. }) => names
-                .iter()
-                .map(|name| match self.store.get_manifest(name) {
-                    Err(StoreError::Damaged { .. }) => Ok(None),
-                    other => other,
-                })
-                .collect(),
-            other => other,
-        };
-        let roots = manifests?.into_iter().rev().zip(chunks);
+        let manifests = readable(&names, |names| self.store.get_manifests(names))?;
+        let roots = manifests.into_iter().rev().zip(chunks);
         let roots = roots.map(|(manifest, &n)| {
             let root = Root::decode(&manifest?).ok()?;
             let right = root.check(&self.shape, n as u64, keys[n], keys[n - 1]);

@@ -82,7 +82,6 @@ mod save;
 mod shape;
 mod staged;
 mod staging;
-mod work;
 
 use std::sync::Arc;
 
@@ -106,6 +105,7 @@ pub use staged::{Staged, Staging};
 
 use crate::backend::Backend;
 use crate::name::ManifestName;
+use crate::work;
 #[cfg(feature = "cuda")]
 use before::Before;
 use shape::Shape;

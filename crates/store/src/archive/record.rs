@@ -1,14 +1,14 @@
 //! What is written down: root manifests and part manifests.
 //!
-//! Both are eight bytes that say what follows, a body in postcard (unsigned integers as LEB128, texts and
-//! lists with their length in front, an option as 0 or 1 and the value, 32-byte hashes as they are), and the
-//! BLAKE3-256 of all that.
+//! Both are [records](crate::record).
 
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
+use serde::{Deserialize, Serialize};
 
 use super::key::{PrefixKey, TOKEN_CHUNK};
 use super::origin::ComputedBy;
 use super::shape::{GroupShape, Growth, Shape};
+pub(super) use crate::record::Unreadable;
+use crate::record::{decode, encode};
 
 const ROOT: &[u8; 8] = b"TLroot\x02\n";
 const PART: &[u8; 8] = b"TLpart\x02\n";
@@ -63,10 +63,6 @@ pub(super) struct PartRecord {
     /// For each group, what was saved.
     pub(super) groups: Vec<Vec<Segment>>,
 }
-
-/// Why bytes are not the record they should be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Unreadable(pub(super) &'static str);
 
 impl Root {
     pub(super) fn encode(&self) -> Vec<u8> {
@@ -163,32 +159,5 @@ impl PartRecord {
         groups.try_for_each(|(group, segments)| {
             segments.iter().try_for_each(|segment| segment.check(group))
         })
-    }
-}
-
-fn encode(magic: &[u8; 8], record: &impl Serialize) -> Vec<u8> {
-    let mut bytes = magic.to_vec();
-    bytes.extend(postcard::to_allocvec(record).expect("lists and numbers always encode"));
-    let sum = blake3::hash(&bytes);
-    bytes.extend(sum.as_bytes());
-    bytes
-}
-
-fn decode<T: DeserializeOwned>(magic: &[u8; 8], bytes: &[u8]) -> Result<T, Unreadable> {
-    let Some((signed, sum)) = bytes.split_last_chunk::<32>() else {
-        return Err(Unreadable("it is too short"));
-    };
-    let Some(body) = signed.strip_prefix(magic) else {
-        return Err(Unreadable(
-            "it does not begin as such a record of version 2 does",
-        ));
-    };
-    if blake3::hash(signed) != *sum {
-        return Err(Unreadable("its checksum does not match"));
-    }
-    match postcard::take_from_bytes(body) {
-        Ok((record, [])) => Ok(record),
-        Ok(_) => Err(Unreadable("there is more in it than a record")),
-        Err(_) => Err(Unreadable("its fields cannot be read")),
     }
 }

@@ -12,6 +12,7 @@ use super::staging::{RankGroup, Span};
 use super::{ArchiveError, Cache, RankArchive};
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
+use crate::reading;
 
 /// What [`RankArchive::restore`] did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -214,32 +215,13 @@ impl RankArchive {
     }
 
     /// Removes a root whose pieces are not what was saved, unless it has been put or healed since.
-    ///
-    /// Where the store cannot tell two puts apart, a root that is put in the same instant may go with it: the next save
-    /// writes it again, and nothing wrong is read. If it stayed, every load through it would fail, and no save would
-    /// mend it, since it seems to be there.
     fn forget(&self, found: &Found, error: &ArchiveError) {
         if let ArchiveError::Missing { hash, usable } | ArchiveError::Damaged { hash, usable } =
             error
             && let Some(root) = found.roots.get((usable / TOKEN_CHUNK) as usize)
         {
-            let (store, name) = (&self.archive.store, root.key.root_name());
-            // First which root it is, then whether it still is of no use: one that is put from here on is another one,
-            // and what was saved again before is seen.
-            let useless = |there: &[u8]| there == root.encode() && !self.is_healed(root, hash);
-            let removed = match store.manifest_revision(&name) {
-                Ok(Some((there, revision))) if useless(&there) => {
-                    store.delete_revision(&name, &revision).map(drop)
-                }
-                other => other.map(drop),
-            };
-            // If any of it fails, the next restore meets the same error.
-            if let Err(StoreError::Unsupported { .. }) = removed
-                && let Ok(Some(there)) = store.get_manifest(&name)
-                && useless(&there)
-            {
-                let _ = store.delete_manifest(&name);
-            }
+            let is_useless = |there: &[u8]| there == root.encode() && !self.is_healed(root, hash);
+            reading::forget(&*self.archive.store, &root.key.root_name(), is_useless);
         }
     }
 

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 /// Runs `work` on every item, each thread with a state of its own that `begin` makes, and gives the results in
 /// the order of the items. The first error ends all.
-pub(super) fn on_threads<I: Sync, S, T: Send, E: Send>(
+pub(crate) fn on_threads<I: Sync, S, T: Send, E: Send>(
     threads: usize,
     items: &[I],
     begin: impl Fn() -> Result<S, E> + Sync,

@@ -1,0 +1,52 @@
+//! Reading what a store may have lost or damaged.
+
+use bytes::Bytes;
+
+use crate::backend::Backend;
+use crate::error::StoreError;
+use crate::name::ManifestName;
+
+/// Reads values in one call of the store. What the store finds damaged is `None`, as what it does not have.
+///
+/// # Errors
+/// If the store fails in any other way.
+pub(crate) fn readable<K>(
+    keys: &[K],
+    read: impl Fn(&[K]) -> Result<Vec<Option<Bytes>>, StoreError>,
+) -> Result<Vec<Option<Bytes>>, StoreError> {
+    match read(keys) {
+        // One of them is; find out which.
+        Err(StoreError::Damaged { .. }) => keys
+            .chunks(1)
+            .map(|key| match read(key) {
+                Err(StoreError::Damaged { .. }) => Ok(None),
+                other => Ok(other?.pop().flatten()),
+            })
+            .collect(),
+        other => other,
+    }
+}
+
+/// Removes a manifest that names what is gone or damaged, unless it has been put or healed since: `is_useless` says of the
+/// bytes that are there now whether they still are of no use.
+///
+/// Where the store cannot tell two puts apart, one that is put in the same instant may go with it: the next save writes it
+/// again, and nothing wrong is read. If it stayed, every read through it would fail, and no save would mend it, since it
+/// seems to be there.
+pub(crate) fn forget(store: &dyn Backend, name: &ManifestName, is_useless: impl Fn(&[u8]) -> bool) {
+    // First which put it is, then whether it still is of no use: one that is put from here on is another one, and what was
+    // saved again before is seen.
+    let removed = match store.manifest_revision(name) {
+        Ok(Some((there, revision))) if is_useless(&there) => {
+            store.delete_revision(name, &revision).map(drop)
+        }
+        other => other.map(drop),
+    };
+    // If any of it fails, the next reader meets the same error.
+    if let Err(StoreError::Unsupported { .. }) = removed
+        && let Ok(Some(there)) = store.get_manifest(name)
+        && is_useless(&there)
+    {
+        let _ = store.delete_manifest(name);
+    }
+}
