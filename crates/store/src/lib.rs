@@ -11,6 +11,7 @@
 //! | prove that a backend keeps the contract | [`conformance`] | |
 //! | use somebody else's backend | [`loader`] | |
 //! | save a request's blocks and restore them into another deployment | [`archive`] | `archive`; `cuda` for those in GPU memory |
+//! | keep bytes of an engine under its own keys | [`objects`] | `objects` |
 //! | read and write the cache files of erllama | [`kvc`] | |
 
 pub mod abi;
@@ -25,13 +26,15 @@ mod hash;
 pub mod kvc;
 pub mod loader;
 mod name;
+#[cfg(feature = "objects")]
+pub mod objects;
 mod open;
-#[cfg(feature = "archive")]
+#[cfg(any(feature = "archive", feature = "objects"))]
 mod reading;
-#[cfg(feature = "archive")]
+#[cfg(any(feature = "archive", feature = "objects"))]
 mod record;
 mod uri;
-#[cfg(feature = "archive")]
+#[cfg(any(feature = "archive", feature = "objects"))]
 mod work;
 
 pub use backend::{Backend, Put};

@@ -6,6 +6,8 @@ mod contract;
 mod crash;
 mod hostile;
 mod inventory;
+#[cfg(feature = "objects")]
+mod objects;
 #[path = "../revisions/mod.rs"]
 mod revisions;
 mod secure;

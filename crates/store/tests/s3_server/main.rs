@@ -3,6 +3,8 @@
 mod contract;
 mod crash;
 mod inventory;
+#[cfg(feature = "objects")]
+mod objects;
 #[path = "../revisions/mod.rs"]
 mod revisions;
 mod server;

@@ -4,6 +4,8 @@ mod collecting;
 mod crash;
 mod faults;
 mod full;
+#[cfg(feature = "objects")]
+mod objects;
 mod protected;
 mod script;
 mod seams;

@@ -1,0 +1,169 @@
+//! Reading objects.
+
+use std::sync::{Mutex, OnceLock, PoisonError};
+
+use super::cut::{cut, total};
+use super::{Info, ObjectError, Objects};
+use crate::error::StoreError;
+use crate::hash::ChunkHash;
+use crate::reading::{forget, readable};
+use crate::work::on_threads;
+
+/// An object to read.
+#[derive(Debug)]
+pub struct Target<'a, 'p> {
+    /// Its key.
+    pub key: &'a [u8],
+    /// The memory that takes its bytes, one part behind the other: as long together as the object.
+    pub parts: &'a mut [&'p mut [u8]],
+}
+
+/// A piece to read.
+#[derive(Debug)]
+struct Piece<'a> {
+    /// The place of its object in the batch.
+    object: usize,
+    hash: ChunkHash,
+    parts: Vec<&'a mut [u8]>,
+}
+
+/// A piece that cannot be read: its hash, and how long it should be.
+type Broken = (ChunkHash, u64);
+
+/// Bytes of pieces that one thread asks a store for at once: enough to fill a network's round trip, few enough to hold
+/// beside an engine.
+const IN_FLIGHT: u64 = 16 << 20;
+
+impl Objects {
+    /// Reads objects into the memory that is given for each. For each, what is known of it; or `None`, a *miss*, if it is
+    /// not there, has another length than its parts together, or a piece of it is gone or damaged. A piece is checked
+    /// before a byte of it is written, so the parts of a miss hold what they held, or whole pieces that came before the
+    /// damage was found: nothing of use.
+    ///
+    /// An object with a piece that is gone or damaged is removed, unless somebody has put it again meanwhile, so that the
+    /// next [`put`](Self::put) of it writes what is missing.
+    ///
+    /// # Errors
+    /// [`ObjectError::Key`], and then nothing was read; or if the store fails, and then what the parts hold is not
+    /// defined.
+    pub fn get(&self, targets: &mut [Target<'_, '_>]) -> Result<Vec<Option<Info>>, ObjectError> {
+        let keys: Vec<&[u8]> = targets.iter().map(|target| target.key).collect();
+        let names = self.names(&keys)?;
+        let found = self.find(&keys, &names)?;
+        // One of another length is a miss.
+        let fits = found
+            .into_iter()
+            .zip(&*targets)
+            .map(|(found, target)| found.filter(|found| found.record.bytes == total(target.parts)));
+        let found: Vec<_> = fits.collect();
+        let mut pieces = Vec::new();
+        for (object, (found, target)) in found.iter().zip(targets).enumerate() {
+            let Some(found) = found else { continue };
+            let parts = target.parts.iter_mut().map(|part| &mut **part);
+            let parts = cut(parts, <[u8]>::split_at_mut);
+            let both = found.record.pieces().zip(parts);
+            pieces.extend(both.map(|(hash, parts)| Piece {
+                object,
+                hash,
+                parts,
+            }));
+        }
+        let broken: Vec<OnceLock<Broken>> = found.iter().map(|_| OnceLock::new()).collect();
+        self.fill(pieces, &broken)?;
+        let read = found.into_iter().zip(&broken).zip(&names);
+        let read = read.map(|((found, broken), name)| {
+            let found = found?;
+            let Some(broken) = broken.get() else {
+                return Some(found.record.info());
+            };
+            forget(&*self.store, name, |there| {
+                there == found.manifest && !self.is_healed(broken)
+            });
+            None
+        });
+        Ok(read.collect())
+    }
+
+    /// Reads pieces, on a few threads, and notes of each object the first one that cannot be read.
+    fn fill(&self, pieces: Vec<Piece<'_>>, broken: &[OnceLock<Broken>]) -> Result<(), StoreError> {
+        let hashes: Vec<ChunkHash> = pieces.iter().map(|piece| piece.hash).collect();
+        // A hint: what is wrong is told by reading.
+        let _ = self.store.prefetch_chunks(&hashes);
+        let together = self.store.batch().max(1);
+        let mut loads: Vec<Mutex<Vec<Piece<'_>>>> = Vec::new();
+        let (mut load, mut bytes) = (Vec::new(), 0);
+        for piece in pieces {
+            bytes += piece.bytes();
+            if load.len() == together || bytes > IN_FLIGHT {
+                bytes = piece.bytes();
+                loads.push(Mutex::new(std::mem::take(&mut load)));
+            }
+            load.push(piece);
+        }
+        loads.push(Mutex::new(load));
+        on_threads(
+            self.threads,
+            &loads,
+            || Ok(()),
+            |(), load| {
+                // No other thread has it.
+                let mut load = load.lock().unwrap_or_else(PoisonError::into_inner);
+                self.load(&mut load, broken)
+            },
+        )?;
+        Ok(())
+    }
+
+    /// Reads pieces at once, but for those of objects that are broken.
+    fn load(
+        &self,
+        pieces: &mut Vec<Piece<'_>>,
+        broken: &[OnceLock<Broken>],
+    ) -> Result<(), StoreError> {
+        pieces.retain(|piece| broken[piece.object].get().is_none());
+        let hashes: Vec<ChunkHash> = pieces.iter().map(|piece| piece.hash).collect();
+        let read = readable(&hashes, |hashes| self.store.get_chunks(hashes))?;
+        for (piece, data) in pieces.iter_mut().zip(read) {
+            match data.filter(|data| piece.is(data)) {
+                Some(data) => piece.write(&data),
+                None => {
+                    // Another piece of it may be noted already.
+                    let _ = broken[piece.object].set((piece.hash, piece.bytes()));
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether a piece that could not be read is there after all. So it is taken to be where the store cannot be asked: an
+    /// object is removed only for what is known.
+    fn is_healed(&self, (hash, bytes): &Broken) -> bool {
+        match self.store.get_chunk(hash) {
+            Ok(Some(data)) => data.len() as u64 == *bytes && is_of(hash, &data),
+            Ok(None) | Err(StoreError::Damaged { .. }) => false,
+            Err(_) => true,
+        }
+    }
+}
+
+impl Piece<'_> {
+    fn bytes(&self) -> u64 {
+        total(&self.parts)
+    }
+
+    fn is(&self, data: &[u8]) -> bool {
+        data.len() as u64 == self.bytes() && is_of(&self.hash, data)
+    }
+
+    fn write(&mut self, mut data: &[u8]) {
+        for part in &mut self.parts {
+            let (now, later) = data.split_at(part.len());
+            part.copy_from_slice(now);
+            data = later;
+        }
+    }
+}
+
+fn is_of(hash: &ChunkHash, data: &[u8]) -> bool {
+    ChunkHash::from(blake3::hash(data)) == *hash
+}

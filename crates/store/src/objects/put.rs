@@ -1,0 +1,143 @@
+//! Putting objects.
+
+use std::collections::HashMap;
+
+use bytes::Bytes;
+
+use super::cut::{cut, total};
+use super::record::{LARGEST, LONGEST_META, Record};
+use super::{ObjectError, Objects, name};
+use crate::backend::Put;
+use crate::error::StoreError;
+use crate::hash::ChunkHash;
+use crate::work::on_threads;
+
+/// An object to put.
+#[derive(Clone, Copy, Debug)]
+pub struct Source<'a> {
+    /// Its key.
+    pub key: &'a [u8],
+    /// What to put beside it, at most 4 KiB.
+    pub meta: &'a [u8],
+    /// The memory whose bytes make it up, one behind the other.
+    pub parts: &'a [&'a [u8]],
+}
+
+/// How many manifests are published at once. A file store keeps a file open for each.
+const TOGETHER: usize = 256;
+
+impl Objects {
+    /// Puts objects. One that is there with equal length and meta stays as it is, and nothing is written; any other
+    /// is replaced. Of a key that is there twice, the last one counts. When this returns, objects are as durable as the
+    /// store makes its manifests.
+    ///
+    /// For each, whether it was [stored](Put::Stored) or [there already](Put::AlreadyThere).
+    ///
+    /// # Errors
+    /// [`ObjectError::Key`], [`Meta`](ObjectError::Meta) and [`TooLarge`](ObjectError::TooLarge), and then nothing was put;
+    /// or if the store fails, and then some may be put. [`StoreError::Collected`] says that a collection without grace
+    /// came between twice: put them again.
+    pub fn put(&self, sources: &[Source<'_>]) -> Result<Vec<Put>, ObjectError> {
+        let keys: Vec<&[u8]> = sources.iter().map(|source| source.key).collect();
+        let names = self.names(&keys)?;
+        for (at, source) in sources.iter().enumerate() {
+            source.check(at)?;
+        }
+        let last: HashMap<&[u8], usize> = (0..).zip(&keys).map(|(at, key)| (*key, at)).collect();
+        let mut put = vec![Put::AlreadyThere; sources.len()];
+        let mut new = Vec::new();
+        for (at, found) in self.find(&keys, &names)?.into_iter().enumerate() {
+            let source = &sources[at];
+            let is_there = found.is_some_and(|found| {
+                (found.record.bytes, &found.record.meta[..]) == (total(source.parts), source.meta)
+            });
+            if !is_there && last[source.key] == at {
+                put[at] = Put::Stored;
+                new.push(*source);
+            }
+        }
+        for sources in new.rchunks(TOGETHER) {
+            match self.publish(sources) {
+                // What was put and not published yet was collected, or was lost with another thread's save.
+                Err(StoreError::Collected { .. }) => self.publish(sources)?,
+                other => other?,
+            }
+        }
+        Ok(keys.iter().map(|key| put[last[key]]).collect())
+    }
+
+    /// Puts the pieces of objects, and publishes their manifests.
+    ///
+    /// The last one comes first: see [`find`](Self::find). Also, a store takes what the first manifest of several was put
+    /// with to be needed for as long as that one is there, so it had better be the first to go.
+    fn publish(&self, sources: &[Source<'_>]) -> Result<(), StoreError> {
+        let mut manifests = Vec::with_capacity(sources.len());
+        let pieces: Vec<_> = sources
+            .iter()
+            .map(|source| cut(source.parts.iter().copied(), <[u8]>::split_at))
+            .collect();
+        let all: Vec<&Vec<&[u8]>> = pieces.iter().flatten().collect();
+        let begin = || Ok(Vec::new());
+        let put = |together: &mut Vec<u8>, parts: &&Vec<&[u8]>| match &parts[..] {
+            [whole] => self.put_piece(whole),
+            parts => {
+                together.clear();
+                parts
+                    .iter()
+                    .for_each(|part| together.extend_from_slice(part));
+                self.put_piece(together)
+            }
+        };
+        let mut hashes = on_threads(self.threads, &all, begin, put)?.into_iter();
+        for (source, pieces) in sources.iter().zip(&pieces) {
+            let record = Record {
+                namespace: self.namespace.to_vec(),
+                key: source.key.to_vec(),
+                bytes: total(source.parts),
+                meta: source.meta.to_vec(),
+                pieces: hashes.by_ref().take(pieces.len()).collect(),
+            };
+            let name = name::manifest(&self.namespace, source.key);
+            manifests.push((name, Bytes::from(record.encode())));
+        }
+        manifests.reverse();
+        self.store.put_manifests(&manifests)
+    }
+
+    /// Puts a piece, and makes sure that it can be read where the store had it already: an object that was found damaged is
+    /// put in order to heal it, maybe by another process than the one that found it.
+    fn put_piece(&self, data: &[u8]) -> Result<[u8; 32], StoreError> {
+        let hash = *blake3::hash(data).as_bytes();
+        let chunk = ChunkHash::from(hash);
+        // A store that has found a chunk damaged writes it when it is put again.
+        for _ in 0..2 {
+            if self.store.put_chunk(&chunk, data)? == Put::Stored {
+                return Ok(hash);
+            }
+            match self.store.get_chunk(&chunk) {
+                Ok(Some(there)) if there == data => return Ok(hash),
+                Ok(_) | Err(StoreError::Damaged { .. }) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(StoreError::Damaged {
+            what: format!("chunk {chunk}"),
+            how: "the store has other bytes under this hash, and keeps them when it is put again"
+                .to_owned(),
+        })
+    }
+}
+
+impl Source<'_> {
+    /// Whether it can be an object, but for its key.
+    fn check(&self, at: usize) -> Result<(), ObjectError> {
+        let (len, bytes) = (self.meta.len(), total(self.parts));
+        if len > LONGEST_META {
+            return Err(ObjectError::Meta { at, len });
+        }
+        if bytes > LARGEST {
+            return Err(ObjectError::TooLarge { at, bytes });
+        }
+        Ok(())
+    }
+}
