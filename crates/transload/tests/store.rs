@@ -6,11 +6,14 @@ mod stores;
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use common::{Ran, transload};
 use serde_json::{Value, json};
 use stores::{HASHES, fill, uri};
+use transload::store::backend::MemoryStore;
+use transload::store::objects::{Objects, Source};
 use transload::store::{ChunkHash, ManifestName, open};
 
 /// A filled store; what is asked of it.
@@ -122,6 +125,101 @@ fn show_tells_what_a_manifest_needs() {
         "{}",
         ran.stderr
     );
+}
+
+/// Keys are bytes of any kind: they do no harm to terminals.
+#[test]
+fn objects_are_told_by_their_keys() {
+    let store = Filled::new();
+    let long = [b'k'; 300];
+    let backend = open(&uri(&store.folder())).expect("a store");
+    let objects = Objects::new(backend, b"model@r1").expect("objects");
+    let source = |key, parts| Source {
+        key,
+        meta: b"bf16",
+        parts,
+    };
+    let put = objects.put(&[
+        source(b"a\x1b[2J\xff", &[&[1; 3000], &[2; 2000]]),
+        source(&long, &[]),
+    ]);
+    put.expect("put");
+
+    let json = store.json("ls", &[]);
+    let listed = json["manifests"].as_array().expect("a list").iter();
+    let mut listed: Vec<&Value> = listed
+        .filter(|entry| entry.get("object").is_some())
+        .collect();
+    listed.sort_by_key(|entry| entry["object"]["bytes"].as_u64());
+    assert_eq!(listed.len(), 2);
+    let long = String::from_utf8(long.to_vec()).expect("letters");
+    let object = |key: &str, bytes: u64| json!({"namespace": "model@r1", "key": key, "bytes": bytes, "meta_bytes": 4});
+    let escaped = "a\\x1b[2J\\xff";
+    assert_eq!(listed[0]["object"], object(&long, 0));
+    assert_eq!(listed[1]["object"], object(escaped, 5000));
+    let table = store.run("ls", &[]).stdout;
+    let line = format!("{escaped} of model@r1: 5,000 bytes, 4 bytes of meta");
+    assert!(table.contains(&line), "{table}");
+    assert!(table.contains(&format!("{}… of", &long[..80])), "{table}");
+    assert!(
+        table.contains(" 2 objects of 4.88 KiB in namespace model@r1"),
+        "{table}"
+    );
+
+    let name = listed[1]["name"].as_str().expect("a name");
+    let json = store.json("show", &[name]);
+    assert_eq!(json["contents"]["object"], object(escaped, 5000));
+    assert_eq!(json["chunk_bytes"], 5000);
+    let text = store.run("show", &[name]).stdout;
+    assert!(
+        text.contains(" an object of 5,000 bytes with 4 bytes of meta\n namespace: model@r1\n"),
+        "{text}"
+    );
+    assert!(text.contains(&format!(" key:       {escaped}\n")), "{text}");
+    assert_eq!(store.json("verify", &[])["ok"], true);
+    store.run("gc", &["--grace", "0"]);
+    assert_eq!(store.json("show", &[name])["chunk_bytes"], 5000);
+}
+
+#[test]
+fn verify_finds_objects_that_cannot_be_read() {
+    let store = Filled::new();
+    let backend = open(&uri(&store.folder())).expect("a store");
+    // Manifests of a store that has the pieces, put into one that has not.
+    let memory = Arc::new(MemoryStore::new());
+    let objects = Objects::new(memory, b"ns").expect("objects");
+    let source = |key, parts| Source {
+        key,
+        meta: b"",
+        parts,
+    };
+    objects.put(&[source(b"one", &[b"bytes"])]).expect("put");
+    let folder = store.0.path().join("other");
+    let other = Objects::new(open(&uri(&folder)).expect("a store"), b"ns").expect("objects");
+    other.put(&[source(b"one", &[b"bytes"])]).expect("put");
+    let listed = transload(&["store", "ls", &uri(&folder), "--format", "json"]).json();
+    let name = &names(&listed["manifests"], "name")[0];
+    let name = ManifestName::new(name.as_str()).expect("a name");
+    let manifest = objects.store().get_manifest(&name).expect("memory");
+    let manifest = manifest.expect("it was put");
+    backend.put_manifest(&name, &manifest).expect("put");
+    let cut = format!("{}0", &name.as_str()[..name.as_str().len() - 1]);
+    let cut = ManifestName::new(cut).expect("a name");
+    backend.put_manifest(&cut, &manifest[1..]).expect("put");
+
+    let ran = store.run("verify", &["--format", "json"]);
+    assert_eq!(ran.code, Some(1));
+    let faults = ran.json()["faults"].clone();
+    let mut found = names(&faults, "how");
+    found.sort();
+    assert_eq!(found.len(), 2, "{faults}");
+    assert_eq!(found[0], "a piece of it is gone");
+    assert!(found[1].starts_with("it does not begin as"), "{faults}");
+    // Listing tells what it can.
+    let listed = store.json("ls", &[]);
+    let listed = listed["manifests"].as_array().expect("a list").iter();
+    let told = listed.filter(|entry| entry.get("object").is_some());
+    assert_eq!(told.count(), 1);
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::fmt::Write;
 use serde::Serialize;
 use transload::store::ManifestName;
 
-use super::archive;
+use super::{archive, objects};
 
 /// As much of a manifest as is shown where it is no text: 16 lines.
 const HEX_BYTES: usize = 256;
@@ -21,6 +21,8 @@ pub(super) enum Contents {
     Empty,
     /// A record of an archive.
     Archive(archive::Shown),
+    /// An object.
+    Object(objects::Shown),
     /// UTF-8 without control characters but line ends and tabs: all of it, or its beginning.
     Text(String),
     /// Anything else: its first bytes in hex.
@@ -34,6 +36,9 @@ impl Contents {
         }
         if let Some(record) = archive::Shown::of(name, manifest) {
             return Self::Archive(record);
+        }
+        if let Some(object) = objects::Shown::of(name, manifest) {
+            return Self::Object(object);
         }
         let readable = |text: &&str| {
             !text
@@ -54,6 +59,7 @@ impl Contents {
         let (mut lines, shown) = match self {
             Self::Empty => return " it is empty\n".to_owned(),
             Self::Archive(record) => return record.lines(),
+            Self::Object(object) => return object.lines(),
             Self::Text(text) => {
                 // A line end of its own would move the cursor.
                 let lines = text

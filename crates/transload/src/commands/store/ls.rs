@@ -5,7 +5,8 @@ use std::time::SystemTime;
 use serde::Serialize;
 use transload::store::backend::{ChunkEntry, ManifestEntry, Usage, is_leftover};
 
-use super::archive::Origins;
+use super::objects::Shown;
+use super::records::Told;
 use super::{Store, printable, time};
 use crate::failure::Failure;
 use crate::output::Output;
@@ -62,8 +63,8 @@ pub(super) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
         walked.map_err(|error| store.failed(&error))?;
     }
     let usage = inventory.usage().map_err(|error| store.failed(&error))?;
-    let origins = Origins::read(inventory, store.backend.batch(), &manifests);
-    let origins = origins.map_err(|error| store.failed(&error))?;
+    let told = Told::read(inventory, store.backend.batch(), &manifests);
+    let told = told.map_err(|error| store.failed(&error))?;
     drop(bar);
 
     sort_manifests(&mut manifests, args.sort);
@@ -75,7 +76,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
         manifests,
         chunks,
         usage,
-        origins,
+        told,
     };
     output.show(|| listing.json(), || listing.table())?;
     Ok(())
@@ -105,7 +106,7 @@ struct Listing<'a> {
     manifests: Vec<ManifestEntry>,
     chunks: Option<Vec<ChunkEntry>>,
     usage: Usage,
-    origins: Origins,
+    told: Told,
 }
 
 /// The schema `transload.store.ls/1`.
@@ -135,6 +136,8 @@ struct JsonManifest<'a> {
     /// Of a saved prefix: the engine and its exact version.
     #[serde(skip_serializing_if = "Option::is_none")]
     computed_by: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    object: Option<&'a Shown>,
 }
 
 #[derive(Serialize)]
@@ -174,7 +177,8 @@ impl Listing<'_> {
             name: entry.name.as_str(),
             bytes: entry.bytes,
             last_used: time::unix(entry.last_used),
-            computed_by: self.origins.of(&entry.name),
+            computed_by: self.told.origin(&entry.name),
+            object: self.told.object(&entry.name),
         });
         let chunks = self.chunks.as_ref().map(|chunks| {
             let chunks = chunks.iter().map(|entry| JsonChunk {
@@ -218,10 +222,12 @@ impl Listing<'_> {
                 name => (name, lean),
             }));
             for entry in &self.manifests {
+                let object = self.told.object(&entry.name);
+                let object = object.map(|object| format!("  {}", object.short()));
                 table.row([
                     number::grouped(entry.bytes),
                     time::age(entry.last_used, now),
-                    printable(&entry.name),
+                    printable(&entry.name) + &object.unwrap_or_default(),
                 ]);
             }
             text.push_str(&table.finish());
@@ -243,7 +249,7 @@ impl Listing<'_> {
             text.push('\n');
         }
         text.push_str(&summary(&self.usage));
-        text.push_str(&self.origins.lines());
+        text.push_str(&self.told.lines());
         let leftovers = self.leftovers();
         if leftovers.manifests > 0 {
             text.push_str(&format!(

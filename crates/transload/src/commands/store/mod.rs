@@ -7,6 +7,8 @@ mod gc;
 mod kvc;
 mod ls;
 mod needed;
+mod objects;
+mod records;
 mod rm;
 mod show;
 mod time;

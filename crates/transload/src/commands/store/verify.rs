@@ -8,7 +8,7 @@ use transload::store::backend::{Fault, Usage};
 
 use super::ls::{JsonUsage, summary};
 use super::needed::needed_by;
-use super::{Store, archive, follow, printable};
+use super::{Store, follow, printable, records};
 use crate::failure::{Failure, chain};
 use crate::output::Output;
 use crate::show::number;
@@ -40,7 +40,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     let mut found = Vec::new();
     // A manifest that could not be read was told of already; here it would be so once more.
     if faults.is_empty() && verified.is_ok() {
-        verified = archive::verify(&*store.backend, inventory, &mut |name, fault| {
+        verified = records::verify(&*store.backend, inventory, &mut |name, fault| {
             found.push(Found {
                 needed_by: Some(vec![name.clone()]),
                 fault,
