@@ -191,7 +191,7 @@ fn a_key_may_be_there_twice() {
 #[test]
 fn another_length_or_meta_replaces_and_equal_ones_write_nothing() {
     let objects = new();
-    let there = || get(&objects, b"one", 3).map(|(meta, bytes)| (meta, bytes));
+    let there = || get(&objects, b"one", 3);
     assert_eq!(put(&objects, b"one", b"m", b"abc"), Put::Stored);
     // It is taken to be the same.
     assert_eq!(put(&objects, b"one", b"m", b"xyz"), Put::AlreadyThere);
@@ -272,6 +272,18 @@ fn a_manifest_lies_as_the_manual_says() {
         assert_eq!(record.pieces().count(), 2);
     }
     assert!(Record::read(&"slot1".parse().unwrap(), &manifest).is_none());
+}
+
+/// Whose sum was computed with the `blake3` package of Python.
+#[test]
+fn the_manuals_example_is_one() {
+    let store: Arc<dyn Backend> = Arc::new(MemoryStore::new());
+    let objects = Objects::new(store.clone(), b"ns").unwrap();
+    put(&objects, b"key", b"bf16", b"hello");
+    let manifest = store.get_manifest(&name(b"ns", b"key")).unwrap().unwrap();
+    let sum = "31ae91dc014258ff6b78f0dad2b31ea8793782adeac449f2f40abc7c26938ead";
+    let digits: String = manifest.iter().map(|byte| format!("{byte:02x}")).collect();
+    assert!(digits.ends_with(sum), "{digits}");
 }
 
 #[test]

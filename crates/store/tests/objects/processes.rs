@@ -34,7 +34,7 @@ fn open(root: &Path) -> Arc<FileStore> {
 
 /// All objects of this length and key have the same bytes, so whatever is read can be told.
 fn value(key: u64, len: usize) -> Vec<u8> {
-    content(key % 3 << 32 | len as u64, len)
+    content((key % 3) << 32 | len as u64, len)
 }
 
 /// Collections have no grace, so what a put found may be gone before it is published, and objects may miss pieces: then
@@ -80,7 +80,9 @@ fn other_process() {
     let shared: Arc<dyn Backend> = store.clone();
     let objects = Objects::new(shared, b"ns").unwrap();
     let mut random = Random(role.parse().unwrap());
-    let end = Instant::now() + Duration::from_secs(3);
+    let seconds = std::env::var("TRANSLOAD_TEST_SECONDS").ok();
+    let seconds = seconds.and_then(|text| text.parse().ok()).unwrap_or(3);
+    let end = Instant::now() + Duration::from_secs(seconds);
     let (mut puts, mut reads, mut misses) = (0, 0, 0);
     while Instant::now() < end || reads == 0 {
         let (n, len) = (random.below(6), random.below(3) as usize * 5000);
