@@ -10,6 +10,7 @@ use transload_layout::{Deployment, Rank};
 use transload_transfer::agent::{Agent, AgentOptions, Builder, Lease, LeaseRequest, PullRequest};
 use transload_transfer::content::{Content, ContentDigest};
 use transload_transfer::copy::{CopyOptions, copy};
+use transload_transfer::device::{DeviceMemory, Gpu};
 use transload_transfer::identity::Identity;
 use transload_transfer::ids::{
     ClusterName, DeploymentDigest, Direction, Incarnation, InstanceName, LeaseSetId,
@@ -19,6 +20,7 @@ use transload_transfer::plan::{BlockTable, Plan, Request, Tables};
 use transload_transfer::ticket::{Claims, RankAddress, Ticket, TicketKey};
 use transload_transfer::wire::{Gauges, PathSet};
 
+use crate::pair::copy_all;
 use crate::process::mix;
 
 /// The name of the cluster.
@@ -79,17 +81,30 @@ impl Side {
 pub struct Cache {
     side: Side,
     memories: BTreeMap<Rank, Memory>,
+    /// The caches themselves, where they are on a GPU; what is filled in and looked at goes through `memories` then.
+    on_gpu: BTreeMap<Rank, DeviceMemory>,
 }
 
 impl Cache {
     /// Memory for all ranks, full of canaries.
     pub fn new(side: Side) -> Self {
+        Self::on(side, None)
+    }
+
+    /// The same, on a GPU if there is one.
+    pub fn on(side: Side, gpu: Option<&Gpu>) -> Self {
+        let on_gpu = bytes_of(side).into_iter().filter_map(|(rank, bytes)| {
+            let memory = DeviceMemory::allocate(gpu?, &[bytes as usize]);
+            Some((rank, memory.unwrap()))
+        });
+        let on_gpu = on_gpu.collect();
         let bytes = bytes_of(side).into_iter();
         let memories = bytes.map(|(rank, bytes)| (rank, Memory::allocate(&[bytes as usize])));
         let memories = memories.map(|(rank, memory)| (rank, memory.unwrap()));
         let cache = Self {
             side,
             memories: memories.collect(),
+            on_gpu,
         };
         cache.clear();
         cache
@@ -105,6 +120,9 @@ impl Cache {
             let labels = (label(*rank, 0)..).take(memory.bytes() as usize / 8);
             let words: Vec<u64> = labels.map(&word).collect();
             memory.write(0, bytemuck::cast_slice(&words)).unwrap();
+            if let Some(device) = self.on_gpu.get(rank) {
+                copy_all(memory, device, memory.bytes());
+            }
         }
     }
 
@@ -119,7 +137,10 @@ impl Cache {
     }
 
     fn words(&self) -> impl Iterator<Item = Vec<u64>> {
-        self.memories.values().map(|memory| {
+        self.memories.iter().map(|(rank, memory)| {
+            if let Some(device) = self.on_gpu.get(rank) {
+                copy_all(device, memory, memory.bytes());
+            }
             let mut words = vec![0; memory.bytes() as usize / 8];
             let bytes = bytemuck::cast_slice_mut(&mut words);
             memory.read(0, bytes).unwrap();
@@ -169,8 +190,11 @@ impl Cache {
             .incarnation(incarnation)
             .options(options);
         for rank in ranks {
-            let memory = self.memories[&rank].clone();
-            builder = builder.register(rank, vec![memory]).unwrap();
+            let registered = match self.on_gpu.get(&rank) {
+                Some(memory) => builder.register(rank, vec![memory.clone()]),
+                None => builder.register(rank, vec![self.memories[&rank].clone()]),
+            };
+            builder = registered.unwrap();
         }
         builder
     }

@@ -2,20 +2,30 @@
 //!
 //! A process has one driver, and it is found once. So the body of each such test runs in a process of its own, which
 //! loads the fake by its path first: whoever asks for a `libcuda.so` then gets that one. Tests that need none never meet it.
+//!
+//! With `TRANSLOAD_TEST_GPU=1` the bodies of [`run_anywhere`] run on the driver and the GPU of this machine instead, and
+//! tests that need the fake are told as not run. `cuda/check` does that.
 
 use std::env;
-use std::ffi::{CString, c_char, c_void};
+use std::ffi::{CStr, CString, c_char, c_void};
 use std::fs;
 use std::io::Write;
+use std::ops::Deref;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::ptr;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use libloading::Library;
 use tempfile::TempDir;
 
 /// The variable that has the library's path, in the process that runs a test's body.
 const LIBRARY: &str = "FAKE_CUDA_TEST_LIBRARY";
+
+/// Whether tests run on the GPU of this machine.
+fn with_gpu() -> bool {
+    env::var_os("TRANSLOAD_TEST_GPU").is_some_and(|value| value == "1")
+}
 
 /// Runs the body of a test in a process with these variables, and returns how that ended. `test` is the name of
 /// the test that calls this.
@@ -32,8 +42,12 @@ pub fn status(test: &str, library: &Path, variables: &[(&str, &str)], body: fn()
         .unwrap()
 }
 
-/// Runs the body of a test in a process with these variables, and with a driver.
+/// Runs the body of a test in a process with these variables, and with the fake driver.
 pub fn run(test: &str, variables: &[(&str, &str)], body: fn(Fake)) {
+    if with_gpu() {
+        eprintln!("NOT RUN: {test} needs the fake driver");
+        return;
+    }
     if env::var_os(LIBRARY).is_some() {
         body(Fake::load());
         std::process::exit(0);
@@ -42,22 +56,77 @@ pub fn run(test: &str, variables: &[(&str, &str)], body: fn(Fake)) {
     assert!(status.success(), "{test}: {status}");
 }
 
-/// The fake driver of this process.
-#[derive(Debug)]
-pub struct Fake(Library);
+/// Runs the body of a test in a process with these variables, and with a driver: the fake one, or this machine's where
+/// tests run on its GPU.
+pub fn run_anywhere(test: &str, variables: &[(&str, &str)], body: fn(Driver)) {
+    if env::var_os(LIBRARY).is_some() {
+        body(Driver::load());
+        std::process::exit(0);
+    }
+    let library = if with_gpu() {
+        "libcuda.so.1".into()
+    } else {
+        library()
+    };
+    let status = status(test, &library, variables, || ());
+    assert!(status.success(), "{test}: {status}");
+}
 
-impl Fake {
+/// The driver of this process.
+#[derive(Clone, Debug)]
+pub struct Driver(Arc<Library>);
+
+impl Driver {
     /// Loads the library that this process was started with.
     pub fn load() -> Self {
         let path = env::var_os(LIBRARY).expect("a process that was started by `run` or `status`");
-        // SAFETY: loading the fake runs nothing.
-        Self(unsafe { Library::new(path) }.unwrap())
+        // SAFETY: loading the fake runs nothing, and a driver is made to be loaded.
+        Self(Arc::new(unsafe { Library::new(path) }.unwrap()))
+    }
+
+    /// The fake, if it is that.
+    pub fn fake(&self) -> Option<Fake> {
+        self.has("fake_cuda_live").then(|| Fake(self.clone()))
+    }
+
+    /// Whether it has such a function.
+    pub fn has(&self, name: &str) -> bool {
+        // SAFETY: nobody calls it by this type.
+        unsafe { self.0.get::<*const c_void>(name) }.is_ok()
     }
 
     /// A function of the driver, to be compared.
     pub fn address(&self, name: &str) -> *const c_void {
         // SAFETY: nobody calls it by this type.
         unsafe { self.function(name) }
+    }
+
+    /// A function of the driver, as an engine would call it.
+    ///
+    /// # Safety
+    /// It is of that type.
+    pub unsafe fn function<T: Copy>(&self, name: &str) -> T {
+        // SAFETY: the caller knows the type.
+        *unsafe { self.0.get::<T>(name) }.unwrap()
+    }
+}
+
+/// The fake driver of this process, which does what it is told besides.
+#[derive(Debug)]
+pub struct Fake(Driver);
+
+impl Deref for Fake {
+    type Target = Driver;
+
+    fn deref(&self) -> &Driver {
+        &self.0
+    }
+}
+
+impl Fake {
+    /// Loads the library that this process was started with.
+    pub fn load() -> Self {
+        Self(Driver::load())
     }
 
     /// Has the nth next call of a function fail with this code; with 0, none that was told to.
@@ -102,15 +171,6 @@ impl Fake {
         // SAFETY: the fake has it like that.
         let hold: extern "C" fn(usize, u32) = unsafe { self.function("fake_cuda_hold_stream") };
         hold(stream, on.into());
-    }
-
-    /// A function of the driver, as an engine would call it.
-    ///
-    /// # Safety
-    /// It is of that type.
-    pub unsafe fn function<T: Copy>(&self, name: &str) -> T {
-        // SAFETY: the caller knows the type.
-        *unsafe { self.0.get::<T>(name) }.unwrap()
     }
 }
 
@@ -204,14 +264,23 @@ pub fn empty() -> Option<(TempDir, PathBuf)> {
 
 type Handle = *mut c_void;
 
+/// The engine's own kernel, and the one of Transload.
+const SPIN: &str = include_str!("../../cuda/spin.ptx");
+const WALK: &str = include_str!("../../cuda/walk.ptx");
+
+/// How much pinned memory an engine has.
+const PINNED: usize = 16 << 20;
+
 /// An engine: somebody else in the process who uses the first GPU, on a stream of their own. Everything waits its turn
 /// there.
 #[derive(Debug)]
 pub struct Engine<'a> {
-    fake: &'a Fake,
+    driver: &'a Driver,
     context: Handle,
     stream: Handle,
     spin: Handle,
+    /// What is left of its pinned memory.
+    pinned: Mutex<&'static mut [u8]>,
 }
 
 // SAFETY: the handles are numbers that any thread may use.
@@ -221,9 +290,9 @@ unsafe impl Sync for Engine<'_> {}
 
 /// Calls a function of the driver that has to succeed; its arguments have the types of the driver's header.
 macro_rules! driver {
-    ($fake:expr, $name:ident($($argument:expr => $type:ty),*)) => {{
+    ($driver:expr, $name:ident($($argument:expr => $type:ty),*)) => {{
         // SAFETY: the caller gives the types.
-        let function: unsafe extern "C" fn($($type),*) -> u32 = unsafe { $fake.function(stringify!($name)) };
+        let function: unsafe extern "C" fn($($type),*) -> u32 = unsafe { $driver.function(stringify!($name)) };
         // SAFETY: what is pointed to is there.
         assert_eq!(unsafe { function($($argument),*) }, 0, stringify!($name));
     }};
@@ -231,29 +300,31 @@ macro_rules! driver {
 
 impl<'a> Engine<'a> {
     /// Makes its stream, in the context that everybody uses.
-    pub fn new(fake: &'a Fake) -> Self {
+    pub fn new(driver: &'a Driver) -> Self {
         let null = ptr::null_mut;
         let mut engine = Self {
-            fake,
+            driver,
             context: null(),
             stream: null(),
             spin: null(),
+            pinned: Mutex::default(),
         };
-        let mut module = null();
-        let image = c".visible .entry walk_16()".as_ptr();
-        driver!(fake, cuInit(0 => u32));
-        driver!(fake, cuDevicePrimaryCtxRetain(&mut engine.context => *mut Handle, 0 => i32));
+        driver!(driver, cuInit(0 => u32));
+        driver!(driver, cuDevicePrimaryCtxRetain(&mut engine.context => *mut Handle, 0 => i32));
         engine.enter();
-        driver!(fake, cuStreamCreate(&mut engine.stream => *mut Handle, 1 => u32));
-        driver!(fake, cuModuleLoadData(&mut module => *mut Handle, image => *const c_char));
-        let spin = c"spin".as_ptr();
-        driver!(fake, cuModuleGetFunction(
-            &mut engine.spin => *mut Handle, module => Handle, spin => *const c_char));
+        driver!(driver, cuStreamCreate(&mut engine.stream => *mut Handle, 1 => u32));
+        engine.spin = engine.kernel(SPIN, c"spin");
+        // At once: a driver may wait for all that runs before it pins memory.
+        let mut start = null();
+        driver!(driver, cuMemHostAlloc(&mut start => *mut Handle, PINNED => usize, 0 => u32));
+        // SAFETY: that much was just allocated, and nobody gives it back.
+        let pinned = unsafe { std::slice::from_raw_parts_mut(start.cast(), PINNED) };
+        engine.pinned = Mutex::new(pinned);
         engine
     }
 
     fn enter(&self) {
-        driver!(self.fake, cuCtxSetCurrent(self.context => Handle));
+        driver!(self.driver, cuCtxSetCurrent(self.context => Handle));
     }
 
     /// Its stream, as engines hand it over.
@@ -265,7 +336,7 @@ impl<'a> Engine<'a> {
     pub fn spin(&self, micros: u32) {
         self.enter();
         let mut arguments: [Handle; 1] = [(&raw const micros).cast_mut().cast()];
-        driver!(self.fake, cuLaunchKernel(
+        driver!(self.driver, cuLaunchKernel(
             self.spin => Handle, 1 => u32, 1 => u32, 1 => u32, 1 => u32, 1 => u32, 1 => u32, 0 => u32,
             self.stream => Handle, arguments.as_mut_ptr() => *mut Handle, ptr::null_mut() => *mut Handle));
     }
@@ -274,14 +345,14 @@ impl<'a> Engine<'a> {
     pub fn write(&self, to: u64, bytes: &[u8]) {
         let pinned = self.pinned(bytes.len());
         pinned.copy_from_slice(bytes);
-        driver!(self.fake, cuMemcpyHtoDAsync_v2(
+        driver!(self.driver, cuMemcpyHtoDAsync_v2(
             to => u64, pinned.as_ptr().cast() => *const c_void, bytes.len() => usize, self.stream => Handle));
     }
 
     /// Reads device memory. The bytes are there once the stream has come to it.
     pub fn read(&self, from: u64, len: usize) -> &'static [u8] {
         let pinned = self.pinned(len);
-        driver!(self.fake, cuMemcpyDtoHAsync_v2(
+        driver!(self.driver, cuMemcpyDtoHAsync_v2(
             pinned.as_mut_ptr().cast() => *mut c_void, from => u64, len => usize, self.stream => Handle));
         pinned
     }
@@ -290,16 +361,61 @@ impl<'a> Engine<'a> {
     pub fn managed(&self, len: usize) -> u64 {
         self.enter();
         let mut start = 0;
-        driver!(self.fake, cuMemAllocManaged(&mut start => *mut u64, len => usize, 1 => u32));
+        driver!(self.driver, cuMemAllocManaged(&mut start => *mut u64, len => usize, 1 => u32));
         start
     }
 
-    /// Pinned memory that nobody gives back.
+    /// Has a kernel of its own read where there is no memory: what an engine's own mistake looks like.
+    pub fn stray(&self) {
+        self.enter();
+        let walk = self.kernel(WALK, c"walk_16");
+        // One unit of a place that lies nowhere: `units` of `struct launch` is 1, the rest is 0.
+        let mut launch = [0u64; 64];
+        launch[7] = 1 << 32;
+        let mut arguments: [Handle; 1] = [launch.as_mut_ptr().cast()];
+        driver!(self.driver, cuLaunchKernel(
+            walk => Handle, 1 => u32, 1 => u32, 1 => u32, 1 => u32, 1 => u32, 1 => u32, 0 => u32,
+            self.stream => Handle, arguments.as_mut_ptr() => *mut Handle, ptr::null_mut() => *mut Handle));
+    }
+
+    /// Captures what it submits meanwhile as a graph, in the strictest mode, and launches that.
+    pub fn graph(&self, submit: impl FnOnce()) {
+        const GLOBAL: u32 = 0;
+        self.enter();
+        let (mut graph, mut launchable): (Handle, Handle) = (ptr::null_mut(), ptr::null_mut());
+        driver!(self.driver, cuStreamBeginCapture_v2(self.stream => Handle, GLOBAL => u32));
+        submit();
+        driver!(self.driver, cuStreamEndCapture(self.stream => Handle, &mut graph => *mut Handle));
+        driver!(self.driver, cuGraphInstantiateWithFlags(
+            &mut launchable => *mut Handle, graph => Handle, 0 => u64));
+        driver!(self.driver, cuGraphLaunch(launchable => Handle, self.stream => Handle));
+        self.wait();
+        driver!(self.driver, cuGraphExecDestroy(launchable => Handle));
+        driver!(self.driver, cuGraphDestroy(graph => Handle));
+    }
+
+    /// Waits until all that it has submitted is done.
+    pub fn wait(&self) {
+        self.enter();
+        driver!(self.driver, cuStreamSynchronize(self.stream => Handle));
+    }
+
+    /// A kernel of these sources.
+    fn kernel(&self, image: &str, name: &CStr) -> Handle {
+        let (mut module, mut kernel): (Handle, Handle) = (ptr::null_mut(), ptr::null_mut());
+        let image = CString::new(image).unwrap();
+        driver!(self.driver, cuModuleLoadData(&mut module => *mut Handle, image.as_ptr() => *const c_char));
+        driver!(self.driver, cuModuleGetFunction(
+            &mut kernel => *mut Handle, module => Handle, name.as_ptr() => *const c_char));
+        kernel
+    }
+
+    /// Pinned memory that nobody else uses.
     fn pinned(&self, len: usize) -> &'static mut [u8] {
         self.enter();
-        let mut start: Handle = ptr::null_mut();
-        driver!(self.fake, cuMemHostAlloc(&mut start => *mut Handle, len => usize, 0 => u32));
-        // SAFETY: that much was just allocated, and is zeros.
-        unsafe { std::slice::from_raw_parts_mut(start.cast(), len) }
+        let mut all = self.pinned.lock().unwrap_or_else(PoisonError::into_inner);
+        let (taken, left) = std::mem::take(&mut *all).split_at_mut(len);
+        *all = left;
+        taken
     }
 }

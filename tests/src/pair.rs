@@ -12,7 +12,7 @@ use transload_layout::{Deployment, Rank};
 use transload_transfer::agent::{Agent, AgentOptions, Lease, LeaseRequest, PullRequest};
 use transload_transfer::content::{Content, ContentDigest};
 use transload_transfer::copy::{CopyOptions, copy};
-use transload_transfer::device::{self, DeviceMemory, Gpu};
+use transload_transfer::device::{self, DeviceMemory, Gpu, Place};
 use transload_transfer::identity::{Authority, Identity, Roles};
 use transload_transfer::ids::{ClusterName, Direction, LeaseSetId, ServiceName};
 use transload_transfer::memory::{Access, Memory};
@@ -363,11 +363,16 @@ fn whole(len: u64) -> Program {
     }
 }
 
+/// Copies all of a memory of one allocation into another one.
+pub fn copy_all<'a>(from: impl Into<Place<'a>>, to: impl Into<Place<'a>>, len: u64) {
+    device::copy(&whole(len), from, to, &CopyOptions::default()).unwrap();
+}
+
 /// Memory of a GPU that holds what a memory of the host does.
 fn upload(gpu: &Gpu, memory: &Memory, access: Access) -> DeviceMemory {
     let len = memory.bytes();
     let device = DeviceMemory::allocate(gpu, &[len as usize]).unwrap();
-    device::copy(&whole(len), memory, &device, &CopyOptions::default()).unwrap();
+    copy_all(memory, &device, len);
     let parts = device
         .allocation(0)
         .map(|(start, len)| (start, len as usize));
@@ -382,6 +387,6 @@ fn upload(gpu: &Gpu, memory: &Memory, access: Access) -> DeviceMemory {
 fn download(device: &DeviceMemory) -> Memory {
     let (_, len) = device.allocation(0).unwrap();
     let memory = Memory::allocate(&[len as usize]).unwrap();
-    device::copy(&whole(len), device, &memory, &CopyOptions::default()).unwrap();
+    copy_all(device, &memory, len);
     memory
 }

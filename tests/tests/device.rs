@@ -7,8 +7,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestRunner};
 use smallvec::smallvec;
-use transload_tests::cases::{Case, Reach, cases};
-use transload_tests::fake_cuda::{self, Engine, Fake, run, without};
+use transload_tests::cases::{Case, Reach, cases, kept};
+use transload_tests::fake_cuda::{self, Engine, Fake, run, run_anywhere, without};
 use transload_tests::on_device::{OnDevice, Sides};
 use transload_tests::planner::{Demand, check};
 use transload_transfer::copy::{CopyOptions, Crc32c};
@@ -17,33 +17,49 @@ use transload_transfer::device::{DeviceError, DeviceMemory, Gpu, Mark, NoCuda, a
 use transload_transfer::memory::{Access, CheckError, Memory};
 use transload_transfer::plan::program::{Loop, Nest, Placed, Program};
 
-/// Every byte of random plans once, from the right place, whichever side is on the GPU.
+/// Every byte of a case once, from the right place, whichever side is on the GPU.
+fn agree(gpu: &Gpu, case: &Case) -> Result<(), String> {
+    for sides in [Sides::Both, Sides::Source, Sides::Destination] {
+        let planner = OnDevice { gpu, sides };
+        check(Demand::Bytes, &planner, &case.from, &case.to, &case.request)
+            .map_err(|fault| format!("{sides:?}: {fault}\n{case:?}"))?;
+    }
+    Ok(())
+}
+
+/// Random plans; `PROPTEST_CASES` asks for more, `PROPTEST_RNG_SEED` for others.
 #[test]
 fn plans_move_what_the_oracle_says() {
-    run(
-        "plans_move_what_the_oracle_says",
-        &[("FAKE_CUDA_DELAY_US", "5")],
-        |_| {
-            let gpu = Gpu::open(0).unwrap();
-            let config = ProptestConfig {
-                failure_persistence: None,
-                cases: 24,
-                rng_seed: RngSeed::Fixed(18),
-                ..ProptestConfig::default()
-            };
-            let test = |case: Case| {
-                for sides in [Sides::Both, Sides::Source, Sides::Destination] {
-                    let planner = OnDevice { gpu: &gpu, sides };
-                    check(Demand::Bytes, &planner, &case.from, &case.to, &case.request)
-                        .map_err(|fault| TestCaseError::fail(format!("{sides:?}: {fault}")))?;
-                }
-                Ok(())
-            };
-            TestRunner::new(config)
-                .run(&cases(Reach::Settled), test)
-                .unwrap();
-        },
-    );
+    let name = "plans_move_what_the_oracle_says";
+    run_anywhere(name, &[("FAKE_CUDA_DELAY_US", "5")], |_| {
+        let gpu = Gpu::open(0).unwrap();
+        let mut config = ProptestConfig {
+            failure_persistence: None,
+            ..ProptestConfig::default()
+        };
+        if std::env::var_os("PROPTEST_CASES").is_none() {
+            config.cases = 24;
+        }
+        if std::env::var_os("PROPTEST_RNG_SEED").is_none() {
+            config.rng_seed = RngSeed::Fixed(18);
+        }
+        println!("{} random programs", config.cases);
+        let test = |case: Case| agree(&gpu, &case).map_err(TestCaseError::fail);
+        TestRunner::new(config)
+            .run(&cases(Reach::Settled), test)
+            .unwrap();
+    });
+}
+
+#[test]
+fn cases_that_are_kept_move_too() {
+    let name = "cases_that_are_kept_move_too";
+    run_anywhere(name, &[("FAKE_CUDA_DELAY_US", "5")], |_| {
+        let gpu = Gpu::open(0).unwrap();
+        for (name, case) in kept() {
+            agree(&gpu, &case).unwrap_or_else(|fault| panic!("{name}: {fault}"));
+        }
+    });
 }
 
 /// So many bytes, in chunks of `run` at twice that distance on one side.
@@ -77,7 +93,7 @@ fn dense(bytes: u64) -> Program {
 /// Copies of many pieces, from the host and back to it, with the sum that the host makes of them.
 #[test]
 fn long_copies_go_in_pieces() {
-    run("long_copies_go_in_pieces", &[], |_| {
+    run_anywhere("long_copies_go_in_pieces", &[], |_| {
         let (gpu, len) = (Gpu::open(0).unwrap(), 5 * (1 << 20) + 512);
         let (there, back) = (strided(len, 512), dense(len));
         let source = Memory::allocate(&[2 * len as usize]).unwrap();
@@ -108,7 +124,7 @@ fn long_copies_go_in_pieces() {
 #[test]
 fn copies_that_share_a_gpu_all_end() {
     let variables = [("FAKE_CUDA_DELAY_US", "500")];
-    run("copies_that_share_a_gpu_all_end", &variables, |_| {
+    run_anywhere("copies_that_share_a_gpu_all_end", &variables, |_| {
         let (gpu, len) = (&Gpu::open(0).unwrap(), 6 << 20);
         let program = &dense(len);
         std::thread::scope(|scope| {
@@ -427,21 +443,104 @@ fn a_lost_device_is_reported() {
     });
 }
 
+/// An illegal address that a kernel of the engine reads is the end of the device: all that is asked of it afterwards
+/// says so, and so does a mark that waits.
+#[test]
+fn an_illegal_address_loses_the_device() {
+    run_anywhere("an_illegal_address_loses_the_device", &[], |driver| {
+        let gpu = Gpu::open(0).unwrap();
+        let engine = Engine::new(&driver);
+        let (host, memory) = (
+            Memory::allocate(&[4096]).unwrap(),
+            DeviceMemory::allocate(&gpu, &[4096]).unwrap(),
+        );
+        engine.spin(20_000);
+        engine.stray();
+        // SAFETY: the stream is there until this process ends.
+        let mark = unsafe { Mark::new(&gpu, engine.stream()).unwrap() };
+        let (tell, told) = mpsc::channel();
+        mark.when_done(move |done| tell.send(done).unwrap());
+        let done = told.recv_timeout(Duration::from_secs(20)).unwrap();
+        let copied = copy(&strided(2048, 512), &memory, &host, &CopyOptions::new());
+        for error in [done.unwrap_err(), copied.unwrap_err()] {
+            assert!(
+                matches!(&error, DeviceError::Lost { ordinal: 0, why } if why.code == 700),
+                "{error}"
+            );
+        }
+        std::process::exit(0);
+    });
+}
+
+/// An engine captures its work as a graph while copies run, and each knows nothing of the other.
+#[test]
+fn a_graph_is_captured_while_copies_run() {
+    run_anywhere("a_graph_is_captured_while_copies_run", &[], |driver| {
+        if !driver.has("cuStreamBeginCapture_v2") {
+            eprintln!("NOT RUN: this driver captures no graphs");
+            return;
+        }
+        let (gpu, len) = (Gpu::open(0).unwrap(), 4 << 20);
+        let engine = Engine::new(&driver);
+        let cache = DeviceMemory::allocate(&gpu, &[4096]).unwrap();
+        let (start, _) = cache.allocation(0).unwrap();
+        let program = Program {
+            nests: vec![Nest {
+                loops: smallvec![],
+                run: len,
+            }],
+            ..strided(len, len)
+        };
+        let capture = |step: u32| {
+            let bytes = [step as u8; 64];
+            let mut read: &[u8] = &[];
+            engine.graph(|| {
+                for _ in 0..20 {
+                    engine.spin(50);
+                }
+                engine.write(start, &bytes);
+                read = engine.read(start, 64);
+            });
+            assert_eq!(read, bytes);
+        };
+        std::thread::scope(|scope| {
+            let captures = scope.spawn(|| (0..200).for_each(capture));
+            let mut count = 0u8;
+            while !captures.is_finished() {
+                // A new memory each time, since that asks most of the driver.
+                let device = DeviceMemory::allocate(&gpu, &[len as usize]).unwrap();
+                let host = Memory::allocate(&[len as usize]).unwrap();
+                host.write(len - 1, &[count]).unwrap();
+                copy(&program, &host, &device, &CopyOptions::new()).unwrap();
+                host.write(len - 1, &[!count]).unwrap();
+                copy(&program, &device, &host, &CopyOptions::new()).unwrap();
+                let mut last = [0];
+                host.read(len - 1, &mut last).unwrap();
+                assert_eq!(last, [count]);
+                count = count.wrapping_add(1);
+            }
+            captures.join().unwrap();
+        });
+    });
+}
+
 /// Nothing is told of a mark before its stream has come there, and nothing else waits for it.
 #[test]
 fn marks_hold_up_nobody_else() {
-    run("marks_hold_up_nobody_else", &[], |fake| {
+    run_anywhere("marks_hold_up_nobody_else", &[], |driver| {
         let gpu = Gpu::open(0).unwrap();
-        let engine = Engine::new(&fake);
+        let engine = Engine::new(&driver);
+        let (host, memory) = (
+            Memory::allocate(&[4096]).unwrap(),
+            DeviceMemory::allocate(&gpu, &[4096]).unwrap(),
+        );
+        // Once before: a driver may wait for all that runs when it loads a kernel or makes a table's memory.
+        copy(&strided(2048, 512), &host, &memory, &CopyOptions::new()).unwrap();
         engine.spin(200_000);
         // SAFETY: the stream is there until this process ends.
         let mark = unsafe { Mark::new(&gpu, engine.stream()).unwrap() };
         let (tell, told) = mpsc::channel();
         mark.when_done(move |done| tell.send(done).unwrap());
-        let (host, memory) = (
-            Memory::allocate(&[4096]).unwrap(),
-            DeviceMemory::allocate(&gpu, &[4096]).unwrap(),
-        );
         copy(&strided(2048, 512), &host, &memory, &CopyOptions::new()).unwrap();
         assert!(
             told.try_recv().is_err(),

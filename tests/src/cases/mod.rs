@@ -104,6 +104,24 @@ impl fmt::Debug for Case {
     }
 }
 
+/// The cases that are kept, by their names: those that went wrong once.
+///
+/// They are read where the sources of the tests are, or say `CARGO_MANIFEST_DIR` where the tests run from elsewhere.
+pub fn kept() -> Vec<(String, Case)> {
+    let sources = std::env::var("CARGO_MANIFEST_DIR");
+    let sources = sources.unwrap_or_else(|_| env!("CARGO_MANIFEST_DIR").to_owned());
+    let entries = std::fs::read_dir(format!("{sources}/vectors/cases")).unwrap();
+    let cases = entries.map(|entry| {
+        let path = entry.unwrap().path();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let case = Case::from_json(&serde_json::from_str(&text).unwrap()).unwrap();
+        (path.display().to_string(), case)
+    });
+    let cases: Vec<_> = cases.collect();
+    assert!(cases.len() >= 3, "only {} cases found", cases.len());
+    cases
+}
+
 /// Cases for proptest.
 pub fn cases(reach: Reach) -> impl Strategy<Value = Case> {
     prop::collection::vec(any::<u16>(), 0..400).prop_map(move |tape| Case::read(&tape, reach))

@@ -10,7 +10,7 @@ use transload_transfer::wire::Path;
 use crate::blow::Blow;
 use crate::peer::Peer;
 use crate::request::{RANKS, SOON, kind, nothing_is_written};
-use crate::siege::Siege;
+use crate::siege::{Siege, choose_path};
 
 /// Two agents pull what two other processes hold, of which one or both die.
 #[test]
@@ -24,7 +24,7 @@ fn a_destination_of_two_rings_survives_its_sources() {
     destinations_survive(&Siege::new(4, Some(Path::RING)), &[&RANKS]);
 }
 
-fn destinations_survive(siege: &Siege, shares: &[&'static [Rank]]) {
+pub(crate) fn destinations_survive(siege: &Siege, shares: &[&'static [Rank]]) {
     let cache = siege.cache(Side::Decode);
     let origins = Origins::new();
     siege.lay(async || {
@@ -58,7 +58,8 @@ fn destinations_survive(siege: &Siege, shares: &[&'static [Rank]]) {
                 cache.clear();
                 let began = blow.begin(siege, sources.each_ref());
                 let pulls = pullers.iter().map(|(agent, ranks)| {
-                    let pull = transfer_of(Side::Decode, ranks, ticket.clone(), request);
+                    let mut pull = transfer_of(Side::Decode, ranks, ticket.clone(), request);
+                    choose_path(siege.path, &mut pull);
                     let agent = agent.clone();
                     tokio::spawn(async move { agent.pull(pull).await })
                 });

@@ -10,9 +10,12 @@
 //! - [`destinations`]: who pulls, while its sources die.
 //! - [`sources`]: who is pulled from, while its destinations die.
 //! - [`openings`]: who is pushed to, while the pusher dies.
+//! - [`on_gpu`]: the first two with all caches on a GPU.
 
 mod blow;
 mod destinations;
+#[cfg(target_os = "linux")]
+mod on_gpu;
 mod openings;
 mod other;
 mod peer;

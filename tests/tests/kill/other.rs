@@ -5,14 +5,16 @@ use std::time::Duration;
 
 use transload_layout::Rank;
 use transload_tests::cluster::{Cache, Origins, Side, impatient, transfer_of, unused};
+use transload_tests::fake_cuda::Driver;
 use transload_tests::process::{heard, say};
 use transload_transfer::agent::{Agent, PullReport, PullRequest, TransferError};
+use transload_transfer::device::Gpu;
 use transload_transfer::ids::{Direction, Incarnation};
 use transload_transfer::ticket::Ticket;
 use transload_transfer::wire;
 
 use crate::request::{ends, kind, open};
-use crate::siege::{load, took_path};
+use crate::siege::{choose_path, load, took_path};
 
 #[test]
 #[ignore = "run by the other tests, as a process of its own"]
@@ -30,8 +32,14 @@ fn other_process() {
         .collect();
     let incarnation = Incarnation(variable("TRANSLOAD_TEST_LIFE").parse().unwrap());
     let path = variable("TRANSLOAD_TEST_PATH");
-    let path = (path == wire::Path::RING.to_string()).then_some(wire::Path::RING);
-    let cache = Cache::new(side);
+    let paths = [wire::Path::QUIC, wire::Path::RING];
+    let path = paths.into_iter().find(|known| known.to_string() == path);
+    // Its driver, before anybody else looks for one.
+    let gpu = (variable("TRANSLOAD_TEST_ON_GPU") == "1").then(|| {
+        let _driver = Driver::load();
+        Gpu::open(0).unwrap()
+    });
+    let cache = Cache::on(side, gpu.as_ref());
     let origins = (side == Side::Decode).then(Origins::new);
     let identity = load(Path::new(&variable("TRANSLOAD_TEST_FOLDER")), &name);
     let agent = cache.agent(identity, ranks.clone(), incarnation, impatient());
@@ -64,7 +72,8 @@ fn other_process() {
                 Direction::Pull => cache.clear(),
                 Direction::Push => cache.fill(request),
             }
-            let moving = transfer_of(side, &ranks, ticket, request);
+            let mut moving = transfer_of(side, &ranks, ticket, request);
+            choose_path(path, &mut moving);
             let moved = move_it(&agent, direction, moving).await;
             let right = match (&moved, &origins) {
                 (Ok(report), Some(origins)) => origins

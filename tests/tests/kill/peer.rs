@@ -23,6 +23,7 @@ impl Peer {
     ) -> Self {
         let ranks: Vec<_> = ranks.iter().map(|rank| rank.0.to_string()).collect();
         let path = siege.path.map_or("any".to_owned(), |path| path.to_string());
+        let on_gpu = if siege.gpu.is_some() { "1" } else { "0" };
         let mut process = Other::start(
             "other::other_process",
             &[
@@ -34,6 +35,7 @@ impl Peer {
                 ("TRANSLOAD_TEST_RANKS", &ranks.join(",")),
                 ("TRANSLOAD_TEST_LIFE", &incarnation.0.to_string()),
                 ("TRANSLOAD_TEST_PATH", &path),
+                ("TRANSLOAD_TEST_ON_GPU", on_gpu),
             ],
         );
         let said = process.hear().await.expect("it has started");

@@ -9,7 +9,8 @@ use tempfile::TempDir;
 use transload_layout::Rank;
 use transload_tests::cluster::{CLUSTER, Cache, Side, impatient};
 use transload_tests::process::{Belongings, Chance, alone, resident_kib};
-use transload_transfer::agent::{Agent, PullReport};
+use transload_transfer::agent::{Agent, PullReport, PullRequest};
+use transload_transfer::device::Gpu;
 use transload_transfer::identity::{Authority, Identity, Roles};
 use transload_transfer::ids::{ClusterName, Incarnation, ServiceName};
 use transload_transfer::wire;
@@ -29,6 +30,13 @@ const IDLE_THREADS: usize = 6;
 /// How many rounds an ordinary run takes, in each of the tests; each is about two seconds.
 const ROUNDS: u64 = 3;
 
+/// Has a transfer take this path, and no other.
+pub(crate) fn choose_path(path: Option<wire::Path>, request: &mut PullRequest) {
+    if let Some(path) = path {
+        request.paths = path.into();
+    }
+}
+
 /// Whether all bytes have taken the path that they were to take.
 pub(crate) fn took_path(path: Option<wire::Path>, report: &PullReport) -> Result<(), String> {
     let mut taken = report.routes.iter().map(|route| route.path);
@@ -44,6 +52,8 @@ pub(crate) fn took_path(path: Option<wire::Path>, report: &PullReport) -> Result
 pub(crate) struct Siege {
     /// The one path that all transfers take.
     pub(crate) path: Option<wire::Path>,
+    /// Where all caches are, also those of the others.
+    pub(crate) gpu: Option<Gpu>,
     pub(crate) folder: TempDir,
     chance: Cell<u64>,
     requests: Cell<u64>,
@@ -67,6 +77,7 @@ impl Siege {
         let seed = number("TRANSLOAD_TEST_SEED", 0x5EED) + test;
         Self {
             path,
+            gpu: None,
             folder,
             chance: Cell::new(seed),
             requests: Cell::default(),
@@ -74,6 +85,14 @@ impl Siege {
             news: Cell::default(),
             before: Cell::default(),
             seed,
+        }
+    }
+
+    /// Of transfers between caches on a GPU, which take this path.
+    pub(crate) fn on_gpu(test: u64, path: wire::Path) -> Self {
+        Self {
+            gpu: Some(Gpu::open(0).unwrap()),
+            ..Self::new(test, Some(path))
         }
     }
 
@@ -96,11 +115,19 @@ impl Siege {
             descriptors: empty.descriptors + 3,
             ..empty
         };
-        most.wait_for();
+        if self.counts() {
+            most.wait_for();
+        }
     }
 
     pub(crate) fn rounds(&self) -> impl Iterator<Item = u64> {
-        0..WARM + number("TRANSLOAD_TEST_KILLS", ROUNDS)
+        let warm = if self.counts() { WARM } else { 0 };
+        0..warm + number("TRANSLOAD_TEST_KILLS", ROUNDS)
+    }
+
+    /// Whether it counts what the process holds. The driver of a GPU opens and keeps what it likes, when it likes.
+    fn counts(&self) -> bool {
+        self.gpu.is_none()
     }
 
     pub(crate) fn agent(&self, name: &str, cache: &Cache, ranks: &[Rank]) -> Agent {
@@ -128,7 +155,7 @@ impl Siege {
     }
 
     pub(crate) fn cache(&self, side: Side) -> Cache {
-        Cache::new(side)
+        Cache::on(side, self.gpu.as_ref())
     }
 
     pub(crate) fn took_its_path(&self, report: &PullReport) -> Result<(), String> {
@@ -161,6 +188,7 @@ impl Siege {
     /// Nothing more is there after a round than there was after the first ones.
     pub(crate) fn over(&self, round: u64) {
         match self.before.get() {
+            _ if !self.counts() => {}
             None if round + 1 == WARM => {
                 let mut before = Belongings::count();
                 before.threads += IDLE_THREADS;

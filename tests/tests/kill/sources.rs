@@ -13,15 +13,18 @@ use crate::siege::Siege;
 /// Two other processes pull what this one holds; one or both die.
 #[test]
 fn a_source_survives_its_destinations() {
-    let siege = Siege::new(2, None);
+    a_source_survives(&Siege::new(2, None));
+}
+
+pub(crate) fn a_source_survives(siege: &Siege) {
     let cache = siege.cache(Side::Prefill);
     siege.lay(async || {
         let owner = siege.agent("prefill-0", &cache, &RANKS[..2]);
         for round in siege.rounds() {
             let incarnation = siege.incarnation();
             let mut pullers = [
-                Peer::start(&siege, "decode-0", &RANKS[..2], incarnation).await,
-                Peer::start(&siege, "decode-1", &RANKS[2..], incarnation).await,
+                Peer::start(siege, "decode-0", &RANKS[..2], incarnation).await,
+                Peer::start(siege, "decode-1", &RANKS[2..], incarnation).await,
             ];
             let mut blow = Blow::default();
             loop {
@@ -30,7 +33,7 @@ fn a_source_survives_its_destinations() {
                 let leases = open(&owner, &cache, &RANKS[..2], request, Direction::Pull).await;
                 let ticket = ticket_of(&owner, request, Direction::Pull);
                 let mut done = true;
-                let began = blow.begin(&siege, pullers.each_ref());
+                let began = blow.begin(siege, pullers.each_ref());
                 for puller in &mut pullers {
                     puller.say(&format!("move {request} {}", ticket.expose()));
                 }
