@@ -1,5 +1,7 @@
 //! Plans carried out on a GPU, and seen by what became of the destination.
 
+use std::cell::Cell;
+
 use serde_json::Value;
 use smallvec::smallvec;
 use transload_transfer::copy::CopyOptions;
@@ -30,6 +32,8 @@ pub struct OnDevice<'a> {
     pub gpu: &'a Gpu,
     /// What is on it.
     pub sides: Sides,
+    /// How many programs it has run so far.
+    pub programs: &'a Cell<u64>,
 }
 
 /// Memory of the host or of a GPU.
@@ -167,6 +171,7 @@ impl Planner for OnDevice<'_> {
                 let (count, len) = oracle::allocations(document, rank, between.group)?;
                 Ok::<_, String>(Shape { count, len })
             };
+            self.programs.set(self.programs.get() + 1);
             let (src, dst) = (shape(from, between.src_rank)?, shape(to, between.dst_rank)?);
             self.carry(program, src, dst)
         })

@@ -1,0 +1,117 @@
+"""The kernel at several sizes: how many multiprocessors hide a gather behind the bus, and what decode feels of that."""
+
+import threading
+import time
+
+from .driver import Bad, Driver, bytes_at, rate
+from .walk import Gather
+
+# CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT.
+MULTIPROCESSOR_COUNT = 16
+RUNS = [16, 64, 512, 8 << 10, 1 << 20]
+BLOCKS = [4, 8, 16, 32]
+# What an agent takes to the bus at once.
+PIECE = 1 << 20
+# How many of those are on their way at once.
+AHEAD = 8
+
+
+def sweep(tell, small):
+    """Measures gathers within the GPU, by blocks of threads and by the length of runs, and looks at every byte of one."""
+    driver = Driver.of_first_gpu()
+    stream = driver.stream()
+    size = (2 if small else 512) << 20
+    source, to = driver.allocate(2 * size), driver.allocate(size)
+    proves_right(driver, source, to, stream)
+    every = driver.attribute(MULTIPROCESSOR_COUNT)
+    copy = rate(driver, stream, size, lambda: driver.within(to, source, size, stream))
+    tell("the driver's copy, GB/s", copy)
+    for run in RUNS[1:3] if small else RUNS:
+        gather = Gather(driver, size, run)
+        for blocks in sorted({*BLOCKS, every}):
+            reached = rate(driver, stream, size, lambda: gather.submit(blocks, source, to, stream), rounds=3)
+            tell(f"runs of {run} B, {blocks} blocks, GB/s", reached)
+
+
+def proves_right(driver, source, to, stream):
+    """Gathers what tells its own place, and compares."""
+    size, run = 1 << 20, 512
+    pinned = driver.pinned(2 * size)
+    cells = bytes_at(pinned, 2 * size).cast("I")
+    for index in range(len(cells)):
+        cells[index] = index
+    expected = b"".join(bytes(cells[at : at + run // 4]) for at in range(0, len(cells), run // 2))
+    driver.to_device(source, pinned, 2 * size, stream)
+    Gather(driver, size, run).submit(4, source, to, stream)
+    driver.to_host(pinned, to, size, stream)
+    driver.wait(stream)
+    if bytes(bytes_at(pinned, size)) != expected:
+        raise Bad("the kernel gathers wrong bytes")
+
+
+def decode(tell, small):
+    """Measures steps of an engine, which use the whole GPU, alone and beside both ways to take runs of 512 B to the host."""
+    driver = Driver.of_first_gpu()
+    every = driver.attribute(MULTIPROCESSOR_COUNT)
+    size, count, steps = (1 << 20, 3, 5) if small else (128 << 20, 20, 150)
+    source, to = driver.allocate(2 * size), driver.allocate(size)
+    work, stream = Gather(driver, size, 8 << 10), driver.stream()
+
+    def step():
+        began = time.perf_counter()
+        for _ in range(count):
+            work.submit(every, source, to, stream)
+        driver.wait(stream)
+        return 1e3 * (time.perf_counter() - began)
+
+    def steps_beside(name, background):
+        if background:
+            background.start()
+        taken = sorted(step() for _ in range(steps))
+        for what, value in ("median", taken[len(taken) // 2]), ("p99", taken[int(0.99 * len(taken))]):
+            tell(f"a step {name}: {what}, ms", round(value, 3))
+        if background:
+            tell(f"the bus {name}, GB/s", background.end())
+
+    step()
+    steps_beside("alone", None)
+    for blocks in [16] if small else [4, 8, 16, 32]:
+        steps_beside(f"beside a kernel that writes pinned memory, {blocks} blocks", ToHost(driver, blocks, staged=False))
+        steps_beside(f"beside a gather and the copy engine, {blocks} blocks", ToHost(driver, blocks, staged=True))
+
+
+class ToHost(threading.Thread):
+    """Takes pieces to pinned memory for as long as it is let, by the kernel alone or staged in device memory."""
+
+    def __init__(self, driver, blocks, staged):
+        super().__init__(daemon=True)
+        self.driver, self.blocks, self.staged = driver, blocks, staged
+        self.source = driver.allocate(2 * PIECE)
+        self.slots = [(driver.stream(), driver.allocate(PIECE), driver.pinned(PIECE)) for _ in range(AHEAD)]
+        self.gather = Gather(driver, PIECE, 512)
+        self.enough, self.failed, self.done = threading.Event(), None, 0
+
+    def run(self):
+        try:
+            self.driver.use_context()
+            self.began = time.perf_counter()
+            while not self.enough.is_set():
+                for stream, dense, pinned in self.slots:
+                    self.driver.wait(stream)
+                    self.gather.submit(self.blocks, self.source, dense if self.staged else pinned, stream)
+                    if self.staged:
+                        self.driver.to_host(pinned, dense, PIECE, stream)
+                    self.done += PIECE
+            for stream, _, _ in self.slots:
+                self.driver.wait(stream)
+            self.took = time.perf_counter() - self.began
+        except Bad as why:
+            self.failed = why
+
+    def end(self):
+        """Lets it end, and gives the GB/s that it had."""
+        self.enough.set()
+        self.join()
+        if self.failed:
+            raise self.failed
+        return round(self.done / self.took / 1e9, 2)

@@ -1,0 +1,111 @@
+"""What the pack's own programs say on this GPU: tests of the workspace, and `transload bench gpu`."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import time
+
+from .driver import PACK, Bad, NotRun
+
+BINARIES = PACK / "bin"
+
+
+def run(command, **variables):
+    """Runs a program with what the tests of the pack need, and gives it once it has ended."""
+    # Tests find the kept cases from there.
+    environment = {**os.environ, "TRANSLOAD_TEST_GPU": "1", "CARGO_MANIFEST_DIR": str(PACK), **variables}
+    return subprocess.run([str(word) for word in command], env=environment, capture_output=True, text=True, cwd=PACK)
+
+
+def test(binary, name, wrapper=(), **variables):
+    """Runs one test of the workspace on the GPU, which has to pass, and gives what it said."""
+    if not (BINARIES / binary).exists():
+        raise NotRun(f"the pack has no {binary}")
+    done = run([*wrapper, BINARIES / binary, name, "--exact", "--nocapture"], **variables)
+    said = done.stdout + done.stderr
+    if missing := re.search("NOT RUN: (.*)", said):
+        raise NotRun(missing[1])
+    if done.returncode:
+        raise Bad(f"{name}: {' | '.join(said.strip().splitlines()[-12:])}")
+    if not re.search(r"test result: ok\. 1 passed", done.stdout):
+        raise NotRun(f"the pack's {binary} has no test {name}")
+    return said
+
+
+def plans(tell, small):
+    """Runs random programs and the kept cases, with either side and both on the GPU, against the oracle's bytes."""
+    wanted, cases = (1, 2) if small else (2000, 50)
+    test("device", "cases_that_are_kept_move_too")
+    tell("kept cases", "good")
+    done = 0
+    while done < wanted:
+        # Another seed for each batch; what fails says which case it was.
+        batch = {"PROPTEST_CASES": str(cases), "PROPTEST_RNG_SEED": str(18 + done)}
+        said = test("device", "plans_move_what_the_oracle_says", **batch)
+        done += int(re.search(r"(\d+) programs", said)[1])
+        tell("random programs", done)
+    for name in "long_copies_go_in_pieces", "copies_that_share_a_gpu_all_end", "marks_hold_up_nobody_else":
+        test("device", name)
+        tell(name.replace("_", " "), "good")
+
+
+def agents(tell, small):
+    """Runs pulls and pushes between agents of one process, and what an engine has submitted before them."""
+    for name in (
+        "pulls_reach_every_byte_from_and_to_a_gpu",
+        "pushes_reach_every_byte_from_and_to_a_gpu",
+        "nothing_is_touched_before_its_mark",
+    ):
+        test("device_agents", name)
+        tell(name.replace("_", " "), "good")
+
+
+def processes(tell, small):
+    """Runs pulls between processes over each path, of which one is killed in the midst of them."""
+    for name in "destinations_on_a_gpu_survive_their_sources", "a_source_on_a_gpu_survives_its_destinations":
+        said = test("kill", f"on_gpu::{name}")
+        tell(name.replace("_", " "), "good")
+        for number, line in enumerate(re.findall(r"rounds of seed .*", said)):
+            tell(f"{name.replace('_', ' ')}, path {number}", line)
+
+
+def lost(tell, small):
+    """Has a kernel of an engine read from an illegal address, in a process of its own."""
+    test("device", "an_illegal_address_loses_the_device")
+    tell("copies and marks say that the device is lost", True)
+
+
+def graph(tell, small):
+    """Captures work of an engine as CUDA graphs while copies run."""
+    test("device", "a_graph_is_captured_while_copies_run")
+    tell("graphs captured, launched and right", 200)
+
+
+def sanitizer(tell, small):
+    """Runs a few programs under compute-sanitizer, which sees every access of the kernel."""
+    tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+    if not os.path.exists(tool):
+        raise NotRun("there is no compute-sanitizer")
+    wrapper = [tool, "--error-exitcode", "77", "--target-processes", "all"]
+    supported = run([*wrapper, BINARIES / "device", "--list"])
+    if supported.returncode:
+        raise NotRun(f"compute-sanitizer does not work here: {supported.stdout.strip()[-300:]}")
+    test("device", "cases_that_are_kept_move_too", wrapper)
+    tell("kept cases under memcheck", "good")
+
+
+def bench(tell, small):
+    """Takes over the figures of `transload bench gpu`."""
+    command = [BINARIES / "transload", "bench", "gpu", "--format", "json"]
+    if small:
+        command += ["--rounds", "1", "--seconds", "1"]
+    began = time.perf_counter()
+    done = run(command)
+    if "unrecognized" in done.stderr or "invalid value 'gpu'" in done.stderr:
+        raise NotRun("this transload has no `bench gpu`")
+    if done.returncode:
+        raise Bad(f"transload bench gpu: {done.stderr.strip()[-500:]}")
+    tell("transload bench gpu", json.loads(done.stdout))
+    tell("seconds", round(time.perf_counter() - began, 1))

@@ -1,0 +1,74 @@
+"""How fast the machine is by itself: copies of the driver, and the driver's compilation of our kernel."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+
+from .driver import PACK, Bad, Driver, rate
+
+PIECES = [1 << 20, 16 << 20]
+
+
+def pieces(copy, to, source, total, piece, stream):
+    """Gives what submits a copy of `total` bytes in pieces."""
+
+    def submit():
+        for at in range(0, total, piece):
+            copy(to + at, source + at, piece, stream)
+
+    return submit
+
+
+def ceilings(tell, small):
+    """Measures the driver's own copies: within the GPU, to the host, from it, and both ways at once."""
+    driver = Driver.of_first_gpu()
+    bus, within = ((16 << 20, 16 << 20) if small else (256 << 20, 1 << 30))
+    here, there = driver.allocate(within), driver.allocate(within)
+    out, back = driver.pinned(bus), driver.pinned(bus)
+    first, second = driver.stream(), driver.stream()
+    for piece in PIECES:
+        name = f"{piece >> 20} MiB, GB/s"
+        to_host = pieces(driver.to_host, out, here, bus, piece, first)
+        to_device = pieces(driver.to_device, there, back, bus, piece, second)
+
+        def both():
+            to_host()
+            to_device()
+            driver.wait(second)
+
+        tell(f"device to host, {name}", rate(driver, first, bus, to_host))
+        tell(f"host to device, {name}", rate(driver, second, bus, to_device))
+        tell(f"both ways, {name}", rate(driver, first, 2 * bus, both))
+    # Counted once: each byte is read and written.
+    for piece in [*PIECES, within]:
+        inside = pieces(driver.within, there, here, within, piece, first)
+        tell(f"within the GPU, {piece >> 20} MiB, GB/s", rate(driver, first, within, inside))
+
+
+def compilation(tell, small):
+    """Measures how long it takes until the kernel can be launched, with an empty cache of the driver and with one that has it."""
+    with tempfile.TemporaryDirectory() as cache:
+        for state, aim in ("cold", 1.0), ("cached", 0.05):
+            command = [sys.executable, sys.argv[0], "--load-kernel"]
+            environment = {**os.environ, "CUDA_CACHE_PATH": cache, "CUDA_CACHE_DISABLE": "0"}
+            loaded = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30)
+            if loaded.returncode:
+                raise Bad(f"the kernel cannot be loaded: {loaded.stderr.strip()[-500:]}")
+            times = json.loads(loaded.stdout)
+            tell(f"the context, {state}, s", times["context"])
+            tell(f"walk.ptx, {state}, s", times["kernel"], at_most=aim)
+
+
+def load_kernel():
+    """Loads every entry as an agent does, and prints how long that took in s."""
+    began = time.perf_counter()
+    driver = Driver.of_first_gpu()
+    context = time.perf_counter()
+    module = driver.handle("cuModuleLoadData", (PACK / "walk.ptx").read_bytes() + b"\0")
+    for unit in (1, 2, 4, 8, 16):
+        driver.handle("cuModuleGetFunction", module, f"walk_{unit}".encode())
+    loaded = time.perf_counter()
+    print(json.dumps({"context": round(context - began, 4), "kernel": round(loaded - context, 4)}))

@@ -1,0 +1,126 @@
+"""`cuda/pack` and `cuda/check` where there is no GPU: on the fake driver of the tests, and without any driver."""
+
+import json
+import os
+import pathlib
+import signal
+import subprocess
+import time
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+# What the fake driver does not do, or this machine may not have.
+MAY_BE_MISSING = {"graph", "bench", "torch", "sanitizer"}
+
+
+@pytest.fixture(scope="session")
+def pack(tmp_path_factory):
+    """A pack of the programs that the workspace's tests have built."""
+    to = tmp_path_factory.mktemp("cuda") / "pack"
+    subprocess.run([ROOT / "cuda/pack", "--profile", "dev", "--wheel", "none", "--to", to], check=True)
+    return to
+
+
+@pytest.fixture(scope="session")
+def fake():
+    """The fake driver's file."""
+    command = ["cargo", "build", "-p", "transload-fake-cuda", "--message-format", "json"]
+    said = subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
+    files = [file for line in said.splitlines() for file in json.loads(line).get("filenames", [])]
+    return next(file for file in files if file.endswith("/libfake_cuda.so"))
+
+
+@pytest.fixture
+def check(pack, fake, tmp_path):
+    """Runs the check, and gives how it ended, with the outcome of each part."""
+
+    def run(*arguments, driver=fake, **variables):
+        out = tmp_path / "results.json"
+        command = [pack / "check", "--small", "--driver", driver, "--out", out, *arguments]
+        environment = {**os.environ, **variables}
+        ended = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, timeout=300)
+        ended.outcomes = outcomes(out) if out.exists() else None
+        return ended
+
+    return run
+
+
+def outcomes(file):
+    return {part["name"]: part["outcome"] for part in json.loads(file.read_text())["parts"]}
+
+
+def test_every_part_is_good_or_says_why_it_was_not_run(check):
+    ended = check()
+    assert ended.returncode == 0, ended.stdout
+    assert len(ended.outcomes) == 16
+    for part, outcome in ended.outcomes.items():
+        not_run = outcome.startswith("not run: ") and part in MAY_BE_MISSING
+        assert outcome == "good" or not_run, f"{part}: {outcome}"
+        assert f"\n{part}: {outcome}\n" in ended.stdout
+
+
+def test_without_a_driver_it_says_so(check):
+    ended = check(driver="/nowhere/libcuda.so.1")
+    assert ended.returncode == 3
+    assert "\nno CUDA here: libcuda.so.1" in ended.stdout
+    assert ended.outcomes is None
+    ended = check(FAKE_CUDA_DEVICES="0")
+    assert ended.returncode == 3
+    assert "\nno CUDA here: cuInit gives CUDA_ERROR_NO_DEVICE (100)" in ended.stdout
+
+
+def test_what_is_bad_is_said_and_the_next_part_runs(check):
+    broken = "cuMemImportFromShareableHandle:1:999"
+    ended = check("shared-descriptors", "compilation", FAKE_CUDA_FAIL=broken)
+    assert ended.returncode == 1
+    why = "bad: the other process: Bad: cuMemImportFromShareableHandle gives CUDA_ERROR_UNKNOWN (999)"
+    assert ended.outcomes == {"shared-descriptors": why, "compilation": "good"}
+
+
+def test_a_program_of_the_pack_that_fails_is_bad(check):
+    ended = check("plans", "machine", FAKE_CUDA_FAIL="cuModuleLoadData:1:2")
+    assert ended.returncode == 1
+    assert ended.outcomes["plans"].startswith("bad: cases_that_are_kept_move_too: ")
+    assert "CUDA_ERROR_OUT_OF_MEMORY" in ended.outcomes["plans"]
+    assert ended.outcomes["machine"] == "good"
+
+
+def test_a_part_that_hangs_is_killed_with_all_that_it_has_started(check):
+    hours = str(3_600_000_000)
+    ended = check("plans", "ceilings", "machine", "--part-seconds", "3", FAKE_CUDA_DELAY_US=hours)
+    assert ended.returncode == 1
+    late = "bad: not done after 3 s"
+    assert ended.outcomes == {"plans": late, "ceilings": late, "machine": "good"}
+
+
+def test_what_there_is_no_time_for_is_not_run(check):
+    ended = check("machine", "ceilings", "--seconds", "0.5")
+    assert set(ended.outcomes.values()) == {"not run: the time was up"}
+
+
+def test_one_that_is_cut_off_leaves_what_it_knows(pack, fake, tmp_path):
+    out = tmp_path / "results.json"
+    command = [pack / "check", "--small", "--driver", fake, "--out", out, "machine", "ceilings"]
+    hours = {**os.environ, "FAKE_CUDA_DELAY_US": str(3_600_000_000)}
+    check = subprocess.Popen(command, env=hours, stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not out.exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    # Its part hangs, and goes with it.
+    check.send_signal(signal.SIGTERM)
+    check.wait(timeout=60)
+    assert outcomes(out) == {"machine": "good"}
+
+
+@pytest.mark.parametrize("arguments", [["no-such-part"], ["--no-such-option"]])
+def test_wrong_usage_is_refused(check, arguments):
+    assert check(*arguments).returncode == 2
+
+
+def test_only_a_pack_is_checked_and_only_a_pack_is_made_anew(tmp_path):
+    assert subprocess.run([ROOT / "cuda/check"]).returncode == 2
+    kept = tmp_path / "kept"
+    kept.write_text("mine")
+    assert subprocess.run([ROOT / "cuda/pack", "--to", tmp_path]).returncode == 2
+    assert kept.read_text() == "mine"
