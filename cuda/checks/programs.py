@@ -1,15 +1,17 @@
 """What the pack's own programs say on this GPU: tests of the workspace, and `transload bench gpu`."""
 
+import importlib.util
 import json
 import os
 import re
 import shutil
 import subprocess
+import sys
 import time
 
-from .driver import PACK, Bad, NotRun
+from .driver import LIBRARY, PACK, Bad, NotRun
 
-BINARIES = PACK / "bin"
+BINARIES, STAND_IN = PACK / "bin", PACK / "python-tests"
 
 
 def run(command, **variables):
@@ -69,6 +71,25 @@ def processes(tell, small):
         tell(name.replace("_", " "), "good")
         for number, line in enumerate(re.findall(r"rounds of seed .*", said)):
             tell(f"{name.replace('_', ' ')}, path {number}", line)
+
+
+def engine(tell, small):
+    """Runs the vLLM connector under the stand-in engine, whose steps are computed later than they are submitted: tokens are
+    exact with marks, and have to be wrong without."""
+    if not (PACK / "site").is_dir():
+        raise NotRun("the pack has no Python package")
+    if not (STAND_IN / "connector_on_gpu.py").exists():
+        raise NotRun("the pack has no engine that computes on a GPU")
+    if missing := [name for name in ("pytest", "numpy") if not importlib.util.find_spec(name)]:
+        raise NotRun(f"there is no {' and no '.join(missing)}")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", STAND_IN / "connector_on_gpu.py"]
+    if small:
+        command += ["-k", "late_steps and attention and read_early and pull"]
+    path = os.pathsep.join([str(PACK / "site"), os.environ.get("PYTHONPATH", "")])
+    done = run(command, CUDA_LIBRARY=LIBRARY, PYTHONPATH=path)
+    if done.returncode:
+        raise Bad(f"the engine: {' | '.join(done.stdout.strip().splitlines()[-12:])}")
+    tell("tests of the connector", done.stdout.strip().splitlines()[-1])
 
 
 def lost(tell, small):
