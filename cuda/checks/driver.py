@@ -55,9 +55,6 @@ class Driver:
         if code:
             raise Bad(f"{name} gives {self.name_of(code)}")
 
-    def has(self, name):
-        return hasattr(self.library, name)
-
     def name_of(self, code):
         name = ctypes.c_char_p()
         self.library.cuGetErrorName(code, ctypes.byref(name))

@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 
-from .driver import Bad, Driver
+from .driver import Bad, Driver, NotRun
 
 # CU_MEM_ALLOCATION_TYPE_PINNED, CU_MEM_LOCATION_TYPE_DEVICE, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR and
 # CU_MEM_ACCESS_FLAGS_PROT_READWRITE.
@@ -100,6 +100,8 @@ def other_side(number):
     link = socket.socket(fileno=number)
     try:
         said = import_twice(link)
+    except (Bad, NotRun) as why:
+        said = str(why)
     except Exception as error:
         said = f"{type(error).__name__}: {error}"
     link.send(said.encode())

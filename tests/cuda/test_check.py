@@ -92,7 +92,7 @@ def test_what_is_bad_is_said_and_the_next_part_runs(check):
     broken = "cuMemImportFromShareableHandle:1:999"
     ended = check("shared-descriptors", "compilation", FAKE_CUDA_FAIL=broken)
     assert ended.returncode == 1
-    why = "bad: the other process: Bad: cuMemImportFromShareableHandle gives CUDA_ERROR_UNKNOWN (999)"
+    why = "bad: the other process: cuMemImportFromShareableHandle gives CUDA_ERROR_UNKNOWN (999)"
     assert ended.outcomes == {"shared-descriptors": why, "compilation": "good"}
 
 

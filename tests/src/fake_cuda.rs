@@ -365,10 +365,12 @@ impl<'a> Engine<'a> {
         start
     }
 
-    /// Has a kernel of its own read where there is no memory: what an engine's own mistake looks like.
+    /// Has a kernel of its own read where there is no memory, 20 ms later: what an engine's own mistake looks like.
     pub fn stray(&self) {
         self.enter();
+        // It is loaded before the time begins.
         let walk = self.kernel(WALK, c"walk_16");
+        self.spin(20_000);
         // One unit of a place that lies nowhere: `units` of `struct launch` is 1, the rest is 0.
         let mut launch = [0u64; 64];
         launch[7] = 1 << 32;

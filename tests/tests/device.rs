@@ -460,7 +460,6 @@ fn an_illegal_address_loses_the_device() {
             Memory::allocate(&[4096]).unwrap(),
             DeviceMemory::allocate(&gpu, &[4096]).unwrap(),
         );
-        engine.spin(20_000);
         engine.stray();
         // SAFETY: the stream is there until this process ends.
         let mark = unsafe { Mark::new(&gpu, engine.stream()).unwrap() };
