@@ -128,7 +128,7 @@ def bench(tell, small):
     """Takes over the figures of `transload bench gpu`."""
     command = [BINARIES / "transload", "bench", "gpu", "--format", "json"]
     if small:
-        command += ["--rounds", "1", "--seconds", "1", "--mib", "4"]
+        command += ["--rounds", "1", "--seconds", "1", "--mib", "1"]
     began = time.perf_counter()
     done = run(command)
     if "unrecognized" in done.stderr or "invalid value 'gpu'" in done.stderr:
