@@ -101,6 +101,14 @@ impl Receiving {
     }
 }
 
+impl Rings {
+    /// The peer has offered a ring, by a word that makes sense.
+    pub(in crate::path) fn offered(&mut self, word: &[u8], steps: &mut Steps) {
+        self.receiving.offered = Some(word.to_vec());
+        self.receiving.meet(steps);
+    }
+}
+
 impl Negotiation for Rings {
     fn path(&self) -> Path {
         Path::RING
@@ -126,8 +134,7 @@ impl Negotiation for Rings {
 
     fn hear(&mut self, word: &[u8], steps: &mut Steps) {
         if decode::<Word>(word).is_some() {
-            self.receiving.offered = Some(word.to_vec());
-            self.receiving.meet(steps);
+            self.offered(word, steps);
         }
     }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::task::JoinHandle;
 
-use super::handover::{self, Expected, HandoverError, Limits, Listener};
+use super::handover::{self, Connection, Expected, HandoverError, Limits, Listener};
 use super::staging::{RingError, RingShape};
 use super::{RingIn, RingOut, Token};
 use crate::data::{Outgoing, Receiver, Region, SharedMemory};
@@ -39,6 +39,13 @@ impl Provider for Ring {
     }
 }
 
+/// Whether it is an address of this host's own.
+pub(in crate::path) fn is_here(address: SocketAddr) -> bool {
+    let ip = address.ip().to_canonical();
+    // Only addresses of our own can be bound.
+    ip.is_loopback() || UdpSocket::bind((ip, 0)).is_ok()
+}
+
 struct Local {
     /// Where peers of this host connect.
     listener: Arc<Listener>,
@@ -46,12 +53,10 @@ struct Local {
 }
 
 impl Carrier for Local {
-    /// Whether it is an address of this host's own. Where that is wrong (a proxy, another namespace), the ring cannot be
-    /// fetched, and the network is used.
+    /// Where it turns out wrong that the peer is here (a proxy, another namespace), the ring cannot be fetched, and the
+    /// network is used.
     fn reaches(&self, address: SocketAddr) -> bool {
-        let ip = address.ip().to_canonical();
-        // Only addresses of our own can be bound.
-        ip.is_loopback() || UdpSocket::bind((ip, 0)).is_ok()
+        is_here(address)
     }
 
     fn negotiation(&self, _dialled: bool) -> Box<dyn Negotiation> {
@@ -87,7 +92,7 @@ struct RingLink {
 impl Link for RingLink {
     fn obey(&mut self, order: Order, peer: &AgentId) {
         match order {
-            Order::Offer { .. } => match self.offer() {
+            Order::Offer { .. } => match offer(&self.listener) {
                 Ok((expected, word)) => {
                     let (sending, reporter) = (self.sending.clone(), self.reporter.clone());
                     let (stall, on_devices) = (self.stall, self.on_devices.clone());
@@ -122,15 +127,12 @@ impl Link for RingLink {
     }
 }
 
-impl RingLink {
-    /// Makes ready to hand a ring over.
-    fn offer(&self) -> Result<(Expected, Word), String> {
-        let listener = &self.listener;
-        let token = Token::random().map_err(|error| error.to_string())?;
-        let expected = listener.expect(&token).map_err(|error| error.to_string())?;
-        let socket = listener.name().clone();
-        Ok((expected, Word { socket, token }))
-    }
+/// Makes ready to hand a ring over.
+pub(in crate::path) fn offer(listener: &Listener) -> Result<(Expected, Word), String> {
+    let token = Token::random().map_err(|error| error.to_string())?;
+    let expected = listener.expect(&token).map_err(|error| error.to_string())?;
+    let socket = listener.name().clone();
+    Ok((expected, Word { socket, token }))
 }
 
 impl Drop for RingLink {
@@ -142,12 +144,12 @@ impl Drop for RingLink {
     }
 }
 
-fn failed(why: impl ToString) -> Ending {
+pub(in crate::path) fn failed(why: impl ToString) -> Ending {
     Ending::Failed(why.to_string())
 }
 
 /// Why a guest has not got what it came for: one who comes too late is hung up on.
-fn of_guest(error: HandoverError) -> Ending {
+pub(in crate::path) fn of_guest(error: HandoverError) -> Ending {
     match error {
         HandoverError::PeerGone => Ending::Lapsed,
         error => failed(error),
@@ -172,6 +174,15 @@ async fn register(memory: Arc<SharedMemory>, on_devices: Arc<[Region]>) {
     let _ = tokio::time::timeout(REGISTERED_WITHIN, registered).await;
 }
 
+/// Waits for whoever fetches a ring.
+pub(in crate::path) async fn guest(expected: Expected) -> Result<Connection, Ending> {
+    let visit = expected.connection(FETCHED_WITHIN).await;
+    visit.map_err(|error| match error {
+        HandoverError::TimedOut => Ending::Lapsed,
+        error => failed(error),
+    })
+}
+
 /// Waits until the peer fetches the ring. Transfers that wait go over it then.
 async fn hand_over(
     expected: Expected,
@@ -181,11 +192,7 @@ async fn hand_over(
     reporter: Reporter,
 ) {
     let handing = async {
-        let visit = expected.connection(FETCHED_WITHIN).await;
-        let connection = visit.map_err(|error| match error {
-            HandoverError::TimedOut => Ending::Lapsed,
-            error => failed(error),
-        })?;
+        let connection = guest(expected).await?;
         let producer = connection.offer_producer(RingShape::DEFAULT).await;
         let producer = producer.map_err(failed)?;
         register(producer.memory().clone(), on_devices).await;

@@ -3,10 +3,10 @@
 mod doorbell;
 mod drive;
 pub mod handover;
-mod link;
+pub(in crate::path) mod link;
 mod memfd;
 mod receive;
-mod send;
+pub(in crate::path) mod send;
 pub mod staging;
 
 pub use doorbell::Doorbell;

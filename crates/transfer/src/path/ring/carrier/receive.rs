@@ -20,7 +20,7 @@ use crate::{
     },
     ids::AgentId,
     path::ring::carrier::{
-        Driven, drive,
+        Doorbell, Driven, drive,
         staging::{Consumer, ReadWindow, RingError},
     },
     wire::stream::HEADER,
@@ -53,7 +53,15 @@ impl RingIn {
             begun: 0,
             scattering: Vec::new(),
         };
-        let driven = drive(consumer.doorbell(), move || intakes.receive(&mut consumer))?;
+        Self::start(consumer.doorbell(), move || intakes.receive(&mut consumer))
+    }
+
+    /// Has `receive` receive on a thread of its own.
+    pub(in crate::path) fn start(
+        ring: Doorbell,
+        receive: impl FnOnce() -> RingError + Send + 'static,
+    ) -> io::Result<Self> {
+        let driven = drive(ring, receive)?;
         Ok(Self { driven })
     }
 }

@@ -47,11 +47,11 @@ struct Inner {
 }
 
 /// How long to wait for a slot before looking at the transfer's fence again.
-const LOOK: Duration = Duration::from_millis(5);
+pub(in crate::path) const LOOK: Duration = Duration::from_millis(5);
 
 /// A transfer has the ring for so many bytes, or one stream. Going to another thread and back costs
 /// some 20 us, which a stream of 1 MiB (120 us) should not pay alone.
-const TURN: u64 = 16 << 20;
+pub(in crate::path) const TURN: u64 = 16 << 20;
 
 impl RingOut {
     /// A ring that nobody else sends over. A peer that empties no slot for `stall_timeout` fails the
@@ -61,7 +61,6 @@ impl RingOut {
     /// Where no thread is to be had.
     pub fn new(producer: Producer, stall_timeout: Duration) -> io::Result<Self> {
         let ring = producer.doorbell();
-        let (turns, waiting) = mpsc::channel();
         let mut sending = Sending {
             producer,
             stall_timeout,
@@ -69,11 +68,18 @@ impl RingOut {
             filling: VecDeque::new(),
             sum: Crc32c::new(),
         };
-        let thread = drive(ring.clone(), move || {
-            for turn in waiting {
-                sending.take(turn);
-            }
-        })?;
+        Self::start(ring, move |turn| {
+            turn.take(|turn, inside| sending.carry(turn, inside))
+        })
+    }
+
+    /// A ring over which `take` sends, on the ring's thread.
+    pub(in crate::path) fn start(
+        ring: Doorbell,
+        take: impl FnMut(Turn) + Send + 'static,
+    ) -> io::Result<Self> {
+        let (turns, waiting) = mpsc::channel::<Turn>();
+        let thread = drive(ring.clone(), move || waiting.into_iter().for_each(take))?;
         let inner = Inner {
             turns,
             ring,
@@ -130,11 +136,11 @@ impl Sender for RingOut {
 
 /// One transfer's turn on the ring, which begins with a part that may be read.
 #[derive(Debug)]
-struct Turn {
+pub(in crate::path) struct Turn {
     /// Where memory that is not done at once is waited for.
-    runtime: Handle,
-    outgoing: Outgoing,
-    part: Part,
+    pub(in crate::path) runtime: Handle,
+    pub(in crate::path) outgoing: Outgoing,
+    pub(in crate::path) part: Part,
     over: oneshot::Sender<()>,
 }
 
@@ -177,17 +183,19 @@ enum Section {
     },
 }
 
-impl Sending {
-    /// Carries a part, and more that are ready.
-    fn take(&mut self, turn: Turn) {
+impl Turn {
+    /// Has `carry` send the part, and more that are ready, unless the fence is up by now.
+    pub(in crate::path) fn take(self, carry: impl FnOnce(&Self, &Inside)) {
         // Only now: whoever waited in the queue must not be waited for.
-        if let Some(inside) = turn.outgoing.enter() {
-            self.carry(&turn, &inside);
+        if let Some(inside) = self.outgoing.enter() {
+            carry(&self, &inside);
         }
         // The transfer was given up where nobody waits.
-        let _ = turn.over.send(());
+        let _ = self.over.send(());
     }
+}
 
+impl Sending {
     fn carry(&mut self, turn: &Turn, inside: &Inside) {
         let mut part = turn.part.clone();
         let carried = self.carry_parts(turn, inside, &mut part);

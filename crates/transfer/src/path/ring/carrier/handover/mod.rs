@@ -17,7 +17,7 @@ mod tests;
 
 use std::future::Future;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::time::Duration;
 
 use tokio::sync::Semaphore;
@@ -105,6 +105,16 @@ impl Connection {
     /// Makes a ring of which this side is the producer; the other calls
     /// [`accept_consumer`](Self::accept_consumer).
     pub async fn offer_producer(self, shape: RingShape) -> Result<Producer, HandoverError> {
+        self.offer_with(shape, None).await
+    }
+
+    /// The same, with a descriptor of more memory that belongs to the ring; the other side calls
+    /// [`accept_with`](Self::accept_with).
+    pub async fn offer_with(
+        self,
+        shape: RingShape,
+        more: Option<OwnedFd>,
+    ) -> Result<Producer, HandoverError> {
         // Before it is out of our hands: the other side may have it sealed when it has mapped it too.
         let making = blocking(move || Mapped::create(shape));
         let mapped = within(&self.limits, making).await?;
@@ -113,7 +123,8 @@ impl Connection {
                 slots: shape.slots(),
                 slot_bytes: shape.slot_bytes(),
             };
-            let memory = [mapped.memory()];
+            let memory = std::iter::once(mapped.memory()).chain(more.as_ref().map(AsFd::as_fd));
+            let memory: Vec<_> = memory.collect();
             self.packets.send(&encode(&offer), &memory).await?;
             let (packet, _) = self.packets.receive(false).await?;
             match message::decode(&packet, "answer")? {
@@ -127,11 +138,40 @@ impl Connection {
 
     /// Takes the consuming end of a ring that the other side makes.
     pub async fn accept_consumer(self) -> Result<Consumer, HandoverError> {
+        let (consumer, ()) = self.accept(1, |_, _| Ok(())).await?;
+        Ok(consumer)
+    }
+
+    /// The same, for a ring to which more memory belongs: `take` checks and takes that, where it may block.
+    pub async fn accept_with<T: Send + 'static>(
+        self,
+        take: impl FnOnce(RingShape, OwnedFd) -> Result<T, String> + Send + 'static,
+    ) -> Result<(Consumer, T), HandoverError> {
+        let take = |shape, mut more: Vec<OwnedFd>| match more.pop() {
+            Some(more) => take(shape, more),
+            None => Err("it has no descriptor".to_owned()),
+        };
+        self.accept(2, take).await
+    }
+
+    /// Takes the consuming end of a ring that comes with so many descriptors, of which `take` takes all but the first.
+    async fn accept<T: Send + 'static>(
+        self,
+        expected: usize,
+        take: impl FnOnce(RingShape, Vec<OwnedFd>) -> Result<T, String> + Send + 'static,
+    ) -> Result<(Consumer, T), HandoverError> {
         let accepting = async {
             let (packet, descriptors) = self.packets.receive(true).await?;
             let offer = message::decode(&packet, "offer")?;
-            let taken = match check_ring(offer, descriptors, self.limits.ring_bytes) {
-                Ok((memory, shape)) => blocking(move || Mapped::new(memory, shape)).await,
+            let checked = check_ring(offer, descriptors, expected, self.limits.ring_bytes);
+            let taken = match checked {
+                Ok((memory, more, shape)) => {
+                    let taking =
+                        blocking(move || Ok((Mapped::new(memory, shape)?, take(shape, more))));
+                    taking.await.and_then(|(mapped, taken)| {
+                        Ok((mapped, taken.map_err(HandoverError::More)?))
+                    })
+                }
                 Err(fault) => Err(fault),
             };
             match &taken {
@@ -141,8 +181,9 @@ impl Connection {
             }
             taken
         };
-        let mapped = within(&self.limits, accepting).await?;
-        self.into_ring(mapped).await.map(Consumer::new)
+        let (mapped, taken) = within(&self.limits, accepting).await?;
+        let ring = self.into_ring(mapped).await?;
+        Ok((Consumer::new(ring), taken))
     }
 
     async fn into_ring(self, mapped: Mapped) -> Result<Ring, HandoverError> {
@@ -174,9 +215,12 @@ pub enum HandoverError {
     /// A packet that means nothing.
     #[error("the peer's {packet} is malformed")]
     Malformed { packet: &'static str },
-    /// An offer comes with one descriptor.
-    #[error("the peer's offer came with {found} descriptors instead of 1")]
-    Descriptors { found: usize },
+    /// An offer comes with a descriptor for each memory.
+    #[error("the peer's offer came with {found} descriptors instead of {expected}")]
+    Descriptors { found: usize, expected: usize },
+    /// Memory of another kind, which belongs to the ring, cannot be used.
+    #[error("the peer's memory cannot be used: {0}")]
+    More(String),
     /// Over a limit.
     #[error("more than {limit} {what}")]
     TooMuch { what: &'static str, limit: u64 },
@@ -211,19 +255,22 @@ impl HandoverError {
 
 fn check_ring(
     offer: Offer,
-    descriptors: Vec<OwnedFd>,
+    mut descriptors: Vec<OwnedFd>,
+    expected: usize,
     limit: u64,
-) -> Result<(OwnedFd, RingShape), HandoverError> {
+) -> Result<(OwnedFd, Vec<OwnedFd>, RingShape), HandoverError> {
     let shape = RingShape::new(offer.slots, offer.slot_bytes)?;
     if shape.bytes() > limit {
         return Err(HandoverError::too_much("bytes of a ring", limit));
     }
     let found = descriptors.len();
-    let [memory]: [OwnedFd; 1] = descriptors
-        .try_into()
-        .map_err(|_| HandoverError::Descriptors { found })?;
+    if found != expected || descriptors.is_empty() {
+        return Err(HandoverError::Descriptors { found, expected });
+    }
+    let more = descriptors.split_off(1);
+    let memory = descriptors.remove(0);
     memfd::check(&memory, shape.bytes())?;
-    Ok((memory, shape))
+    Ok((memory, more, shape))
 }
 
 async fn within<T>(

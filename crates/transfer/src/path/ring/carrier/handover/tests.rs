@@ -213,7 +213,8 @@ async fn descriptors_that_nobody_asked_for_are_closed() {
     assert!(matches!(
         b.accept_consumer().await,
         Err(HandoverError::Descriptors {
-            found: message::MAX_DESCRIPTORS
+            found: message::MAX_DESCRIPTORS,
+            expected: 1,
         })
     ));
     // As an answer to an offer they do not even come in.
@@ -360,7 +361,7 @@ proptest::proptest! {
         if let Ok(offer) = message::decode::<Offer>(&packet, "offer") {
             let again = message::decode::<Offer>(&encode(&offer), "offer");
             proptest::prop_assert_eq!(again.unwrap(), offer.clone());
-            let _ = check_ring(offer, vec![], Limits::default().ring_bytes);
+            let _ = check_ring(offer, vec![], 1, Limits::default().ring_bytes);
         }
         let _ = message::decode::<Answer>(&packet, "answer");
     }

@@ -131,6 +131,11 @@ impl ReadWindow<'_> {
         self.consumer.ring.slot(self.consumer.taken)
     }
 
+    /// Which of the ring's slots it is.
+    pub(in crate::path) fn index(&self) -> usize {
+        self.consumer.ring.shape.index(self.consumer.taken)
+    }
+
     /// Copies bytes from `at` in the slot; `None` if there are not so many.
     pub fn get(&self, at: usize, into: &mut [u8]) -> Option<()> {
         check(at, into.len(), self.len).ok()?;
@@ -149,7 +154,7 @@ impl ReadWindow<'_> {
     ///
     /// # Safety
     /// They are only read.
-    pub(in crate::path::ring) unsafe fn lend(
+    pub(in crate::path) unsafe fn lend(
         &self,
         at: usize,
         len: usize,

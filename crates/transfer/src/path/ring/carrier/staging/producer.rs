@@ -59,7 +59,7 @@ impl Producer {
     }
 
     /// Waits for a free slot behind the next `ahead` ones, which are being filled. It is published after them.
-    pub(in crate::path::ring) fn reserve_ahead(
+    pub(in crate::path) fn reserve_ahead(
         &mut self,
         ahead: usize,
         deadline: Option<Instant>,
@@ -126,6 +126,11 @@ impl WriteWindow<'_> {
     /// and writes while the window lives.
     pub fn as_mut_ptr(&mut self) -> *mut u8 {
         self.producer.ring.slot(self.count)
+    }
+
+    /// Which of the ring's slots it is.
+    pub(in crate::path) fn index(&self) -> usize {
+        self.producer.ring.shape.index(self.count)
     }
 
     /// Bytes of the slot.
