@@ -1,4 +1,4 @@
-//! Compiles the kernel as C, and gives the library the name and the lifetime of a driver.
+//! Compiles the kernels as C, and gives the library the name and the lifetime of a driver.
 
 use std::env;
 use std::path::Path;
@@ -10,12 +10,11 @@ fn main() {
     }
     let kernels = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../cuda");
     println!("cargo:rerun-if-changed=c");
-    println!(
-        "cargo:rerun-if-changed={}",
-        kernels.join("walk.cu").display()
-    );
+    for kernel in ["walk.cu", "crc32c.cu"] {
+        println!("cargo:rerun-if-changed={}", kernels.join(kernel).display());
+    }
     let mut build = cc::Build::new();
-    build.file("c/walk.c").include(kernels).warnings(false);
+    build.file("c/kernels.c").include(kernels).warnings(false);
     // Undefined behavior stops the process (SIGILL). gcc before 13 has another name for that.
     let traps = [
         "-fsanitize-trap=undefined",
@@ -25,7 +24,7 @@ fn main() {
     if let Some(trap) = traps.into_iter().find(supported) {
         build.flag("-fsanitize=undefined").flag(trap);
     }
-    build.compile("walk");
+    build.compile("kernels");
 
     println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libcuda.so");
     // Streams are threads, which run on where a program closes the library.

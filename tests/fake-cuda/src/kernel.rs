@@ -1,4 +1,4 @@
-//! Kernels: `walk.cu` as C, one thread after the other in a random order, each access checked.
+//! Kernels: `walk.cu` and `crc32c.cu` as C, one thread after the other in a random order, each access checked.
 
 use std::cell::Cell;
 use std::ffi::c_void;
@@ -16,6 +16,8 @@ use crate::settings::Random;
 pub(crate) enum Entry {
     /// Walks in units of so many bytes.
     Walk(u32),
+    /// Folds bytes.
+    Fold,
     /// Holds its stream for as many microseconds as its parameter says.
     Spin,
 }
@@ -23,7 +25,7 @@ pub(crate) enum Entry {
 /// A copy of a launch's parameter. Aligned as the structure of C is.
 pub(crate) struct Parameter(Box<[u64]>);
 
-/// `struct machine` of `c/walk.h`.
+/// `struct machine` of `c/machine.h`.
 #[repr(C)]
 struct Machine {
     running: *const c_void,
@@ -33,6 +35,8 @@ struct Machine {
 
 unsafe extern "C" {
     safe fn fake_walk_size() -> u64;
+    safe fn fake_fold_size() -> u64;
+    fn fake_fold_thread(machine: *const Machine, fold: *const u64, thread: u32, threads: u32);
     fn fake_walk_thread(
         machine: *const Machine,
         unit: u32,
@@ -51,6 +55,7 @@ impl Entry {
             "walk_4" => Some(Self::Walk(4)),
             "walk_2" => Some(Self::Walk(2)),
             "walk_1" => Some(Self::Walk(1)),
+            "fold" => Some(Self::Fold),
             "spin" => Some(Self::Spin),
             _ => None,
         }
@@ -63,6 +68,7 @@ impl Entry {
     pub(crate) unsafe fn parameter(self, at: *const u8) -> Parameter {
         let size = match self {
             Self::Walk(_) => fake_walk_size() as usize,
+            Self::Fold => fake_fold_size() as usize,
             Self::Spin => size_of::<u32>(),
         };
         let mut words = vec![0u64; size.div_ceil(8)].into_boxed_slice();
@@ -80,7 +86,14 @@ impl Entry {
         random: &mut Random,
     ) -> Result {
         match self {
-            Self::Walk(unit) => walk(device, unit, parameter, threads, random),
+            Self::Walk(unit) => run_threads(device, threads, random, |machine, thread| {
+                // SAFETY: the parameter is a `struct launch`.
+                unsafe { fake_walk_thread(machine, unit, parameter.0.as_ptr(), thread, threads) }
+            }),
+            Self::Fold => run_threads(device, threads, random, |machine, thread| {
+                // SAFETY: the parameter is a `struct fold`.
+                unsafe { fake_fold_thread(machine, parameter.0.as_ptr(), thread, threads) }
+            }),
             Self::Spin => {
                 thread::sleep(Duration::from_micros(parameter.0[0]));
                 Ok(())
@@ -89,7 +102,13 @@ impl Entry {
     }
 }
 
-fn walk(device: usize, unit: u32, launch: Parameter, threads: u32, random: &mut Random) -> Result {
+/// Runs each thread once, by `thread`, to which the machine is lent.
+fn run_threads(
+    device: usize,
+    threads: u32,
+    random: &mut Random,
+    run: impl Fn(&Machine, u32),
+) -> Result {
     let peers = board().contexts[device].peers.clone();
     let running = Running {
         memory: &memory::read(),
@@ -107,8 +126,7 @@ fn walk(device: usize, unit: u32, launch: Parameter, threads: u32, random: &mut 
     random.shuffle(&mut order);
     for thread in order {
         running.outcome()?;
-        // SAFETY: the parameter is a `struct launch`, and `machine` is there for as long as `running` is.
-        unsafe { fake_walk_thread(&machine, unit, launch.0.as_ptr(), thread, threads) };
+        run(&machine, thread);
     }
     running.outcome()
 }

@@ -60,6 +60,12 @@ impl Crc32c {
         self.bytes
     }
 
+    /// Flips bits of the checksum: sums are linear, so that of two texts of a length, xor-ed, follows from both.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn flip(&mut self, bits: u32) {
+        self.value ^= bits;
+    }
+
     /// Adds bytes by way of a kernel, which goes from state to state.
     pub(crate) fn pass(&mut self, bytes: u64, kernel: impl FnOnce(u32) -> u32) {
         self.value = !kernel(!self.value);

@@ -60,6 +60,10 @@ impl Context {
         }))
     }
 
+    pub(super) fn device(&self) -> CUdevice {
+        self.device
+    }
+
     pub(super) fn ordinal(&self) -> u32 {
         self.ordinal
     }

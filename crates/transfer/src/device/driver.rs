@@ -24,6 +24,7 @@ functions! {
     cuDeviceGet
     cuDeviceGetCount
     cuDeviceGetName
+    cuDeviceGetUuid_v2
     cuDevicePrimaryCtxRelease_v2
     cuDevicePrimaryCtxRetain
     cuEventCreate
@@ -34,13 +35,24 @@ functions! {
     cuGetErrorName
     cuInit
     cuLaunchKernel
+    cuMemAddressFree
+    cuMemAddressReserve
     cuMemAlloc_v2
+    cuMemCreate
+    cuMemExportToShareableHandle
     cuMemFreeHost
     cuMemFree_v2
     cuMemGetAddressRange_v2
+    cuMemGetAllocationGranularity
+    cuMemGetAllocationPropertiesFromHandle
     cuMemHostAlloc
     cuMemHostRegister_v2
     cuMemHostUnregister
+    cuMemImportFromShareableHandle
+    cuMemMap
+    cuMemRelease
+    cuMemSetAccess
+    cuMemUnmap
     cuMemcpyDtoDAsync_v2
     cuMemcpyDtoHAsync_v2
     cuMemcpyHtoDAsync_v2

@@ -103,6 +103,9 @@ pub enum DeviceError {
     /// A stream of another device or context, or one that was destroyed.
     #[error("the stream is none of device {ordinal}, or was destroyed: {why}")]
     NotItsStream { ordinal: u32, why: CallError },
+    /// A descriptor of memory that is not on this device.
+    #[error("the shared memory is not on device {expected}")]
+    SharedElsewhere { expected: u32 },
     /// Lengths or numbers that no memory has.
     #[error(transparent)]
     Memory(#[from] MemoryError),

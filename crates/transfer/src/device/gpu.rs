@@ -1,4 +1,4 @@
-//! A GPU with the kernel loaded.
+//! A GPU with the kernels loaded.
 
 use std::ffi::CStr;
 use std::ptr;
@@ -17,16 +17,23 @@ use super::launch::Launch;
 use super::peer::Peers;
 use super::queue::Queue;
 use super::resources::Stream;
+use super::sum::{self, Fold};
 
 /// `cuda/walk.cu`, compiled for a virtual GPU; the driver compiles that for the real one, once, and keeps the result.
-pub(super) const KERNEL: &CStr = match CStr::from_bytes_with_nul(
-    concat!(include_str!("../../../../cuda/walk.ptx"), "\0").as_bytes(),
-) {
-    Ok(text) => text,
-    Err(_) => panic!("a zero byte in cuda/walk.ptx"),
-};
+pub(super) const KERNEL: &CStr =
+    ptx(concat!(include_str!("../../../../cuda/walk.ptx"), "\0").as_bytes());
 
-/// Its entries, for units of 1, 2, 4, 8 and 16 bytes.
+/// `cuda/crc32c.cu`, likewise.
+const SUM: &CStr = ptx(concat!(include_str!("../../../../cuda/crc32c.ptx"), "\0").as_bytes());
+
+const fn ptx(text: &'static [u8]) -> &'static CStr {
+    match CStr::from_bytes_with_nul(text) {
+        Ok(text) => text,
+        Err(_) => panic!("a zero byte in PTX"),
+    }
+}
+
+/// Entries of the first, for units of 1, 2, 4, 8 and 16 bytes.
 const ENTRIES: [&CStr; 5] = [c"walk_1", c"walk_2", c"walk_4", c"walk_8", c"walk_16"];
 
 /// Threads of a block, as many as there can be.
@@ -144,6 +151,15 @@ impl Gpu {
         self.context().lost()
     }
 
+    /// Which GPU it is, whatever number this process gives it.
+    #[cfg_attr(
+        not(feature = "quic"),
+        expect(dead_code, reason = "rings between agents")
+    )]
+    pub(crate) fn uuid(&self) -> Result<[u8; 16], DeviceError> {
+        super::shared::uuid(self.context())
+    }
+
     pub(super) fn context(&self) -> &Arc<Context> {
         self.shared.kernels.context()
     }
@@ -176,12 +192,13 @@ impl Gpu {
     }
 }
 
-/// The kernel, on one device.
+/// The kernels, on one device.
 #[derive(Debug)]
 pub(super) struct Kernels {
     context: Arc<Context>,
-    module: CUmodule,
-    entries: [CUfunction; ENTRIES.len()],
+    modules: Vec<CUmodule>,
+    walk: [CUfunction; ENTRIES.len()],
+    fold: CUfunction,
 }
 
 // SAFETY: the driver's handles are numbers that any thread may use.
@@ -190,24 +207,39 @@ unsafe impl Send for Kernels {}
 unsafe impl Sync for Kernels {}
 
 impl Kernels {
-    /// Has the driver compile the text, or find what it has made of it before.
+    /// Has the driver compile the text of the first, or find what it has made of it before; and the second.
     pub(super) fn load(context: &Arc<Context>, text: &CStr) -> Result<Self, DeviceError> {
         let _entered = context.enter()?;
+        let mut kernels = Self {
+            context: context.clone(),
+            modules: Vec::new(),
+            walk: [ptr::null_mut(); ENTRIES.len()],
+            fold: ptr::null_mut(),
+        };
+        let walk = kernels.load_module(text)?;
+        for (number, name) in ENTRIES.into_iter().enumerate() {
+            kernels.walk[number] = kernels.entry(walk, name)?;
+        }
+        let sum = kernels.load_module(SUM)?;
+        kernels.fold = kernels.entry(sum, c"fold")?;
+        Ok(kernels)
+    }
+
+    fn load_module(&mut self, text: &CStr) -> Result<CUmodule, DeviceError> {
         let mut module = ptr::null_mut();
         // SAFETY: the text ends with a zero.
         let loaded = unsafe { driver::cuModuleLoadData(&mut module, text.as_ptr().cast()) };
-        context.check("cuModuleLoadData", loaded)?;
-        let mut kernels = Self {
-            context: context.clone(),
-            module,
-            entries: [ptr::null_mut(); ENTRIES.len()],
-        };
-        for (entry, name) in kernels.entries.iter_mut().zip(ENTRIES) {
-            // SAFETY: the handle goes into a field, the name ends with a zero.
-            let found = unsafe { driver::cuModuleGetFunction(entry, module, name.as_ptr()) };
-            context.check("cuModuleGetFunction", found)?;
-        }
-        Ok(kernels)
+        self.context.check("cuModuleLoadData", loaded)?;
+        self.modules.push(module);
+        Ok(module)
+    }
+
+    fn entry(&self, module: CUmodule, name: &CStr) -> Result<CUfunction, DeviceError> {
+        let mut entry = ptr::null_mut();
+        // SAFETY: the handle goes into a local variable, the name ends with a zero.
+        let found = unsafe { driver::cuModuleGetFunction(&mut entry, module, name.as_ptr()) };
+        self.context.check("cuModuleGetFunction", found)?;
+        Ok(entry)
     }
 
     pub(super) fn context(&self) -> &Arc<Context> {
@@ -221,44 +253,73 @@ impl Kernels {
         launches: &[Launch],
         multiprocessors: Option<u32>,
     ) -> Result<(), DeviceError> {
-        let _entered = self.context.enter()?;
         for launch in launches {
-            let entry = self.entries[launch.unit.trailing_zeros() as usize];
+            let entry = self.walk[launch.unit.trailing_zeros() as usize];
             let wanted = launch.units().div_ceil(BLOCK * AHEAD);
             let blocks = wanted.min(multiprocessors.unwrap_or(u32::MAX));
-            let mut parameters = launch.parameters;
-            let mut arguments = [(&raw mut parameters).cast()];
-            let (grid, block, extra) = ((blocks, 1, 1), (BLOCK, 1, 1), ptr::null_mut());
-            // SAFETY: the kernel takes one argument of this type, which is copied before this returns. What it touches was
-            // checked, and is kept until all of this is done.
-            let launched = unsafe {
-                driver::cuLaunchKernel(
-                    entry,
-                    grid.0,
-                    grid.1,
-                    grid.2,
-                    block.0,
-                    block.1,
-                    block.2,
-                    0,
-                    stream.raw,
-                    arguments.as_mut_ptr(),
-                    extra,
-                )
-            };
-            self.context.check("cuLaunchKernel", launched)?;
+            // SAFETY: the kernel takes one argument of this type. What it touches was checked, and is kept until all of this is
+            // done.
+            unsafe { self.start(stream, entry, blocks, BLOCK, launch.parameters)? };
         }
         Ok(())
+    }
+
+    /// Submits the folding of a text, by so many threads. Whoever does keeps both texts until it is done.
+    pub(super) fn fold(
+        &self,
+        stream: &Stream,
+        fold: Fold,
+        threads: u32,
+    ) -> Result<(), DeviceError> {
+        let blocks = threads / sum::BLOCK;
+        // SAFETY: as above.
+        unsafe { self.start(stream, self.fold, blocks, sum::BLOCK, fold) }
+    }
+
+    /// Submits one kernel.
+    ///
+    /// # Safety
+    /// It takes one argument of this type. What it touches is there, and kept until it is done.
+    unsafe fn start<P: Copy>(
+        &self,
+        stream: &Stream,
+        entry: CUfunction,
+        blocks: u32,
+        block: u32,
+        mut parameters: P,
+    ) -> Result<(), DeviceError> {
+        let _entered = self.context.enter()?;
+        let mut arguments = [(&raw mut parameters).cast()];
+        let (grid, block, extra) = ((blocks, 1, 1), (block, 1, 1), ptr::null_mut());
+        // SAFETY: the caller's word; the argument is copied before this returns.
+        let launched = unsafe {
+            driver::cuLaunchKernel(
+                entry,
+                grid.0,
+                grid.1,
+                grid.2,
+                block.0,
+                block.1,
+                block.2,
+                0,
+                stream.raw,
+                arguments.as_mut_ptr(),
+                extra,
+            )
+        };
+        self.context.check("cuLaunchKernel", launched)
     }
 }
 
 impl Drop for Kernels {
     fn drop(&mut self) {
         if let Ok(_entered) = self.context.enter() {
-            // SAFETY: loaded once, and no launch is under way: each was waited for.
-            let unloaded = unsafe { driver::cuModuleUnload(self.module) };
-            // Nobody can do anything about another error.
-            let _ = self.context.check("cuModuleUnload", unloaded);
+            for module in &self.modules {
+                // SAFETY: loaded once, and no launch is under way: each was waited for.
+                let unloaded = unsafe { driver::cuModuleUnload(*module) };
+                // Nobody can do anything about another error.
+                let _ = self.context.check("cuModuleUnload", unloaded);
+            }
         }
     }
 }

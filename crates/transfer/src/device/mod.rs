@@ -1,11 +1,11 @@
-//! Caches in the memory of NVIDIA GPUs, moved by one kernel.
+//! Caches in the memory of NVIDIA GPUs, moved by one kernel and summed by another.
 //!
 //! [`available`] says whether that can be had here; without a GPU everything else works as before. [`Gpu::open`] takes a
 //! device, [`DeviceMemory`] is memory on it, and [`copy`](copy()) runs a program between such memories, or between one
 //! and memory of the host.
 //!
 //! The driver is loaded when it is first needed: nothing of CUDA is needed to build this, and only the driver (R525 or
-//! newer, on Linux) to use it. The kernel is `cuda/walk.cu`; it is part of this crate as PTX for compute capability 7.0, which the driver
+//! newer, on Linux) to use it. The kernels are `cuda/walk.cu` and `cuda/crc32c.cu`; they are part of this crate as PTX for compute capability 7.0, which the driver
 //! compiles for the GPU that is there.
 //!
 //! | file | idea |
@@ -13,9 +13,10 @@
 //! | `driver`, `error` | the driver's functions, found at run time; what goes wrong |
 //! | `context`, `resources`, `arena` | the context of a device; what is made in it and given back; what is kept and lent |
 //! | `launch` | from programs to launches of the kernel. Pure |
-//! | `gpu` | a device with the kernel loaded |
+//! | `gpu` | a device with the kernels loaded |
 //! | `memory`, `stream` | allocations of a rank and group; a program laid over them |
 //! | `staging`, `registered`, `queue` | what bytes go through over the bus, of our own or of a ring's; the threads that have them moved |
+//! | `shared`, `sum`, `shuttle` | memory that two processes share; sums on the GPU; slots of a ring, filled and emptied |
 //! | `measure` | copies of this crate and of the driver, timed: what `transload bench gpu` is made of |
 //! | `copy`, `peer`, `mark` | copies; those between two GPUs; what has to be done before something may begin |
 
@@ -37,8 +38,15 @@ pub(crate) mod queue;
 )]
 mod registered;
 mod resources;
+mod shared;
+#[cfg_attr(
+    not(feature = "quic"),
+    expect(dead_code, reason = "rings between agents")
+)]
+pub(crate) mod shuttle;
 mod staging;
 pub(crate) mod stream;
+mod sum;
 #[cfg(test)]
 mod tests;
 

@@ -142,8 +142,8 @@ impl Slot {
             destination,
         } = self;
         let len = (range.end - range.start) as usize;
-        let gather = from.launches(Way::Gather, range.clone(), &source.buffer)?;
-        let scatter = to.launches(Way::Scatter, range, &destination.buffer)?;
+        let gather = from.launches(Way::Gather, range.clone(), source.buffer.address)?;
+        let scatter = to.launches(Way::Scatter, range, destination.buffer.address)?;
         from.gpu()
             .kernels()
             .launch(&source.stream, &gather, Some(MULTIPROCESSORS))?;

@@ -59,7 +59,7 @@ enum Task {
     Want(Want),
     /// The host has filled a piece.
     Move(Move),
-    Watch(Arc<Event>, Told<()>),
+    Watch(Watched),
     Free(Piece),
     End,
 }
@@ -87,6 +87,14 @@ enum Want {
 pub(crate) unsafe trait Reached: Send {
     fn start(&self) -> NonNull<u8>;
     fn len(&self) -> usize;
+}
+
+/// An event that a stream of anybody has yet to come to.
+struct Watched {
+    event: Arc<Event>,
+    told: Told<()>,
+    /// How often it is asked.
+    poll: Duration,
 }
 
 /// Bytes that cross the bus.
@@ -172,7 +180,14 @@ impl Queue {
 
     /// Asks to be told when a stream of anybody has come to an event.
     pub(super) fn watch(&self, event: Arc<Event>, told: Told<()>) {
-        hand(&self.tasks, Task::Watch(event, told));
+        let poll = POLL_MARKS;
+        hand(&self.tasks, Task::Watch(Watched { event, told, poll }));
+    }
+
+    /// Asks to be told of an event soon, where what comes before it takes the GPU microseconds.
+    pub(super) fn watch_closely(&self, event: Arc<Event>, told: Told<()>) {
+        let poll = POLL;
+        hand(&self.tasks, Task::Watch(Watched { event, told, poll }));
     }
 }
 
@@ -237,7 +252,7 @@ struct Worker {
     turn: usize,
     waiting: VecDeque<Want>,
     moving: Vec<Move>,
-    watched: Vec<(Arc<Event>, Told<()>)>,
+    watched: Vec<Watched>,
 }
 
 impl Worker {
@@ -258,10 +273,11 @@ impl Worker {
 
     /// Waits for a task where nothing else is to be done, for a moment where something is under way; takes all that are there.
     fn take_tasks(&mut self) {
-        let first = match (self.moving.is_empty(), self.watched.is_empty()) {
-            (false, _) => self.receiver.recv_timeout(POLL).ok(),
-            (true, false) => self.receiver.recv_timeout(POLL_MARKS).ok(),
-            (true, true) => self.receiver.recv().ok(),
+        let moving = (!self.moving.is_empty()).then_some(POLL);
+        let polls = self.watched.iter().map(|watched| watched.poll);
+        let first = match polls.chain(moving).min() {
+            Some(poll) => self.receiver.recv_timeout(poll).ok(),
+            None => self.receiver.recv().ok(),
         };
         let mut next = first;
         while let Some(task) = next {
@@ -274,7 +290,7 @@ impl Worker {
         match task {
             Task::Want(want) => self.waiting.push_back(want),
             Task::Move(moving) => self.begin(moving),
-            Task::Watch(event, told) => self.watched.push((event, told)),
+            Task::Watch(watched) => self.watched.push(watched),
             Task::Free(piece) => self.free.push(piece),
             Task::End => self.ends = true,
         }
@@ -331,8 +347,8 @@ impl Worker {
                 for moving in &mut self.moving {
                     moving.failed.get_or_insert(error.clone());
                 }
-                for (_, told) in mem::take(&mut self.watched) {
-                    self.tell(told, Err(error.clone()));
+                for watched in mem::take(&mut self.watched) {
+                    self.tell(watched.told, Err(error.clone()));
                 }
             }
         }
@@ -368,11 +384,11 @@ impl Worker {
     fn look_at_watched(&mut self, entered: &Entered<'_>) {
         let mut at = 0;
         while at < self.watched.len() {
-            match self.watched[at].0.is_done(entered) {
+            match self.watched[at].event.is_done(entered) {
                 Ok(false) => at += 1,
                 done => {
-                    let (_, told) = self.watched.swap_remove(at);
-                    self.tell(told, done.map(|_| ()));
+                    let watched = self.watched.swap_remove(at);
+                    self.tell(watched.told, done.map(|_| ()));
                 }
             }
         }
@@ -392,8 +408,8 @@ impl Worker {
             self.free.push(piece);
             self.tell(told, Err(lost.clone()));
         }
-        for (_, told) in mem::take(&mut self.watched) {
-            self.tell(told, Err(lost.clone()));
+        for watched in mem::take(&mut self.watched) {
+            self.tell(watched.told, Err(lost.clone()));
         }
     }
 }
@@ -424,7 +440,7 @@ impl Move {
         let len = (self.range.end - self.range.start) as usize;
         assert!(len <= PIECE, "{len} bytes in a piece of {PIECE}");
         let range = self.range.clone();
-        let launches = self.stream.launches(self.way, range, self.piece.device())?;
+        let launches = self.stream.launches(self.way, range, self.piece.device().address)?;
         let host = match &self.host {
             None => self.piece.host(),
             Some(host) => {

@@ -11,7 +11,6 @@ use super::memory::DeviceMemory;
 #[cfg(feature = "quic")]
 use super::queue::Reached;
 use super::queue::{Held, Told};
-use super::resources::Buffer;
 use crate::memory::{Access, CheckError, Side};
 use crate::plan::program::StreamProgram;
 
@@ -82,12 +81,12 @@ impl DeviceStream {
         self.gpu().queue().acquire(told);
     }
 
-    /// The launches that move some bytes of the stream between the memory and a buffer that holds just them.
+    /// The launches that move some bytes of the stream between the memory and a buffer, at this address, that holds just them.
     pub(super) fn launches(
         &self,
         way: Way,
         range: Range<u64>,
-        buffer: &Buffer,
+        buffer: u64,
     ) -> Result<Vec<Launch>, DeviceError> {
         if way == Way::Scatter && self.memory.access() == Access::Read {
             return Err(CheckError::ReadOnly.into());
@@ -95,7 +94,7 @@ impl DeviceStream {
         let ends = Ends {
             places: self.places.address(),
             src: self.memory.end(),
-            dst: End::buffer(buffer.address, range.start),
+            dst: End::buffer(buffer, range.start),
             bases: self.memory.alignment(),
             reverse: way == Way::Scatter,
         };

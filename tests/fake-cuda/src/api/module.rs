@@ -71,11 +71,7 @@ driver! {
 }
 
 fn load(device: usize, module: Out<Handle>, image: In<c_char>) -> Result {
-    let image = text(image)?;
-    if ![".entry walk_16", ".entry spin"]
-        .iter()
-        .any(|entry| image.contains(entry))
-    {
+    if !text(image)?.contains(".entry ") {
         return Err(CUDA_ERROR_INVALID_PTX);
     }
     let mut board = board();

@@ -95,6 +95,18 @@ driver! {
         descriptor.give(copy.into_raw_fd())
     };
 
+    fn cuMemGetAllocationPropertiesFromHandle(properties: Out<Properties>, handle: u64) not_lost || {
+        let memory = memory::read();
+        let shared = memory.shared.get(&(handle as Handle)).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
+        properties.give(Properties {
+            kind: PINNED,
+            handles: if shared.exportable { POSIX } else { 0 },
+            location: Location { kind: DEVICE, id: shared.device as c_int },
+            windows: 0,
+            flags: [0; 8],
+        })
+    };
+
     // The caller keeps its descriptor.
     fn cuMemImportFromShareableHandle(made: Out<u64>, descriptor: usize, kind: c_uint) not_lost || {
         let descriptor = RawFd::try_from(descriptor).ok().filter(|descriptor| *descriptor >= 0);

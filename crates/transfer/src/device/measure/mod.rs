@@ -168,7 +168,7 @@ impl Meter {
         for (piece, range) in self.pieces.iter_mut().zip(pieces(stream.bytes())) {
             submitted = submitted.and_then(|()| {
                 let len = (range.end - range.start) as usize;
-                let launches = stream.launches(Way::Gather, range, piece.device())?;
+                let launches = stream.launches(Way::Gather, range, piece.device().address)?;
                 self.gpu
                     .kernels()
                     .launch(&self.stream, &launches, Some(MULTIPROCESSORS))?;

@@ -2,3 +2,4 @@
 
 mod kernel;
 mod on_cpu;
+mod sum;

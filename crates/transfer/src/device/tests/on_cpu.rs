@@ -1,13 +1,14 @@
-//! `cuda/walk_on_cpu.c`: the kernel's source, compiled for the CPU with sanitizers, in a process of its own.
+//! `cuda/*_on_cpu.c`: the kernels' sources, compiled for the CPU with sanitizers, in a process of its own each time.
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
 use tempfile::TempDir;
 
 use crate::device::launch::Launch;
+use crate::device::sum::Fold;
 
 /// Memory as the kernel sees it.
 #[derive(Clone, Debug, PartialEq)]
@@ -48,10 +49,9 @@ pub(super) fn run(
         number(&mut input, threads);
         input.extend(bytemuck::bytes_of(&launch.parameters));
     }
-    let output = feed(program()?, input);
-    let errors = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{}: {errors}", output.status);
-    let mut rest = &output.stdout[..];
+    static PROGRAM: Program = Program::new();
+    let output = feed(program(&PROGRAM, "walk_on_cpu")?, input);
+    let mut rest = &output[..];
     let mut take = |len| {
         let (taken, left) = rest.split_at(len);
         rest = left;
@@ -68,7 +68,19 @@ pub(super) fn run(
     )
 }
 
-fn feed(program: &Path, input: Vec<u8>) -> Output {
+/// Folds a text to a shorter one.
+///
+/// Gives `None`, and says so, where there is no C compiler.
+pub(super) fn fold(threads: u32, fold: Fold, text: &[u8]) -> Option<Vec<u8>> {
+    static PROGRAM: Program = Program::new();
+    let mut input = u64::from(threads).to_ne_bytes().to_vec();
+    input.extend(bytemuck::bytes_of(&fold));
+    input.extend((text.len() as u64).to_ne_bytes());
+    input.extend(text);
+    Some(feed(program(&PROGRAM, "crc32c_on_cpu")?, input))
+}
+
+fn feed(program: &Path, input: Vec<u8>) -> Vec<u8> {
     let mut child = Command::new(program)
         // It ends with all of its memory in use.
         .env("ASAN_OPTIONS", "detect_leaks=0")
@@ -82,15 +94,20 @@ fn feed(program: &Path, input: Vec<u8>) -> Output {
     let writer = std::thread::spawn(move || stdin.write_all(&input));
     let output = child.wait_with_output().unwrap();
     let _ = writer.join().unwrap();
-    output
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {errors}", output.status);
+    output.stdout
 }
 
-fn program() -> Option<&'static Path> {
-    static PROGRAM: OnceLock<Option<(TempDir, PathBuf)>> = OnceLock::new();
-    let made = PROGRAM.get_or_init(|| {
+/// A program, once it is compiled.
+type Program = OnceLock<Option<(TempDir, PathBuf)>>;
+
+fn program(compiled: &'static Program, name: &str) -> Option<&'static Path> {
+    let made = compiled.get_or_init(|| {
         let folder = tempfile::tempdir().unwrap();
-        let program = folder.path().join("walk_on_cpu");
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../cuda/walk_on_cpu.c");
+        let program = folder.path().join(name);
+        let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../cuda");
+        let source = sources.join(name).with_extension("c");
         let sanitizers = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"];
         let compile = |extra: &[&str]| {
             let mut cc = Command::new("cc");

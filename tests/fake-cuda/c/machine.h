@@ -1,4 +1,4 @@
-// What walk.cu needs to be C: a machine that runs its threads one after the other. Each access goes through the
+// What the kernels need to be C: a machine that runs its threads one after the other. Each access goes through the
 // machine, which knows the memory of the device.
 
 typedef unsigned long long u64;
@@ -21,6 +21,7 @@ static _Thread_local u32 thread_index;
 static _Thread_local u32 thread_count;
 
 #define ENTRY static void
+#define SUM_ENTRY static void
 #define INLINE static inline
 #define PARAMETER const
 #define THREAD thread_index

@@ -1,7 +1,8 @@
-// The kernel, and how the fake driver runs a thread of it.
+// The kernels, and how the fake driver runs a thread of each.
 
-#include "walk.h"
+#include "machine.h"
 #include "walk.cu"
+#include "crc32c.cu"
 
 u64 fake_walk_size(void)
 {
@@ -20,4 +21,17 @@ void fake_walk_thread(const struct machine *of, u32 unit, const struct launch *l
     case 2: walk_2(*launch); break;
     default: walk_1(*launch); break;
     }
+}
+
+u64 fake_fold_size(void)
+{
+    return sizeof(struct fold);
+}
+
+void fake_fold_thread(const struct machine *of, const struct fold *parameter, u32 thread, u32 threads)
+{
+    machine = of;
+    thread_index = thread;
+    thread_count = threads;
+    fold(*parameter);
 }

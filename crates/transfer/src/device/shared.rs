@@ -1,0 +1,199 @@
+//! Memory of a device that two processes share: made in one of them, and found by a file descriptor in the other.
+//!
+//! It is there for as long as anybody has it mapped, also where whoever made it has died. Nothing else of a process's device
+//! memory can be reached through it.
+
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::ptr;
+use std::sync::Arc;
+
+use cudarc::driver::sys::{
+    CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags,
+    CUmemAllocationHandleType, CUmemAllocationProp, CUmemAllocationProp_st__bindgen_ty_1,
+    CUmemAllocationType, CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType, CUuuid,
+};
+
+use super::context::Context;
+use super::driver;
+use super::error::DeviceError;
+
+const DESCRIPTOR: CUmemAllocationHandleType =
+    CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+
+/// Shared memory that this process has mapped for one device. It is unmapped when this is dropped; nothing may use it by then.
+#[derive(Debug)]
+pub(super) struct SharedMemory {
+    context: Arc<Context>,
+    address: CUdeviceptr,
+    reserved: usize,
+    mapped: bool,
+}
+
+/// The driver's handle of such memory, which mappings do without.
+struct Handle<'a> {
+    context: &'a Context,
+    raw: CUmemGenericAllocationHandle,
+}
+
+impl SharedMemory {
+    /// Makes memory of at least `len` bytes, and a descriptor of it.
+    pub(super) fn create(context: &Arc<Context>, len: u64) -> Result<(Self, OwnedFd), DeviceError> {
+        let _entered = context.enter()?;
+        let (properties, mut raw) = (properties(context), 0);
+        let len = granular(context, len)?;
+        // SAFETY: the handle goes into a local variable.
+        context.check("cuMemCreate", unsafe {
+            driver::cuMemCreate(&mut raw, len, &properties, 0)
+        })?;
+        let handle = Handle { context, raw };
+        let mut descriptor: RawFd = -1;
+        // SAFETY: a descriptor of this kind goes into an integer.
+        let exported = unsafe {
+            let to = (&raw mut descriptor).cast();
+            driver::cuMemExportToShareableHandle(to, raw, DESCRIPTOR, 0)
+        };
+        context.check("cuMemExportToShareableHandle", exported)?;
+        // SAFETY: the driver has just opened it, for us.
+        let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
+        Ok((Self::map(context, &handle, len)?, descriptor))
+    }
+
+    /// Maps at least `len` bytes of memory that somebody else has made.
+    ///
+    /// # Errors
+    /// What is no such memory, has fewer bytes, or is on another device.
+    pub(super) fn import(
+        context: &Arc<Context>,
+        descriptor: BorrowedFd<'_>,
+        len: u64,
+    ) -> Result<Self, DeviceError> {
+        let _entered = context.enter()?;
+        let mut raw = 0;
+        // SAFETY: the handle goes into a local variable; a descriptor of this kind is passed as a number in a pointer.
+        let imported = unsafe {
+            let number = ptr::without_provenance_mut(descriptor.as_raw_fd() as usize);
+            driver::cuMemImportFromShareableHandle(&mut raw, number, DESCRIPTOR)
+        };
+        context.check("cuMemImportFromShareableHandle", imported)?;
+        let handle = Handle { context, raw };
+        handle.check_device()?;
+        Self::map(context, &handle, granular(context, len)?)
+    }
+
+    fn map(context: &Arc<Context>, handle: &Handle<'_>, len: usize) -> Result<Self, DeviceError> {
+        let mut address = 0;
+        // SAFETY: the address goes into a local variable.
+        let reserved = unsafe { driver::cuMemAddressReserve(&mut address, len, 0, 0, 0) };
+        context.check("cuMemAddressReserve", reserved)?;
+        let mut memory = Self {
+            context: context.clone(),
+            address,
+            reserved: len,
+            mapped: false,
+        };
+        // SAFETY: nothing else is at these addresses: they were just reserved. More than there is the driver refuses.
+        let mapped = unsafe { driver::cuMemMap(address, len, 0, handle.raw, 0) };
+        context.check("cuMemMap", mapped)?;
+        memory.mapped = true;
+        let access = CUmemAccessDesc {
+            location: properties(context).location,
+            flags: CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+        };
+        // SAFETY: as above; one description is given.
+        let allowed = unsafe { driver::cuMemSetAccess(address, len, &access, 1) };
+        context.check("cuMemSetAccess", allowed)?;
+        Ok(memory)
+    }
+
+    /// Where it begins.
+    pub(super) fn address(&self) -> CUdeviceptr {
+        self.address
+    }
+}
+
+impl Handle<'_> {
+    /// Proves that it is memory of this device, and of no other, nor of the host.
+    fn check_device(&self) -> Result<(), DeviceError> {
+        let mut properties = MaybeUninit::<CUmemAllocationProp>::zeroed();
+        let at = properties.as_mut_ptr();
+        // SAFETY: there is room for them.
+        let told = unsafe { driver::cuMemGetAllocationPropertiesFromHandle(at, self.raw) };
+        self.context
+            .check("cuMemGetAllocationPropertiesFromHandle", told)?;
+        // Read as numbers: newer drivers have kinds that these bindings do not know.
+        // SAFETY: zeroed, and then written by the driver.
+        let (kind, found) = unsafe {
+            let location = &raw const (*at).location;
+            let kind = (&raw const (*location).type_).cast::<u32>();
+            (kind.read(), (&raw const (*location).id).read())
+        };
+        let expected = self.context.ordinal();
+        let device = kind == CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE as u32;
+        match device && u32::try_from(found) == Ok(expected) {
+            true => Ok(()),
+            false => Err(DeviceError::SharedElsewhere { expected }),
+        }
+    }
+}
+
+impl Drop for Handle<'_> {
+    fn drop(&mut self) {
+        // SAFETY: made with this, and given back only here, in a context that whoever has this has entered.
+        let _ = unsafe { driver::cuMemRelease(self.raw) };
+    }
+}
+
+impl Drop for SharedMemory {
+    fn drop(&mut self) {
+        if let Ok(_entered) = self.context.enter() {
+            // SAFETY: reserved and mapped by this, which was the last to use it.
+            unsafe {
+                if self.mapped {
+                    let _ = driver::cuMemUnmap(self.address, self.reserved);
+                }
+                let _ = driver::cuMemAddressFree(self.address, self.reserved);
+            }
+        }
+    }
+}
+
+/// Which device a context is of, or which part of one under MIG, whatever number this process gives it.
+pub(super) fn uuid(context: &Context) -> Result<[u8; 16], DeviceError> {
+    let _entered = context.enter()?;
+    let mut uuid = CUuuid { bytes: [0; 16] };
+    // SAFETY: it goes into a local variable.
+    let told = unsafe { driver::cuDeviceGetUuid_v2(&mut uuid, context.device()) };
+    context.check("cuDeviceGetUuid_v2", told)?;
+    Ok(uuid.bytes.map(|byte| byte as u8))
+}
+
+fn properties(context: &Context) -> CUmemAllocationProp {
+    CUmemAllocationProp {
+        type_: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
+        requestedHandleTypes: DESCRIPTOR,
+        location: CUmemLocation {
+            type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
+            id: context.device(),
+        },
+        win32HandleMetaData: ptr::null_mut(),
+        allocFlags: CUmemAllocationProp_st__bindgen_ty_1 {
+            compressionType: 0,
+            gpuDirectRDMACapable: 0,
+            usage: 0,
+            reserved: [0; 4],
+        },
+    }
+}
+
+/// Rounds up to what the device can map.
+fn granular(context: &Context, len: u64) -> Result<usize, DeviceError> {
+    let mut step = 0;
+    // SAFETY: the number goes into a local variable.
+    let told = unsafe {
+        let option = CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
+        driver::cuMemGetAllocationGranularity(&mut step, &properties(context), option)
+    };
+    context.check("cuMemGetAllocationGranularity", told)?;
+    Ok((len as usize).next_multiple_of(step.max(1)))
+}

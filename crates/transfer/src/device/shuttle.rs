@@ -1,0 +1,158 @@
+//! Slots of shared memory that caches are gathered into, or scattered from, and summed, all on the GPU.
+
+use std::ops::Range;
+use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use super::error::DeviceError;
+use super::gpu::{DEFAULT_MULTIPROCESSORS, Gpu};
+use super::queue::Told;
+use super::resources::{Event, Pinned, Stream};
+use super::shared::SharedMemory;
+use super::stream::{DeviceStream, Way};
+use super::sum::{FOLDED, Folding, LONGEST};
+use crate::copy::Crc32c;
+
+/// How many slots there are, and how many bytes each has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Slots {
+    pub(crate) count: u32,
+    pub(crate) bytes: u32,
+}
+
+impl Slots {
+    fn total(self) -> u64 {
+        u64::from(self.count) * u64::from(self.bytes)
+    }
+}
+
+/// Some bytes of a stream, which lie somewhere in a slot.
+pub(crate) struct Moved {
+    pub(crate) stream: Arc<DeviceStream>,
+    pub(crate) range: Range<u64>,
+    pub(crate) at: u32,
+}
+
+/// One end of a ring in device memory. Operations are done in the order in which they were submitted.
+#[derive(Debug)]
+pub(crate) struct Shuttle {
+    gpu: Gpu,
+    stream: Stream,
+    slots: Vec<Arc<Slot>>,
+}
+
+/// What an operation uses, which is kept until it is done.
+#[derive(Debug)]
+struct Slot {
+    _memory: Arc<SharedMemory>,
+    address: u64,
+    bytes: u32,
+    /// Where the kernel writes a folded text; the host reads it when that is done.
+    folded: Pinned,
+    done: Arc<Event>,
+}
+
+impl Shuttle {
+    /// Makes the memory, and a descriptor for the other end.
+    pub(crate) fn create(gpu: &Gpu, slots: Slots) -> Result<(Self, OwnedFd), DeviceError> {
+        let (memory, descriptor) = SharedMemory::create(gpu.context(), slots.total())?;
+        Ok((Self::new(gpu, slots, memory)?, descriptor))
+    }
+
+    /// Maps memory that somebody else has made.
+    ///
+    /// # Errors
+    /// Whatever is not shared memory of this GPU, and long enough.
+    pub(crate) fn import(
+        gpu: &Gpu,
+        slots: Slots,
+        descriptor: BorrowedFd<'_>,
+    ) -> Result<Self, DeviceError> {
+        let memory = SharedMemory::import(gpu.context(), descriptor, slots.total())?;
+        Self::new(gpu, slots, memory)
+    }
+
+    fn new(gpu: &Gpu, slots: Slots, memory: SharedMemory) -> Result<Self, DeviceError> {
+        let (context, memory) = (gpu.context(), Arc::new(memory));
+        let slot = |number: u32| {
+            Ok(Arc::new(Slot {
+                address: memory.address() + u64::from(number) * u64::from(slots.bytes),
+                _memory: memory.clone(),
+                bytes: slots.bytes,
+                folded: Pinned::new(context, FOLDED)?,
+                done: Arc::new(Event::new(context)?),
+            }))
+        };
+        let slots: Result<_, DeviceError> = (0..slots.count).map(slot).collect();
+        Ok(Self {
+            gpu: gpu.clone(),
+            stream: Stream::new(context)?,
+            slots: slots?,
+        })
+    }
+
+    /// Gathers bytes into a slot and sums its first `len` bytes. `told` gets the sum; whoever waits for it keeps the slot from any other operation.
+    pub(crate) fn gather(&self, slot: usize, moved: &[Moved], len: u32, told: Told<Crc32c>) {
+        self.submit(slot, moved, len, Way::Gather, told);
+    }
+
+    /// The same, but scatters what is in the slot. The sum is of what is there before.
+    pub(crate) fn scatter(&self, slot: usize, moved: &[Moved], len: u32, told: Told<Crc32c>) {
+        self.submit(slot, moved, len, Way::Scatter, told);
+    }
+
+    fn submit(&self, slot: usize, moved: &[Moved], len: u32, way: Way, told: Told<Crc32c>) {
+        let slot = self.slots[slot].clone();
+        let folding = Folding::of(len);
+        let streams: Vec<_> = moved.iter().map(|moved| moved.stream.clone()).collect();
+        let done = slot.done.clone();
+        let keeps = (slot.clone(), streams);
+        let finish = move |result: Result<(), DeviceError>| {
+            let (slot, _streams) = keeps;
+            // SAFETY: the kernel has written that many bytes, and is done; nobody else writes them.
+            let folded = || unsafe {
+                std::slice::from_raw_parts(slot.folded.start.as_ptr(), folding.folded())
+            };
+            told(result.map(|()| folding.sum(folded())));
+        };
+        match self.launch(&slot, moved, folding, len, way) {
+            Ok(()) => self.gpu.queue().watch_closely(done, Box::new(finish)),
+            // What was submitted of it may still use all of this. Where nobody can tell when that ends, it is never let go of.
+            Err(error) => match self.stream.synchronize() {
+                Ok(()) | Err(DeviceError::Lost { .. }) => finish(Err(error)),
+                Err(_) => std::mem::forget(finish),
+            },
+        }
+    }
+
+    fn launch(
+        &self,
+        slot: &Slot,
+        moved: &[Moved],
+        folding: Folding,
+        len: u32,
+        way: Way,
+    ) -> Result<(), DeviceError> {
+        assert!(
+            len <= slot.bytes && u64::from(len) <= LONGEST,
+            "{len} bytes in a slot"
+        );
+        let kernels = self.gpu.kernels();
+        let fold = folding.parameter(slot.address, slot.folded.start.as_ptr().addr() as u64);
+        // Before anything is scattered: a peer may write to the slot at any time, and the sum is to be of what it has handed over.
+        if way == Way::Scatter {
+            kernels.fold(&self.stream, fold, folding.threads)?;
+        }
+        for Moved { stream, range, at } in moved {
+            let end = u64::from(*at) + (range.end - range.start);
+            assert!(end <= u64::from(len), "bytes up to {end} in {len}");
+            let address = slot.address + u64::from(*at);
+            let launches = stream.launches(way, range.clone(), address)?;
+            kernels.launch(&self.stream, &launches, Some(DEFAULT_MULTIPROCESSORS))?;
+        }
+        if way == Way::Gather {
+            kernels.fold(&self.stream, fold, folding.threads)?;
+        }
+        slot.done.record(&self.stream)
+    }
+}
