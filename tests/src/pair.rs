@@ -369,7 +369,7 @@ pub fn copy_all<'a>(from: impl Into<Place<'a>>, to: impl Into<Place<'a>>, len: u
 }
 
 /// Memory of a GPU that holds what a memory of the host does.
-fn upload(gpu: &Gpu, memory: &Memory, access: Access) -> DeviceMemory {
+pub fn upload(gpu: &Gpu, memory: &Memory, access: Access) -> DeviceMemory {
     let len = memory.bytes();
     let device = DeviceMemory::allocate(gpu, &[len as usize]).unwrap();
     copy_all(memory, &device, len);
@@ -384,7 +384,7 @@ fn upload(gpu: &Gpu, memory: &Memory, access: Access) -> DeviceMemory {
 }
 
 /// Memory of the host that holds what a memory of a GPU does.
-fn download(device: &DeviceMemory) -> Memory {
+pub fn download(device: &DeviceMemory) -> Memory {
     let (_, len) = device.allocation(0).unwrap();
     let memory = Memory::allocate(&[len as usize]).unwrap();
     copy_all(device, &memory, len);

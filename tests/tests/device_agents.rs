@@ -7,7 +7,7 @@ use tokio::runtime::Runtime;
 use transload_layout::Rank;
 use transload_tests::fake_cuda::{Engine, run, run_anywhere};
 use transload_tests::pair::{Pair, contents};
-use transload_transfer::agent::{After, LeaseRequest, PullReport};
+use transload_transfer::agent::{After, LeaseRequest, PullReport, TransferError};
 use transload_transfer::device::{DeviceMemory, Gpu, Mark};
 use transload_transfer::ids::{Direction, LeaseSetId};
 use transload_transfer::lease::LeaseEnd;
@@ -16,6 +16,14 @@ use transload_transfer::path::{Path, PathSet};
 
 /// Which sides have their caches on the GPU.
 const WHERE: [[bool; 2]; 3] = [[true, true], [true, false], [false, true]];
+
+/// The paths between them.
+fn paths_of(on: [bool; 2]) -> Vec<Path> {
+    match on {
+        [true, true] => vec![Path::QUIC, Path::RING, Path::DEVICE],
+        _ => vec![Path::QUIC, Path::RING],
+    }
+}
 
 fn pair(gpu: &Gpu, [src, dst]: [bool; 2]) -> Pair {
     Pair::on_gpus([src.then_some(gpu), dst.then_some(gpu)])
@@ -36,7 +44,7 @@ fn pulls_reach_every_byte_from_and_to_a_gpu() {
         let before = live();
         Runtime::new().unwrap().block_on(async {
             for on in WHERE {
-                for path in [Path::QUIC, Path::RING] {
+                for path in paths_of(on) {
                     let pair = pair(&gpu, on);
                     let set = LeaseSetId([1; 16]);
                     let leases = pair.leases(&pair.src, set, false).await;
@@ -60,6 +68,83 @@ fn pulls_reach_every_byte_from_and_to_a_gpu() {
             std::thread::sleep(Duration::from_millis(10));
         }
         panic!("{:?} things are left, {before:?} were there", live());
+    });
+}
+
+/// Pulls, and says which paths were taken, after how many attempts at most.
+async fn pull(pair: &Pair, set: u8, allowed: PathSet) -> Result<(PathSet, u32), TransferError> {
+    let set = LeaseSetId([set; 16]);
+    let _leases = pair.leases(&pair.src, set, false).await;
+    let ticket = pair.ticket(&pair.src, set, Direction::Pull);
+    let mut request = pair.request(ticket, &pair.dst);
+    request.paths = allowed;
+    let report = pair.dst.agent.pull(request).await?;
+    assert_eq!(pair.found(), pair.expected());
+    let attempts = report.routes.iter().map(|route| route.attempts).max();
+    Ok((paths(&report), attempts.unwrap()))
+}
+
+/// Where all caches are on one GPU bytes stay there; elsewhere the next path is taken, and the report says so.
+#[test]
+fn the_shortest_path_is_taken() {
+    let two_gpus = &[("FAKE_CUDA_DEVICES", "2")];
+    run("the_shortest_path_is_taken", two_gpus, |_| {
+        let gpus = [0, 1].map(|ordinal| Gpu::open(ordinal).unwrap());
+        Runtime::new().unwrap().block_on(async {
+            let one = Pair::on_gpus([Some(&gpus[0]), Some(&gpus[0])]);
+            let (taken, attempts) = pull(&one, 11, PathSet::ANY).await.unwrap();
+            assert_eq!((taken, attempts), (Path::DEVICE.into(), 1));
+
+            let mixed = Pair::on_gpus([Some(&gpus[0]), None]);
+            let (taken, attempts) = pull(&mixed, 12, PathSet::LOCAL).await.unwrap();
+            assert_eq!((taken, attempts), (Path::RING.into(), 1));
+            let refused = pull(&mixed, 13, Path::DEVICE.into()).await.unwrap_err();
+            assert!(refused.to_string().contains("device"), "{refused}");
+
+            // Both have the path, so one attempt finds that it leads nowhere; from then on they know.
+            let two = Pair::on_gpus([Some(&gpus[0]), Some(&gpus[1])]);
+            let (taken, _) = pull(&two, 14, PathSet::LOCAL).await.unwrap();
+            assert_eq!(taken, Path::RING.into());
+            let (taken, attempts) = pull(&two, 15, PathSet::ANY).await.unwrap();
+            assert_eq!((taken, attempts), (Path::RING.into(), 1));
+            let refused = pull(&two, 16, Path::DEVICE.into()).await.unwrap_err();
+            assert!(refused.to_string().contains("device"), "{refused}");
+        });
+    });
+}
+
+/// Each function that rings need fails at each of its calls once: what is reported good is right, and comes by another path if
+/// not by this one.
+#[test]
+fn each_call_of_a_ring_may_fail() {
+    let no_delays = &[("FAKE_CUDA_DELAY_US", "0")];
+    run("each_call_of_a_ring_may_fail", no_delays, |fake| {
+        let gpu = Gpu::open(0).unwrap();
+        Runtime::new().unwrap().block_on(async {
+            let mut others = 0;
+            for function in [
+                "cuMemGetAllocationGranularity",
+                "cuMemCreate",
+                "cuMemExportToShareableHandle",
+                "cuMemImportFromShareableHandle",
+                "cuMemGetAllocationPropertiesFromHandle",
+                "cuMemAddressReserve",
+                "cuMemMap",
+                "cuMemSetAccess",
+                "cuMemHostAlloc",
+                "cuDeviceGetUuid_v2",
+            ] {
+                for nth in 1..=2 {
+                    const OUT_OF_MEMORY: u32 = 2;
+                    fake.fail(function, nth, OUT_OF_MEMORY);
+                    let pair = pair(&gpu, [true, true]);
+                    let (taken, _) = pull(&pair, 21, PathSet::LOCAL).await.unwrap();
+                    fake.fail(function, 0, 0);
+                    others += u32::from(taken == Path::RING.into());
+                }
+            }
+            assert!(others > 10, "only {others} went another way");
+        });
     });
 }
 
@@ -88,7 +173,7 @@ fn pushes_reach_every_byte_from_and_to_a_gpu() {
         let gpu = Gpu::open(0).unwrap();
         Runtime::new().unwrap().block_on(async {
             for on in WHERE {
-                for path in [Path::QUIC, Path::RING] {
+                for path in paths_of(on) {
                     let pair = pair(&gpu, on);
                     let expected = pair.expected();
                     let set = LeaseSetId([2; 16]);
@@ -189,10 +274,12 @@ fn nothing_is_touched_before_its_mark() {
             gpu: &gpu,
         };
         Runtime::new().unwrap().block_on(async {
-            for path in [Path::QUIC, Path::RING] {
+            for path in paths_of([true, true]) {
                 assert_eq!(pull_busy(&busy, path, true).await, (true, true), "{path:?}");
             }
-            assert_eq!(pull_busy(&busy, Path::QUIC, false).await, (false, false));
+            for path in [Path::QUIC, Path::DEVICE] {
+                assert_eq!(pull_busy(&busy, path, false).await, (false, false));
+            }
         });
     });
 }

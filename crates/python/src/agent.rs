@@ -265,7 +265,8 @@ impl Agent {
     ///     tokens: how many tokens, from `start` on.
     ///     start: first token.
     ///     by_layer: whether layers may come before the prefill is over.
-    ///     paths: "any", "quic" (the network only) or "local" (what stays on one host).
+    ///     paths: "any", "quic" (the network only), "local" (what stays on one host), or one of those: "ring" (through memory of
+    ///         the host) or "device" (through memory of the one GPU that has the caches of both).
     ///     timeout: seconds that all of it may take, retries included.
     ///     keep_leases: whether the leases live on where it fails, so that it may be tried again soon.
     ///     into: a ticket for a push into these very blocks, where the owner shall push them. It is for a set that nothing

@@ -51,5 +51,6 @@ fn bytes<'py>(py: Python<'py>, of: &PathBytes) -> PyResult<Bound<'py, PyDict>> {
     let item = PyDict::new(py);
     item.set_item("quic", of.by(Path::QUIC))?;
     item.set_item("ring", of.by(Path::RING))?;
+    item.set_item("device", of.by(Path::DEVICE))?;
     Ok(item)
 }

@@ -15,7 +15,7 @@ use transload::transfer::agent::{
     self, NoticeError, PullReport, PullRequest, TransferControl, TransferError as Failed,
 };
 use transload::transfer::content::ContentDigest;
-use transload::transfer::wire::{JobError, PathSet};
+use transload::transfer::wire::{JobError, Path, PathSet};
 
 use crate::completion::{Completion, outcome};
 use crate::errors::{AgentError, TransferError, chain, raise};
@@ -215,8 +215,10 @@ fn path_set(name: &str) -> PyResult<PathSet> {
         "any" => Ok(PathSet::ANY),
         "quic" => Ok(PathSet::QUIC),
         "local" => Ok(PathSet::LOCAL),
+        "ring" => Ok(Path::RING.into()),
+        "device" => Ok(Path::DEVICE.into()),
         other => Err(PyValueError::new_err(format!(
-            "paths is {other:?}: give \"any\", \"quic\" or \"local\""
+            "paths is {other:?}: give \"any\", \"quic\", \"local\", \"ring\" or \"device\""
         ))),
     }
 }

@@ -347,7 +347,7 @@ def test_metrics_count_what_was_done(pair):
     assert done["pulls"]["failed"] == {}
     for key in ("seconds", "queued"):
         assert done["pulls"][key] == pytest.approx(sum(r[key] for r in reports))
-    assert done["bytes_in"] == {"quic": bytes, "ring": bytes}
+    assert done["bytes_in"] == {"quic": bytes, "ring": bytes, "device": 0}
     assert not any(done["bytes_out"].values())
     # Twice 30 tokens of 4 layers and 2 heads, 256 bytes each. Here the tokens of a head lie together, as far as they are
     # of one block there: 16 and 14 of them. There each lies apart.

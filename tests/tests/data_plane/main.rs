@@ -1,5 +1,7 @@
 //! The data plane: real lanes over loopback, real rings, without a control plane.
 
+#[cfg(target_os = "linux")]
+mod device_ring;
 mod fences;
 mod hostile;
 mod opening;

@@ -16,7 +16,7 @@ DEBUG_BUILD: bool
 # Block numbers of a group, -1 where an entry has no block; None where block i is entry i.
 _Table = Sequence[int] | None
 _T = TypeVar("_T")
-_Paths = Literal["any", "quic", "local"]
+_Paths = Literal["any", "quic", "local", "ring", "device"]
 # "cpu" or "cuda:0", or a `torch.device`, whose text is the same.
 _Device = str | Any
 
@@ -261,6 +261,7 @@ class RouteMetrics(TypedDict):
 class PathBytes(TypedDict):
     quic: int
     ring: int
+    device: int
 
 class LeaseMetrics(TypedDict):
     opened: int
@@ -401,7 +402,7 @@ class RouteReport(TypedDict):
     rank: int
     peer_rank: int
     bytes: int
-    path: Literal["quic", "ring"]
+    path: Literal["quic", "ring", "device"]
     attempts: int
 
 class TransferReport(TypedDict):

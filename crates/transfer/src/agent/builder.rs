@@ -12,10 +12,14 @@ use super::driver::{self, Memories, Setup};
 use super::handle::{Agent, AgentInfo};
 use super::options::AgentOptions;
 use crate::data::Region;
+#[cfg(feature = "cuda")]
+use crate::device::Gpu;
 use crate::identity::{Identity, Renewals};
 use crate::ids::{AgentId, DeploymentDigest, Incarnation, InstanceName, Rank};
 use crate::path::Path;
 use crate::path::carrier::Provider;
+#[cfg(feature = "cuda")]
+use crate::path::device_ring::carrier::DeviceRing;
 use crate::path::quic::carrier::Quic;
 use crate::path::ring::carrier::Ring;
 use crate::quic::{BindError, Endpoints};
@@ -142,7 +146,7 @@ impl Builder {
         self
     }
 
-    /// Has the agent take one more path, besides QUIC and the ring, under a number of its own. Both sides have to have it.
+    /// Has the agent take one more path, besides QUIC and the rings, under a number of its own. Both sides have to have it.
     #[must_use]
     pub fn path(mut self, provider: impl Provider + 'static) -> Self {
         self.providers.push(Box::new(provider));
@@ -180,7 +184,11 @@ impl Builder {
     ///
     /// # Errors
     /// [`BindAgentError`].
-    pub fn bind(self, addr: SocketAddr) -> Result<Agent, BindAgentError> {
+    pub fn bind(mut self, addr: SocketAddr) -> Result<Agent, BindAgentError> {
+        #[cfg(feature = "cuda")]
+        if let Some(gpu) = only_gpu(&self.memories) {
+            self.providers.push(Box::new(DeviceRing::new(&gpu)));
+        }
         let mut paths = BTreeSet::new();
         for path in self.providers.iter().map(|provider| provider.path()) {
             if !paths.insert(path) {
@@ -234,6 +242,19 @@ impl Builder {
             }),
         })
     }
+}
+
+/// The GPU that all of an agent's memory is on, if it is on one.
+#[cfg(feature = "cuda")]
+fn only_gpu(memories: &Memories) -> Option<Gpu> {
+    let mut regions = memories.values().flat_map(|groups| groups.iter());
+    let first = regions.next()?.gpu()?;
+    let here = |region: &Region| {
+        region
+            .gpu()
+            .is_some_and(|gpu| gpu.ordinal() == first.ordinal())
+    };
+    regions.all(here).then(|| first.clone())
 }
 
 /// Whether these are the memories of a rank's groups: one for each, with the allocations that the layout

@@ -12,6 +12,8 @@ use super::{
     region::LaterStream,
     shared::Stretch,
 };
+#[cfg(feature = "cuda")]
+use crate::device::stream::DeviceStream;
 
 /// How many bytes are gathered at a time: enough for what a GPU takes to answer to hide behind sending them. A cursor has
 /// twice as many: those that are being sent, and the next.
@@ -102,6 +104,17 @@ impl LaterCursor {
     /// Takes the next bytes, to be scattered.
     pub(crate) fn scatter(&mut self, bytes: &[u8]) {
         self.staged.extend_from_slice(bytes);
+    }
+
+    /// Moves over the next bytes, which lie in memory of a GPU, and says which those are of which of its streams; `None` if they
+    /// do not.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn pass_on_gpu(&mut self, bytes: usize) -> Option<(Arc<DeviceStream>, Range<u64>)> {
+        let stream = self.stream.on_gpu()?;
+        let end = self.range.start + bytes as u64;
+        let range = self.range.start..end;
+        self.range.start = end;
+        Some((stream, range))
     }
 
     /// Hands them to the memory.

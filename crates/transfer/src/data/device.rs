@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     device::{
-        DeviceError, DeviceMemory,
+        DeviceError, DeviceMemory, Gpu,
         queue::{Held, PIECE, Reached, Told},
         stream::{DeviceStream, Way},
     },
@@ -69,6 +69,10 @@ impl Later for DeviceMemory {
         // SAFETY: the caller's word.
         Ok(Box::new(unsafe { self.gpu().register(start, len)? }))
     }
+
+    fn gpu(&self) -> Option<&Gpu> {
+        Some(self.gpu())
+    }
 }
 
 #[derive(Debug)]
@@ -94,6 +98,10 @@ impl LaterStream for Laid {
             }),
         );
         operation
+    }
+
+    fn on_gpu(&self) -> Option<Arc<DeviceStream>> {
+        Some(self.0.clone())
     }
 
     fn scatter(&self, position: u64, bytes: Vec<u8>, inside: &Inside) -> Operation<()> {

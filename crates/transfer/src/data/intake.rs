@@ -10,6 +10,8 @@ use super::{
     region::RegionCursor,
     route_bytes::RouteCursor,
 };
+#[cfg(feature = "cuda")]
+use crate::device::shuttle::Moved;
 use crate::{
     copy::Crc32c,
     wire::stream::{StreamHeader, StreamTrailer, TRAILER},
@@ -82,6 +84,37 @@ impl Intake {
             .each_section(body, inside, |cursor, range| scatter(range, cursor, sum))?;
         self.placed(body);
         self.take_trailer(bytes - body, |trailer| copy(body, trailer))
+    }
+
+    /// Takes the next `bytes` bytes of the route where they lie on a GPU, and says where they go. Their sum is
+    /// [added](Self::add) when they are there.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn take_on_gpu(
+        &mut self,
+        bytes: usize,
+        inside: &Inside,
+    ) -> Result<Vec<Moved>, ReceiveError> {
+        if bytes > self.body(bytes) {
+            let planned = self.length;
+            return Err(ReceiveError::TooLong { planned });
+        }
+        let moved = self.cursor.pass_on_gpu(bytes, inside)?;
+        self.placed(bytes);
+        Ok(moved)
+    }
+
+    /// Adds the sum of bytes that were taken so, and the trailer if it stands behind them.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn add(
+        &mut self,
+        sum: &Crc32c,
+        trailer: Option<&[u8; TRAILER]>,
+    ) -> Result<(), ReceiveError> {
+        self.sum.append(sum);
+        match trailer {
+            Some(bytes) => self.take_trailer(TRAILER, |trailer| trailer.copy_from_slice(bytes)),
+            None => Ok(()),
+        }
     }
 
     /// Hands what was taken to the memory. To be called on the thread that has taken it, before anybody is told that it has

@@ -14,6 +14,8 @@ use super::{
     operation::{Operation, RegionError},
     shared::{Registration, Stretch},
 };
+#[cfg(feature = "cuda")]
+use crate::device::{Gpu, stream::DeviceStream};
 use crate::{
     copy::{Crc32c, Cursor, MemoryStream, StreamError},
     memory::Memory,
@@ -51,6 +53,12 @@ pub(crate) trait Later: Debug + Send + Sync {
     /// # Safety
     /// The bytes stay mapped until what this gives is dropped.
     unsafe fn register(&self, start: NonNull<u8>, len: usize) -> Result<Registration, RegionError>;
+
+    /// The GPU that it is on, if it is on one.
+    #[cfg(feature = "cuda")]
+    fn gpu(&self) -> Option<&Gpu> {
+        None
+    }
 }
 
 /// A program laid over such memory. Ranges are of its stream.
@@ -69,6 +77,12 @@ pub(crate) trait LaterStream: Debug + Send + Sync {
 
     /// Scatters the bytes of shared memory from a position on, likewise.
     fn scatter_from(&self, position: u64, from: Stretch, inside: &Inside) -> Operation<()>;
+
+    /// It as kernels of a GPU take it, if it lies on one.
+    #[cfg(feature = "cuda")]
+    fn on_gpu(&self) -> Option<Arc<DeviceStream>> {
+        None
+    }
 }
 
 impl From<Memory> for Region {
@@ -130,6 +144,15 @@ impl Region {
             Kind::Host(_) => None,
             // SAFETY: the caller's word.
             Kind::Later(memory) => Some(unsafe { memory.register(start, len) }),
+        }
+    }
+
+    /// The GPU that it is on, if it is on one.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn gpu(&self) -> Option<&Gpu> {
+        match &self.0 {
+            Kind::Host(_) => None,
+            Kind::Later(memory) => memory.gpu(),
         }
     }
 

@@ -440,7 +440,9 @@ impl Move {
         let len = (self.range.end - self.range.start) as usize;
         assert!(len <= PIECE, "{len} bytes in a piece of {PIECE}");
         let range = self.range.clone();
-        let launches = self.stream.launches(self.way, range, self.piece.device().address)?;
+        let launches = self
+            .stream
+            .launches(self.way, range, self.piece.device().address)?;
         let host = match &self.host {
             None => self.piece.host(),
             Some(host) => {

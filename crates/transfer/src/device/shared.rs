@@ -23,7 +23,7 @@ const DESCRIPTOR: CUmemAllocationHandleType =
 
 /// Shared memory that this process has mapped for one device. It is unmapped when this is dropped; nothing may use it by then.
 #[derive(Debug)]
-pub(super) struct SharedMemory {
+pub(super) struct SharedAllocation {
     context: Arc<Context>,
     address: CUdeviceptr,
     reserved: usize,
@@ -36,7 +36,7 @@ struct Handle<'a> {
     raw: CUmemGenericAllocationHandle,
 }
 
-impl SharedMemory {
+impl SharedAllocation {
     /// Makes memory of at least `len` bytes, and a descriptor of it.
     pub(super) fn create(context: &Arc<Context>, len: u64) -> Result<(Self, OwnedFd), DeviceError> {
         let _entered = context.enter()?;
@@ -144,7 +144,7 @@ impl Drop for Handle<'_> {
     }
 }
 
-impl Drop for SharedMemory {
+impl Drop for SharedAllocation {
     fn drop(&mut self) {
         if let Ok(_entered) = self.context.enter() {
             // SAFETY: reserved and mapped by this, which was the last to use it.

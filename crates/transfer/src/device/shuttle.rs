@@ -8,7 +8,7 @@ use super::error::DeviceError;
 use super::gpu::{DEFAULT_MULTIPROCESSORS, Gpu};
 use super::queue::Told;
 use super::resources::{Event, Pinned, Stream};
-use super::shared::SharedMemory;
+use super::shared::SharedAllocation;
 use super::stream::{DeviceStream, Way};
 use super::sum::{FOLDED, Folding, LONGEST};
 use crate::copy::Crc32c;
@@ -44,7 +44,7 @@ pub(crate) struct Shuttle {
 /// What an operation uses, which is kept until it is done.
 #[derive(Debug)]
 struct Slot {
-    _memory: Arc<SharedMemory>,
+    _memory: Arc<SharedAllocation>,
     address: u64,
     bytes: u32,
     /// Where the kernel writes a folded text; the host reads it when that is done.
@@ -55,7 +55,7 @@ struct Slot {
 impl Shuttle {
     /// Makes the memory, and a descriptor for the other end.
     pub(crate) fn create(gpu: &Gpu, slots: Slots) -> Result<(Self, OwnedFd), DeviceError> {
-        let (memory, descriptor) = SharedMemory::create(gpu.context(), slots.total())?;
+        let (memory, descriptor) = SharedAllocation::create(gpu.context(), slots.total())?;
         Ok((Self::new(gpu, slots, memory)?, descriptor))
     }
 
@@ -68,11 +68,11 @@ impl Shuttle {
         slots: Slots,
         descriptor: BorrowedFd<'_>,
     ) -> Result<Self, DeviceError> {
-        let memory = SharedMemory::import(gpu.context(), descriptor, slots.total())?;
+        let memory = SharedAllocation::import(gpu.context(), descriptor, slots.total())?;
         Self::new(gpu, slots, memory)
     }
 
-    fn new(gpu: &Gpu, slots: Slots, memory: SharedMemory) -> Result<Self, DeviceError> {
+    fn new(gpu: &Gpu, slots: Slots, memory: SharedAllocation) -> Result<Self, DeviceError> {
         let (context, memory) = (gpu.context(), Arc::new(memory));
         let slot = |number: u32| {
             Ok(Arc::new(Slot {
@@ -115,13 +115,22 @@ impl Shuttle {
             };
             told(result.map(|()| folding.sum(folded())));
         };
-        match self.launch(&slot, moved, folding, len, way) {
-            Ok(()) => self.gpu.queue().watch_closely(done, Box::new(finish)),
-            // What was submitted of it may still use all of this. Where nobody can tell when that ends, it is never let go of.
-            Err(error) => match self.stream.synchronize() {
-                Ok(()) | Err(DeviceError::Lost { .. }) => finish(Err(error)),
-                Err(_) => std::mem::forget(finish),
-            },
+        let submitted = self.launch(&slot, moved, folding, len, way);
+        // What was submitted of it may still use all of this, whatever has failed.
+        match slot.done.record(&self.stream) {
+            Ok(()) => {
+                let ended = move |ended| finish(submitted.and(ended));
+                self.gpu.queue().watch_closely(done, Box::new(ended));
+            }
+            Err(lost @ DeviceError::Lost { .. }) => finish(Err(lost)),
+            Err(error) => {
+                // Where nobody can tell when it ends, it is never let go of.
+                let never = |_, finish| std::mem::forget(finish);
+                let waited = self.stream.run(self.gpu.stall(), finish, |_| Ok(()), never);
+                if let Ok(finish) = waited {
+                    finish(Err(error));
+                }
+            }
         }
     }
 
@@ -153,6 +162,6 @@ impl Shuttle {
         if way == Way::Gather {
             kernels.fold(&self.stream, fold, folding.threads)?;
         }
-        slot.done.record(&self.stream)
+        Ok(())
     }
 }

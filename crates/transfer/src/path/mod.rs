@@ -14,8 +14,10 @@
 //!
 //! The [negotiation](negotiation::Negotiation) knows nothing of sockets: it hears the words of the peer and
 //! the reports of its carrier, and gives orders and words. The [carrier](carrier::Carrier) obeys. An agent has
-//! [`quic`] always, and what is [registered](crate::agent::Builder::path) besides: on Linux [`ring`].
+//! [`quic`] always, and what is [registered](crate::agent::Builder::path) besides: on Linux [`ring`], and
+//! [`device_ring`] where its caches lie on one GPU.
 
+pub mod device_ring;
 pub mod negotiation;
 pub mod quic;
 pub mod ring;
@@ -45,6 +47,8 @@ impl Path {
     pub const QUIC: Path = Path(0);
     /// On one host through a staging ring: the source gathers, the destination scatters.
     pub const RING: Path = Path(1);
+    /// On one GPU through a ring in its memory, likewise.
+    pub const DEVICE: Path = Path(2);
 
     /// The path with this number, from 0 to 15.
     pub const fn new(number: u8) -> Option<Path> {
@@ -67,6 +71,7 @@ impl fmt::Display for Path {
         match *self {
             Path::QUIC => f.write_str("quic"),
             Path::RING => f.write_str("ring"),
+            Path::DEVICE => f.write_str("device"),
             Path(number) => write!(f, "path {number}"),
         }
     }
@@ -145,6 +150,10 @@ mod tests {
     fn the_shortest_way_is_taken() {
         let both = PathSet::from_iter([Path::QUIC, Path::RING]);
         assert_eq!(both.best(), Some(Path::RING));
+        assert_eq!(
+            PathSet::from_iter([Path::RING, Path::DEVICE]).best(),
+            Some(Path::DEVICE)
+        );
         assert_eq!(both.and(PathSet::QUIC).best(), Some(Path::QUIC));
         assert_eq!(PathSet::LOCAL.and(PathSet::QUIC).best(), None);
         assert_eq!(both.to_string(), "quic or ring");

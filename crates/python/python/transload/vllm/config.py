@@ -54,7 +54,7 @@ class Config:
     """How blocks come to this server when it decodes: ``pull``, or ``push``, where the prefill server is invited to write
     them and is in charge from then on. A prefill server serves both."""
     require: str = "any"
-    """Which paths bytes may take: ``any``, ``quic`` (the network only) or ``local`` (what stays on one host)."""
+    """Which paths bytes may take: ``any``, ``quic`` (the network only), ``local`` (what stays on one host), ``ring`` or ``device``."""
     lease_seconds: float = 60.0
     """How long prefilled blocks are kept for a decode server that does not come. It renews while a request waits, until
     they were kept for ``timeout_seconds`` more."""
@@ -125,7 +125,7 @@ class Config:
             raise ConfigError(f"{_at('instance')} is {given['instance']!r}: give 1 to 58 letters, digits and . _ ~ -")
         _one_of("mode", given.get("mode", cls.mode), "pull", "push")
         _one_of("store_engine", given.get("store_engine", cls.store_engine), "any", "engine", "version")
-        _one_of("require", given.get("require", cls.require), "any", "quic", "local")
+        _one_of("require", given.get("require", cls.require), "any", "quic", "local", "ring", "device")
         port = _of("port", given.get("port", cls.port), int)
         if not 1 <= port <= 65535:
             raise ConfigError(f"{_at('port')} is {port}: give a port from 1 to 65535")

@@ -6,22 +6,33 @@ use super::event::{CALM, ChannelEvent, Event, MS, S, Time};
 use super::world::World;
 use crate::ids::Nonce;
 use crate::path::Path;
+use crate::path::device_ring::{self, DeviceRings, GpuId, Offer};
 use crate::path::negotiation::{Ending, Negotiation, Order, Report, Way, decode, encode};
 use crate::path::quic::{self, Lanes};
 use crate::path::ring::{self, Rings, SocketName, Token};
 use crate::wire::ConnId;
 
+fn gpu_id(gpu: u8) -> GpuId {
+    GpuId([gpu; 16])
+}
+
 impl World {
-    /// What both ends of a connection negotiate.
-    pub(super) fn negotiations(&self, conn: ConnId, dialled: bool) -> Vec<Box<dyn Negotiation>> {
-        let lanes: Box<dyn Negotiation> = Box::new(Lanes::new(dialled, 4));
-        let hosts = self.links[&conn]
-            .ends
-            .map(|(node, _)| self.nodes[node].host);
-        match hosts[0] == hosts[1] {
-            true => vec![lanes, Box::new(Rings::default())],
-            false => vec![lanes],
+    /// What an end of a connection negotiates.
+    pub(super) fn negotiations(
+        &self,
+        n: usize,
+        conn: ConnId,
+        dialled: bool,
+    ) -> Vec<Box<dyn Negotiation>> {
+        let mut paths: Vec<Box<dyn Negotiation>> = vec![Box::new(Lanes::new(dialled, 4))];
+        let nodes = self.links[&conn].ends.map(|(node, _)| &self.nodes[node]);
+        if nodes[0].host == nodes[1].host {
+            paths.push(Box::new(Rings::default()));
+            if let Some(gpu) = self.nodes[n].gpu {
+                paths.push(Box::new(DeviceRings::new(gpu_id(gpu))));
+            }
         }
+        paths
     }
 
     /// Whether what a node sends on a connection can take a path.
@@ -29,7 +40,7 @@ impl World {
         let channels = &self.links[&conn].channels;
         match path {
             Path::QUIC => channels.lanes,
-            _ => channels.rings.contains(&n),
+            _ => channels.rings.contains(&(n, path)),
         }
     }
 
@@ -75,14 +86,31 @@ impl World {
                 let channels = &mut self.links.get_mut(&conn).expect("a link stays").channels;
                 channels.offers.insert((n, number));
                 let (socket, token) = (SocketName::of(number.into()), Token([0; 32]));
-                let word = encode(&ring::Word { socket, token });
+                let fetch = ring::Word { socket, token };
+                let word = match self.nodes[n].gpu.filter(|_| path == Path::DEVICE) {
+                    None => encode(&fetch),
+                    Some(gpu) => encode(&device_ring::Word::Offer(Offer {
+                        gpu: gpu_id(gpu),
+                        slot_bytes: 4096,
+                        fetch,
+                    })),
+                };
                 let offered = ChannelEvent::Report(Report::Offered { word });
                 self.channel(n, delay, conn, path, offered);
                 self.channel(n, delay + S, conn, path, ChannelEvent::Lapse(number));
             }
             (_, Order::Meet { word }) => {
-                let word = decode::<ring::Word>(&word).expect("it makes sense");
-                let digits = word.socket.as_str().rsplit('-').next().unwrap_or_default();
+                let fetch = match path {
+                    Path::DEVICE => match decode(&word) {
+                        Some(device_ring::Word::Offer(offer)) => {
+                            assert_eq!(Some(offer.gpu), self.nodes[n].gpu.map(gpu_id));
+                            offer.fetch
+                        }
+                        other => panic!("{other:?} is met"),
+                    },
+                    _ => decode::<ring::Word>(&word).expect("it makes sense"),
+                };
+                let digits = fetch.socket.as_str().rsplit('-').next().unwrap_or_default();
                 let number = u128::from_str_radix(digits, 16).expect("digits") as u64;
                 self.channel(n, delay, conn, path, ChannelEvent::Fetch(number));
             }
@@ -114,14 +142,14 @@ impl World {
                 if !there || !alive {
                     return self.ended(n, conn, path, Way::In, Ending::Lapsed);
                 }
-                link.channels.rings.insert(other);
+                link.channels.rings.insert((other, path));
                 if self.now < CALM && self.mishap(0.1) {
                     let delay = self.rng.below(500 * MS);
                     self.channel(other, delay, conn, path, ChannelEvent::Tear);
                 }
             }
             ChannelEvent::Tear => {
-                if link.channels.rings.remove(&n) {
+                if link.channels.rings.remove(&(n, path)) {
                     let torn = || Ending::Failed("torn".into());
                     self.ended(n, conn, path, Way::Out, torn());
                     self.ended(other, conn, path, Way::In, torn());

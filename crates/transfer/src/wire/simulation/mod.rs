@@ -131,8 +131,8 @@ fn a_peer_may_vanish_at_any_step() {
     }
     assert_eq!(
         ways.len(),
-        5,
-        "both directions, a push by invitation, and both paths: {ways:?}"
+        6,
+        "both directions, a push by invitation, and all three paths: {ways:?}"
     );
     println!("{tried} vanished");
 }

@@ -192,11 +192,13 @@ impl World {
     pub(super) fn add_node(&mut self, agent: String, deployment: usize, ranks: BTreeSet<Rank>) {
         let n = self.nodes.len();
         let host = self.rng.below(3);
+        let gpu = [None, Some(1), Some(1), Some(2)][self.rng.below(4) as usize];
         self.nodes.push(Node {
             agent: AgentId::new(agent).expect("a good name"),
             deployment,
             ranks,
             host,
+            gpu,
             life: 0,
             machine: None,
             offset: 0,

@@ -12,7 +12,7 @@ use crate::lease::{LeaseEnd, LeaseKey};
 use crate::moment::Moment;
 use crate::ticket::Ticket;
 use crate::wire::stream::StreamHeader;
-use crate::wire::{Flow, Machine, PathSet};
+use crate::wire::{Flow, Machine, Path, PathSet};
 
 pub(super) type SimMachine = Machine<SimPlanner<Blocks>>;
 
@@ -21,6 +21,8 @@ pub(super) struct Node {
     pub(super) deployment: usize,
     pub(super) ranks: BTreeSet<Rank>,
     pub(super) host: u64,
+    /// Which GPU of its host has its caches, if one has them all.
+    pub(super) gpu: Option<u8>,
     pub(super) life: u32,
     pub(super) machine: Option<SimMachine>,
     pub(super) offset: u64,
@@ -76,8 +78,8 @@ pub(super) struct Channels {
     pub(super) lanes: bool,
     /// Offers of rings that can still be taken: who has made them, and a number.
     pub(super) offers: HashSet<(usize, u64)>,
-    /// Who sends over a ring.
-    pub(super) rings: HashSet<usize>,
+    /// Who sends over a ring, and over which kind.
+    pub(super) rings: HashSet<(usize, Path)>,
 }
 
 /// One request and its ticket.

@@ -143,7 +143,7 @@ impl World {
                 });
             }
             Event::Connected(n, life, conn, agent, dialled) if self.lives(n, life) => {
-                let paths = self.negotiations(conn, dialled);
+                let paths = self.negotiations(n, conn, dialled);
                 self.call(n, |machine, now| {
                     let service = ServiceName::from(&agent);
                     let dialled = dialled.then_some(agent);

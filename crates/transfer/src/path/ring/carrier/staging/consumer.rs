@@ -154,11 +154,7 @@ impl ReadWindow<'_> {
     ///
     /// # Safety
     /// They are only read.
-    pub(in crate::path) unsafe fn lend(
-        &self,
-        at: usize,
-        len: usize,
-    ) -> Result<Stretch, RingError> {
+    pub(in crate::path) unsafe fn lend(&self, at: usize, len: usize) -> Result<Stretch, RingError> {
         check(at, len, self.len)?;
         let consumer = &*self.consumer;
         // SAFETY: nothing in this process writes to what the peer fills, and by the caller's word this does not either.

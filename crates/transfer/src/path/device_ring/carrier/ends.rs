@@ -1,0 +1,106 @@
+//! How the two ends of a ring get hold of its memory.
+
+use std::os::fd::AsFd;
+use std::time::Duration;
+
+use super::{receive, send};
+use crate::data::{Receiver, SendError};
+use crate::device::Gpu;
+use crate::device::shuttle::{Shuttle, Slots};
+use crate::ids::AgentId;
+use crate::path::ring::carrier::handover::{Connection, HandoverError};
+use crate::path::ring::carrier::staging::{RingShape, ShapeError};
+use crate::path::ring::carrier::{RingIn, RingOut};
+
+/// How many slots a ring of ours has, of 4 MiB: for so many, the kernel that sums is predicted to be as fast as it gets, and
+/// what a slot costs the host (some 50 us) to hide behind the three others. 16 MiB of device memory for each ring.
+pub(super) const SLOTS: Slots = Slots {
+    count: 4,
+    bytes: 4 << 20,
+};
+
+/// The most device memory of a ring that a peer offers.
+const MOST_BYTES: u64 = 64 << 20;
+
+/// Its host memory: a page for the record of each slot.
+const fn shape(slots: u32) -> Result<RingShape, ShapeError> {
+    RingShape::new(slots, 4096)
+}
+
+/// Makes a ring on a GPU, hands it over, and gives the end to send over. A peer that empties no slot for `stall` fails the
+/// transfer that waits for it, and the ring.
+///
+/// # Errors
+/// [`SendError::Path`].
+pub async fn offer(
+    connection: Connection,
+    gpu: &Gpu,
+    stall: Duration,
+) -> Result<RingOut, SendError> {
+    let gpu = gpu.clone();
+    // The driver may take its time.
+    let making = tokio::task::spawn_blocking(move || Shuttle::create(&gpu, SLOTS));
+    let made = making.await.map_err(|_| SendError::Panicked)?;
+    let (shuttle, descriptor) = made.map_err(path)?;
+    let shape = shape(SLOTS.count).map_err(path)?;
+    let producer = connection.offer_with(shape, Some(descriptor)).await;
+    send::start(producer.map_err(path)?, shuttle, stall).map_err(path)
+}
+
+/// Takes a ring that `peer` has on this GPU, with slots of so many bytes, and receives from it. To be called inside a tokio
+/// runtime.
+///
+/// # Errors
+/// [`HandoverError::More`]: its memory is none of the GPU, or is too small, or is more than is mapped.
+pub async fn accept(
+    connection: Connection,
+    gpu: &Gpu,
+    slot_bytes: u32,
+    receiver: Receiver,
+    peer: AgentId,
+) -> Result<RingIn, HandoverError> {
+    let gpu = gpu.clone();
+    let taking = connection.accept_with(move |shape, descriptor| {
+        let slots = check(shape, slot_bytes)?;
+        Shuttle::import(&gpu, slots, descriptor.as_fd()).map_err(|error| error.to_string())
+    });
+    let (consumer, shuttle) = taking.await?;
+    receive::serve(receiver, consumer, shuttle, slot_bytes, peer).map_err(HandoverError::Map)
+}
+
+fn path(why: impl std::error::Error + Send + Sync + 'static) -> SendError {
+    SendError::Path(why.into())
+}
+
+/// What a peer says of its ring, if that can be.
+fn check(of: RingShape, slot_bytes: u32) -> Result<Slots, String> {
+    let (count, bytes) = (of.slots(), slot_bytes);
+    let total = u64::from(count) * u64::from(bytes);
+    if shape(count) != Ok(of) || bytes == 0 || !bytes.is_multiple_of(4096) || total > MOST_BYTES {
+        return Err(format!(
+            "{count} slots of {bytes} bytes: a ring has multiples of 4096, and {MOST_BYTES} at most"
+        ));
+    }
+    Ok(Slots { count, bytes })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rings_of_peers_are_bounded() {
+        let of = |slots| shape(slots).unwrap();
+        assert_eq!(check(of(SLOTS.count), SLOTS.bytes), Ok(SLOTS));
+        for (of, bytes) in [
+            (of(4), 0),
+            (of(4), 4095),
+            (of(4), 4097),
+            (of(4), u32::MAX),
+            (of(17), 4 << 20),
+            (RingShape::DEFAULT, 4 << 20),
+        ] {
+            assert!(check(of, bytes).is_err(), "{of:?}, {bytes}");
+        }
+    }
+}

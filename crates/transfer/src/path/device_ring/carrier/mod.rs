@@ -1,0 +1,72 @@
+//! The half of rings in device memory that does I/O.
+
+mod ends;
+mod link;
+mod receive;
+mod record;
+mod send;
+
+pub use ends::{accept, offer};
+
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+use crate::device::Gpu;
+use crate::path::Path;
+use crate::path::carrier::{Carrier, Host, Link, Provider, Reporter};
+use crate::path::device_ring::{DeviceRings, GpuId};
+use crate::path::negotiation::Negotiation;
+use crate::path::ring::carrier::handover::{Limits, Listener};
+use crate::path::ring::carrier::link::is_here;
+
+/// The path between agents whose memory is all on one GPU.
+#[derive(Clone, Debug)]
+pub struct DeviceRing {
+    gpu: Gpu,
+}
+
+impl DeviceRing {
+    /// For an agent whose memory is all on this GPU.
+    pub fn new(gpu: &Gpu) -> Self {
+        Self { gpu: gpu.clone() }
+    }
+}
+
+impl Provider for DeviceRing {
+    fn path(&self) -> Path {
+        Path::DEVICE
+    }
+
+    fn open(&self, host: Host) -> io::Result<Box<dyn Carrier>> {
+        let uuid = self.gpu.uuid().map_err(io::Error::other)?;
+        Ok(Box::new(OnGpu {
+            listener: Arc::new(Listener::bind(Limits::default())?),
+            gpu: self.gpu.clone(),
+            id: GpuId(uuid),
+            host,
+        }))
+    }
+}
+
+struct OnGpu {
+    /// Where peers of this host connect.
+    listener: Arc<Listener>,
+    gpu: Gpu,
+    id: GpuId,
+    host: Host,
+}
+
+impl Carrier for OnGpu {
+    fn reaches(&self, address: SocketAddr) -> bool {
+        is_here(address)
+    }
+
+    fn negotiation(&self, _dialled: bool) -> Box<dyn Negotiation> {
+        Box::new(DeviceRings::new(self.id))
+    }
+
+    fn link(&self, _address: SocketAddr, reporter: Reporter) -> Box<dyn Link> {
+        Box::new(link::DeviceLink::new(self, reporter))
+    }
+}

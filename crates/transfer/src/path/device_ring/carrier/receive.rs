@@ -1,0 +1,220 @@
+//! Receiving over a ring in device memory.
+//!
+//! Slots are emptied by the GPU, as many at a time as have come, and given back in order. A stream ends when the last of its slots
+//! is empty, and has the sum that the sender says.
+
+use std::collections::VecDeque;
+use std::io;
+use std::time::Instant;
+
+use tokio::runtime::Handle;
+
+use super::record::Record;
+use crate::copy::Crc32c;
+use crate::data::{InStream, Operation, ReceiveError, Receiver, RegionError, Stretch};
+use crate::device::shuttle::Shuttle;
+use crate::ids::AgentId;
+use crate::path::ring::carrier::RingIn;
+use crate::path::ring::carrier::staging::{Consumer, ReadWindow, RingError};
+use crate::wire::stream::{HEADER, TRAILER};
+
+/// Receives all streams of a ring that `peer` fills, until the ring is gone. To be called inside a tokio runtime.
+pub(super) fn serve(
+    receiver: Receiver,
+    mut consumer: Consumer,
+    shuttle: Shuttle,
+    slot_bytes: u32,
+    peer: AgentId,
+) -> io::Result<RingIn> {
+    let mut emptier = Emptier {
+        receiver,
+        runtime: Handle::current(),
+        shuttle,
+        slot_bytes,
+        peer,
+        begun: 0,
+        streams: VecDeque::new(),
+        emptying: VecDeque::new(),
+    };
+    RingIn::start(consumer.doorbell(), move || emptier.receive(&mut consumer))
+}
+
+/// The thread's end of the ring.
+struct Emptier {
+    receiver: Receiver,
+    runtime: Handle,
+    shuttle: Shuttle,
+    slot_bytes: u32,
+    peer: AgentId,
+    /// How many streams have begun.
+    begun: u64,
+    /// Those that have not ended, in order. All but the last wait for slots that are being emptied.
+    streams: VecDeque<Stream>,
+    /// The slots that are being emptied, in order.
+    emptying: VecDeque<Emptying>,
+}
+
+struct Stream {
+    /// Our own, since tags are the peer's.
+    number: u64,
+    tag: u64,
+    /// Where in it the next slot has to be.
+    position: u64,
+    /// Whether no more of it comes.
+    over: bool,
+    arriving: InStream,
+}
+
+/// A slot that the GPU empties, or that nobody wants.
+#[derive(Default)]
+struct Emptying {
+    /// The number of the stream.
+    stream: u64,
+    summed: Option<Operation<Crc32c>>,
+    trailer: Option<[u8; TRAILER]>,
+    /// Its record, which keeps the slot from being given back.
+    _kept: Option<Stretch>,
+}
+
+impl Emptier {
+    fn receive(&mut self, consumer: &mut Consumer) -> RingError {
+        let ended = loop {
+            let at_once = (!self.emptying.is_empty()).then(Instant::now);
+            let taken = match consumer.receive(at_once) {
+                Ok(slot) => Some(self.take(&slot)),
+                Err(RingError::TimedOut) => None,
+                Err(error) => Some(Err(error)),
+            };
+            match taken {
+                Some(Ok(emptying)) => self.emptying.push_back(emptying),
+                Some(Err(error)) => break error,
+                None => self.finish(),
+            }
+        };
+        while !self.emptying.is_empty() {
+            self.finish();
+        }
+        for stream in self.streams.drain(..) {
+            stream.arriving.end();
+        }
+        ended
+    }
+
+    /// Has the GPU empty a slot.
+    fn take(&mut self, slot: &ReadWindow<'_>) -> Result<Emptying, RingError> {
+        let record = Record::read(slot, self.slot_bytes)?;
+        if let Some(header) = &record.header {
+            self.begin(slot.tag(), header);
+        }
+        let expected = (slot.tag(), slot.offset());
+        // What belongs to no stream was given up by one of the two sides.
+        let mut stream = match self.streams.pop_back() {
+            Some(stream) if !stream.over && (stream.tag, stream.position) == expected => stream,
+            other => {
+                self.streams.extend(other);
+                return Ok(Emptying::default());
+            }
+        };
+        // Looked at for each slot, so that the fence never waits for the ring.
+        let intake = &mut stream.arriving.intake;
+        let Some(inside) = intake.enter() else {
+            return Ok(Emptying::default());
+        };
+        let moved = match intake.take_on_gpu(record.body as usize, &inside) {
+            Ok(moved) => moved,
+            Err(error) => {
+                stream.arriving.fail(error);
+                return Ok(Emptying::default());
+            }
+        };
+        // SAFETY: nobody writes to it, nor reads.
+        let kept = unsafe { slot.lend(0, slot.len()) }?;
+        let (sum, completion) = Operation::new(&inside);
+        let told = move |sum: Result<_, _>| completion.complete(sum.map_err(RegionError::from));
+        self.shuttle
+            .scatter(slot.index(), &moved, record.body, Box::new(told));
+        let number = stream.number;
+        stream.position += u64::from(record.body);
+        stream.over = record.trailer.is_some();
+        self.streams.push_back(stream);
+        Ok(Emptying {
+            stream: number,
+            summed: Some(sum),
+            trailer: record.trailer,
+            _kept: Some(kept),
+        })
+    }
+
+    /// Reads a header and asks where the bytes go. If the sender has given a stream up, it goes on to the next.
+    fn begin(&mut self, tag: u64, header: &[u8; HEADER]) {
+        if let Some(last) = self.streams.back_mut() {
+            last.over = true;
+            let number = last.number;
+            self.end_if_over(number);
+        }
+        let begun = self.receiver.begin(&self.peer, header);
+        if let Some(arriving) = self.runtime.block_on(begun) {
+            self.begun += 1;
+            self.streams.push_back(Stream {
+                number: self.begun,
+                tag,
+                position: 0,
+                over: false,
+                arriving,
+            });
+        }
+    }
+
+    /// Waits until the GPU has emptied the first slot.
+    fn finish(&mut self) {
+        let Some(Emptying {
+            stream: number,
+            summed: Some(sum),
+            trailer,
+            _kept,
+        }) = self.emptying.pop_front()
+        else {
+            return;
+        };
+        // Also where the fence is up by now: the slot is in use for so long.
+        let sum = self.runtime.block_on(sum);
+        let Some(at) = self.streams.iter().position(|s| s.number == number) else {
+            return;
+        };
+        let intake = &mut self.streams[at].arriving.intake;
+        let Some(_inside) = intake.enter() else {
+            self.streams.remove(at);
+            return;
+        };
+        let added = sum
+            .map_err(ReceiveError::from)
+            .and_then(|sum| intake.add(&sum, trailer.as_ref()));
+        match added {
+            Ok(()) => self.end_if_over(number),
+            Err(error) => {
+                if let Some(stream) = self.streams.remove(at) {
+                    stream.arriving.fail(error);
+                }
+            }
+        }
+    }
+
+    /// Ends a stream of which no more comes, and of which all is there that has come.
+    fn end_if_over(&mut self, number: u64) {
+        let is_emptied = |emptying: &VecDeque<Emptying>| {
+            emptying
+                .iter()
+                .all(|slot| slot.stream != number || slot.summed.is_none())
+        };
+        let at = self
+            .streams
+            .iter()
+            .position(|s| s.number == number && s.over);
+        if let Some(at) = at
+            && is_emptied(&self.emptying)
+            && let Some(stream) = self.streams.remove(at)
+        {
+            stream.arriving.end();
+        }
+    }
+}

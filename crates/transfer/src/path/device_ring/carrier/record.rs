@@ -1,0 +1,60 @@
+//! What a slot of host memory says of its slot of device memory.
+
+use crate::path::ring::carrier::staging::{ReadWindow, RingError, WriteWindow};
+use crate::wire::stream::{HEADER, TRAILER};
+
+/// How many bytes of a stream lie in device memory, and what stands before and behind them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Record {
+    /// From the start of the slot on.
+    pub(super) body: u32,
+    /// Where the stream begins.
+    pub(super) header: Option<[u8; HEADER]>,
+    /// Where it ends.
+    pub(super) trailer: Option<[u8; TRAILER]>,
+}
+
+/// Length of the number that comes first.
+const BODY: usize = 4;
+
+impl Record {
+    /// Writes it to the start of a slot, and says how long it is.
+    pub(super) fn write(&self, slot: &mut WriteWindow<'_>) -> usize {
+        let mut bytes = self.body.to_le_bytes().to_vec();
+        bytes.extend(self.header.iter().flatten());
+        bytes.extend(self.trailer.iter().flatten());
+        // A page has room for it.
+        let _ = slot.put(0, &bytes);
+        bytes.len()
+    }
+
+    /// Reads one that a peer has written, each byte once. `most` is what a slot holds.
+    pub(super) fn read(slot: &ReadWindow<'_>, most: u32) -> Result<Self, RingError> {
+        let begins = slot.offset() == 0;
+        let short = BODY + if begins { HEADER } else { 0 };
+        let (len, trailer) = match slot.len() {
+            len if len == short => (len, false),
+            len if len == short + TRAILER => (len, true),
+            len => return corrupt("the length of a record", len as u64),
+        };
+        let mut bytes = [0; BODY + HEADER + TRAILER];
+        let bytes = &mut bytes[..len];
+        // As many are there as it says.
+        let _ = slot.get(0, bytes);
+        let (body, rest) = bytes.split_at(BODY);
+        let (header, rest) = rest.split_at(short - BODY);
+        let body = u32::from_le_bytes([body[0], body[1], body[2], body[3]]);
+        if body > most {
+            return corrupt("the length of a slot in device memory", body.into());
+        }
+        Ok(Self {
+            body,
+            header: header.try_into().ok(),
+            trailer: rest.try_into().ok().filter(|_| trailer),
+        })
+    }
+}
+
+fn corrupt<T>(field: &'static str, found: u64) -> Result<T, RingError> {
+    Err(RingError::Corrupt { field, found })
+}

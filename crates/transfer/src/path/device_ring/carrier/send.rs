@@ -1,0 +1,215 @@
+//! Sending over a ring in device memory.
+//!
+//! Slots are filled by the GPU, as many at a time as are free, and published in order, each when its bytes and their sum are
+//! there.
+
+use std::collections::VecDeque;
+use std::io;
+use std::time::{Duration, Instant};
+
+use super::ends::SLOTS;
+use super::record::Record;
+use crate::copy::Crc32c;
+use crate::data::{Inside, Operation, Part, RegionError, RouteCursor, SendError, SendEvent};
+use crate::device::shuttle::Shuttle;
+use crate::path::ring::carrier::RingOut;
+use crate::path::ring::carrier::send::{LOOK, TURN, Turn};
+use crate::path::ring::carrier::staging::{Producer, RingError};
+use crate::wire::stream::StreamTrailer;
+
+/// A ring to send over.
+pub(super) fn start(producer: Producer, shuttle: Shuttle, stall: Duration) -> io::Result<RingOut> {
+    let ring = producer.doorbell();
+    let mut filler = Filler {
+        producer,
+        shuttle,
+        stall,
+        tag: 0,
+        filling: VecDeque::new(),
+    };
+    RingOut::start(ring, move |turn| {
+        turn.take(|turn, inside| filler.carry(turn, inside));
+    })
+}
+
+/// The thread's end of the ring.
+struct Filler {
+    producer: Producer,
+    shuttle: Shuttle,
+    stall: Duration,
+    /// Number of the next stream.
+    tag: u64,
+    /// The slots that are being filled, in order, all of one transfer.
+    filling: VecDeque<Filling>,
+}
+
+/// A slot that the GPU fills.
+struct Filling {
+    sum: Operation<Crc32c>,
+    part: Part,
+    tag: u64,
+    /// Which of the part's bytes.
+    at: u64,
+    len: u32,
+}
+
+/// A part that has begun.
+struct Begun {
+    part: Part,
+    tag: u64,
+    cursor: RouteCursor,
+}
+
+/// Why a transfer does not go on.
+enum Stop {
+    /// The fence came up.
+    Fenced,
+    Failed(Option<u32>, SendError),
+}
+
+impl Filler {
+    /// Carries a part, and more that are ready.
+    fn carry(&mut self, turn: &Turn, inside: &Inside) {
+        let stop = self.carry_parts(turn, inside);
+        // The GPU may still fill slots of a transfer that has stopped; the next one may not have them before.
+        for left in self.filling.drain(..) {
+            let _ = turn.runtime.block_on(left.sum);
+        }
+        if let Err(Stop::Failed(stream, error)) = stop {
+            if let SendError::Path(_) = error {
+                // It is of no more use to anybody. Before the news, so that who hears of it can tell this ring from the next.
+                self.producer.doorbell().hang_up();
+            }
+            turn.outgoing.fail(stream, error);
+        }
+    }
+
+    fn carry_parts(&mut self, turn: &Turn, inside: &Inside) -> Result<(), Stop> {
+        let (mut next, mut carried) = (Some(turn.part.clone()), 0);
+        let mut begun = None;
+        let mut sum = Crc32c::new();
+        loop {
+            if inside.is_raised() {
+                return Err(Stop::Fenced);
+            }
+            if begun.is_none()
+                && let Some(part) = next.take()
+            {
+                carried += part.bytes();
+                begun = Some(self.begin(turn, part)?);
+            }
+            if let Some(part) = &mut begun
+                && self.fill(part, turn, inside)?
+            {
+                if part.cursor.remaining() == 0 {
+                    begun = None;
+                    next = match carried < TURN {
+                        true => turn.outgoing.ready_part(),
+                        false => None,
+                    };
+                }
+            } else if let Some(filling) = self.filling.pop_front() {
+                self.publish(filling, &mut sum, turn, inside)?;
+            } else if begun.is_some() {
+                self.wait(inside)?;
+            } else {
+                return Ok(());
+            }
+        }
+    }
+
+    fn begin(&mut self, turn: &Turn, part: Part) -> Result<Begun, Stop> {
+        let cursor = turn.outgoing.route().cursor(part.range.clone());
+        let cursor = cursor.map_err(|error| Stop::Failed(Some(part.stream), error.into()))?;
+        self.tag += 1;
+        let tag = self.tag;
+        Ok(Begun { part, tag, cursor })
+    }
+
+    /// Has the GPU fill one more slot, and says whether there was one.
+    fn fill(&mut self, begun: &mut Begun, turn: &Turn, inside: &Inside) -> Result<bool, Stop> {
+        let Begun { part, tag, cursor } = begun;
+        let failed = |error: SendError| Stop::Failed(Some(part.stream), error);
+        let ahead = self.filling.len();
+        let slot = match self.producer.reserve_ahead(ahead, Some(Instant::now())) {
+            Ok(slot) => slot.index(),
+            Err(RingError::TimedOut) => return Ok(false),
+            Err(error) => return Err(failed(error.into())),
+        };
+        let at = part.bytes() - cursor.remaining();
+        let len = cursor.remaining().min(SLOTS.bytes.into()) as u32;
+        let moved = cursor.pass_on_gpu(len as usize, inside);
+        let moved = moved.map_err(|error| failed(error.into()))?;
+        let (sum, completion) = Operation::new(inside);
+        let told = move |sum: Result<_, _>| completion.complete(sum.map_err(RegionError::from));
+        self.shuttle.gather(slot, &moved, len, Box::new(told));
+        turn.outgoing.count_read(len.into());
+        self.filling.push_back(Filling {
+            sum,
+            part: part.clone(),
+            tag: *tag,
+            at,
+            len,
+        });
+        Ok(true)
+    }
+
+    /// Waits for the GPU, and publishes a slot. `sum` is that of its stream.
+    fn publish(
+        &mut self,
+        filling: Filling,
+        sum: &mut Crc32c,
+        turn: &Turn,
+        inside: &Inside,
+    ) -> Result<(), Stop> {
+        let Filling {
+            part, tag, at, len, ..
+        } = filling;
+        let failed = |error: SendError| Stop::Failed(Some(part.stream), error);
+        let summed = turn.runtime.block_on(filling.sum);
+        let summed = summed.map_err(|error| failed(error.into()))?;
+        if inside.is_raised() {
+            return Err(Stop::Fenced);
+        }
+        let begins = at == 0;
+        if begins {
+            *sum = Crc32c::new();
+        }
+        sum.append(&summed);
+        let ends = sum.bytes() == part.bytes();
+        let trailer = StreamTrailer {
+            length: part.bytes(),
+            crc: sum.value(),
+        };
+        let record = Record {
+            body: len,
+            header: begins.then(|| turn.outgoing.header(&part).encode()),
+            trailer: ends.then(|| trailer.encode()),
+        };
+        let published = self.producer.reserve(None).and_then(|mut slot| {
+            let written = record.write(&mut slot);
+            slot.publish(tag, at, written)
+        });
+        published.map_err(|error| failed(error.into()))?;
+        if ends {
+            let (stream, bytes) = (part.stream, part.bytes());
+            turn.outgoing.tell(SendEvent::Written { stream, bytes });
+        }
+        Ok(())
+    }
+
+    /// Waits for a free slot, where none is being filled.
+    fn wait(&mut self, inside: &Inside) -> Result<(), Stop> {
+        let stalled = Instant::now() + self.stall;
+        while !inside.is_raised() {
+            let look = Instant::now() + LOOK;
+            match self.producer.reserve(Some(look.min(stalled))) {
+                // It stays free until it is filled.
+                Ok(_slot) => return Ok(()),
+                Err(RingError::TimedOut) if look < stalled => {}
+                Err(error) => return Err(Stop::Failed(None, error.into())),
+            }
+        }
+        Err(Stop::Fenced)
+    }
+}
