@@ -193,7 +193,10 @@ def test_pulls_and_pushes_reach_every_byte(on_gpu, certs, where):
 
 
 def moves(driver, certs, where):
-    for paths, path in [("local", "ring"), ("quic", "quic")]:
+    ways = [("local", "ring"), ("quic", "quic")]
+    if where == ("gpu", "gpu"):
+        ways = [("local", "device"), ("device", "device"), ("ring", "ring"), ("quic", "quic")]
+    for paths, path in ways:
         with Pair(driver, certs, where) as pair:
             fill(pair.prefill.memories[0][0])
             lease, ticket = pair.lease()

@@ -139,11 +139,15 @@ impl Report {
             ]);
         }
         let mut text = self.plan().table();
+        let alone = match self.gpu {
+            Some(_) => "keep the bytes on the GPU",
+            None => "take the ring",
+        };
         let _ = write!(
             text,
             "\n{}\n \
              quic is the way between hosts: encrypted, with both sides authenticated. On one host, as here,\n \
-             bytes go through a staging ring. Each was asked for; left alone, these two take the ring.\n\n",
+             bytes go through a staging ring. Each was asked for; left alone, these two {alone}.\n\n",
             table.finish(),
         );
         if let Some(On { ordinal, name }) = &self.gpu {
