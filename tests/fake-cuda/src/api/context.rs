@@ -32,8 +32,12 @@ driver! {
         if last {
             // The context goes, with all that was made in it. A lost one says so, and goes too.
             let outcome = stream::wait_for_all(device);
-            board().clear(device);
-            memory::write().clear(device);
+            let mut board = board();
+            // Somebody may have come for it meanwhile, who goes on with it.
+            if board.contexts[device].retained == 0 {
+                board.clear(device);
+                memory::write().clear(device);
+            }
             outcome?;
         }
         Ok(())
