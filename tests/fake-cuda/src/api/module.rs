@@ -71,7 +71,9 @@ driver! {
 }
 
 fn load(device: usize, module: Out<Handle>, image: In<c_char>) -> Result {
-    if !text(image)?.contains(".entry ") {
+    let image = text(image)?;
+    let known = [".entry walk_16", ".entry fold", ".entry spin"];
+    if !known.iter().any(|entry| image.contains(entry)) {
         return Err(CUDA_ERROR_INVALID_PTX);
     }
     let mut board = board();
