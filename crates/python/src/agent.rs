@@ -21,7 +21,7 @@ use crate::logs;
 use crate::mark::Mark;
 use crate::memory::Memory;
 use crate::metrics::metrics;
-use crate::runtime::{Made, handle, seconds};
+use crate::runtime::{Made, handle, quiet, seconds};
 use crate::ticket::Ticket;
 use crate::transfer::{Transfer, failed, notice_failed, transfer_request};
 
@@ -208,8 +208,10 @@ impl Agent {
         request.start = start;
         request.prefilled = prefilled;
         request.after = after.map(Mark::after).unwrap_or_default();
+        let (keeper, quiet) = quiet();
+        request.keeper = Some(keeper);
         let opened = self.made.wait(py, self.inner.lease(request))?;
-        Lease::of(opened.map_err(not_opened)?)
+        Lease::of(opened.map_err(not_opened)?, quiet)
     }
 
     /// Opens blocks of a rank to whoever holds a ticket for the set, to be written: the other half of a `push`.
@@ -251,8 +253,10 @@ impl Agent {
                 "the blocks cannot be opened: their mark was not reached within {ttl} s"
             )));
         }
+        let (keeper, quiet) = quiet();
+        request.keeper = Some(keeper);
         let opened = self.made.wait(py, self.inner.open(request))?;
-        Lease::of(opened.map_err(not_opened)?)
+        Lease::of(opened.map_err(not_opened)?, quiet)
     }
 
     /// Begins to pull what a ticket allows into own blocks. The blocks must not be used before it has ended.
@@ -350,10 +354,12 @@ impl Agent {
         request.request.by_layer = by_layer;
         request.keep_leases = keep_leases;
         request.after = after.map(Mark::after).unwrap_or_default();
+        let (keeper, quiet) = quiet();
+        request.keeper = Some(keeper);
         let started = self
             .made
             .wait(py, self.inner.start_push(request, prefilled))?;
-        Transfer::of(started.map_err(|error| failed(py, &error))?)
+        Transfer::of(started.map_err(|error| failed(py, &error))?, quiet)
     }
 
     /// Gives up what a ticket stands for, where no transfer has begun; with `content`, only leases of that content.

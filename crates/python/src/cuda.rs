@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::process;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use transload::store::archive::{Cache, RankArchive};
@@ -22,6 +23,9 @@ static OPENED: Mutex<Opened> = Mutex::new(Opened {
     process: 0,
     gpus: BTreeMap::new(),
 });
+
+/// Whether any was. Apart, since opening one takes a while.
+static IN_USE: AtomicBool = AtomicBool::new(false);
 
 struct Opened {
     process: u32,
@@ -51,7 +55,7 @@ pub(crate) fn available() -> Result<(), String> {
 
 /// Whether this process has opened one.
 pub(crate) fn in_use() -> bool {
-    !Opened::lock().gpus.is_empty()
+    IN_USE.load(Relaxed)
 }
 
 /// The GPU of an ordinal, opened once.
@@ -64,6 +68,7 @@ fn gpu(ordinal: u32) -> Result<Gpu, DeviceError> {
     let gpu = Gpu::open(ordinal)?;
     opened.process = process::id();
     opened.gpus.insert(ordinal, gpu.clone());
+    IN_USE.store(true, Relaxed);
     Ok(gpu)
 }
 

@@ -7,34 +7,39 @@ use transload::transfer::agent::{
 };
 use transload::transfer::content::ContentDigest;
 use transload::transfer::ids::LeaseSetId;
+use transload::transfer::lease::LeaseEnd;
 
 use crate::completion::{Completion, outcome};
 use crate::errors::{AgentError, LeaseError, chain, raise};
 use crate::mark::Mark;
-use crate::runtime::{Made, seconds};
+use crate::runtime::{Made, Quiet, seconds};
 use crate::tables;
 
 /// A promise to keep blocks as they are until `ended`. Dropping it does not end it.
 #[pyclass(frozen, module = "transload")]
 pub(crate) struct Lease {
     control: LeaseControl,
-    /// Ends with why: "completed", "cancelled", "expired", "peer lost" or "device lost". Nothing touches the blocks any more
-    /// then; so it never ends where a device is not done with them, which the log tells.
+    /// Ends with why: "completed", "cancelled", "expired", "peer lost", "device lost" or "device stalled". Nothing touches the
+    /// blocks any more then; so where a device stalls, which the log tells at once, it ends when the device has gone on.
     #[pyo3(get)]
     ended: Completion,
     made: Made,
 }
 
 impl Lease {
-    pub(crate) fn of(lease: agent::Lease) -> PyResult<Self> {
+    pub(crate) fn of(lease: agent::Lease, quiet: Quiet) -> PyResult<Self> {
         let (control, made) = (lease.control(), Made::here());
         let ended = made.later(async move {
-            let ended = lease.ended().await;
-            if ended == Err(LeaseEndError::Stalled) {
-                // Engines hand blocks out again when they hear of an end, so they must not hear of one.
-                std::future::pending::<()>().await;
-            }
-            let ended = ended.map(|ended| ended.end.to_string());
+            let ended = lease.ended().await.map(|ended| ended.end);
+            let ended = match ended {
+                Err(LeaseEndError::Stalled) => {
+                    // Engines hand blocks out again when they hear of an end, so they hear of it when nothing touches the blocks.
+                    quiet.reached().await;
+                    Ok(LeaseEnd::DeviceStalled)
+                }
+                ended => ended,
+            };
+            let ended = ended.map(|end| end.to_string());
             outcome(move |py| match &ended {
                 Ok(end) => Ok(end.into_pyobject(py)?.into_any().unbind()),
                 Err(error) => Err(AgentError::new_err(error.to_string())),

@@ -253,7 +253,8 @@ fn on_host(
 ) -> PyResult<memory::Memory> {
     if is_cuda_in_use(py)? {
         for (number, part) in parts.iter().enumerate() {
-            if let Ok(ordinal) = cuda::ordinal_of(&[(part.address as u64, part.len)]) {
+            let address = (part.address as u64, part.len);
+            if let Ok(ordinal) = py.detach(|| cuda::ordinal_of(&[address])) {
                 return Err(CacheMemoryError::new_err(format!(
                     "allocation {number} is memory of cuda:{ordinal}, given as memory of the host: give the tensor, or an object with {CUDA}"
                 )));

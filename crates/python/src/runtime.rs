@@ -1,14 +1,16 @@
 //! The one runtime of the process, on which agents and what waits for them run.
 
+use std::any::Any;
 use std::future::Future;
 use std::pin::pin;
 use std::process;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use tokio::runtime::{Builder, Handle, Runtime};
+use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 use crate::completion::{Completion, Outcome};
@@ -99,4 +101,20 @@ pub(crate) fn seconds(what: &str, seconds: f64) -> PyResult<Duration> {
     Duration::try_from_secs_f64(seconds).map_err(|_| {
         PyValueError::new_err(format!("{what} is {seconds}: give seconds, from 0 to 1e18"))
     })
+}
+
+/// A keeper for a request's blocks, and what hears when it goes: nothing touches the blocks any more then.
+pub(crate) fn quiet() -> (Arc<dyn Any + Send + Sync>, Quiet) {
+    let (keeper, gone) = oneshot::channel::<()>();
+    (Arc::new(keeper), Quiet(gone))
+}
+
+/// Hears when nothing touches a request's blocks any more, also where its end was told before that.
+pub(crate) struct Quiet(oneshot::Receiver<()>);
+
+impl Quiet {
+    pub(crate) async fn reached(self) {
+        // It says so by going.
+        let _ = self.0.await;
+    }
 }

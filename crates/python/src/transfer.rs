@@ -12,7 +12,7 @@ use tokio::sync::Notify;
 use tokio::time::timeout;
 use transload::layout::Rank;
 use transload::transfer::agent::{
-    self, NoticeError, PullReport, PullRequest, TransferControl, TransferError as Failed,
+    self, After, NoticeError, PullReport, PullRequest, TransferControl, TransferError as Failed,
 };
 use transload::transfer::content::ContentDigest;
 use transload::transfer::wire::{JobError, Path, PathSet};
@@ -20,7 +20,7 @@ use transload::transfer::wire::{JobError, Path, PathSet};
 use crate::completion::{Completion, outcome};
 use crate::errors::{AgentError, TransferError, chain, raise};
 use crate::mark::Mark;
-use crate::runtime::{Made, seconds};
+use crate::runtime::{Made, Quiet, quiet, seconds};
 use crate::tables;
 use crate::ticket::Ticket;
 
@@ -29,8 +29,8 @@ use crate::ticket::Ticket;
 pub(crate) struct Transfer {
     control: Control,
     /// Ends with a report, a dict of `bytes`, `seconds` (of which it was `queued` until its first byte moved) and
-    /// `routes`, or with a `TransferError`; either way nothing touches the blocks any more, so it never ends where memory
-    /// is not done with them, which the log tells.
+    /// `routes`, or with a `TransferError`; either way nothing touches the blocks any more. So where a device stalls, which the
+    /// log tells at once, it ends when the device has gone on.
     #[pyo3(get)]
     ended: Completion,
     made: Made,
@@ -44,9 +44,9 @@ enum Control {
 }
 
 impl Transfer {
-    pub(crate) fn of(transfer: agent::Transfer) -> PyResult<Self> {
+    pub(crate) fn of(transfer: agent::Transfer, quiet: Quiet) -> PyResult<Self> {
         let (control, made) = (transfer.control(), Made::here());
-        Self::new(Control::Begun(control), made, transfer.finish())
+        Self::new(Control::Begun(control), made, transfer.finish(), quiet)
     }
 
     /// A pull, which begins when what it waits for is done. What is wrong with its request is known at once.
@@ -54,9 +54,12 @@ impl Transfer {
         py: Python<'_>,
         made: Made,
         agent: &agent::Agent,
-        request: PullRequest,
+        mut request: PullRequest,
     ) -> PyResult<Self> {
-        let (awaited, bound) = (!request.after.is_done(), request.timeout);
+        let (after, bound) = (request.after.clone(), request.timeout);
+        let awaited = !after.is_done();
+        let (keeper, quiet) = quiet();
+        request.keeper = Some(keeper);
         let agent = agent.clone();
         let mut start = Box::pin(async move { agent.start_pull(request).await });
         let started = made.wait(py, async {
@@ -70,23 +73,24 @@ impl Transfer {
             }
         })?;
         if let Some(started) = started {
-            return Self::of(started.map_err(|error| failed(py, &error))?);
+            return Self::of(started.map_err(|error| failed(py, &error))?, quiet);
         }
         let cancel = Arc::new(Notify::new());
-        let finished = pull_later(start, bound, cancel.clone());
-        Self::new(Control::Cancel(cancel), made, finished)
+        let finished = pull_later(start, after, bound, cancel.clone());
+        Self::new(Control::Cancel(cancel), made, finished, quiet)
     }
 
     fn new(
         control: Control,
         made: Made,
         finished: impl Future<Output = Result<PullReport, Failed>> + Send + 'static,
+        quiet: Quiet,
     ) -> PyResult<Self> {
         let ended = made.later(async move {
             let finished = finished.await;
             if let Err(Failed::Job(JobError::DeviceStalled { .. })) = finished {
-                // Engines hand blocks out again when they hear of an end, so they must not hear of one.
-                std::future::pending::<()>().await;
+                // Engines hand blocks out again when they hear of an end, so they hear of it when nothing touches the blocks.
+                quiet.reached().await;
             }
             outcome(move |py| match &finished {
                 Ok(done) => Ok(report(py, done)?.into_any().unbind()),
@@ -101,9 +105,10 @@ impl Transfer {
     }
 }
 
-/// Waits until a pull has begun, for so long at most, and until it has finished; it may be cancelled all the while.
+/// Waits for what a pull begins after, for so long at most, and until it has finished; it may be cancelled all the while.
 async fn pull_later(
     start: impl Future<Output = Result<agent::Transfer, Failed>>,
+    after: After,
     bound: Duration,
     cancel: Arc<Notify>,
 ) -> Result<PullReport, Failed> {
@@ -111,11 +116,13 @@ async fn pull_later(
         timeout: bound,
         waiting: None,
     };
-    let transfer = tokio::select! {
+    // What becomes of it `start` finds out again. It has asked the agent for nothing before, so it may be dropped here only.
+    tokio::select! {
         biased;
         () = cancel.notified() => return Err(JobError::Cancelled.into()),
-        started = timeout(bound, start) => started.map_err(late)??,
-    };
+        done = timeout(bound, after.done()) => drop(done.map_err(late)?),
+    }
+    let transfer = start.await?;
     let control = transfer.control();
     let mut finish = pin!(transfer.finish());
     tokio::select! {

@@ -373,8 +373,8 @@ def fails_what_waits(driver, certs):
         _free, ticket = pair.lease()
         pull = pair.pull(ticket, after=mark)
         driver.fail("cuEventQuery", 1, 700)
-        assert lease.ended.result(30) == "cancelled"
-        assert told.ended.result(30) == "cancelled"
-        with pytest.raises(transload.TransferError, match="device 0 is lost") as raised:
+        assert lease.ended.result(30) == "device lost"
+        assert told.ended.result(30) == "device lost"
+        with pytest.raises(transload.TransferError, match="lost") as raised:
             pull.ended.result(30)
-        assert raised.value.kind == "failed"
+        assert raised.value.kind == "device_lost"

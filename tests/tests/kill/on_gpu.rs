@@ -8,7 +8,7 @@ use crate::request::RANKS;
 use crate::siege::Siege;
 use crate::sources::a_source_survives;
 
-const PATHS: [(u64, Path); 2] = [(10, Path::QUIC), (11, Path::RING)];
+const PATHS: [(u64, Path); 3] = [(10, Path::QUIC), (11, Path::RING), (12, Path::DEVICE)];
 
 /// A round takes longer where it opens a driver in two more processes.
 const ONE_ROUND: (&str, &str) = ("TRANSLOAD_TEST_KILLS", "1");

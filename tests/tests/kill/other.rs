@@ -32,7 +32,7 @@ fn other_process() {
         .collect();
     let incarnation = Incarnation(variable("TRANSLOAD_TEST_LIFE").parse().unwrap());
     let path = variable("TRANSLOAD_TEST_PATH");
-    let paths = [wire::Path::QUIC, wire::Path::RING];
+    let paths = [wire::Path::QUIC, wire::Path::RING, wire::Path::DEVICE];
     let path = paths.into_iter().find(|known| known.to_string() == path);
     // Its driver, before anybody else looks for one.
     let gpu = (variable("TRANSLOAD_TEST_ON_GPU") == "1").then(|| {

@@ -2,14 +2,17 @@
 
 use std::sync::OnceLock;
 use std::sync::mpsc::{RecvTimeoutError, channel};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use transload_transfer::device::{DeviceError, Mark};
 
 use super::{ArchiveError, Permit};
 
-/// How often it is looked whether the permission still stands: a mark may never be come to.
+/// How often it is looked whether the permission still stands.
 const LOOK: Duration = Duration::from_millis(10);
+
+/// How long a mark is waited for: longer than any step of an engine, and than what a lease may last.
+const MOST: Duration = Duration::from_secs(3600);
 
 /// A mark that has to be done before blocks are touched.
 #[derive(Debug)]
@@ -26,12 +29,12 @@ impl Before {
         }
     }
 
-    /// Waits until the mark is done, or the permission is revoked, which does not wait for this.
+    /// Waits until the mark is done, for an hour at most, or the permission is revoked, which does not wait for this.
     pub(super) fn wait(&self, permit: &Permit) -> Result<(), ArchiveError> {
         if self.done.get().is_some() {
             return Ok(());
         }
-        let (tell, told) = channel();
+        let (begun, (tell, told)) = (Instant::now(), channel());
         // Nobody listens any more where the permission was revoked.
         self.mark.when_done(move |done| drop(tell.send(done)));
         loop {
@@ -40,6 +43,9 @@ impl Before {
                     done?;
                     let _ = self.done.set(());
                     return Ok(());
+                }
+                Err(RecvTimeoutError::Timeout) if begun.elapsed() > MOST => {
+                    return Err(ArchiveError::NoMark { within: MOST });
                 }
                 Err(RecvTimeoutError::Timeout) => permit.during(|| Ok(()))?,
                 Err(RecvTimeoutError::Disconnected) => return Err(DeviceError::ThreadGone.into()),

@@ -52,7 +52,7 @@ pub(super) fn copy(program: &Program, from: &Cache, to: &Cache) -> Result<(), Ar
     // Token chunks are copied by several threads already.
     let options = CopyOptions::new().with_threads(1);
     #[cfg(feature = "cuda")]
-    device::copy(program, from.place(), to.place(), &options)?;
+    device::copy_until_done(program, from.place(), to.place(), &options)?;
     #[cfg(not(feature = "cuda"))]
     {
         let (Cache::Host(from), Cache::Host(to)) = (from, to);

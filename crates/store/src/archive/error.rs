@@ -85,6 +85,13 @@ pub enum ArchiveError {
     #[cfg(feature = "cuda")]
     #[error(transparent)]
     Device(DeviceError),
+    /// The GPU did not come to a mark.
+    #[cfg(feature = "cuda")]
+    #[error("the work that comes before the blocks are touched was not done within {within:?}")]
+    NoMark {
+        /// How long it was waited for.
+        within: std::time::Duration,
+    },
     /// There is no memory for a token chunk.
     #[error(transparent)]
     Memory(#[from] MemoryError),

@@ -1,6 +1,6 @@
 //! Memory as agents see it: of whatever kind, and perhaps not done at once.
 //!
-//! Agents ask four things of memory: how long its allocations are, to lay a program over it, to gather the next bytes of
+//! Agents ask four things of any memory: how long its allocations are, to lay a program over it, to gather the next bytes of
 //! that into a buffer, and to scatter bytes from one. Host memory has done it when the call returns. A kind that needs
 //! longer is a [`Later`]: it gives an [`Operation`], which holds up the fence of its transfer until it is done.
 

@@ -1,5 +1,6 @@
 //! The context of one device, which the engine of the process uses too.
 
+use std::marker::PhantomData;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -98,6 +99,7 @@ impl Context {
             driver::cuCtxPushCurrent_v2(self.context)
         })?;
         let mut entered = Entered {
+            _thread: PhantomData,
             context: self,
             mode: CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED,
         };
@@ -165,6 +167,8 @@ impl Drop for Context {
 pub(super) struct Entered<'a> {
     context: &'a Context,
     mode: CUstreamCaptureMode,
+    /// It is left on the thread that has entered it.
+    _thread: PhantomData<*const ()>,
 }
 
 impl Entered<'_> {

@@ -5,7 +5,7 @@ use std::mem;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::mpsc::{self, RecvTimeoutError};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::arena::Table;
 use super::error::DeviceError;
@@ -78,7 +78,41 @@ pub fn copy<'a>(
     destination: impl Into<Place<'a>>,
     options: &CopyOptions,
 ) -> Result<CopyReport, DeviceError> {
-    let checksum = match (source.into(), destination.into()) {
+    run(
+        program,
+        (source.into(), destination.into()),
+        options,
+        Gpu::stall,
+    )
+}
+
+/// Runs a program as [`copy`](copy()) does, and waits however long a GPU takes: when this returns, nothing touches either memory
+/// any more.
+///
+/// # Errors
+/// As of [`copy`](copy()), but never [`DeviceError::Stalled`] of the copy itself.
+pub fn copy_until_done<'a>(
+    program: &Program,
+    source: impl Into<Place<'a>>,
+    destination: impl Into<Place<'a>>,
+    options: &CopyOptions,
+) -> Result<CopyReport, DeviceError> {
+    run(
+        program,
+        (source.into(), destination.into()),
+        options,
+        |_| Duration::MAX,
+    )
+}
+
+/// Runs a program, and waits at most as long as `within` says for a GPU.
+fn run(
+    program: &Program,
+    sides: (Place<'_>, Place<'_>),
+    options: &CopyOptions,
+    within: fn(&Gpu) -> Duration,
+) -> Result<CopyReport, DeviceError> {
+    let checksum = match sides {
         (Place::Host(source), Place::Host(destination)) => {
             return Ok(crate::copy::copy(program, source, destination, options)?);
         }
@@ -89,8 +123,8 @@ pub fn copy<'a>(
             source.check(program, Side::Source)?;
             destination.check(program, Side::Destination)?;
             match source.gpu().ordinal() == destination.gpu().ordinal() {
-                true => within_a_gpu(program, source, destination)?,
-                false => peer::copy(program, source, destination)?,
+                true => within_a_gpu(program, source, destination, within(source.gpu()))?,
+                false => peer::copy(program, source, destination, within(source.gpu()))?,
             }
             None
         }
@@ -99,14 +133,14 @@ pub fn copy<'a>(
             destination.check(program, Side::Destination)?;
             let from = DeviceStream::new(&program.stream(Side::Source), source)?;
             let to = MemoryStream::new(program.stream(Side::Destination), destination.clone())?;
-            Some(to_host(source.gpu(), &from, to.cursor(0)?)?)
+            Some(to_host(within(source.gpu()), &from, to.cursor(0)?)?)
         }
         (Place::Host(source), Place::Device(destination)) => {
             source.check(program, Side::Source)?;
             destination.check(program, Side::Destination)?;
             let from = MemoryStream::new(program.stream(Side::Source), source.clone())?;
             let to = DeviceStream::new(&program.stream(Side::Destination), destination)?;
-            Some(to_device(destination.gpu(), from.cursor(0)?, &to)?)
+            Some(to_device(within(destination.gpu()), from.cursor(0)?, &to)?)
         }
     };
     Ok(CopyReport {
@@ -122,6 +156,7 @@ fn within_a_gpu(
     program: &Program,
     source: &DeviceMemory,
     destination: &DeviceMemory,
+    within: Duration,
 ) -> Result<(), DeviceError> {
     let gpu = source.gpu();
     let (launches, places) = prepare(program, source, destination)?;
@@ -131,7 +166,7 @@ fn within_a_gpu(
         Some(event) => gpu.queue().watch(Arc::new(event), Box::new(|_| drop(used))),
         None => mem::forget(used),
     };
-    gpu.stream().run(gpu.stall(), used, launch, late).map(drop)
+    gpu.stream().run(within, used, launch, late).map(drop)
 }
 
 /// The launches of a program that was checked against two memories of a GPU, and the table that they read.
@@ -156,9 +191,13 @@ pub(super) fn prepare(
 const AHEAD: usize = 4;
 
 /// Gathers pieces, and has the host scatter one while others cross the bus.
-fn to_host(gpu: &Gpu, from: &Arc<DeviceStream>, mut to: Cursor) -> Result<Crc32c, DeviceError> {
+fn to_host(
+    within: Duration,
+    from: &Arc<DeviceStream>,
+    mut to: Cursor,
+) -> Result<Crc32c, DeviceError> {
     let mut sum = Crc32c::new();
-    let mut ahead = Ahead::new(gpu);
+    let mut ahead = Ahead::new(from.gpu(), within);
     let mut place =
         |(mut piece, len): (Held, usize)| to.scatter(&piece.bytes()[..len], Some(&mut sum));
     for range in pieces(from.bytes()) {
@@ -181,11 +220,15 @@ fn to_host(gpu: &Gpu, from: &Arc<DeviceStream>, mut to: Cursor) -> Result<Crc32c
 }
 
 /// Has the host gather one piece while others cross the bus, and scatters them.
-fn to_device(gpu: &Gpu, mut from: Cursor, to: &Arc<DeviceStream>) -> Result<Crc32c, DeviceError> {
+fn to_device(
+    within: Duration,
+    mut from: Cursor,
+    to: &Arc<DeviceStream>,
+) -> Result<Crc32c, DeviceError> {
     let mut sum = Crc32c::new();
-    let mut ahead = Ahead::new(gpu);
+    let mut ahead = Ahead::new(to.gpu(), within);
     for range in pieces(to.bytes()) {
-        let mut piece = wait(gpu, &asked(|told| to.acquire(told)))?;
+        let mut piece = wait(to.gpu(), within, &asked(|told| to.acquire(told)))?;
         from.gather(&mut piece.bytes()[..len(&range)], Some(&mut sum))?;
         // What is done gives its piece back at once: whoever waits for one must hold none.
         ahead.ask(|told| piece.scatter(to, range, Box::new(move |piece| told(piece.map(drop)))));
@@ -199,13 +242,14 @@ fn to_device(gpu: &Gpu, mut from: Cursor, to: &Arc<DeviceStream>) -> Result<Crc3
 /// has an end: an error must not leave anything behind that still touches somebody's blocks.
 struct Ahead<'a, T> {
     gpu: &'a Gpu,
+    within: Duration,
     asked: VecDeque<Answer<T>>,
 }
 
 impl<'a, T: Send + 'static> Ahead<'a, T> {
-    fn new(gpu: &'a Gpu) -> Self {
+    fn new(gpu: &'a Gpu, within: Duration) -> Self {
         let asked = VecDeque::new();
-        Self { gpu, asked }
+        Self { gpu, within, asked }
     }
 
     fn ask(&mut self, ask: impl FnOnce(Told<T>)) {
@@ -215,7 +259,9 @@ impl<'a, T: Send + 'static> Ahead<'a, T> {
     /// Waits for the first; `None` where there is none.
     fn next(&mut self) -> Result<Option<T>, DeviceError> {
         let first = self.asked.pop_front();
-        first.map(|first| wait(self.gpu, &first)).transpose()
+        first
+            .map(|first| wait(self.gpu, self.within, &first))
+            .transpose()
     }
 
     /// The same, if there are as many as there may be.
@@ -232,7 +278,7 @@ impl<T> Drop for Ahead<'_, T> {
         let begun = Instant::now();
         for left in self.asked.drain(..) {
             // Whatever became of it.
-            let _ = left.recv_timeout(self.gpu.stall().saturating_sub(begun.elapsed()));
+            let _ = left.recv_timeout(self.within.saturating_sub(begun.elapsed()));
         }
     }
 }
@@ -246,11 +292,11 @@ fn asked<T: Send + 'static>(ask: impl FnOnce(Told<T>)) -> Answer<T> {
     answer
 }
 
-/// Waits for an answer of a GPU's threads.
-pub(super) fn wait<T>(gpu: &Gpu, answer: &Answer<T>) -> Result<T, DeviceError> {
-    answer.recv_timeout(gpu.stall()).unwrap_or_else(|error| {
+/// Waits for an answer of a GPU's threads, at most for so long.
+pub(super) fn wait<T>(gpu: &Gpu, within: Duration, answer: &Answer<T>) -> Result<T, DeviceError> {
+    answer.recv_timeout(within).unwrap_or_else(|error| {
         Err(match error {
-            RecvTimeoutError::Timeout => gpu.context().stalled(gpu.stall()),
+            RecvTimeoutError::Timeout => gpu.context().stalled(within),
             RecvTimeoutError::Disconnected => DeviceError::ThreadGone,
         })
     })

@@ -45,7 +45,10 @@ pub struct CallError {
 impl CallError {
     /// Whether the context is of no use any more, for the engine neither: every later call gives this error as well.
     pub(super) fn is_sticky(&self) -> bool {
-        matches!(self.code, 214 | 220 | 226 | 700 | 702 | 710 | 714..=719)
+        matches!(
+            self.code,
+            214 | 220 | 226 | 700 | 702 | 709 | 710 | 714..=719 | 810
+        )
     }
 }
 
@@ -118,6 +121,11 @@ pub enum DeviceError {
     /// A sum of bytes that never come to the host.
     #[error("a copy from device memory to device memory has no checksum")]
     NoSum,
+    /// Rings of a GPU's memory, each of which other agents have a part in.
+    #[error(
+        "device {ordinal} has {most} rings already, and no memory for more is taken from the engine"
+    )]
+    TooManyRings { ordinal: u32, most: usize },
     /// The host's side of a copy.
     #[error(transparent)]
     Stream(#[from] StreamError),

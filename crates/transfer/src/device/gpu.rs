@@ -83,6 +83,12 @@ struct Shared {
     kernels: Arc<Kernels>,
     name: String,
     stall: Duration,
+    /// Has a clone for each ring that was made here.
+    #[cfg_attr(
+        not(feature = "quic"),
+        expect(dead_code, reason = "rings between agents")
+    )]
+    rings: Arc<()>,
 }
 
 impl Gpu {
@@ -111,6 +117,7 @@ impl Gpu {
             peers: Peers::default(),
             name: context.name()?,
             stall,
+            rings: Arc::default(),
             kernels,
         };
         Ok(Self {
@@ -179,6 +186,20 @@ impl Gpu {
     /// What copies to other GPUs go through.
     pub(super) fn peers(&self) -> &Peers {
         &self.shared.peers
+    }
+
+    /// What a ring on this GPU has a clone of.
+    pub(super) fn rings(&self) -> Arc<()> {
+        self.shared.rings.clone()
+    }
+
+    /// Proves that there are fewer rings than the most.
+    pub(super) fn check_rings(&self, most: usize) -> Result<(), DeviceError> {
+        let ordinal = self.ordinal();
+        match Arc::strong_count(&self.shared.rings) <= most {
+            true => Ok(()),
+            false => Err(DeviceError::TooManyRings { ordinal, most }),
+        }
     }
 
     /// How long may take what is waited for at once.

@@ -50,7 +50,7 @@ mod sum;
 #[cfg(test)]
 mod tests;
 
-pub use copy::{Place, copy};
+pub use copy::{Place, copy, copy_until_done};
 pub use driver::available;
 pub use error::{CallError, DeviceError, NoCuda};
 pub use gpu::{DEFAULT_MULTIPROCESSORS, Gpu, GpuOptions};

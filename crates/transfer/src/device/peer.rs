@@ -60,6 +60,7 @@ pub(super) fn copy(
     program: &Program,
     source: &DeviceMemory,
     destination: &DeviceMemory,
+    within: Duration,
 ) -> Result<(), DeviceError> {
     let from = DeviceStream::new(&program.stream(Side::Source), source)?;
     let to = DeviceStream::new(&program.stream(Side::Destination), destination)?;
@@ -71,7 +72,7 @@ pub(super) fn copy(
     };
     let submitted = slots.submit(&from, &to);
     // What was submitted uses the buffers and the tables, whatever became of the rest.
-    match slots.settle(source.gpu().stall()) {
+    match slots.settle(within) {
         Ok(()) => {
             *kept = Some(slots);
             submitted

@@ -11,6 +11,7 @@
 use std::collections::VecDeque;
 use std::mem;
 use std::ops::Range;
+use std::panic::{self, AssertUnwindSafe};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
@@ -146,7 +147,10 @@ impl Queue {
         };
         let name = format!("transload-gpu{}", context.ordinal());
         spawn(format!("{name}-host"), move || {
-            calls.into_iter().for_each(|call| call());
+            for call in calls {
+                // One that panics is its caller's fault, and others wait for theirs.
+                let _ = panic::catch_unwind(AssertUnwindSafe(call));
+            }
         })?;
         spawn(name, move || worker.work())?;
         Ok(Self { tasks })
@@ -343,12 +347,10 @@ impl Worker {
                 self.look_at_moving(&entered);
                 self.look_at_watched(&entered);
             }
+            // What is watched is asked for again.
             Err(error) => {
                 for moving in &mut self.moving {
                     moving.failed.get_or_insert(error.clone());
-                }
-                for watched in mem::take(&mut self.watched) {
-                    self.tell(watched.told, Err(error.clone()));
                 }
             }
         }
@@ -385,11 +387,13 @@ impl Worker {
         let mut at = 0;
         while at < self.watched.len() {
             match self.watched[at].event.is_done(entered) {
-                Ok(false) => at += 1,
-                done => {
+                Ok(true) => {
                     let watched = self.watched.swap_remove(at);
-                    self.tell(watched.told, done.map(|_| ()));
+                    self.tell(watched.told, Ok(()));
                 }
+                // A question that failed says nothing of what comes before the event, which may still use somebody's memory.
+                // Where the device is lost, the next one finds that out.
+                Ok(false) | Err(_) => at += 1,
             }
         }
     }

@@ -1,8 +1,11 @@
 //! Slots of shared memory that caches are gathered into, or scattered from, and summed, all on the GPU.
 
+use std::mem;
 use std::ops::Range;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
 
 use super::error::DeviceError;
 use super::gpu::{DEFAULT_MULTIPROCESSORS, Gpu};
@@ -12,6 +15,14 @@ use super::shared::SharedAllocation;
 use super::stream::{DeviceStream, Way};
 use super::sum::{FOLDED, Folding, LONGEST};
 use crate::copy::Crc32c;
+
+/// How often an event is tried to be recorded, and how long after a failure.
+const TRIES: usize = 100;
+const PAUSE: Duration = Duration::from_millis(1);
+
+/// How many rings a process makes on a GPU: whoever has a certificate chooses how many agents it runs, and the memory is the
+/// engine's.
+const MOST_RINGS: usize = 16;
 
 /// How many slots there are, and how many bytes each has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,8 +48,10 @@ pub(crate) struct Moved {
 #[derive(Debug)]
 pub(crate) struct Shuttle {
     gpu: Gpu,
-    stream: Stream,
+    stream: Arc<Stream>,
     slots: Vec<Arc<Slot>>,
+    /// One of those that this process has made.
+    counted: Option<Arc<()>>,
 }
 
 /// What an operation uses, which is kept until it is done.
@@ -52,11 +65,34 @@ struct Slot {
     done: Arc<Event>,
 }
 
+impl Drop for Shuttle {
+    /// Gives the memory back on a thread of its own, once all that was submitted is done: the driver waits for the device then, and
+    /// whoever drops this has other peers to serve.
+    fn drop(&mut self) {
+        let (slots, stream) = (mem::take(&mut self.slots), self.stream.clone());
+        let (gpu, counted) = (self.gpu.clone(), self.counted.take());
+        let give_back = move || {
+            while slots.iter().any(|slot| Arc::strong_count(slot) > 1) {
+                thread::sleep(PAUSE);
+            }
+            drop((slots, stream, gpu, counted));
+        };
+        // Without a thread it is given back here, as the closure goes.
+        let _ = thread::Builder::new().spawn(give_back);
+    }
+}
+
 impl Shuttle {
     /// Makes the memory, and a descriptor for the other end.
+    ///
+    /// # Errors
+    /// [`DeviceError::TooManyRings`], or what the driver says.
     pub(crate) fn create(gpu: &Gpu, slots: Slots) -> Result<(Self, OwnedFd), DeviceError> {
+        gpu.check_rings(MOST_RINGS)?;
         let (memory, descriptor) = SharedAllocation::create(gpu.context(), slots.total())?;
-        Ok((Self::new(gpu, slots, memory)?, descriptor))
+        let mut made = Self::new(gpu, slots, memory)?;
+        made.counted = Some(gpu.rings());
+        Ok((made, descriptor))
     }
 
     /// Maps memory that somebody else has made.
@@ -86,17 +122,19 @@ impl Shuttle {
         let slots: Result<_, DeviceError> = (0..slots.count).map(slot).collect();
         Ok(Self {
             gpu: gpu.clone(),
-            stream: Stream::new(context)?,
+            stream: Arc::new(Stream::new(context)?),
             slots: slots?,
+            counted: None,
         })
     }
 
-    /// Gathers bytes into a slot and sums its first `len` bytes. `told` gets the sum; whoever waits for it keeps the slot from any other operation.
+    /// Gathers bytes into a slot and sums its first `len` bytes. `told` gets the sum; until then the caller gives the slot to no other
+    /// operation.
     pub(crate) fn gather(&self, slot: usize, moved: &[Moved], len: u32, told: Told<Crc32c>) {
         self.submit(slot, moved, len, Way::Gather, told);
     }
 
-    /// The same, but scatters what is in the slot. The sum is of what is there before.
+    /// Sums the first `len` bytes of a slot, and then scatters them, likewise.
     pub(crate) fn scatter(&self, slot: usize, moved: &[Moved], len: u32, told: Told<Crc32c>) {
         self.submit(slot, moved, len, Way::Scatter, told);
     }
@@ -113,25 +151,34 @@ impl Shuttle {
             let folded = || unsafe {
                 std::slice::from_raw_parts(slot.folded.start.as_ptr(), folding.folded())
             };
-            told(result.map(|()| folding.sum(folded())));
+            let summed = result.map(|()| folding.sum(folded()));
+            // Whoever hears of it may be about to give the ring back.
+            drop((slot, _streams));
+            told(summed);
         };
         let submitted = self.launch(&slot, moved, folding, len, way);
         // What was submitted of it may still use all of this, whatever has failed.
-        match slot.done.record(&self.stream) {
+        match self.record(&slot.done) {
             Ok(()) => {
                 let ended = move |ended| finish(submitted.and(ended));
                 self.gpu.queue().watch_closely(done, Box::new(ended));
             }
             Err(lost @ DeviceError::Lost { .. }) => finish(Err(lost)),
-            Err(error) => {
-                // Where nobody can tell when it ends, it is never let go of.
-                let never = |_, finish| std::mem::forget(finish);
-                let waited = self.stream.run(self.gpu.stall(), finish, |_| Ok(()), never);
-                if let Ok(finish) = waited {
-                    finish(Err(error));
-                }
+            // Nobody can tell when it ends, so it is never let go of.
+            Err(_) => mem::forget(finish),
+        }
+    }
+
+    /// Has an event recorded, if need be by several tries: without it nobody knows when an operation is done.
+    fn record(&self, event: &Event) -> Result<(), DeviceError> {
+        for _ in 0..TRIES {
+            match event.record(&self.stream) {
+                Ok(()) => return Ok(()),
+                Err(lost @ DeviceError::Lost { .. }) => return Err(lost),
+                Err(_) => thread::sleep(PAUSE),
             }
         }
+        event.record(&self.stream)
     }
 
     fn launch(

@@ -141,7 +141,10 @@ def read(
     }
     deployment = Deployment(document)
     _compare(deployment, vllm_config.parallel_config.rank, [group.tensors for group in groups])
-    device = groups[0].tensors[0].device
+    devices = {str(tensor.device): tensor.device for group in groups for tensor in group.tensors}
+    if len(devices) > 1:
+        raise UnsupportedCache(f"the cache lies on several devices: {', '.join(sorted(devices))}")
+    (device,) = devices.values()
     return Cache(deployment, groups, memories, device, kv_cache_config.needs_kv_cache_zeroing)
 
 

@@ -88,7 +88,8 @@ class Worker:
         self._agent: Agent | None = None
         self._leases: dict[str, Lease | None] = {}
         self._unfinished: dict[str, Lease] = {}
-        """Leases of the last step, which may have submitted more that writes to their blocks when it was called over."""
+        """Leases whose blocks the last step may have been given more work on after `wait_for_save`; they are finished with
+        the mark of the next step."""
         self._handed_over: dict[str, _HandedOver] = {}
         self._loads: dict[str, _Loading] = {}
         self._stopped: set[str] = set()

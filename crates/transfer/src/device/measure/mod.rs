@@ -179,7 +179,7 @@ impl Meter {
             });
         }
         let took = started.elapsed();
-        self.stream.finish(self.gpu.stall())?;
+        self.settle(&self.stream)?;
         submitted.map(|()| took)
     }
 
@@ -209,7 +209,7 @@ impl Meter {
         };
         let took = copy().and_then(|()| self.piece_after(&event, &stream));
         // What was submitted uses the memories, whatever became of the rest.
-        self.stream.finish(self.gpu.stall())?;
+        self.settle(&self.stream)?;
         took
     }
 
@@ -240,7 +240,7 @@ impl Meter {
             std::hint::spin_loop();
         }
         let reached = Instant::now();
-        let whole = wait(&self.gpu, &told)?;
+        let whole = wait(&self.gpu, self.gpu.stall(), &told)?;
         Ok(whole.saturating_duration_since(reached))
     }
 
@@ -277,6 +277,16 @@ impl Meter {
         }
     }
 
+    /// Waits until a stream is done, or the device is lost, however long that takes: what was submitted uses the caller's memory.
+    fn settle(&self, stream: &Stream) -> Result<(), DeviceError> {
+        loop {
+            match stream.finish(self.gpu.stall()) {
+                Err(error) if !error.is_lost() => {}
+                done => return done,
+            }
+        }
+    }
+
     /// Times what is submitted to the stream, and waits for it.
     fn time(&self, submit: impl FnOnce() -> Result<(), DeviceError>) -> Result<Took, DeviceError> {
         self.begun.record(&self.stream)?;
@@ -285,7 +295,7 @@ impl Meter {
         let submitting = started.elapsed();
         let ended = self.ended.record(&self.stream);
         // What was submitted uses the memories, whatever became of the rest.
-        let done = self.stream.finish(self.gpu.stall());
+        let done = self.settle(&self.stream);
         submitted.and(ended).and(done)?;
         Ok(Took {
             submitting,
@@ -304,7 +314,7 @@ fn cross(
     let mut under_way = 0;
     for piece in pieces {
         if under_way == UNDER_WAY {
-            wait(gpu, &told)?;
+            wait(gpu, gpu.stall(), &told)?;
             under_way -= 1;
         }
         let tell = tell.clone();
@@ -312,5 +322,5 @@ fn cross(
         ask(piece, Box::new(move |done| drop(tell.send(done))));
         under_way += 1;
     }
-    (0..under_way).try_for_each(|_| wait(gpu, &told))
+    (0..under_way).try_for_each(|_| wait(gpu, gpu.stall(), &told))
 }

@@ -189,10 +189,7 @@ impl Meter {
             .carry(&self.stream, devices.0, to, lens.0, true)
             .and_then(|()| self.carry(&self.other, devices.1, from, lens.1, false));
         // What was submitted uses the memories, whatever became of the rest.
-        let done = [
-            self.stream.finish(self.gpu.stall()),
-            self.other.finish(self.gpu.stall()),
-        ];
+        let done = [self.settle(&self.stream), self.settle(&self.other)];
         submitted?;
         done.into_iter().collect::<Result<(), _>>()?;
         Ok(started.elapsed())

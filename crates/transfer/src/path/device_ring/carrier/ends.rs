@@ -3,12 +3,14 @@
 use std::os::fd::AsFd;
 use std::time::Duration;
 
+use tokio::time::timeout;
+
 use super::{receive, send};
 use crate::data::{Receiver, SendError};
 use crate::device::Gpu;
 use crate::device::shuttle::{Shuttle, Slots};
 use crate::ids::AgentId;
-use crate::path::ring::carrier::handover::{Connection, HandoverError};
+use crate::path::ring::carrier::handover::{Connection, HandoverError, in_driver};
 use crate::path::ring::carrier::staging::{RingShape, ShapeError};
 use crate::path::ring::carrier::{RingIn, RingOut};
 
@@ -18,6 +20,9 @@ pub(super) const SLOTS: Slots = Slots {
     count: 4,
     bytes: 4 << 20,
 };
+
+/// How long the driver may take to make one: as long as a peer has for a step.
+const MADE_WITHIN: Duration = Duration::from_secs(2);
 
 /// The most device memory of a ring that a peer offers.
 const MOST_BYTES: u64 = 64 << 20;
@@ -38,10 +43,9 @@ pub async fn offer(
     stall: Duration,
 ) -> Result<RingOut, SendError> {
     let gpu = gpu.clone();
-    // The driver may take its time.
-    let making = tokio::task::spawn_blocking(move || Shuttle::create(&gpu, SLOTS));
-    let made = making.await.map_err(|_| SendError::Panicked)?;
-    let (shuttle, descriptor) = made.map_err(path)?;
+    let making = in_driver(move || Shuttle::create(&gpu, SLOTS));
+    let made = timeout(MADE_WITHIN, making).await.map_err(path)?;
+    let (shuttle, descriptor) = made.map_err(path)?.map_err(path)?;
     let shape = shape(SLOTS.count).map_err(path)?;
     let producer = connection.offer_with(shape, Some(descriptor)).await;
     send::start(producer.map_err(path)?, shuttle, stall).map_err(path)

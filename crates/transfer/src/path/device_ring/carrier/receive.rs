@@ -65,15 +65,14 @@ struct Stream {
     arriving: InStream,
 }
 
-/// A slot that the GPU empties, or that nobody wants.
-#[derive(Default)]
+/// A slot that the GPU empties.
 struct Emptying {
     /// The number of the stream.
     stream: u64,
-    summed: Option<Operation<Crc32c>>,
+    summed: Operation<Crc32c>,
     trailer: Option<[u8; TRAILER]>,
     /// Its record, which keeps the slot from being given back.
-    _kept: Option<Stretch>,
+    _kept: Stretch,
 }
 
 impl Emptier {
@@ -86,7 +85,7 @@ impl Emptier {
                 Err(error) => Some(Err(error)),
             };
             match taken {
-                Some(Ok(emptying)) => self.emptying.push_back(emptying),
+                Some(Ok(emptying)) => self.emptying.extend(emptying),
                 Some(Err(error)) => break error,
                 None => self.finish(),
             }
@@ -100,8 +99,8 @@ impl Emptier {
         ended
     }
 
-    /// Has the GPU empty a slot.
-    fn take(&mut self, slot: &ReadWindow<'_>) -> Result<Emptying, RingError> {
+    /// Has the GPU empty a slot, unless nobody wants it.
+    fn take(&mut self, slot: &ReadWindow<'_>) -> Result<Option<Emptying>, RingError> {
         let record = Record::read(slot, self.slot_bytes)?;
         if let Some(header) = &record.header {
             self.begin(slot.tag(), header);
@@ -112,19 +111,19 @@ impl Emptier {
             Some(stream) if !stream.over && (stream.tag, stream.position) == expected => stream,
             other => {
                 self.streams.extend(other);
-                return Ok(Emptying::default());
+                return Ok(None);
             }
         };
         // Looked at for each slot, so that the fence never waits for the ring.
         let intake = &mut stream.arriving.intake;
         let Some(inside) = intake.enter() else {
-            return Ok(Emptying::default());
+            return Ok(None);
         };
         let moved = match intake.take_on_gpu(record.body as usize, &inside) {
             Ok(moved) => moved,
             Err(error) => {
                 stream.arriving.fail(error);
-                return Ok(Emptying::default());
+                return Ok(None);
             }
         };
         // SAFETY: nobody writes to it, nor reads.
@@ -137,12 +136,12 @@ impl Emptier {
         stream.position += u64::from(record.body);
         stream.over = record.trailer.is_some();
         self.streams.push_back(stream);
-        Ok(Emptying {
+        Ok(Some(Emptying {
             stream: number,
-            summed: Some(sum),
+            summed: sum,
             trailer: record.trailer,
-            _kept: Some(kept),
-        })
+            _kept: kept,
+        }))
     }
 
     /// Reads a header and asks where the bytes go. If the sender has given a stream up, it goes on to the next.
@@ -169,7 +168,7 @@ impl Emptier {
     fn finish(&mut self) {
         let Some(Emptying {
             stream: number,
-            summed: Some(sum),
+            summed: sum,
             trailer,
             _kept,
         }) = self.emptying.pop_front()
@@ -201,11 +200,8 @@ impl Emptier {
 
     /// Ends a stream of which no more comes, and of which all is there that has come.
     fn end_if_over(&mut self, number: u64) {
-        let is_emptied = |emptying: &VecDeque<Emptying>| {
-            emptying
-                .iter()
-                .all(|slot| slot.stream != number || slot.summed.is_none())
-        };
+        let is_emptied =
+            |emptying: &VecDeque<Emptying>| emptying.iter().all(|slot| slot.stream != number);
         let at = self
             .streams
             .iter()

@@ -170,7 +170,7 @@ async fn register(memory: Arc<SharedMemory>, on_devices: Arc<[Region]>) {
         }
     };
     // Every page is pinned, which takes too long for an async thread.
-    let registered = tokio::task::spawn_blocking(registering);
+    let registered = handover::in_driver(registering);
     let _ = tokio::time::timeout(REGISTERED_WITHIN, registered).await;
 }
 

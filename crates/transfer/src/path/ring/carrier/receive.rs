@@ -115,7 +115,7 @@ impl Intakes {
         let mut cx = Context::from_waker(&waker);
         let ended = loop {
             self.settle(&mut cx);
-            let waits = (!self.scattering.is_empty()).then(Instant::now);
+            let waits = consumer.has_lent().then(Instant::now);
             match consumer.receive(waits) {
                 Ok(slot) => self.take(&slot),
                 // A device wakes it earlier.

@@ -138,27 +138,31 @@ impl Connection {
 
     /// Takes the consuming end of a ring that the other side makes.
     pub async fn accept_consumer(self) -> Result<Consumer, HandoverError> {
-        let (consumer, ()) = self.accept(1, |_, _| Ok(())).await?;
+        let nothing = |_, _| std::future::ready(Ok(()));
+        let (consumer, ()) = self.accept(1, nothing).await?;
         Ok(consumer)
     }
 
-    /// The same, for a ring to which more memory belongs: `take` checks and takes that, where it may block.
+    /// The same, for a ring to which more memory belongs: `take` checks and takes that, by calls of a driver.
     pub async fn accept_with<T: Send + 'static>(
         self,
         take: impl FnOnce(RingShape, OwnedFd) -> Result<T, String> + Send + 'static,
     ) -> Result<(Consumer, T), HandoverError> {
-        let take = |shape, mut more: Vec<OwnedFd>| match more.pop() {
-            Some(more) => take(shape, more),
-            None => Err("it has no descriptor".to_owned()),
+        let take = |shape, mut more: Vec<OwnedFd>| async move {
+            match more.pop() {
+                Some(more) => in_driver(move || take(shape, more)).await?,
+                None => Err("it has no descriptor".to_owned()),
+            }
+            .map_err(HandoverError::More)
         };
         self.accept(2, take).await
     }
 
     /// Takes the consuming end of a ring that comes with so many descriptors, of which `take` takes all but the first.
-    async fn accept<T: Send + 'static>(
+    async fn accept<T, Taking: Future<Output = Result<T, HandoverError>>>(
         self,
         expected: usize,
-        take: impl FnOnce(RingShape, Vec<OwnedFd>) -> Result<T, String> + Send + 'static,
+        take: impl FnOnce(RingShape, Vec<OwnedFd>) -> Taking,
     ) -> Result<(Consumer, T), HandoverError> {
         let accepting = async {
             let (packet, descriptors) = self.packets.receive(true).await?;
@@ -166,11 +170,10 @@ impl Connection {
             let checked = check_ring(offer, descriptors, expected, self.limits.ring_bytes);
             let taken = match checked {
                 Ok((memory, more, shape)) => {
-                    let taking =
-                        blocking(move || Ok((Mapped::new(memory, shape)?, take(shape, more))));
-                    taking.await.and_then(|(mapped, taken)| {
-                        Ok((mapped, taken.map_err(HandoverError::More)?))
-                    })
+                    match blocking(move || Mapped::new(memory, shape)).await {
+                        Ok(mapped) => take(shape, more).await.map(|taken| (mapped, taken)),
+                        Err(fault) => Err(fault),
+                    }
                 }
                 Err(fault) => Err(fault),
             };
@@ -286,17 +289,32 @@ async fn within<T>(
 /// turn, so that nobody else who needs a thread for blocking work waits for them.
 static MAPS: Semaphore = Semaphore::const_new(2);
 
+/// Has a device's driver called where it may take its time. A device that is held (by a debugger, or while it compiles) holds up
+/// no more than the calls of others for rings in device memory.
+pub(in crate::path) async fn in_driver<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, HandoverError> {
+    static TURNS: Semaphore = Semaphore::const_new(2);
+    on_thread(&TURNS, work).await
+}
+
 /// Mapping may touch pages, which takes too long for an async thread.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> io::Result<T> + Send + 'static,
 ) -> Result<T, HandoverError> {
+    on_thread(&MAPS, work).await?.map_err(HandoverError::Map)
+}
+
+async fn on_thread<T: Send + 'static>(
+    turns: &'static Semaphore,
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, HandoverError> {
     // The semaphore is never closed.
-    let turn = MAPS.acquire().await.ok();
+    let turn = turns.acquire().await.ok();
     let working = tokio::task::spawn_blocking(move || {
         // Until it is done, whatever becomes of who wanted it.
         let _turn = turn;
         work()
     });
-    let done = working.await.map_err(|_| HandoverError::ShuttingDown)?;
-    done.map_err(HandoverError::Map)
+    working.await.map_err(|_| HandoverError::ShuttingDown)
 }

@@ -81,6 +81,11 @@ impl Consumer {
         })
     }
 
+    /// Whether slots were taken that are not released: they were lent, and [`receive`](Self::receive) has not seen them back.
+    pub(in crate::path::ring) fn has_lent(&self) -> bool {
+        self.tail < self.taken
+    }
+
     /// Gives slots back to the producer, up to the first that is lent.
     fn release(&mut self) {
         let known = self.tail;

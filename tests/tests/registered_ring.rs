@@ -13,7 +13,7 @@ use transload_transfer::agent::{Lease, LeaseRequest, PullRequest, Transfer};
 use transload_transfer::device::{DeviceMemory, Gpu};
 use transload_transfer::ids::{Direction, LeaseSetId};
 use transload_transfer::lease::LeaseEnd;
-use transload_transfer::path::{Path, PathSet};
+use transload_transfer::path::Path;
 
 /// Which sides have their caches on the GPU.
 const WHERE: [[bool; 2]; 3] = [[true, true], [true, false], [false, true]];
@@ -49,7 +49,7 @@ async fn until(what: &str, holds: impl Fn() -> bool) {
 fn request(pair: &Pair, set: LeaseSetId) -> PullRequest {
     let ticket = pair.ticket(&pair.src, set, Direction::Pull);
     let mut request = pair.request(ticket, &pair.dst);
-    request.paths = PathSet::LOCAL;
+    request.paths = Path::RING.into();
     request
 }
 
@@ -177,7 +177,7 @@ fn pushes_reach_every_byte() {
                 let openings = pair.leases(&pair.dst, SET, true).await;
                 let ticket = pair.ticket(&pair.dst, SET, Direction::Push);
                 let mut request = pair.request(ticket, &pair.src);
-                request.paths = PathSet::LOCAL;
+                request.paths = Path::RING.into();
                 soon(pair.src.agent.push(request)).await.unwrap();
                 completed(openings).await;
                 assert!(pair.found() == expected, "{on:?}");
