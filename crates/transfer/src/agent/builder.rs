@@ -184,6 +184,10 @@ impl Builder {
     ///
     /// # Errors
     /// [`BindAgentError`].
+    #[cfg_attr(
+        not(feature = "cuda"),
+        expect(unused_mut, reason = "a provider is added for a GPU")
+    )]
     pub fn bind(mut self, addr: SocketAddr) -> Result<Agent, BindAgentError> {
         #[cfg(feature = "cuda")]
         if let Some(gpu) = only_gpu(&self.memories) {

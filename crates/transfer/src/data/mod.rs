@@ -73,7 +73,6 @@ pub use error::{BoxError, ReceiveError, SendError};
 pub(crate) use fence::{Fence, Inside};
 pub(crate) use intake::Intake;
 pub use landing::Landing;
-#[cfg(feature = "cuda")]
 pub use operation::RegionError;
 pub(crate) use operation::{Operation, Operations};
 pub use options::DataOptions;

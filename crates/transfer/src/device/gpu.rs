@@ -84,10 +84,6 @@ struct Shared {
     name: String,
     stall: Duration,
     /// Has a clone for each ring that was made here.
-    #[cfg_attr(
-        not(feature = "quic"),
-        expect(dead_code, reason = "rings between agents")
-    )]
     rings: Arc<()>,
 }
 

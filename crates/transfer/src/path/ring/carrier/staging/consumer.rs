@@ -137,6 +137,7 @@ impl ReadWindow<'_> {
     }
 
     /// Which of the ring's slots it is.
+    #[cfg(feature = "cuda")]
     pub(in crate::path) fn index(&self) -> usize {
         self.consumer.ring.shape.index(self.consumer.taken)
     }

@@ -129,6 +129,7 @@ impl WriteWindow<'_> {
     }
 
     /// Which of the ring's slots it is.
+    #[cfg(feature = "cuda")]
     pub(in crate::path) fn index(&self) -> usize {
         self.producer.ring.shape.index(self.count)
     }
