@@ -194,7 +194,7 @@ def test_pulls_and_pushes_reach_every_byte(on_gpu, certs, where):
 
 def moves(driver, certs, where):
     ways = [("local", "ring"), ("quic", "quic")]
-    if where == ("gpu", "gpu"):
+    if list(where) == ["gpu", "gpu"]:
         ways = [("local", "device"), ("device", "device"), ("ring", "ring"), ("quic", "quic")]
     for paths, path in ways:
         with Pair(driver, certs, where) as pair:
