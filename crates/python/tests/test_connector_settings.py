@@ -41,7 +41,7 @@ WRONG = [
     ({"agent": 7}, "extra_config.agent is 7: give a text"),
     ({"host": None}, "extra_config.host is None: give a text"),
     ({"require": 1}, "extra_config.require is 1: give a text"),
-    ({"require": "tcp"}, "extra_config.require is 'tcp': give any, quic or local"),
+    ({"require": "tcp"}, "extra_config.require is 'tcp': give any, quic, local, ring or device"),
     ({"port": "7600"}, "extra_config.port is '7600': give a whole number"),
     ({"port": True}, "extra_config.port is True: give a whole number"),
     ({"port": 0}, "extra_config.port is 0: give a port from 1 to 65535"),
