@@ -339,10 +339,10 @@ fn a_mark_that_takes_long_is_no_stall() {
         let gpu = Gpu::open(0).unwrap();
         let engine = Engine::new(&fake);
         Runtime::new().unwrap().block_on(async {
-            let options = impatient(Duration::from_millis(100));
+            let options = impatient(Duration::from_secs(1));
             let pair = Pair::on_gpus_with_options([Some(&gpu); 2], options);
             let set = LeaseSetId([1; 16]);
-            engine.spin(1_000_000);
+            engine.spin(3_000_000);
             // SAFETY: the stream is there until this process ends.
             let mark = unsafe { Mark::new(&gpu, engine.stream()).unwrap() };
             let mut leases = Vec::new();

@@ -429,12 +429,12 @@ async fn a_device_that_stalls_fails_its_transfers_by_name() {
 /// What is to be done before a lease is read is no operation of the memory: it may take longer than one.
 #[tokio::test]
 async fn work_that_a_lease_waits_for_is_no_stall() {
-    let stall = Duration::from_millis(50);
+    let stall = Duration::from_secs(1);
     let pair = Pair::with([stall, stall]);
     let _devices = [&pair.source, &pair.destination].map(|side| Device::new(&side.memory, 5));
     let (after, done) = After::told();
     let (lease, transfer) = pair.begin_after(1, PathSet::QUIC, keepers().0, after).await;
-    sleep(stall * 10).await;
+    sleep(stall * 2).await;
     done(Ok(()));
     soon(transfer.finish()).await.unwrap();
     assert_eq!(soon(lease.ended()).await.unwrap().end, LeaseEnd::Completed);
