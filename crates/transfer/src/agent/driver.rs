@@ -13,10 +13,9 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
 use std::time::{Duration, Instant};
 
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 use tokio::time::{MissedTickBehavior, interval, sleep_until};
 
 use self::background::Background;
@@ -26,33 +25,30 @@ use self::promises::Promises;
 use self::shutdown::{NEVER, Shutdown};
 pub(super) use self::transfers::Memories;
 use self::transfers::Transfers;
-use super::after::After;
-use super::client::{Client, Command, Later};
+use super::client::{Client, Command};
 use super::deployments::Deployments;
 use super::error::TransferError;
-use super::lease::{LeaseEnded, LeaseOutcome};
+use super::lease::LeaseOutcome;
 use super::metrics::Counters;
 use super::options::AgentOptions;
-use super::promise::{CancelOnDrop, Handle};
+use super::promise::Handle;
 use super::renewal;
-use super::request::{Blocks, Keeper};
-use super::transfer::{JobLabel, JobResult, Started};
+use super::request::Blocks;
+use super::transfer::{JobLabel, JobResult};
 use crate::content::{ContentDigest, ContentFingerprint};
 use crate::data::{SendError, SendEvent};
 use crate::identity::Renewals;
 use crate::ids::{AgentId, Rank, TransferId};
-use crate::lease::{LeaseSpec, OpenError};
 use crate::moment::Moment;
 use crate::path::Path;
 use crate::path::carrier::Provider;
 use crate::path::negotiation::{Ending, Report, Way};
 use crate::plan::Side;
 use crate::quic::{CloseCode, ControlConnection, Endpoints};
-use crate::wire::{
-    Action, BlocksOf, ConnId, Flow, JobError, JobSpec, Machine, NoticeId, NoticeOutcome, PlanAsk,
-};
+use crate::wire::{Action, BlocksOf, ConnId, Flow, JobError, Machine, PlanAsk};
 
 mod background;
+mod calls;
 mod carriers;
 mod connections;
 mod control;
@@ -397,97 +393,6 @@ impl Driver {
         self.look_for_losses();
         let now = self.now();
         self.machine.stream_failed(now, transfer, why);
-    }
-}
-
-/// Does what users ask for.
-impl Driver {
-    pub(super) fn lease(
-        &mut self,
-        spec: LeaseSpec,
-        blocks: Blocks,
-        claimed: Arc<AtomicBool>,
-        keeper: Option<Keeper>,
-    ) -> Result<CancelOnDrop<LeaseEnded>, OpenError<Blocks>> {
-        let key = spec.key;
-        self.machine.lease(self.now(), spec, blocks)?;
-        self.counters.metrics.leases.opened += 1;
-        Ok(self.promises.lease(key, keeper, claimed))
-    }
-
-    pub(super) fn start(
-        &mut self,
-        spec: JobSpec,
-        blocks: Blocks,
-        label: JobLabel,
-        keeper: Option<Keeper>,
-    ) -> Result<Started, JobError> {
-        let started = self.machine.start(self.now(), spec, blocks);
-        let job = started.map_err(|refused| *refused.error)?;
-        self.counters.transfers(label.direction).begun += 1;
-        Ok((job, self.promises.job(job, keeper, label)))
-    }
-
-    /// Tells something of a lease or a push when something else is done. Where that will never be, it is cancelled.
-    pub(super) fn tell_after(
-        of: Handle,
-        after: &After,
-        later: Later,
-        tell: impl FnOnce(&mut Self) + Send + 'static,
-    ) {
-        let done = after.done();
-        tokio::spawn(async move {
-            let done = done.await;
-            let told = move |driver: &mut Self| match done {
-                Ok(()) => tell(driver),
-                Err(why) => {
-                    // That may be why, and then it is over already.
-                    driver.look_for_losses();
-                    tracing::warn!(?of, why, "cancelled what can never be read");
-                    driver.cancel(of);
-                }
-            };
-            later.tell(told).await;
-        });
-    }
-
-    /// Tells so that the prefill of a lease or a push is over.
-    pub(super) fn prefill_after(of: Handle, after: &After, later: Later) {
-        Self::tell_after(of, after, later, move |driver| {
-            let now = driver.now();
-            match of {
-                // It may be over.
-                Handle::Lease(key) => drop(driver.machine.finish_prefill(now, key)),
-                Handle::Job(job) => driver.machine.job_prefilled(now, job),
-                Handle::Agent => {}
-            }
-        });
-    }
-
-    /// Begins a notice, and tells where its outcome will be.
-    pub(super) fn notice(
-        &mut self,
-        begin: impl FnOnce(&mut Self) -> Result<NoticeId, JobError>,
-    ) -> Result<oneshot::Receiver<NoticeOutcome>, JobError> {
-        let notice = begin(self)?;
-        Ok(self.promises.notice(notice))
-    }
-
-    pub(super) fn cancel(&mut self, handle: Handle) {
-        let now = self.now();
-        match handle {
-            // One that has ended already is no error.
-            Handle::Lease(key) => drop(self.machine.cancel_lease(now, key)),
-            Handle::Job(job) => self.machine.cancel_job(now, job),
-            Handle::Agent => self.shut_down(Duration::ZERO, None),
-        }
-    }
-
-    /// Takes nothing new, and lets what is under way go on for so long.
-    pub(super) fn shut_down(&mut self, patience: Duration, done: Option<oneshot::Sender<()>>) {
-        self.shutdown.begin(patience, done);
-        let now = self.now();
-        self.machine.drain(now);
     }
 }
 

@@ -1,0 +1,111 @@
+//! What users ask of the driver.
+
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+
+use super::Driver;
+use crate::agent::after::After;
+use crate::agent::client::Later;
+use crate::agent::lease::LeaseEnded;
+use crate::agent::promise::{CancelOnDrop, Handle};
+use crate::agent::request::{Blocks, Keeper};
+use crate::agent::transfer::{JobLabel, Started};
+use crate::lease::{LeaseSpec, OpenError};
+use crate::wire::{JobError, JobSpec, NoticeId, NoticeOutcome};
+
+impl Driver {
+    pub(in crate::agent) fn lease(
+        &mut self,
+        spec: LeaseSpec,
+        blocks: Blocks,
+        claimed: Arc<AtomicBool>,
+        keeper: Option<Keeper>,
+    ) -> Result<CancelOnDrop<LeaseEnded>, OpenError<Blocks>> {
+        let key = spec.key;
+        self.machine.lease(self.now(), spec, blocks)?;
+        self.counters.metrics.leases.opened += 1;
+        Ok(self.promises.lease(key, keeper, claimed))
+    }
+
+    pub(in crate::agent) fn start(
+        &mut self,
+        spec: JobSpec,
+        blocks: Blocks,
+        label: JobLabel,
+        keeper: Option<Keeper>,
+    ) -> Result<Started, JobError> {
+        let started = self.machine.start(self.now(), spec, blocks);
+        let job = started.map_err(|refused| *refused.error)?;
+        self.counters.transfers(label.direction).begun += 1;
+        Ok((job, self.promises.job(job, keeper, label)))
+    }
+
+    /// Tells something of a lease or a push when something else is done. Where that will never be, it is cancelled.
+    pub(in crate::agent) fn tell_after(
+        of: Handle,
+        after: &After,
+        later: Later,
+        tell: impl FnOnce(&mut Self) + Send + 'static,
+    ) {
+        let done = after.done();
+        tokio::spawn(async move {
+            let done = done.await;
+            let told = move |driver: &mut Self| match done {
+                Ok(()) => tell(driver),
+                Err(why) => {
+                    // That may be why, and then it is over already.
+                    driver.look_for_losses();
+                    tracing::warn!(?of, why, "cancelled what can never be read");
+                    driver.cancel(of);
+                }
+            };
+            later.tell(told).await;
+        });
+    }
+
+    /// Tells so that the prefill of a lease or a push is over.
+    pub(in crate::agent) fn prefill_after(of: Handle, after: &After, later: Later) {
+        Self::tell_after(of, after, later, move |driver| {
+            let now = driver.now();
+            match of {
+                // It may be over.
+                Handle::Lease(key) => drop(driver.machine.finish_prefill(now, key)),
+                Handle::Job(job) => driver.machine.job_prefilled(now, job),
+                Handle::Agent => {}
+            }
+        });
+    }
+
+    /// Begins a notice, and tells where its outcome will be.
+    pub(in crate::agent) fn notice(
+        &mut self,
+        begin: impl FnOnce(&mut Self) -> Result<NoticeId, JobError>,
+    ) -> Result<oneshot::Receiver<NoticeOutcome>, JobError> {
+        let notice = begin(self)?;
+        Ok(self.promises.notice(notice))
+    }
+
+    pub(in crate::agent) fn cancel(&mut self, handle: Handle) {
+        let now = self.now();
+        match handle {
+            // One that has ended already is no error.
+            Handle::Lease(key) => drop(self.machine.cancel_lease(now, key)),
+            Handle::Job(job) => self.machine.cancel_job(now, job),
+            Handle::Agent => self.shut_down(Duration::ZERO, None),
+        }
+    }
+
+    /// Takes nothing new, and lets what is under way go on for so long.
+    pub(in crate::agent) fn shut_down(
+        &mut self,
+        patience: Duration,
+        done: Option<oneshot::Sender<()>>,
+    ) {
+        self.shutdown.begin(patience, done);
+        let now = self.now();
+        self.machine.drain(now);
+    }
+}
