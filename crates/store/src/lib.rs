@@ -42,4 +42,6 @@ pub use error::StoreError;
 pub use hash::ChunkHash;
 pub use name::ManifestName;
 pub use open::{open, open_existing};
+#[cfg(any(feature = "archive", feature = "objects"))]
+pub use reading::readable;
 pub use uri::{StoreUri, UriError};

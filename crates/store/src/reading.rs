@@ -10,7 +10,7 @@ use crate::name::ManifestName;
 ///
 /// # Errors
 /// If the store fails in any other way.
-pub(crate) fn readable<K>(
+pub fn readable<K>(
     keys: &[K],
     read: impl Fn(&[K]) -> Result<Vec<Option<Bytes>>, StoreError>,
 ) -> Result<Vec<Option<Bytes>>, StoreError> {

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 
 use transload::store::backend::{Fault, Inventory, ManifestEntry};
-use transload::store::{Backend, ChunkHash, ManifestName, StoreError, archive, objects};
+use transload::store::{Backend, ChunkHash, ManifestName, StoreError, archive, objects, readable};
 
 use super::objects::{Shown, short};
 use crate::show::{number, text};
@@ -70,18 +70,7 @@ impl Told {
         let names: Vec<ManifestName> = names.collect();
         let mut told = Self::default();
         for name in names.chunks(batch.max(1)) {
-            let found = match inventory.peek_manifests(name) {
-                // One of them is; the others are told of.
-                Err(StoreError::Damaged { .. }) => {
-                    let each = name.iter().map(std::slice::from_ref);
-                    let each = each.map(|name| match inventory.peek_manifests(name) {
-                        Err(StoreError::Damaged { .. }) => Ok(None),
-                        other => Ok(other?.pop().flatten()),
-                    });
-                    each.collect::<Result<Vec<_>, StoreError>>()?
-                }
-                other => other?,
-            };
+            let found = readable(name, |names| inventory.peek_manifests(names))?;
             for (name, manifest) in name.iter().zip(found) {
                 match manifest.and_then(|manifest| Known::read(name, &manifest)) {
                     Some(Ok(Known::Archive(archive::Record::Root {
