@@ -1,4 +1,4 @@
-//! What somebody wants to register: where it is, and what keeps it there.
+//! The objects that memory is made of: reads where their bytes are, and holds them there.
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
@@ -165,7 +165,7 @@ impl Allocation {
     }
 }
 
-/// What arrays in the memory of a GPU have.
+/// Tells where an array in the memory of a GPU has its bytes: a property that torch, cupy and numba give theirs.
 pub(crate) const CUDA: &str = "__cuda_array_interface__";
 
 /// How an array tells where its bytes are.
@@ -190,7 +190,7 @@ impl<'py> Interface<'py> {
     }
 }
 
-/// What keeps the bytes of an object where they are, for as long as it is held.
+/// Gives the objects that keep the bytes of an object where they are, for as long as they are held.
 pub(crate) fn hold(object: &Bound<'_, PyAny>) -> PyResult<Vec<Py<PyAny>>> {
     let mut held = vec![object.clone().unbind()];
     if object.hasattr("data_ptr")? {

@@ -242,7 +242,7 @@ fn common_place(parts: &[Allocation]) -> PyResult<Place> {
     })
 }
 
-/// What keeps the objects of a memory where they are.
+/// The objects that keep the bytes of a memory where they are: some for each allocation.
 type Held = Vec<Vec<Py<PyAny>>>;
 
 fn on_host(

@@ -1,4 +1,4 @@
-//! What takes the place of `cuda` in a package that is built without that feature: there is no GPU.
+//! Stands in for `cuda` in a package that is built without that feature, and says so to whoever asks for a GPU.
 
 use std::any::Any;
 use std::sync::Arc;

@@ -39,7 +39,7 @@ pub(crate) struct Transfer {
 /// How it is told something.
 enum Control {
     Begun(TransferControl),
-    /// Of a pull that waited for a mark when it was made: it has to be cancelled.
+    /// The pull waited for a mark when it was made, and can only be cancelled.
     Cancel(Arc<Notify>),
 }
 
@@ -116,7 +116,7 @@ async fn pull_later(
         timeout: bound,
         waiting: None,
     };
-    // What becomes of it `start` finds out again. It has asked the agent for nothing before, so it may be dropped here only.
+    // `start` looks at the outcome itself. Until then it has asked the agent for nothing, so only here may it be dropped.
     tokio::select! {
         biased;
         () = cancel.notified() => return Err(JobError::Cancelled.into()),
@@ -136,8 +136,8 @@ async fn pull_later(
 
 #[pymethods]
 impl Transfer {
-    /// Of a push whose blocks are still being computed: the first `tokens` tokens of a layer are ready: now, or after a
-    /// `Mark`. That is not waited for. Where it can never be reached, the push is cancelled.
+    /// Tells a push whose blocks are still being computed that the first `tokens` tokens of a layer are ready: now, or after
+    /// a `Mark`. That is not waited for. Where it can never be reached, the push is cancelled.
     ///
     /// Raises:
     ///     AgentError: the agent has stopped.
@@ -164,7 +164,7 @@ impl Transfer {
         told?.map_err(raise!(AgentError))
     }
 
-    /// Of a push whose blocks are still being computed: everything is ready. With `after` as `ready` does.
+    /// Tells a push whose blocks were still being computed that everything is ready, now or after a `Mark`.
     ///
     /// Raises:
     ///     AgentError: the agent has stopped.
