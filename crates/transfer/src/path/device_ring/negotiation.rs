@@ -3,9 +3,7 @@
 use super::{GpuId, Word};
 use crate::ids::TransferId;
 use crate::path::Path;
-use crate::path::negotiation::{
-    Ending, Negotiation, Report, Step, Steps, Traveller, Way, decode, encode,
-};
+use crate::path::negotiation::{Negotiation, Report, Step, Steps, Traveller, decode, encode};
 use crate::path::ring::Rings;
 
 /// Negotiates the rings of one connection.
@@ -53,11 +51,7 @@ impl Negotiation for DeviceRings {
         };
         // It is so for both ways, and for as long as the connection lives.
         let why = format!("the peer's caches are on {found}, ours on {}", self.gpu);
-        for way in [Way::Out, Way::In] {
-            let ending = Ending::Failed(why.clone());
-            self.rings.report(Report::Ended { way, ending }, steps);
-            steps.push(Step::Lose(way, why.clone()));
-        }
+        self.rings.lose(&why, steps);
     }
 
     fn report(&mut self, report: Report, steps: &mut Steps) {
@@ -69,7 +63,7 @@ impl Negotiation for DeviceRings {
 mod tests {
     use super::*;
     use crate::path::device_ring::Offer;
-    use crate::path::negotiation::Order;
+    use crate::path::negotiation::{Ending, Order, Way};
     use crate::path::ring::{self, SocketName, Token};
 
     const HERE: GpuId = GpuId([1; 16]);
@@ -103,7 +97,7 @@ mod tests {
                 .iter()
                 .any(|s| matches!(s, Step::Lose(w, _) if *w == way))
         };
-        lost(Way::Out) && lost(Way::In) && steps.iter().all(|s| matches!(s, Step::Lose(..)))
+        lost(Way::Out) && lost(Way::In) && steps.len() == 2
     }
 
     #[test]

@@ -102,6 +102,14 @@ impl Receiving {
 }
 
 impl Rings {
+    /// There will be no ring, either way, for as long as the connection lives.
+    pub(in crate::path) fn lose(&mut self, why: &str, steps: &mut Steps) {
+        *self = Self::default();
+        for way in [Way::Out, Way::In] {
+            steps.push(Step::Lose(way, why.to_owned()));
+        }
+    }
+
     /// The peer has offered a ring, by a word that makes sense.
     pub(in crate::path) fn offered(&mut self, word: &[u8], steps: &mut Steps) {
         self.receiving.offered = Some(word.to_vec());

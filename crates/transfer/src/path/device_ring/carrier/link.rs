@@ -3,20 +3,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use tokio::task::JoinHandle;
-
 use super::{OnGpu, ends};
 use crate::data::{Outgoing, Receiver};
 use crate::device::Gpu;
 use crate::ids::AgentId;
 use crate::path::carrier::{Link, Reporter};
 use crate::path::device_ring::{GpuId, Offer, Word};
-use crate::path::negotiation::{Ending, Order, Way, decode, encode};
+use crate::path::negotiation::{Ending, Order, decode, encode};
 use crate::path::ring::carrier::RingOut;
+use crate::path::ring::carrier::ends::Ends;
 use crate::path::ring::carrier::handover::{self, Expected, Limits, Listener};
-use crate::path::ring::carrier::link::{failed, guest, of_guest, offer};
-use crate::path::ring::carrier::staging::RingError;
-use crate::path::sending::Sending;
+use crate::path::ring::carrier::link::{failed, guest, of_guest, offer, over};
 
 /// The rings of one connection.
 pub(super) struct DeviceLink {
@@ -25,10 +22,7 @@ pub(super) struct DeviceLink {
     id: GpuId,
     receiver: Receiver,
     stall: Duration,
-    reporter: Reporter,
-    sending: Arc<Sending<RingOut>>,
-    handing: Option<JoinHandle<()>>,
-    receiving: Option<JoinHandle<()>>,
+    ends: Ends,
 }
 
 impl DeviceLink {
@@ -39,71 +33,48 @@ impl DeviceLink {
             id: carrier.id,
             receiver: carrier.host.receiver.clone(),
             stall: carrier.host.endpoints.options().stall_timeout,
-            reporter,
-            sending: Arc::new(Sending::new(Some(1))),
-            handing: None,
-            receiving: None,
+            ends: Ends::new(reporter),
         }
     }
 }
 
 impl Link for DeviceLink {
     fn obey(&mut self, order: Order, peer: &AgentId) {
-        let reporter = self.reporter.clone();
+        let gpu = self.gpu.clone();
         match order {
             Order::Offer { .. } => match offer(&self.listener) {
                 Ok((expected, fetch)) => {
-                    let (gpu, stall, sending) =
-                        (self.gpu.clone(), self.stall, self.sending.clone());
-                    let handing = async move {
-                        match hand_over(expected, gpu, stall).await {
-                            Ok(ring) => drop(sending.add(ring)),
-                            Err(ending) => reporter.ended(Way::Out, ending),
-                        }
-                    };
-                    self.handing = Some(tokio::spawn(handing));
-                    self.reporter.offered(encode(&Word::Offer(Offer {
+                    let word = Word::Offer(Offer {
                         gpu: self.id,
                         slot_bytes: ends::SLOTS.bytes,
                         fetch,
-                    })));
+                    });
+                    let handing = hand_over(expected, gpu, self.stall);
+                    self.ends.hand_over(encode(&word), handing);
                 }
-                Err(why) => reporter.ended(Way::Out, Ending::Failed(why)),
+                Err(why) => self.ends.not_offered(why),
             },
             Order::Meet { word } => {
                 let Some(Word::Offer(offer)) = decode(&word) else {
                     return;
                 };
-                let (gpu, receiver) = (self.gpu.clone(), self.receiver.clone());
-                let peer = peer.clone();
-                let receiving = async move {
-                    let (Ok(ending) | Err(ending)) = receive(offer, gpu, receiver, peer).await;
-                    reporter.ended(Way::In, ending);
-                };
-                self.receiving = Some(tokio::spawn(receiving));
+                let receiver = self.receiver.clone();
+                self.ends
+                    .receive(receive(offer, gpu, receiver, peer.clone()));
             }
         }
     }
 
     fn carry(&mut self, outgoing: &Outgoing) {
-        self.sending.carry(outgoing);
+        self.ends.carry(outgoing);
     }
 
     fn forget(&mut self, outgoing: &Outgoing) {
-        self.sending.forget(outgoing);
+        self.ends.forget(outgoing);
     }
 
     fn is_torn(&mut self) -> bool {
-        self.sending.remove(RingOut::is_closed)
-    }
-}
-
-impl Drop for DeviceLink {
-    fn drop(&mut self) {
-        for task in self.handing.iter().chain(&self.receiving) {
-            task.abort();
-        }
-        self.sending.close();
+        self.ends.is_torn()
     }
 }
 
@@ -126,8 +97,5 @@ async fn receive(
     let connection = handover::connect(&fetch.socket, &fetch.token, &Limits::default()).await;
     let connection = connection.map_err(of_guest)?;
     let ring = ends::accept(connection, &gpu, slot_bytes, receiver, peer).await;
-    Ok(match ring.map_err(of_guest)?.closed().await {
-        RingError::Panicked => Ending::Panicked,
-        why => failed(why),
-    })
+    Ok(over(ring.map_err(of_guest)?).await)
 }

@@ -13,7 +13,7 @@ use crate::copy::Crc32c;
 use crate::data::{Inside, Operation, Part, RegionError, RouteCursor, SendError, SendEvent};
 use crate::device::shuttle::Shuttle;
 use crate::path::ring::carrier::RingOut;
-use crate::path::ring::carrier::send::{LOOK, TURN, Turn};
+use crate::path::ring::carrier::send::{TURN, Turn, wait_for_slot};
 use crate::path::ring::carrier::staging::{Producer, RingError};
 use crate::wire::stream::StreamTrailer;
 
@@ -111,7 +111,10 @@ impl Filler {
             } else if let Some(filling) = self.filling.pop_front() {
                 self.publish(filling, &mut sum, turn, inside)?;
             } else if begun.is_some() {
-                self.wait(inside)?;
+                let waited = wait_for_slot(&mut self.producer, self.stall, inside);
+                waited
+                    .map_err(|error| Stop::Failed(None, error.into()))?
+                    .ok_or(Stop::Fenced)?;
             } else {
                 return Ok(());
             }
@@ -196,20 +199,5 @@ impl Filler {
             turn.outgoing.tell(SendEvent::Written { stream, bytes });
         }
         Ok(())
-    }
-
-    /// Waits for a free slot, where none is being filled.
-    fn wait(&mut self, inside: &Inside) -> Result<(), Stop> {
-        let stalled = Instant::now() + self.stall;
-        while !inside.is_raised() {
-            let look = Instant::now() + LOOK;
-            match self.producer.reserve(Some(look.min(stalled))) {
-                // It stays free until it is filled.
-                Ok(_slot) => return Ok(()),
-                Err(RingError::TimedOut) if look < stalled => {}
-                Err(error) => return Err(Stop::Failed(None, error.into())),
-            }
-        }
-        Err(Stop::Fenced)
     }
 }

@@ -5,8 +5,7 @@ use std::net::{SocketAddr, UdpSocket};
 use std::sync::{Arc, Once};
 use std::time::Duration;
 
-use tokio::task::JoinHandle;
-
+use super::ends::Ends;
 use super::handover::{self, Connection, Expected, HandoverError, Limits, Listener};
 use super::staging::{RingError, RingShape};
 use super::{RingIn, RingOut, Token};
@@ -14,9 +13,8 @@ use crate::data::{Outgoing, Receiver, Region, SharedMemory};
 use crate::ids::AgentId;
 use crate::path::Path;
 use crate::path::carrier::{Carrier, Host, Link, Provider, Reporter};
-use crate::path::negotiation::{Ending, Negotiation, Order, Way, decode, encode};
+use crate::path::negotiation::{Ending, Negotiation, Order, decode, encode};
 use crate::path::ring::{Rings, Word};
-use crate::path::sending::Sending;
 
 /// How long a peer may take to fetch a ring that it was told of.
 const FETCHED_WITHIN: Duration = Duration::from_secs(5);
@@ -69,10 +67,7 @@ impl Carrier for Local {
             receiver: self.host.receiver.clone(),
             on_devices: self.host.on_devices.clone(),
             stall: self.host.endpoints.options().stall_timeout,
-            reporter,
-            sending: Arc::new(Sending::new(Some(1))),
-            handing: None,
-            receiving: None,
+            ends: Ends::new(reporter),
         })
     }
 }
@@ -83,47 +78,41 @@ struct RingLink {
     receiver: Receiver,
     on_devices: Arc<[Region]>,
     stall: Duration,
-    reporter: Reporter,
-    sending: Arc<Sending<RingOut>>,
-    handing: Option<JoinHandle<()>>,
-    receiving: Option<JoinHandle<()>>,
+    ends: Ends,
 }
 
 impl Link for RingLink {
     fn obey(&mut self, order: Order, peer: &AgentId) {
+        let on_devices = self.on_devices.clone();
         match order {
             Order::Offer { .. } => match offer(&self.listener) {
                 Ok((expected, word)) => {
-                    let (sending, reporter) = (self.sending.clone(), self.reporter.clone());
-                    let (stall, on_devices) = (self.stall, self.on_devices.clone());
-                    let handing = hand_over(expected, stall, on_devices, sending, reporter);
-                    self.handing = Some(tokio::spawn(handing));
-                    self.reporter.offered(encode(&word));
+                    let handing = hand_over(expected, self.stall, on_devices);
+                    self.ends.hand_over(encode(&word), handing);
                 }
-                Err(why) => self.reporter.ended(Way::Out, Ending::Failed(why)),
+                Err(why) => self.ends.not_offered(why),
             },
             Order::Meet { word } => {
                 let Some(word) = decode::<Word>(&word) else {
                     return;
                 };
-                let (receiver, reporter) = (self.receiver.clone(), self.reporter.clone());
-                let on_devices = self.on_devices.clone();
-                let receiving = receive(word, receiver, on_devices, peer.clone(), reporter);
-                self.receiving = Some(tokio::spawn(receiving));
+                let receiver = self.receiver.clone();
+                let receiving = receive(word, receiver, on_devices, peer.clone());
+                self.ends.receive(receiving);
             }
         }
     }
 
     fn carry(&mut self, outgoing: &Outgoing) {
-        self.sending.carry(outgoing);
+        self.ends.carry(outgoing);
     }
 
     fn forget(&mut self, outgoing: &Outgoing) {
-        self.sending.forget(outgoing);
+        self.ends.forget(outgoing);
     }
 
     fn is_torn(&mut self) -> bool {
-        self.sending.remove(RingOut::is_closed)
+        self.ends.is_torn()
     }
 }
 
@@ -133,15 +122,6 @@ pub(in crate::path) fn offer(listener: &Listener) -> Result<(Expected, Word), St
     let expected = listener.expect(&token).map_err(|error| error.to_string())?;
     let socket = listener.name().clone();
     Ok((expected, Word { socket, token }))
-}
-
-impl Drop for RingLink {
-    fn drop(&mut self) {
-        for task in self.handing.iter().chain(&self.receiving) {
-            task.abort();
-        }
-        self.sending.close();
-    }
 }
 
 pub(in crate::path) fn failed(why: impl ToString) -> Ending {
@@ -183,25 +163,17 @@ pub(in crate::path) async fn guest(expected: Expected) -> Result<Connection, End
     })
 }
 
-/// Waits until the peer fetches the ring. Transfers that wait go over it then.
+/// Waits until the peer fetches the ring.
 async fn hand_over(
     expected: Expected,
     stall: Duration,
     on_devices: Arc<[Region]>,
-    sending: Arc<Sending<RingOut>>,
-    reporter: Reporter,
-) {
-    let handing = async {
-        let connection = guest(expected).await?;
-        let producer = connection.offer_producer(RingShape::DEFAULT).await;
-        let producer = producer.map_err(failed)?;
-        register(producer.memory().clone(), on_devices).await;
-        RingOut::new(producer, stall).map_err(failed)
-    };
-    match handing.await {
-        Ok(ring) => drop(sending.add(ring)),
-        Err(ending) => reporter.ended(Way::Out, ending),
-    }
+) -> Result<RingOut, Ending> {
+    let connection = guest(expected).await?;
+    let producer = connection.offer_producer(RingShape::DEFAULT).await;
+    let producer = producer.map_err(failed)?;
+    register(producer.memory().clone(), on_devices).await;
+    RingOut::new(producer, stall).map_err(failed)
 }
 
 /// Fetches a ring that the peer has offered and receives from it, as long as it lasts or this task does.
@@ -210,19 +182,19 @@ async fn receive(
     receiver: Receiver,
     on_devices: Arc<[Region]>,
     peer: AgentId,
-    reporter: Reporter,
-) {
-    let receiving = async {
-        let connection = handover::connect(&word.socket, &word.token, &Limits::default()).await;
-        let connection = connection.map_err(of_guest)?;
-        let consumer = connection.accept_consumer().await.map_err(of_guest)?;
-        register(consumer.memory().clone(), on_devices).await;
-        let ring = RingIn::serve(&receiver, consumer, peer);
-        Ok(match ring.map_err(failed)?.closed().await {
-            RingError::Panicked => Ending::Panicked,
-            why => failed(why),
-        })
-    };
-    let (Ok(ending) | Err(ending)) = receiving.await;
-    reporter.ended(Way::In, ending);
+) -> Result<Ending, Ending> {
+    let connection = handover::connect(&word.socket, &word.token, &Limits::default()).await;
+    let connection = connection.map_err(of_guest)?;
+    let consumer = connection.accept_consumer().await.map_err(of_guest)?;
+    register(consumer.memory().clone(), on_devices).await;
+    let ring = RingIn::serve(&receiver, consumer, peer);
+    Ok(over(ring.map_err(failed)?).await)
+}
+
+/// Waits until a ring is gone, and says how.
+pub(in crate::path) async fn over(ring: RingIn) -> Ending {
+    match ring.closed().await {
+        RingError::Panicked => Ending::Panicked,
+        why => failed(why),
+    }
 }

@@ -2,6 +2,7 @@
 
 mod doorbell;
 mod drive;
+pub(in crate::path) mod ends;
 pub mod handover;
 pub(in crate::path) mod link;
 mod memfd;

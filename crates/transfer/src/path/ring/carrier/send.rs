@@ -47,7 +47,7 @@ struct Inner {
 }
 
 /// How long to wait for a slot before looking at the transfer's fence again.
-pub(in crate::path) const LOOK: Duration = Duration::from_millis(5);
+const LOOK: Duration = Duration::from_millis(5);
 
 /// A transfer has the ring for so many bytes, or one stream. Going to another thread and back costs
 /// some 20 us, which a stream of 1 MiB (120 us) should not pay alone.
@@ -317,7 +317,7 @@ impl Sending {
 
     /// Publishes the first slot that is being filled when it is; `None` if the fence came up.
     fn publish_first(&mut self, turn: &Turn, inside: &Inside) -> Result<Option<()>, SendError> {
-        let Some(mut first) = self.filling.pop_front() else {
+        let Some(first) = self.filling.front_mut() else {
             return Ok(Some(()));
         };
         let filled = async {
@@ -332,7 +332,10 @@ impl Sending {
             Some(filled) => filled?,
             None => return Ok(None),
         }
-        self.publish(&turn.outgoing, first)?;
+        // Only now: where it fails, its stream is named.
+        if let Some(first) = self.filling.pop_front() {
+            self.publish(&turn.outgoing, first)?;
+        }
         Ok(Some(()))
     }
 
@@ -378,23 +381,30 @@ impl Sending {
                 return Ok(None);
             }
         }
-        Ok(self.wait_for_peer(inside)?)
+        Ok(wait_for_slot(
+            &mut self.producer,
+            self.stall_timeout,
+            inside,
+        )?)
     }
+}
 
-    /// Waits for a free slot; `None` if the fence came up.
-    fn wait_for_peer(&mut self, inside: &Inside) -> Result<Option<()>, RingError> {
-        let stalled = Instant::now() + self.stall_timeout;
-        loop {
-            if inside.is_raised() {
-                return Ok(None);
-            }
-            let look = Instant::now() + LOOK;
-            match self.producer.reserve(Some(look.min(stalled))) {
-                // It stays free until it is filled.
-                Ok(_slot) => return Ok(Some(())),
-                Err(RingError::TimedOut) if look < stalled => {}
-                Err(error) => return Err(error),
-            }
+/// Waits for a free slot, which stays free until it is filled; `None` if the fence came up.
+pub(in crate::path) fn wait_for_slot(
+    producer: &mut Producer,
+    stall: Duration,
+    inside: &Inside,
+) -> Result<Option<()>, RingError> {
+    let stalled = Instant::now() + stall;
+    loop {
+        if inside.is_raised() {
+            return Ok(None);
+        }
+        let look = Instant::now() + LOOK;
+        match producer.reserve(Some(look.min(stalled))) {
+            Ok(_slot) => return Ok(Some(())),
+            Err(RingError::TimedOut) if look < stalled => {}
+            Err(error) => return Err(error),
         }
     }
 }
