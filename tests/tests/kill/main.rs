@@ -11,6 +11,7 @@
 //! - [`sources`]: who is pulled from, while its destinations die.
 //! - [`openings`]: who is pushed to, while the pusher dies.
 //! - [`on_gpu`]: the first two with all caches on a GPU.
+//! - [`slots`]: the same where the other's GPU stands still, or is lost, while it has slots of a ring.
 
 mod blow;
 mod destinations;
@@ -21,4 +22,6 @@ mod other;
 mod peer;
 mod request;
 mod siege;
+#[cfg(target_os = "linux")]
+mod slots;
 mod sources;

@@ -16,6 +16,47 @@ use transload_transfer::wire;
 use crate::request::{ends, kind, open};
 use crate::siege::{choose_path, load, took_path};
 
+/// What befalls a GPU in the midst of the next transfer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Fault {
+    /// It stands still, which this process says then.
+    Holds,
+    /// It is lost to this process.
+    Loses,
+}
+
+/// What a driver gives where a kernel has failed: the context is of no use any more.
+const LAUNCH_FAILED: u32 = 719;
+
+impl Fault {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Fault::Holds => "holds",
+            Fault::Loses => "loses",
+        }
+    }
+
+    fn of(name: &str) -> Option<Self> {
+        let all = [Fault::Holds, Fault::Loses];
+        all.into_iter().find(|fault| fault.name() == name)
+    }
+
+    fn strike(self) {
+        let fake = Driver::load().fake().unwrap();
+        match self {
+            Fault::Loses => fake.fail("cuLaunchKernel", 2, LAUNCH_FAILED),
+            Fault::Holds => drop(std::thread::spawn(move || {
+                let before = fake.calls("cuLaunchKernel");
+                while fake.calls("cuLaunchKernel") == before {
+                    std::thread::yield_now();
+                }
+                fake.hold(true);
+                say(self.name());
+            })),
+        }
+    }
+}
+
 #[test]
 #[ignore = "run by the other tests, as a process of its own"]
 fn other_process() {
@@ -54,12 +95,18 @@ fn other_process() {
     runtime.block_on(async {
         let mut lines = heard();
         let mut leases = (Vec::new(), 0);
+        let mut fault = None;
         while let Some(line) = lines.recv().await {
             let words: Vec<_> = line.split(' ').collect();
+            if let [fault_of_gpu] = words[..] {
+                fault = Fault::of(fault_of_gpu);
+                continue;
+            }
             let request = words[1].parse().unwrap();
             if words[0] == "lease" {
                 ends(std::mem::take(&mut leases.0), &cache, leases.1).await;
                 cache.fill(request);
+                fault.take().into_iter().for_each(Fault::strike);
                 leases = (
                     open(&agent, &cache, &ranks, request, Direction::Pull).await,
                     request,
@@ -72,6 +119,7 @@ fn other_process() {
                 Direction::Pull => cache.clear(),
                 Direction::Push => cache.fill(request),
             }
+            fault.take().into_iter().for_each(Fault::strike);
             let mut moving = transfer_of(side, &ranks, ticket, request);
             choose_path(path, &mut moving);
             let moved = move_it(&agent, direction, moving).await;

@@ -62,6 +62,11 @@ impl Peer {
         self.process.id()
     }
 
+    /// `kill -9`, now.
+    pub(crate) fn kill(&mut self) {
+        self.process.kill();
+    }
+
     /// Says a line to it. Nothing where it is dead.
     pub(crate) fn say(&mut self, line: &str) {
         self.process.say(line);

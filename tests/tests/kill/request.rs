@@ -49,12 +49,13 @@ pub(crate) async fn ends(leases: Vec<Lease>, cache: &Cache, request: u64) -> Str
     news.to_string()
 }
 
-/// The kind of an error that a dead peer may lead to.
+/// The kind of an error that a dead peer, or a lost GPU, may lead to.
 pub(crate) fn kind(error: &TransferError) -> String {
     match error {
         TransferError::Job(JobError::Unreachable { .. }) => "unreachable".to_owned(),
         TransferError::Job(JobError::Failed { failure, .. }) => format!("failed: {failure}"),
         TransferError::Job(JobError::Refused { refusal, .. }) => format!("refused: {refusal}"),
+        other if other.kind() == "device_lost" => other.kind().to_owned(),
         other => panic!("{other}"),
     }
 }
