@@ -55,6 +55,10 @@ pub mod copy;
 pub mod memory;
 
 #[cfg(feature = "cuda")]
+#[cfg_attr(
+    not(feature = "quic"),
+    expect(dead_code, reason = "agents call a part of it")
+)]
 pub mod device;
 
 #[cfg(feature = "quic")]

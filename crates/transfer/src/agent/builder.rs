@@ -12,14 +12,10 @@ use super::driver::{self, Memories, Setup};
 use super::handle::{Agent, AgentInfo};
 use super::options::AgentOptions;
 use crate::data::Region;
-#[cfg(feature = "cuda")]
-use crate::device::Gpu;
 use crate::identity::{Identity, Renewals};
 use crate::ids::{AgentId, DeploymentDigest, Incarnation, InstanceName, Rank};
 use crate::path::Path;
 use crate::path::carrier::Provider;
-#[cfg(feature = "cuda")]
-use crate::path::device_ring::carrier::DeviceRing;
 use crate::path::quic::carrier::Quic;
 use crate::path::ring::carrier::Ring;
 use crate::quic::{BindError, Endpoints};
@@ -146,7 +142,10 @@ impl Builder {
         self
     }
 
-    /// Has the agent take one more path, besides QUIC and the rings, under a number of its own. Both sides have to have it.
+    /// Has the agent take one more path, under a number of its own from 3 to 15. Both sides have to have it.
+    ///
+    /// Number 0 is QUIC and 1 the staging ring; 2 is the ring in device memory, which an agent has whose memory all lies on
+    /// one GPU, and which is kept for it everywhere else.
     #[must_use]
     pub fn path(mut self, provider: impl Provider + 'static) -> Self {
         self.providers.push(Box::new(provider));
@@ -184,15 +183,8 @@ impl Builder {
     ///
     /// # Errors
     /// [`BindAgentError`].
-    #[cfg_attr(
-        not(feature = "cuda"),
-        expect(unused_mut, reason = "a provider is added for a GPU")
-    )]
     pub fn bind(mut self, addr: SocketAddr) -> Result<Agent, BindAgentError> {
-        #[cfg(feature = "cuda")]
-        if let Some(gpu) = only_gpu(&self.memories) {
-            self.providers.push(Box::new(DeviceRing::new(&gpu)));
-        }
+        self.providers.extend(path_on_one_gpu(&self.memories));
         let mut paths = BTreeSet::new();
         for path in self.providers.iter().map(|provider| provider.path()) {
             if !paths.insert(path) {
@@ -248,17 +240,14 @@ impl Builder {
     }
 }
 
-/// The GPU that all of an agent's memory is on, if it is on one.
-#[cfg(feature = "cuda")]
-fn only_gpu(memories: &Memories) -> Option<Gpu> {
+/// The path between agents on the GPU that all of these memories are on, if they are on one.
+fn path_on_one_gpu(memories: &Memories) -> Option<Box<dyn Provider>> {
     let mut regions = memories.values().flat_map(|groups| groups.iter());
-    let first = regions.next()?.gpu()?;
-    let here = |region: &Region| {
-        region
-            .gpu()
-            .is_some_and(|gpu| gpu.ordinal() == first.ordinal())
-    };
-    regions.all(here).then(|| first.clone())
+    let first = regions.next()?;
+    match regions.all(|region| region.device() == first.device()) {
+        true => first.path(),
+        false => None,
+    }
 }
 
 /// Whether these are the memories of a rank's groups: one for each, with the allocations that the layout

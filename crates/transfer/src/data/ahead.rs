@@ -12,8 +12,6 @@ use super::{
     region::LaterStream,
     shared::Stretch,
 };
-#[cfg(feature = "cuda")]
-use crate::device::stream::DeviceStream;
 
 /// How many bytes are gathered at a time: enough for what a GPU takes to answer to hide behind sending them. A cursor has
 /// twice as many: those that are being sent, and the next.
@@ -22,7 +20,7 @@ pub(crate) const WINDOW: usize = 256 << 10;
 /// A place in the bytes of a program that is laid over such memory; moves forward.
 #[derive(Debug)]
 pub(crate) struct LaterCursor {
-    stream: Arc<dyn LaterStream>,
+    pub(super) stream: Arc<dyn LaterStream>,
     /// What has been neither asked for nor submitted.
     range: Range<u64>,
     /// Gathered bytes, and how many of them were given out.
@@ -106,17 +104,6 @@ impl LaterCursor {
         self.staged.extend_from_slice(bytes);
     }
 
-    /// Moves over the next bytes, which lie in memory of a GPU, and says which those are of which of its streams; `None` if they
-    /// do not.
-    #[cfg(feature = "cuda")]
-    pub(crate) fn pass_on_gpu(&mut self, bytes: usize) -> Option<(Arc<DeviceStream>, Range<u64>)> {
-        let stream = self.stream.on_gpu()?;
-        let end = self.range.start + bytes as u64;
-        let range = self.range.start..end;
-        self.range.start = end;
-        Some((stream, range))
-    }
-
     /// Hands them to the memory.
     pub(crate) fn submit(&mut self, inside: &Inside) -> Option<Operation<()>> {
         if self.staged.is_empty() {
@@ -140,7 +127,7 @@ impl LaterCursor {
     }
 
     /// Moves on, and says from where.
-    fn pass(&mut self, bytes: usize) -> u64 {
+    pub(super) fn pass(&mut self, bytes: usize) -> u64 {
         let position = self.range.start;
         self.range.start += bytes as u64;
         position

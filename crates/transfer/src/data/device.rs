@@ -1,23 +1,30 @@
 //! Memory of a GPU as a region.
 
-use std::{ops::Range, ptr::NonNull, sync::Arc};
+use std::{any::Any, ops::Range, ptr::NonNull, sync::Arc};
 
 use tokio::sync::watch;
 
 use super::{
     ahead::WINDOW,
+    error::ReceiveError,
     fence::Inside,
+    intake::Intake,
     operation::{Operation, RegionError},
-    region::{Later, LaterStream, Region},
+    region::{Later, LaterStream, Region, RegionCursor},
+    route_bytes::RouteCursor,
     shared::{Registration, Stretch},
 };
 use crate::{
+    copy::Crc32c,
     device::{
-        DeviceError, DeviceMemory, Gpu,
+        DeviceError, DeviceMemory,
         queue::{Held, PIECE, Reached, Told},
+        shuttle::Moved,
         stream::{DeviceStream, Way},
     },
+    path::{carrier::Provider, device_ring::carrier::DeviceRing},
     plan::program::StreamProgram,
+    wire::stream::TRAILER,
 };
 
 impl From<DeviceMemory> for Region {
@@ -70,8 +77,8 @@ impl Later for DeviceMemory {
         Ok(Box::new(unsafe { self.gpu().register(start, len)? }))
     }
 
-    fn gpu(&self) -> Option<&Gpu> {
-        Some(self.gpu())
+    fn path(&self) -> Option<Box<dyn Provider>> {
+        Some(Box::new(DeviceRing::new(self.gpu())))
     }
 }
 
@@ -100,10 +107,6 @@ impl LaterStream for Laid {
         operation
     }
 
-    fn on_gpu(&self) -> Option<Arc<DeviceStream>> {
-        Some(self.0.clone())
-    }
-
     fn scatter(&self, position: u64, bytes: Vec<u8>, inside: &Inside) -> Operation<()> {
         let (operation, completion) = Operation::new(inside);
         let told = move |done: Result<_, DeviceError>| {
@@ -130,6 +133,71 @@ impl Laid {
         };
         cross(self.0.clone(), way, position, shared, Box::new(told));
         operation
+    }
+}
+
+impl RouteCursor {
+    /// Moves over the next `len` bytes, all of which lie on a GPU, and says which those are of which of its streams.
+    pub(crate) fn pass_on_gpu(
+        &mut self,
+        len: usize,
+        inside: &Inside,
+    ) -> Result<Vec<Moved>, RegionError> {
+        let mut moved = Vec::new();
+        self.each_section(len, inside, |cursor, bytes| {
+            moved.push(pass(cursor, &bytes)?);
+            Ok::<_, RegionError>(None)
+        })?;
+        Ok(moved)
+    }
+}
+
+/// Moves a cursor over the next bytes, which are some of those that lie in a slot.
+fn pass(cursor: &mut RegionCursor, in_slot: &Range<usize>) -> Result<Moved, RegionError> {
+    if let RegionCursor::Later(cursor) = cursor {
+        let stream: Arc<dyn Any + Send + Sync> = cursor.stream.clone();
+        if let Ok(laid) = stream.downcast::<Laid>() {
+            let start = cursor.pass(in_slot.len());
+            return Ok(Moved {
+                stream: laid.0.clone(),
+                range: start..start + in_slot.len() as u64,
+                at: in_slot.start as u32,
+            });
+        }
+    }
+    Err(RegionError::Device {
+        why: "memory of the host on a path between GPUs".into(),
+    })
+}
+
+impl Intake {
+    /// Takes the next `bytes` bytes of the route where they lie on a GPU, and says where they go. Their sum is
+    /// [added](Self::add) when they are there.
+    pub(crate) fn take_on_gpu(
+        &mut self,
+        bytes: usize,
+        inside: &Inside,
+    ) -> Result<Vec<Moved>, ReceiveError> {
+        if bytes > self.body(bytes) {
+            let planned = self.length;
+            return Err(ReceiveError::TooLong { planned });
+        }
+        let moved = self.cursor.pass_on_gpu(bytes, inside)?;
+        self.placed(bytes);
+        Ok(moved)
+    }
+
+    /// Adds the sum of bytes that were taken so, and the trailer if it stands behind them.
+    pub(crate) fn add(
+        &mut self,
+        sum: &Crc32c,
+        trailer: Option<&[u8; TRAILER]>,
+    ) -> Result<(), ReceiveError> {
+        self.sum.append(sum);
+        match trailer {
+            Some(bytes) => self.take_trailer(TRAILER, |trailer| trailer.copy_from_slice(bytes)),
+            None => Ok(()),
+        }
     }
 }
 

@@ -10,8 +10,6 @@ use super::{
     region::RegionCursor,
     route_bytes::RouteCursor,
 };
-#[cfg(feature = "cuda")]
-use crate::device::shuttle::Moved;
 use crate::{
     copy::Crc32c,
     wire::stream::{StreamHeader, StreamTrailer, TRAILER},
@@ -21,9 +19,9 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct Intake {
     landing: Landing,
-    cursor: RouteCursor,
-    sum: Crc32c,
-    length: u64,
+    pub(super) cursor: RouteCursor,
+    pub(super) sum: Crc32c,
+    pub(super) length: u64,
     left: u64,
     trailer: [u8; TRAILER],
     trailer_got: usize,
@@ -86,37 +84,6 @@ impl Intake {
         self.take_trailer(bytes - body, |trailer| copy(body, trailer))
     }
 
-    /// Takes the next `bytes` bytes of the route where they lie on a GPU, and says where they go. Their sum is
-    /// [added](Self::add) when they are there.
-    #[cfg(feature = "cuda")]
-    pub(crate) fn take_on_gpu(
-        &mut self,
-        bytes: usize,
-        inside: &Inside,
-    ) -> Result<Vec<Moved>, ReceiveError> {
-        if bytes > self.body(bytes) {
-            let planned = self.length;
-            return Err(ReceiveError::TooLong { planned });
-        }
-        let moved = self.cursor.pass_on_gpu(bytes, inside)?;
-        self.placed(bytes);
-        Ok(moved)
-    }
-
-    /// Adds the sum of bytes that were taken so, and the trailer if it stands behind them.
-    #[cfg(feature = "cuda")]
-    pub(crate) fn add(
-        &mut self,
-        sum: &Crc32c,
-        trailer: Option<&[u8; TRAILER]>,
-    ) -> Result<(), ReceiveError> {
-        self.sum.append(sum);
-        match trailer {
-            Some(bytes) => self.take_trailer(TRAILER, |trailer| trailer.copy_from_slice(bytes)),
-            None => Ok(()),
-        }
-    }
-
     /// Hands what was taken to the memory. To be called on the thread that has taken it, before anybody is told that it has
     /// arrived, or that the fence is up.
     pub(crate) fn submit(&mut self, inside: &Inside) -> Operations {
@@ -124,16 +91,16 @@ impl Intake {
     }
 
     /// How many of the next bytes are the route's.
-    fn body(&self, bytes: usize) -> usize {
+    pub(super) fn body(&self, bytes: usize) -> usize {
         bytes.min(usize::try_from(self.left).unwrap_or(usize::MAX))
     }
 
-    fn placed(&mut self, bytes: usize) {
+    pub(super) fn placed(&mut self, bytes: usize) {
         self.left -= bytes as u64;
         self.landing.count_placed(bytes as u64);
     }
 
-    fn take_trailer(
+    pub(super) fn take_trailer(
         &mut self,
         bytes: usize,
         copy: impl FnOnce(&mut [u8]),

@@ -4,7 +4,7 @@
 //! that into a buffer, and to scatter bytes from one. Host memory has done it when the call returns. A kind that needs
 //! longer is a [`Later`]: it gives an [`Operation`], which holds up the fence of its transfer until it is done.
 
-use std::{fmt::Debug, ops::Range, ptr::NonNull, sync::Arc};
+use std::{any::Any, fmt::Debug, ops::Range, ptr::NonNull, sync::Arc};
 
 use tokio::sync::watch;
 
@@ -14,11 +14,10 @@ use super::{
     operation::{Operation, RegionError},
     shared::{Registration, Stretch},
 };
-#[cfg(feature = "cuda")]
-use crate::device::{Gpu, stream::DeviceStream};
 use crate::{
     copy::{Crc32c, Cursor, MemoryStream, StreamError},
     memory::Memory,
+    path::carrier::Provider,
     plan::program::StreamProgram,
 };
 
@@ -54,15 +53,14 @@ pub(crate) trait Later: Debug + Send + Sync {
     /// The bytes stay mapped until what this gives is dropped.
     unsafe fn register(&self, start: NonNull<u8>, len: usize) -> Result<Registration, RegionError>;
 
-    /// The GPU that it is on, if it is on one.
-    #[cfg(feature = "cuda")]
-    fn gpu(&self) -> Option<&Gpu> {
+    /// The path between agents whose memory is all on its GPU, if it is on one.
+    fn path(&self) -> Option<Box<dyn Provider>> {
         None
     }
 }
 
 /// A program laid over such memory. Ranges are of its stream.
-pub(crate) trait LaterStream: Debug + Send + Sync {
+pub(crate) trait LaterStream: Any + Debug + Send + Sync {
     fn bytes(&self) -> u64;
 
     /// Gathers some bytes, at most [`WINDOW`](super::ahead::WINDOW), into a buffer that is given back with just them.
@@ -77,12 +75,6 @@ pub(crate) trait LaterStream: Debug + Send + Sync {
 
     /// Scatters the bytes of shared memory from a position on, likewise.
     fn scatter_from(&self, position: u64, from: Stretch, inside: &Inside) -> Operation<()>;
-
-    /// It as kernels of a GPU take it, if it lies on one.
-    #[cfg(feature = "cuda")]
-    fn on_gpu(&self) -> Option<Arc<DeviceStream>> {
-        None
-    }
 }
 
 impl From<Memory> for Region {
@@ -147,12 +139,11 @@ impl Region {
         }
     }
 
-    /// The GPU that it is on, if it is on one.
-    #[cfg(feature = "cuda")]
-    pub(crate) fn gpu(&self) -> Option<&Gpu> {
+    /// The path between agents whose memory is all on its GPU, if it is on one.
+    pub(crate) fn path(&self) -> Option<Box<dyn Provider>> {
         match &self.0 {
             Kind::Host(_) => None,
-            Kind::Later(memory) => memory.gpu(),
+            Kind::Later(memory) => memory.path(),
         }
     }
 

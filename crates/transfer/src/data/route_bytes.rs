@@ -9,8 +9,6 @@ use super::{
     operation::{Operation, Operations, RegionError},
     region::{Region, RegionCursor, RegionStream},
 };
-#[cfg(feature = "cuda")]
-use crate::device::shuttle::Moved;
 use crate::{
     copy::{Crc32c, StreamError, settle},
     plan::RouteStream,
@@ -252,31 +250,6 @@ impl RouteCursor {
             self.moved(bytes.len(), inside)?;
         }
         Ok(())
-    }
-
-    /// Moves over the next `len` bytes, all of which lie on a GPU, and says which those are of which of its streams.
-    #[cfg(feature = "cuda")]
-    pub(crate) fn pass_on_gpu(
-        &mut self,
-        len: usize,
-        inside: &Inside,
-    ) -> Result<Vec<Moved>, RegionError> {
-        self.check(len)?;
-        let (mut moved, mut done) = (Vec::new(), 0);
-        while let Some((cursor, bytes)) = self.section(done, len) {
-            let passed = match cursor {
-                RegionCursor::Host(_) => None,
-                RegionCursor::Later(cursor) => cursor.pass_on_gpu(bytes.len()),
-            };
-            let (stream, range) = passed.ok_or_else(|| RegionError::Device {
-                why: "memory of the host on a path between GPUs".into(),
-            })?;
-            let at = bytes.start as u32;
-            moved.push(Moved { stream, range, at });
-            done = bytes.end;
-            self.moved(bytes.len(), inside)?;
-        }
-        Ok(moved)
     }
 
     fn check(&self, len: usize) -> Result<(), StreamError> {

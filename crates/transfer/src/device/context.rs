@@ -148,7 +148,6 @@ impl Context {
     }
 
     /// Turns true when it is lost.
-    #[cfg(feature = "quic")]
     pub(super) fn lost(&self) -> watch::Receiver<bool> {
         self.told.subscribe()
     }

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cudarc::driver::sys::{CUfunction, CUmodule, CUresult};
-#[cfg(feature = "quic")]
 use tokio::sync::watch;
 
 use super::arena::Arena;
@@ -149,16 +148,11 @@ impl Gpu {
     }
 
     /// Turns true when it is lost, for good.
-    #[cfg(feature = "quic")]
     pub(crate) fn lost(&self) -> watch::Receiver<bool> {
         self.context().lost()
     }
 
     /// Which GPU it is, whatever number this process gives it.
-    #[cfg_attr(
-        not(feature = "quic"),
-        expect(dead_code, reason = "rings between agents")
-    )]
     pub(crate) fn uuid(&self) -> Result<[u8; 16], DeviceError> {
         super::shared::uuid(self.context())
     }

@@ -32,17 +32,9 @@ pub mod measure;
 mod memory;
 mod peer;
 pub(crate) mod queue;
-#[cfg_attr(
-    not(feature = "quic"),
-    expect(dead_code, reason = "only paths share memory")
-)]
 mod registered;
 mod resources;
 mod shared;
-#[cfg_attr(
-    not(feature = "quic"),
-    expect(dead_code, reason = "rings between agents")
-)]
 pub(crate) mod shuttle;
 mod staging;
 pub(crate) mod stream;

@@ -169,7 +169,6 @@ impl Queue {
 
     /// Asks for bytes of a stream, at most [`PIECE`], to be moved to or from memory of the host, which is let go of before `told`
     /// hears that they are there.
-    #[cfg(feature = "quic")]
     pub(super) fn carry(
         &self,
         stream: &Arc<DeviceStream>,

@@ -8,9 +8,7 @@ use super::error::DeviceError;
 use super::gpu::Gpu;
 use super::launch::{End, Ends, Launch, Launches};
 use super::memory::DeviceMemory;
-#[cfg(feature = "quic")]
-use super::queue::Reached;
-use super::queue::{Held, Told};
+use super::queue::{Held, Reached, Told};
 use crate::memory::{Access, CheckError, Side};
 use crate::plan::program::StreamProgram;
 
@@ -65,7 +63,6 @@ impl DeviceStream {
     }
 
     /// Has bytes moved to or from memory of the host, which is let go of before `told` hears of it.
-    #[cfg(feature = "quic")]
     pub(crate) fn carry(
         self: &Arc<Self>,
         range: Range<u64>,
