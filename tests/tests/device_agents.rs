@@ -320,17 +320,20 @@ fn a_mark_that_never_comes_ends_with_its_lease() {
             let agent = pair.dst.agent.clone();
             let never_free = tokio::spawn(async move { agent.pull(request).await });
 
-            // Others go on meanwhile, over the same ring.
-            let set = LeaseSetId([5; 16]);
-            let leases = pair.leases(&pair.src, set, false).await;
-            let ticket = pair.ticket(&pair.src, set, Direction::Pull);
-            let mut request = pair.request(ticket, &pair.dst);
-            request.paths = Path::RING.into();
-            pair.dst.agent.pull(request).await.unwrap();
-            assert_eq!(pair.found(), expected);
+            // Others go on meanwhile, over the same rings: what waits for a mark has no slot of one.
+            for (set, path) in [(5, Path::RING), (7, Path::DEVICE)] {
+                let set = LeaseSetId([set; 16]);
+                let leases = pair.leases(&pair.src, set, false).await;
+                let ticket = pair.ticket(&pair.src, set, Direction::Pull);
+                let mut request = pair.request(ticket, &pair.dst);
+                request.paths = path.into();
+                pair.dst.agent.pull(request).await.unwrap();
+                assert_eq!(pair.found(), expected);
+                drop(leases);
+            }
             assert!(!never_free.is_finished());
             never_free.abort();
-            drop((leases, held));
+            drop(held);
 
             assert_eq!(lease.ended().await.unwrap().end, LeaseEnd::Expired);
             assert!(waits.await.unwrap().is_err());

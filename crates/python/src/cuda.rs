@@ -83,7 +83,7 @@ pub(crate) fn ordinal_of(parts: &[(u64, usize)]) -> Result<u32, String> {
 /// Memory of somebody else, on the GPU of that ordinal.
 ///
 /// # Safety
-/// As [`DeviceMemory::from_raw_parts`](Memory::from_raw_parts).
+/// The caller keeps the promises of [`DeviceMemory::from_raw_parts`](Memory::from_raw_parts).
 pub(crate) unsafe fn register(
     ordinal: u32,
     parts: &[(u64, usize)],
@@ -144,7 +144,7 @@ impl<'a> From<&'a Kind> for Place<'a> {
 /// thread; `None` where there is none.
 ///
 /// # Safety
-/// As [`Mark::new`].
+/// The stream is one that [`Mark::new`] may be given.
 pub(crate) unsafe fn mark(stream: u64, ordinal: Option<u32>) -> Result<Option<Mark>, String> {
     let marked = || {
         let Some(ordinal) = ordinal.map_or_else(Gpu::current_ordinal, |given| Ok(Some(given)))?

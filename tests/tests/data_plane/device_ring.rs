@@ -24,7 +24,7 @@ use transload_transfer::path::ring::{SocketName, Token};
 use transload_transfer::plan::Side;
 use transload_transfer::wire::stream::{StreamHeader, StreamTrailer};
 
-use crate::support::{Arrival, Desk, PATIENCE, Sample, bytes_of, runtime, soon};
+use crate::support::{Arrival, Desk, PATIENCE, Sample, Transfer, bytes_of, runtime, soon};
 
 const NO_DELAYS: &[(&str, &str)] = &[("FAKE_CUDA_DELAY_US", "0")];
 
@@ -172,6 +172,73 @@ fn fences_stop_a_transfer_in_its_midst() {
         });
         settles(&fake, before);
     });
+}
+
+const OUT_OF_MEMORY: u32 = 2;
+
+/// A call that fails in the midst of the slots of a transfer ends that at most; the next one has the same ring.
+#[test]
+fn a_call_that_fails_ends_its_transfer_alone() {
+    let test = "device_ring::a_call_that_fails_ends_its_transfer_alone";
+    run(test, NO_DELAYS, |fake| {
+        let (gpu, before) = ready(&fake);
+        runtime().block_on(async {
+            let (desk, receiver) = receiver();
+            let (ring, _arriving) = rings(&gpu, &receiver, PATIENCE).await;
+            let calls = [
+                ("cuLaunchKernel", 4),
+                ("cuLaunchKernel", 7),
+                ("cuEventRecord", 2),
+                ("cuEventRecord", 5),
+                ("cuEventQuery", 3),
+            ];
+            for (function, nth) in calls {
+                let sample = OnGpu::new(&gpu, 1301, false);
+                let (from, to) = sample.routes.clone();
+                let mut transfer = desk.expect(from, to, 1);
+                fake.fail(function, nth, OUT_OF_MEMORY);
+                ring.carry(&transfer.out);
+                transfer.out.open_all();
+                if arrives(&mut transfer).await {
+                    sample.check();
+                }
+                fake.fail(function, 0, 0);
+                let fences = async { tokio::join!(transfer.out.fence(), transfer.landing.fence()) };
+                soon(fences).await;
+                desk.forget(transfer.id);
+                let next = OnGpu::new(&gpu, 40, false);
+                let mut transfer = desk.expect(next.routes.0.clone(), next.routes.1.clone(), 1);
+                ring.carry(&transfer.out);
+                transfer.out.open_all();
+                transfer.done().await;
+                next.check();
+            }
+        });
+        settles(&fake, before);
+    });
+}
+
+/// Whether all of a transfer arrives; if not, one of the two sides says so.
+async fn arrives(transfer: &mut Transfer) -> bool {
+    let (total, mut arrived) = (transfer.landing.route().bytes(), 0);
+    while arrived < total {
+        let sent = tokio::select! {
+            sent = transfer.sending.next() => sent,
+            arrival = transfer.arriving.recv() => match arrival.unwrap() {
+                Arrival::Whole(header) => {
+                    arrived += header.length;
+                    continue;
+                }
+                Arrival::Broken(_) => return false,
+            },
+        };
+        match sent {
+            Some(SendEvent::Written { .. }) => {}
+            Some(SendEvent::Failed { .. }) => return false,
+            other => panic!("{other:?}"),
+        }
+    }
+    true
 }
 
 /// A memfd, which the fake driver takes for its own where it has such a name.
@@ -435,7 +502,10 @@ fn slots_that_are_never_given_back_fail_the_ring() {
                 let error = error.downcast_ref::<RingError>().unwrap();
                 match dies {
                     true => assert!(matches!(error, RingError::PeerGone), "{error}"),
-                    false => assert!(matches!(error, RingError::TimedOut), "{error}"),
+                    false => assert!(
+                        matches!(error, RingError::NoneReleased { slots: 4 }),
+                        "{error}"
+                    ),
                 }
                 assert!(ring.is_closed());
                 soon(transfer.out.fence()).await;

@@ -237,7 +237,7 @@ fn a_ring_that_stands_still_holds_nobody() {
                     other => panic!("{other:?}"),
                 };
                 assert!(
-                    matches!(by_ring(&error), Some(RingError::TimedOut)),
+                    matches!(by_ring(&error), Some(RingError::NoneReleased { .. })),
                     "{error}"
                 );
                 assert!(ring.is_closed(), "others need not try it");

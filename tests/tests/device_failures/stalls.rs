@@ -160,3 +160,35 @@ fn what_is_waited_for_ends_where_a_device_stands_still() {
         runtime.block_on(until("it is let go of", || kept.strong_count() == 0));
     });
 }
+
+/// A copy between two GPUs that ends too late gives back what it has used, and the next one works.
+#[test]
+fn a_copy_between_gpus_that_stalls_gives_back_its_buffers() {
+    let name = "stalls::a_copy_between_gpus_that_stalls_gives_back_its_buffers";
+    let variables = [("FAKE_CUDA_DEVICES", "2"), ("FAKE_CUDA_DELAY_US", "50000")];
+    run(name, &variables, |fake| {
+        let mut options = GpuOptions::default();
+        options.stall = Duration::from_secs(1);
+        let open = |number| Gpu::open_with(number, &options).unwrap();
+        let (here, there) = (open(0), open(1));
+        let memory = |gpu| DeviceMemory::allocate(gpu, &[4096]).unwrap();
+        let (source, destination) = (memory(&here), memory(&there));
+        let copy = || copy(&whole(4096), &source, &destination, &CopyOptions::new());
+        copy().unwrap();
+        let (live, carried) = (fake.live(), fake.calls("cuMemcpyPeerAsync"));
+        let error = std::thread::scope(|scope| {
+            let copying = scope.spawn(copy);
+            while fake.calls("cuMemcpyPeerAsync") == carried {
+                std::thread::yield_now();
+            }
+            fake.hold(true);
+            copying.join().unwrap().unwrap_err()
+        });
+        assert!(matches!(error, DeviceError::Stalled { .. }), "{error}");
+        assert_eq!(fake.live(), live, "it is in use");
+        fake.hold(false);
+        let runtime = Runtime::new().unwrap();
+        runtime.block_on(until("it is given back", || fake.live() < live));
+        copy().unwrap();
+    });
+}

@@ -8,9 +8,10 @@
 //! anybody has submitted to the device. Each direction has its own, and one copy at a time: two opposite copies never wait for each other.
 
 use std::collections::BTreeMap;
-use std::mem;
+use std::mem::ManuallyDrop;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread;
 use std::time::{Duration, Instant};
 
 use super::context::Context;
@@ -79,10 +80,21 @@ pub(super) fn copy(
         }
         Err(lost @ DeviceError::Lost { .. }) => Err(lost),
         Err(error) => {
-            mem::forget((slots, from, to));
+            give_back_later(slots, (from, to));
             Err(error)
         }
     }
+}
+
+/// Gives back what a copy uses that has no end in time, once it has come to one after all; without a thread that waits for
+/// that, never.
+fn give_back_later(slots: Slots, streams: (Arc<DeviceStream>, Arc<DeviceStream>)) {
+    let used = ManuallyDrop::new((slots, streams));
+    let wait = move || match used.0.settle(Duration::MAX) {
+        Ok(()) | Err(DeviceError::Lost { .. }) => drop(ManuallyDrop::into_inner(used)),
+        Err(_) => {}
+    };
+    let _ = thread::Builder::new().spawn(wait);
 }
 
 impl Peers {

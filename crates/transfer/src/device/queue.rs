@@ -93,6 +93,8 @@ pub(crate) unsafe trait Reached: Send {
 /// An event that a stream of anybody has yet to come to.
 struct Watched {
     event: Arc<Event>,
+    /// The stream that it has yet to be recorded in.
+    unrecorded: Option<Arc<Stream>>,
     told: Told<()>,
     /// How often it is asked.
     poll: Duration,
@@ -183,14 +185,26 @@ impl Queue {
 
     /// Asks to be told when a stream of anybody has come to an event.
     pub(super) fn watch(&self, event: Arc<Event>, told: Told<()>) {
-        let poll = POLL_MARKS;
-        hand(&self.tasks, Task::Watch(Watched { event, told, poll }));
+        let watched = Watched {
+            event,
+            unrecorded: None,
+            told,
+            poll: POLL_MARKS,
+        };
+        hand(&self.tasks, Task::Watch(watched));
     }
 
-    /// Asks to be told of an event soon, where what comes before it takes the GPU microseconds.
-    pub(super) fn watch_closely(&self, event: Arc<Event>, told: Told<()>) {
-        let poll = POLL;
-        hand(&self.tasks, Task::Watch(Watched { event, told, poll }));
+    /// Asks to be told soon when all is done that a stream was given until now, which takes the GPU microseconds. The event is
+    /// recorded behind it; where that fails it is tried again, since without it nobody knows.
+    pub(super) fn watch_behind(&self, stream: &Arc<Stream>, event: Arc<Event>, told: Told<()>) {
+        let recorded = event.record(stream).is_ok();
+        let watched = Watched {
+            event,
+            unrecorded: (!recorded).then(|| stream.clone()),
+            told,
+            poll: POLL,
+        };
+        hand(&self.tasks, Task::Watch(watched));
     }
 }
 
@@ -385,7 +399,7 @@ impl Worker {
     fn look_at_watched(&mut self, entered: &Entered<'_>) {
         let mut at = 0;
         while at < self.watched.len() {
-            match self.watched[at].event.is_done(entered) {
+            match self.watched[at].is_done(entered) {
                 Ok(true) => {
                     let watched = self.watched.swap_remove(at);
                     self.tell(watched.told, Ok(()));
@@ -414,6 +428,16 @@ impl Worker {
         for watched in mem::take(&mut self.watched) {
             self.tell(watched.told, Err(lost.clone()));
         }
+    }
+}
+
+impl Watched {
+    fn is_done(&mut self, entered: &Entered<'_>) -> Result<bool, DeviceError> {
+        if let Some(stream) = &self.unrecorded {
+            self.event.record(stream)?;
+            self.unrecorded = None;
+        }
+        self.event.is_done(entered)
     }
 }
 

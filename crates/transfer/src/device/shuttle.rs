@@ -16,9 +16,8 @@ use super::stream::{DeviceStream, Way};
 use super::sum::{FOLDED, Folding, LONGEST};
 use crate::copy::Crc32c;
 
-/// How often an event is tried to be recorded, and how long after a failure.
-const TRIES: usize = 100;
-const PAUSE: Duration = Duration::from_millis(1);
+/// How often it is looked whether all is done that a ring was given, before its memory is given back.
+const LOOK: Duration = Duration::from_millis(1);
 
 /// How many rings a process makes on a GPU: whoever has a certificate chooses how many agents it runs, and the memory is the
 /// engine's.
@@ -73,7 +72,7 @@ impl Drop for Shuttle {
         let (gpu, counted) = (self.gpu.clone(), self.counted.take());
         let give_back = move || {
             while slots.iter().any(|slot| Arc::strong_count(slot) > 1) {
-                thread::sleep(PAUSE);
+                thread::sleep(LOOK);
             }
             drop((slots, stream, gpu, counted));
         };
@@ -158,27 +157,9 @@ impl Shuttle {
         };
         let submitted = self.launch(&slot, moved, folding, len, way);
         // What was submitted of it may still use all of this, whatever has failed.
-        match self.record(&slot.done) {
-            Ok(()) => {
-                let ended = move |ended| finish(submitted.and(ended));
-                self.gpu.queue().watch_closely(done, Box::new(ended));
-            }
-            Err(lost @ DeviceError::Lost { .. }) => finish(Err(lost)),
-            // Nobody can tell when it ends, so it is never let go of.
-            Err(_) => mem::forget(finish),
-        }
-    }
-
-    /// Has an event recorded, if need be by several tries: without it nobody knows when an operation is done.
-    fn record(&self, event: &Event) -> Result<(), DeviceError> {
-        for _ in 0..TRIES {
-            match event.record(&self.stream) {
-                Ok(()) => return Ok(()),
-                Err(lost @ DeviceError::Lost { .. }) => return Err(lost),
-                Err(_) => thread::sleep(PAUSE),
-            }
-        }
-        event.record(&self.stream)
+        let ended = move |ended| finish(submitted.and(ended));
+        let queue = self.gpu.queue();
+        queue.watch_behind(&self.stream, done, Box::new(ended));
     }
 
     fn launch(

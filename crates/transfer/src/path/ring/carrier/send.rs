@@ -404,6 +404,7 @@ pub(in crate::path) fn wait_for_slot(
         match producer.reserve(Some(look.min(stalled))) {
             Ok(_slot) => return Ok(Some(())),
             Err(RingError::TimedOut) if look < stalled => {}
+            Err(RingError::TimedOut) => return Err(producer.starved()),
             Err(error) => return Err(error),
         }
     }

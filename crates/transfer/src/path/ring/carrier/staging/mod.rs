@@ -23,7 +23,8 @@
 //! **Devices** read and write slots themselves, and later than the call that asks them to: a slot, or a part of it, is *lent*
 //! to them. Whatever becomes of its transfer or its peer, the memory stays mapped, and a slot is neither filled nor released
 //! before it came back. Slots go in order all the same, so a source goes past one that a transfer which was given up has not
-//! got back: it publishes that as a byte of no stream. A destination releases none behind such a slot.
+//! got back: it publishes that as a byte of no stream. A destination releases none behind such a slot. No slot ever waits for a
+//! mark: parts are sent when they may be read, and asked for when they may be written.
 //!
 //! **Memory**: [`RingShape::bytes`] per ring, touched when it is mapped and charged to whichever of
 //! the two processes comes first.
@@ -71,6 +72,16 @@ pub enum RingError {
     /// The deadline passed.
     #[error("the peer has done nothing by the deadline")]
     TimedOut,
+    /// The consumer has given no slot back for so long that the ring is given up.
+    #[error(
+        "the receiving agent has given none of the ring's {slots} slots back in time: its process or its GPU stands still"
+    )]
+    NoneReleased { slots: u32 },
+    /// All slots that the consumer has given back are still lent to devices of this process.
+    #[error(
+        "a GPU of the sending process is not done with any of the ring's {slots} slots in time: it stands still, held by a compilation or a debugger, for instance"
+    )]
+    AllLent { slots: u32 },
     /// The peer wrote something into the ring that cannot be; the ring is of no more use.
     #[error("the peer wrote nonsense into the ring: {field} is {found}")]
     Corrupt { field: &'static str, found: u64 },

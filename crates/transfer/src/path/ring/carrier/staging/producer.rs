@@ -95,6 +95,15 @@ impl Producer {
         Ok(is_lent)
     }
 
+    /// Why there has been no slot to reserve for so long that the ring is given up: which side has them.
+    pub(in crate::path::ring) fn starved(&self) -> RingError {
+        let slots = self.shape().slots();
+        match self.ring.lent.are_all_out() {
+            true => RingError::AllLent { slots },
+            false => RingError::NoneReleased { slots },
+        }
+    }
+
     /// Publishes the next slot.
     fn put_header(&mut self, (tag, offset): (u64, u64), len: u32) -> Result<(), RingError> {
         if self.ring.doorbell.is_hung_up() {
