@@ -71,7 +71,7 @@ create_exception!(
     transload,
     StoreError,
     TransloadError,
-    "A store could not be opened."
+    "A store could not be opened, or failed."
 );
 create_exception!(
     transload,

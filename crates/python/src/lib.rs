@@ -8,6 +8,7 @@ mod agent;
 mod allocation;
 mod announcement;
 mod archive;
+mod buffer;
 mod completion;
 #[cfg_attr(not(feature = "cuda"), path = "no_cuda.rs")]
 mod cuda;
@@ -15,17 +16,20 @@ mod deployment;
 mod digest;
 mod errors;
 mod identity;
+mod in_process;
 mod lease;
 mod logs;
 mod mark;
 mod memory;
 mod metrics;
+mod objects;
 mod plan;
 mod prompt;
 mod runtime;
 mod tables;
 mod ticket;
 mod transfer;
+mod values;
 
 use std::ffi::OsString;
 
@@ -63,6 +67,8 @@ fn _transload(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<identity::Identity>()?;
     module.add_class::<mark::Mark>()?;
     module.add_class::<memory::Memory>()?;
+    module.add_class::<objects::ObjectInfo>()?;
+    module.add_class::<objects::Objects>()?;
     module.add_class::<plan::BoundPlan>()?;
     module.add_class::<plan::BoundRoute>()?;
     module.add_class::<plan::Plan>()?;

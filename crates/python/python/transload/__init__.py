@@ -10,6 +10,7 @@ wait for a GPU      `Mark`, which leases and transfers take as `after`
 move blocks         `Agent`: `Agent.lease` and `Ticket.mint` here, `Agent.pull` there
 tell proxies        `Announcement` of a server
 keep blocks         `Archive`: `Archive.save` out of one layout, `Archive.restore` into another
+keep any bytes      `Objects`, under keys of the engine's own
 ==================  ==================================================================
 
 Sizes are bytes, times are seconds, positions and lengths of sequences are tokens.
@@ -39,6 +40,8 @@ from ._transload import (
     Mark,
     Memory,
     Missing,
+    ObjectInfo,
+    Objects,
     Permit,
     Plan,
     PlanError,
@@ -80,6 +83,8 @@ __all__ = [
     "Mark",
     "Memory",
     "Missing",
+    "ObjectInfo",
+    "Objects",
     "Permit",
     "Plan",
     "PlanError",

@@ -1,5 +1,6 @@
 """The compiled module. Everything in it that is meant to be used is in `transload`."""
 
+import builtins
 from collections.abc import Callable, Generator, Sequence
 from os import PathLike
 from types import TracebackType
@@ -481,6 +482,34 @@ class Archive:
         permit: Permit | None = None,
         after: Mark | None = None,
     ) -> RestoreReport: ...
+
+# A contiguous buffer, or (address, length).
+_Part = Any
+_Value = _Part | Sequence[_Part]
+
+class ObjectInfo:
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def meta(self) -> builtins.bytes: ...
+
+class StoreUsage(TypedDict):
+    bytes: int
+    cap: int | None
+
+class Objects:
+    def __new__(cls, store: str, namespace: str | bytes, *, threads: int | None = None) -> Objects: ...
+    def put(
+        self,
+        keys: Sequence[str | bytes],
+        values: Sequence[_Value],
+        meta: bytes | Sequence[bytes] | None = None,
+    ) -> builtins.list[bool]: ...
+    def get(self, keys: Sequence[str | bytes], values: Sequence[_Value]) -> builtins.list[ObjectInfo | None]: ...
+    def has(self, keys: Sequence[str | bytes]) -> builtins.list[ObjectInfo | None]: ...
+    def delete(self, keys: Sequence[str | bytes]) -> None: ...
+    def list(self) -> builtins.list[tuple[bytes, ObjectInfo, float | None]]: ...
+    def usage(self) -> StoreUsage | None: ...
 
 class Permit:
     def __new__(cls) -> Permit: ...

@@ -1,0 +1,44 @@
+//! What belongs to the process that made it.
+
+use std::mem::ManuallyDrop;
+use std::ops::Deref;
+use std::process;
+
+use pyo3::prelude::*;
+
+use crate::errors::StoreError;
+
+/// A value with connections, locks or threads, none of which a forked child has a share in. The child can neither use it nor
+/// drop it: that could wait for a thread that is not there, or end what its parent has under way.
+pub(crate) struct InProcess<T> {
+    made: u32,
+    value: ManuallyDrop<T>,
+}
+
+impl<T> InProcess<T> {
+    pub(crate) fn new(value: T) -> Self {
+        Self {
+            made: process::id(),
+            value: ManuallyDrop::new(value),
+        }
+    }
+
+    /// The value, in the process that made it.
+    pub(crate) fn get(&self) -> PyResult<&T> {
+        if self.made == process::id() {
+            return Ok(self.value.deref());
+        }
+        Err(StoreError::new_err(
+            "this was made before the process forked: open the store again in each process",
+        ))
+    }
+}
+
+impl<T> Drop for InProcess<T> {
+    fn drop(&mut self) {
+        if self.made == process::id() {
+            // SAFETY: nobody can use it any more, and it is dropped once, here.
+            unsafe { ManuallyDrop::drop(&mut self.value) }
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! Objects: bytes of an engine in a store under keys of its own.
+
+use std::time::UNIX_EPOCH;
+
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyDict};
+use transload::store;
+use transload::store::backend::Put;
+use transload::store::objects::{self, Info, ObjectError, Source, Target};
+
+use crate::errors::{StoreError, chain, raise};
+use crate::in_process::InProcess;
+use crate::logs;
+use crate::values::{self, Access, Values};
+
+/// The most threads of one call. More than that would only wait for each other.
+const MOST_THREADS: usize = 64;
+
+/// The objects of one namespace in a store: bytes of an engine under keys of its own.
+///
+/// Its methods take batches. They wait for the store, without the interpreter's lock, and may be called from any thread. A
+/// key is bytes, or text as UTF-8, of 1 to 4,096 bytes. A value is one part or a list of parts, one behind the other. A part is
+/// a contiguous buffer of whatever format, or `(address, length)` of memory that the caller keeps where it is. Nobody
+/// else writes the memory of a value until the method has returned.
+///
+/// Args:
+///     store: the store's URI, as for `Archive`.
+///     namespace: a part of every key, 1 to 4,096 bytes. Engines' own keys stay the same where weights change: change it then.
+///     threads: how many threads hash and copy for one call, at most 64; as many as there are cores, but at most 4, if
+///         None.
+///
+/// Raises:
+///     StoreError: the store cannot be opened, or fails. In a process that was forked off, every method raises it.
+///     ValueError: a key, a namespace, a meta or an object is too long or too short, or a part cannot be used.
+///     TypeError: one is not what it should be. Whenever ValueError or TypeError is raised, nothing was done.
+#[pyclass(frozen, module = "transload")]
+pub(crate) struct Objects {
+    inner: InProcess<objects::Objects>,
+}
+
+#[pymethods]
+impl Objects {
+    #[new]
+    #[pyo3(signature = (store, namespace, *, threads = None))]
+    fn new(
+        py: Python<'_>,
+        store: &str,
+        namespace: &Bound<'_, PyAny>,
+        threads: Option<usize>,
+    ) -> PyResult<Self> {
+        Ok(Self {
+            inner: InProcess::new(open(py, store, namespace, threads)?),
+        })
+    }
+
+    /// Puts objects. One that is there with equal length and meta stays as it is; any other is replaced. Of a key that is
+    /// there twice, the last one counts. When this returns, objects are as durable as the store makes them.
+    ///
+    /// Args:
+    ///     keys: their keys.
+    ///     values: the bytes of each.
+    ///     meta: at most 4,096 bytes that the engine needs to read them: one for all, or one for each.
+    ///
+    /// Returns:
+    ///     For each, whether it was written.
+    #[pyo3(signature = (keys, values, meta = None))]
+    fn put(
+        &self,
+        py: Python<'_>,
+        keys: &Bound<'_, PyAny>,
+        values: &Bound<'_, PyAny>,
+        meta: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<Vec<bool>> {
+        let (inner, keys) = (self.inner.get()?, values::keys(keys)?);
+        let metas = metas(meta, keys.len())?;
+        let (values, held) = Values::read(values, keys.len(), Access::Read)?;
+        // SAFETY: `held` outlives the call; a bare address comes with the caller's word, and so does it that nobody writes.
+        let bytes = unsafe { values.bytes() };
+        let put = py.detach(|| put(inner, &keys, &metas, &bytes));
+        drop(held);
+        put.map_err(failed)
+    }
+
+    /// Reads objects into memory. Every piece is checked against its hash.
+    ///
+    /// Args:
+    ///     keys: their keys.
+    ///     values: memory of each, as long as the object: writable, and none of it given twice.
+    ///
+    /// Returns:
+    ///     For each, what is known of it; or None, a miss: it is not there, has another length, or a piece of it is gone or
+    ///     damaged, so that the next put writes it anew. What the memory of a miss holds is of no use.
+    fn get(
+        &self,
+        py: Python<'_>,
+        keys: &Bound<'_, PyAny>,
+        values: &Bound<'_, PyAny>,
+    ) -> PyResult<Vec<Option<ObjectInfo>>> {
+        let (inner, keys) = (self.inner.get()?, values::keys(keys)?);
+        let (values, held) = Values::read(values, keys.len(), Access::Write)?;
+        // SAFETY: as for `put`.
+        let mut memory = unsafe { values.memory() };
+        let got = py.detach(|| get(inner, &keys, &mut memory));
+        drop(held);
+        Ok(infos(got.map_err(failed)?))
+    }
+
+    /// Looks objects up.
+    ///
+    /// Returns:
+    ///     For each, what is known of it, or None. What is there may still turn out to be damaged when it is read.
+    fn has(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<Vec<Option<ObjectInfo>>> {
+        let (inner, keys) = (self.inner.get()?, values::keys(keys)?);
+        let had = py.detach(|| inner.has(&slices(&keys)));
+        Ok(infos(had.map_err(failed)?))
+    }
+
+    /// Removes objects. It is no error if there are none.
+    fn delete(&self, py: Python<'_>, keys: &Bound<'_, PyAny>) -> PyResult<()> {
+        let (inner, keys) = (self.inner.get()?, values::keys(keys)?);
+        py.detach(|| inner.delete(&slices(&keys))).map_err(failed)
+    }
+
+    /// Lists the objects of the namespace, in no order. That is no use of them where the store can tell.
+    ///
+    /// Returns:
+    ///     Of each the key, what is known of it, and when it was last put, read or looked up, in Unix seconds, or None
+    ///     where the store does not know.
+    ///
+    /// Raises:
+    ///     StoreError: also where the store cannot list what it has.
+    fn list(&self, py: Python<'_>) -> PyResult<Vec<Listed>> {
+        let inner = self.inner.get()?;
+        let listed = py.detach(|| inner.list()).map_err(failed)?.into_iter();
+        let listed = listed.map(|object| {
+            let used = object.last_used.map(|used| {
+                let since = used.duration_since(UNIX_EPOCH);
+                since.map_or_else(
+                    |before| -before.duration().as_secs_f64(),
+                    |it| it.as_secs_f64(),
+                )
+            });
+            let key = PyBytes::new(py, &object.key).unbind();
+            (key, ObjectInfo::from(object.info), used)
+        });
+        Ok(listed.collect())
+    }
+
+    /// What the whole store takes up, other namespaces and the archive included.
+    ///
+    /// Returns:
+    ///     A dict of `bytes`, everything that counts against the cap, and `cap` in bytes, or None if there is none. None
+    ///     where the store cannot tell.
+    fn usage<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
+        let inner = self.inner.get()?;
+        let usage = py.detach(|| inner.store().inventory().map(|inventory| inventory.usage()));
+        let Some(usage) = usage.transpose().map_err(raise!(StoreError))? else {
+            return Ok(None);
+        };
+        let report = PyDict::new(py);
+        report.set_item("bytes", usage.total_bytes)?;
+        report.set_item("cap", usage.cap)?;
+        Ok(Some(report))
+    }
+}
+
+/// A key, what is known of its object, and when that was last used.
+type Listed = (Py<PyBytes>, ObjectInfo, Option<f64>);
+
+/// What is known of an object without reading its bytes.
+#[pyclass(frozen, eq, module = "transload")]
+#[derive(PartialEq)]
+pub(crate) struct ObjectInfo {
+    inner: Info,
+}
+
+#[pymethods]
+impl ObjectInfo {
+    /// Its length in bytes.
+    #[getter]
+    fn bytes(&self) -> u64 {
+        self.inner.bytes
+    }
+
+    /// What its engine put beside it.
+    #[getter]
+    fn meta(&self) -> &[u8] {
+        &self.inner.meta
+    }
+
+    fn __repr__(&self) -> String {
+        let Info { bytes, meta, .. } = &self.inner;
+        format!(
+            "<transload.ObjectInfo: {bytes} bytes, meta of {}>",
+            meta.len()
+        )
+    }
+}
+
+impl From<Info> for ObjectInfo {
+    fn from(inner: Info) -> Self {
+        Self { inner }
+    }
+}
+
+fn infos(found: Vec<Option<Info>>) -> Vec<Option<ObjectInfo>> {
+    found.into_iter().map(|info| info.map(Into::into)).collect()
+}
+
+/// The objects of a namespace in the store at a URI.
+pub(crate) fn open(
+    py: Python<'_>,
+    store: &str,
+    namespace: &Bound<'_, PyAny>,
+    threads: Option<usize>,
+) -> PyResult<objects::Objects> {
+    logs::start(py)?;
+    let namespace = values::name(namespace)?;
+    if threads.is_some_and(|threads| !(1..=MOST_THREADS).contains(&threads)) {
+        let wrong = format!("threads is 1 to {MOST_THREADS}");
+        return Err(PyValueError::new_err(wrong));
+    }
+    let opened = py.detach(|| objects::Objects::new(store::open(store)?, &namespace));
+    let opened = opened.map_err(failed)?;
+    Ok(match threads {
+        Some(threads) => opened.with_threads(threads),
+        None => opened,
+    })
+}
+
+/// The meta of each of so many objects.
+fn metas(given: Option<&Bound<'_, PyAny>>, keys: usize) -> PyResult<Vec<Vec<u8>>> {
+    let Some(given) = given else {
+        return Ok(vec![Vec::new(); keys]);
+    };
+    if let Ok(one) = given.cast::<PyBytes>() {
+        return Ok(vec![one.as_bytes().to_vec(); keys]);
+    }
+    let metas: Vec<Bound<'_, PyBytes>> = given
+        .extract()
+        .map_err(|_| PyTypeError::new_err("meta is bytes for all objects, or a list of bytes"))?;
+    if metas.len() != keys {
+        return Err(PyValueError::new_err(format!(
+            "there are {keys} keys and {} metas: give one for each, or one for all",
+            metas.len()
+        )));
+    }
+    Ok(metas.iter().map(|meta| meta.as_bytes().to_vec()).collect())
+}
+
+/// Puts objects, and tells of each whether it was written.
+pub(crate) fn put(
+    objects: &objects::Objects,
+    keys: &[Vec<u8>],
+    metas: &[Vec<u8>],
+    values: &[Vec<&[u8]>],
+) -> Result<Vec<bool>, ObjectError> {
+    let sources = keys.iter().zip(metas).zip(values);
+    let sources = sources.map(|((key, meta), parts)| Source { key, meta, parts });
+    let put = objects.put(&sources.collect::<Vec<_>>())?;
+    Ok(put.iter().map(|put| *put == Put::Stored).collect())
+}
+
+/// Reads objects.
+pub(crate) fn get(
+    objects: &objects::Objects,
+    keys: &[Vec<u8>],
+    memory: &mut [Vec<&mut [u8]>],
+) -> Result<Vec<Option<Info>>, ObjectError> {
+    let targets = keys.iter().zip(memory);
+    let targets = targets.map(|(key, parts)| Target { key, parts });
+    objects.get(&mut targets.collect::<Vec<_>>())
+}
+
+pub(crate) fn slices(keys: &[Vec<u8>]) -> Vec<&[u8]> {
+    keys.iter().map(Vec::as_slice).collect()
+}
+
+/// The exception of an error: what the caller could have known is a `ValueError`.
+fn failed(error: ObjectError) -> PyErr {
+    match error {
+        ObjectError::Store(error) => StoreError::new_err(chain(&error)),
+        error => PyValueError::new_err(error.to_string()),
+    }
+}

@@ -1,0 +1,195 @@
+//! Keys and values of objects from Python.
+
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
+
+use crate::buffer::Buffer;
+
+/// A key or a namespace: bytes, or text as UTF-8.
+pub(crate) fn name(given: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
+    if let Ok(text) = given.cast::<PyString>() {
+        return Ok(text.to_cow()?.as_bytes().to_vec());
+    }
+    match given.cast::<PyBytes>() {
+        Ok(bytes) => Ok(bytes.as_bytes().to_vec()),
+        Err(_) => Err(PyTypeError::new_err(format!(
+            "a key or a namespace is str or bytes, not {}",
+            given.get_type().name()?
+        ))),
+    }
+}
+
+/// The keys of a batch.
+pub(crate) fn keys(given: &Bound<'_, PyAny>) -> PyResult<Vec<Vec<u8>>> {
+    each(given)?.map(|key| name(&key?)).collect()
+}
+
+/// What a batch is made of.
+fn each<'py>(
+    batch: &Bound<'py, PyAny>,
+) -> PyResult<impl Iterator<Item = PyResult<Bound<'py, PyAny>>>> {
+    // They could be walked, too.
+    if batch.is_instance_of::<PyString>() || batch.is_instance_of::<PyBytes>() {
+        let wrong = "give a list of keys and a list of values, also of one";
+        return Err(PyTypeError::new_err(wrong));
+    }
+    batch.try_iter()
+}
+
+/// What is done with the bytes of values.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    Read,
+    Write,
+}
+
+/// Where the bytes of the values of a batch are: the parts of each. These are numbers, for any thread.
+pub(crate) struct Values(Vec<Vec<Part>>);
+
+/// Bytes in a row.
+#[derive(Clone, Copy)]
+struct Part {
+    address: usize,
+    len: usize,
+}
+
+impl Values {
+    /// Reads one value for each key, and gives the buffers that keep the bytes where they are. Parts that are to be written
+    /// do not overlap.
+    pub(crate) fn read(
+        given: &Bound<'_, PyAny>,
+        keys: usize,
+        access: Access,
+    ) -> PyResult<(Self, Vec<Buffer>)> {
+        let (mut values, mut held) = (Vec::with_capacity(keys), Vec::with_capacity(keys));
+        for (at, value) in each(given)?.enumerate() {
+            let value = value?;
+            let parts = match is_several(&value)? {
+                true => value
+                    .try_iter()?
+                    .map(|part| Part::read(at, &part?, access, &mut held))
+                    .collect::<PyResult<_>>()?,
+                false => vec![Part::read(at, &value, access, &mut held)?],
+            };
+            values.push(parts);
+        }
+        if values.len() != keys {
+            return Err(PyValueError::new_err(format!(
+                "there are {keys} keys and {} values: give one for each",
+                values.len()
+            )));
+        }
+        let values = Self(values);
+        if access == Access::Write {
+            values.check_apart()?;
+        }
+        Ok((values, held))
+    }
+
+    fn check_apart(&self) -> PyResult<()> {
+        let parts = self.0.iter().flatten().filter(|part| part.len > 0);
+        let mut parts: Vec<_> = parts.map(|part| (part.address, part.len)).collect();
+        parts.sort_unstable();
+        for pair in parts.windows(2) {
+            let ((before, len), (after, _)) = (pair[0], pair[1]);
+            if before + len > after {
+                return Err(PyValueError::new_err(format!(
+                    "two parts share the memory at {after:#x}: give each object memory of its own"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// The bytes of each value.
+    ///
+    /// # Safety
+    /// Until their last use the memory stays where it is, and nobody writes it.
+    pub(crate) unsafe fn bytes<'a>(&self) -> Vec<Vec<&'a [u8]>> {
+        self.map(|part| {
+            let start = std::ptr::with_exposed_provenance(part.address);
+            // SAFETY: `Part::read` has checked the numbers; the rest is the caller's promise.
+            unsafe { std::slice::from_raw_parts(start, part.len) }
+        })
+    }
+
+    /// The memory of each value, which was read with [`Access::Write`].
+    ///
+    /// # Safety
+    /// Until its last use it stays where it is, and nobody else reads or writes it.
+    pub(crate) unsafe fn memory<'a>(&self) -> Vec<Vec<&'a mut [u8]>> {
+        self.map(|part| {
+            let start = std::ptr::with_exposed_provenance_mut(part.address);
+            // SAFETY: `Part::read` has checked the numbers, and `check_apart` that no two parts share a byte; the rest is
+            // the caller's promise.
+            unsafe { std::slice::from_raw_parts_mut(start, part.len) }
+        })
+    }
+
+    /// Makes a slice of each part. Those of no bytes, which may be anywhere, are left out.
+    fn map<T>(&self, slice: impl Fn(&Part) -> T) -> Vec<Vec<T>> {
+        let parts = |parts: &Vec<Part>| {
+            let parts = parts.iter().filter(|part| part.len > 0);
+            parts.map(&slice).collect()
+        };
+        self.0.iter().map(parts).collect()
+    }
+}
+
+/// Whether a value is a sequence of parts: a list, or a tuple that is not one pair of numbers.
+fn is_several(value: &Bound<'_, PyAny>) -> PyResult<bool> {
+    let Ok(tuple) = value.cast::<PyTuple>() else {
+        return Ok(value.is_instance_of::<PyList>());
+    };
+    let is_number = |item: Bound<'_, PyAny>| match item.extract::<usize>() {
+        Ok(_) => true,
+        // One that does not fit is one, too.
+        Err(error) => !error.is_instance_of::<PyTypeError>(item.py()),
+    };
+    Ok(tuple.len() != 2 || !tuple.iter().all(is_number))
+}
+
+impl Part {
+    /// Reads a part of value `at`.
+    fn read(
+        at: usize,
+        part: &Bound<'_, PyAny>,
+        access: Access,
+        held: &mut Vec<Buffer>,
+    ) -> PyResult<Self> {
+        if part.is_instance_of::<PyTuple>() {
+            return Self::at_address(part)
+                .map_err(|why| PyValueError::new_err(format!("values[{at}]: {why}")));
+        }
+        let buffer = Buffer::new(part, access == Access::Write).map_err(|error| {
+            let (py, kind) = (part.py(), part.get_type());
+            match error.is_instance_of::<PyTypeError>(py) {
+                true => PyTypeError::new_err(format!(
+                    "values[{at}]: a part is a buffer or (address, length), not {kind}"
+                )),
+                false => PyValueError::new_err(format!(
+                    "values[{at}]: a part is contiguous, and writable to be read into: {}",
+                    error.value(py)
+                )),
+            }
+        })?;
+        let (address, len) = (buffer.address(), buffer.len());
+        held.push(buffer);
+        Ok(Self { address, len })
+    }
+
+    fn at_address(pair: &Bound<'_, PyAny>) -> Result<Self, &'static str> {
+        let pair = pair.extract();
+        let (address, len): (usize, usize) =
+            pair.map_err(|_| "(address, length) are two numbers, neither negative nor too large")?;
+        let end = address.checked_add(len);
+        if len > isize::MAX as usize || end.is_none() {
+            return Err("no memory is as long as that");
+        }
+        if address == 0 && len > 0 {
+            return Err("there is no memory at address 0");
+        }
+        Ok(Self { address, len })
+    }
+}
