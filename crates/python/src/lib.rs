@@ -25,6 +25,7 @@ mod metrics;
 mod objects;
 mod plan;
 mod prompt;
+mod queue;
 mod runtime;
 mod tables;
 mod ticket;
@@ -73,6 +74,7 @@ fn _transload(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<plan::BoundRoute>()?;
     module.add_class::<plan::Plan>()?;
     module.add_class::<prompt::Prompt>()?;
+    module.add_class::<queue::ObjectQueue>()?;
     module.add_class::<ticket::Ticket>()?;
     errors::add(module)
 }

@@ -10,7 +10,7 @@ wait for a GPU      `Mark`, which leases and transfers take as `after`
 move blocks         `Agent`: `Agent.lease` and `Ticket.mint` here, `Agent.pull` there
 tell proxies        `Announcement` of a server
 keep blocks         `Archive`: `Archive.save` out of one layout, `Archive.restore` into another
-keep any bytes      `Objects`, under keys of the engine's own
+keep any bytes      `Objects`, under keys of the engine's own; `ObjectQueue` in the background
 ==================  ==================================================================
 
 Sizes are bytes, times are seconds, positions and lengths of sequences are tokens.
@@ -41,6 +41,7 @@ from ._transload import (
     Memory,
     Missing,
     ObjectInfo,
+    ObjectQueue,
     Objects,
     Permit,
     Plan,
@@ -84,6 +85,7 @@ __all__ = [
     "Memory",
     "Missing",
     "ObjectInfo",
+    "ObjectQueue",
     "Objects",
     "Permit",
     "Plan",
