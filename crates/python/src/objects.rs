@@ -12,7 +12,7 @@ use transload::store::objects::{self, Info, ObjectError, Source, Target};
 use crate::errors::{StoreError, chain, raise};
 use crate::in_process::InProcess;
 use crate::logs;
-use crate::values::{self, Access, Values};
+use crate::values::{self, Values};
 
 /// The most threads of one call. More than that would only wait for each other.
 const MOST_THREADS: usize = 64;
@@ -74,7 +74,7 @@ impl Objects {
     ) -> PyResult<Vec<bool>> {
         let (inner, keys) = (self.inner.get()?, values::keys(keys)?);
         let metas = metas(meta, keys.len())?;
-        let (values, held) = Values::read(values, keys.len(), Access::Read)?;
+        let (values, held) = Values::read(values, keys.len(), false)?;
         // SAFETY: `held` outlives the call; a bare address comes with the caller's word, and so does it that nobody writes.
         let bytes = unsafe { values.bytes() };
         let put = py.detach(|| put(inner, &keys, &metas, &bytes));
@@ -98,7 +98,7 @@ impl Objects {
         values: &Bound<'_, PyAny>,
     ) -> PyResult<Vec<Option<ObjectInfo>>> {
         let (inner, keys) = (self.inner.get()?, values::keys(keys)?);
-        let (values, held) = Values::read(values, keys.len(), Access::Write)?;
+        let (values, held) = Values::read(values, keys.len(), true)?;
         // SAFETY: as for `put`.
         let mut memory = unsafe { values.memory() };
         let got = py.detach(|| get(inner, &keys, &mut memory));

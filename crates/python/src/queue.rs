@@ -20,7 +20,7 @@ use crate::buffer::Buffer;
 use crate::errors::{StoreError, chain};
 use crate::in_process::InProcess;
 use crate::objects::{get, open, put, slices};
-use crate::values::{self, Access, Values};
+use crate::values::{self, Values};
 
 /// How many threads work for a queue, unless told otherwise. Each waits for a store most of the time.
 const DEFAULT_WORKERS: usize = 4;
@@ -89,7 +89,7 @@ impl ObjectQueue {
         memoryviews: &Bound<'_, PyAny>,
     ) -> PyResult<u64> {
         let (queue, keys) = (self.inner.get()?, values::keys(keys)?);
-        let (values, held) = Values::read(memoryviews, keys.len(), Access::Read)?;
+        let (values, held) = Values::read(memoryviews, keys.len(), false)?;
         queue.submit(Batch::Set(keys, values), held)
     }
 
@@ -100,7 +100,7 @@ impl ObjectQueue {
         memoryviews: &Bound<'_, PyAny>,
     ) -> PyResult<u64> {
         let (queue, keys) = (self.inner.get()?, values::keys(keys)?);
-        let (values, held) = Values::read(memoryviews, keys.len(), Access::Write)?;
+        let (values, held) = Values::read(memoryviews, keys.len(), true)?;
         queue.submit(Batch::Get(keys, values), held)
     }
 

@@ -37,13 +37,6 @@ fn each<'py>(
     batch.try_iter()
 }
 
-/// What is done with the bytes of values.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Access {
-    Read,
-    Write,
-}
-
 /// Where the bytes of the values of a batch are: the parts of each. These are numbers, for any thread.
 pub(crate) struct Values(Vec<Vec<Part>>);
 
@@ -55,12 +48,12 @@ struct Part {
 }
 
 impl Values {
-    /// Reads one value for each key, and gives the buffers that keep the bytes where they are. Parts that are to be written
-    /// do not overlap.
+    /// Reads one value for each key, and gives the buffers that keep the bytes where they are. Parts that are to be
+    /// `written` do not overlap.
     pub(crate) fn read(
         given: &Bound<'_, PyAny>,
         keys: usize,
-        access: Access,
+        written: bool,
     ) -> PyResult<(Self, Vec<Buffer>)> {
         let (mut values, mut held) = (Vec::with_capacity(keys), Vec::with_capacity(keys));
         for (at, value) in each(given)?.enumerate() {
@@ -68,9 +61,9 @@ impl Values {
             let parts = match is_several(&value)? {
                 true => value
                     .try_iter()?
-                    .map(|part| Part::read(at, &part?, access, &mut held))
+                    .map(|part| Part::read(at, &part?, written, &mut held))
                     .collect::<PyResult<_>>()?,
-                false => vec![Part::read(at, &value, access, &mut held)?],
+                false => vec![Part::read(at, &value, written, &mut held)?],
             };
             values.push(parts);
         }
@@ -81,7 +74,7 @@ impl Values {
             )));
         }
         let values = Self(values);
-        if access == Access::Write {
+        if written {
             values.check_apart()?;
         }
         Ok((values, held))
@@ -114,7 +107,7 @@ impl Values {
         })
     }
 
-    /// The memory of each value, which was read with [`Access::Write`].
+    /// The memory of each value, which was read to be written.
     ///
     /// # Safety
     /// Until its last use it stays where it is, and nobody else reads or writes it.
@@ -155,14 +148,14 @@ impl Part {
     fn read(
         at: usize,
         part: &Bound<'_, PyAny>,
-        access: Access,
+        written: bool,
         held: &mut Vec<Buffer>,
     ) -> PyResult<Self> {
         if part.is_instance_of::<PyTuple>() {
             return Self::at_address(part)
                 .map_err(|why| PyValueError::new_err(format!("values[{at}]: {why}")));
         }
-        let buffer = Buffer::new(part, access == Access::Write).map_err(|error| {
+        let buffer = Buffer::new(part, written).map_err(|error| {
             let (py, kind) = (part.py(), part.get_type());
             match error.is_instance_of::<PyTypeError>(py) {
                 true => PyTypeError::new_err(format!(
