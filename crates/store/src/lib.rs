@@ -12,6 +12,7 @@
 //! | use somebody else's backend | [`loader`] | |
 //! | save a request's blocks and restore them into another deployment | [`archive`] | `archive`; `cuda` for those in GPU memory |
 //! | keep bytes of an engine under its own keys | [`objects`] | `objects` |
+//! | keep states of llama.cpp | [`llama`] | `llama` |
 //! | read and write the cache files of erllama | [`kvc`] | |
 
 pub mod abi;
@@ -24,6 +25,8 @@ pub mod export;
 mod folder;
 mod hash;
 pub mod kvc;
+#[cfg(feature = "llama")]
+pub mod llama;
 pub mod loader;
 mod name;
 #[cfg(feature = "objects")]

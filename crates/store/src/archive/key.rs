@@ -159,7 +159,7 @@ impl<'a> Prompt<'a> {
     }
 
     /// K(0) to K(n), n whole token chunks.
-    pub(super) fn chain(&self, fingerprint: &[u8; 32], model: &Model) -> Vec<PrefixKey> {
+    pub(crate) fn chain(&self, fingerprint: &[u8; 32], model: &Model) -> Vec<PrefixKey> {
         let mut hasher = Hasher::new_derive_key(PREFIX);
         model.identify(&mut hasher, fingerprint);
         optional(&mut hasher, self.adapter);

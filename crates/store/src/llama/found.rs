@@ -1,0 +1,221 @@
+//! Finding the longest saved beginning of a prompt, and making a state of it.
+
+use transload_layout::Rank;
+use transload_transfer::memory::Access;
+use transload_transfer::plan::{BlockTable, Tables};
+
+use super::parse::{HEAD, LAYER_HEAD, MAGIC};
+use super::save::{behind_table, meta};
+use super::shape::{RowLayout, Shape};
+use super::{Kind, LlamaError, Rows, States};
+use crate::archive::{self, ArchiveError, PrefixKey, Prompt, TOKEN_CHUNK};
+use crate::objects::{Info, Target};
+
+/// A saved beginning of a prompt.
+#[derive(Clone, Debug)]
+pub struct Found {
+    tokens: usize,
+    bytes: usize,
+    /// By whole token chunks; none where states are kept whole.
+    rows: Option<archive::Found>,
+    /// What lies behind them, or the whole state.
+    object: Option<Object>,
+}
+
+#[derive(Clone, Debug)]
+struct Object {
+    key: PrefixKey,
+    info: Info,
+}
+
+impl Found {
+    /// How many tokens of the prompt the state will be of; never 0.
+    pub fn tokens(&self) -> usize {
+        self.tokens
+    }
+
+    /// Bytes of that state.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+}
+
+impl States {
+    /// Finds the longest saved beginning of a prompt.
+    ///
+    /// # Errors
+    /// If the store fails. What is not there, or cannot be read, is not saved.
+    pub fn find(&self, tokens: &[u32]) -> Result<Option<Found>, LlamaError> {
+        match &self.kind {
+            Kind::Rows(rows) => self.find_rows(rows, tokens),
+            Kind::Whole => self.find_whole(tokens),
+        }
+    }
+
+    fn find_rows(&self, rows: &Rows, tokens: &[u32]) -> Result<Option<Found>, LlamaError> {
+        let found = rows.archive.find(&Prompt::new(tokens))?;
+        let whole = found.tokens() as usize;
+        let key = self.keys(&tokens[..whole])[whole / TOKEN_CHUNK as usize];
+        let rest = self.objects.has(&[&key.0])?.pop().flatten();
+        let rest = rest.filter(|rest| rest.bytes == cells(rest) as u64 * rows.shape.cell_bytes());
+        let shared = rest.as_ref().map_or(0, |rest| {
+            let saved = rest.meta.chunks_exact(4);
+            let pairs = saved.zip(&tokens[whole..]);
+            pairs
+                .take_while(|(saved, token)| **saved == token.to_le_bytes())
+                .count()
+        });
+        let tokens = whole + shared;
+        let layout = rows.layout(tokens);
+        Ok((tokens > 0).then(|| Found {
+            tokens,
+            bytes: rows.shape.end(&layout),
+            rows: Some(found),
+            object: rest.filter(|_| shared > 0).map(|info| Object { key, info }),
+        }))
+    }
+
+    fn find_whole(&self, tokens: &[u32]) -> Result<Option<Found>, LlamaError> {
+        let keys = self.keys(tokens);
+        let names: Vec<&[u8]> = keys.iter().map(|key| &key.0[..]).collect();
+        let there = self.objects.has(&names)?;
+        let found = keys.iter().zip(there).enumerate().rev();
+        let mut found = found.filter_map(|(chunks, (key, info))| {
+            let (info, whole) = (info?, chunks * TOKEN_CHUNK as usize);
+            let behind = tokens.get(whole..whole + cells(&info))?;
+            let bytes = usize::try_from(info.bytes).ok()?;
+            (meta(behind) == info.meta && whole + behind.len() > 0).then(|| Found {
+                tokens: whole + behind.len(),
+                bytes,
+                rows: None,
+                object: Some(Object { key: *key, info }),
+            })
+        });
+        Ok(found.next())
+    }
+
+    /// Makes the state that was found, for `llama_state_seq_set_data`: cells 0, 1, ... of one sequence, with values as the
+    /// context wants them. `false` if a part of it is gone or damaged by now, or was replaced: find again then, since that
+    /// was forgotten. What `state` holds after `false` or an error is of no use.
+    ///
+    /// # Errors
+    /// [`LlamaError::Length`] unless `state` has the bytes of the found state; or if the store fails.
+    pub fn restore(&self, found: &Found, state: &mut [u8]) -> Result<bool, LlamaError> {
+        if state.len() != found.bytes {
+            return Err(LlamaError::Length {
+                needed: found.bytes,
+                given: state.len(),
+            });
+        }
+        match (&self.kind, &found.rows, &found.object) {
+            (Kind::Rows(rows), Some(chunks), object) => {
+                self.restore_rows(rows, chunks, (object.as_ref(), found.tokens), state)
+            }
+            (_, _, Some(object)) => self.read(object, state),
+            _ => Ok(false),
+        }
+    }
+
+    fn restore_rows(
+        &self,
+        rows: &Rows,
+        chunks: &archive::Found,
+        (object, tokens): (Option<&Object>, usize),
+        state: &mut [u8],
+    ) -> Result<bool, LlamaError> {
+        let mut rest = match object {
+            Some(object) => vec![0; object.info.bytes as usize],
+            None => Vec::new(),
+        };
+        if let Some(object) = object
+            && !self.read(object, &mut rest)?
+        {
+            return Ok(false);
+        }
+        let layout = rows.layout(tokens);
+        rows.shape.write_heads(&layout, state);
+        let deployment = rows.shape.deployment(&layout)?;
+        let rank = rows.archive.rank(&deployment, Rank(0))?;
+        let whole = chunks.tokens() as usize;
+        let memory = (state.as_mut_ptr(), state.len());
+        // SAFETY: `state` is borrowed for all of it and not used otherwise; the archive's threads end, and its clones of the memories go,
+        // before its calls return.
+        let restored = unsafe {
+            rows.shape
+                .with_memories(&layout, memory, Access::ReadWrite, |memories| {
+                    let tables = Tables(vec![BlockTable::Identity; memories.len()]);
+                    rank.restore(chunks, 0, memories, &tables)?;
+                    let Some(object) = object else { return Ok(()) };
+                    let dense = RowLayout::dense(cells(&object.info));
+                    let own = (rest.as_mut_ptr(), rest.len());
+                    // SAFETY: `rest` is not used otherwise before this returns, and the copy ends with it.
+                    rows.shape.with_memories(&dense, own, Access::Read, |from| {
+                        let from = (from, &dense, &behind_table(whole, dense.cells));
+                        let into = (memories, &layout, &BlockTable::Identity);
+                        rows.shape.copy(whole..tokens, from, into)
+                    })
+                })
+        };
+        match restored {
+            Err(LlamaError::Archive(
+                ArchiveError::Missing { .. } | ArchiveError::Damaged { .. },
+            )) => Ok(false),
+            other => other.map(|()| true),
+        }
+    }
+
+    /// Reads an object, if it is the one that was found.
+    fn read(&self, object: &Object, bytes: &mut [u8]) -> Result<bool, LlamaError> {
+        let read = self.objects.get(&mut [Target {
+            key: &object.key.0,
+            parts: &mut [bytes],
+        }])?;
+        Ok(read[0].as_ref() == Some(&object.info))
+    }
+}
+
+impl Rows {
+    /// How rows lie in a state of so many cells for the context that restores.
+    fn layout(&self, cells: usize) -> RowLayout {
+        // Streams, cells, each cell, how values lie, layers.
+        let at = HEAD + 4 + 4 + 12 * cells + 4 + 4;
+        RowLayout::in_state(cells, self.transposed, at)
+    }
+}
+
+impl Shape {
+    /// Where the last layer ends.
+    fn end(&self, layout: &RowLayout) -> usize {
+        let layers = self.rows.len() * LAYER_HEAD;
+        layout.at + layers + self.cell_bytes() as usize * layout.cells
+    }
+
+    /// Writes everything but the rows of a state.
+    fn write_heads(&self, layout: &RowLayout, state: &mut [u8]) {
+        let cells = layout.cells as u32;
+        let mut head = vec![MAGIC, 0, 1, cells];
+        head.extend((0..cells).flat_map(|position| [position, 1, 0]));
+        head.extend([u32::from(layout.transposed), self.layers as u32]);
+        for (bytes, word) in state[..layout.at].chunks_exact_mut(4).zip(head) {
+            bytes.copy_from_slice(&word.to_le_bytes());
+        }
+        let mut at = layout.at;
+        for (place, rows) in self.rows.iter().enumerate() {
+            let element = rows
+                .element()
+                .filter(|_| layout.transposed && place >= self.layers);
+            let row = match element {
+                Some(element) => element | (rows.bytes / element) << 32,
+                None => rows.bytes,
+            };
+            state[at..at + 4].copy_from_slice(&rows.kind.to_le_bytes());
+            state[at + 4..at + LAYER_HEAD].copy_from_slice(&row.to_le_bytes());
+            at += LAYER_HEAD + rows.bytes as usize * layout.cells;
+        }
+    }
+}
+
+/// How many tokens an object is of, behind its whole token chunks.
+fn cells(info: &Info) -> usize {
+    info.meta.len() / 4
+}

@@ -1,0 +1,158 @@
+//! Saving a state.
+
+use transload_layout::Rank;
+use transload_transfer::memory::Access;
+use transload_transfer::plan::{BlockTable, Tables};
+
+use super::parse::{State, check_head};
+use super::shape::RowLayout;
+use super::{Kind, LlamaError, Rows, States};
+use crate::Put;
+use crate::archive::{PrefixKey, Prompt, SaveRequest, TOKEN_CHUNK};
+use crate::objects::Source;
+
+/// What [`States::save`] did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Saved {
+    /// Bytes of the state that were not in the store before.
+    pub bytes: u64,
+}
+
+impl States {
+    /// Saves the state of a sequence of these tokens. What is saved already is not written again.
+    ///
+    /// # Errors
+    /// If the state cannot be read; if it is not one of these tokens at positions 0, 1, ..., once each in one sequence, or
+    /// of the layers that this was opened for (states that are kept whole tell neither); or if the store fails.
+    pub fn save(&self, tokens: &[u32], state: &[u8]) -> Result<Saved, LlamaError> {
+        match &self.kind {
+            Kind::Rows(rows) => self.save_rows(rows, tokens, state),
+            Kind::Whole => {
+                check_head(state)?;
+                self.put(tokens, state)
+            }
+        }
+    }
+
+    fn save_rows(&self, rows: &Rows, tokens: &[u32], bytes: &[u8]) -> Result<Saved, LlamaError> {
+        let state = State::parse(bytes)?;
+        if state.shape != rows.shape {
+            return Err(LlamaError::OtherShape);
+        }
+        let cells = state.cells_by_position(tokens.len())?;
+        let layout = RowLayout::in_state(tokens.len(), state.transposed, state.layers_at);
+        let memory = (bytes.as_ptr().cast_mut(), bytes.len());
+        let whole = tokens.len() / TOKEN_CHUNK as usize * TOKEN_CHUNK as usize;
+        let behind = tokens.len() - whole;
+        let mut rest = vec![0; behind * rows.shape.cell_bytes() as usize];
+        let mut saved = Saved::default();
+        // SAFETY: `bytes` is borrowed for all of it and only read; the archive's threads end, and its clones of the memories go, before
+        // its calls return.
+        unsafe {
+            rows.shape
+                .with_memories(&layout, memory, Access::Read, |memories| {
+                    let prompt = Prompt::new(tokens);
+                    let missing = rows
+                        .archive
+                        .missing(&prompt, &SaveRequest::tokens(whole as u64))?;
+                    if !missing.is_empty() {
+                        let deployment = rows.shape.deployment(&layout)?;
+                        let tables = Tables(vec![cells.clone(); memories.len()]);
+                        let rank = rows.archive.rank(&deployment, Rank(0))?;
+                        let part = rank.save(&missing, memories, &tables)?;
+                        rows.archive
+                            .publish(&missing, std::slice::from_ref(&part))?;
+                        saved.bytes += part.written;
+                    }
+                    if behind == 0 {
+                        return Ok(());
+                    }
+                    let dense = RowLayout::dense(behind);
+                    let own = (rest.as_mut_ptr(), rest.len());
+                    // SAFETY: `rest` is not used otherwise before this returns, and the copy ends with it.
+                    rows.shape
+                        .with_memories(&dense, own, Access::ReadWrite, |into| {
+                            let from = (memories, &layout, &cells);
+                            let into = (into, &dense, &behind_table(whole, behind));
+                            rows.shape.copy(whole..tokens.len(), from, into)
+                        })
+                })?;
+        }
+        if behind > 0 && !self.has_more(&tokens[..whole], &tokens[whole..])? {
+            saved.bytes += self.put(tokens, &rest)?.bytes;
+        }
+        Ok(saved)
+    }
+
+    /// Whether the rest behind a prefix of whole token chunks is of these tokens, and maybe more.
+    fn has_more(&self, whole: &[u32], behind: &[u32]) -> Result<bool, LlamaError> {
+        let keys = self.keys(whole);
+        let there = self.objects.has(&[&keys[keys.len() - 1].0])?;
+        Ok(there[0]
+            .as_ref()
+            .is_some_and(|info| info.meta.starts_with(&meta(behind))))
+    }
+
+    /// Puts what is kept of a sequence under the key of its whole token chunks, with the tokens behind them.
+    fn put(&self, tokens: &[u32], value: &[u8]) -> Result<Saved, LlamaError> {
+        let keys = self.keys(tokens);
+        let PrefixKey(key) = keys[keys.len() - 1];
+        let behind = tokens.len() % TOKEN_CHUNK as usize;
+        let put = self.objects.put(&[Source {
+            key: &key,
+            meta: &meta(&tokens[tokens.len() - behind..]),
+            parts: &[value],
+        }])?;
+        let bytes = match put[0] {
+            Put::Stored => value.len() as u64,
+            _ => 0,
+        };
+        Ok(Saved { bytes })
+    }
+}
+
+impl State {
+    /// The cell of each position.
+    fn cells_by_position(&self, tokens: usize) -> Result<BlockTable, LlamaError> {
+        let cells = self.cells.len();
+        if cells != tokens {
+            return Err(LlamaError::Tokens { tokens, cells });
+        }
+        let mut table = vec![BlockTable::NONE; cells];
+        for (number, cell) in self.cells.iter().enumerate() {
+            let slot = usize::try_from(cell.position).ok();
+            let slot = slot.and_then(|position| table.get_mut(position));
+            let found = match slot {
+                Some(_) if cell.sequences != 1 => format!("in {} sequences", cell.sequences),
+                Some(slot) if *slot == BlockTable::NONE => {
+                    *slot = number as u32;
+                    continue;
+                }
+                Some(_) => format!("a second one of position {}", cell.position),
+                None => format!("of position {}", cell.position),
+            };
+            return Err(LlamaError::Cell {
+                cell: number,
+                found,
+                last: cells - 1,
+            });
+        }
+        Ok(BlockTable::List(table))
+    }
+}
+
+/// Tokens as they stand beside an object.
+pub(super) fn meta(tokens: &[u32]) -> Vec<u8> {
+    tokens
+        .iter()
+        .flat_map(|token| token.to_le_bytes())
+        .collect()
+}
+
+/// The blocks of rows that begin behind `whole` tokens.
+pub(super) fn behind_table(whole: usize, behind: usize) -> BlockTable {
+    let mut table = vec![BlockTable::NONE; whole];
+    table.extend(0..behind as u32);
+    BlockTable::List(table)
+}
