@@ -18,6 +18,7 @@ mod errors;
 mod identity;
 mod in_process;
 mod lease;
+mod llama;
 mod logs;
 mod mark;
 mod memory;
@@ -66,6 +67,8 @@ fn _transload(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<deployment::Deployment>()?;
     module.add_class::<deployment::Group>()?;
     module.add_class::<identity::Identity>()?;
+    module.add_class::<llama::LlamaFound>()?;
+    module.add_class::<llama::LlamaStates>()?;
     module.add_class::<mark::Mark>()?;
     module.add_class::<memory::Memory>()?;
     module.add_class::<objects::ObjectInfo>()?;

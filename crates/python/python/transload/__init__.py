@@ -11,6 +11,7 @@ move blocks         `Agent`: `Agent.lease` and `Ticket.mint` here, `Agent.pull` 
 tell proxies        `Announcement` of a server
 keep blocks         `Archive`: `Archive.save` out of one layout, `Archive.restore` into another
 keep any bytes      `Objects`, under keys of the engine's own; `ObjectQueue` in the background
+keep states         `LlamaStates` of llama.cpp's sequences
 ==================  ==================================================================
 
 Sizes are bytes, times are seconds, positions and lengths of sequences are tokens.
@@ -37,6 +38,8 @@ from ._transload import (
     IdentityError,
     Lease,
     LeaseError,
+    LlamaFound,
+    LlamaStates,
     Mark,
     Memory,
     Missing,
@@ -81,6 +84,8 @@ __all__ = [
     "IdentityError",
     "Lease",
     "LeaseError",
+    "LlamaFound",
+    "LlamaStates",
     "Mark",
     "Memory",
     "Missing",

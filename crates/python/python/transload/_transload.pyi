@@ -428,6 +428,26 @@ class RestoreReport(TypedDict):
     pieces: int
     bytes: int
 
+class LlamaStates:
+    def __new__(
+        cls,
+        store: str,
+        model: str,
+        weights: str,
+        sample: bytes | None,
+        *,
+        engine_version: str | None = None,
+    ) -> LlamaStates: ...
+    def save(self, tokens: Sequence[int], state: bytes) -> int: ...
+    def find(self, tokens: Sequence[int]) -> LlamaFound | None: ...
+    def restore(self, found: LlamaFound) -> bytes | None: ...
+
+class LlamaFound:
+    @property
+    def tokens(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+
 class Archive:
     TOKENS: int
 
