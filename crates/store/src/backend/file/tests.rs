@@ -4,6 +4,8 @@ mod collecting;
 mod crash;
 mod faults;
 mod full;
+#[cfg(feature = "llama")]
+mod llama;
 #[cfg(feature = "objects")]
 mod objects;
 mod protected;
