@@ -9,7 +9,7 @@ use common::{command, transload};
 
 /// Every command, as typed.
 fn commands() -> Vec<Vec<&'static str>> {
-    const COMMANDS: [&str; 26] = [
+    const COMMANDS: [&str; 28] = [
         "plan",
         "inspect",
         "demo",
@@ -33,6 +33,8 @@ fn commands() -> Vec<Vec<&'static str>> {
         "store kvc",
         "store kvc inspect",
         "store kvc verify",
+        "store llama",
+        "store llama inspect",
         "sidecar",
         "proxy",
         "announce",

@@ -276,7 +276,7 @@ fn hex(bytes: &[u8]) -> String {
 }
 
 /// `5: 1, 2, 3, 4, 5`
-fn listed(tokens: &[u32]) -> String {
+pub(super) fn listed(tokens: &[u32]) -> String {
     let first: Vec<String> = tokens
         .iter()
         .take(TOKENS)

@@ -5,6 +5,7 @@ mod check;
 mod contents;
 mod gc;
 mod kvc;
+mod llama;
 mod ls;
 mod needed;
 mod objects;
@@ -34,6 +35,7 @@ Examples:
   transload store gc s3://bucket/kv --grace 2h --cap 500GiB --dry-run
   transload store check foo://host/scratch --library ./libkv_store_foo.so
   transload store kvc verify 60c36f2f.kvc
+  transload store llama inspect slot0.bin
 
 A URI is one of
   file:///absolute/path
@@ -62,6 +64,7 @@ enum Action {
     Gc(gc::Args),
     Check(check::Args),
     Kvc(kvc::Args),
+    Llama(llama::Args),
 }
 
 pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
@@ -73,6 +76,7 @@ pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
         Action::Gc(args) => gc::run(&args, output),
         Action::Check(args) => check::run(args, output),
         Action::Kvc(args) => kvc::run(args, output),
+        Action::Llama(args) => llama::run(&args, output),
     }
 }
 

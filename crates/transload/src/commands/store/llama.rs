@@ -1,0 +1,197 @@
+//! `transload store llama`: what a session file of llama.cpp holds.
+
+use std::fmt::Write;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use clap::{Subcommand, ValueHint};
+use serde::Serialize;
+use transload::store::kvc::open_file;
+use transload::store::llama::{Layers, LlamaError, Session};
+
+use super::kvc::listed;
+use crate::failure::Failure;
+use crate::output::Output;
+use crate::show::number;
+
+const EXAMPLES: &str = "\
+Examples:
+  transload store llama inspect slot0.bin
+  transload store llama inspect slot0.bin --format json";
+
+const INSPECT: &str = "\
+Examples:
+  transload store llama inspect slot0.bin
+  transload store llama inspect slot0.bin --format json
+
+Exit code 1 means that it is no session file of a sequence, one of another
+version, or a damaged one. Files that llama.cpp writes for recurrent models
+alone (Mamba, RWKV) cannot be read.";
+
+/// Read session files of llama.cpp.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES, arg_required_else_help = true)]
+pub(super) struct Args {
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Debug, Subcommand)]
+enum Action {
+    /// Tell which tokens and layers a file holds.
+    #[command(after_help = INSPECT)]
+    Inspect {
+        /// The file: what `llama_state_seq_save_file`, or a slot of llama-server, has saved.
+        #[arg(value_hint = ValueHint::FilePath)]
+        file: PathBuf,
+    },
+}
+
+pub(super) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
+    let Action::Inspect { file: path } = &args.action;
+    let file = read(path).map_err(|error| {
+        Failure::input(
+            format!("{} cannot be read: {error}", path.display()),
+            "name a file that exists and may be read; a pipe or a device is none",
+        )
+    })?;
+    match Session::read(&file) {
+        Ok(session) => {
+            let told = Told::new(&session, file.len());
+            output.show(|| Json::new(Ok(&told)), || told.table())?;
+            Ok(())
+        }
+        Err(error) => {
+            let text = format!(" {error}\n");
+            output.show(|| Json::new(Err(error.to_string())), || text)?;
+            Err(Failure::no(
+                format!("{}: {error}", path.display()),
+                match error {
+                    LlamaError::Session { .. } => {
+                        "name a file that `llama_state_seq_save_file`, or a slot of llama-server, has saved"
+                    }
+                    _ => "save it again",
+                },
+            ))
+        }
+    }
+}
+
+fn read(path: &Path) -> std::io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    open_file(path)?.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// What programs read.
+#[derive(Serialize)]
+struct Json<'a> {
+    schema: &'static str,
+    ok: bool,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    info: Option<&'a Told>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+impl<'a> Json<'a> {
+    fn new(info: Result<&'a Told, String>) -> Self {
+        Self {
+            schema: "transload.store.llama/1",
+            ok: info.is_ok(),
+            info: info.as_ref().ok().copied(),
+            error: info.err(),
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct Told {
+    version: u32,
+    tokens: Vec<u32>,
+    cells: usize,
+    positions: Option<(i32, i32)>,
+    layers: usize,
+    keys: Vec<Rows>,
+    values: Vec<Rows>,
+    values_transposed: bool,
+    rest_bytes: usize,
+    bytes: usize,
+}
+
+#[derive(Serialize)]
+struct Rows {
+    layers: usize,
+    #[serde(rename = "type")]
+    dtype: String,
+    row_bytes: u64,
+}
+
+impl Told {
+    fn new(session: &Session, bytes: usize) -> Self {
+        let rows = |layers: &[Layers]| {
+            let rows = layers.iter().map(|layers| Rows {
+                layers: layers.layers,
+                dtype: layers.dtype.clone(),
+                row_bytes: layers.row,
+            });
+            rows.collect()
+        };
+        Self {
+            version: session.version,
+            tokens: session.tokens.clone(),
+            cells: session.cells,
+            positions: session.positions,
+            layers: session.layers,
+            keys: rows(&session.keys),
+            values: rows(&session.values),
+            values_transposed: session.transposed,
+            rest_bytes: session.rest,
+            bytes,
+        }
+    }
+
+    fn table(&self) -> String {
+        let positions = self.positions.map_or_else(String::new, |(first, last)| {
+            format!(", positions {first} to {last}")
+        });
+        let cells = number::count(self.cells as u64, "cell");
+        let how = match self.values_transposed {
+            true => ", transposed",
+            false => "",
+        };
+        let mut lines = vec![
+            ("version", self.version.to_string()),
+            ("tokens", listed(&self.tokens)),
+            ("cells", format!("{cells}{positions}")),
+            ("layers", number::grouped(self.layers as u64)),
+            ("keys", shown(&self.keys, "")),
+            ("values", shown(&self.values, how)),
+            ("bytes", number::grouped(self.bytes as u64)),
+        ];
+        if self.rest_bytes > 0 {
+            let rest = number::count(self.rest_bytes as u64, "byte");
+            lines.push((
+                "other caches",
+                format!("{rest}, of windows or recurrent layers"),
+            ));
+        }
+        let mut text = String::new();
+        for (name, value) in lines {
+            let _ = writeln!(text, " {name:<12}  {value}");
+        }
+        text
+    }
+}
+
+/// `30 × f16, 2,048 bytes a cell; 2 × q8_0, 1,088 bytes a cell`
+fn shown(rows: &[Rows], how: &str) -> String {
+    if rows.is_empty() {
+        return "none: the keys are latents".to_owned();
+    }
+    let runs = rows.iter().map(|rows| {
+        let bytes = number::count(rows.row_bytes, "byte");
+        format!("{} × {}, {bytes} a cell", rows.layers, rows.dtype)
+    });
+    format!("{}{how}", runs.collect::<Vec<_>>().join("; "))
+}
