@@ -21,3 +21,5 @@ mod s3_plugin;
 #[expect(dead_code, reason = "the server's own tests use the rest of it")]
 #[path = "../s3_server/server.rs"]
 mod s3_server;
+#[cfg(feature = "file")]
+mod slots;
