@@ -7,6 +7,7 @@ mod faults;
 mod flawed;
 mod oracle;
 mod properties;
+mod real;
 mod refused;
 mod turns;
 
