@@ -1,6 +1,7 @@
 //! Blocks in the memory of a GPU, on the fake driver.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use smallvec::smallvec;
@@ -340,6 +341,50 @@ fn a_wait_for_a_mark_is_given_up() {
         let untouched = Engine::new(&there(), TOKENS);
         assert!(there_.bytes() == untouched.bytes());
     });
+}
+
+/// Revoking does not wait for a GPU that has a copy under way, and nothing is written once the permission is quiet.
+#[test]
+fn a_copy_under_way_is_not_waited_for() {
+    const NAME: &str = "device::a_copy_under_way_is_not_waited_for";
+    run(NAME, &[], |fake| {
+        let gpu = Gpu::open(0).unwrap();
+        let store: Arc<dyn Backend> = Arc::new(MemoryStore::new());
+        let tokens = tokens();
+        let prompt = Prompt::new(&tokens);
+        Engine::computed(&here(), TOKENS, 5)
+            .save(&archive(&store, &here()), &prompt, &request())
+            .unwrap();
+        let restored = OnGpu::new(&gpu, Engine::new(&there(), TOKENS), &[0, 1]);
+        let before = restored.bytes();
+        let reader = archive(&store, &there()).with_threads(1);
+        let found = reader.find(&prompt).unwrap();
+        let permit = Permit::new();
+        let copies = || fake.calls("cuMemcpyHtoDAsync_v2");
+        let so_far = copies();
+        fake.hold(true);
+        std::thread::scope(|scope| {
+            let restoring = scope.spawn(|| restored.restore(&reader, &found, None, &permit));
+            until("a copy is under way", || copies() > so_far);
+            permit.revoke();
+            assert!(!permit.is_quiet() && !restoring.is_finished());
+            fake.hold(false);
+            until("the copy is over", || permit.is_quiet());
+            let then = restored.bytes();
+            let error = restoring.join().unwrap().unwrap_err();
+            assert!(matches!(error, ArchiveError::Revoked), "{error}");
+            assert!(then != before, "the copy was a copy into these blocks");
+            assert!(then == restored.bytes(), "written after it was quiet");
+        });
+    });
+}
+
+fn until(what: &str, is_so: impl Fn() -> bool) {
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !is_so() {
+        assert!(Instant::now() < deadline, "{what}: not within 30 s");
+        std::thread::sleep(Duration::from_millis(1));
+    }
 }
 
 /// A lost device is an error of its own kind, before and behind which nothing is published.

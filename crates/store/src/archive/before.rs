@@ -29,7 +29,7 @@ impl Before {
         }
     }
 
-    /// Waits until the mark is done, for an hour at most, or the permission is revoked, which does not wait for this.
+    /// Waits until the mark is done, for an hour at most, or the permission is revoked.
     pub(super) fn wait(&self, permit: &Permit) -> Result<(), ArchiveError> {
         if self.done.get().is_some() {
             return Ok(());
