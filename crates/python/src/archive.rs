@@ -125,14 +125,15 @@ impl Archive {
     ///     memories: the memory of each group.
     ///     tables: for each group, block numbers from the sequence's first token on (-1: the engine no longer has
     ///         it), or None for block i = entry i.
-    ///     after: a `Mark` behind what computes the blocks. It is waited for.
+    ///     permit: as long as it stands the blocks may be read.
+    ///     after: a `Mark` behind what computes the blocks. It is waited for, until the permit is revoked.
     ///
     /// Returns:
     ///     The part that this rank has saved, for `publish`, also in another process.
     ///
     /// Raises:
-    ///     ArchiveError: the store failed, or memories or tables do not suit.
-    #[pyo3(signature = (missing, deployment, rank, memories, tables, *, after = None))]
+    ///     ArchiveError: the store failed, the permit is revoked, or memories or tables do not suit.
+    #[pyo3(signature = (missing, deployment, rank, memories, tables, *, permit = None, after = None))]
     #[allow(clippy::too_many_arguments)]
     fn save<'py>(
         &self,
@@ -142,12 +143,14 @@ impl Archive {
         rank: u32,
         memories: Vec<PyRef<'py, Memory>>,
         tables: &Bound<'py, PyAny>,
+        permit: Option<&Permit>,
         after: Option<&Mark>,
     ) -> PyResult<Vec<u8>> {
         let (memories, tables) = (caches(&memories), tables::read(tables)?);
+        let permit = permit.map(|permit| permit.inner.clone());
         let part = py.detach(|| {
             let rank = self.inner.rank(&deployment.inner, Rank(rank))?;
-            touching(rank, None, after).save(&missing.inner, &memories, &tables)
+            touching(rank, permit, after).save(&missing.inner, &memories, &tables)
         });
         Ok(part.map_err(raise!(ArchiveError))?.encode())
     }
@@ -244,7 +247,8 @@ impl Archive {
     ///     A dict of `tokens` (after which every group can go on), `pieces` and `bytes` that were read.
     ///
     /// Raises:
-    ///     ArchiveError: a piece is gone or damaged, the store failed, or memories or tables do not suit.
+    ///     ArchiveError: a piece is gone or damaged, the store failed, the permit is revoked, or memories or tables do not
+    ///         suit.
     #[pyo3(signature = (found, deployment, rank, memories, tables, *, start = 0, permit = None,
         after = None))]
     #[allow(clippy::too_many_arguments)]
@@ -291,9 +295,16 @@ impl Permit {
         }
     }
 
-    /// Ends the permission. It waits for a copy that is under way; when it returns nothing touches the blocks any more.
-    fn revoke(&self, py: Python<'_>) {
-        py.detach(|| self.inner.revoke());
+    /// Ends the permission: no copy begins any more. It waits for nothing, neither for copies under way: see `is_quiet`.
+    fn revoke(&self) {
+        self.inner.revoke();
+    }
+
+    /// Whether the permission was revoked and its last copy is over: nothing touches the blocks any more. A copy on a GPU is over
+    /// when that has done it.
+    #[getter]
+    fn is_quiet(&self) -> bool {
+        self.inner.is_quiet()
     }
 }
 

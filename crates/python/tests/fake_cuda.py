@@ -133,6 +133,10 @@ class Driver:
         """Keeps a stream from going on to its next operation, or lets it."""
         self._library.fake_cuda_hold_stream(c_size_t(handle), c_uint32(on))
 
+    def hang(self, on: bool):
+        """Keeps all streams from that, or lets them."""
+        self._library.fake_cuda_hold(c_uint32(on))
+
 
 class Array:
     """Bytes in the memory of a device, as other libraries hand them over. Whoever knows the fake reads and writes them in

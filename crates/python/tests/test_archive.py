@@ -150,12 +150,17 @@ def test_without_a_permit_no_block_is_touched(tmp_path):
     assert save(archive, prompt, deployment, [cache]) == 2
     cache.write(0, bytes(cache.nbytes))
     found, permit = archive.find(prompt), transload.Permit()
+    assert not permit.is_quiet, "it stands"
     permit.revoke()
+    assert permit.is_quiet
     with pytest.raises(transload.ArchiveError, match="the engine's again"):
         archive.restore(found, deployment, 0, [cache], [range(32)], permit=permit)
     assert cache.read(0, cache.nbytes) == bytes(cache.nbytes)
     missing = archive.missing(transload.Prompt([7, *TOKENS]))
     with pytest.raises(transload.ArchiveError, match="the engine's again"):
         archive.stage(missing, deployment, 0, [cache], [range(38)], transload.Staging(1 << 30), permit=permit)
+    with pytest.raises(transload.ArchiveError, match="the engine's again"):
+        archive.save(missing, deployment, 0, [cache], [range(38)], permit=permit)
+    archive.save(missing, deployment, 0, [cache], [range(38)], permit=transload.Permit())
     archive.restore(found, deployment, 0, [cache], [range(32)], permit=transload.Permit())
     assert cache.read(0, cache.nbytes) != bytes(cache.nbytes)

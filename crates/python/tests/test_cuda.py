@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 import weakref
 
 import pytest
@@ -376,6 +377,52 @@ def archives(driver, folder):
     right = Memory.allocate([length])
     route.copy(Memory([source]), right)
     assert restored.content == right.read(0, length) != bytes(length)
+
+
+def test_a_gpu_that_hangs_is_not_waited_for(on_gpu, tmp_path):
+    on_gpu(revokes_while_it_hangs, str(tmp_path))
+
+
+def revokes_while_it_hangs(driver, folder):
+    spec = {"kind": "attention", "heads": 2, "head_dim": 8, "dtype": "bf16"}
+    group = {"name": "attn", "layers": "0", "spec": [spec]}
+    side = transload.Deployment(
+        {"schema": "transload.deployment/1", "block_size": 128, "num_blocks": 4, "group": [group]}
+    )
+    [length] = side.groups[0].allocations(0)
+    cache = driver.allocate(length)
+    memories = [Memory([cache])]
+    archive = transload.Archive(f"file://{folder}/kv", "m", "w", side)
+    missing, permit = archive.missing(transload.Prompt(range(256))), transload.Permit()
+    errors = []
+
+    def save():
+        try:
+            archive.save(missing, side, 0, memories, [None], permit=permit)
+        except transload.ArchiveError as error:
+            errors.append(error)
+
+    before = driver.calls("cuMemcpyHtoDAsync_v2")
+    driver.hang(True)
+    thread = threading.Thread(target=save)
+    thread.start()
+    until(lambda: driver.calls("cuMemcpyHtoDAsync_v2") > before)
+    permit.revoke()
+    assert not permit.is_quiet
+    driver.hang(False)
+    until(lambda: permit.is_quiet)
+    # What was copied before is saved all the same.
+    thread.join()
+    assert not errors
+    with pytest.raises(transload.ArchiveError, match="given up"):
+        archive.save(missing, side, 0, memories, [None], permit=permit)
+
+
+def until(is_so):
+    deadline = time.monotonic() + 30
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
 
 
 def test_the_example_of_the_manual_runs(on_gpu):

@@ -473,6 +473,7 @@ class Archive:
         memories: Sequence[Memory],
         tables: Sequence[_Table],
         *,
+        permit: Permit | None = None,
         after: Mark | None = None,
     ) -> bytes: ...
     def stage(
@@ -551,6 +552,8 @@ class ObjectQueue:
 class Permit:
     def __new__(cls) -> Permit: ...
     def revoke(self) -> None: ...
+    @property
+    def is_quiet(self) -> bool: ...
 
 class Staging:
     def __new__(cls, nbytes: int) -> Staging: ...
