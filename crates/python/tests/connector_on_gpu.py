@@ -5,6 +5,7 @@ stream is held, none of vLLM's calls would come back that waited for it.
 """
 
 import os
+import time
 
 import pytest
 from fake_cuda import Driver
@@ -13,6 +14,8 @@ from vllm_stand_in import vllm_names as vllm
 from vllm_stand_in.fixtures import FOR_DECODE, end_alike, prompt
 from vllm_stand_in.gpu import Stream
 from vllm_stand_in.model import Attention, IndexKeys, PackedLatents, gdn
+
+import transload
 
 Status = vllm.RequestStatus
 
@@ -155,6 +158,40 @@ def test_states_that_move_when_a_step_is_over(gpu_engines, connector, monkeypatc
         decode.run()
 
 
+@pytest.mark.parametrize("what", ["attention", "hybrid"])
+def test_a_part_of_a_step_has_one_mark(gpu_engines, connector, monkeypatch, what):
+    """And that is behind the zeroing of all blocks that are loaded, however long that takes."""
+    from transload.vllm import cache
+
+    made, clear = [], cache.Cache.clear
+
+    def mark(*arguments):
+        made.append(transload.Mark(*arguments))
+        return made[-1]
+
+    def clear_late(self, *arguments):
+        decode.caches[0].stream.spin(50_000)
+        clear(self, *arguments)
+
+    def marks_of_a_step(engine):
+        before = len(made)
+        engine.step()
+        return len(made) - before
+
+    monkeypatch.setattr(cache, "Mark", mark)
+    monkeypatch.setattr(cache.Cache, "clear", clear_late)
+    prefill, decode = gpu_engines(what)
+    prompts = [prompt(100, seed) for seed in range(3)]
+    requests = [prefill.add(tokens, dict(FOR_DECODE)) for tokens in prompts]
+    assert [marks_of_a_step(prefill) for _ in range(3)] == [what == "attention", what == "hybrid", 0]
+    for request, tokens in zip(requests, prompts):
+        decode.add(tokens, prefill.answers[request.request_id], max_tokens=3)
+    assert marks_of_a_step(decode) == 1 and len(decode.loads) == 3
+    decode.run()
+    assert decode.figures.data["failures"] == {}
+    assert_exact(prefill, decode)
+
+
 # --- the store -------------------------------------------------------------------------
 
 
@@ -162,8 +199,8 @@ def test_states_that_move_when_a_step_is_over(gpu_engines, connector, monkeypatc
 def keeping(engine, driver, tmp_path):
     """Starts engines that load prefixes from a store, and save them unless they are a consumer."""
 
-    def start(name, *, on_gpu, **shape):
-        extra = {"store": f"file://{tmp_path}/store", "store_weights": "1"}
+    def start(name, *, on_gpu, extra=None, **shape):
+        extra = {"store": f"file://{tmp_path}/store", "store_weights": "1"} | (extra or {})
         return engine(name, certs=None, extra=extra, streams=[Stream(driver)] if on_gpu else None, **shape)
 
     return start
@@ -209,6 +246,79 @@ def test_prefixes_for_blocks_that_are_still_read_and_written(keeping, marks):
         return assert_exact(saver, loader)
     with pytest.raises(AssertionError, match="sees wrong tokens"):
         loader.assert_exact()
+
+
+@pytest.fixture
+def hanging(driver, connector, monkeypatch):
+    """Has the GPU hang as soon as a job of the workers has come to its mark, and until the test ends or says so. What is
+    returned says whether a copy is under way then."""
+    from transload.vllm.saved_worker import SavedWorker
+
+    if not driver.is_fake:
+        pytest.skip("NOT RUN: a real driver cannot be told to hang")
+
+    def hang(what):
+        work, before = getattr(SavedWorker, what), []
+
+        def begin(self, request, permit, after):
+            while not after.done:
+                time.sleep(0.001)
+            driver.hang(True)
+            before.append(driver.calls("cuMemcpyHtoDAsync_v2"))
+            return work(self, request, permit, after)
+
+        def is_under_way():
+            # Either way something goes to the GPU first: what is copied, or its places.
+            return bool(before) and driver.calls("cuMemcpyHtoDAsync_v2") > before[0]
+
+        monkeypatch.setattr(SavedWorker, what, begin)
+        return is_under_way
+
+    yield hang
+    driver.hang(False)
+
+
+def assert_held_while_it_hangs(engine, driver):
+    """Steps go on, and vLLM has no block back before the GPU is done with it."""
+    for _ in range(20):
+        engine.step()
+        assert engine.manager.free_blocks < engine.all_blocks
+    driver.hang(False)
+    end_alike(engine)
+
+
+@pytest.mark.parametrize("end", ["aborted", "too late"])
+def test_a_load_while_the_gpu_hangs(keeping, driver, hanging, end):
+    seconds = 60 if end == "aborted" else 0.2
+    saver = keeping("saver", on_gpu=False)
+    loader = keeping("decode", on_gpu=True, blocks=21, extra={"store_timeout_seconds": seconds})
+    tokens = prompt(600)
+    saver.add(tokens, max_tokens=2)
+    saver.run(lambda: has_saved(saver))
+    is_under_way = hanging("_load")
+    request = loader.add(tokens, max_tokens=2)
+    loader.run(is_under_way)
+    if end == "aborted":
+        loader.abort(request)
+    else:
+        loader.run(lambda: loader.figures.data["store_failures"] == {"load": 1})
+    assert_held_while_it_hangs(loader, driver)
+    assert "loaded" not in loader.figures.data["store_tokens"]
+    # Others have the blocks, and nothing comes into them.
+    loader.add(prompt(600, 1), max_tokens=4)
+    loader.run()
+    assert_exact(saver, loader)
+
+
+def test_a_save_while_the_gpu_hangs(keeping, driver, hanging):
+    saver = keeping("saver", on_gpu=True, extra={"store_timeout_seconds": 0.2})
+    is_under_way = hanging("_stage")
+    saver.add(prompt(600), max_tokens=2)
+    saver.run(is_under_way)
+    saver.run(lambda: saver.figures.data["store_failures"] == {"stage": 1})
+    assert_held_while_it_hangs(saver, driver)
+    assert "saved" not in saver.figures.data["store_tokens"]
+    saver.assert_exact()
 
 
 # --- what ends before its mark ---------------------------------------------------------

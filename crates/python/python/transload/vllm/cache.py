@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Callable
 
 import torch
 from transload import Deployment, Mark, Memory
@@ -18,6 +19,9 @@ from .windows import refuse_narrow_sharing
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
     from vllm.v1.kv_cache_interface import KVCacheConfig
+
+MarkOnce = Callable[[], "Mark | None"]
+"""`Cache.mark` for all blocks that wait for the same: it makes a mark when it is first called, and gives that from then on."""
 
 
 @dataclass(frozen=True)
@@ -78,14 +82,18 @@ class Cache:
         """
         return Mark(torch.cuda.current_stream(self.device)) if self.is_late else None
 
+    def mark_once(self) -> MarkOnce:
+        """One mark for a part of a step, and none where nothing of that part asks for it."""
+        return functools.cache(self.mark)
+
     def tables(self, blocks: Blocks) -> list[list[int]]:
         """The block table of each group of the deployment."""
         return [group.table(blocks[group.source]) for group in self.groups]
 
     def clear(self, blocks: Blocks, start: int, tokens: int) -> None:
         """Zeroes the blocks that a load of these tokens fills in part. vLLM leaves them to whoever loads; its kernels
-        multiply what is behind the last token by 0, which is no 0 where it is no number. On a GPU this is submitted, before
-        the mark that the load waits for."""
+        multiply what is behind the last token by 0, which is no 0 where it is no number. On a GPU this is submitted, and has to
+        be before the mark that the load waits for."""
         for group in self.groups if self.is_cleared else ():
             if group.recurrent:
                 continue

@@ -1,8 +1,8 @@
 """What both halves of the saved tier share: the archive in the store, and the threads that wait for it.
 
-A store may be slow, fail, or never answer. So nothing of vLLM's own threads ever waits for it: what is asked of it is a job,
-which a later step sees to have ended, or gives up when its time is over. And none of its failures is an engine's: each is
-counted, and logged the first time.
+A store may be slow, fail, or never answer, and so may a GPU that copies for it. So none of vLLM's own threads ever waits for
+either: what is asked of them is a job, which a later step sees to have ended, or gives up when its time is over. And none of
+their failures is an engine's: each is counted, and logged the first time.
 """
 
 from __future__ import annotations
@@ -92,14 +92,17 @@ class Jobs:
         return Job(what, failed, None)
 
     def has_ended(self, job: Job) -> bool:
-        """Whether a job has ended, or is given up, because its time is over: nothing touches its blocks any more."""
-        if not job.is_over and time.monotonic() - job.begun >= self._seconds:
+        """Whether a job has ended, or was given up, as it is when its time is over: nothing touches its blocks any more."""
+        if not job.future.done() and not job.is_given_up and time.monotonic() - job.begun >= self._seconds:
             self.give_up(job)
             self.failed(job.what, "slow", f"no answer after {self._seconds} s")
         return job.is_over
 
     def give_up(self, job: Job) -> None:
-        """Wants a job no more: if it has not begun it will not, and if it has, it touches no blocks from now on."""
+        """Wants a job no more: if it has not begun it will not, and if it has, it begins no further copy of blocks. It is over
+        when the last one is."""
+        if job.is_given_up:
+            return
         job.is_given_up = True
         if not job.future.cancel() and not job.future.done():
             self._stuck.append(job.future)
@@ -149,7 +152,8 @@ class Job:
 
     @property
     def is_over(self) -> bool:
-        return self.is_given_up or self.future.done()
+        """Whether nobody waits for it any more, and nothing touches its blocks."""
+        return self.future.done() or self.is_given_up and (self.permit is None or self.permit.is_quiet)
 
 
 def _timed(work: Callable[..., Any], *arguments: Any) -> tuple[Any, float]:

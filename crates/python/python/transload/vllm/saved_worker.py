@@ -16,7 +16,7 @@ from .stats import Stats
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
-    from .cache import Cache
+    from .cache import Cache, MarkOnce
     from .config import Config
 
 
@@ -46,28 +46,28 @@ class SavedWorker:
         """vLLM has allocated its cache."""
         self._cache = cache
 
-    def begin_step(self, step: Step) -> None:
-        """Begins what does not depend on what the step computes: the blocks to save were computed, or submitted, before."""
-        assert self._cache is not None
+    def begin_step(self, step: Step, mark: MarkOnce) -> None:
+        """Begins what does not depend on what the step computes: the blocks to save were computed, or submitted, before. What
+        has been submitted is behind `mark`."""
         self._kept |= dict.fromkeys(step.keep)
         for request_id in step.let_go:
             del self._kept[request_id]
             self._over.add(request_id)
         for request_id, save in step.save.items():
-            self._kept[request_id] = self._begin(self._stager, "stage", self._stage, save)
+            self._kept[request_id] = self._begin(self._stager, "stage", self._stage, save, mark)
         for request_id, restore in step.restore.items():
-            self._cache.clear(restore.blocks, restore.start, restore.tokens)
-            self._loads[request_id] = self._begin(self._loader, "load", self._load, restore)
+            self._loads[request_id] = self._begin(self._loader, "load", self._load, restore, mark)
         for request_id in step.stop_loading:
             if request_id in self._loads:
                 self._loader.give_up(self._loads[request_id])
 
-    def _begin(self, jobs: Jobs, what: str, work: Callable[..., Any], request: Save | Restore) -> Job:
+    def _begin(
+        self, jobs: Jobs, what: str, work: Callable[..., Any], request: Save | Restore, mark: MarkOnce
+    ) -> Job:
         """Begins a job that touches blocks, which a GPU may have to compute, or to read, before."""
-        assert self._cache is not None
         permit = Permit()
         try:
-            after = self._cache.mark()
+            after = mark()
         except CudaError as error:
             return jobs.fail(what, error)
         return jobs.begin(what, work, request, permit, after, permit=permit)

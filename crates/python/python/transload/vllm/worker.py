@@ -158,6 +158,7 @@ class Worker:
 
     def begin_step(self, step: Step) -> None:
         """Before anything is computed: what does not depend on it."""
+        assert self._cache is not None
         for request_id in step.take_back:
             self._take_back(request_id)
         for request_id, ticket in step.handed_over.items():
@@ -167,10 +168,14 @@ class Worker:
         for lease in self._leases.values() if step.take_back_all else ():
             if lease is not None:
                 self._tell(lease.cancel)
-        if self._unfinished:
-            self._finish()
+        # First all that are filled, so that one mark is behind it all. Without a ticket nothing comes into them.
+        with_tickets = (load for load in step.load.values() if load.ticket is not None)
+        for filled in (*with_tickets, *step.restore.values()):
+            self._cache.clear(filled.blocks, filled.start, filled.tokens)
+        mark = self._cache.mark_once()
+        self._finish(mark)
         for request_id, load in step.load.items():
-            self._load(request_id, load)
+            self._load(request_id, load, mark)
         for request_id, (ticket, why) in step.unnamed.items():
             self._stats.failed("unnamed")
             logger.warning("request %s is computed here, and was not loaded with %r (unnamed): %s", request_id, ticket, why)
@@ -179,7 +184,7 @@ class Worker:
             if loading is not None and loading.transfer is not None:
                 self._tell(loading.transfer.cancel)
         if self.saved is not None:
-            self.saved.begin_step(step)
+            self.saved.begin_step(step, mark)
         self._stopped.update(filter(self._is_loading, step.stop_loading))
         if self._rank == 0:
             self._notify(step)
@@ -189,8 +194,10 @@ class Worker:
 
     def end_step(self, step: Step) -> None:
         """The step is computed, or on a GPU submitted: what it prefilled can be read, or can be when that is done."""
+        assert self._cache is not None
+        mark = self._cache.mark_once()
         for request_id, lend in step.lend.items():
-            self._lend(request_id, lend)
+            self._lend(request_id, lend, mark)
 
     def results(self, step: Step) -> KVConnectorTransferResults:
         """What has ended since the last step."""
@@ -267,7 +274,7 @@ class Worker:
 
     # --- lending ---------------------------------------------------------------------
 
-    def _lend(self, request_id: str, lend: Lend) -> None:
+    def _lend(self, request_id: str, lend: Lend, mark: cache.MarkOnce) -> None:
         assert self._agent is not None and self._cache is not None
         if lend.adapter is not None and not self._has_computed_with(*lend.adapter):
             logger.error("blocks of request %s are not lent: its adapter was loaded anew, and is another one", request_id)
@@ -284,7 +291,7 @@ class Worker:
                 ttl=self._config.lease_seconds,
                 hard_bound=self._config.lease_seconds + self._config.timeout_seconds,
                 prefilled=is_finished,
-                after=self._cache.mark() if is_finished else None,
+                after=mark() if is_finished else None,
             )
             if not is_finished:
                 self._unfinished[request_id] = lease
@@ -293,12 +300,11 @@ class Worker:
             logger.error("blocks of request %s cannot be lent: %s", request_id, error)
             self._leases[request_id] = None
 
-    def _finish(self) -> None:
+    def _finish(self, mark: cache.MarkOnce) -> None:
         """The next step has begun: all of the last one has been submitted, whatever vLLM has called its end."""
-        assert self._cache is not None
         for request_id, lease in self._unfinished.items():
             try:
-                lease.finish_prefill(after=self._cache.mark())
+                lease.finish_prefill(after=mark())
             except LeaseError:
                 pass  # It has ended, as one does that is taken back.
             except (AgentError, CudaError) as error:
@@ -347,13 +353,12 @@ class Worker:
 
     # --- loading ---------------------------------------------------------------------
 
-    def _load(self, request_id: str, load: Load) -> None:
+    def _load(self, request_id: str, load: Load, mark: cache.MarkOnce) -> None:
         assert self._agent is not None and self._cache is not None
         loading = self._loads[request_id] = _Loading(load.ticket)
         try:
             if load.ticket is None:
                 raise TicketError("it came without a ticket that can be read")
-            self._cache.clear(load.blocks, load.start, load.tokens)
             loading.transfer = self._agent.pull(
                 load.ticket,
                 [self._rank],
@@ -364,7 +369,7 @@ class Worker:
                 paths=self._config.require,
                 timeout=self._config.timeout_seconds,
                 into=load.into,
-                after=self._cache.mark(),
+                after=mark(),
             )
         except (TicketError, TransferError, AgentError, CudaError) as error:
             self._failed(request_id, loading, error)
