@@ -263,6 +263,63 @@ fn what_is_no_memory_of_the_gpu_is_refused() {
     });
 }
 
+/// A GPU that has no room for one of several allocations has those before it back.
+#[test]
+fn allocations_before_one_that_fails_are_given_back() {
+    run(
+        "allocations_before_one_that_fails_are_given_back",
+        &[],
+        |fake| {
+            let gpu = Gpu::open(0).unwrap();
+            drop(DeviceMemory::allocate(&gpu, &[4096; 3]).unwrap());
+            let before = fake.live();
+            const OUT_OF_MEMORY: u32 = 2;
+            for nth in 1..=3 {
+                fake.fail("cuMemAlloc_v2", nth, OUT_OF_MEMORY);
+                let error = DeviceMemory::allocate(&gpu, &[4096; 3]).unwrap_err();
+                let said = "cuMemAlloc_v2 gives CUDA_ERROR_OUT_OF_MEMORY (2)";
+                assert!(error.to_string().contains(said), "{error}");
+                assert_eq!(fake.live(), before, "allocation {nth}");
+            }
+        },
+    );
+}
+
+/// Allocations of an engine may begin anywhere: what is copied is right, by shorter units. The fake driver's kernel, like a GPU's,
+/// takes no unit from an address that is none of its multiples.
+#[test]
+fn memory_may_begin_anywhere() {
+    run_anywhere("memory_may_begin_anywhere", &[], |_| {
+        let gpu = Gpu::open(0).unwrap();
+        let (len, options) = (4096, CopyOptions::new());
+        let room = DeviceMemory::allocate(&gpu, &[2 * len + 32]).unwrap();
+        let (start, _) = room.allocation(0).unwrap();
+        let at = |offset: u64, len: usize| {
+            let ranges = [(start + offset, len)];
+            // SAFETY: `room` outlives what is registered in it.
+            unsafe { DeviceMemory::from_raw_parts(&gpu, &ranges, Access::ReadWrite, None) }.unwrap()
+        };
+        let host = Memory::allocate(&[len]).unwrap();
+        let bytes: Vec<u8> = (0..len).map(|i| (i * 7 / 64) as u8).collect();
+        let expected: Vec<u8> = bytes
+            .chunks(1024)
+            .flat_map(|two| &two[..512])
+            .copied()
+            .collect();
+        for offset in [1, 2, 4, 8, 15] {
+            let (source, destination) = (at(offset, len), at(len as u64 + 16, len / 2));
+            host.write(0, &bytes).unwrap();
+            copy(&dense(len as u64), &host, &source, &options).unwrap();
+            let half = strided(len as u64 / 2, 512);
+            copy(&half, &source, &destination, &options).unwrap();
+            copy(&dense(len as u64 / 2), &destination, &host, &options).unwrap();
+            let mut copied = vec![0; len / 2];
+            host.read(0, &mut copied).unwrap();
+            assert!(copied == expected, "from {offset} on");
+        }
+    });
+}
+
 /// What cannot be measured on is refused before the GPU is asked for anything.
 #[test]
 fn measuring_checks_what_it_is_given() {

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -84,6 +85,26 @@ for attempt in [
 """).splitlines()
     assert len(said) == 5 and len(set(said)) == 1
     assert said[0].startswith("no CUDA here: the driver's library")
+
+
+@pytest.mark.parametrize("lacks", ["cuEventQuery", "everything"])
+def test_a_driver_that_lacks_something_is_none(fake_driver, tmp_path, lacks):
+    library = tmp_path / "libcuda.so.1"
+    if lacks == "everything":
+        compile = ["cc", "-shared", "-Wl,-soname,libcuda.so.1", "-x", "c", os.devnull, "-o", str(library)]
+        if shutil.which("cc") is None:
+            pytest.skip("NOT RUN: there is no C compiler")
+        subprocess.run(compile, check=True)
+    else:
+        driver = open(fake_driver, "rb").read()
+        assert b"\0cuEventQuery\0" in driver
+        library.write_bytes(driver.replace(b"\0cuEventQuery\0", b"\0-uEventQuery\0"))
+    code = "import transload; print(*transload.cuda.available()); print(transload.Memory.allocate([8]).device)"
+    variables = os.environ | {"LD_LIBRARY_PATH": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True)
+    said, on_the_host = done.stdout.splitlines()
+    assert said.startswith("False no CUDA here: ") and (lacks == "everything" or lacks in said), said
+    assert on_the_host == "cpu"
 
 
 def test_no_device_is_no_cuda(on_gpu):

@@ -127,6 +127,28 @@ fn bench_gpu_says_that_there_is_no_cuda() {
     );
 }
 
+/// The command works with a library of the driver's name that is empty or lacks a function, as without one.
+#[test]
+fn a_driver_that_lacks_something_is_none() {
+    let (_folder, old) = fake_cuda::without(&fake_cuda::library(), &["cuEventQuery"]);
+    let empty = fake_cuda::empty();
+    let libraries = [(&old, "cuEventQuery")].into_iter();
+    let empty = empty.iter().map(|(_folder, empty)| (empty, "cu"));
+    for (library, lacks) in libraries.chain(empty) {
+        let args = ["demo", "--tokens", "1", "--format", "json"];
+        let ran = with_driver(library, &[], &args);
+        assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
+        assert!(ran.json()["gpu"].is_null(), "{}", ran.stdout);
+        let bench = with_driver(library, &[], &["bench", "gpu"]);
+        let said = bench.told();
+        assert_eq!(bench.code, Some(1), "{said}");
+        assert!(
+            said.contains("no CUDA here: ") && said.contains(lacks),
+            "{said}"
+        );
+    }
+}
+
 /// An error of the driver on the way is told, with what can be done.
 #[test]
 fn bench_gpu_tells_what_the_driver_says() {
