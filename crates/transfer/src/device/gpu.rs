@@ -18,12 +18,12 @@ use super::queue::Queue;
 use super::resources::Stream;
 use super::sum::{self, Fold};
 
-/// `cuda/walk.cu`, compiled for a virtual GPU; the driver compiles that for the real one, once, and keeps the result.
-pub(super) const KERNEL: &CStr =
-    ptx(concat!(include_str!("../../../../cuda/walk.ptx"), "\0").as_bytes());
-
-/// `cuda/crc32c.cu`, likewise.
-const SUM: &CStr = ptx(concat!(include_str!("../../../../cuda/crc32c.ptx"), "\0").as_bytes());
+/// `cuda/walk.cu` and `cuda/crc32c.cu`, compiled for a virtual GPU; the driver compiles that for the real one, once, and
+/// keeps the result.
+pub(super) const TEXTS: [&CStr; 2] = [
+    ptx(concat!(include_str!("../../../../cuda/walk.ptx"), "\0").as_bytes()),
+    ptx(concat!(include_str!("../../../../cuda/crc32c.ptx"), "\0").as_bytes()),
+];
 
 const fn ptx(text: &'static [u8]) -> &'static CStr {
     match CStr::from_bytes_with_nul(text) {
@@ -32,7 +32,7 @@ const fn ptx(text: &'static [u8]) -> &'static CStr {
     }
 }
 
-/// Entries of the first, for units of 1, 2, 4, 8 and 16 bytes.
+/// Entries of `cuda/walk.cu`, for units of 1, 2, 4, 8 and 16 bytes.
 const ENTRIES: [&CStr; 5] = [c"walk_1", c"walk_2", c"walk_4", c"walk_8", c"walk_16"];
 
 /// Threads of a block, as many as there can be.
@@ -104,7 +104,7 @@ impl Gpu {
     pub fn open_with(ordinal: u32, options: &GpuOptions) -> Result<Self, DeviceError> {
         let stall = options.stall;
         let context = Context::open(ordinal)?;
-        let kernels = Arc::new(Kernels::load(&context, KERNEL)?);
+        let kernels = Arc::new(Kernels::load(&context, TEXTS)?);
         let shared = Shared {
             queue: Queue::start(&kernels)?,
             arena: Arena::new(&context, stall)?,
@@ -218,8 +218,11 @@ unsafe impl Send for Kernels {}
 unsafe impl Sync for Kernels {}
 
 impl Kernels {
-    /// Has the driver compile the text of the first, or find what it has made of it before; and the second.
-    pub(super) fn load(context: &Arc<Context>, text: &CStr) -> Result<Self, DeviceError> {
+    /// Has the driver compile [both texts](TEXTS), or find what it has made of them before.
+    pub(super) fn load(
+        context: &Arc<Context>,
+        [walk, sum]: [&CStr; 2],
+    ) -> Result<Self, DeviceError> {
         let _entered = context.enter()?;
         let mut kernels = Self {
             context: context.clone(),
@@ -227,11 +230,11 @@ impl Kernels {
             walk: [ptr::null_mut(); ENTRIES.len()],
             fold: ptr::null_mut(),
         };
-        let walk = kernels.load_module(text)?;
+        let walk = kernels.load_module(walk)?;
         for (number, name) in ENTRIES.into_iter().enumerate() {
             kernels.walk[number] = kernels.entry(walk, name)?;
         }
-        let sum = kernels.load_module(SUM)?;
+        let sum = kernels.load_module(sum)?;
         kernels.fold = kernels.entry(sum, c"fold")?;
         Ok(kernels)
     }

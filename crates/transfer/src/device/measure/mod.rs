@@ -4,6 +4,7 @@
 //! contiguous bytes, which is a ceiling, and one descriptor for each chunk, which is what others do.
 
 mod plain;
+mod slots;
 
 use std::ffi::CString;
 use std::ops::Range;
@@ -14,7 +15,7 @@ use crate::device::arena::Table;
 use crate::device::copy::{pieces, prepare, wait};
 use crate::device::driver;
 use crate::device::error::DeviceError;
-use crate::device::gpu::{Gpu, KERNEL, Kernels};
+use crate::device::gpu::{Gpu, Kernels, TEXTS};
 use crate::device::launch::Launch;
 use crate::device::mark::Mark;
 use crate::device::memory::DeviceMemory;
@@ -244,19 +245,22 @@ impl Meter {
         Ok(whole.saturating_duration_since(reached))
     }
 
-    /// Has the driver load the kernel once more. Where it is to be as on the first day, a comment makes the text another one than
+    /// Has the driver load the kernels once more. Where it is to be as on the first day, a comment makes their texts others than
     /// any that the driver has compiled and kept.
     ///
     /// # Errors
     /// What the driver says.
-    pub fn load_kernel(&self, first: bool) -> Result<Duration, DeviceError> {
-        let mut text = KERNEL.to_bytes().to_vec();
-        if first {
-            text.extend(format!("\n// {:?}\n", SystemTime::now()).into_bytes());
-        }
-        let text = CString::new(text).unwrap_or_default();
+    pub fn load_kernels(&self, first: bool) -> Result<Duration, DeviceError> {
+        let comment = match first {
+            true => format!("\n// {:?}\n", SystemTime::now()),
+            false => String::new(),
+        };
+        let [walk, sum] = TEXTS.map(|text| {
+            let text = [text.to_bytes(), comment.as_bytes()].concat();
+            CString::new(text).unwrap_or_default()
+        });
         let started = Instant::now();
-        let kernels = Kernels::load(self.gpu.context(), &text)?;
+        let kernels = Kernels::load(self.gpu.context(), [&walk, &sum])?;
         let took = started.elapsed();
         drop(kernels);
         Ok(took)

@@ -12,6 +12,8 @@ mod peer;
 mod side;
 mod source;
 mod talk;
+#[cfg(feature = "cuda")]
+mod together;
 
 pub(super) use contents::Checked;
 #[cfg(feature = "cuda")]
@@ -20,6 +22,8 @@ pub(super) use home::{Gpu, find as find_gpu};
 pub(super) use keep::Kept;
 pub(super) use pair::{Pair, Pulled};
 pub(super) use source::run as run_source;
+#[cfg(feature = "cuda")]
+pub(super) use together::Together;
 
 use crate::failure::Failure;
 

@@ -25,7 +25,7 @@ use crate::commands::shapes::Llama;
 use crate::failure::{Failure, chain};
 
 /// How long an agent may take for what is under way when all is done.
-const PATIENCE: Duration = Duration::from_secs(1);
+pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A source in a process of its own, and a destination in this one, with one request.
 pub(in crate::commands) struct Pair {
@@ -121,36 +121,21 @@ impl Pair {
         &self,
         progress: impl FnMut(u64),
     ) -> Result<Checked, Failure> {
-        self.dst.verify(progress).map_err(|error| match error {
-            ContentsError::Wrong(wrong) => Failure::no(
-                format!("verification failed: {wrong}"),
-                format!(
-                    "this is a fault of transload: report it, with the seed {}",
-                    self.seed
-                ),
-            ),
-            error => broken(error),
-        })
+        verify(&self.dst, self.seed, progress)
     }
 
     /// Has the request leased, pulls it by this path and no other, and hears how its leases ended.
     pub(in crate::commands) async fn pull(&mut self, path: Path) -> Result<Pulled, Failure> {
         self.pulls += 1;
-        let set = mix(self.seed ^ mix(self.pulls));
-        let set = (u128::from(set) << 64 | u128::from(self.pulls)).to_le_bytes();
+        let set = set(self.seed, self.pulls);
         self.peer.order(&Order::Lease { set }).await?;
         let ticket = match self.peer.answer().await? {
             Answer::Leased { ticket } => Ticket::from_text(&ticket).map_err(broken)?,
             other => return Err(unexpected(&other)),
         };
-        let tokens = self.dst.contents.tokens;
-        let content = source::content(tokens)?;
-        let ranks = self.dst.ranks().map(|(rank, _)| rank);
-        let tables = self.dst.tables.clone();
-        let mut request = PullRequest::new(ticket, ranks, tables, content, tokens);
-        request.paths = PathSet::from_iter([path]);
+        let request = request(&self.dst, ticket, path)?;
 
-        info!(%path, tokens, "pulling");
+        info!(%path, tokens = self.dst.contents.tokens, "pulling");
         let mut pulling = std::pin::pin!(self.agent.pull(request));
         let mut early = None;
         let report = loop {
@@ -181,13 +166,40 @@ impl Pair {
     }
 }
 
+/// The lease set of the n-th pull.
+pub(super) fn set(seed: u64, pulls: u64) -> [u8; 16] {
+    let set = mix(seed ^ mix(pulls));
+    (u128::from(set) << 64 | u128::from(pulls)).to_le_bytes()
+}
+
+/// What a destination asks for: the whole request, by this path and no other.
+pub(super) fn request(dst: &Side, ticket: Ticket, path: Path) -> Result<PullRequest, Failure> {
+    let tokens = dst.contents.tokens;
+    let content = source::content(tokens)?;
+    let ranks = dst.ranks().map(|(rank, _)| rank);
+    let mut request = PullRequest::new(ticket, ranks, dst.tables.clone(), content, tokens);
+    request.paths = PathSet::from_iter([path]);
+    Ok(request)
+}
+
+/// Checks every byte of a destination.
+pub(super) fn verify(dst: &Side, seed: u64, progress: impl FnMut(u64)) -> Result<Checked, Failure> {
+    dst.verify(progress).map_err(|error| match error {
+        ContentsError::Wrong(wrong) => Failure::no(
+            format!("verification failed: {wrong}"),
+            format!("this is a fault of transload: report it, with the seed {seed}"),
+        ),
+        error => broken(error),
+    })
+}
+
 /// A certificate authority that lives as long as the pair.
-fn authority() -> Result<Authority, Failure> {
+pub(super) fn authority() -> Result<Authority, Failure> {
     let cluster = random_cluster_name().map_err(AuthorityError::from);
     cluster.and_then(Authority::new).map_err(unmade)
 }
 
-fn issue(
+pub(super) fn issue(
     authority: &Authority,
     name: &str,
     roles: impl IntoIterator<Item = Role>,
@@ -204,7 +216,7 @@ fn unmade(error: AuthorityError) -> Failure {
     )
 }
 
-fn not_pulled(error: TransferError) -> Failure {
+pub(super) fn not_pulled(error: TransferError) -> Failure {
     Failure::no(
         format!("the pull failed: {}", chain(&error)),
         "is there a firewall on the loopback interface? `--verbose` says more",

@@ -23,7 +23,7 @@ const LEASE: Duration = Duration::from_secs(60);
 
 /// Why the source gave up.
 #[derive(Debug, Error)]
-enum SourceError {
+pub(super) enum SourceError {
     #[error("the other process sent no orders that make sense: {0}")]
     Order(String),
     #[error("the other process could not be answered: {0}")]
@@ -128,7 +128,11 @@ pub(super) fn content(tokens: u64) -> Result<ContentDigest, Failure> {
 }
 
 /// Leases the request's blocks on every rank.
-async fn lease(agent: &Agent, side: &Side, set: LeaseSetId) -> Result<Vec<Lease>, Failure> {
+pub(super) async fn lease(
+    agent: &Agent,
+    side: &Side,
+    set: LeaseSetId,
+) -> Result<Vec<Lease>, Failure> {
     let tokens = side.contents.tokens;
     let content = content(tokens)?;
     let mut leases = Vec::new();
@@ -141,7 +145,7 @@ async fn lease(agent: &Agent, side: &Side, set: LeaseSetId) -> Result<Vec<Lease>
 }
 
 /// A ticket for them. It is sealed with the cluster's key, and says where each rank is reached.
-fn ticket(agent: &Agent, side: &Side, set: LeaseSetId) -> Result<Ticket, SourceError> {
+pub(super) fn ticket(agent: &Agent, side: &Side, set: LeaseSetId) -> Result<Ticket, SourceError> {
     let host = agent.control_addr().ip().to_string();
     let claims = Claims {
         cluster: agent.endpoints().identity().peer().cluster.clone(),
@@ -162,7 +166,7 @@ fn ticket(agent: &Agent, side: &Side, set: LeaseSetId) -> Result<Ticket, SourceE
 }
 
 /// Waits for the end of every lease.
-async fn ended(leases: Vec<Lease>) -> Result<Vec<String>, SourceError> {
+pub(super) async fn ended(leases: Vec<Lease>) -> Result<Vec<String>, SourceError> {
     let mut ends = Vec::new();
     for lease in leases {
         ends.push(lease.ended().await?.end.to_string());

@@ -17,13 +17,7 @@ pub(super) const CASES: usize = 1;
 pub(super) fn run(course: &mut Course, gpu: &Gpu, mib: u64) -> Result<Vec<Figure>, Failure> {
     const NAME: &str = "GPU to GPU over QUIC, chunks of 512 B";
     course.prepare(NAME);
-    let layers = (u64::from(SIZES[0].src.layers) * mib / super::FULL).clamp(1, 20) as u32;
-    let of = |side: Llama| Llama { layers, ..side };
-    let case = Case {
-        src: of(SIZES[0].src),
-        dst: of(SIZES[0].dst),
-        ..SIZES[0]
-    };
+    let case = case(mib);
     let runtime = runtime()?;
     let mut on_gpu = Engines::start(&runtime, case, Some(gpu.clone()))?;
     let mut on_host = Engines::start(&runtime, case, None)?;
@@ -42,4 +36,15 @@ pub(super) fn run(course: &mut Course, gpu: &Gpu, mib: u64) -> Result<Vec<Figure
         &rounds,
         [0, 1],
     )])
+}
+
+/// What agents pull: chunks of 512 B, fewer of them where there is less memory.
+pub(super) fn case(mib: u64) -> Case {
+    let layers = (u64::from(SIZES[0].src.layers) * mib / super::FULL).clamp(1, 20) as u32;
+    let of = |side: Llama| Llama { layers, ..side };
+    Case {
+        src: of(SIZES[0].src),
+        dst: of(SIZES[0].dst),
+        ..SIZES[0]
+    }
 }

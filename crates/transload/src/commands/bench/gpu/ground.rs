@@ -2,7 +2,7 @@
 
 use transload::transfer::copy::{CopyOptions, copy as on_the_host};
 use transload::transfer::device::measure::Meter;
-use transload::transfer::device::{DeviceMemory, Gpu, copy};
+use transload::transfer::device::{DeviceError, DeviceMemory, Gpu, copy};
 use transload::transfer::memory::Memory;
 use transload::transfer::plan::program::{Loop, Nest, Placed, Program};
 
@@ -48,7 +48,8 @@ impl Ground {
         Ok(ground)
     }
 
-    /// Runs a program within the GPU, to the host and from the host, and compares every byte with what the host makes of it.
+    /// Runs a program within the GPU, at once and through slots, to the host and from the host, and compares every byte with what
+    /// the host makes of it.
     pub(super) fn check(&self, program: &Program) -> Result<(), Failure> {
         let Self {
             source,
@@ -66,18 +67,23 @@ impl Ground {
         clean()?;
         copy(program, source, found, &options)?;
         self.compare("gathered and carried to the host")?;
-        for within in [true, false] {
+        let within = || copy(program, source, destination, &options).map(drop);
+        let slots = || {
+            let sides = [source, destination];
+            self.meter.through_slots(program, sides).map(drop)
+        };
+        let from_host = || copy(program, random, destination, &options).map(drop);
+        let ways: [(&dyn Fn() -> Result<(), DeviceError>, _); 3] = [
+            (&within, "copied within the GPU"),
+            (&slots, "sent through slots of the GPU"),
+            (&from_host, "carried to the GPU and scattered"),
+        ];
+        for (run, what) in ways {
             clean()?;
             copy(&all, found, destination, &options)?;
-            match within {
-                true => copy(program, source, destination, &options)?,
-                false => copy(program, random, destination, &options)?,
-            };
+            run()?;
             copy(&all, destination, found, &options)?;
-            self.compare(match within {
-                true => "copied within the GPU",
-                false => "carried to the GPU and scattered",
-            })?;
+            self.compare(what)?;
         }
         Ok(())
     }

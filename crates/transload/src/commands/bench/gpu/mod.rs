@@ -4,6 +4,7 @@ mod agents;
 mod bus;
 mod ground;
 mod relayout;
+mod ring;
 mod small;
 
 use transload::transfer::device::DeviceError;
@@ -33,7 +34,7 @@ const FULL: u64 = 640;
 
 pub(super) fn run(args: &Args, effort: Effort) -> Result<(Vec<Figure>, Vec<String>), Failure> {
     let gpu = open_gpu(args.device)?;
-    let cases = relayout::CASES + bus::CASES + small::CASES + agents::CASES;
+    let cases = relayout::CASES + bus::CASES + small::CASES + ring::CASES + agents::CASES;
     let mut course = Course::new(effort, cases);
     let mut figures = Vec::new();
     course.prepare("memory");
@@ -41,6 +42,7 @@ pub(super) fn run(args: &Args, effort: Effort) -> Result<(Vec<Figure>, Vec<Strin
     figures.extend(relayout::by_run(&mut course, &mut ground)?);
     figures.extend(bus::run(&mut course, &ground)?);
     figures.extend(small::run(&mut course, &mut ground)?);
+    figures.extend(ring::run(&mut course, &ground, args.mib)?);
     drop(ground);
     figures.extend(relayout::canonical(&mut course, &gpu, args.mib)?);
     figures.extend(agents::run(&mut course, &gpu, args.mib)?);

@@ -1,4 +1,4 @@
-//! What is short: submitting, the first piece behind a mark, loading the kernel.
+//! What is short: submitting, the first piece behind a mark, loading the kernels.
 
 use std::cell::RefCell;
 use std::time::Duration;
@@ -105,14 +105,15 @@ fn behind_a_mark(course: &mut Course, ground: &Ground) -> Result<Figure, Failure
 }
 
 fn loading(course: &mut Course, ground: &Ground) -> Result<Figure, Failure> {
-    const NAME: &str = "loading the kernel for the first time";
+    const NAME: &str = "loading the kernels for the first time";
     course.prepare(NAME);
     let ms = |took: Duration| took.as_secs_f64() * 1e3;
     let rounds = course.in_turns::<Failure, 2>(
         NAME,
-        [&mut || Ok(ms(ground.meter.load_kernel(true)?)), &mut || {
-            Ok(ms(ground.meter.load_kernel(false)?))
-        }],
+        [
+            &mut || Ok(ms(ground.meter.load_kernels(true)?)),
+            &mut || Ok(ms(ground.meter.load_kernels(false)?)),
+        ],
     )?;
     Ok(Figure::new(NAME, "ms", "loading it again", &rounds, [0, 1]))
 }

@@ -1,0 +1,71 @@
+//! Both agents in one process, with their caches on one GPU: two processes would take turns there, and each measure the other's.
+
+use transload::transfer::agent::{Agent, PullReport};
+use transload::transfer::identity::Role;
+use transload::transfer::ids::LeaseSetId;
+use transload::transfer::wire::Path;
+
+use super::broken;
+use super::home::Gpu;
+use super::pair::{PATIENCE, authority, issue, not_pulled, request, set, verify};
+use super::side::{Role as Part, Side};
+use super::source::{ended, lease, ticket};
+use crate::commands::shapes::Llama;
+use crate::failure::Failure;
+
+/// A source and a destination in this process, with one request.
+pub(in crate::commands) struct Together {
+    sides: [Side; 2],
+    agents: [Agent; 2],
+    seed: u64,
+    pulls: u64,
+}
+
+impl Together {
+    /// Makes both sides, with the request in the blocks of the first, and their agents.
+    pub(in crate::commands) fn start(
+        [src, dst]: [Llama; 2],
+        tokens: u64,
+        seed: u64,
+        gpu: &Gpu,
+    ) -> Result<Self, Failure> {
+        let side =
+            |shape: Llama, part| Side::new(shape.deployment()?, tokens, seed, part, Some(gpu));
+        let src = side(src, Part::Source)?;
+        let dst = side(dst, Part::Destination)?;
+        src.fill(|_| {}).map_err(broken)?;
+        dst.clear(|_| {}).map_err(broken)?;
+        let authority = authority()?;
+        let agents = [
+            src.agent(issue(&authority, "source", [Role::Serve])?)?,
+            dst.agent(issue(&authority, "destination", [Role::Pull])?)?,
+        ];
+        Ok(Self {
+            sides: [src, dst],
+            agents,
+            seed,
+            pulls: 0,
+        })
+    }
+
+    /// Has the request leased, and pulls it by this path and no other.
+    pub(in crate::commands) async fn pull(&mut self, path: Path) -> Result<PullReport, Failure> {
+        self.pulls += 1;
+        let set = LeaseSetId(set(self.seed, self.pulls));
+        let ([src, dst], [from, to]) = (&self.sides, &self.agents);
+        let leases = lease(from, src, set).await?;
+        let request = request(dst, ticket(from, src, set)?, path)?;
+        let report = to.pull(request).await.map_err(not_pulled)?;
+        ended(leases).await?;
+        Ok(report)
+    }
+
+    /// Checks every byte of the destination, and ends both agents.
+    pub(in crate::commands) async fn finish(self) -> Result<(), Failure> {
+        verify(&self.sides[1], self.seed, |_| {})?;
+        for agent in self.agents {
+            agent.shutdown(PATIENCE).await;
+        }
+        Ok(())
+    }
+}
