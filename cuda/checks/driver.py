@@ -113,6 +113,11 @@ class Driver:
         """Holds a stream for so long."""
         self.launch(self.kernel("spin.ptx", "spin"), 1, 1, stream, ctypes.c_uint32(micros))
 
+    def name(self):
+        text = ctypes.create_string_buffer(256)
+        self("cuDeviceGetName", text, len(text), 0)
+        return text.value.decode()
+
     def uuid(self):
         raw = (ctypes.c_uint8 * 16)()
         self("cuDeviceGetUuid", ctypes.byref(raw), 0)

@@ -42,9 +42,7 @@ def facts(tell, small):
     version = driver.number("cuDriverGetVersion")
     tell("CUDA of the driver", f"{version // 1000}.{version % 1000 // 10}")
     tell("GPUs that this process sees", driver.devices)
-    name = ctypes.create_string_buffer(256)
-    driver("cuDeviceGetName", name, len(name), 0)
-    tell("GPU", name.value.decode())
+    tell("GPU", driver.name())
     tell("UUID", driver.uuid())
     tell("compute capability", f"{driver.attribute(MAJOR)}.{driver.attribute(MINOR)}")
     total = driver.number("cuDeviceTotalMem_v2", 0, kind=ctypes.c_size_t)
@@ -57,6 +55,11 @@ def facts(tell, small):
     tell("processors", f"{len(os.sched_getaffinity(0))} of {os.cpu_count()}")
     tell("in a container", pathlib.Path("/.dockerenv").exists() or "container" in os.environ)
     binaries(tell)
+
+
+def name():
+    """Prints what the first GPU is called, for the name of a file."""
+    print(Driver().name())
 
 
 def bus(driver, tell):

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 
+from . import needs
 from .driver import LIBRARY, PACK, Bad, NotRun
 
 BINARIES, STAND_IN = PACK / "bin", PACK / "python-tests"
@@ -76,19 +77,26 @@ def processes(tell, small):
 def engine(tell, small):
     """Runs the vLLM connector under the stand-in engine, whose steps are computed later than they are submitted: tokens are
     exact with marks, and have to be wrong without."""
-    if not (PACK / "site").is_dir():
-        raise NotRun("the pack has no Python package")
+    connector(tell, small)
+
+
+def torch_engine(tell, small):
+    """Runs the same with tensors and streams of torch's, whose work waits behind kernels that spin."""
+    needs.torch()
+    connector(tell, small, STAND_IN_TORCH="1")
+
+
+def connector(tell, small, **variables):
+    needs.package()
     if not (STAND_IN / "connector_on_gpu.py").exists():
         raise NotRun("the pack has no engine that computes on a GPU")
-    if sys.version_info < (3, 10):
-        raise NotRun("the Python package is for Python 3.10 or later")
     if not importlib.util.find_spec("numpy"):
         raise NotRun("there is no numpy")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", STAND_IN / "connector_on_gpu.py"]
     if small:
         command += ["-k", "prompts_that_are_not_computed_yet and attention and pull"]
     path = os.pathsep.join([str(PACK / "site"), os.environ.get("PYTHONPATH", "")])
-    done = run(command, CUDA_LIBRARY=LIBRARY, PYTHONPATH=path)
+    done = run(command, CUDA_LIBRARY=LIBRARY, CUDA_SPIN=str(PACK / "spin.ptx"), PYTHONPATH=path, **variables)
     if "No module named pytest" in done.stderr:
         raise NotRun("neither the pack nor this Python has pytest")
     if done.returncode:
@@ -104,8 +112,8 @@ def lost(tell, small):
 
 def graph(tell, small):
     """Captures work of an engine as CUDA graphs while copies run."""
-    test("device", "a_graph_is_captured_while_copies_run")
-    tell("graphs captured, launched and right", 200)
+    said = test("device", "a_graph_is_captured_while_copies_run")
+    tell("graphs captured, launched and right", int(re.search(r"(\d+) graphs", said)[1]))
 
 
 def sanitizer(tell, small):

@@ -1,4 +1,4 @@
-"""How fast the machine is by itself: copies of the driver, and the driver's compilation of our kernel."""
+"""How fast the machine is by itself: copies of the driver, and the driver's compilation of our kernels."""
 
 import json
 import os
@@ -10,6 +10,8 @@ import time
 from .driver import PACK, Bad, Driver, rate
 
 PIECES = [1 << 20, 16 << 20]
+# The entries of each text that an agent loads.
+KERNELS = {"walk.ptx": [f"walk_{unit}" for unit in (1, 2, 4, 8, 16)], "crc32c.ptx": ["fold"]}
 
 
 def pieces(copy, to, source, total, piece, stream):
@@ -49,26 +51,27 @@ def ceilings(tell, small):
 
 
 def compilation(tell, small):
-    """Measures how long it takes until the kernel can be launched, with an empty cache of the driver and with one that has it."""
+    """Measures how long it takes until the kernels can be launched, with an empty cache of the driver and with one that has it."""
     with tempfile.TemporaryDirectory() as cache:
         for state, aim in ("cold", 1.0), ("cached", 0.05):
-            command = [sys.executable, sys.argv[0], "--load-kernel"]
+            command = [sys.executable, sys.argv[0], "--load-kernels"]
             environment = {**os.environ, "CUDA_CACHE_PATH": cache, "CUDA_CACHE_DISABLE": "0"}
             loaded = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30)
             if loaded.returncode:
-                raise Bad(f"the kernel cannot be loaded: {loaded.stderr.strip()[-500:]}")
+                raise Bad(f"the kernels cannot be loaded: {loaded.stderr.strip()[-500:]}")
             times = json.loads(loaded.stdout)
             tell(f"the context, {state}, s", times["context"])
-            tell(f"walk.ptx, {state}, s", times["kernel"], at_most=aim)
+            tell(f"the kernels, {state}, s", times["kernels"], at_most=aim)
 
 
-def load_kernel():
+def load_kernels():
     """Loads every entry as an agent does, and prints how long that took in s."""
     began = time.perf_counter()
     driver = Driver.of_first_gpu()
     context = time.perf_counter()
-    module = driver.handle("cuModuleLoadData", (PACK / "walk.ptx").read_bytes() + b"\0")
-    for unit in (1, 2, 4, 8, 16):
-        driver.handle("cuModuleGetFunction", module, f"walk_{unit}".encode())
+    for text, entries in KERNELS.items():
+        module = driver.handle("cuModuleLoadData", (PACK / text).read_bytes() + b"\0")
+        for entry in entries:
+            driver.handle("cuModuleGetFunction", module, entry.encode())
     loaded = time.perf_counter()
-    print(json.dumps({"context": round(context - began, 4), "kernel": round(loaded - context, 4)}))
+    print(json.dumps({"context": round(context - began, 4), "kernels": round(loaded - context, 4)}))

@@ -2,7 +2,8 @@
 
 import time
 
-from .driver import Bad, Driver, NotRun
+from . import needs
+from .driver import Bad, Driver
 from .kernel import MULTIPROCESSOR_COUNT
 from .walk import Gather
 
@@ -11,12 +12,7 @@ RUNS = [64, 512, 8 << 10, 1 << 20]
 
 def strided_copy(tell, small):
     """Measures the same relayout within the GPU by both, in turns, and compares their bytes."""
-    try:
-        import torch
-    except ImportError:
-        raise NotRun("there is no torch") from None
-    if not torch.cuda.is_available():
-        raise NotRun("torch sees no CUDA")
+    torch = needs.torch()
     tell("torch", torch.__version__)
     size = (4 if small else 512) << 20
     source = torch.randint(0, 256, (2 * size,), dtype=torch.uint8, device="cuda")

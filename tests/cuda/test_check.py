@@ -14,10 +14,10 @@ ROOT = pathlib.Path(__file__).resolve().parents[2]
 PACK = [ROOT / "cuda/pack", "--profile", "dev"]
 PARTS = [
     *("machine", "registered-memfd", "shared-descriptors", "compilation", "ceilings", "plans", "agents", "processes"),
-    *("engine", "lost", "graph", "bench", "torch", "sweep", "decode", "slices", "sanitizer"),
+    *("torch-engine", "lost", "graph", "bench", "torch-decode", "engine", "torch", "sweep", "decode", "slices", "sanitizer"),
 ]
 # What the fake driver does not do, or this machine may not have.
-MAY_BE_MISSING = {"engine", "graph", "torch", "sanitizer"}
+MAY_BE_MISSING = {"engine", "torch-engine", "graph", "torch", "torch-decode", "sanitizer"}
 
 
 @pytest.fixture(scope="session")

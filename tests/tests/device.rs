@@ -541,6 +541,7 @@ fn an_illegal_address_loses_the_device() {
 /// An engine captures its work as a graph while copies run, and each knows nothing of the other.
 #[test]
 fn a_graph_is_captured_while_copies_run() {
+    const GRAPHS: u32 = 200;
     run_anywhere("a_graph_is_captured_while_copies_run", &[], |driver| {
         if !driver.has("cuStreamBeginCapture_v2") {
             eprintln!("NOT RUN: this driver captures no graphs");
@@ -570,7 +571,7 @@ fn a_graph_is_captured_while_copies_run() {
             assert_eq!(read, bytes);
         };
         std::thread::scope(|scope| {
-            let captures = scope.spawn(|| (0..200).for_each(capture));
+            let captures = scope.spawn(|| (0..GRAPHS).for_each(capture));
             let mut count = 0u8;
             while !captures.is_finished() {
                 // A new memory each time, since that asks most of the driver.
@@ -587,6 +588,7 @@ fn a_graph_is_captured_while_copies_run() {
             }
             captures.join().unwrap();
         });
+        println!("{GRAPHS} graphs");
     });
 }
 

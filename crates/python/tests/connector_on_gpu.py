@@ -1,6 +1,7 @@
 """vLLM's connector where a GPU computes, which is behind what vLLM calls done; and what becomes of tokens without marks.
 
-`test_connector_on_gpu.py` runs these in a process of their own, with the library in `CUDA_LIBRARY` for a driver. Where a
+`test_connector_on_gpu.py` runs these in a process of their own, with the library in `CUDA_LIBRARY` for a driver and the kernel
+in the file `CUDA_SPIN` for an engine's. With `STAND_IN_TORCH` tensors and streams are torch's. Where a
 stream is held, none of vLLM's calls would come back that waited for it.
 """
 
@@ -14,6 +15,10 @@ from vllm_stand_in import vllm_names as vllm
 from vllm_stand_in.fixtures import FOR_DECODE, end_alike, prompt
 from vllm_stand_in.gpu import Stream
 from vllm_stand_in.model import Attention, IndexKeys, PackedLatents, gdn
+from vllm_stand_in.torch_numpy import torch
+
+if torch:
+    from vllm_stand_in.torch_stream import TorchStream as Stream
 
 import transload
 

@@ -1,4 +1,4 @@
-"""Engines that call the connector as vLLM does, where neither vLLM nor torch is installed.
+"""Engines that call the connector as vLLM does, where neither vLLM nor torch is installed. (If `STAND_IN_TORCH` is set, torch is.)
 
 =============  =====================================================================
 module         what it is about
@@ -10,6 +10,7 @@ module         what it is about
 `cache`        a rank's cache, in any layout
 `late_cache`   one in the memory of a GPU, where steps are done later than they are submitted
 `gpu`          what of a GPU's driver that takes
+`torch_stream` the same by the torch that is installed
 `blocks`       block tables, and blocks that are free
 `request`      a request
 `engine`       the scheduler's loop and the workers' steps

@@ -20,6 +20,7 @@ from .blocks import Blocks
 from .cache import Cache
 from .late_cache import LateCache
 from .request import Request
+from .torch_numpy import registered
 
 Status = vllm.RequestStatus
 
@@ -77,7 +78,7 @@ class Engine:
             worker = self._connector(config, vllm.KVConnectorRole.WORKER, cache.config())
             self.workers.append(worker)
             self.lora.append(vllm.WorkerLoRAManager(config))
-            worker.register_kv_caches(cache.tensors)
+            worker.register_kv_caches({name: registered(tensor) for name, tensor in cache.tensors.items()})
         config = vllm.vllm_config(**self._options)
         self.scheduler = self._connector(config, vllm.KVConnectorRole.SCHEDULER, self.caches[0].config())
         if config.kv_transfer_config.kv_load_failure_policy == "recompute":

@@ -4,35 +4,14 @@ Only this asks a driver for anything. It is the tests' own, or that of a GPU, fo
 """
 
 import ctypes
+import os
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy
 
 PINNED = 64 << 20
 """Bytes of pinned memory for each stream."""
-
-SPIN = b"""\
-.version 7.0
-.target sm_70
-.address_size 64
-// The tests' own driver wants a kernel of Transload's in a module, and runs this one itself. .visible .entry walk_16(
-.visible .entry spin(.param .u32 micros)
-{
-    .reg .u32 %micros;
-    .reg .u64 %limit, %begin, %now;
-    .reg .pred %on;
-    ld.param.u32 %micros, [micros];
-    mul.wide.u32 %limit, %micros, 1000;
-    mov.u64 %begin, %globaltimer;
-again:
-    mov.u64 %now, %globaltimer;
-    sub.u64 %now, %now, %begin;
-    setp.lt.u64 %on, %now, %limit;
-    @%on bra again;
-    ret;
-}
-"""
-
 
 @dataclass(frozen=True)
 class Device:
@@ -50,13 +29,17 @@ class Stream:
 
     def __init__(self, driver, ordinal=0):
         """`driver`: a `fake_cuda.Driver`, of the fake or of a GPU."""
-        self._driver, self._stream, self.device = driver, driver.stream(ordinal), Device("cuda", ordinal)
+        self._driver, self._stream, self.device = driver, self._made(driver, ordinal), Device("cuda", ordinal)
         self._handle = ctypes.c_void_p(self._stream.handle)
         module, self._spin = ctypes.c_void_p(), ctypes.c_void_p()
-        driver.call("cuModuleLoadData", ctypes.byref(module), ctypes.c_char_p(SPIN))
+        text = Path(os.environ["CUDA_SPIN"]).read_bytes()
+        driver.call("cuModuleLoadData", ctypes.byref(module), ctypes.c_char_p(text))
         driver.call("cuModuleGetFunction", ctypes.byref(self._spin), module, ctypes.c_char_p(b"spin"))
         pinned = ctypes.cast(driver.pinned(PINNED), ctypes.POINTER(ctypes.c_uint8))
         self._arena, self._used = numpy.ctypeslib.as_array(pinned, (PINNED,)), 0
+
+    def _made(self, driver, ordinal):
+        return driver.stream(ordinal)
 
     @property
     def cuda_stream(self):

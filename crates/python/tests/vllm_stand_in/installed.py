@@ -58,11 +58,13 @@ def installed():
 
 
 def _is_concerned(name):
-    return any(name == package or name.startswith(package + ".") for package in ("vllm", "torch", "transload.vllm"))
+    # A torch that is installed is loaded once.
+    packages = ["vllm", "transload.vllm"] if torch_numpy.torch else ["vllm", "torch", "transload.vllm"]
+    return any(name == package or name.startswith(package + ".") for package in packages)
 
 
 def _modules():
-    modules = {"torch": torch_numpy, "vllm": ModuleType("vllm")}
+    modules = {"torch": torch_numpy.torch or torch_numpy, "vllm": ModuleType("vllm")}
     modules["vllm"].__version__ = vllm_names.__version__
     # vllm/logger.py and vllm/utils/network_utils.py
     logger, network = ModuleType("vllm.logger"), ModuleType("vllm.utils.network_utils")

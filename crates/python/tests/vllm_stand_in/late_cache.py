@@ -25,7 +25,7 @@ class LateCache(Cache):
         self.restore([storage.array for storage in self.storages])
 
     def begin_step(self):
-        torch.cuda.stream = self.stream
+        torch.set_stream(self.stream)
 
     def be_busy(self, work):
         if work:

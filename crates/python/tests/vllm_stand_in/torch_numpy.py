@@ -1,5 +1,10 @@
-"""Stands for `torch`: as much of it as the connector asks of a tensor, over numpy arrays."""
+"""Stands for `torch`: as much of it as the connector asks of a tensor, over numpy arrays.
 
+With `STAND_IN_TORCH` in the environment the connector has the torch that is installed, and is given tensors and streams of that,
+behind which are the same bytes.
+"""
+
+import os
 from copy import copy
 from dataclasses import dataclass
 from types import SimpleNamespace
@@ -7,6 +12,12 @@ from types import SimpleNamespace
 import numpy
 
 from .gpu import Device
+
+
+torch = None
+"""The one that is installed, if it is wanted."""
+if os.environ.get("STAND_IN_TORCH"):
+    import torch
 
 
 @dataclass(frozen=True)
@@ -21,6 +32,9 @@ class dtype:
 float32, float16, bfloat16 = dtype("float32", 4), dtype("float16", 2), dtype("bfloat16", 2)
 float8_e4m3fn, float8_e5m2 = dtype("float8_e4m3fn", 1), dtype("float8_e5m2", 1)
 uint8, int8, float64 = dtype("uint8", 1), dtype("int8", 1), dtype("float64", 8)
+if torch:
+    float32, float16, bfloat16, float64 = torch.float32, torch.float16, torch.bfloat16, torch.float64
+    float8_e4m3fn, float8_e5m2, uint8, int8 = torch.float8_e4m3fn, torch.float8_e5m2, torch.uint8, torch.int8
 
 UNSIGNED = {1: numpy.uint8, 2: numpy.uint16, 4: numpy.uint32, 8: numpy.uint64}
 """Elements are compared bit by bit, so numbers of the same size will do for all of them."""
@@ -28,6 +42,13 @@ UNSIGNED = {1: numpy.uint8, 2: numpy.uint16, 4: numpy.uint32, 8: numpy.uint64}
 
 cuda = SimpleNamespace(stream=None, current_stream=lambda device: cuda.stream)
 """`stream` is the one that the thread that calls the connector is on."""
+
+
+def set_stream(stream):
+    """What this thread submits from now on goes there."""
+    cuda.stream = stream
+    if torch:
+        torch.cuda.set_stream(stream.torch)
 
 
 class Storage:
@@ -43,6 +64,10 @@ class Storage:
     def nbytes(self):
         return self.array.nbytes
 
+    def whole(self):
+        """Its bytes as the torch that is installed has them."""
+        return torch.from_numpy(self.array)
+
 
 class StorageOnGpu(Storage):
     """Bytes in the memory of a GPU. What is to be written there is computed in `array`."""
@@ -53,6 +78,9 @@ class StorageOnGpu(Storage):
 
     def data_ptr(self):
         return self._address
+
+    def whole(self):
+        return self._stream.memory[self._address]
 
     def write(self, where, content):
         """Submits a write of those bytes of `content` at whose indexes `where` is true."""
@@ -142,6 +170,15 @@ class Tensor:
     def numpy(self):
         kind = UNSIGNED[self.dtype.itemsize]
         return numpy.ndarray(self.shape, kind, self._storage.array, self._offset, self._strides)
+
+
+def registered(tensor):
+    """What the connector is given for a tensor."""
+    if not torch:
+        return tensor
+    whole = tensor._storage.whole()
+    empty = torch.empty(0, dtype=tensor.dtype, device=whole.device)
+    return empty.set_(whole.untyped_storage(), tensor._offset // tensor.element_size(), tensor.shape, tensor.stride())
 
 
 def from_numpy(array, dtype):

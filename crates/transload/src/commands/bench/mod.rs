@@ -91,7 +91,7 @@ enum Bench {
     #[command(after_help = STORE)]
     Store(store::Args),
 
-    /// Copies of a GPU, beside one plain copy and beside a descriptor for each chunk. Takes 1.5 GB
+    /// Copies of a GPU, beside one plain copy and beside a descriptor for each chunk. Takes 2 GB
     /// of the GPU's memory and 3.5 GB of the host's.
     #[cfg(feature = "cuda")]
     #[command(after_help = GPU)]
