@@ -131,6 +131,14 @@ def test_one_that_is_cut_off_leaves_what_it_knows(pack, fake, tmp_path):
     assert outcomes(out) == {"machine": "good"}
 
 
+def test_results_are_named_after_the_gpu_and_never_overwritten(pack, fake, tmp_path):
+    for _ in range(2):
+        subprocess.run([sys.executable, pack / "check", "--small", "--driver", fake, "compilation"], cwd=tmp_path, check=True)
+    first, second = sorted(file.name for file in tmp_path.iterdir())
+    assert first.startswith("cuda-fake-gpu-2") and first.endswith("-2.json")
+    assert second == first.removesuffix("-2.json") + ".json"
+
+
 @pytest.mark.parametrize("arguments", [["no-such-part"], ["--no-such-option"]])
 def test_wrong_usage_is_refused(check, arguments):
     assert check(*arguments).returncode == 2
