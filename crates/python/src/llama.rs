@@ -1,11 +1,14 @@
 //! States of llama.cpp's sequences.
 
+use std::ptr::with_exposed_provenance;
+
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use transload::store;
 use transload::store::archive::{ComputedBy, Model, Sharing};
 use transload::store::llama::{Found, States};
 
+use crate::buffer::Buffer;
 use crate::errors::{ArchiveError, StoreError, raise};
 use crate::logs;
 
@@ -18,7 +21,7 @@ use crate::logs;
 ///     model: the model's name.
 ///     weights: everything else that decides the numbers in its caches: digests of all files, adapters by content and
 ///         scale, rope settings, and types of the caches.
-///     sample: any state of the context that will restore, of one token at least. It says which layers and types there
+///     sample: any state of the context that will restore, a contiguous buffer, of one token at least. It says which layers and types there
 ///         are, and whether values are transposed. None if the model has sliding windows or recurrent layers: then states
 ///         are kept whole, each for exactly its tokens.
 ///     engine_version: the version of what runs llama.cpp. States of another minor version are not found. Without it, only
@@ -41,7 +44,7 @@ impl LlamaStates {
         store: &str,
         model: String,
         weights: String,
-        sample: Option<&[u8]>,
+        sample: Option<&Bound<'_, PyAny>>,
         engine_version: Option<String>,
     ) -> PyResult<Self> {
         logs::start(py)?;
@@ -52,8 +55,13 @@ impl LlamaStates {
         let store = py
             .detach(|| store::open(store))
             .map_err(raise!(StoreError))?;
-        let inner = match sample {
-            Some(sample) => py.detach(|| States::new(store, model, sample)),
+        let sample = sample.map(|sample| Buffer::new(sample, false));
+        let inner = match sample.transpose()? {
+            Some(sample) => {
+                // SAFETY: the caller of `new` leaves the sample alone until it has returned.
+                let sample = unsafe { bytes(&sample) };
+                py.detach(|| States::new(store, model, sample))
+            }
             None => States::whole(store, model),
         };
         Ok(Self {
@@ -65,7 +73,7 @@ impl LlamaStates {
     ///
     /// Args:
     ///     tokens: all tokens of the sequence.
-    ///     state: its state.
+    ///     state: its state, any contiguous buffer. Nobody writes it meanwhile.
     ///
     /// Returns:
     ///     How many bytes of it were not in the store before.
@@ -73,7 +81,10 @@ impl LlamaStates {
     /// Raises:
     ///     ArchiveError: the state cannot be read, is not one of these tokens at positions 0, 1, ..., once each in one
     ///         sequence, or has other layers than the sample; or the store failed.
-    fn save(&self, py: Python<'_>, tokens: Vec<u32>, state: &[u8]) -> PyResult<u64> {
+    fn save(&self, py: Python<'_>, tokens: Vec<u32>, state: &Bound<'_, PyAny>) -> PyResult<u64> {
+        let state = Buffer::new(state, false)?;
+        // SAFETY: the caller leaves the state alone until this has returned.
+        let state = unsafe { bytes(&state) };
         let saved = py.detach(|| self.inner.save(&tokens, state));
         Ok(saved.map_err(raise!(ArchiveError))?.bytes)
     }
@@ -126,5 +137,20 @@ impl LlamaFound {
     #[getter]
     fn nbytes(&self) -> usize {
         self.inner.bytes()
+    }
+}
+
+/// What a buffer holds.
+///
+/// # Safety
+/// Nobody writes it as long as the bytes are used.
+unsafe fn bytes(buffer: &Buffer) -> &[u8] {
+    match buffer.len() {
+        // The address of no bytes may be null.
+        0 => &[],
+        len => {
+            // SAFETY: the buffer keeps so many bytes there; the rest is the caller's word.
+            unsafe { std::slice::from_raw_parts(with_exposed_provenance(buffer.address()), len) }
+        }
     }
 }
