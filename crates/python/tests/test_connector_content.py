@@ -295,7 +295,7 @@ def test_an_image_at_the_beginning(engine, tmp_path):
 @pytest.fixture
 def held(connector, monkeypatch):
     """Digests of files that are not known until a test lets them be."""
-    from transload.vllm import digests
+    from transload import _digests as digests
 
     read, gate = digests.file_digest, threading.Event()
 

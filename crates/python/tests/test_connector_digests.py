@@ -11,7 +11,7 @@ import transload
 
 @pytest.fixture
 def digests(connector, tmp_path):
-    from transload.vllm.digests import Digests
+    from transload._digests import Digests
 
     return lambda: Digests(tmp_path / "kept")
 
@@ -19,7 +19,7 @@ def digests(connector, tmp_path):
 @pytest.fixture
 def reads(connector, monkeypatch):
     """The files that are read."""
-    from transload.vllm import digests
+    from transload import _digests as digests
 
     found, read = [], digests.file_digest
     monkeypatch.setattr(digests, "file_digest", lambda path, *, stop: found.append(path) or read(path, stop=stop))
@@ -92,7 +92,7 @@ def test_a_file_that_is_another_is_read_again(digests, reads, file, change, monk
 
 
 def test_a_file_that_changes_while_it_is_read(digests, connector, file, monkeypatch, tmp_path):
-    from transload.vllm import digests as module
+    from transload import _digests as digests as module
 
     read = module.file_digest
 
@@ -127,7 +127,7 @@ def test_a_folder_that_others_reach_is_not_used(digests, reads, file, tmp_path, 
 
 
 def test_what_is_kept_is_bounded(digests, file, tmp_path, monkeypatch):
-    from transload.vllm import digests as module
+    from transload import _digests as digests as module
 
     monkeypatch.setattr(module, "MOST", 3)
     (tmp_path / "kept").mkdir(mode=0o700)

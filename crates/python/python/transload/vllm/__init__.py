@@ -22,7 +22,6 @@ module               what it is about
 `saved`              what both have of the store: the archive, and threads that wait for it
 `windows`            whether a request still has the blocks of its windows
 `weights`            what tells the weights of a model apart from all others
-`digests`            digests of weight files, and where they are kept
 `adapters`           what tells adapters apart
 `engine_calls`       calls of vLLM's engine that connectors are not told of
 `versions`           the versions of vLLM that it knows

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING, Any, Callable
 from vllm.logger import init_logger
 from vllm.transformers_utils.config import iter_rope_parameters
 
+from .._digests import Digests, Stopped
 from .config import ConfigError
-from .digests import Digests, Stopped
 
 if TYPE_CHECKING:
     from vllm.config import ModelConfig, VllmConfig

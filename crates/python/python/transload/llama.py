@@ -1,0 +1,226 @@
+"""A prompt cache for llama-cpp-python that outlives the process::
+
+    from llama_cpp import Llama
+    from transload.llama import Cache
+
+    llm = Llama("model.gguf", n_ctx=8192)
+    llm.set_cache(Cache(llm, "file:///var/kv"))
+
+After each completion what the context holds is saved; before each one the longest saved beginning of its prompt is
+restored, if it is longer than what the context still has.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import json
+import logging
+import os
+import re
+import sys
+import weakref
+from pathlib import Path
+from typing import Any, Mapping, Sequence
+
+import llama_cpp
+import numpy as np
+from llama_cpp import Llama, llama_cache
+
+from ._digests import Digests
+from ._transload import LlamaFound, LlamaStates, Objects
+
+_log = logging.getLogger(__name__)
+
+_SETTINGS = (
+    "type_k type_v swa_full attention_type rope_scaling_type rope_freq_base rope_freq_scale yarn_ext_factor"
+    " yarn_attn_factor yarn_beta_fast yarn_beta_slow yarn_orig_ctx"
+).split()
+"""What of a context's settings decides the numbers in its cache."""
+
+
+class Cache(llama_cache.BaseLlamaCache):
+    """The saved states of one `Llama` in a store. Other `Llama`s, also of other processes, find them if they compute the
+    same: the same model files, adapters, types of the cache and rope settings.
+
+    What goes wrong with a store is logged, and is a miss; a completion never fails of it.
+
+    Args:
+        llm: the `Llama` whose cache it will be, and of no other.
+        uri: the store's URI, as for `transload.Archive`. Its own settings say how large it may grow.
+        applied: files that were applied to the context by hand, and how: `{"calm.gguf": 0.8}`. These are control vectors, and
+            adapters other than `lora_path`. Make another `Cache` when they change.
+
+    Raises:
+        ValueError: its states cannot be told apart by tokens: `llm` has a chat handler that takes images, makes
+            embeddings, or has an encoder.
+        OSError: a model file cannot be read.
+        StoreError: the store cannot be opened.
+        ArchiveError: the state of its context is of a version that is not known.
+    """
+
+    def __init__(
+        self, llm: Llama, uri: str, *, applied: Mapping[str | os.PathLike[str], Any] | None = None
+    ) -> None:
+        _refuse(llm)
+        self._llm, self._uri = weakref.ref(llm), uri
+        self._whole = _is_whole(llm)
+        name = llm.metadata.get("general.name") or "llama.cpp"
+        sample = None if self._whole else _sample(llm)
+        weights = _identity(llm, {} if applied is None else applied)
+        self._states = LlamaStates(uri, name, weights, sample, engine_version=llama_cpp.__version__)
+        _take_over(llm)
+
+    @property
+    def cache_size(self) -> int:
+        """Bytes that the whole store takes up, or 0 where it cannot tell."""
+        usage = Objects(self._uri, "transload.llama").usage()
+        return usage["bytes"] if usage else 0
+
+    def __getitem__(self, key: Sequence[int]) -> Hit:
+        hit = self._find(key)
+        if hit is None:
+            raise KeyError("no beginning of these tokens is saved")
+        return hit
+
+    def __contains__(self, key: Sequence[int]) -> bool:
+        return self._find(key) is not None
+
+    def __setitem__(self, key: Sequence[int], value: object) -> None:
+        """Saves what the context holds now: of a completion's tokens the last is often not in it yet."""
+        llm = self._llm()
+        if llm is None or llm.n_tokens == 0:
+            return
+        try:
+            _refuse(llm)
+            self._states.save(llm.input_ids[: llm.n_tokens].tolist(), _state(llm))
+        except Exception as error:
+            _log.warning("a state of %d tokens was not saved: %s", llm.n_tokens, error)
+
+    def _find(self, key: Sequence[int]) -> Hit | None:
+        # Behind a whole state llama.cpp has to compute a token: it cannot take one off.
+        tokens = list(key)[: -1 if self._whole else None]
+        try:
+            if (llm := self._llm()) is not None:
+                _refuse(llm)
+            found = self._states.find(tokens)
+        except Exception as error:
+            _log.warning("no saved state was looked for: %s", error)
+            return None
+        return found and Hit(self, tokens[: found.tokens], found)
+
+    def _load(self, llm: Llama, hit: Hit) -> None:
+        try:
+            state = self._states.restore(hit.found)
+            if state is None:
+                _log.info("a state of %d tokens was lost or damaged, and is forgotten", hit.found.tokens)
+                return
+            start = ctypes.cast(ctypes.c_char_p(state), ctypes.POINTER(ctypes.c_uint8))
+            if llama_cpp.llama_state_seq_set_data(llm.ctx, start, len(state), 0) != len(state):
+                llm.reset()
+                raise ValueError("llama.cpp does not take it")
+        except Exception as error:
+            _log.warning("a state of %d tokens was not restored: %s", hit.found.tokens, error)
+            return
+        llm.n_tokens = len(hit.input_ids)
+        llm.input_ids[: llm.n_tokens] = hit.input_ids
+        llm._requires_eval = True
+        if llm._logits_all:
+            # They are not saved, and those of other tokens must not pass for them: one NaN makes a row's logprobs NaN.
+            llm.scores[: llm.n_tokens, 0] = np.nan
+
+
+class Hit:
+    """A saved beginning of a prompt, which `Llama.load_state` restores."""
+
+    def __init__(self, cache: Cache, tokens: list[int], found: LlamaFound) -> None:
+        self.cache, self.found = cache, found
+        self.input_ids = np.array(tokens, np.intc)
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(f"no {name}: a transload.llama.Cache serves the Llama it was made for, make one for each")
+
+
+def _take_over(llm: Llama) -> None:
+    """Has hits restored without scores, of which llama-cpp-python would write n_batch x n_vocab, and completions make no
+    copy of the context for a cache that takes its own. All other calls are answered as before."""
+    of = weakref.ref(llm)
+
+    def save_state() -> Any:
+        llm = of()
+        caller = sys._getframe(1).f_code.co_name
+        if caller == "_create_completion" and isinstance(llm.cache, Cache):
+            return None
+        return type(llm).save_state(llm)
+
+    def load_state(state: Any) -> None:
+        state.cache._load(of(), state) if isinstance(state, Hit) else type(of()).load_state(of(), state)
+
+    llm.save_state, llm.load_state = save_state, load_state
+
+
+def _refuse(llm: Llama) -> None:
+    if getattr(llm.chat_handler, "clip_model_path", None) is not None:
+        raise ValueError(f"{type(llm.chat_handler).__name__} takes images, which a prompt's tokens do not name")
+    if llm.context_params.embeddings:
+        raise ValueError("a Llama with embedding=True completes no prompts")
+    if llama_cpp.llama_model_has_encoder(llm.model):
+        raise ValueError("what an encoder computes is not in the state of a sequence")
+
+
+def _is_whole(llm: Llama) -> bool:
+    """Whether states of the model stand at one position, or have positions of more than one dimension."""
+    plain = (llama_cpp.LLAMA_ROPE_TYPE_NONE, llama_cpp.LLAMA_ROPE_TYPE_NORM, llama_cpp.LLAMA_ROPE_TYPE_NEOX)
+    rows = llama_cpp.llama_model_rope_type(llm.model) in plain and not llama_cpp.llama_model_n_swa(llm.model)
+    return llm._is_recurrent or llm._is_hybrid or not rows
+
+
+def _sample(llm: Llama) -> Any:
+    """A state of one token at least, and nothing in the context that was not there."""
+    if llm.n_tokens > 0:
+        return _state(llm)
+    llm.eval([max(llm.token_bos(), 0)])
+    sample = _state(llm)
+    llm.reset()
+    return sample
+
+
+def _state(llm: Llama) -> Any:
+    # Cells that `llm` has given up, which `eval` would remove first, too.
+    llm._ctx.kv_cache_seq_rm(-1, llm.n_tokens, -1)
+    state = np.empty(llama_cpp.llama_state_seq_get_size(llm.ctx, 0), np.uint8)
+    start = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
+    if llama_cpp.llama_state_seq_get_data(llm.ctx, start, len(state), 0) != len(state):
+        raise ValueError("llama.cpp does not give it")
+    return state
+
+
+def _identity(llm: Llama, applied: Mapping[str | os.PathLike[str], Any]) -> str:
+    """A digest of all that decides the numbers in the cache, but for the tokens."""
+    digests = Digests()
+
+    def digest(path: str | os.PathLike[str]) -> str:
+        return digests.of(Path(path), lambda: False).hex()
+
+    settings = {name: getattr(llm.context_params, name) for name in _SETTINGS}
+    if _is_whole(llm):
+        # Rows are turned as a context wants them; whole states are restored as they were saved.
+        settings["flash_attn_type"] = llm.context_params.flash_attn_type
+    arch = llm.metadata.get("general.architecture")
+    if (short := llm.metadata.get(f"{arch}.rope.scaling.original_context_length")) is not None:
+        # Such models have other rope factors for long contexts.
+        settings["long"] = llm.n_ctx() > int(short)
+    adapters = [(digest(path), repr(how)) for path, how in applied.items()]
+    if llm.lora_path:
+        adapters.append((digest(llm.lora_path), repr(llm.lora_scale)))
+    overrides = sorted((llm.kv_overrides or {}).items())
+    said = [[digest(path) for path in _files(llm.model_path)], sorted(adapters), overrides, settings]
+    return hashlib.blake2b(json.dumps(said).encode(), digest_size=20).hexdigest()
+
+
+def _files(model: str) -> list[str]:
+    """A model's file, or all of one that is split, of which llama.cpp is told the first."""
+    parts = re.fullmatch(r"(.*)-\d{5}-of-(\d{5})\.gguf", model, re.DOTALL)
+    if parts is None:
+        return [model]
+    return [f"{parts[1]}-{part:05}-of-{parts[2]}.gguf" for part in range(1, int(parts[2]) + 1)]

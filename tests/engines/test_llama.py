@@ -1,0 +1,368 @@
+"""The prompt cache of llama-cpp-python, with llama.cpp itself and models of random weights."""
+
+import gc
+import json
+import logging
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import weakref
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import tiny_models
+
+llama_cpp = pytest.importorskip("llama_cpp", reason="NOT RUN: llama-cpp-python is not installed")
+
+from llama_cpp import Llama  # noqa: E402
+
+from transload.llama import Cache  # noqa: E402
+
+F32, F16, Q8_0 = llama_cpp.GGML_TYPE_F32, llama_cpp.GGML_TYPE_F16, llama_cpp.GGML_TYPE_Q8_0
+SUFFIX = [77, 88, 99]
+PROMPT = [random.Random(1).randrange(3, tiny_models.VOCABULARY) for _ in range(600)]
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("models")
+    makers = (tiny_models.llama, tiny_models.gemma2, tiny_models.mamba)
+    return SimpleNamespace(**{make.__name__: make(folder / f"{make.__name__}.gguf") for make in makers})
+
+
+def start(model, store=None, applied=None, **settings):
+    """A `Llama` that computes the same each time, with a cache in `store`."""
+    settings = {"n_ctx": 2048, "n_batch": 128, "n_threads": 1, "n_threads_batch": 1} | settings
+    llm = Llama(str(model), verbose=False, **settings)
+    if store is not None:
+        llm.set_cache(Cache(llm, store, applied=applied))
+    return llm
+
+
+def computed(llm, tokens=PROMPT):
+    """`llm`, after it has computed these tokens and saved them."""
+    llm.eval(tokens)
+    llm.cache[tokens] = llm.save_state()
+    return llm
+
+
+def restored(llm, tokens):
+    """How many tokens of the prompt it finds and restores."""
+    llm.load_state(llm.cache[tokens])
+    return llm.n_tokens
+
+
+def next_logits(llm, tokens=SUFFIX):
+    llm.eval(tokens)
+    rows = len(tokens) if llm._logits_all else 1
+    return np.ctypeslib.as_array(llm._ctx.get_logits(), shape=(rows, llm.n_vocab()))[-1].copy()
+
+
+def complete(llm, prompt, **settings):
+    return llm.create_completion(prompt, **{"max_tokens": 8, "temperature": 0} | settings)
+
+
+# --- the same numbers ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"type_k": F16, "type_v": F16},
+        {"type_k": F32, "type_v": F32},
+        {"type_k": Q8_0},
+        {"type_k": F16, "type_v": F16, "flash_attn": True},
+        {"type_k": F32, "type_v": F16, "flash_attn": True},
+        {"type_k": Q8_0, "type_v": Q8_0, "flash_attn": True},
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("length", [1, 255, 256, 600])
+def test_next_logits_are_bit_equal(models, store, settings, length):
+    first = computed(start(models.llama, store, **settings), PROMPT[:length])
+    other = start(models.llama, store, **settings)
+    assert restored(other, PROMPT[:length] + SUFFIX) == length
+    assert np.array_equal(next_logits(first), next_logits(other))
+
+
+@pytest.mark.parametrize("settings", [{"type_k": F16}, {"type_k": F32, "type_v": F32}, {"type_k": Q8_0}], ids=str)
+def test_flash_attention_is_crossed(models, tmp_path, settings):
+    """What was saved with values transposed is restored without, saved so, and restored with them transposed again."""
+    one, two = f"file://{tmp_path}/one", f"file://{tmp_path}/two"
+    first = computed(start(models.llama, one, **settings))
+    flash = start(models.llama, one, flash_attn=True, **settings)
+    assert restored(flash, PROMPT) == len(PROMPT)
+    flash.set_cache(Cache(flash, two))
+    flash.cache[PROMPT] = None
+    last = start(models.llama, two, **settings)
+    assert restored(last, PROMPT) == len(PROMPT)
+    expected = next_logits(first)
+    assert np.array_equal(expected, next_logits(last))
+    assert np.allclose(expected, next_logits(flash), atol=0.05)
+
+
+@pytest.mark.parametrize("settings", [{}, {"swa_full": False}, {"flash_attn": True}], ids=str)
+@pytest.mark.parametrize("name", ["gemma2", "mamba"])
+def test_whole_states(models, store, name, settings):
+    first = computed(start(getattr(models, name), store, **settings))
+    other = start(getattr(models, name), store, **settings)
+    assert PROMPT not in other.cache and PROMPT[:500] not in other.cache
+    assert restored(other, PROMPT + SUFFIX) == len(PROMPT)
+    assert np.array_equal(next_logits(first), next_logits(other))
+
+
+def test_another_process(models, store):
+    done = subprocess.run(process(models.llama, store), capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    other = start(models.llama, store)
+    assert restored(other, PROMPT + SUFFIX) == len(PROMPT)
+    assert np.array_equal(next_logits(other), by_hundreds(models.llama, len(PROMPT)))
+
+
+@pytest.mark.parametrize("at", [100, 300, 400, 600])
+def test_killed_in_a_save(models, store, at):
+    running = subprocess.Popen(process(models.llama, store), stdout=subprocess.PIPE, text=True)
+    for line in running.stdout:
+        if line == f"saving {at}\n":
+            running.send_signal(signal.SIGKILL)
+            break
+    assert running.wait(60) == -signal.SIGKILL
+    running.stdout.close()
+    other = start(models.llama, store)
+    if PROMPT in other.cache:
+        tokens = restored(other, PROMPT + SUFFIX)
+        assert np.array_equal(next_logits(other), by_hundreds(models.llama, tokens))
+    else:
+        assert at == 100
+    # The store goes on.
+    other.reset()
+    computed(other)
+    assert restored(start(models.llama, store), PROMPT) == len(PROMPT)
+
+
+def process(model, store):
+    return [sys.executable, str(Path(__file__).with_name("llama_process.py")), str(model), store, json.dumps(PROMPT)]
+
+
+def by_hundreds(model, tokens):
+    """The logits behind so many tokens, of a context that has computed as the other process does."""
+    llm = start(model)
+    for first in range(0, len(PROMPT), 100):
+        llm.eval(PROMPT[first : first + 100])
+    llm.n_tokens = tokens
+    return next_logits(llm)
+
+
+# --- completions -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2", "mamba"])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_chat_goes_on_in_another_llama(models, store, name, stream):
+    def say(llm, prompt):
+        said = complete(llm, prompt, stream=stream)
+        return "".join(part["choices"][0]["text"] for part in (said if stream else [said]))
+
+    first, alone = start(getattr(models, name), store), start(getattr(models, name))
+    assert say(first, PROMPT) == say(alone, PROMPT)
+    longer = first.input_ids[: first.n_tokens].tolist() + SUFFIX
+    assert np.array_equal(alone.input_ids[: alone.n_tokens], first.input_ids[: first.n_tokens])
+
+    second = start(getattr(models, name), store)
+    loaded, load = [], second.load_state
+    second.load_state = lambda state: loaded.append(len(state.input_ids)) or load(state)
+    assert say(second, longer) == say(alone, longer)
+    assert loaded == [len(longer) - len(SUFFIX)]
+
+
+def test_a_hit_stays_one_and_begins_anywhere(models, store):
+    computed(start(models.llama, store))
+    other = start(models.llama, store)
+    for _ in range(2):
+        for common, found in ((600, 600), (550, 550), (512, 512), (400, 256), (256, 256)):
+            assert len(other.cache[PROMPT[:common] + SUFFIX].input_ids) == found
+    assert SUFFIX not in other.cache and [] not in other.cache
+    with pytest.raises(KeyError):
+        other.cache[SUFFIX]
+    assert other.cache.cache_size > 0
+
+
+def test_a_turn_saves_its_own_tokens(tmp_path, store):
+    """Of a model whose cells have 8 KiB, beside which manifests are small."""
+    model = tiny_models.llama(tmp_path / "wide.gguf", layers=8, width=256, heads=4, kv_heads=4)
+    cell = 8 * 2 * 256 * 2
+    llm = computed(start(model, store))
+    before = llm.cache.cache_size
+    llm.eval(PROMPT[:400])
+    llm.cache[[]] = None
+    assert llm.cache.cache_size - before <= 1.1 * 400 * cell + 255 * cell
+    before = llm.cache.cache_size
+    llm.cache[[]] = None
+    assert llm.cache.cache_size == before
+
+
+def test_only_completions_save_without_a_copy(models, store):
+    llm = start(models.llama, store)
+    complete(llm, PROMPT)
+    state = llm.save_state()
+    assert state.n_tokens == llm.n_tokens and len(state.llama_state) == state.llama_state_size > 0
+    expected = next_logits(llm)
+    llm.reset()
+    llm.load_state(state)
+    assert np.array_equal(next_logits(llm), expected)
+
+
+def test_logprobs_of_restored_tokens_are_not_known(models, store):
+    text = " ".join(f"t{number}" for number in range(50))
+    llm = start(models.llama, store, logits_all=True)
+    saved = len(computed(llm, llm.tokenize(text.encode())).cache[llm.tokenize(text.encode())].input_ids)
+    llm = start(models.llama, store, logits_all=True)
+    said = complete(llm, text + " t7 t8 t9", logprobs=1, echo=True)["choices"][0]["logprobs"]["token_logprobs"]
+    known = np.isfinite(np.array(said[1:], float))
+    assert not known[: saved - 2].any() and known[saved:].all()
+
+
+def test_a_llama_goes_when_it_is_deleted(models, store):
+    gc.disable()
+    try:
+        llm = start(models.llama, store)
+        complete(llm, PROMPT[:10])
+        there = weakref.ref(llm)
+        del llm
+        assert there() is None
+    finally:
+        gc.enable()
+
+
+# --- what computes otherwise -----------------------------------------------------------
+
+
+@pytest.fixture
+def found(models, store, tmp_path):
+    """Whether a `Llama` finds what another one of `models.llama` has saved."""
+    computed(start(models.llama, store), PROMPT[:300])
+    return lambda model=models.llama, **settings: PROMPT[:300] in start(model, store, **settings).cache
+
+
+def test_the_same_is_found(found, models, tmp_path):
+    assert found()
+    assert found(shutil.copy(models.llama, tmp_path / "moved.gguf"))
+    assert found(n_ctx=1024, n_batch=64, flash_attn=True, logits_all=True)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"type_k": F32},
+        {"type_k": Q8_0},
+        {"type_v": F32},
+        {"rope_freq_base": 5000.0},
+        {"rope_freq_scale": 0.5},
+        {"rope_scaling_type": llama_cpp.LLAMA_ROPE_SCALING_TYPE_YARN, "yarn_orig_ctx": 512},
+        {"yarn_ext_factor": 0.5},
+        {"kv_overrides": {"llama.attention.layer_norm_rms_epsilon": 1e-3}},
+    ],
+    ids=str,
+)
+def test_another_setting_is_a_miss(found, settings):
+    assert not found(**settings)
+
+
+def test_another_model_is_a_miss(found, tmp_path):
+    assert not found(tiny_models.llama(tmp_path / "other.gguf", seed=1))
+
+
+def test_adapters_count_by_content_and_scale(store, models, tmp_path):
+    calm = tiny_models.adapter(tmp_path / "calm.gguf")
+    wild = tiny_models.adapter(tmp_path / "wild.gguf", seed=1)
+    computed(start(models.llama, store, lora_path=str(calm), lora_scale=0.5))
+    found = lambda **settings: PROMPT in start(models.llama, store, **settings).cache  # noqa: E731
+    assert found(lora_path=str(shutil.copy(calm, tmp_path / "same.gguf")), lora_scale=0.5)
+    assert not found()
+    assert not found(lora_path=str(calm), lora_scale=1.0)
+    assert not found(lora_path=str(wild), lora_scale=0.5)
+    assert not found(lora_path=str(calm), lora_scale=0.5, applied={wild: 0.5})
+    assert not found(applied={wild: 0.5})
+
+
+def test_all_parts_of_a_model_count(store, tmp_path):
+    first = tiny_models.llama(tmp_path / "model.gguf", parts=3)
+    computed(start(first, store))
+    assert PROMPT in start(first, store).cache
+    other = tmp_path / "other"
+    other.mkdir()
+    tiny_models.llama(other / "model.gguf", seed=1, parts=3)
+    for part in tmp_path.glob("model-0000[12]-*"):
+        shutil.copy(part, other)
+    assert PROMPT not in start(other / first.name, store).cache
+
+
+# --- what is refused, and what fails ---------------------------------------------------
+
+
+def test_images_are_refused(models, store, caplog):
+    images = SimpleNamespace(clip_model_path="mmproj.gguf")
+    llm = computed(start(models.llama, store))
+    llm.chat_handler = images
+    assert PROMPT not in llm.cache
+    llm.cache[PROMPT] = None
+    assert caplog.text.count("takes images") == 2
+    with pytest.raises(ValueError, match="SimpleNamespace takes images"):
+        Cache(llm, store)
+
+
+def test_embeddings_are_refused(models, store):
+    with pytest.raises(ValueError, match="embedding=True"):
+        start(models.llama, store, embedding=True)
+
+
+def test_a_shifted_context_is_not_saved(models, store, caplog):
+    llm = start(models.llama, store)
+    llm.eval(PROMPT)
+    llm._ctx.kv_cache_seq_rm(0, 100, 200)
+    llm._ctx.kv_cache_seq_shift(0, 200, -1, 1)
+    llm.n_tokens = 601
+    llm.cache[PROMPT] = None
+    assert "was not saved" in caplog.text
+    assert PROMPT not in start(models.llama, store).cache
+
+
+def test_a_cache_serves_one_llama(models, store):
+    llm = start(models.llama, store)
+    complete(llm, PROMPT)
+    other = start(models.llama)
+    other.set_cache(llm.cache)
+    with pytest.raises(AttributeError, match="make one for each"):
+        complete(other, PROMPT)
+
+
+def test_a_damaged_store_is_a_miss(models, store, tmp_path, caplog):
+    caplog.set_level(logging.INFO, "transload.llama")
+    computed(start(models.llama, store))
+    for file in (tmp_path / "store").rglob("*"):
+        if file.is_file() and file.stat().st_size > 4096:
+            file.write_bytes(bytes(file.stat().st_size))
+    expected = complete(start(models.llama), PROMPT + SUFFIX)["choices"]
+    for _ in range(2):
+        assert complete(start(models.llama, store), PROMPT + SUFFIX)["choices"] == expected
+
+
+def test_a_lost_store_is_a_miss(models, store, tmp_path, caplog):
+    llm = start(models.llama, store)
+    shutil.rmtree(tmp_path / "store")
+    (tmp_path / "store").write_text("something else")
+    expected = complete(start(models.llama), PROMPT)["choices"]
+    assert complete(llm, PROMPT)["choices"] == expected
+    assert "was not saved" in caplog.text
+
+
+def test_two_llamas_on_one_store(models, store):
+    one, two = start(models.llama, store), start(models.llama, store)
+    complete(one, PROMPT[:300])
+    complete(two, PROMPT[300:])
+    assert len(one.cache[PROMPT[300:]].input_ids) == 300
+    assert len(two.cache[PROMPT[:300]].input_ids) == 300
