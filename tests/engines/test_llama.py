@@ -34,6 +34,11 @@ def models(tmp_path_factory):
     return SimpleNamespace(**{make.__name__: make(folder / f"{make.__name__}.gguf") for make in makers})
 
 
+@pytest.fixture(autouse=True)
+def own_digests(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+
+
 def start(model, store=None, applied=None, **settings):
     """A `Llama` that computes the same each time, with a cache in `store`."""
     settings = {"n_ctx": 2048, "n_batch": 128, "n_threads": 1, "n_threads_batch": 1} | settings

@@ -1,4 +1,4 @@
-"""Models of a few hundred kilobytes with random weights, as GGUF files that llama.cpp loads."""
+"""Small models with random weights, as GGUF files that llama.cpp loads."""
 
 import struct
 
@@ -13,13 +13,13 @@ def write(path, fields, tensors):
     head = struct.pack("<4sIQQ", b"GGUF", 3, len(tensors), len(fields))
     for key, value in fields.items():
         head += _text(key) + _value(value)
-    at, data = 0, b""
+    at, data = 0, []
     for name, array in tensors.items():
         shape = array.shape[::-1]
         head += _text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape, 0, at)
-        data += _padded(array.astype("<f4").tobytes())
-        at = len(data)
-    path.write_bytes(_padded(head) + data)
+        data.append(_padded(array.astype("<f4").tobytes()))
+        at += len(data[-1])
+    path.write_bytes(b"".join([_padded(head), *data]))
     return path
 
 

@@ -92,7 +92,7 @@ def test_a_file_that_is_another_is_read_again(digests, reads, file, change, monk
 
 
 def test_a_file_that_changes_while_it_is_read(digests, connector, file, monkeypatch, tmp_path):
-    from transload import _digests as digests as module
+    from transload import _digests as module
 
     read = module.file_digest
 
@@ -127,7 +127,7 @@ def test_a_folder_that_others_reach_is_not_used(digests, reads, file, tmp_path, 
 
 
 def test_what_is_kept_is_bounded(digests, file, tmp_path, monkeypatch):
-    from transload import _digests as digests as module
+    from transload import _digests as module
 
     monkeypatch.setattr(module, "MOST", 3)
     (tmp_path / "kept").mkdir(mode=0o700)
@@ -140,7 +140,7 @@ def test_what_is_kept_is_bounded(digests, file, tmp_path, monkeypatch):
 
 
 def test_reading_stops(digests, connector, file):
-    from transload.vllm.digests import Stopped
+    from transload._digests import Stopped
 
     stop = threading.Event()
     stop.set()

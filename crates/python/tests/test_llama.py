@@ -1,0 +1,224 @@
+"""The cache of llama-cpp-python, with a stand-in of it. `tests/engines` has the tests with llama.cpp itself."""
+
+import shutil
+import sys
+from types import SimpleNamespace
+
+import llama_stand_in
+import numpy
+import pytest
+from llama_stand_in import Llama
+
+PROMPT = [7 * number % 251 for number in range(600)]
+
+
+@pytest.fixture
+def module(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for name, stand_in in llama_stand_in.modules().items():
+        monkeypatch.setitem(sys.modules, name, stand_in)
+    monkeypatch.delitem(sys.modules, "transload.llama", raising=False)
+    import transload.llama
+
+    yield transload.llama
+    monkeypatch.delitem(sys.modules, "transload.llama")
+
+
+@pytest.fixture
+def model(tmp_path):
+    path = tmp_path / "model.gguf"
+    path.write_bytes(b"GGUF")
+    return path
+
+
+@pytest.fixture
+def start(module, model, tmp_path):
+    """Makes a stand-in with a cache in the test's store."""
+
+    def start(path=model, applied=None, change=None, **settings):
+        llm = Llama(path, **settings)
+        if change is not None:
+            change(llm)
+        llm.set_cache(module.Cache(llm, f"file://{tmp_path}/kv", applied=applied))
+        llm.computed = 0
+        return llm
+
+    return start
+
+
+def test_another_llama_computes_only_what_is_new(start, model):
+    first = start()
+    said = first.complete(PROMPT)
+    assert said == Llama(model).complete(PROMPT)
+    # The last token that was said is not in the context yet.
+    for flash_attn in (False, True):
+        longer = PROMPT + said[:-1] + [int(flash_attn), 2, 3]
+        other = start(flash_attn=flash_attn)
+        assert other.complete(longer) == Llama(model).complete(longer)
+        assert other.computed == 3 + 3
+        assert other.copies == 0
+    assert start().cache.cache_size > 0
+
+
+def test_the_longest_beginning_is_found_again_and_again(start):
+    start().complete(PROMPT)
+    cache = start().cache
+    for _ in range(2):
+        assert [len(cache[PROMPT[:length]].input_ids) for length in (600, 520, 512, 511)] == [600, 520, 512, 256]
+    assert PROMPT in cache and [9] + PROMPT not in cache and [] not in cache
+    with pytest.raises(KeyError):
+        cache[[9]]
+
+
+def test_what_the_context_holds_longer_is_not_restored(start):
+    llm = start()
+    llm.complete(PROMPT)
+    llm.read_state = None
+    said = llm.complete(PROMPT)
+    assert llm.computed == 600 + 3 + 1 + 3 and said
+
+
+def test_what_others_ask_of_states_is_as_before(start):
+    llm = start()
+    llm.complete(PROMPT)
+    state = llm.save_state()
+    assert (state.n_tokens, llm.copies) == (603, 1)
+    llm.reset()
+    llm.load_state(state)
+    assert (llm.n_tokens, llm.copies) == (603, 2)
+    llm.set_cache(None)
+    llm.complete(PROMPT)
+    assert llm.copies == 2
+
+
+def test_scores_of_restored_tokens_are_not_known(start):
+    start().complete(PROMPT)
+    llm = start(logits_all=True)
+    llm.load_state(llm.cache[PROMPT])
+    assert numpy.isnan(llm.scores[:600]).any(axis=1).all() and not numpy.isnan(llm.scores[600:]).any()
+
+
+def test_a_failing_store_is_a_miss(start, model, caplog):
+    def fail(*given):
+        raise OSError("the disk is gone")
+
+    llm = start()
+    llm.cache._states = SimpleNamespace(find=fail, save=fail, restore=fail)
+    assert llm.complete(PROMPT) == Llama(model).complete(PROMPT)
+    assert caplog.text.count("the disk is gone") == 2
+
+    start().complete(PROMPT)
+    for restore in (fail, lambda found: None):
+        llm = start()
+        llm.cache._states = SimpleNamespace(find=llm.cache._states.find, save=fail, restore=restore)
+        assert llm.complete(PROMPT) == Llama(model).complete(PROMPT)
+        assert llm.computed == 600 + 3
+
+
+def test_a_state_that_llama_does_not_take_is_a_miss(start, model, caplog):
+    start().complete(PROMPT)
+    llm = start()
+    llm.takes = False
+    assert llm.complete(PROMPT) == Llama(model).complete(PROMPT)
+    assert llm.computed == 600 + 3
+    assert "llama.cpp does not take it" in caplog.text
+
+
+def test_whole_states_are_found_in_front_of_one_more_token(start):
+    def recurrent(llm):
+        llm._is_recurrent = True
+
+    for change in (recurrent, lambda llm: setattr(llm, "window", 64), lambda llm: setattr(llm, "rope", 8)):
+        llm = start(change=change)
+        llm.eval(PROMPT)
+        llm.cache[PROMPT] = None
+        assert PROMPT not in llm.cache
+        assert PROMPT[:512] not in llm.cache
+        assert len(llm.cache[PROMPT + [3]].input_ids) == 600
+        # Values lie otherwise in it.
+        assert PROMPT + [3] not in start(change=change, flash_attn=True).cache
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        *({name: 2} for name in "type_k type_v swa_full rope_freq_base rope_freq_scale yarn_ext_factor".split()),
+        *({name: 2} for name in "attention_type rope_scaling_type yarn_attn_factor yarn_orig_ctx".split()),
+        {"kv_overrides": {"llama.rope.freq_base": 2.0}},
+    ],
+    ids=str,
+)
+def test_another_setting_is_a_miss(start, other):
+    start().complete(PROMPT)
+    assert PROMPT not in start(**other).cache
+
+
+def test_another_model_is_a_miss(start, model, tmp_path):
+    start().complete(PROMPT)
+    assert PROMPT in start(shutil.copy(model, tmp_path / "copy.gguf")).cache
+    other = tmp_path / "other.gguf"
+    other.write_bytes(b"GGUF2")
+    assert PROMPT not in start(other).cache
+
+
+def test_each_part_of_a_model_counts(start, tmp_path):
+    parts = [tmp_path / f"big-0000{part}-of-00003.gguf" for part in (1, 2, 3)]
+    for part in parts:
+        part.write_bytes(part.name.encode())
+    start(parts[0]).complete(PROMPT)
+    assert PROMPT in start(parts[0]).cache
+    parts[2].write_bytes(b"another")
+    assert PROMPT not in start(parts[0]).cache
+    parts[2].unlink()
+    with pytest.raises(OSError):
+        start(parts[0])
+
+
+def test_adapters_and_control_vectors_count(start, tmp_path):
+    calm, wild = tmp_path / "calm.gguf", tmp_path / "wild.gguf"
+    calm.write_bytes(b"calm")
+    wild.write_bytes(b"wild")
+    start(lora=(calm, 0.5), applied={wild: (0.8, 1, 20)}).complete(PROMPT)
+    assert PROMPT in start(lora=(calm, 0.5), applied={wild: (0.8, 1, 20)}).cache
+    assert PROMPT in start(applied={calm: 0.5, wild: (0.8, 1, 20)}).cache
+    for other in (
+        {},
+        {"lora": (calm, 0.5)},
+        {"lora": (calm, 0.25), "applied": {wild: (0.8, 1, 20)}},
+        {"lora": (calm, 0.5), "applied": {wild: (0.8, 2, 20)}},
+        {"lora": (wild, 0.5), "applied": {calm: (0.8, 1, 20)}},
+    ):
+        assert PROMPT not in start(**other).cache
+
+
+def test_long_contexts_may_have_other_rope_factors(start):
+    def long_rope(llm):
+        llm.metadata["llama.rope.scaling.original_context_length"] = "4096"
+
+    start(change=long_rope).complete(PROMPT)
+    assert PROMPT in start(change=long_rope, n_ctx=4096).cache
+    assert PROMPT not in start(change=long_rope, n_ctx=4097).cache
+
+
+def test_what_tokens_do_not_name_is_refused(start, module, caplog):
+    images = SimpleNamespace(clip_model_path="mmproj.gguf")
+    for wrong, change in (
+        ("takes images", lambda llm: setattr(llm, "chat_handler", images)),
+        ("embedding=True", lambda llm: setattr(llm.context_params, "embeddings", True)),
+        ("encoder", lambda llm: setattr(llm, "encoder", True)),
+    ):
+        with pytest.raises(ValueError, match=wrong):
+            start(change=change)
+    llm = start()
+    llm.chat_handler = images
+    llm.complete(PROMPT)
+    assert PROMPT not in start().cache
+    assert caplog.text.count("takes images") == 2
+
+
+def test_a_cache_serves_one_llama(start, model):
+    cache = start().cache
+    start().complete(PROMPT)
+    other = Llama(model)
+    with pytest.raises(AttributeError, match="make one for each"):
+        other.load_state(cache[PROMPT])
