@@ -4,6 +4,7 @@ import gc
 import json
 import logging
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -23,6 +24,7 @@ from llama_cpp import Llama  # noqa: E402
 from transload.llama import Cache  # noqa: E402
 
 F32, F16, Q8_0 = llama_cpp.GGML_TYPE_F32, llama_cpp.GGML_TYPE_F16, llama_cpp.GGML_TYPE_Q8_0
+GUIDE = Path(__file__).parents[2] / "docs" / "src" / "guide" / "llama.md"
 SUFFIX = [77, 88, 99]
 PROMPT = [random.Random(1).randrange(3, tiny_models.VOCABULARY) for _ in range(600)]
 
@@ -304,6 +306,18 @@ def test_all_parts_of_a_model_count(store, tmp_path):
     for part in tmp_path.glob("model-0000[12]-*"):
         shutil.copy(part, other)
     assert PROMPT not in start(other / first.name, store).cache
+
+
+def test_the_guide(models, store, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(models.llama, "model.gguf")
+    tiny_models.adapter(tmp_path / "calm.gguf")
+    names = {}
+    for example in re.findall(r"```python\n(.*?)```", GUIDE.read_text(), flags=re.S):
+        exec(example.replace("file:///var/kv", store), names)
+    assert names["answer"]["choices"][0]["finish_reason"] == "length"
+    llm = start(models.llama, store, n_ctx=4096)
+    assert llm.tokenize(b"A store keeps KV cache when") in llm.cache
 
 
 # --- what is refused, and what fails ---------------------------------------------------

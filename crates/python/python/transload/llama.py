@@ -147,8 +147,7 @@ def _take_over(llm: Llama) -> None:
     of = weakref.ref(llm)
 
     def save_state() -> Any:
-        llm = of()
-        caller = sys._getframe(1).f_code.co_name
+        llm, caller = of(), sys._getframe(1).f_code.co_name
         if caller == "_create_completion" and isinstance(llm.cache, Cache):
             return None
         return type(llm).save_state(llm)
