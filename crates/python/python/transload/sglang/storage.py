@@ -1,0 +1,280 @@
+"""The calls of SGLang's storage backends, on objects of a store."""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, PoolHitPolicy, PoolName, PoolTransferResult
+
+from transload import Objects, TransloadError
+
+from .pool import Pool, location
+
+if TYPE_CHECKING:
+    import torch
+    from sglang.srt.mem_cache.hicache_storage import HiCacheStorageConfig, HiCacheStorageExtraInfo, PoolTransfer
+    from sglang.srt.mem_cache.pool_host import HostKVCache
+
+logger = logging.getLogger(__name__)
+
+_OURS = {"uri", "namespace"}
+_SGLANGS = {"backend_name", "module_path", "class_name", "interface_v1", "file_storage_path"}
+"""Settings that SGLang reads itself and hands on all the same."""
+
+_FIGURES = 4096
+"""Transfers that are kept for `get_stats`; the scheduler asks many times a second."""
+
+
+class Storage(HiCacheStorage):
+    """Keeps pages as objects of a store, in a namespace for each model.
+
+    An object is named by the hash that SGLang gives the page, which covers all tokens up to its end, and by whatever else
+    decides what its bytes mean: see `Pool`.
+
+    SGLang's threads call it, and none of them sees an exception: where the store fails nothing is found and nothing kept,
+    and the log says so once.
+    """
+
+    def __init__(self, storage_config: HiCacheStorageConfig, kwargs: dict[str, Any] | None = None):
+        """Raises `ValueError` for a setting that is missing, unknown or wrong, and whatever `Objects` raises."""
+        settings = storage_config.extra_config or {}
+        if unknown := sorted(settings.keys() - _OURS - _SGLANGS):
+            unknown = ", ".join(unknown)
+            raise ValueError(f"transload.sglang does not know the setting {unknown}: it takes uri and namespace")
+        uri, namespace = settings.get("uri"), settings.get("namespace", "default")
+        if not (isinstance(uri, str) and uri):
+            raise ValueError("transload.sglang needs the setting uri, which names a store, as file:///var/cache/kv does")
+        if not (isinstance(namespace, str) and namespace):
+            raise ValueError("the setting namespace of transload.sglang is a text that is not empty")
+        if not storage_config.model_name:
+            raise ValueError("SGLang names no model: set --served-model-name, or pages of two models would be the same")
+        self._config = storage_config
+        self._whole = not settings.get("interface_v1")
+        # As JSON, so that no two pairs of names look alike.
+        self._objects = Objects(uri, json.dumps(["sglang", namespace, storage_config.model_name]))
+        self._pools: dict[str, Pool] = {}
+        self._failing: set[str] = set()
+        self._figures_lock = threading.Lock()
+        self._figures: dict[str, list[tuple[int, float]]] = {"read": [], "write": []}
+
+    def register_mem_pool_host(self, mem_pool_host: HostKVCache) -> None:
+        """Raises `ValueError` for a pool whose pages cannot be stored."""
+        super().register_mem_pool_host(mem_pool_host)
+        self._pools[PoolName.KV] = Pool(PoolName.KV, mem_pool_host, self._config, self._whole)
+
+    def register_mem_host_pool_v2(self, host_pool: HostKVCache, host_pool_name: str) -> None:
+        """Raises `ValueError` for a pool whose pages cannot be stored."""
+        super().register_mem_host_pool_v2(host_pool, host_pool_name)
+        if host_pool_name != PoolName.KV:
+            self._pools[host_pool_name] = Pool(host_pool_name, host_pool, self._config, whole=False)
+
+    # --- pages of one pool, out of and into its memory ---
+
+    def batch_exists(self, keys: list[str], extra_info: HiCacheStorageExtraInfo | None = None) -> int:
+        """Counts pages up to the first one that is not there or lacks a part."""
+        return _leading(self._look_up([(PoolName.KV, keys)])[0])
+
+    def batch_get_v1(
+        self, keys: list[str], host_indices: torch.Tensor, extra_info: HiCacheStorageExtraInfo | None = None
+    ) -> list[bool]:
+        """Reads pages into the pool. One that is not there may have been overwritten in part."""
+        return self._transfer("read", [(PoolName.KV, keys, host_indices)])[0]
+
+    def batch_set_v1(
+        self, keys: list[str], host_indices: torch.Tensor, extra_info: HiCacheStorageExtraInfo | None = None
+    ) -> list[bool]:
+        """Writes pages of the pool, all in one publish."""
+        return self._transfer("write", [(PoolName.KV, keys, host_indices)])[0]
+
+    # --- pages of several pools ---
+
+    def batch_exists_v2(
+        self,
+        keys: list[str],
+        pool_transfers: list[PoolTransfer] | None = None,
+        extra_info: HiCacheStorageExtraInfo | None = None,
+    ) -> PoolTransferResult:
+        """Tells how many pages can be restored: by all pools together, by each of them, and where one may stop."""
+        transfers = pool_transfers or []
+        kv, *others = self._look_up([(PoolName.KV, keys), *((each.name, keys) for each in transfers)])
+        pages = _leading(kv)
+        reach, stops = {PoolName.KV: pages} if pages else {}, list(range(1, pages + 1))
+        for transfer, there in zip(transfers, others):
+            ends = _ends(transfer, there[:pages])
+            if ends:
+                reach[transfer.name] = max(ends)
+            if transfer.hit_policy != PoolHitPolicy.BLOCK_GROUPS:
+                stops = [stop for stop in stops if stop in ends]
+        return PoolTransferResult(stops[-1] if stops else 0, reach, stops)
+
+    def batch_get_v2(
+        self, transfers: list[PoolTransfer], extra_info: HiCacheStorageExtraInfo | None = None
+    ) -> dict[str, list[bool]]:
+        """Reads pages into the pool of each transfer."""
+        return self._transfer_all("read", transfers)
+
+    def batch_set_v2(
+        self, transfers: list[PoolTransfer], extra_info: HiCacheStorageExtraInfo | None = None
+    ) -> dict[str, list[bool]]:
+        """Writes pages of the pool of each transfer, all in one publish."""
+        return self._transfer_all("write", transfers)
+
+    def _transfer_all(self, action: str, transfers: list[PoolTransfer]) -> dict[str, list[bool]]:
+        requests = [(each.name, each.keys or [], each.host_indices) for each in transfers]
+        return {each.name: done for each, done in zip(transfers, self._transfer(action, requests))}
+
+    # --- whole pages of the first pool, as tensors ---
+
+    def exists(self, key: str) -> bool:
+        """Tells whether `set` has put a page."""
+        return self._or(False, "look up", lambda: self._objects.has(self._tensors.names([key])) != [None])
+
+    def get(self, key: str, target_location: Any = None, target_sizes: Any = None) -> torch.Tensor | None:
+        """Reads a page into a contiguous tensor, and returns that, or None if the page is not there."""
+        return self.batch_get([key], [target_location])[0]
+
+    def batch_get(
+        self, keys: list[str], target_locations: Any = None, target_sizes: Any = None
+    ) -> list[torch.Tensor | None]:
+        """Reads pages into a contiguous tensor each."""
+
+        def read() -> list[torch.Tensor | None]:
+            found = self._objects.get(self._tensors.names(keys), [[location(each)] for each in target_locations])
+            return [target if info else None for target, info in zip(target_locations, found)]
+
+        return self._or([None] * len(keys), "read", read)
+
+    def set(self, key: str, value: Any = None, target_location: Any = None, target_sizes: Any = None) -> bool:
+        """Writes a page, a tensor."""
+        return self.batch_set([key], [value])
+
+    def batch_set(
+        self, keys: list[str], values: Sequence[Any] | None = None, target_locations: Any = None, target_sizes: Any = None
+    ) -> bool:
+        """Writes pages, a tensor each, all in one publish."""
+
+        def write() -> bool:
+            pages = [value.contiguous() for value in values]
+            self._objects.put(self._tensors.names(keys), [[location(page)] for page in pages])
+            return True
+
+        return self._or(False, "write", write)
+
+    @functools.cached_property
+    def _tensors(self) -> Pool:
+        return Pool(PoolName.KV, self.mem_pool_host, self._config, whole=True)
+
+    # --- the rest ---
+
+    def clear(self) -> bool:
+        """Removes the pages of this model and namespace, in whatever layout, and no others."""
+
+        def remove() -> bool:
+            self._objects.delete([key for key, *_ in self._objects.list()])
+            return True
+
+        return self._or(False, "clear", remove)
+
+    def get_stats(self) -> Any:
+        """Tells pages and GB/s of each transfer since the last call, for SGLang's metrics."""
+        from sglang.srt.observability.metrics_collector import StorageMetrics
+
+        with self._figures_lock:
+            read, written = self._figures.values()
+            self._figures = {"read": [], "write": []}
+        return StorageMetrics(
+            prefetch_pgs=[pages for pages, _ in read],
+            prefetch_bandwidth=[speed for _, speed in read],
+            backup_pgs=[pages for pages, _ in written],
+            backup_bandwidth=[speed for _, speed in written],
+        )
+
+    def _look_up(self, requests: list[tuple[str, list[str]]]) -> list[list[bool]]:
+        """Tells of pages of several pools whether they are there, in one trip to the store."""
+
+        def look_up() -> list[list[bool]]:
+            pools = [self._pools[name] for name, _ in requests]
+            names = [pool.names(keys) for pool, (_, keys) in zip(pools, requests)]
+            found = iter(self._objects.has([name for each in names for name in each]))
+            there = [[next(found) is not None for _ in each] for each in names]
+            return [pool.pages(each, len(keys)) for pool, each, (_, keys) in zip(pools, there, requests)]
+
+        return self._or([[False] * len(keys) for _, keys in requests], "look up", look_up)
+
+    def _transfer(self, action: str, requests: list[tuple[str, list[str], torch.Tensor]]) -> list[list[bool]]:
+        """Reads or writes pages of several pools, and tells which are done."""
+        nothing = [[False] * len(keys) for _, keys, _ in requests]
+        return self._or(nothing, action, lambda: self._move(action, requests))
+
+    def _move(self, action: str, requests: list[tuple[str, list[str], torch.Tensor]]) -> list[list[bool]]:
+        names, values, copies = [], [], []
+        for name, keys, indices in requests:
+            pool, pages = self._pools[name], []
+            if pool.whole:
+                pages = pool.room(len(keys)) if action == "read" else pool.read(indices, len(keys))
+            names.append(pool.names(keys))
+            values += [[location(page)] for page in pages] if pool.whole else pool.parts(indices, len(keys))
+            copies.append(pages)
+        flat = [name for each in names for name in each]
+        start = time.perf_counter()
+        told = self._objects.get(flat, values) if action == "read" else self._objects.put(flat, values)
+        self._measured(action, sum(len(keys) for _, keys, _ in requests), values, time.perf_counter() - start)
+        # A put that changed nothing is one as well.
+        results, done = iter(action == "write" or each is not None for each in told), []
+        for (name, keys, indices), each, pages in zip(requests, names, copies):
+            pool = self._pools[name]
+            done.append(pool.pages([next(results) for _ in each], len(keys)))
+            if pool.whole and action == "read":
+                pool.write(indices, pages, done[-1])
+        return done
+
+    def _measured(self, action: str, pages: int, values: list[list[tuple[int, int]]], seconds: float) -> None:
+        if self._config.enable_storage_metrics:
+            size = sum(length for parts in values for _, length in parts)
+            with self._figures_lock:
+                self._figures[action].append((pages, size / seconds / 1e9))
+                del self._figures[action][:-_FIGURES]
+
+    def _or(self, otherwise: Any, action: str, work: Callable[[], Any]) -> Any:
+        """Does `work`, or returns `otherwise` where that fails; the log says so once, until it works again."""
+        try:
+            result = work()
+        except Exception as error:
+            if action not in self._failing:
+                self._failing.add(action)
+                expected = isinstance(error, TransloadError)
+                logger.warning("cannot %s pages, which counts as a miss: %s", action, error, exc_info=not expected)
+            return otherwise
+        if action in self._failing:
+            self._failing.discard(action)
+            logger.warning("can %s pages again", action)
+        return result
+
+
+def _leading(there: list[bool]) -> int:
+    return there.index(False) if False in there else len(there)
+
+
+def _ends(transfer: PoolTransfer, there: list[bool]) -> set[int]:
+    """Tells at which numbers of pages a prefix may end for what a pool has of its pages."""
+    if transfer.hit_policy == PoolHitPolicy.ALL_PAGES:
+        return set(range(1, _leading(there) + 1))
+    if transfer.hit_policy == PoolHitPolicy.TRAILING_PAGES:
+        window, run, ends = max(1, len(transfer.keys or [])), 0, set()
+        for end, page in enumerate(there, 1):
+            run = run + 1 if page else 0
+            if run >= min(window, end):
+                ends.add(end)
+        return ends
+    # The pages of a group are the last ones of its block: their hashes are the first to cover it.
+    block, group = transfer.block_pages, transfer.group_pages
+    if not 0 < group <= block:
+        return set()
+    blocks = [all(there[end - group : end]) for end in range(block, len(there) + 1, block)]
+    return {block * (index + 1) for index in range(_leading(blocks))}
