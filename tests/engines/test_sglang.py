@@ -17,8 +17,11 @@ pytest.importorskip("sglang.srt.managers.cache_controller")
 
 from sglang.srt.managers.cache_controller import HiCacheController  # noqa: E402
 from sglang.srt.mem_cache.allocator import TokenToKVPoolAllocator  # noqa: E402
+from sglang.srt.mem_cache.device_pool_info import MambaStateBufferInfo  # noqa: E402
 from sglang.srt.mem_cache.hicache_storage import PoolHitPolicy, PoolName, PoolTransfer  # noqa: E402
 from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool, MLATokenToKVPool  # noqa: E402
+from sglang.srt.mem_cache.memory_pool_host import LogicalHostPool  # noqa: E402
+from sglang.srt.mem_cache.pool_host.mamba import MambaPoolHost  # noqa: E402
 from sglang.srt.mem_cache.pool_host.mha import MHATokenToKVPoolHost  # noqa: E402
 from sglang.srt.mem_cache.pool_host.mla import MLATokenToKVPoolHost  # noqa: E402
 from sglang.srt.mem_cache.storage import StorageBackendFactory  # noqa: E402
@@ -182,8 +185,7 @@ def test_a_prompt_comes_back_after_a_restart(engine, layout, mla, zero_copy):
     assert torch.equal(tokens(saver)[:, :, where], tokens(reader)[:, :, there])
     assert prefetch(reader, [7] * 4 * PAGE)[0] == 0
     stats = reader.storage_backend.get_stats()
-    if zero_copy:
-        assert (sum(stats.prefetch_pgs), stats.backup_pgs) == (150, [])
+    assert (sum(stats.prefetch_pgs), stats.backup_pgs) == (150, [])
 
 
 @pytest.mark.parametrize(("savers", "readers"), [(2, 4), (4, 2), (1, 4), (4, 4)])
@@ -368,6 +370,57 @@ def test_pools_beside_the_first_one(engine):
     there = dataclasses.replace(last, host_indices=window.alloc(2 * PAGE))
     assert storage.batch_get_v2([there]) == {PoolName.SWA: [True, True]}
     assert torch.equal(window.kv_buffer[:, last.host_indices], window.kv_buffer[:, there.host_indices])
+
+
+def state_pool(conv=torch.bfloat16, temporal=torch.float32, beside=None):
+    """States of two layers: those of the convolution and of the recurrence, and maybe one that a model has beside them."""
+    states = dict(temporal=torch.zeros(2, 8, 4, 6, dtype=temporal), conv=(torch.zeros(2, 8, 5, 3, dtype=conv),))
+    if beside:
+        states["extra_checkpoint_buffers"] = (torch.zeros(8, 7, dtype=beside),)
+    info = MambaStateBufferInfo(**states)
+    pool = MambaPoolHost(info, 2.0, 0, device_capacity=8, pin_memory=False, layout="page_first")
+    for buffer in pool.get_hybrid_pool_buffer():
+        buffer.copy_(torch.randint(-99, 99, buffer.shape))
+    return pool
+
+
+@pytest.mark.parametrize("beside", [None, torch.bfloat16])
+def test_recurrent_states_come_back_and_are_told_apart_by_their_types(engine, beside):
+    """Those with more beside them tell no addresses, and are copied whole."""
+    storage, pool = engine().storage_backend, state_pool(beside=beside)
+    storage.register_mem_host_pool_v2(pool, PoolName.MAMBA)
+    assert storage.batch_set_v2([PoolTransfer(PoolName.MAMBA, pool.alloc(2), keys=["a", "b"])]) == {PoolName.MAMBA: [True] * 2}
+    there = pool.alloc(2)
+    assert storage.batch_get_v2([PoolTransfer(PoolName.MAMBA, there, keys=["b", "a"])]) == {PoolName.MAMBA: [True] * 2}
+    for number, source in zip(there.tolist(), (1, 0)):
+        assert torch.equal(pool.get_data_page(number), pool.get_data_page(source))
+    # Of equal length.
+    changes = [dict(conv=torch.float16), dict(temporal=torch.int32), *[dict(beside=torch.float16)] * bool(beside)]
+    for change in changes:
+        other = state_pool(**{"beside": beside, **change})
+        storage.register_mem_host_pool_v2(other, PoolName.MAMBA)
+        assert storage.batch_get_v2([PoolTransfer(PoolName.MAMBA, other.alloc(1), keys=["a"])]) == {PoolName.MAMBA: [False]}
+
+
+@pytest.mark.parametrize("zero_copy", [True, False])
+def test_a_pool_that_only_numbers_pages_hits_nothing_by_itself(store, zero_copy):
+    """As in DeepSeek V4, whose pages lie in pools beside it."""
+    storage, pool = Storage(config({"uri": store, "interface_v1": int(zero_copy)})), LogicalHostPool(64 * PAGE, PAGE)
+    storage.register_mem_pool_host(pool)
+    beside = host_pool(device_pool(mla=True), "page_first")
+    storage.register_mem_host_pool_v2(beside, PoolName.INDEXER)
+    keys = ["a", "b", "c"]
+    assert storage.batch_exists(keys) == 0
+    if zero_copy:
+        assert storage.batch_set_v1(keys, pool.alloc(3 * PAGE)) == [True] * 3
+        assert storage.batch_get_v1(keys, pool.alloc(3 * PAGE)) == [True] * 3
+    else:
+        pages = [pool.get_dummy_flat_data_page() for _ in keys]
+        assert storage.batch_set(keys, pages) is True
+        assert storage.batch_get(keys, pages) == pages
+    saved = PoolTransfer(PoolName.INDEXER, beside.alloc(2 * PAGE), keys=keys[:2])
+    assert storage.batch_set_v2([saved]) == {PoolName.INDEXER: [True] * 2}
+    assert storage.batch_exists_v2(keys, [PoolTransfer(PoolName.INDEXER)]).kv_hit_pages == 2
 
 
 def test_a_server_that_clears_its_storage_clears_its_own(engine):

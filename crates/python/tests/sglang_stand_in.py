@@ -158,7 +158,7 @@ class HostPool:
         self, layout, *, mla=False, heads=4, layers=3, page=4, pages=160, dtype=bfloat16, start_layer=0, content=8
     ):
         self.layout, self.page_size, self.dtype = layout, page, dtype
-        self.start_layer, self.end_layer = start_layer, start_layer + layers
+        self.start_layer, self.end_layer, self.layer_num = start_layer, start_layer + layers, layers
         if not mla:
             self.head_num = heads
         shape = (1 if mla else 2, layers, page, 1 if mla else heads, content)
@@ -218,6 +218,35 @@ class HostPool:
 class PoolWithoutAddresses(HostPool):
     def get_page_buffer_meta(self, indices):
         raise ValueError(f"Unsupported layout: {self.layout}")
+
+    def get_split_heads_page_buffer_meta(self, indices, split):
+        return self.get_page_buffer_meta(indices)
+
+
+class LogicalPool(HostPool):
+    """Numbers pages whose content other pools have."""
+
+    def __init__(self):
+        super().__init__("layer_first", mla=True)
+        self.kv_buffer, self.end_layer, self.layer_num = None, 0, 0
+
+    def get_page_buffer_meta(self, indices):
+        return None
+
+    def get_data_page(self, index):
+        return Tensor(numpy.zeros(0, numpy.uint8))
+
+    def get_dummy_flat_data_page(self):
+        return Tensor(numpy.zeros(0, numpy.uint8))
+
+
+class StatePool(HostPool):
+    """A recurrent state, whose elements are of several types. It does not tell its layers."""
+
+    def __init__(self, temporal=bfloat16, beside=bfloat16):
+        super().__init__("page_first", mla=True, page=1)
+        del self.start_layer, self.end_layer, self.layer_num
+        self.temporal_dtype, self.slot_state_buffers = temporal, [SimpleNamespace(dtype=beside)]
 
 
 class PoolWithoutPages(PoolWithoutAddresses):

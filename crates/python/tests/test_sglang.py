@@ -134,9 +134,10 @@ def test_no_whole_page_is_taken_for_one_in_parts(attach):
     assert storage.exists(KEYS[0])
 
 
-def test_a_batch_is_one_publish(attach, monkeypatch):
+@pytest.mark.parametrize(("groups", "publishes"), [(1, 1), (2, 1), (4, 2)])
+def test_a_batch_is_one_call_and_a_publish_for_256_objects(attach, folder, monkeypatch, groups, publishes):
     pool = HostPool("page_head").fill(1)
-    storage = attach(pool, tp_size=2, tp_lcm_size=4, should_split_heads=True)
+    storage = attach(pool, tp_lcm_size=groups, should_split_heads=groups > 1)
     calls = []
 
     class Counted:
@@ -148,7 +149,9 @@ def test_a_batch_is_one_publish(attach, monkeypatch):
     monkeypatch.setattr(storage, "_objects", Counted())
     assert all(save(storage, KEYS)) and storage.batch_exists(KEYS) == 128 and all(load(storage, KEYS))
     assert calls == ["put", "has", "get"]
-    assert len(objects.list()) == 256
+    assert len(objects.list()) == 128 * groups
+    # Each has written what is new into a pack of its own.
+    assert len([path for path in folder.glob("packs/*/*") if path.is_file()]) == publishes
 
 
 def test_a_prefix_ends_at_the_first_page_that_is_not_there(attach):
@@ -362,20 +365,53 @@ def test_a_pool_that_tells_no_addresses_is_copied(attach):
     assert numpy.array_equal(reader.page(5), before)
 
 
+def test_a_copied_page_is_one_object_for_all_its_heads(attach):
+    saver, reader = (sglang.PoolWithoutAddresses("page_head").fill(seed) for seed in (1, 2))
+    split = dict(tp_lcm_size=4, should_split_heads=True)
+    assert save(attach(saver, **split), KEYS[:2]) == [True, True]
+    assert load(attach(reader, **split), KEYS[:2], [6, 7]) == [True, True]
+    assert same(saver, reader, [(0, 6), (1, 7)])
+
+
 def test_a_pool_whose_pages_cannot_be_had_is_refused(attach):
     with pytest.raises(ValueError, match="pages of kv in layout page_first cannot be stored: scales lie elsewhere"):
         attach(sglang.PoolWithoutPages("page_first"))
 
 
-def test_a_pool_that_only_numbers_pages_has_them_all(attach):
-    anchor = HostPool("layer_first", mla=True)
-    anchor.kv_buffer = None
-    storage = attach(anchor)
-    assert storage.batch_exists(KEYS) == 128
+@pytest.mark.parametrize("zero_copy", [True, False])
+def test_a_pool_that_only_numbers_pages_leaves_it_to_others_what_is_there(attach, zero_copy):
+    storage = attach(sglang.LogicalPool(), zero_copy=zero_copy, enable_storage_metrics=True)
+    assert storage.batch_exists(KEYS) == 0
     assert save(storage, KEYS) == load(storage, KEYS) == [True] * 128
+    pages = [storage.mem_pool_host.get_data_page(4 * number) for number in range(3)]
+    assert storage.batch_set(KEYS[:3], pages) is True
+    assert storage.batch_get(KEYS[:3], pages) == pages
     storage.register_mem_host_pool_v2(HostPool("page_first", mla=True), PoolName.INDEXER)
     put(storage, PoolName.INDEXER, [0, 1])
     assert storage.batch_exists_v2(KEYS, [PoolTransfer(PoolName.INDEXER)]).kv_hit_pages == 2
+    stats = storage.get_stats()
+    assert (stats.backup_pgs, stats.prefetch_pgs) == ([2], [])
+
+
+def test_a_rank_without_memory_takes_what_another_one_has_for_its_own(attach):
+    pool = HostPool("page_first", mla=True)
+    pool.kv_buffer = None
+    storage = attach(pool, tp_rank=1, tp_size=2)
+    assert storage.batch_exists(KEYS) == 128
+    assert load(storage, KEYS) == [True] * 128
+
+
+@pytest.mark.parametrize("other", [{"temporal": sglang.float16}, {"beside": sglang.float16}], ids=str)
+def test_a_state_of_other_types_is_a_miss(attach, other):
+    storage = attach(HostPool("page_first"))
+    for types, found in ({}, True), (other, False):
+        pool = sglang.StatePool(**types).fill(1)
+        storage.register_mem_host_pool_v2(pool, PoolName.MAMBA)
+        if not types:
+            assert put(storage, PoolName.MAMBA, [0]) == {"mamba": [True]}
+        transfer = PoolTransfer(PoolName.MAMBA, pool.indices([5]), KEYS[:1])
+        assert storage.batch_get_v2([transfer]) == {"mamba": [found]}
+        assert numpy.array_equal(pool.page(5), pool.page(0)) is found
 
 
 # --- what goes wrong ---
@@ -446,6 +482,31 @@ def test_a_wrong_number_of_indices_moves_nothing(attach, count, caplog):
     assert f"{count} indices for 1 pages of 4 in kv" in said(caplog)[0]
 
 
+@pytest.mark.parametrize("action", ["set", "get"])
+def test_a_request_that_makes_no_sense_fails_alone(hybrid, action, caplog):
+    pools = hybrid.registered_pools
+    put(hybrid, PoolName.INDEXER, [0, 1])
+    transfers = [
+        PoolTransfer(PoolName.MAMBA, sglang.arange(2), KEYS[:2]),
+        PoolTransfer(PoolName.SWA, pools[PoolName.SWA].indices([0, 1, 2]), KEYS[:2]),
+        PoolTransfer(PoolName.INDEXER, pools[PoolName.INDEXER].indices([0, 1]), KEYS[:2]),
+        PoolTransfer(PoolName.DRAFT, None, []),
+    ]
+    move = {"set": hybrid.batch_set_v2, "get": hybrid.batch_get_v2}[action]
+    for _ in range(2):
+        done = {"mamba": [False] * 2, "swa": [False] * 2, "indexer": [True] * 2, "draft": []}
+        assert move(transfers) == done
+    verb = {"set": "write", "get": "read"}[action]
+    assert said(caplog) == [
+        f"cannot {verb} pages of mamba, which counts as a miss: SGLang has registered no pool of the name mamba",
+        f"cannot {verb} pages of swa, which counts as a miss: 3 indices for 2 pages of 1 in swa",
+    ]
+    assert move([PoolTransfer(PoolName.INDEXER, None, KEYS[:1])]) == {"indexer": [False]}
+    save(hybrid, KEYS[:2])
+    asked = [PoolTransfer(PoolName.MAMBA, hit_policy=PoolHitPolicy.BLOCK_GROUPS, block_pages=1, group_pages=1)]
+    assert hybrid.batch_exists_v2(KEYS[:2], [*asked, PoolTransfer(PoolName.INDEXER)]).kv_hit_pages == 2
+
+
 def test_calls_that_make_no_sense_are_misses(attach):
     pool = HostPool("page_first").fill(1)
     storage = attach(pool)
@@ -489,13 +550,20 @@ def test_figures_are_those_of_transfers_since_they_were_asked_for(attach):
     pool = HostPool("page_first")
     storage = attach(pool, enable_storage_metrics=True)
     save(storage, KEYS[:4])
-    load(storage, KEYS[:3])
+    # What is there already is not written, nor read what is not.
+    save(storage, KEYS[:4])
+    load(storage, KEYS[10:12])
+    load(storage, [*KEYS[:3], KEYS[10]])
     load(storage, KEYS[:2])
     stats = storage.get_stats()
     assert (stats.backup_pgs, stats.prefetch_pgs) == ([4], [3, 2])
     assert [len(stats.backup_bandwidth), len(stats.prefetch_bandwidth)] == [1, 2]
     assert all(speed > 0 for speed in stats.backup_bandwidth + stats.prefetch_bandwidth)
     assert storage.get_stats() == sglang.StorageMetrics()
+    storage.batch_set(KEYS[:2], [pool.get_data_page(0)] * 2)
+    storage.batch_get(KEYS[1:3], [pool.get_dummy_flat_data_page() for _ in range(2)])
+    stats = storage.get_stats()
+    assert (stats.backup_pgs, stats.prefetch_pgs) == ([2], [1])
     quiet = attach(pool)
     save(quiet, KEYS[:4])
     assert quiet.get_stats() == sglang.StorageMetrics()

@@ -8,22 +8,30 @@ import torch
 from sglang.srt.mem_cache.hicache_storage import PoolName
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sglang.srt.mem_cache.hicache_storage import HiCacheStorageConfig
     from sglang.srt.mem_cache.pool_host import HostKVCache
+
+Value = list[tuple[int, int]]
+"""The memory of an object: addresses and lengths in bytes."""
 
 _AXES = "pp", "attn_cp", "dcp"
 """Ways of sharing out a cache, beside TP, that leave each rank something of its own under one page hash."""
 
 
 class Pool:
-    """A host pool. A page of it is one object, or one for each head group, or none where it has no memory."""
+    """A host pool. A page of it is one object, or one for each head group, or none where it has no memory.
+
+    `only_numbers` tells whether that is because its pages lie in other pools.
+    """
 
     def __init__(self, name: str, host: HostKVCache, config: HiCacheStorageConfig, whole: bool):
         """`whole` has pages copied as one tensor each, in the order of `HostKVCache.get_data_page`.
 
         Raises `ValueError` if its pages cannot be stored.
         """
-        self.name, self._host, self.whole = name, host, whole
+        self._name, self._host, self._whole = name, host, whole
         self._page = getattr(host, "logical_page_size", None) or host.page_size or 1
         # An MLA cache is the same on all TP ranks, and SGLang has one of them write. What has heads, or is a state, differs.
         shared = config.is_mla_model and name != PoolName.MAMBA and not hasattr(host, "head_num")
@@ -38,8 +46,11 @@ class Pool:
                     f"tp_lcm_size {config.tp_lcm_size} asks for {self._objects} head groups of {name} on each of "
                     f"{config.tp_size} ranks, which have {host.head_num} heads"
                 )
-        form = f"{name}.{_dtype(host)}.{host.layout}.{self._page}.layers{host.start_layer}-{host.end_layer}"
-        form += f".{self._measure()}" + ".whole" * self.whole
+        self.only_numbers = not self._objects and host.layer_num == 0
+        length = self._measure()
+        # A recurrent state does not tell its layers. They are those of its stage of PP.
+        layers = f"layers{getattr(host, 'start_layer', '')}-{getattr(host, 'end_layer', '')}"
+        form = f"{name}.{_dtype(host)}.{host.layout}.{self._page}.{layers}.{length}" + ".whole" * self._whole
         for axis in _AXES:
             if (size := getattr(config, f"{axis}_size", 1)) > 1:
                 form += f".{axis}{getattr(config, f'{axis}_rank')}of{size}"
@@ -56,36 +67,36 @@ class Pool:
         """Tells of each of `count` pages whether all its objects are true."""
         return [all(objects[i * self._objects : (i + 1) * self._objects]) for i in range(count)]
 
-    def parts(self, indices: torch.Tensor, count: int) -> list[list[tuple[int, int]]]:
-        """Tells where each object of `count` pages lies: addresses and lengths in bytes.
+    def locate(self, indices: torch.Tensor, count: int, copied: bool) -> tuple[list[Value], list[torch.Tensor]]:
+        """Tells where each object of `count` pages lies, and which tensors stand for pages that are copied whole.
 
+        Those hold the pages if `copied`, and otherwise have room for them.
         Raises `ValueError` if `indices`, those of all tokens, are not of so many pages.
         """
         if not self._objects:
-            return []
-        self._starts(indices, count)
+            return [], []
+        if indices is None or len(indices) != count * self._page:
+            given = "no" if indices is None else len(indices)
+            raise ValueError(f"{given} indices for {count} pages of {self._page} in {self._name}")
+        if self._whole:
+            take, room = self._host.get_data_page, self._host.get_dummy_flat_data_page
+            pages = [take(start).contiguous() if copied else room() for start in self._starts(indices)]
+            return self.values(pages), pages
         parts = list(zip(*self._meta(indices)))
         each = len(parts) // (count * self._objects)
-        return [parts[i : i + each] for i in range(0, len(parts), each)]
+        return [parts[i : i + each] for i in range(0, len(parts), each)], []
 
-    def read(self, indices: torch.Tensor, count: int) -> list[torch.Tensor]:
-        """Copies whole pages out of the pool."""
-        return [self._host.get_data_page(start).contiguous() for start in self._starts(indices, count)]
+    def values(self, pages: Sequence[torch.Tensor]) -> list[Value]:
+        """Tells where the objects of pages lie that are a contiguous tensor each. Raises `ValueError` for any other."""
+        return [[location(page)] for page in pages] if self._objects else []
 
-    def room(self, count: int) -> list[torch.Tensor]:
-        """Allocates tensors for whole pages."""
-        return [self._host.get_dummy_flat_data_page() for _ in range(count)]
-
-    def write(self, indices: torch.Tensor, pages: list[torch.Tensor], wanted: list[bool]) -> None:
+    def restore(self, indices: torch.Tensor, pages: list[torch.Tensor], wanted: list[bool]) -> None:
         """Copies those whole pages into the pool that are `wanted`."""
-        for start, page, want in zip(self._starts(indices, len(pages)), pages, wanted):
+        for start, page, want in zip(self._starts(indices), pages, wanted):
             if want:
                 self._host.set_from_flat_data_page(start, page)
 
-    def _starts(self, indices: torch.Tensor, count: int) -> list[int]:
-        if indices is None or len(indices) != count * self._page:
-            given = "no" if indices is None else len(indices)
-            raise ValueError(f"{given} indices for {count} pages of {self._page} in {self.name}")
+    def _starts(self, indices: torch.Tensor) -> list[int]:
         return indices[:: self._page].tolist()
 
     def _meta(self, indices: torch.Tensor) -> tuple[list[int], list[int]]:
@@ -97,15 +108,16 @@ class Pool:
         """Tells the bytes of an object. A pool that tells no addresses has its pages copied whole."""
         if not self._objects:
             return 0
+        refused = NotImplementedError, ValueError
+        if not self._whole:
+            try:
+                return sum(self._meta(torch.arange(self._page))[1]) // self._objects
+            except refused:
+                self._whole, self._objects = True, 1
         try:
-            if not self.whole:
-                try:
-                    return sum(self._meta(torch.arange(self._page))[1]) // self._objects
-                except (NotImplementedError, ValueError):
-                    self.whole = True
             return location(self._host.get_dummy_flat_data_page())[1]
-        except (NotImplementedError, ValueError) as error:
-            raise ValueError(f"pages of {self.name} in layout {self._host.layout} cannot be stored: {error}") from error
+        except refused as error:
+            raise ValueError(f"pages of {self._name} in layout {self._host.layout} cannot be stored: {error}") from error
 
 
 def location(tensor: torch.Tensor) -> tuple[int, int]:
@@ -116,8 +128,11 @@ def location(tensor: torch.Tensor) -> tuple[int, int]:
 
 
 def _dtype(host: HostKVCache) -> str:
-    """Names the type of a pool's elements. Pools keep both kinds of fp8 as bytes, so there the server's setting decides."""
-    kept = str(host.dtype).removeprefix("torch.")
+    """Names the types of a pool's elements. Pools keep both kinds of fp8 as bytes, so there the server's setting decides."""
+    # A recurrent state is of several: that of the convolution, of the recurrence, and of what a model keeps beside them.
+    beside = [buffer.dtype for buffer in getattr(host, "slot_state_buffers", ())]
+    types = [host.dtype, getattr(host, "temporal_dtype", None), *beside]
+    kept = "-".join(str(each).removeprefix("torch.") for each in types if each)
     if kept != "uint8":
         return kept
     from sglang.srt.runtime_context import get_model

@@ -14,7 +14,7 @@ from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, PoolHitPolicy, 
 
 from transload import Objects, TransloadError
 
-from .pool import Pool, location
+from .pool import Pool, Value
 
 if TYPE_CHECKING:
     import torch
@@ -78,6 +78,9 @@ class Storage(HiCacheStorage):
 
     def batch_exists(self, keys: list[str], extra_info: HiCacheStorageExtraInfo | None = None) -> int:
         """Counts pages up to the first one that is not there or lacks a part."""
+        if (pool := self._pools.get(PoolName.KV)) and pool.only_numbers:
+            # What has been kept is in other pools, and this call asks for none of them.
+            return 0
         return _leading(self._look_up([(PoolName.KV, keys)])[0])
 
     def batch_get_v1(
@@ -89,7 +92,7 @@ class Storage(HiCacheStorage):
     def batch_set_v1(
         self, keys: list[str], host_indices: torch.Tensor, extra_info: HiCacheStorageExtraInfo | None = None
     ) -> list[bool]:
-        """Writes pages of the pool, all in one publish."""
+        """Writes pages of the pool. Those that are there already count as written."""
         return self._transfer("write", [(PoolName.KV, keys, host_indices)])[0]
 
     # --- pages of several pools ---
@@ -122,7 +125,7 @@ class Storage(HiCacheStorage):
     def batch_set_v2(
         self, transfers: list[PoolTransfer], extra_info: HiCacheStorageExtraInfo | None = None
     ) -> dict[str, list[bool]]:
-        """Writes pages of the pool of each transfer, all in one publish."""
+        """Writes pages of the pool of each transfer."""
         return self._transfer_all("write", transfers)
 
     def _transfer_all(self, action: str, transfers: list[PoolTransfer]) -> dict[str, list[bool]]:
@@ -133,7 +136,7 @@ class Storage(HiCacheStorage):
 
     def exists(self, key: str) -> bool:
         """Tells whether `set` has put a page."""
-        return self._or(False, "look up", lambda: self._objects.has(self._tensors.names([key])) != [None])
+        return self._or(False, "look up pages", lambda: self._objects.has(self._tensors.names([key])) != [None])
 
     def get(self, key: str, target_location: Any = None, target_sizes: Any = None) -> torch.Tensor | None:
         """Reads a page into a contiguous tensor, and returns that, or None if the page is not there."""
@@ -145,10 +148,10 @@ class Storage(HiCacheStorage):
         """Reads pages into a contiguous tensor each."""
 
         def read() -> list[torch.Tensor | None]:
-            found = self._objects.get(self._tensors.names(keys), [[location(each)] for each in target_locations])
-            return [target if info else None for target, info in zip(target_locations, found)]
+            [there] = self._exchange("read", [(self._tensors, keys, self._tensors.values(target_locations))])
+            return [target if page else None for target, page in zip(target_locations, there)]
 
-        return self._or([None] * len(keys), "read", read)
+        return self._or([None] * len(keys), "read pages", read)
 
     def set(self, key: str, value: Any = None, target_location: Any = None, target_sizes: Any = None) -> bool:
         """Writes a page, a tensor."""
@@ -157,14 +160,14 @@ class Storage(HiCacheStorage):
     def batch_set(
         self, keys: list[str], values: Sequence[Any] | None = None, target_locations: Any = None, target_sizes: Any = None
     ) -> bool:
-        """Writes pages, a tensor each, all in one publish."""
+        """Writes pages, a tensor each."""
 
         def write() -> bool:
             pages = [value.contiguous() for value in values]
-            self._objects.put(self._tensors.names(keys), [[location(page)] for page in pages])
+            self._exchange("write", [(self._tensors, keys, self._tensors.values(pages))])
             return True
 
-        return self._or(False, "write", write)
+        return self._or(False, "write pages", write)
 
     @functools.cached_property
     def _tensors(self) -> Pool:
@@ -179,10 +182,10 @@ class Storage(HiCacheStorage):
             self._objects.delete([key for key, *_ in self._objects.list()])
             return True
 
-        return self._or(False, "clear", remove)
+        return self._or(False, "clear pages", remove)
 
     def get_stats(self) -> Any:
-        """Tells pages and GB/s of each transfer since the last call, for SGLang's metrics."""
+        """Tells pages and GB/s of what each transfer has moved since the last call, for SGLang's metrics."""
         from sglang.srt.observability.metrics_collector import StorageMetrics
 
         with self._figures_lock:
@@ -197,49 +200,62 @@ class Storage(HiCacheStorage):
 
     def _look_up(self, requests: list[tuple[str, list[str]]]) -> list[list[bool]]:
         """Tells of pages of several pools whether they are there, in one trip to the store."""
+        nothing = [[False] * len(keys) for _, keys in requests]
 
         def look_up() -> list[list[bool]]:
-            pools = [self._pools[name] for name, _ in requests]
-            names = [pool.names(keys) for pool, (_, keys) in zip(pools, requests)]
+            pools = [self._pools.get(name) for name, _ in requests]
+            names = [pool.names(keys) if pool else [] for pool, (_, keys) in zip(pools, requests)]
             found = iter(self._objects.has([name for each in names for name in each]))
             there = [[next(found) is not None for _ in each] for each in names]
-            return [pool.pages(each, len(keys)) for pool, each, (_, keys) in zip(pools, there, requests)]
+            return [pool.pages(each, len(no)) if pool else no for pool, each, no in zip(pools, there, nothing)]
 
-        return self._or([[False] * len(keys) for _, keys in requests], "look up", look_up)
+        return self._or(nothing, "look up pages", look_up)
 
     def _transfer(self, action: str, requests: list[tuple[str, list[str], torch.Tensor]]) -> list[list[bool]]:
-        """Reads or writes pages of several pools, and tells which are done."""
+        """Reads or writes pages of several pools, and tells which are done. A request that makes no sense fails alone."""
         nothing = [[False] * len(keys) for _, keys, _ in requests]
-        return self._or(nothing, action, lambda: self._move(action, requests))
+        done, asked, rooms = nothing.copy(), [], []
+        for at, (name, keys, indices) in enumerate(requests):
+            locate = functools.partial(self._locate, name, indices, len(keys), action == "write")
+            if keys and (located := self._or(None, f"{action} pages of {name}", locate)):
+                values, copies = located
+                asked.append((self._pools[name], keys, values))
+                rooms.append((at, indices, copies))
 
-    def _move(self, action: str, requests: list[tuple[str, list[str], torch.Tensor]]) -> list[list[bool]]:
-        names, values, copies = [], [], []
-        for name, keys, indices in requests:
-            pool, pages = self._pools[name], []
-            if pool.whole:
-                pages = pool.room(len(keys)) if action == "read" else pool.read(indices, len(keys))
-            names.append(pool.names(keys))
-            values += [[location(page)] for page in pages] if pool.whole else pool.parts(indices, len(keys))
-            copies.append(pages)
-        flat = [name for each in names for name in each]
+        def move() -> list[list[bool]]:
+            for (pool, keys, _), (at, indices, copies), moved in zip(asked, rooms, self._exchange(action, asked)):
+                # A write that changed nothing is done as well.
+                done[at] = moved if action == "read" else [True] * len(keys)
+                if action == "read" and copies:
+                    pool.restore(indices, copies, moved)
+            return done
+
+        return self._or(nothing, f"{action} pages", move) if asked else done
+
+    def _locate(self, name: str, *where: Any) -> tuple[list[Value], list[torch.Tensor]]:
+        if name not in self._pools:
+            raise ValueError(f"SGLang has registered no pool of the name {name}")
+        return self._pools[name].locate(*where)
+
+    def _exchange(self, action: str, asked: list[tuple[Pool, list[str], list[Value]]]) -> list[list[bool]]:
+        """Reads or writes the objects of pages of several pools in one call, and tells which pages were moved."""
+        names = [name for pool, keys, _ in asked for name in pool.names(keys)]
+        values = [value for *_, each in asked for value in each]
         start = time.perf_counter()
-        told = self._objects.get(flat, values) if action == "read" else self._objects.put(flat, values)
-        self._measured(action, sum(len(keys) for _, keys, _ in requests), values, time.perf_counter() - start)
-        # A put that changed nothing is one as well.
-        results, done = iter(action == "write" or each is not None for each in told), []
-        for (name, keys, indices), each, pages in zip(requests, names, copies):
-            pool = self._pools[name]
-            done.append(pool.pages([next(results) for _ in each], len(keys)))
-            if pool.whole and action == "read":
-                pool.write(indices, pages, done[-1])
-        return done
-
-    def _measured(self, action: str, pages: int, values: list[list[tuple[int, int]]], seconds: float) -> None:
-        if self._config.enable_storage_metrics:
-            size = sum(length for parts in values for _, length in parts)
+        told = self._objects.get(names, values) if action == "read" else self._objects.put(names, values)
+        seconds = time.perf_counter() - start
+        moved = [bool(each) for each in told]
+        objects = iter(moved)
+        pages = [pool.pages([next(objects) for _ in each], len(keys)) for pool, keys, each in asked]
+        # Of a page that lacks an object the others have been moved all the same.
+        size = sum(length for value, is_moved in zip(values, moved) if is_moved for _, length in value)
+        if size and self._config.enable_storage_metrics:
+            # A pool without memory has pages, and nothing to move.
+            count = sum(sum(each) for each, (*_, located) in zip(pages, asked) if located)
             with self._figures_lock:
-                self._figures[action].append((pages, size / seconds / 1e9))
+                self._figures[action].append((count, size / seconds / 1e9))
                 del self._figures[action][:-_FIGURES]
+        return pages
 
     def _or(self, otherwise: Any, action: str, work: Callable[[], Any]) -> Any:
         """Does `work`, or returns `otherwise` where that fails; the log says so once, until it works again."""
@@ -249,11 +265,11 @@ class Storage(HiCacheStorage):
             if action not in self._failing:
                 self._failing.add(action)
                 expected = isinstance(error, TransloadError)
-                logger.warning("cannot %s pages, which counts as a miss: %s", action, error, exc_info=not expected)
+                logger.warning("cannot %s, which counts as a miss: %s", action, error, exc_info=not expected)
             return otherwise
         if action in self._failing:
             self._failing.discard(action)
-            logger.warning("can %s pages again", action)
+            logger.warning("can %s again", action)
         return result
 
 
