@@ -7,8 +7,8 @@ use transload_transfer::plan::{BlockTable, Tables};
 use super::parse::{HEAD, LAYER_HEAD, MAGIC};
 use super::save::{behind_table, meta};
 use super::shape::{RowLayout, Shape};
-use super::{Kind, LlamaError, Rows, States};
-use crate::archive::{self, ArchiveError, PrefixKey, Prompt, TOKEN_CHUNK};
+use super::{Kind, LlamaError, ObjectKey, PLACES, Rows, States, names, places};
+use crate::archive::{self, ArchiveError, Prompt, TOKEN_CHUNK};
 use crate::objects::{Info, Target};
 
 /// A saved beginning of a prompt.
@@ -24,7 +24,7 @@ pub struct Found {
 
 #[derive(Clone, Debug)]
 struct Object {
-    key: PrefixKey,
+    key: ObjectKey,
     info: Info,
 }
 
@@ -55,43 +55,44 @@ impl States {
     fn find_rows(&self, rows: &Rows, tokens: &[u32]) -> Result<Option<Found>, LlamaError> {
         let found = rows.archive.find(&Prompt::new(tokens))?;
         let whole = found.tokens() as usize;
-        let key = self.keys(&tokens[..whole])[whole / TOKEN_CHUNK as usize];
-        let rest = self.objects.has(&[&key.0])?.pop().flatten();
-        let rest = rest.filter(|rest| rest.bytes == cells(rest) as u64 * rows.shape.cell_bytes());
-        let shared = rest.as_ref().map_or(0, |rest| {
-            let saved = rest.meta.chunks_exact(4);
-            let pairs = saved.zip(&tokens[whole..]);
-            pairs
-                .take_while(|(saved, token)| **saved == token.to_le_bytes())
-                .count()
+        let keys = places(&self.keys(&tokens[..whole])[whole / TOKEN_CHUNK as usize..]);
+        let there = self.objects.has(&names(&keys))?;
+        let rests = keys.into_iter().zip(there);
+        let rests = rests.filter_map(|(key, info)| {
+            let info =
+                info.filter(|info| info.bytes == cells(info) as u64 * rows.shape.cell_bytes())?;
+            let pairs = info.meta.chunks_exact(4).zip(&tokens[whole..]);
+            let shared = pairs.take_while(|(saved, token)| **saved == token.to_le_bytes());
+            Some((shared.count(), Object { key, info }))
         });
+        let (shared, rest) = rests.max_by_key(|(shared, _)| *shared).unzip();
+        let shared = shared.unwrap_or(0);
         let tokens = whole + shared;
         let layout = rows.layout(tokens);
         Ok((tokens > 0).then(|| Found {
             tokens,
             bytes: rows.shape.end(&layout),
             rows: Some(found),
-            object: rest.filter(|_| shared > 0).map(|info| Object { key, info }),
+            object: rest.filter(|_| shared > 0),
         }))
     }
 
     fn find_whole(&self, tokens: &[u32]) -> Result<Option<Found>, LlamaError> {
-        let keys = self.keys(tokens);
-        let names: Vec<&[u8]> = keys.iter().map(|key| &key.0[..]).collect();
-        let there = self.objects.has(&names)?;
-        let found = keys.iter().zip(there).enumerate().rev();
-        let mut found = found.filter_map(|(chunks, (key, info))| {
-            let (info, whole) = (info?, chunks * TOKEN_CHUNK as usize);
+        let keys = places(&self.keys(tokens));
+        let there = self.objects.has(&names(&keys))?;
+        let found = keys.into_iter().zip(there).enumerate();
+        let found = found.filter_map(|(place, (key, info))| {
+            let (info, whole) = (info?, place / PLACES * TOKEN_CHUNK as usize);
             let behind = tokens.get(whole..whole + cells(&info))?;
             let bytes = usize::try_from(info.bytes).ok()?;
             (meta(behind) == info.meta && whole + behind.len() > 0).then(|| Found {
                 tokens: whole + behind.len(),
                 bytes,
                 rows: None,
-                object: Some(Object { key: *key, info }),
+                object: Some(Object { key, info }),
             })
         });
-        Ok(found.next())
+        Ok(found.max_by_key(|found| found.tokens))
     }
 
     /// Makes the state that was found, for `llama_state_seq_set_data`: cells 0, 1, ... of one sequence, with values as the
@@ -167,7 +168,7 @@ impl States {
     /// Reads an object, if it is the one that was found.
     fn read(&self, object: &Object, bytes: &mut [u8]) -> Result<bool, LlamaError> {
         let read = self.objects.get(&mut [Target {
-            key: &object.key.0,
+            key: &object.key,
             parts: &mut [bytes],
         }])?;
         Ok(read[0].as_ref() == Some(&object.info))

@@ -8,7 +8,7 @@
 //!
 //! Behind the last whole token chunk there are up to 255 tokens. Their rows are the *rest*: an [object](crate::objects)
 //! under the key of the token chunk before them, with their tokens beside it. A prompt may share any number of these.
-//! There is one for each prefix of whole token chunks, the newest.
+//! There are eight places for each prefix of whole token chunks: a rest replaces the one that it continues.
 //!
 //! Models with sliding windows or recurrent layers have caches of several kinds in a state, and one that stands at one position
 //! cannot stand at another. Their states are kept [whole](States::whole), and found where a prompt begins with exactly their tokens.
@@ -68,6 +68,10 @@ use shape::{RowLayout, Shape};
 
 /// The namespace of the objects that hold rests and whole states.
 pub const NAMESPACE: &[u8] = b"transload.llama/1";
+
+/// How many rests, or whole states, are kept behind one prefix of whole token chunks: of short chats with one model, or of
+/// chats that share a system prompt. Each costs a name more in a look-up.
+const PLACES: usize = 8;
 
 /// In the place of the shape of rows, where states are kept whole.
 const WHOLE: &str = "transload llama 1 whole states";
@@ -144,4 +148,24 @@ impl States {
             Kind::Whole => prompt.chain(&blake3::derive_key(WHOLE, &[]), &self.model),
         }
     }
+}
+
+/// The key of an object: that of a prefix, and the number of one of its places.
+type ObjectKey = [u8; 33];
+
+/// The keys of all places behind these prefixes, one prefix after the other.
+fn places(prefixes: &[PrefixKey]) -> Vec<ObjectKey> {
+    let key = |PrefixKey(prefix): &PrefixKey, place| {
+        let mut key: ObjectKey = [place; 33];
+        key[..32].copy_from_slice(prefix);
+        key
+    };
+    let keys = prefixes.iter();
+    keys.flat_map(|prefix| (0..PLACES as u8).map(move |place| key(prefix, place)))
+        .collect()
+}
+
+/// As they are looked up.
+fn names(keys: &[ObjectKey]) -> Vec<&[u8]> {
+    keys.iter().map(|key| &key[..]).collect()
 }

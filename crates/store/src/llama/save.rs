@@ -6,10 +6,10 @@ use transload_transfer::plan::{BlockTable, Tables};
 
 use super::parse::{State, check_head};
 use super::shape::RowLayout;
-use super::{Kind, LlamaError, Rows, States};
+use super::{Kind, LlamaError, PLACES, Rows, States, names, places};
 use crate::Put;
-use crate::archive::{PrefixKey, Prompt, SaveRequest, TOKEN_CHUNK};
-use crate::objects::Source;
+use crate::archive::{Prompt, SaveRequest, TOKEN_CHUNK};
+use crate::objects::{Info, Source};
 
 /// What [`States::save`] did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -79,29 +79,25 @@ impl States {
                         })
                 })?;
         }
-        if behind > 0 && !self.has_more(&tokens[..whole], &tokens[whole..])? {
+        if behind > 0 {
             saved.bytes += self.put(tokens, &rest)?.bytes;
         }
         Ok(saved)
     }
 
-    /// Whether the rest behind a prefix of whole token chunks is of these tokens, and maybe more.
-    fn has_more(&self, whole: &[u32], behind: &[u32]) -> Result<bool, LlamaError> {
-        let keys = self.keys(whole);
-        let there = self.objects.has(&[&keys[keys.len() - 1].0])?;
-        Ok(there[0]
-            .as_ref()
-            .is_some_and(|info| info.meta.starts_with(&meta(behind))))
-    }
-
-    /// Puts what is kept of a sequence under the key of its whole token chunks, with the tokens behind them.
+    /// Puts what is kept of a sequence into a place of its whole token chunks, with the tokens behind them.
     fn put(&self, tokens: &[u32], value: &[u8]) -> Result<Saved, LlamaError> {
-        let keys = self.keys(tokens);
-        let PrefixKey(key) = keys[keys.len() - 1];
-        let behind = tokens.len() % TOKEN_CHUNK as usize;
+        let behind = meta(&tokens[tokens.len() / TOKEN_CHUNK as usize * TOKEN_CHUNK as usize..]);
+        let keys = places(&self.keys(tokens)[tokens.len() / TOKEN_CHUNK as usize..]);
+        let there = self.objects.has(&names(&keys))?;
+        // A rest is of use to all beginnings of its tokens, a whole state is not.
+        let has_more = |info: &Info| info.meta.starts_with(&behind);
+        if matches!(self.kind, Kind::Rows(_)) && there.iter().flatten().any(has_more) {
+            return Ok(Saved::default());
+        }
         let put = self.objects.put(&[Source {
-            key: &key,
-            meta: &meta(&tokens[tokens.len() - behind..]),
+            key: &keys[place(&there, &behind)],
+            meta: &behind,
             parts: &[value],
         }])?;
         let bytes = match put[0] {
@@ -109,6 +105,20 @@ impl States {
             _ => 0,
         };
         Ok(Saved { bytes })
+    }
+}
+
+/// Which place these tokens take: that of what they continue, or an empty one, or any. The last is chosen by the tokens, so
+/// that no place is replaced more often than others.
+fn place(there: &[Option<Info>], behind: &[u8]) -> usize {
+    let continued = there.iter().enumerate().filter_map(|(place, info)| {
+        let saved = &info.as_ref()?.meta;
+        behind.starts_with(saved).then_some((saved.len(), place))
+    });
+    let any = || usize::from(blake3::hash(behind).as_bytes()[0]) % PLACES;
+    match continued.max() {
+        Some((_, place)) => place,
+        None => there.iter().position(Option::is_none).unwrap_or_else(any),
     }
 }
 

@@ -116,14 +116,15 @@ fn what_lost_a_piece_is_a_miss_and_healed() {
 /// A rest that was replaced after it was found is not mistaken for the one that was.
 #[test]
 fn a_rest_of_other_tokens_is_a_miss() {
-    let (model, own, other) = (f16(1, 8), tokens(1, 50), tokens(2, 50));
+    let (model, own) = (f16(1, 8), tokens(1, 50));
     let shared: Arc<dyn Backend> = Arc::new(MemoryStore::new());
     let states = states(&shared, &sorted(&model, &own[..1], false));
-    states.save(&own, &sorted(&model, &own, false)).unwrap();
+    let save = |own: &[u32]| states.save(own, &sorted(&model, own, false)).unwrap();
+    save(&own[..40]);
     let found = states.find(&own).unwrap().unwrap();
-    states.save(&other, &sorted(&model, &other, false)).unwrap();
+    save(&own);
     assert!(!states.restore(&found, &mut vec![0; found.bytes()]).unwrap());
-    assert_eq!(load(&states, &own), None);
+    assert_eq!(load(&states, &own).unwrap().0, 50);
 
     let whole = States::whole(shared, Identity::new("m", "w")).unwrap();
     assert!(!whole.restore(&found, &mut vec![0; found.bytes()]).unwrap());

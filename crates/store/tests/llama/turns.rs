@@ -28,13 +28,49 @@ fn a_turn_writes_its_own_tokens_and_the_rest() {
     assert_eq!(load(&states, &own).unwrap().0, 900);
     assert_eq!(load(&states, &own[..850]).unwrap().0, 850);
 
-    // Another branch takes the place of the rest, and only of that.
+    // Another branch has a place of its own.
     let branch = [&own[..780], &tokens(2, 50)].concat();
     let state = sorted(&model, &branch, false);
     assert_eq!(states.save(&branch, &state).unwrap().bytes, 62 * cell);
     assert!(load(&states, &branch) == Some((830, state)));
-    assert_eq!(load(&states, &own).unwrap().0, 780);
+    assert_eq!(load(&states, &own).unwrap().0, 900);
     assert_eq!(load(&states, &tokens(3, 500)), None);
+}
+
+/// Several short chats are kept, each of them once; so are those behind the same 256 tokens.
+#[test]
+fn eight_chats_do_not_replace_each_other() {
+    for is_whole in [false, true] {
+        for shared in [0, 256, 270] {
+            let store: Arc<dyn Backend> = Arc::new(MemoryStore::new());
+            let model = f16(1, 4);
+            let states = match is_whole {
+                true => States::whole(store.clone(), Identity::new("m", "w")).unwrap(),
+                false => states(&store, &sorted(&model, &[1], false)),
+            };
+            let chat = |seed, count| [&tokens(0, shared)[..], &tokens(seed, count)].concat();
+            let save = |own: &[u32]| states.save(own, &sorted(&model, own, false)).unwrap();
+            let is_kept =
+                |own: &[u32]| load(&states, own).is_some_and(|found| found.0 == own.len());
+            for turn in [20, 60, 100] {
+                for seed in 1..=8 {
+                    assert!(save(&chat(seed, turn)).bytes > 0);
+                }
+                for seed in 1..=8 {
+                    let own = chat(seed, turn);
+                    assert!(load(&states, &own) == Some((own.len(), sorted(&model, &own, false))));
+                    assert_eq!(save(&own).bytes, 0, "nothing twice");
+                }
+            }
+            // One more replaces one, and the chats that are left go on in their own places.
+            save(&chat(9, 100));
+            let kept = || (1..=9).filter(|seed| is_kept(&chat(*seed, 100))).count();
+            assert_eq!(kept(), 8);
+            assert!(is_kept(&chat(9, 100)));
+            save(&chat(9, 140));
+            assert_eq!(kept(), if is_whole { 7 } else { 8 });
+        }
+    }
 }
 
 /// What a key or value is made of is a part of every name, as is the identity.
