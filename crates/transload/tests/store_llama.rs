@@ -80,6 +80,10 @@ fn inspect_refuses_what_is_damaged() {
         told.contains("version 4, and not with 0x67677371, version 3"),
         "{told}"
     );
+    // What `llama_state_save_file` writes begins so.
+    fs::write(&file, b"nsgg\x0a\0\0\0").expect("a file");
+    let told = inspect(&file, &[]).told();
+    assert!(told.contains("is a whole context"), "{told}");
     let ran = inspect(Path::new("/nonexistent.bin"), &[]);
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""));
     assert_eq!(inspect(dir.path(), &[]).code, Some(2));

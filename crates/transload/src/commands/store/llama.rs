@@ -68,9 +68,12 @@ pub(super) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
                 format!("{}: {error}", path.display()),
                 match error {
                     LlamaError::Session { .. } => {
-                        "name a file that `llama_state_seq_save_file`, or a slot of llama-server, has saved"
+                        "name a file that `llama_state_seq_save_file`, or a slot of llama-server, has saved; \
+                         what `llama_state_save_file` saves is a whole context and begins with 0x6767736e"
                     }
-                    _ => "save it again",
+                    _ => {
+                        "save it again, unless it is of a recurrent model alone (Mamba, RWKV): those cannot be read"
+                    }
                 },
             ))
         }
