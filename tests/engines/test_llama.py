@@ -13,15 +13,13 @@ import weakref
 from pathlib import Path
 from types import SimpleNamespace
 
+import llama_cpp
 import numpy as np
 import pytest
 import tiny_models
+from llama_cpp import Llama
 
-llama_cpp = pytest.importorskip("llama_cpp", reason="NOT RUN: llama-cpp-python is not installed")
-
-from llama_cpp import Llama  # noqa: E402
-
-from transload.llama import Cache  # noqa: E402
+from transload.llama import Cache
 
 F32, F16, Q8_0 = llama_cpp.GGML_TYPE_F32, llama_cpp.GGML_TYPE_F16, llama_cpp.GGML_TYPE_Q8_0
 GUIDE = Path(__file__).parents[2] / "docs" / "src" / "guide" / "llama.md"
@@ -122,6 +120,7 @@ def test_whole_states(models, store, name, settings):
     assert np.array_equal(next_logits(first), next_logits(other))
 
 
+@pytest.mark.smallest
 def test_another_process(models, store):
     done = subprocess.run(process(models.llama, store), capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
@@ -167,6 +166,7 @@ def by_hundreds(model, tokens):
 # --- completions -----------------------------------------------------------------------
 
 
+@pytest.mark.smallest
 @pytest.mark.parametrize("name", ["llama", "gemma2", "mamba"])
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_chat_goes_on_in_another_llama(models, store, name, stream):
@@ -308,6 +308,7 @@ def test_all_parts_of_a_model_count(store, tmp_path):
     assert PROMPT not in start(other / first.name, store).cache
 
 
+@pytest.mark.smallest
 def test_the_guide(models, store, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     shutil.copy(models.llama, "model.gguf")

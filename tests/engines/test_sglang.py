@@ -11,25 +11,22 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
+from sglang.srt.managers.cache_controller import HiCacheController
+from sglang.srt.mem_cache.allocator import TokenToKVPoolAllocator
+from sglang.srt.mem_cache.device_pool_info import MambaStateBufferInfo
+from sglang.srt.mem_cache.hicache_storage import PoolHitPolicy, PoolName, PoolTransfer
+from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool, MLATokenToKVPool
+from sglang.srt.mem_cache.memory_pool_host import LogicalHostPool
+from sglang.srt.mem_cache.pool_host.mamba import MambaPoolHost
+from sglang.srt.mem_cache.pool_host.mha import MHATokenToKVPoolHost
+from sglang.srt.mem_cache.pool_host.mla import MLATokenToKVPoolHost
+from sglang.srt.mem_cache.storage import StorageBackendFactory
+from sglang.srt.mem_cache.utils import get_hash_str
+from sglang.srt.runtime_context import get_parallel
+from sglang.srt.server_args import ServerArgs, set_global_server_args_for_scheduler
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("sglang.srt.managers.cache_controller")
-
-from sglang.srt.managers.cache_controller import HiCacheController  # noqa: E402
-from sglang.srt.mem_cache.allocator import TokenToKVPoolAllocator  # noqa: E402
-from sglang.srt.mem_cache.device_pool_info import MambaStateBufferInfo  # noqa: E402
-from sglang.srt.mem_cache.hicache_storage import PoolHitPolicy, PoolName, PoolTransfer  # noqa: E402
-from sglang.srt.mem_cache.memory_pool import MHATokenToKVPool, MLATokenToKVPool  # noqa: E402
-from sglang.srt.mem_cache.memory_pool_host import LogicalHostPool  # noqa: E402
-from sglang.srt.mem_cache.pool_host.mamba import MambaPoolHost  # noqa: E402
-from sglang.srt.mem_cache.pool_host.mha import MHATokenToKVPoolHost  # noqa: E402
-from sglang.srt.mem_cache.pool_host.mla import MLATokenToKVPoolHost  # noqa: E402
-from sglang.srt.mem_cache.storage import StorageBackendFactory  # noqa: E402
-from sglang.srt.mem_cache.utils import get_hash_str  # noqa: E402
-from sglang.srt.runtime_context import get_parallel  # noqa: E402
-from sglang.srt.server_args import ServerArgs, set_global_server_args_for_scheduler  # noqa: E402
-
-from transload.sglang import Storage  # noqa: E402
+from transload.sglang import Storage
 
 GUIDE = Path(__file__).parents[2] / "docs/src/guide/sglang.md"
 PAGE, LAYERS, HEADS, TOKENS = 16, 3, 8, 8192
@@ -167,6 +164,7 @@ def prefetch(controller, prompt):
 PROMPT = list(range(1000, 1000 + 150 * PAGE))
 
 
+@pytest.mark.smallest
 @pytest.mark.parametrize("zero_copy", [True, False])
 @pytest.mark.parametrize(("layout", "mla"), KINDS)
 def test_a_prompt_comes_back_after_a_restart(engine, layout, mla, zero_copy):
@@ -327,6 +325,7 @@ def test_settings_come_through_sglangs_command_line(store):
     assert isinstance(made, Storage)
 
 
+@pytest.mark.smallest
 def test_the_guides_command_line_is_one(store):
     """SGLang's own parser takes it, and its factory what is in it."""
     [script] = re.findall(r"```sh\n(.*?launch_server.*?)```", GUIDE.read_text(), re.S)
