@@ -164,7 +164,6 @@ def prefetch(controller, prompt):
 PROMPT = list(range(1000, 1000 + 150 * PAGE))
 
 
-@pytest.mark.smallest
 @pytest.mark.parametrize("zero_copy", [True, False])
 @pytest.mark.parametrize(("layout", "mla"), KINDS)
 def test_a_prompt_comes_back_after_a_restart(engine, layout, mla, zero_copy):
@@ -186,6 +185,7 @@ def test_a_prompt_comes_back_after_a_restart(engine, layout, mla, zero_copy):
     assert (sum(stats.prefetch_pgs), stats.backup_pgs) == (150, [])
 
 
+@pytest.mark.smallest
 @pytest.mark.parametrize(("savers", "readers"), [(2, 4), (4, 2), (1, 4), (4, 4)])
 def test_another_tp_reads_the_heads_of_all_ranks(engine, savers, readers):
     prompt, settings = PROMPT[: 20 * PAGE], {"tp_lcm_size": 4}
@@ -207,6 +207,7 @@ def test_another_tp_reads_the_heads_of_all_ranks(engine, savers, readers):
     assert torch.equal(torch.cat(got, dim=3), whole)
 
 
+@pytest.mark.smallest
 def test_one_rank_writes_an_mla_cache_for_all(engine):
     prompt = PROMPT[: 8 * PAGE]
     last = engine(mla=True, rank=3, tp=4)
