@@ -1,5 +1,7 @@
-"""Another process: computes some tokens, 100 at a time, and saves what the context holds after each."""
+"""Another process: computes some tokens, 100 at a time, and saves what the context holds after each. With `for ever` it then
+saves the whole again and again, each time under the name of another model, until it is killed."""
 
+import itertools
 import json
 import sys
 
@@ -12,6 +14,8 @@ llm = Llama(model, n_ctx=2048, n_batch=128, n_threads=1, n_threads_batch=1, verb
 llm.set_cache(Cache(llm, store))
 for start in range(0, len(tokens), 100):
     llm.eval(tokens[start : start + 100])
-    print("saving", llm.n_tokens, flush=True)
     llm.cache[tokens[: llm.n_tokens]] = None
-    print("saved", llm.n_tokens, flush=True)
+for number in itertools.count() if sys.argv[4:] == ["for ever"] else ():
+    llm.set_cache(Cache(llm, store, applied={model: number}))
+    print(number, flush=True)
+    llm.cache[tokens] = None

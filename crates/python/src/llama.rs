@@ -10,11 +10,12 @@ use transload::store::llama::{Found, States};
 
 use crate::buffer::Buffer;
 use crate::errors::{ArchiveError, StoreError, raise};
+use crate::in_process::InProcess;
 use crate::logs;
 
 /// The saved states of one model of llama.cpp in a store: what `llama_state_seq_get_data` says of a sequence.
 ///
-/// Its methods wait for the store, without the interpreter's lock.
+/// Its methods wait for the store, without the interpreter's lock. In a forked child they raise StoreError.
 ///
 /// Args:
 ///     store: the store's URI, as for `Archive`.
@@ -32,7 +33,7 @@ use crate::logs;
 ///     ArchiveError: the sample cannot be read.
 #[pyclass(frozen, module = "transload")]
 pub(crate) struct LlamaStates {
-    inner: States,
+    inner: InProcess<States>,
 }
 
 #[pymethods]
@@ -65,7 +66,7 @@ impl LlamaStates {
             None => States::whole(store, model),
         };
         Ok(Self {
-            inner: inner.map_err(raise!(ArchiveError))?,
+            inner: InProcess::new(inner.map_err(raise!(ArchiveError))?),
         })
     }
 
@@ -85,7 +86,8 @@ impl LlamaStates {
         let state = Buffer::new(state, false)?;
         // SAFETY: the caller leaves the state alone until this has returned.
         let state = unsafe { bytes(&state) };
-        let saved = py.detach(|| self.inner.save(&tokens, state));
+        let states = self.inner.get()?;
+        let saved = py.detach(|| states.save(&tokens, state));
         Ok(saved.map_err(raise!(ArchiveError))?.bytes)
     }
 
@@ -94,7 +96,8 @@ impl LlamaStates {
     /// Raises:
     ///     ArchiveError: the store failed. What is not there, or cannot be read, is not saved.
     fn find(&self, py: Python<'_>, tokens: Vec<u32>) -> PyResult<Option<LlamaFound>> {
-        let found = py.detach(|| self.inner.find(&tokens));
+        let states = self.inner.get()?;
+        let found = py.detach(|| states.find(&tokens));
         let found = found.map_err(raise!(ArchiveError))?;
         Ok(found.map(|inner| LlamaFound { inner }))
     }
@@ -109,9 +112,10 @@ impl LlamaStates {
         py: Python<'py>,
         found: &LlamaFound,
     ) -> PyResult<Option<Bound<'py, PyBytes>>> {
+        let states = self.inner.get()?;
         let mut restored = false;
         let state = PyBytes::new_with(py, found.inner.bytes(), |state| {
-            let whole = py.detach(|| self.inner.restore(&found.inner, state));
+            let whole = py.detach(|| states.restore(&found.inner, state));
             restored = whole.map_err(raise!(ArchiveError))?;
             Ok(())
         })?;

@@ -17,6 +17,7 @@ def modules():
     top, cache = types.ModuleType("llama_cpp"), types.ModuleType("llama_cpp.llama_cache")
     cache.BaseLlamaCache = type("BaseLlamaCache", (), {})
     top.__version__, top.Llama, top.llama_cache = "0.3.36", Llama, cache
+    top.llama_cpp = SimpleNamespace(_lib=SimpleNamespace(_name=__file__))
     top.LLAMA_ROPE_TYPE_NONE, top.LLAMA_ROPE_TYPE_NORM, top.LLAMA_ROPE_TYPE_NEOX = -1, 0, 2
     top.llama_model_rope_type = lambda model: model.rope
     top.llama_model_n_swa = lambda model: model.window
@@ -25,6 +26,10 @@ def modules():
     top.llama_state_seq_get_data = Llama.write_state
     top.llama_state_seq_set_data = Llama.read_state
     return {"llama_cpp": top, "llama_cpp.llama_cache": cache}
+
+
+def common(a, b):
+    return next((at for at, (one, other) in enumerate(zip(a, b)) if one != other), min(len(a), len(b)))
 
 
 class Llama:
@@ -40,6 +45,7 @@ class Llama:
             "type_k type_v swa_full attention_type rope_scaling_type rope_freq_base rope_freq_scale yarn_ext_factor"
             " yarn_attn_factor yarn_beta_fast yarn_beta_slow yarn_orig_ctx embeddings"
         )
+        settings = {"swa_full": True} | settings
         self.context_params = SimpleNamespace(**dict.fromkeys(names.split(), 0) | settings, flash_attn_type=int(flash_attn))
         self._logits_all, self._is_recurrent, self._is_hybrid = logits_all, False, False
         self.ctx = self.model = self._ctx = self
@@ -59,9 +65,20 @@ class Llama:
     def reset(self):
         self.n_tokens, self._requires_eval = 0, True
 
+    @property
+    def _input_ids(self):
+        return self.input_ids[: self.n_tokens]
+
+    longest_token_prefix = staticmethod(common)
+
     def kv_cache_seq_rm(self, sequence, first, last):
+        if first < len(self.rows) and self._is_recurrent:
+            return False
         del self.rows[first:]
         return True
+
+    def kv_cache_seq_shift(self, sequence, first, last, by):
+        """Rows look the same at another position."""
 
     def eval(self, tokens):
         self.kv_cache_seq_rm(-1, self.n_tokens, -1)
@@ -88,17 +105,14 @@ class Llama:
         return list(self._create_completion(prompt, tokens))
 
     def _create_completion(self, prompt, tokens):
-        def common(held):
-            return next((at for at, (a, b) in enumerate(zip(held, prompt)) if a != b), min(len(held), len(prompt)))
-
         if self.cache:
             try:
                 item = self.cache[prompt]
-                if common(item.input_ids.tolist()) > common(self.input_ids[: self.n_tokens].tolist()):
+                if common(item.input_ids, prompt) > common(self._input_ids, prompt):
                     self.load_state(item)
             except KeyError:
                 pass
-        self.n_tokens = min(common(self.input_ids[: self.n_tokens].tolist()), len(prompt) - 1)
+        self.n_tokens = min(common(self._input_ids, prompt), len(prompt) - 1)
         self.eval(prompt[self.n_tokens :])
         said = [self.next_token()]
         yield said[-1]

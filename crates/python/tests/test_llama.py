@@ -108,11 +108,38 @@ def test_a_failing_store_is_a_miss(start, model, caplog):
     assert caplog.text.count("the disk is gone") == 2
 
     start().complete(PROMPT)
-    for restore in (fail, lambda found: None):
+    for restore, said in ((fail, "was not restored"), (lambda found: None, "lost, damaged or replaced")):
         llm = start()
         llm.cache._states = SimpleNamespace(find=llm.cache._states.find, save=fail, restore=restore)
         assert llm.complete(PROMPT) == Llama(model).complete(PROMPT)
         assert llm.computed == 600 + 3
+        assert said in caplog.text
+
+
+def test_an_end_that_was_replaced_costs_the_end_only(start, model, caplog):
+    start().complete(PROMPT)
+    llm, other = start(), start()
+    restore, forked = llm.cache._states.restore, PROMPT[:520] + [9] * 100
+
+    def replaced(found):
+        if not caplog.text:
+            other.complete(forked)
+        return restore(found)
+
+    llm.cache._states = SimpleNamespace(find=llm.cache._states.find, save=llm.cache._states.save, restore=replaced)
+    assert llm.complete(PROMPT) == Llama(model).complete(PROMPT)
+    assert llm.computed == 600 - 520 + 3
+    assert caplog.text.count("lost, damaged or replaced") == 1
+
+    # What the context has is not given up for less.
+    caplog.clear()
+    llm = start()
+    llm.eval(PROMPT[:540])
+    llm.cache._states = SimpleNamespace(find=llm.cache._states.find, restore=lambda found: None)
+    hit = llm.cache[PROMPT]
+    llm.cache._states.find = lambda tokens: SimpleNamespace(tokens=520)
+    llm.load_state(hit)
+    assert llm.n_tokens == 540 and "was not restored" not in caplog.text
 
 
 def test_a_state_that_llama_does_not_take_is_a_miss(start, model, caplog):
@@ -142,7 +169,7 @@ def test_whole_states_are_found_in_front_of_one_more_token(start):
 @pytest.mark.parametrize(
     "other",
     [
-        *({name: 2} for name in "type_k type_v swa_full rope_freq_base rope_freq_scale yarn_ext_factor".split()),
+        *({name: 2} for name in "type_k type_v rope_freq_base rope_freq_scale yarn_ext_factor".split()),
         *({name: 2} for name in "attention_type rope_scaling_type yarn_attn_factor yarn_orig_ctx".split()),
         {"kv_overrides": {"llama.rope.freq_base": 2.0}},
     ],
@@ -151,6 +178,24 @@ def test_whole_states_are_found_in_front_of_one_more_token(start):
 def test_another_setting_is_a_miss(start, other):
     start().complete(PROMPT)
     assert PROMPT not in start(**other).cache
+
+
+def test_another_llama_cpp_is_a_miss(start, monkeypatch, tmp_path):
+    start().complete(PROMPT)
+    top = sys.modules["llama_cpp"]
+    library = shutil.copy(llama_stand_in.__file__, tmp_path / "libllama.so")
+    with monkeypatch.context() as patch:
+        patch.setattr(top.llama_cpp._lib, "_name", str(library))
+        assert PROMPT in start().cache
+        library.write_bytes(b"another")
+        assert PROMPT not in start().cache
+    for change in (
+        lambda patch: patch.setattr(top, "__version__", "0.3.37"),
+        lambda patch: patch.setenv("LLAMA_ATTN_ROT_DISABLE", "1"),
+    ):
+        with monkeypatch.context() as patch:
+            change(patch)
+            assert PROMPT not in start().cache
 
 
 def test_another_model_is_a_miss(start, model, tmp_path):
@@ -206,6 +251,7 @@ def test_what_tokens_do_not_name_is_refused(start, module, caplog):
         ("takes images", lambda llm: setattr(llm, "chat_handler", images)),
         ("embedding=True", lambda llm: setattr(llm.context_params, "embeddings", True)),
         ("encoder", lambda llm: setattr(llm, "encoder", True)),
+        ("swa_full=False", lambda llm: llm.__dict__.update(window=64) or setattr(llm.context_params, "swa_full", False)),
     ):
         with pytest.raises(ValueError, match=wrong):
             start(change=change)
@@ -214,6 +260,32 @@ def test_what_tokens_do_not_name_is_refused(start, module, caplog):
     llm.complete(PROMPT)
     assert PROMPT not in start().cache
     assert caplog.text.count("takes images") == 2
+
+
+def test_what_cannot_be_taken_off_is_not_saved(start, caplog):
+    llm = start(change=lambda llm: setattr(llm, "_is_recurrent", True))
+    llm.eval(PROMPT)
+    llm.n_tokens = 500
+    llm.cache[PROMPT] = None
+    assert "a state of 500 tokens was not saved: llama.cpp cannot take off the tokens behind them" in caplog.text
+    assert PROMPT[:500] + [3] not in llm.cache
+    llm.n_tokens = 600
+    llm.cache[PROMPT] = None
+    assert PROMPT + [3] in llm.cache
+
+
+def test_a_shifted_context_is_saved_after_a_reset(start, module, tmp_path, caplog):
+    llm = start()
+    llm.eval(PROMPT[:300])
+    llm._ctx.kv_cache_seq_shift(0, 200, -1, -100)
+    # Another cache knows it, too.
+    llm.set_cache(module.Cache(llm, f"file://{tmp_path}/kv"))
+    llm.cache[PROMPT] = None
+    assert "positions of the context were shifted" in caplog.text
+    assert PROMPT not in llm.cache
+    llm.reset()
+    llm.complete(PROMPT)
+    assert PROMPT in start().cache
 
 
 def test_a_cache_serves_one_llama(start, model):

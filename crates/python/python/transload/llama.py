@@ -33,7 +33,7 @@ from ._transload import LlamaFound, LlamaStates, Objects
 _log = logging.getLogger(__name__)
 
 _SETTINGS = (
-    "type_k type_v swa_full attention_type rope_scaling_type rope_freq_base rope_freq_scale yarn_ext_factor"
+    "type_k type_v attention_type rope_scaling_type rope_freq_base rope_freq_scale yarn_ext_factor"
     " yarn_attn_factor yarn_beta_fast yarn_beta_slow yarn_orig_ctx"
 ).split()
 """What of a context's settings decides the numbers in its cache."""
@@ -41,7 +41,7 @@ _SETTINGS = (
 
 class Cache(llama_cache.BaseLlamaCache):
     """The saved states of one `Llama` in a store. Other `Llama`s, also of other processes, find them if they compute the
-    same: the same model files, adapters, types of the cache and rope settings.
+    same: the same build of llama.cpp, model files, adapters, types of the cache and rope settings.
 
     What goes wrong with a store is logged, and is a miss; a completion never fails of it.
 
@@ -53,8 +53,8 @@ class Cache(llama_cache.BaseLlamaCache):
 
     Raises:
         ValueError: its states cannot be told apart by tokens: `llm` has a chat handler that takes images, makes
-            embeddings, or has an encoder.
-        OSError: a model file cannot be read.
+            embeddings, has an encoder, or has sliding windows and `swa_full=False`.
+        OSError: a model file, or llama.cpp's library, cannot be read.
         StoreError: the store cannot be opened.
         ArchiveError: the state of its context is of a version that is not known.
     """
@@ -93,6 +93,8 @@ class Cache(llama_cache.BaseLlamaCache):
             return
         try:
             _refuse(llm)
+            if llm._shifted:
+                raise ValueError("positions of the context were shifted")
             self._states.save(llm.input_ids[: llm.n_tokens].tolist(), _state(llm))
         except Exception as error:
             _log.warning("a state of %d tokens was not saved: %s", llm.n_tokens, error)
@@ -110,11 +112,18 @@ class Cache(llama_cache.BaseLlamaCache):
         return found and Hit(self, tokens[: found.tokens], found)
 
     def _load(self, llm: Llama, hit: Hit) -> None:
+        found = hit.found
         try:
-            state = self._states.restore(hit.found)
+            state = self._states.restore(found)
             if state is None:
-                _log.info("a state of %d tokens was lost or damaged, and is forgotten", hit.found.tokens)
-                return
+                _log.warning("of a state of %d tokens a part was lost, damaged or replaced", found.tokens)
+                # Another chat that begins alike may have replaced the end, and the beginning is still there.
+                found = self._states.find(hit.input_ids.tolist())
+                if found is None or found.tokens <= Llama.longest_token_prefix(hit.input_ids, llm._input_ids):
+                    return
+                state = self._states.restore(found)
+                if state is None:
+                    return
             start = ctypes.cast(ctypes.c_char_p(state), ctypes.POINTER(ctypes.c_uint8))
             if llama_cpp.llama_state_seq_set_data(llm.ctx, start, len(state), 0) != len(state):
                 llm.reset()
@@ -122,9 +131,9 @@ class Cache(llama_cache.BaseLlamaCache):
         except Exception as error:
             _log.warning("a state of %d tokens was not restored: %s", hit.found.tokens, error)
             return
-        llm.n_tokens = len(hit.input_ids)
-        llm.input_ids[: llm.n_tokens] = hit.input_ids
-        llm._requires_eval = True
+        llm.n_tokens = found.tokens
+        llm.input_ids[: llm.n_tokens] = hit.input_ids[: llm.n_tokens]
+        llm._requires_eval, llm._shifted = True, False
         if llm._logits_all:
             # They are not saved, and those of other tokens must not pass for them: one NaN makes a row's logprobs NaN.
             llm.scores[: llm.n_tokens, 0] = np.nan
@@ -142,8 +151,9 @@ class Hit:
 
 
 def _take_over(llm: Llama) -> None:
-    """Has hits restored without scores, of which llama-cpp-python would write n_batch x n_vocab, and completions make no
-    copy of the context for a cache that takes its own. All other calls are answered as before."""
+    """Has hits restored without scores, of which llama-cpp-python would write n_batch x n_vocab, completions make no copy of
+    the context for a cache that takes its own, and shifts noted: rows that were computed behind other tokens look like
+    any. All other calls are answered as before."""
     of = weakref.ref(llm)
 
     def save_state() -> Any:
@@ -155,7 +165,16 @@ def _take_over(llm: Llama) -> None:
     def load_state(state: Any) -> None:
         state.cache._load(of(), state) if isinstance(state, Hit) else type(of()).load_state(of(), state)
 
-    llm.save_state, llm.load_state = save_state, load_state
+    def reset() -> None:
+        of()._shifted = False
+        type(of()).reset(of())
+
+    def shift(*given: int) -> None:
+        of()._shifted = True
+        type(of()._ctx).kv_cache_seq_shift(of()._ctx, *given)
+
+    llm.save_state, llm.load_state, llm.reset, llm._ctx.kv_cache_seq_shift = save_state, load_state, reset, shift
+    llm._shifted = getattr(llm, "_shifted", False)
 
 
 def _refuse(llm: Llama) -> None:
@@ -165,6 +184,8 @@ def _refuse(llm: Llama) -> None:
         raise ValueError("a Llama with embedding=True completes no prompts")
     if llama_cpp.llama_model_has_encoder(llm.model):
         raise ValueError("what an encoder computes is not in the state of a sequence")
+    if llama_cpp.llama_model_n_swa(llm.model) and not llm.context_params.swa_full:
+        raise ValueError("with swa_full=False a prompt's beginning is used again whose windows are gone")
 
 
 def _is_whole(llm: Llama) -> bool:
@@ -186,7 +207,8 @@ def _sample(llm: Llama) -> Any:
 
 def _state(llm: Llama) -> Any:
     # Cells that `llm` has given up, which `eval` would remove first, too.
-    llm._ctx.kv_cache_seq_rm(-1, llm.n_tokens, -1)
+    if not llm._ctx.kv_cache_seq_rm(-1, llm.n_tokens, -1):
+        raise ValueError("llama.cpp cannot take off the tokens behind them")
     state = np.empty(llama_cpp.llama_state_seq_get_size(llm.ctx, 0), np.uint8)
     start = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
     if llama_cpp.llama_state_seq_get_data(llm.ctx, start, len(state), 0) != len(state):
@@ -202,6 +224,8 @@ def _identity(llm: Llama, applied: Mapping[str | os.PathLike[str], Any]) -> str:
         return digests.of(Path(path), lambda: False).hex()
 
     settings = {name: getattr(llm.context_params, name) for name in _SETTINGS}
+    # Quantized rows are rotated, or not.
+    settings["rotation"] = os.environ.get("LLAMA_ATTN_ROT_DISABLE")
     if _is_whole(llm):
         # Rows are turned as a context wants them; whole states are restored as they were saved.
         settings["flash_attn_type"] = llm.context_params.flash_attn_type
@@ -209,11 +233,14 @@ def _identity(llm: Llama, applied: Mapping[str | os.PathLike[str], Any]) -> str:
     if (short := llm.metadata.get(f"{arch}.rope.scaling.original_context_length")) is not None:
         # Such models have other rope factors for long contexts.
         settings["long"] = llm.n_ctx() > int(short)
-    adapters = [(digest(path), repr(how)) for path, how in applied.items()]
-    if llm.lora_path:
-        adapters.append((digest(llm.lora_path), repr(llm.lora_scale)))
-    overrides = sorted((llm.kv_overrides or {}).items())
-    said = [[digest(path) for path in _files(llm.model_path)], sorted(adapters), overrides, settings]
+    adapters = [*applied.items(), *([(llm.lora_path, llm.lora_scale)] if llm.lora_path else [])]
+    said = [
+        [llama_cpp.__version__, digest(llama_cpp.llama_cpp._lib._name)],
+        [digest(path) for path in _files(llm.model_path)],
+        sorted((digest(path), repr(how)) for path, how in adapters),
+        sorted((llm.kv_overrides or {}).items()),
+        settings,
+    ]
     return hashlib.blake2b(json.dumps(said).encode(), digest_size=20).hexdigest()
 
 
