@@ -10,8 +10,8 @@
  * sequence has the chunks of its beginning in common with that of a shorter one; cut at fixed offsets it would have
  * none. Transposed values (flash attention is off) have no rows, so each layer of them is one chunk.
  *
- * A chunk's hash is of its bytes. The manifest lists hashes and lengths, with a sum over the whole state: a hash of 64 bits
- * can be that of two chunks, and then restore says so.
+ * A chunk's hash is of its bytes. Two chunks can have one hash of 64 bits: so a chunk that the store has already is compared
+ * with the one to save, and where they differ nothing is saved. The manifest lists hashes and lengths, with a sum over the state.
  */
 #include <dlfcn.h>
 #include <stdint.h>
@@ -129,6 +129,16 @@ static uint8_t *read_file(const char *path, size_t *len) {
     return data;
 }
 
+/* The store keeps the first chunk of a hash, whatever it is asked to put under it later. One that was put a moment ago may
+ * be for nobody to read yet. */
+static void compare(kv_store_handle handle, const struct chunk *chunk, const uint8_t *data) {
+    uint8_t *there;
+    size_t len;
+    if (store->get_chunk(handle, (const uint8_t *)&chunk->hash, HASH, &there, &len) != 0) return;
+    if (len != chunk->bytes || memcmp(there, data, len) != 0) fail("another chunk has this hash");
+    free(there);
+}
+
 static void save(kv_store_handle handle, const char *name, const char *path) {
     struct cutter cutter = {0};
     struct manifest *manifest;
@@ -140,7 +150,11 @@ static void save(kv_store_handle handle, const char *name, const char *path) {
         const struct chunk *chunk = &cutter.chunks[n];
         put = store->put_chunk(handle, (const uint8_t *)&chunk->hash, HASH, cutter.state + at, chunk->bytes);
         if (put < 0) fail("a chunk cannot be put");
-        if (put == KV_STORE_STORED) written += chunk->bytes;
+        if (put == KV_STORE_STORED) {
+            written += chunk->bytes;
+        } else {
+            compare(handle, chunk, cutter.state + at);
+        }
         at += chunk->bytes;
     }
     len = sizeof(*manifest) + cutter.count * sizeof(struct chunk);

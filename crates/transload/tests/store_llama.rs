@@ -27,7 +27,7 @@ fn inspect_tells_what_llama_cpp_has_saved() {
     assert_eq!(tokens.as_array().map(Vec::len), Some(20));
     let rows = json!([{"layers": 2, "type": "f16", "row_bytes": 64}]);
     let info = json!({
-        "version": 3, "tokens": null, "cells": 20, "positions": [0, 19], "layers": 2, "keys": rows, "values": rows,
+        "tokens": null, "cells": 20, "positions": [0, 19], "layers": 2, "keys": rows, "values": rows,
         "values_transposed": true, "rest_bytes": 0, "bytes": 5516,
     });
     assert_eq!(
@@ -87,4 +87,10 @@ fn inspect_refuses_what_is_damaged() {
     let ran = inspect(Path::new("/nonexistent.bin"), &[]);
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""));
     assert_eq!(inspect(dir.path(), &[]).code, Some(2));
+    // A longer one than is read at once, of holes.
+    let holes = fs::File::create(&file).and_then(|file| file.set_len((16 << 30) + 1));
+    holes.expect("a file");
+    let ran = inspect(&file, &[]);
+    assert_eq!(ran.code, Some(2));
+    assert!(ran.told().contains("file too large"), "{}", ran.told());
 }

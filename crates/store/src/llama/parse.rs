@@ -89,8 +89,13 @@ impl State {
         }
         // Latents are keys and values at once.
         if reader.at < reader.bytes.len() {
-            for layer in 0..layers {
-                rows.push(reader.rows("values", layer, cells.len(), transposed)?);
+            let keys_end = reader.at;
+            let values =
+                (0..layers).map(|layer| reader.rows("values", layer, cells.len(), transposed));
+            match values.collect::<Result<Vec<_>, _>>() {
+                Ok(values) => rows.extend(values),
+                Err(_) if is_recurrent(&reader.bytes[keys_end..], &cells) => reader.at = keys_end,
+                Err(error) => return Err(error),
             }
         }
         Ok(Self {
@@ -142,6 +147,14 @@ fn cells(reader: &mut Reader<'_>) -> Result<Vec<Cell>, LlamaError> {
         });
     }
     Ok(cells)
+}
+
+/// Whether the cache of recurrent layers could begin here: one cell, of the last position, with no sequences listed, and
+/// nothing transposed. Behind latents it follows at once, where other models have values.
+fn is_recurrent(bytes: &[u8], cells: &[Cell]) -> bool {
+    let last = cells.iter().map(|cell| cell.position).max();
+    let head = [1, last.unwrap_or_default(), 0, 0].map(i32::to_le_bytes);
+    bytes.starts_with(head.as_flattened())
 }
 
 /// Reads from front to end.

@@ -1,42 +1,46 @@
 //! The files of `llama_state_seq_save_file`.
 
+use serde::Serialize;
+
 use super::LlamaError;
 use super::parse::{Reader, SESSION_MAGIC, SESSION_VERSION, State};
 use super::shape::Rows;
 
 /// What a session file holds: the tokens of a sequence, and its state without the first eight bytes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Session {
-    /// The version of the file.
-    pub version: u32,
     /// The tokens, as llama.cpp numbers them.
     pub tokens: Vec<u32>,
     /// How many cells the (first) cache has.
     pub cells: usize,
-    /// The lowest and the highest position of a cell; none without cells.
-    pub positions: Option<(i32, i32)>,
-    /// Whether values are transposed.
-    pub transposed: bool,
+    /// The lowest and the highest position of a cell.
+    pub positions: (i32, i32),
     /// How many layers there are.
     pub layers: usize,
     /// Runs of layers with equal keys, in their order.
     pub keys: Vec<Layers>,
     /// The same of values; none where latents are both.
     pub values: Vec<Layers>,
+    /// Whether values are transposed.
+    #[serde(rename = "values_transposed")]
+    pub transposed: bool,
     /// Bytes behind the first cache: of sliding windows, or of recurrent layers.
+    #[serde(rename = "rest_bytes")]
     pub rest: usize,
 }
 
 /// Neighbouring layers whose rows are alike.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Layers {
     /// How many layers.
     pub layers: usize,
     /// Their type: `f16`, `q8_0`; `type N` for one without a name here.
+    #[serde(rename = "type")]
     pub dtype: String,
     /// Bytes of the row of one cell.
+    #[serde(rename = "row_bytes")]
     pub row: u64,
 }
 
@@ -58,16 +62,16 @@ impl Session {
         let tokens = tokens.map(|token| u32::from_le_bytes(token.try_into().expect("four bytes")));
         let state = State::read(&mut reader)?;
         let positions = state.cells.iter().map(|cell| cell.position);
+        let positions = positions.clone().min().zip(positions.max());
         let (keys, values) = state.shape.rows.split_at(state.shape.layers);
         Ok(Self {
-            version,
             tokens: tokens.collect(),
             cells: state.cells.len(),
-            positions: positions.clone().min().zip(positions.max()),
-            transposed: state.transposed,
+            positions: positions.expect("no state is read without cells"),
             layers: state.shape.layers,
             keys: runs(keys),
             values: runs(values),
+            transposed: state.transposed,
             rest: file.len() - state.end,
         })
     }

@@ -9,6 +9,7 @@ mod oracle;
 mod properties;
 mod real;
 mod refused;
+mod session;
 mod turns;
 
 use std::sync::Arc;

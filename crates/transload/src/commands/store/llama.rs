@@ -1,7 +1,7 @@
 //! `transload store llama`: what a session file of llama.cpp holds.
 
 use std::fmt::Write;
-use std::io::Read;
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use clap::{Subcommand, ValueHint};
@@ -13,6 +13,9 @@ use super::kvc::listed;
 use crate::failure::Failure;
 use crate::output::Output;
 use crate::show::number;
+
+/// Bytes of the largest file that is read: all of it is held in memory.
+const MOST: u64 = 16 << 30;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -26,7 +29,8 @@ Examples:
 
 Exit code 1 means that it is no session file of a sequence, one of another
 version, or a damaged one. Files that llama.cpp writes for recurrent models
-alone (Mamba, RWKV) cannot be read.";
+alone (Mamba, RWKV) cannot be read. A file is held in memory as a whole; one of
+more than 16 GiB is refused.";
 
 /// Read session files of llama.cpp.
 #[derive(Debug, clap::Args)]
@@ -52,12 +56,13 @@ pub(super) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     let file = read(path).map_err(|error| {
         Failure::input(
             format!("{} cannot be read: {error}", path.display()),
-            "name a file that exists and may be read; a pipe or a device is none",
+            "name a file of at most 16 GiB that exists and may be read; a pipe or a device is none",
         )
     })?;
     match Session::read(&file) {
         Ok(session) => {
-            let told = Told::new(&session, file.len());
+            let bytes = file.len();
+            let told = Told { session, bytes };
             output.show(|| Json::new(Ok(&told)), || told.table())?;
             Ok(())
         }
@@ -80,9 +85,13 @@ pub(super) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     }
 }
 
-fn read(path: &Path) -> std::io::Result<Vec<u8>> {
+fn read(path: &Path) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::new();
-    open_file(path)?.read_to_end(&mut bytes)?;
+    let file = open_file(path)?;
+    if file.metadata()?.len() > MOST {
+        return Err(io::Error::from(io::ErrorKind::FileTooLarge));
+    }
+    file.take(MOST).read_to_end(&mut bytes)?;
     Ok(bytes)
 }
 
@@ -110,70 +119,30 @@ impl<'a> Json<'a> {
 
 #[derive(Serialize)]
 struct Told {
-    version: u32,
-    tokens: Vec<u32>,
-    cells: usize,
-    positions: Option<(i32, i32)>,
-    layers: usize,
-    keys: Vec<Rows>,
-    values: Vec<Rows>,
-    values_transposed: bool,
-    rest_bytes: usize,
+    #[serde(flatten)]
+    session: Session,
     bytes: usize,
 }
 
-#[derive(Serialize)]
-struct Rows {
-    layers: usize,
-    #[serde(rename = "type")]
-    dtype: String,
-    row_bytes: u64,
-}
-
 impl Told {
-    fn new(session: &Session, bytes: usize) -> Self {
-        let rows = |layers: &[Layers]| {
-            let rows = layers.iter().map(|layers| Rows {
-                layers: layers.layers,
-                dtype: layers.dtype.clone(),
-                row_bytes: layers.row,
-            });
-            rows.collect()
-        };
-        Self {
-            version: session.version,
-            tokens: session.tokens.clone(),
-            cells: session.cells,
-            positions: session.positions,
-            layers: session.layers,
-            keys: rows(&session.keys),
-            values: rows(&session.values),
-            values_transposed: session.transposed,
-            rest_bytes: session.rest,
-            bytes,
-        }
-    }
-
     fn table(&self) -> String {
-        let positions = self.positions.map_or_else(String::new, |(first, last)| {
-            format!(", positions {first} to {last}")
-        });
-        let cells = number::count(self.cells as u64, "cell");
-        let how = match self.values_transposed {
+        let session = &self.session;
+        let (first, last) = session.positions;
+        let cells = number::count(session.cells as u64, "cell");
+        let how = match session.transposed {
             true => ", transposed",
             false => "",
         };
         let mut lines = vec![
-            ("version", self.version.to_string()),
-            ("tokens", listed(&self.tokens)),
-            ("cells", format!("{cells}{positions}")),
-            ("layers", number::grouped(self.layers as u64)),
-            ("keys", shown(&self.keys, "")),
-            ("values", shown(&self.values, how)),
+            ("tokens", listed(&session.tokens)),
+            ("cells", format!("{cells}, positions {first} to {last}")),
+            ("layers", number::grouped(session.layers as u64)),
+            ("keys", shown(&session.keys, "")),
+            ("values", shown(&session.values, how)),
             ("bytes", number::grouped(self.bytes as u64)),
         ];
-        if self.rest_bytes > 0 {
-            let rest = number::count(self.rest_bytes as u64, "byte");
+        if session.rest > 0 {
+            let rest = number::count(session.rest as u64, "byte");
             lines.push((
                 "other caches",
                 format!("{rest}, of windows or recurrent layers"),
@@ -188,12 +157,12 @@ impl Told {
 }
 
 /// `30 × f16, 2,048 bytes a cell; 2 × q8_0, 1,088 bytes a cell`
-fn shown(rows: &[Rows], how: &str) -> String {
+fn shown(rows: &[Layers], how: &str) -> String {
     if rows.is_empty() {
         return "none: the keys are latents".to_owned();
     }
     let runs = rows.iter().map(|rows| {
-        let bytes = number::count(rows.row_bytes, "byte");
+        let bytes = number::count(rows.row, "byte");
         format!("{} × {}, {bytes} a cell", rows.layers, rows.dtype)
     });
     format!("{}{how}", runs.collect::<Vec<_>>().join("; "))
