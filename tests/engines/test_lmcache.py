@@ -16,14 +16,17 @@ from conftest import SOURCES
 from lmcache.utils import CacheEngineKey
 from lmcache.v1.config import LMCacheEngineConfig
 from lmcache.v1.distributed.api import ObjectKey
+from lmcache.v1.distributed.config import EvictionConfig
 from lmcache.v1.distributed.internal_api import L2AdapterListener
 from lmcache.v1.distributed.l2_adapters.config import get_l2_adapter_config_class
 from lmcache.v1.distributed.l2_adapters.factory import create_l2_adapter_from_registry
+from lmcache.v1.distributed.storage_controllers.eviction_controller import L2AdapterEvictionState, L2EvictionController
 from lmcache.v1.event_manager import EventManager
 from lmcache.v1.memory_management import MemoryFormat, MemoryObjMetadata, TensorMemoryObj
 from lmcache.v1.metadata import LMCacheMetadata
 from lmcache.v1.storage_backend.storage_manager import StorageManager
 
+from transload import Objects, StoreError
 from transload.lmcache import L2Adapter
 
 LMCACHE = SOURCES / "lmcache-0.5.6"
@@ -109,6 +112,17 @@ def adapter(store):
         each.close()
 
 
+class Fails:
+    """Objects of a store that has failed."""
+
+    def __getattr__(self, name):
+        def fail(*_):
+            raise StoreError("the disk is full")
+
+        fail.__name__ = name
+        return fail
+
+
 class Heard(L2AdapterListener):
     def __init__(self):
         self.keys = []
@@ -185,13 +199,47 @@ def test_what_two_adapters_do_is_noticed(adapter):
     assert other.get_usage().total_bytes_used == 0
 
 
-def test_capacity_is_kept(adapter):
-    one = adapter(max_capacity_gb=10_000 / (1 << 30))
+def test_lmcache_evicts_what_was_not_used_for_longest(adapter):
+    before = adapter()
+    for number in (1, 2, 3):
+        before.store([a_key(number)], [an_object(number)])
+    before.close()
+
+    after = adapter(max_capacity_gb=13_000 / (1 << 30))
+    evicts = L2AdapterEvictionState(0, after, EvictionConfig("LRU", trigger_watermark=0.9, eviction_ratio=0.5))
+    controller = L2EvictionController([evicts])
+    assert after.load([a_key(1)], [an_object(0)]) == [True]
+    controller.start()
+    deadline = time.monotonic() + 60
+    while after.get_usage().total_bytes_used > 8192:
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    controller.stop()
+    assert after.load([a_key(1), a_key(2), a_key(3)], [an_object(0) for _ in range(3)]) == [True, False, True]
+
+
+def test_a_store_that_fails_is_failures_and_misses(adapter):
+    one = adapter()
     one.store([a_key(1)], [an_object(1)])
-    one.store([a_key(2)], [an_object(2)])
-    assert one.load([a_key(1)], [an_object(0)]) == [True]
-    one.store([a_key(3)], [an_object(3)])
-    assert one.load([a_key(1), a_key(2), a_key(3)], [an_object(0) for _ in range(3)]) == [True, False, True]
+    works, one._objects = one._objects, Fails()
+    into = an_object(7)
+    assert one.store([a_key(2)], [an_object(2)]).is_successful() is False
+    assert one.look_up([a_key(1)]) == [False]
+    assert one.load([a_key(1)], [into]) == [False]
+    one.delete([a_key(1)])
+    status = one.report_status()
+    assert not status["is_healthy"] and status["locked_key_count"] == 0
+    assert status["errors"] == dict.fromkeys(["store", "lookup", "load", "delete"], "the disk is full")
+
+    one._objects = works
+    assert one.store([a_key(2)], [an_object(2)]).is_successful()
+    assert one.look_up([a_key(1)]) == [True] and one.load([a_key(1)], [into]) == [True]
+    one.submit_unlock([a_key(1)])
+    one.delete([a_key(1)])
+    assert one.report_status()["is_healthy"] and one.get_usage().total_bytes_used == 4096
+    one.close()
+    # What comes too late is a failure too, and signals nobody.
+    assert one.submit_store_task([a_key(3)], [an_object(3)]) in one.pop_completed_store_tasks()
 
 
 # --- the engine in one process -----------------------------------------------------------------
@@ -293,9 +341,74 @@ def test_chunks_of_another_layout_are_a_miss(store):
 def test_wrong_settings_are_refused_by_name(store, settings, told):
     from transload.lmcache import Client, L2AdapterConfig
 
-    for make in (lambda **given: Client(**given), lambda **given: L2AdapterConfig.from_dict({"type": "x", **given})):
+    for make in (lambda **given: Client(**given), lambda **given: L2AdapterConfig.from_dict(given)):
         with pytest.raises(ValueError, match=told):
             make(**{"uri": store, **settings})
+
+
+def test_a_store_that_fails_is_a_miss(store):
+    made = manager(store)
+    put(made, [1])
+    made.close()
+    made = manager(store)
+    ours = made.storage_backends["ours"]
+    ours._objects = Fails()
+    objs = made.batched_allocate(torch.Size([2, 4, 256, 1024]), torch.bfloat16, 1)
+    called = []
+    asyncio.run(ours.async_batched_submit_put_task([chunk(2)], objs, on_complete_callback=called.append))
+    assert not called and not ours.exists_in_put_tasks(chunk(2)) and objs[0].get_ref_count() == 1
+    assert not ours.contains(chunk(1)) and ours.get_blocking(chunk(1)) is None and not ours.remove(chunk(1))
+    assert asyncio.run(ours.batched_async_contains("request", [chunk(1)])) == 0
+    assert asyncio.run(ours.batched_get_non_blocking("request", [chunk(1)])) == []
+    made.close()
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda meta: b"no json",
+        lambda meta: b"[" * 4096,
+        lambda meta: b"[]",
+        lambda meta: json.dumps({"layout": meta["layout"]}).encode(),
+        lambda meta: json.dumps({**meta, "shapes": [[2, 4, 512, 1024]]}).encode(),
+        lambda meta: json.dumps({**meta, "shapes": [[-2, -4, 256, 1024]]}).encode(),
+        lambda meta: json.dumps({**meta, "shapes": [[1 << 70, 4, 256, 1024]]}).encode(),
+        lambda meta: json.dumps({**meta, "shapes": meta["shapes"] * 2}).encode(),
+        lambda meta: json.dumps({**meta, "dtypes": ["load"]}).encode(),
+        lambda meta: json.dumps({**meta, "format": "OF_NOBODY"}).encode(),
+    ],
+)
+def test_a_spoilt_meta_is_a_miss(store, spoil):
+    made = manager(store)
+    put(made, [1])
+    made.close()
+    objects, key = Objects(store, "lmcache.Storage"), chunk(1).to_string()
+    [info] = objects.has([key])
+    value = bytearray(info.bytes)
+    objects.get([key], [value])
+    objects.delete([key])
+    objects.put([key], [value], spoil(json.loads(info.meta)))
+
+    made = manager(store)
+    assert made.contains(chunk(1)) is None and made.storage_backends["ours"].get_blocking(chunk(1)) is None
+    put(made, [1])
+    made.close()
+    assert manager(store).contains(chunk(1)) == "ours"
+
+
+def test_no_memory_for_a_chunk_is_a_miss(store):
+    made = manager(store)
+    put(made, [1])
+    made.close()
+    made = manager(store)
+    ours = made.storage_backends["ours"]
+    taken = made.batched_allocate(torch.Size([2, 4, 256, 1024]), torch.bfloat16, 25, busy_loop=False)
+    while more := made.allocate(torch.Size([2, 4, 256, 1024]), torch.bfloat16, busy_loop=False):
+        taken = (taken or []) + [more]
+    assert ours.get_blocking(chunk(1)) is None
+    taken.pop().ref_count_down()
+    assert ours.get_blocking(chunk(1)) is not None
+    made.close()
 
 
 # --- the guide -----------------------------------------------------------------

@@ -5,6 +5,8 @@
 
 import json
 import logging
+from concurrent.futures import Future, ThreadPoolExecutor
+from threading import BoundedSemaphore
 
 from .. import ObjectQueue
 
@@ -40,15 +42,35 @@ def read_settings(given: dict, where: str, **defaults) -> dict:
     if unknown := sorted(set(given) - set(defaults) - {"uri"}):
         names = ", ".join(["uri", *sorted(defaults)])
         raise ValueError(f"{where} has {', '.join(map(repr, unknown))}, which transload does not know; it knows {names}")
-    for name, value in given.items():
-        numbers = {"threads": int, "workers": int, "max_capacity_gb": (int, float)}
-        if not isinstance(value, numbers.get(name, str)) or isinstance(value, bool) or not value:
-            raise ValueError(f"{where}: {name!r} is a {'number above 0' if name in numbers else 'text'}")
-        if name in numbers and value < 0:
-            raise ValueError(f"{where}: {name!r} is a number above 0")
     if "uri" not in given:
         raise ValueError(f"{where} has no 'uri', the store, such as file:///var/cache/kv")
+    numbers = {"threads": (int, 64), "workers": (int, 64), "max_capacity_gb": ((int, float), 1 << 30)}
+    for name, value in given.items():
+        kind, most = numbers.get(name, (str, None))
+        if not isinstance(value, kind) or isinstance(value, bool) or not value:
+            raise ValueError(f"{where}: {name!r} is a {'text' if kind is str else 'number above 0'}")
+        if most is not None and not 0 < value <= most:
+            raise ValueError(f"{where}: {name!r} is a number above 0, and at most {most}")
     return {**defaults, **given}
+
+
+class Threads(ThreadPoolExecutor):
+    """Threads that work on a store. `submit` raises RuntimeError when they are shut down, and while 4,096 calls wait."""
+
+    def __init__(self, kind: str, workers: int):
+        super().__init__(workers, f"transload-{kind}")
+        self._room = BoundedSemaphore(4096)
+
+    def submit(self, call, /, *arguments) -> Future:
+        if not self._room.acquire(blocking=False):
+            raise RuntimeError("the store is slower than LMCache: 4096 calls wait for it")
+        try:
+            future = super().submit(call, *arguments)
+        except RuntimeError:
+            self._room.release()
+            raise
+        future.add_done_callback(lambda _: self._room.release())
+        return future
 
 
 def describe(each, **more: str | None) -> bytes:

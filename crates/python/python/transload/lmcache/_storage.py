@@ -2,15 +2,16 @@
 
 import asyncio
 import json
+import math
 import threading
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 
 import torch
 from lmcache.v1.memory_management import MemoryFormat, MemoryObj
 from lmcache.v1.storage_backend.abstract_backend import StoragePluginInterface
 
-from .. import Objects, StoreError
-from . import describe, log, read_settings
+from .. import Objects
+from . import Threads, describe, log, read_settings
 
 
 class Storage(StoragePluginInterface):
@@ -24,8 +25,7 @@ class Storage(StoragePluginInterface):
         super().__init__(dst_device, config, metadata, local_cpu_backend, loop)
         settings = _settings(getattr(config, "extra_config", None) or {})
         self._objects = Objects(settings["uri"], settings["namespace"], threads=settings["threads"])
-        self._readers = ThreadPoolExecutor(settings["workers"], "transload-load")
-        self._writers = ThreadPoolExecutor(settings["workers"], "transload-store")
+        self._readers, self._writers = Threads("load", settings["workers"]), Threads("store", settings["workers"])
         self._lock = threading.Lock()
         self._putting: set = set()
         if local_cpu_backend is not None:
@@ -40,7 +40,9 @@ class Storage(StoragePluginInterface):
         return self.batched_contains([key]) == 1
 
     def batched_contains(self, keys, pin: bool = False) -> int:
-        found = [info is not None and self._usable(info) for info in self._has(keys)]
+        # A scheduler has no memory, and does not know what its workers' looks like.
+        usable = (lambda info: True) if self.local_cpu_backend is None else self._read_meta
+        found = [info is not None and usable(info) is not None for info in self._ask(self._objects.has, keys)]
         return (found + [False]).index(False)
 
     def exists_in_put_tasks(self, key) -> bool:
@@ -48,19 +50,17 @@ class Storage(StoragePluginInterface):
             return key in self._putting
 
     def batched_submit_put_task(self, keys, objs, transfer_spec=None, on_complete_callback=None) -> list[Future] | None:
-        batch = {}
         with self._lock:
-            for key, each in zip(keys, objs, strict=True):
-                if key not in self._putting:
-                    self._putting.add(key)
-                    batch[key] = each
+            batch = {key: each for key, each in zip(keys, objs, strict=True) if key not in self._putting}
+            self._putting.update(batch)
         # The caller lets go of its own as soon as this returns.
         for each in batch.values():
             each.ref_count_up()
         try:
             return [self._writers.submit(self._put, batch, on_complete_callback)] if batch else None
-        except RuntimeError:  # It is closed.
-            self._finish(batch)
+        except RuntimeError as error:
+            log.warning("%d chunks are not stored: %s", len(batch), error)
+            self._let_go(batch)
             return None
 
     async def async_batched_submit_put_task(self, keys, objs, transfer_spec=None, on_complete_callback=None) -> None:
@@ -71,27 +71,22 @@ class Storage(StoragePluginInterface):
         return self.batched_get_blocking([key])[0]
 
     def batched_get_blocking(self, keys) -> list[MemoryObj | None]:
-        if self.local_cpu_backend is None:
-            return [None] * len(keys)
-        objs = [self._allocate(info) for info in self._has(keys)]
+        infos = self._ask(self._objects.has, keys)
+        objs = [self._allocate(info) for info in infos]
         wanted = [index for index, each in enumerate(objs) if each is not None]
-        try:
-            values = [objs[index].byte_array for index in wanted]
-            got = self._objects.get([keys[index].to_string() for index in wanted], values)
-        except StoreError as error:
-            log.warning("chunks are not loaded: %s", error)
-            got = [None] * len(wanted)
+        got = self._ask(self._objects.get, [keys[index] for index in wanted], [objs[index].byte_array for index in wanted])
         for index, info in zip(wanted, got):
-            if info is None or info.meta != self._describe(objs[index]):
+            # Another one may have taken its place meanwhile.
+            if info is None or info.meta != infos[index].meta:
                 objs[index].ref_count_down()
                 objs[index] = None
         return objs
 
     async def batched_async_contains(self, lookup_id: str, keys, pin: bool = False) -> int:
-        return await asyncio.get_running_loop().run_in_executor(self._readers, self.batched_contains, keys)
+        return await self._in_thread(self.batched_contains, keys) or 0
 
     async def batched_get_non_blocking(self, lookup_id: str, keys, transfer_spec=None) -> list[MemoryObj]:
-        objs = await asyncio.get_running_loop().run_in_executor(self._readers, self.batched_get_blocking, keys)
+        objs = await self._in_thread(self.batched_get_blocking, keys) or []
         count = (objs + [None]).index(None)
         for each in objs[count:]:
             if each is not None:
@@ -108,13 +103,9 @@ class Storage(StoragePluginInterface):
         return self.batched_remove([key], force) == 1
 
     def batched_remove(self, keys, force: bool = True) -> int:
-        there = [key.to_string() for key, info in zip(keys, self._has(keys)) if info is not None]
-        try:
-            self._objects.delete(there)
-        except StoreError as error:
-            log.warning("chunks are not removed: %s", error)
-            return 0
-        return len(there)
+        there = [key for key, info in zip(keys, self._ask(self._objects.has, keys)) if info is not None]
+        # Nothing is what a delete returns that went well.
+        return len(there) if self._ask(self._objects.delete, there) is None else 0
 
     def get_allocator_backend(self):
         if self.local_cpu_backend is None:
@@ -131,46 +122,56 @@ class Storage(StoragePluginInterface):
 
     def _put(self, batch: dict, on_complete_callback) -> None:
         try:
-            metas = [self._describe(each) for each in batch.values()]
-            self._objects.put([key.to_string() for key in batch], [each.byte_array for each in batch.values()], metas)
-        except Exception as error:
-            log.warning("%d chunks are not stored: %s", len(batch), error)
-            on_complete_callback = None
+            metas = [describe(each, format=each.metadata.fmt.name, layout=self._layout()) for each in batch.values()]
+            written = self._ask(self._objects.put, list(batch), [each.byte_array for each in batch.values()], metas)
         finally:
-            self._finish(batch)
-        for key in batch if on_complete_callback is not None else ():
+            self._let_go(batch)
+        for key, known in zip(batch, written):
+            if on_complete_callback is None or known is None:
+                continue
             try:
                 on_complete_callback(key)
             except Exception as error:
                 log.warning("what is called when a chunk is stored failed: %s", error)
 
-    def _finish(self, batch: dict) -> None:
+    def _let_go(self, batch: dict) -> None:
         with self._lock:
             self._putting.difference_update(batch)
         for each in batch.values():
             each.ref_count_down()
 
-    def _has(self, keys) -> list:
+    def _ask(self, method, keys, *more):
+        """Asks the store. If it fails, it knows nothing of each key."""
         try:
-            return self._objects.has([key.to_string() for key in keys])
-        except StoreError as error:
-            log.warning("chunks are not looked up: %s", error)
+            return method([key.to_string() for key in keys], *more)
+        except Exception as error:
+            log.warning("the store of LMCache's chunks failed to %s: %s", method.__name__, error)
             return [None] * len(keys)
 
-    def _usable(self, info) -> bool:
-        # A scheduler does not know what its workers' memory looks like.
-        return self.local_cpu_backend is None or _read_meta(info.meta).get("layout") == self._layout()
+    async def _in_thread(self, method, keys):
+        try:
+            return await asyncio.get_running_loop().run_in_executor(self._readers, method, keys)
+        except RuntimeError as error:
+            log.warning("chunks are not looked for: %s", error)
+            return None
 
     def _allocate(self, info) -> MemoryObj | None:
-        """Memory for a chunk, if it is of the layout that this engine has."""
-        if info is None or not self._usable(info):
+        """Memory for a chunk, if it is of the layout that this engine has, and there is some."""
+        if info is None or self.local_cpu_backend is None or (read := self._read_meta(info)) is None:
             return None
-        meta = _read_meta(info.meta)
-        shapes, dtypes = map(torch.Size, meta["shapes"]), (getattr(torch, name) for name in meta["dtypes"])
-        return self.local_cpu_backend.allocate(list(shapes), list(dtypes), MemoryFormat[meta["format"]])
+        return self.local_cpu_backend.allocate(*read, busy_loop=False)
 
-    def _describe(self, each) -> bytes:
-        return describe(each, format=each.metadata.fmt.name, layout=self._layout())
+    def _read_meta(self, info) -> tuple | None:
+        """Shapes, dtypes and format of a chunk; None if this engine has another layout, or they are not of as many bytes."""
+        try:
+            meta = json.loads(info.meta)
+            dtypes, form = [getattr(torch, name) for name in meta["dtypes"]], MemoryFormat[meta["format"]]
+            shapes = [torch.Size(shape) for shape in meta["shapes"] if min(shape) > 0]
+            sizes = [math.prod(shape) * dtype.itemsize for shape, dtype in zip(shapes, dtypes, strict=True)]
+            return (shapes, dtypes, form) if meta["layout"] == self._layout() and sum(sizes) == info.bytes else None
+        except Exception as error:
+            log.warning("a chunk has a meta that is none of LMCache's: %r", error)
+            return None
 
     def _layout(self) -> str | None:
         """What the engine's cache looks like: a chunk's own shape does not tell in which heads and layers it has it."""
@@ -182,22 +183,13 @@ class Storage(StoragePluginInterface):
 def _settings(extra: dict) -> dict:
     """The settings of the one plugin in LMCache's `extra_config` that is this one, whatever name it has there."""
     ours = [
-        name.removesuffix(".class_name")
+        name.removesuffix("module_path")
         for name, value in extra.items()
-        if name.startswith("storage_plugin.") and name.endswith(".class_name") and value == "Storage"
-        if extra.get(name.removesuffix("class_name") + "module_path") == "transload.lmcache"
+        if name.endswith(".module_path") and value == "transload.lmcache"
+        if extra.get(name.removesuffix("module_path") + "class_name") == "Storage"
     ]
     if len(ours) != 1:
         raise ValueError(f"extra_config has {len(ours)} storage plugins of transload.lmcache; it may have one")
-    prefix = ours[0] + "."
-    given = {name.removeprefix(prefix): value for name, value in extra.items() if name.startswith(prefix)}
-    given = {name: value for name, value in given.items() if name not in ("class_name", "module_path")}
-    return read_settings(given, f"extra_config's {ours[0]}", namespace="lmcache.Storage", workers=4)
-
-
-def _read_meta(meta: bytes) -> dict:
-    try:
-        read = json.loads(meta)
-        return read if isinstance(read, dict) else {}
-    except ValueError:
-        return {}
+    given = {name.removeprefix(ours[0]): value for name, value in extra.items() if name.startswith(ours[0])}
+    del given["module_path"], given["class_name"]
+    return read_settings(given, f"extra_config's {ours[0][:-1]}", namespace="lmcache.Storage", workers=4)
