@@ -38,23 +38,23 @@ class L2AdapterConfig(L2AdapterConfigBase):
 class L2Adapter(L2AdapterInterface):
     """Keeps LMCache's objects in a store.
 
-    It tells LMCache, which evicts, what is there: what the store has when the adapter begins, so that nothing is forgotten with a
-    restart, and what others put or remove meanwhile when that is looked up, and now and then.
+    It tells LMCache what is there: what the store has when the adapter begins, so that nothing is forgotten with a restart, and
+    what others put or remove meanwhile when that is looked up, and now and then.
     """
 
     def __init__(self, config: L2AdapterConfig | dict, **_later):
         if isinstance(config, dict):
             config = L2AdapterConfig.from_dict(config)
         self._objects = Objects(config.uri, config.namespace, threads=config.threads)
-        own, usage = int(config.max_capacity_gb * (1 << 30)), self._objects.usage() or {}
-        super().__init__(max_capacity_bytes=own or usage.get("cap") or 0)
+        self._cap = int(config.max_capacity_gb * (1 << 30))
+        super().__init__(max_capacity_bytes=self._cap or (self._objects.usage() or {}).get("cap") or 0)
         self._lock = threading.Lock()
         self._closed = False
         self._tasks = 0
         self._done: dict[str, dict[int, object]] = {kind: {} for kind in KINDS}
         # The last failure of each kind, until one goes well.
         self._errors: dict[str, str] = {}
-        # What LMCache knows to be there.
+        # What LMCache knows to be there, in the order of its use.
         self._sizes: dict[ObjectKey, int] = {}
         self._since_refresh = 0
         self._locks: Counter[ObjectKey] = Counter()
@@ -207,6 +207,8 @@ class L2Adapter(L2AdapterInterface):
             due = self._since_refresh > max(4096, len(self._sizes) // 2)
         if due:
             self._refresh()
+        if self._cap:
+            self._evict()
         return L2StoreResult(True, sum(size for size, new in zip(sizes, written) if new))
 
     def _look_up(self, keys) -> Bitmap:
@@ -227,8 +229,21 @@ class L2Adapter(L2AdapterInterface):
         # As many bytes in another shape or type are not what was asked for.
         loaded = [info is not None and info.meta == describe(each) for info, each in zip(infos, objects)]
         if used := [key for key, good in zip(keys, loaded) if good]:
+            with self._lock:
+                self._sizes.update({key: self._sizes.pop(key) for key in reversed(used) if key in self._sizes})
             self._notify_keys_accessed(used)
         return _bitmap(loaded)
+
+    def _evict(self) -> None:
+        """Deletes what was not used for longest, down to the cap. LMCache's own eviction leaves more room, where it is configured."""
+        over, victims = self.get_usage().total_bytes_used - self._cap, []
+        with self._lock:
+            for key, size in self._sizes.items():
+                if over > 0 and key not in self._locks:
+                    victims.append(key)
+                    over -= size
+        if victims:
+            self.delete(victims)
 
     def _account(self, there: dict[ObjectKey, int], gone=()) -> None:
         """Tells LMCache what it does not know yet of objects that are there, and of others that are gone."""
