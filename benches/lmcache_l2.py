@@ -19,7 +19,7 @@ import shutil
 import statistics
 from pathlib import Path
 
-os.environ.update(LMCACHE_LOG_LEVEL="ERROR", LMCACHE_TRACK_USAGE="false", OMP_NUM_THREADS="1")
+os.environ.update(LMCACHE_LOG_LEVEL="ERROR", LMCACHE_TRACK_USAGE="false", LMCACHE_DISABLE_BANNER="1", OMP_NUM_THREADS="1")
 
 from lmcache.cli.main import main as lmcache  # noqa: E402
 
