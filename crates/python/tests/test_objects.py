@@ -276,7 +276,7 @@ def damage(folder, content):
         at = data.find(content)
         if at >= 0:
             os.chmod(file, 0o600)
-            file.write_bytes(data[:at] + b"X" + data[at + 1 :])
+            file.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
             return
     raise AssertionError("the store has no such content")
 
