@@ -1,5 +1,6 @@
 """The CUDA driver of this machine, called through ctypes: what the checks ask of a GPU themselves."""
 
+import contextlib
 import ctypes
 import pathlib
 import time
@@ -9,6 +10,8 @@ PACK = pathlib.Path(__file__).resolve().parent.parent
 LIBRARY = "libcuda.so.1"
 # CU_STREAM_NON_BLOCKING: nothing waits for the stream of everybody.
 NON_BLOCKING = 1
+# CUDA_ERROR_*.
+NOT_PERMITTED, NOT_SUPPORTED = 800, 801
 
 
 class NotRun(Exception):
@@ -17,6 +20,25 @@ class NotRun(Exception):
 
 class Bad(Exception):
     """A check has found something that is not as it should be; it says what."""
+
+
+class Refused(Bad):
+    """The driver has answered a call with an error."""
+
+    def __init__(self, call, code, name):
+        super().__init__(f"{call} gives {name}")
+        self.code = code
+
+
+@contextlib.contextmanager
+def may_be_missing():
+    """Within it are calls for what a machine or its container may not have: where the driver says so they cannot be checked."""
+    try:
+        yield
+    except Refused as why:
+        if why.code not in (NOT_PERMITTED, NOT_SUPPORTED):
+            raise
+        raise NotRun(str(why)) from None
 
 
 class Driver:
@@ -53,7 +75,7 @@ class Driver:
         words = [ctypes.c_int64(a) if isinstance(a, int) else a for a in arguments]
         code = getattr(self.library, name)(*words)
         if code:
-            raise Bad(f"{name} gives {self.name_of(code)}")
+            raise Refused(name, code, self.name_of(code))
 
     def name_of(self, code):
         name = ctypes.c_char_p()

@@ -15,18 +15,19 @@ from .driver import LIBRARY, PACK, Bad, NotRun
 BINARIES, STAND_IN = PACK / "bin", PACK / "python-tests"
 
 
-def run(command, **variables):
-    """Runs a program with what the tests of the pack need, and gives it once it has ended."""
+def run(command, timeout=None, **variables):
+    """Runs a program with what the tests of the pack need, and gives it once it has ended, within so many seconds."""
     # Tests find the kept cases from there.
     environment = {**os.environ, "TRANSLOAD_TEST_GPU": "1", "CARGO_MANIFEST_DIR": str(PACK), **variables}
-    return subprocess.run([str(word) for word in command], env=environment, capture_output=True, text=True, cwd=PACK)
+    words = [str(word) for word in command]
+    return subprocess.run(words, env=environment, capture_output=True, text=True, cwd=PACK, timeout=timeout)
 
 
-def test(binary, name, wrapper=(), **variables):
+def test(binary, name, wrapper=(), timeout=None, **variables):
     """Runs one test of the workspace on the GPU, which has to pass, and gives what it said."""
     if not (BINARIES / binary).exists():
         raise NotRun(f"the pack has no {binary}")
-    done = run([*wrapper, BINARIES / binary, name, "--exact", "--nocapture"], **variables)
+    done = run([*wrapper, BINARIES / binary, name, "--exact", "--nocapture"], timeout, **variables)
     said = done.stdout + done.stderr
     if missing := re.search("NOT RUN: (.*)", said):
         raise NotRun(missing[1])
@@ -92,15 +93,19 @@ def connector(tell, small, **variables):
         raise NotRun("the pack has no engine that computes on a GPU")
     if not importlib.util.find_spec("numpy"):
         raise NotRun("there is no numpy")
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", STAND_IN / "connector_on_gpu.py"]
+    # With no settings and plugins but its own, whatever this machine has.
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", PACK]
+    command += [STAND_IN / "connector_on_gpu.py"]
     if small:
         command += ["-k", "prompts_that_are_not_computed_yet and attention and pull"]
     path = os.pathsep.join([str(PACK / "site"), os.environ.get("PYTHONPATH", "")])
-    done = run(command, CUDA_LIBRARY=LIBRARY, CUDA_SPIN=str(PACK / "spin.ptx"), PYTHONPATH=path, **variables)
+    variables |= {"CUDA_LIBRARY": LIBRARY, "CUDA_SPIN": str(PACK / "spin.ptx"), "PYTHONPATH": path}
+    done = run(command, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1", **variables)
     if "No module named pytest" in done.stderr:
         raise NotRun("neither the pack nor this Python has pytest")
     if done.returncode:
-        raise Bad(f"the engine: {' | '.join(done.stdout.strip().splitlines()[-12:])}")
+        said = done.stdout.strip().splitlines()[-12:] + done.stderr.strip().splitlines()[-6:]
+        raise Bad(f"the engine: {' | '.join(said)}")
     tell("tests of the connector", done.stdout.strip().splitlines()[-1])
 
 
@@ -124,7 +129,9 @@ def sanitizer(tell, small):
     # The test runs its body in another process.
     wrapper = [tool, "--error-exitcode", "77", "--target-processes", "all"]
     try:
-        test("device", "cases_that_are_kept_move_too", wrapper)
+        test("device", "cases_that_are_kept_move_too", wrapper, timeout=50)
+    except subprocess.TimeoutExpired:
+        raise NotRun("compute-sanitizer needs more than 50 s for it here") from None
     except Bad as why:
         if "not supported" in str(why):
             raise NotRun(f"compute-sanitizer does not work here: {why}") from None
@@ -132,16 +139,45 @@ def sanitizer(tell, small):
     tell("kept cases under memcheck", "good")
 
 
+# What the figures of `transload bench gpu` are to reach: in their own unit, or beside what they are compared with.
+AIMS = {
+    "relayout, runs of 64 B / one device copy": {"at_least": 0.5},
+    "relayout, runs of 512 B / one device copy": {"at_least": 0.8},
+    "relayout, runs of 8 KiB / one device copy": {"at_least": 0.9},
+    "relayout, runs of 1 MiB / one device copy": {"at_least": 0.93},
+    "canonical case, one route, us": {"at_most": 75},
+    "gather to pinned memory, runs of 512 B / one copy to it": {"at_least": 0.9},
+    "scatter from pinned memory, runs of 512 B / one copy from it": {"at_least": 0.9},
+    "both at once, runs of 512 B / one copy each way": {"at_least": 0.8},
+    "submitting 16 MiB within the GPU, runs of 512 B, us": {"at_most": 10},
+    "submitting 16 MiB within the GPU, runs of 1 MiB, us": {"at_most": 10},
+    "submitting 16 MiB to the host, runs of 512 B, us": {"at_most": 10},
+    "submitting 16 MiB to the host, runs of 1 MiB, us": {"at_most": 10},
+    "from a mark to its first piece of 1 MiB in pinned memory, us": {"at_most": 100},
+    "through its slots without sums, runs of 512 B, GB/s": {"at_least": 300},
+    "a ring in device memory, runs of 512 B, GB/s": {"at_least": 150},
+    "GPU to GPU over QUIC, chunks of 512 B / host to host": {"at_least": 0.95},
+}
+
+
 def bench(tell, small):
     """Takes over the figures of `transload bench gpu`."""
     command = [BINARIES / "transload", "bench", "gpu", "--format", "json"]
     if small:
         command += ["--rounds", "1", "--seconds", "1", "--mib", "1"]
+    else:
+        command += ["--seconds", "2"]
     began = time.perf_counter()
     done = run(command)
     if "unrecognized" in done.stderr or "invalid value 'gpu'" in done.stderr:
         raise NotRun("this transload has no `bench gpu`")
     if done.returncode:
         raise Bad(f"transload bench gpu: {done.stderr.strip()[-500:]}")
-    tell("transload bench gpu", json.loads(done.stdout))
+    report = json.loads(done.stdout)
+    for figure in report["results"]:
+        name, baseline = figure["name"], figure["baseline"]
+        figures = {f"{name}, {figure['unit']}": figure["median"], f"{name} / {baseline['name']}": figure["ratio"]}
+        for what, value in figures.items():
+            tell(what, round(value, 3), **AIMS.get(what, {}))
+    tell("transload bench gpu", report)
     tell("seconds", round(time.perf_counter() - began, 1))

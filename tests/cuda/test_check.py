@@ -13,8 +13,8 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PACK = [ROOT / "cuda/pack", "--profile", "dev"]
 PARTS = [
-    *("machine", "registered-memfd", "shared-descriptors", "compilation", "ceilings", "plans", "agents", "processes"),
-    *("torch-engine", "lost", "graph", "bench", "torch-decode", "engine", "torch", "sweep", "decode", "slices", "sanitizer"),
+    *("machine", "registered-memfd", "shared-descriptors", "compilation", "ceilings", "bench", "plans", "agents", "processes"),
+    *("torch-engine", "lost", "graph", "torch-decode", "engine", "torch", "sweep", "decode", "slices", "sanitizer"),
 ]
 # What the fake driver does not do, or this machine may not have.
 MAY_BE_MISSING = {"engine", "torch-engine", "graph", "torch", "torch-decode", "sanitizer"}
@@ -115,6 +115,60 @@ def test_a_part_that_hangs_is_killed_with_all_that_it_has_started(check):
 def test_what_there_is_no_time_for_is_not_run(check):
     ended = check("machine", "ceilings", "--seconds", "0.5")
     assert set(ended.outcomes.values()) == {"not run: the time was up"}
+
+
+def test_a_part_that_is_cut_short_by_the_time_of_all_is_not_bad(check, tmp_path):
+    hours = str(3_600_000_000)
+    ended = check("ceilings", "machine", "--seconds", "3", FAKE_CUDA_DELAY_US=hours)
+    assert ended.returncode == 0
+    assert set(ended.outcomes.values()) == {"not run: the time was up"}
+
+
+def test_a_driver_that_is_gone_in_the_midst_is_bad(check):
+    # The first part has no need to ask it.
+    ended = check("torch-engine", "ceilings", FAKE_CUDA_DEVICES="0")
+    assert ended.returncode == 1
+    assert ended.outcomes["torch-engine"].startswith("not run: ")
+    assert ended.outcomes["ceilings"] == "bad: no CUDA here: cuInit gives CUDA_ERROR_NO_DEVICE (100)"
+
+
+@pytest.mark.parametrize(
+    ("part", "call"),
+    [("registered-memfd", "cuMemHostRegister_v2"), ("shared-descriptors", "cuMemExportToShareableHandle")],
+)
+def test_what_a_container_does_not_support_is_not_run(check, part, call):
+    ended = check(part, FAKE_CUDA_FAIL=f"{call}:1:801")
+    assert ended.returncode == 0
+    assert ended.outcomes == {part: f"not run: {call} gives CUDA_ERROR_NOT_SUPPORTED (801)"}
+
+
+def test_figures_of_the_bench_stand_beside_their_aims(everything):
+    if everything.outcomes["bench"] != "good":
+        pytest.skip(everything.outcomes["bench"])
+    assert "  relayout, runs of 512 B / one device copy  " in everything.stdout
+    assert "at least 0.93)" in everything.stdout
+
+
+def test_the_copies_beside_steps_of_torch(pack, fake, tmp_path):
+    """They need no torch."""
+    if not (pack / "site").is_dir():
+        pytest.skip("NOT RUN: the pack has no Python package, which ./test makes")
+    for name in "libcuda.so", "libcuda.so.1":
+        (tmp_path / name).symlink_to(fake)
+    body = """
+from checks import needs
+from checks.driver import Driver
+from checks.torch_step import Traffic, both_ways
+needs.package()
+import transload
+with Traffic(transload, small=True, threads=2) as traffic:
+    assert both_ways(Driver.of_first_gpu(), 1 << 20) > 0
+    while len(traffic.done) < 4 and not traffic.failed:
+        pass
+assert traffic.rate() > 0
+"""
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path), "PYTHONPATH": str(pack)}
+    subprocess.run([sys.executable, "-c", body], env=environment, check=True, timeout=120)
 
 
 def test_one_that_is_cut_off_leaves_what_it_knows(pack, fake, tmp_path):
