@@ -54,13 +54,23 @@ def gpu_engines(two_engines, driver):
 
 
 @pytest.fixture(params=[True, False], ids=["marks", "no marks"])
-def marks(request, connector, monkeypatch):
-    """Whether leases and loads wait for what vLLM has submitted."""
+def marks(request):
+    """Whether leases and loads wait for what vLLM has submitted, once a stream is held."""
+    return request.param
+
+
+@pytest.fixture
+def hold(marks, connector, monkeypatch):
+    """Holds the stream of a cache. Connections and rings have to be there before: to make them a driver may wait for all streams,
+    and then nothing would be too early."""
     from transload.vllm.cache import Cache
 
-    if not request.param:
-        monkeypatch.setattr(Cache, "mark", lambda self: None)
-    return request.param
+    def hold(cache):
+        if not marks:
+            monkeypatch.setattr(Cache, "mark", lambda self: None)
+        cache.stream.hold()
+
+    return hold
 
 
 def prefilled(prefill, tokens):
@@ -68,6 +78,15 @@ def prefilled(prefill, tokens):
     params = fixtures.prefilled(prefill, tokens)
     prefill.step()
     return params
+
+
+def load_another(prefill, decode):
+    """Has another prompt loaded, so that all that loads need is there."""
+    tokens = prompt(100, 2)
+    decode.add(tokens, prefilled(prefill, tokens), max_tokens=2)
+    decode.run()
+    assert len(decode.loads) == 1
+    decode.assert_exact()
 
 
 def load_while_held(decode, request, marks):
@@ -120,10 +139,11 @@ def test_between_a_gpu_and_a_host(gpu_engines, what, on_gpu):
 
 @MODES
 @pytest.mark.parametrize("what", ["attention", "hybrid"])
-def test_prompts_that_are_not_computed_yet(gpu_engines, what, mode, marks):
+def test_prompts_that_are_not_computed_yet(gpu_engines, what, mode, marks, hold):
     prefill, decode = gpu_engines(what, decode={"tp": 2})
     [cache] = prefill.caches
-    cache.stream.hold()
+    load_another(prefill, decode)
+    hold(cache)
     load_while_held(decode, decode.add(TOKENS, prefilled(prefill, TOKENS), max_tokens=3), marks)
     cache.stream.release()
     decode.run()
@@ -135,11 +155,12 @@ def test_prompts_that_are_not_computed_yet(gpu_engines, what, mode, marks):
 
 @MODES
 @pytest.mark.parametrize("what", ["attention", "hybrid"])
-def test_blocks_that_are_still_read_and_written(gpu_engines, what, mode, marks):
+def test_blocks_that_are_still_read_and_written(gpu_engines, what, mode, marks, hold):
     # There are blocks for one request at a time.
     prefill, decode = gpu_engines(what, ["decode"], decode={"blocks": 5 if what == "attention" else 6})
     [cache] = decode.caches
-    cache.stream.hold()
+    load_another(prefill, decode)
+    hold(cache)
     decode.add(prompt(100, 1), max_tokens=4)
     decode.run()
     load_while_held(decode, decode.add(TOKENS, prefilled(prefill, TOKENS), max_tokens=3), marks)
@@ -211,21 +232,30 @@ def keeping(engine, driver, tmp_path):
     return start
 
 
-def has_saved(engine):
-    return engine.figures.data["store_tokens"].get("saved") == 512
+def has_saved(engine, prompts=1):
+    return engine.figures.data["store_tokens"].get("saved") == 512 * prompts
 
 
-def test_prefixes_that_are_not_computed_yet(keeping, marks):
+def save_another(saver):
+    """Has another prefix saved, so that all that saving needs is there."""
+    tokens = prompt(600, 2)
+    saver.add(tokens, max_tokens=2)
+    saver.run(lambda: has_saved(saver))
+    return tokens
+
+
+def test_prefixes_that_are_not_computed_yet(keeping, marks, hold):
     saver, loader = keeping("saver", on_gpu=True), keeping("loader", on_gpu=False)
     tokens = prompt(600)
-    saver.caches[0].stream.hold()
+    save_another(saver)
+    hold(saver.caches[0])
     request = saver.add(tokens, max_tokens=2)
-    saver.run(lambda: request.finished if marks else has_saved(saver))
+    saver.run(lambda: request.finished if marks else has_saved(saver, 2))
     for _ in range(20 if marks else 0):
         saver.step()
-        assert not has_saved(saver) and saver.manager.free_blocks < saver.all_blocks
+        assert not has_saved(saver, 2) and saver.manager.free_blocks < saver.all_blocks
     saver.caches[0].stream.release()
-    saver.run(lambda: has_saved(saver))
+    saver.run(lambda: has_saved(saver, 2))
     loader.add(tokens, max_tokens=2)
     if marks:
         loader.run()
@@ -235,18 +265,21 @@ def test_prefixes_that_are_not_computed_yet(keeping, marks):
         loader.run()
 
 
-def test_prefixes_for_blocks_that_are_still_read_and_written(keeping, marks):
+def test_prefixes_for_blocks_that_are_still_read_and_written(keeping, marks, hold):
     saver, loader = keeping("saver", on_gpu=False), keeping("decode", on_gpu=True, blocks=21)
     tokens = prompt(600)
+    loader.add(save_another(saver), max_tokens=2)
+    loader.run()
+    loader.assert_exact()
     saver.add(tokens, max_tokens=2)
-    saver.run(lambda: has_saved(saver))
-    loader.caches[0].stream.hold()
+    saver.run(lambda: has_saved(saver, 2))
+    hold(loader.caches[0])
     loader.add(prompt(600, 1), max_tokens=4)
     loader.run()
     load_while_held(loader, loader.add(tokens, max_tokens=2), marks)
     loader.caches[0].stream.release()
     loader.run()
-    assert loader.figures.data["store_tokens"] == {"loaded": 512}
+    assert loader.figures.data["store_tokens"] == {"loaded": 2 * 512}
     if marks:
         return assert_exact(saver, loader)
     with pytest.raises(AssertionError, match="sees wrong tokens"):
@@ -324,6 +357,19 @@ def test_a_save_while_the_gpu_hangs(keeping, driver, hanging):
     assert_held_while_it_hangs(saver, driver)
     assert "saved" not in saver.figures.data["store_tokens"]
     saver.assert_exact()
+
+
+def test_the_end_of_vllm_waits_for_no_mark(keeping):
+    saver = keeping("saver", on_gpu=True)
+    [cache], [worker] = saver.caches, saver.workers
+    saved = worker._worker.saved
+    cache.stream.hold()
+    request = saver.add(prompt(600), max_tokens=2)
+    saver.run(lambda: request.finished and any(job and job.future.running() for job in saved._kept.values()))
+    [job] = saved._kept.values()
+    saved.shutdown()
+    assert job.future.exception(timeout=30) is not None
+    cache.stream.release()
 
 
 # --- what ends before its mark ---------------------------------------------------------

@@ -71,8 +71,12 @@ class Driver:
 
     def call(self, name: str, *arguments):
         """Calls a function that has to succeed."""
-        code = getattr(self._library, name)(*arguments)
+        code = self.code(name, *arguments)
         assert code == 0, f"{name} gives {code}"
+
+    def code(self, name: str, *arguments) -> int:
+        """Calls a function, and returns its code."""
+        return getattr(self._library, name)(*arguments)
 
     @property
     def is_fake(self) -> bool:
@@ -190,6 +194,12 @@ class Stream:
             "cuMemcpyDtoHAsync_v2", c_void_p(address), c_uint64(array.address), c_size_t(array.nbytes), c_void_p(self.handle)
         )
         return lambda: ctypes.string_at(address, array.nbytes)
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all that it was given is done."""
+        self.driver.enter(self.index)
+        return self.driver.code("cuStreamQuery", c_void_p(self.handle)) == 0
 
     def synchronize(self):
         self.driver.enter(self.index)

@@ -5,13 +5,17 @@ Only this asks a driver for anything. It is the tests' own, or that of a GPU, fo
 
 import ctypes
 import os
+import weakref
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy
 
 PINNED = 64 << 20
-"""Bytes of pinned memory for each stream."""
+"""Bytes of pinned memory for each stream that is in use."""
+
+_ARENAS = []
+"""That of streams that are gone, each with the stream."""
 
 @dataclass(frozen=True)
 class Device:
@@ -35,8 +39,19 @@ class Stream:
         text = Path(os.environ["CUDA_SPIN"]).read_bytes()
         driver.call("cuModuleLoadData", ctypes.byref(module), ctypes.c_char_p(text))
         driver.call("cuModuleGetFunction", ctypes.byref(self._spin), module, ctypes.c_char_p(b"spin"))
-        pinned = ctypes.cast(driver.pinned(PINNED), ctypes.POINTER(ctypes.c_uint8))
-        self._arena, self._used = numpy.ctypeslib.as_array(pinned, (PINNED,)), 0
+        self._arena, self._used = self._pinned_arena(), 0
+
+    def _pinned_arena(self):
+        """Pinned memory of a stream that is gone, and done with it, or more of it: to give it back a driver would wait for all
+        streams."""
+        arena = next((arena for arena, stream in _ARENAS if stream.is_done), None)
+        if arena is None:
+            pinned = ctypes.cast(self._driver.pinned(PINNED), ctypes.POINTER(ctypes.c_uint8))
+            arena = numpy.ctypeslib.as_array(pinned, (PINNED,))
+        else:
+            _ARENAS[:] = [(other, stream) for other, stream in _ARENAS if other is not arena]
+        weakref.finalize(self, _ARENAS.append, (arena, self._stream))
+        return arena
 
     def _made(self, driver, ordinal):
         return driver.stream(ordinal)
@@ -96,11 +111,11 @@ class Stream:
         self._used = 0
 
     def hold(self):
-        """Does nothing more before `release`; or for a second, with a driver that nobody can tell so."""
+        """Does nothing more before `release`; or for three seconds, with a driver that nobody can tell so."""
         if self._driver.is_fake:
             self._stream.hold()
         else:
-            self.spin(1_000_000)
+            self.spin(3_000_000)
 
     def release(self):
         if self._driver.is_fake:

@@ -83,7 +83,7 @@ class Jobs:
         self._stuck = [future for future in self._stuck if not future.done()]
         if len(self._stuck) < self._count:
             return Job(what, self._threads.submit(_timed, work, *arguments), permit)
-        return self.fail(what, TimeoutError("all threads for it wait for the store"))
+        return self.fail(what, TimeoutError("all its threads are busy"))
 
     def fail(self, what: str, error: Exception) -> Job:
         """A job that has failed before it could begin."""
@@ -136,7 +136,8 @@ class Jobs:
             logger.warning("nothing is saved or loaded: %s; more of this kind is counted, not logged", why)
 
     def shutdown(self) -> None:
-        """What has not begun will not begin."""
+        """What has not begun will not begin. Python waits for the rest when it ends: jobs are to be given up before. A copy that
+        a store or a GPU never ends holds that up for as long as it hangs."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 

@@ -156,6 +156,9 @@ class SavedWorker:
         return report is not None
 
     def shutdown(self) -> None:
-        """vLLM is ending."""
-        for jobs in (self._loader, self._stager, self._saver):
+        """vLLM is ending. Nothing waits for a mark any more, nor begins a copy."""
+        for jobs, begun in ((self._loader, self._loads), (self._stager, self._kept), (self._saver, self._saves)):
+            for job in begun.values():
+                if job is not None:
+                    jobs.give_up(job)
             jobs.shutdown()
