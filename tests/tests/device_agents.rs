@@ -196,6 +196,8 @@ fn pushes_reach_every_byte_from_and_to_a_gpu() {
 struct Busy<'a> {
     engine: Engine<'a>,
     gpu: &'a Gpu,
+    /// For how many microseconds it computes, and then reads: longer than a pull takes.
+    micros: u32,
 }
 
 impl Busy<'_> {
@@ -209,7 +211,7 @@ impl Busy<'_> {
         for (memory, device) in pair.src.memories.iter().zip(&pair.src.on_gpu) {
             let (start, len) = device.allocation(0).unwrap();
             self.engine.write(start, &vec![0; len as usize]);
-            self.engine.spin(100_000);
+            self.engine.spin(self.micros);
             self.engine.write(start, &contents(memory));
         }
         self.mark()
@@ -217,7 +219,7 @@ impl Busy<'_> {
 
     /// What the destination's ranks hold is read later.
     fn reads(&self, pair: &Pair) -> (Mark, Vec<&'static [u8]>) {
-        self.engine.spin(100_000);
+        self.engine.spin(self.micros);
         let devices = pair
             .dst
             .on_gpu
@@ -235,6 +237,13 @@ impl Busy<'_> {
 async fn pull_busy(busy: &Busy<'_>, path: Path, marked: bool) -> (bool, bool) {
     let pair = pair(busy.gpu, [true, true]);
     let (before, expected) = (pair.found(), pair.expected());
+    // First one that waits for nothing: to make connections and rings a driver may wait for all streams.
+    pull(&pair, 9, path.into()).await.unwrap();
+    for (device, bytes) in pair.dst.on_gpu.iter().zip(&before) {
+        busy.engine.write(device.allocation(0).unwrap().0, bytes);
+    }
+    busy.engine.wait();
+    assert!(pair.found() == before);
     let after = |mark: Mark| {
         if marked {
             After::from(mark)
@@ -272,6 +281,8 @@ fn nothing_is_touched_before_its_mark() {
         let busy = Busy {
             engine: Engine::new(&driver),
             gpu: &gpu,
+            // A GPU makes its kernels ready when they are first used.
+            micros: if driver.fake().is_some() { 100_000 } else { 3_000_000 },
         };
         Runtime::new().unwrap().block_on(async {
             for path in paths_of([true, true]) {
@@ -292,11 +303,12 @@ fn a_mark_that_never_comes_ends_with_its_lease() {
         let busy = Busy {
             engine: Engine::new(&fake),
             gpu: &gpu,
+            micros: 20_000_000,
         };
         Runtime::new().unwrap().block_on(async {
             let pair = pair(&gpu, [true, true]);
             let expected = pair.expected();
-            busy.engine.spin(20_000_000);
+            busy.engine.spin(busy.micros);
             let never = busy.mark();
             let tables = pair.src.tables.clone();
             let set = LeaseSetId([4; 16]);

@@ -161,10 +161,10 @@ fn what_is_waited_for_ends_where_a_device_stands_still() {
     });
 }
 
-/// A copy between two GPUs that ends too late gives back what it has used, and the next one works.
+/// A copy between two GPUs that ends too late keeps what it has used, and further ones get no more; once it has ended they do.
 #[test]
-fn a_copy_between_gpus_that_stalls_gives_back_its_buffers() {
-    let name = "stalls::a_copy_between_gpus_that_stalls_gives_back_its_buffers";
+fn a_copy_between_gpus_that_stalls_has_its_buffers_until_it_ends() {
+    let name = "stalls::a_copy_between_gpus_that_stalls_has_its_buffers_until_it_ends";
     let variables = [("FAKE_CUDA_DEVICES", "2"), ("FAKE_CUDA_DELAY_US", "50000")];
     run(name, &variables, |fake| {
         let mut options = GpuOptions::default();
@@ -185,10 +185,15 @@ fn a_copy_between_gpus_that_stalls_gives_back_its_buffers() {
             copying.join().unwrap().unwrap_err()
         });
         assert!(matches!(error, DeviceError::Stalled { .. }), "{error}");
-        assert_eq!(fake.live(), live, "it is in use");
+        let carried = fake.calls("cuMemcpyPeerAsync");
+        for _ in 0..3 {
+            let error = copy().unwrap_err();
+            assert!(matches!(error, DeviceError::Stalled { .. }), "{error}");
+        }
+        assert_eq!(fake.calls("cuMemcpyPeerAsync"), carried);
         fake.hold(false);
         let runtime = Runtime::new().unwrap();
-        runtime.block_on(until("it is given back", || fake.live() < live));
-        copy().unwrap();
+        runtime.block_on(until("it is used again", || copy().is_ok()));
+        runtime.block_on(until("no more is left", || fake.live() == live));
     });
 }

@@ -91,6 +91,9 @@ pub enum BindAgentError {
         /// Which.
         path: Path,
     },
+    /// One of its paths has the number that is kept for the ring in device memory.
+    #[error("{} is a path of every agent's that has its memory on a GPU: a further one has a number from 3 to 15", Path::DEVICE)]
+    PathKept,
     /// The deployment document cannot be handed over.
     #[error(transparent)]
     Document(#[from] DocumentTooLong),
@@ -184,6 +187,9 @@ impl Builder {
     /// # Errors
     /// [`BindAgentError`].
     pub fn bind(mut self, addr: SocketAddr) -> Result<Agent, BindAgentError> {
+        if self.providers.iter().any(|provider| provider.path() == Path::DEVICE) {
+            return Err(BindAgentError::PathKept);
+        }
         self.providers.extend(path_on_one_gpu(&self.memories));
         let mut paths = BTreeSet::new();
         for path in self.providers.iter().map(|provider| provider.path()) {
@@ -308,6 +314,7 @@ mod tests {
     use super::super::deployments::deployment;
     use super::*;
     use crate::identity::{Authority, Roles};
+    use crate::path::carrier::{Carrier, Host};
 
     #[test]
     fn refuses_two_paths_of_a_number() {
@@ -316,5 +323,26 @@ mod tests {
         let builder = Agent::builder(identity.unwrap(), deployment(1)).path(Ring);
         let refused = builder.bind(([127, 0, 0, 1], 0).into()).unwrap_err();
         assert!(matches!(refused, BindAgentError::PathTwice { path } if path == Path::RING));
+    }
+
+    #[test]
+    fn refuses_a_path_of_the_number_that_is_kept() {
+        struct Further;
+
+        impl Provider for Further {
+            fn path(&self) -> Path {
+                Path::DEVICE
+            }
+
+            fn open(&self, _: Host) -> std::io::Result<Box<dyn Carrier>> {
+                Err(std::io::ErrorKind::Unsupported.into())
+            }
+        }
+
+        let authority = Authority::new("test".parse().unwrap()).unwrap();
+        let identity = authority.issue(&"a".parse().unwrap(), Roles::all());
+        let builder = Agent::builder(identity.unwrap(), deployment(1)).path(Further);
+        let refused = builder.bind(([127, 0, 0, 1], 0).into()).unwrap_err();
+        assert!(matches!(refused, BindAgentError::PathKept), "{refused}");
     }
 }

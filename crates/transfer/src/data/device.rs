@@ -166,7 +166,7 @@ fn pass(cursor: &mut RegionCursor, in_slot: &Range<usize>) -> Result<Moved, Regi
         }
     }
     Err(RegionError::Device {
-        why: "memory of the host on a path between GPUs".into(),
+        why: "a path between GPUs moves memory of CUDA devices only".into(),
     })
 }
 

@@ -8,7 +8,7 @@
 //! anybody has submitted to the device. Each direction has its own, and one copy at a time: two opposite copies never wait for each other.
 
 use std::collections::BTreeMap;
-use std::mem::ManuallyDrop;
+use std::mem::{self, ManuallyDrop};
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
@@ -35,7 +35,17 @@ const MULTIPROCESSORS: u32 = DEFAULT_MULTIPROCESSORS / SLOTS as u32;
 
 /// What a GPU has for copies to others, by the number of the other.
 #[derive(Debug, Default)]
-pub(super) struct Peers(Mutex<BTreeMap<u32, Arc<Mutex<Option<Slots>>>>>);
+pub(super) struct Peers(Mutex<BTreeMap<u32, Arc<Mutex<Kept>>>>);
+
+/// What there is for copies in one direction.
+#[derive(Debug, Default)]
+enum Kept {
+    #[default]
+    Nothing,
+    Free(Slots),
+    /// A copy that had no end in time, after so long, uses the slots still. There are no others meanwhile: each would have memory.
+    Stalled(Duration),
+}
 
 #[derive(Debug)]
 struct Slots([Slot; SLOTS]);
@@ -66,39 +76,54 @@ pub(super) fn copy(
     let from = DeviceStream::new(&program.stream(Side::Source), source)?;
     let to = DeviceStream::new(&program.stream(Side::Destination), destination)?;
     let kept = source.gpu().peers().slots(destination.gpu());
-    let mut kept = lock(&kept);
-    let slots = match kept.take() {
-        Some(slots) => slots,
-        None => Slots::new(source.gpu(), destination.gpu())?,
+    let mut direction = lock(&kept);
+    let slots = match mem::take(&mut *direction) {
+        Kept::Free(slots) => slots,
+        Kept::Nothing => Slots::new(source.gpu(), destination.gpu())?,
+        Kept::Stalled(within) => {
+            *direction = Kept::Stalled(within);
+            let ordinal = source.gpu().ordinal();
+            return Err(DeviceError::Stalled { ordinal, within });
+        }
     };
     let submitted = slots.submit(&from, &to);
     // What was submitted uses the buffers and the tables, whatever became of the rest.
     match slots.settle(within) {
         Ok(()) => {
-            *kept = Some(slots);
+            *direction = Kept::Free(slots);
             submitted
         }
         Err(lost @ DeviceError::Lost { .. }) => Err(lost),
         Err(error) => {
-            give_back_later(slots, (from, to));
+            *direction = Kept::Stalled(within);
+            drop(direction);
+            free_later(kept, slots, (from, to));
             Err(error)
         }
     }
 }
 
-/// Gives back what a copy uses that has no end in time, once it has come to one after all; without a thread that waits for
+/// Frees what a copy uses that has no end in time, once it has come to one after all; without a thread that waits for
 /// that, never.
-fn give_back_later(slots: Slots, streams: (Arc<DeviceStream>, Arc<DeviceStream>)) {
+fn free_later(
+    kept: Arc<Mutex<Kept>>,
+    slots: Slots,
+    streams: (Arc<DeviceStream>, Arc<DeviceStream>),
+) {
     let used = ManuallyDrop::new((slots, streams));
     let wait = move || match used.0.settle(Duration::MAX) {
-        Ok(()) | Err(DeviceError::Lost { .. }) => drop(ManuallyDrop::into_inner(used)),
+        Ok(()) => *lock(&kept) = Kept::Free(ManuallyDrop::into_inner(used).0),
+        Err(DeviceError::Lost { .. }) => {
+            *lock(&kept) = Kept::Nothing;
+            drop(ManuallyDrop::into_inner(used));
+        }
         Err(_) => {}
     };
     let _ = thread::Builder::new().spawn(wait);
 }
 
 impl Peers {
-    fn slots(&self, to: &Gpu) -> Arc<Mutex<Option<Slots>>> {
+    fn slots(&self, to: &Gpu) -> Arc<Mutex<Kept>> {
         lock(&self.0).entry(to.ordinal()).or_default().clone()
     }
 }

@@ -43,8 +43,8 @@ pub(super) const MULTIPROCESSORS: u32 = DEFAULT_MULTIPROCESSORS / STREAMS as u32
 /// works 4 to 17; without [`on_time`] it took 87.
 const POLL: Duration = Duration::from_micros(20);
 
-/// How often it is asked whether a mark was come to, where nothing else is under way. Engines that decode always have one
-/// that is not: less would cost them too much of a processor.
+/// How often it is asked whether a mark was come to, where nothing else is under way. Engines that decode under load have one that
+/// is not for much of each step, and asked as often as what crosses the bus, marks would cost them too much of a processor.
 const POLL_MARKS: Duration = Duration::from_micros(100);
 
 /// Is told, on the GPU's thread for that, what became of something.
@@ -230,7 +230,8 @@ fn spawn(name: String, work: impl FnOnce() + Send + 'static) -> Result<(), Devic
     }
 }
 
-/// Has this thread's waits end when they are to. Linux adds 50 us to each, so that it can end several at once.
+/// Has this thread's waits end when they are to. Linux adds 50 us to each, so that it can end several at once. Threads inherit that
+/// from the one that starts them: this one starts none, but a driver that did so in a call would have its threads' waits end so, too.
 fn on_time() {
     // Without that it is asked less often, which harms nothing.
     #[cfg(target_os = "linux")]

@@ -29,4 +29,9 @@ impl Lent {
     pub(super) fn are_all_out(&self) -> bool {
         (0..self.0.len()).all(|slot| self.is_out(slot))
     }
+
+    /// How many are out.
+    pub(super) fn count(&self) -> u32 {
+        (0..self.0.len()).filter(|&slot| self.is_out(slot)).count() as u32
+    }
 }

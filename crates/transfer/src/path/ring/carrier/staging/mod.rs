@@ -72,11 +72,15 @@ pub enum RingError {
     /// The deadline passed.
     #[error("the peer has done nothing by the deadline")]
     TimedOut,
-    /// The consumer has given no slot back for so long that the ring is given up.
+    /// The consumer has given no slot back for so long that the ring is given up; some may be lent to devices of this process.
     #[error(
-        "the receiving agent has given none of the ring's {slots} slots back in time: its process or its GPU stands still"
+        "of the ring's {slots} slots {unreleased} were not given back in time by the receiving agent, and {lent} are lent to GPUs of the sending process: one of the processes or its GPU stands still"
     )]
-    NoneReleased { slots: u32 },
+    NoneReleased {
+        slots: u32,
+        unreleased: u32,
+        lent: u32,
+    },
     /// All slots that the consumer has given back are still lent to devices of this process.
     #[error(
         "a GPU of the sending process is not done with any of the ring's {slots} slots in time: it stands still, held by a compilation or a debugger, for instance"

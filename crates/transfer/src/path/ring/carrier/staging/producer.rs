@@ -97,10 +97,17 @@ impl Producer {
 
     /// Why there has been no slot to reserve for so long that the ring is given up: which side has them.
     pub(in crate::path::ring) fn starved(&self) -> RingError {
-        let slots = self.shape().slots();
-        match self.ring.lent.are_all_out() {
+        let (slots, lent) = (self.shape().slots(), self.ring.lent.count());
+        // The peer's word, so not to be trusted: it is only told.
+        let released = self.ring.tail().load(Ordering::Acquire);
+        let unreleased = self.head.saturating_sub(released).min(u64::from(slots)) as u32;
+        match lent == slots {
             true => RingError::AllLent { slots },
-            false => RingError::NoneReleased { slots },
+            false => RingError::NoneReleased {
+                slots,
+                unreleased,
+                lent,
+            },
         }
     }
 
