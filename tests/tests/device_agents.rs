@@ -282,7 +282,11 @@ fn nothing_is_touched_before_its_mark() {
             engine: Engine::new(&driver),
             gpu: &gpu,
             // A GPU makes its kernels ready when they are first used.
-            micros: if driver.fake().is_some() { 100_000 } else { 3_000_000 },
+            micros: if driver.fake().is_some() {
+                100_000
+            } else {
+                3_000_000
+            },
         };
         Runtime::new().unwrap().block_on(async {
             for path in paths_of([true, true]) {

@@ -201,7 +201,11 @@ fn a_call_that_fails_ends_its_transfer_alone() {
                 transfer.out.open_all();
                 // What is only asked once more does no harm.
                 let whole = arrives(&mut transfer).await;
-                assert_eq!(whole, function != "cuLaunchKernel", "{function}, call {nth}");
+                assert_eq!(
+                    whole,
+                    function != "cuLaunchKernel",
+                    "{function}, call {nth}"
+                );
                 if whole {
                     sample.check();
                 }

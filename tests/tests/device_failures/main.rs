@@ -42,7 +42,7 @@ async fn soon<T>(work: impl Future<Output = T>) -> T {
 }
 
 /// Waits until something holds.
-async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+async fn until(what: &str, holds: impl Fn() -> bool) {
     let wait = async {
         while !holds() {
             sleep(Duration::from_millis(1)).await;

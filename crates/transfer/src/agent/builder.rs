@@ -92,7 +92,10 @@ pub enum BindAgentError {
         path: Path,
     },
     /// One of its paths has the number that is kept for the ring in device memory.
-    #[error("{} is a path of every agent's that has its memory on a GPU: a further one has a number from 3 to 15", Path::DEVICE)]
+    #[error(
+        "{} is a path of every agent's that has its memory on a GPU: a further one has a number from 3 to 15",
+        Path::DEVICE
+    )]
     PathKept,
     /// The deployment document cannot be handed over.
     #[error(transparent)]
@@ -187,7 +190,11 @@ impl Builder {
     /// # Errors
     /// [`BindAgentError`].
     pub fn bind(mut self, addr: SocketAddr) -> Result<Agent, BindAgentError> {
-        if self.providers.iter().any(|provider| provider.path() == Path::DEVICE) {
+        if self
+            .providers
+            .iter()
+            .any(|provider| provider.path() == Path::DEVICE)
+        {
             return Err(BindAgentError::PathKept);
         }
         self.providers.extend(path_on_one_gpu(&self.memories));
