@@ -334,6 +334,7 @@ mod tests {
 
     #[test]
     fn refuses_a_path_of_the_number_that_is_kept() {
+        #[derive(Debug)]
         struct Further;
 
         impl Provider for Further {

@@ -42,7 +42,7 @@ pub(super) struct Peers(Mutex<BTreeMap<u32, Arc<Mutex<Kept>>>>);
 enum Kept {
     #[default]
     Nothing,
-    Free(Slots),
+    Free(Box<Slots>),
     /// A copy that had no end in time, after so long, uses the slots still. There are no others meanwhile: each would have memory.
     Stalled(Duration),
 }
@@ -79,7 +79,7 @@ pub(super) fn copy(
     let mut direction = lock(&kept);
     let slots = match mem::take(&mut *direction) {
         Kept::Free(slots) => slots,
-        Kept::Nothing => Slots::new(source.gpu(), destination.gpu())?,
+        Kept::Nothing => Box::new(Slots::new(source.gpu(), destination.gpu())?),
         Kept::Stalled(within) => {
             *direction = Kept::Stalled(within);
             let ordinal = source.gpu().ordinal();
@@ -107,7 +107,7 @@ pub(super) fn copy(
 /// that, never.
 fn free_later(
     kept: Arc<Mutex<Kept>>,
-    slots: Slots,
+    slots: Box<Slots>,
     streams: (Arc<DeviceStream>, Arc<DeviceStream>),
 ) {
     let used = ManuallyDrop::new((slots, streams));
