@@ -5,6 +5,7 @@ import json
 import os
 import select
 import sys
+import threading
 from types import SimpleNamespace
 
 import lmcache_stand_in as stand_in
@@ -176,6 +177,29 @@ def test_locked_keys_outlive_a_delete(adapter):
     assert one.heard.deleted == [(key(2), 100), (key(1), 100)] and one.report_status()["locked_key_count"] == 0
 
 
+def test_a_look_up_promises_nothing_that_is_being_deleted(adapter):
+    one = adapter()
+    store(one, [key(1)], [chunk(1)])
+    objects, asked, go = one._objects, threading.Event(), threading.Event()
+
+    def delete(keys):
+        asked.set()
+        assert go.wait(60)
+        objects.delete(keys)
+
+    one._objects = SimpleNamespace(has=objects.has, delete=delete)
+    deletion = threading.Thread(target=one.delete, args=[[key(1)]])
+    deletion.start()
+    assert asked.wait(60)
+    # It is still there.
+    assert look_up(one, [key(1)]) == [False]
+    go.set()
+    deletion.join(60)
+    one._objects = objects
+    store(one, [key(1)], [chunk(1)])
+    assert look_up(one, [key(1)]) == [True] and one.report_status()["locked_key_count"] == 1
+
+
 def test_cap_of_the_adapter_is_kept(adapter):
     one = adapter(max_capacity_gb=250 / (1 << 30))
     store(one, [key(1), key(2)], [chunk(1), chunk(2)])
@@ -208,9 +232,7 @@ def test_adapter_fails_softly(adapter, plugins):
 
 
 def test_what_waits_for_a_store_is_bounded(plugins):
-    from threading import Event
-
-    threads, go = plugins.Threads("test", 1), Event()
+    threads, go = plugins.Threads("test", 1), threading.Event()
     waiting = [threads.submit(go.wait) for _ in range(4096)]
     with pytest.raises(RuntimeError, match="4096 calls wait"):
         threads.submit(go.wait)

@@ -60,6 +60,8 @@ class L2Adapter(L2AdapterInterface):
         self._locks: Counter[ObjectKey] = Counter()
         # Locked keys that are to be deleted when they are unlocked.
         self._doomed: set[ObjectKey] = set()
+        # Keys that are being deleted, by how many calls: a look-up must not promise them.
+        self._deleting: Counter[ObjectKey] = Counter()
         self._signals = {kind: os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) for kind in KINDS}
         self._threads = {kind: Threads(kind, config.workers) for kind in KINDS}
         self._refresh()
@@ -116,6 +118,7 @@ class L2Adapter(L2AdapterInterface):
         with self._lock:
             self._doomed.update(key for key in keys if key in self._locks)
             free = [key for key in dict.fromkeys(keys) if key not in self._locks]
+            self._deleting.update(free)
         try:
             self._objects.delete(list(map(_text, free)))
         except Exception as error:
@@ -123,6 +126,9 @@ class L2Adapter(L2AdapterInterface):
         else:
             self._report("delete", None)
             self._account({}, gone=free)
+        finally:
+            with self._lock:
+                self._deleting -= Counter(free)
 
     def list_l2_keys(self, model_name: str | None = None, page_size: int = 500, cursor: str | None = None) -> KeyListPage:
         if page_size <= 0:
@@ -212,12 +218,14 @@ class L2Adapter(L2AdapterInterface):
         return L2StoreResult(True, sum(size for size, new in zip(sizes, written) if new))
 
     def _look_up(self, keys) -> Bitmap:
-        # Locked first, so that none is deleted between the look-up and the lock.
+        # Locked first, so that no deletion begins between the look-up and the lock. One that had begun may end at any time.
         with self._lock:
             self._locks.update(keys)
+            going = {key for key in keys if key in self._deleting}
         infos = [None] * len(keys)
         try:
-            infos = self._objects.has(list(map(_text, keys)))
+            found = self._objects.has(list(map(_text, keys)))
+            infos = [None if key in going else info for key, info in zip(keys, found)]
         finally:
             missing = [key for key, info in zip(keys, infos) if info is None]
             self.submit_unlock(missing)
