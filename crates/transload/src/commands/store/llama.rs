@@ -29,8 +29,8 @@ Examples:
 
 Exit code 1 means that it is no session file of a sequence, one of another
 version, or a damaged one. Files that llama.cpp writes for recurrent models
-alone (Mamba, RWKV) cannot be read. A file is held in memory as a whole; one of
-more than 16 GiB is refused.";
+alone (Mamba, RWKV) cannot be read. A file is held in memory as a whole; one
+of more than 16 GiB is refused.";
 
 /// Read session files of llama.cpp.
 #[derive(Debug, clap::Args)]
