@@ -119,11 +119,13 @@ def test_a_failing_store_is_a_miss(start, model, caplog):
 def test_an_end_that_was_replaced_costs_the_end_only(start, model, caplog):
     start().complete(PROMPT)
     llm, other = start(), start()
-    restore, forked = llm.cache._states.restore, PROMPT[:520] + [9] * 100
+    restore = llm.cache._states.restore
 
     def replaced(found):
         if not caplog.text:
-            other.complete(forked)
+            # More ends of one beginning than have a place, and enough of them to need each place.
+            for token in range(40):
+                other.complete(PROMPT[:520] + [token] * 100)
         return restore(found)
 
     llm.cache._states = SimpleNamespace(find=llm.cache._states.find, save=llm.cache._states.save, restore=replaced)
