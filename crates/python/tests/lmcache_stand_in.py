@@ -3,22 +3,13 @@
 It has been written after LMCache 0.5.6. The tests in tests/engines hold the adapters against LMCache itself.
 """
 
-import contextlib
-import importlib
 import sys
 from dataclasses import dataclass, field
 from enum import Enum
 from types import ModuleType, SimpleNamespace
 
-
-@dataclass(frozen=True)
-class dtype:
-    name: str
-    itemsize: int
-
-    def __str__(self):
-        return f"torch.{self.name}"
-
+import stand_in
+from stand_in import dtype
 
 bfloat16, uint8 = dtype("bfloat16", 2), dtype("uint8", 1)
 Size = tuple
@@ -163,24 +154,12 @@ PLACES = [
 ]
 
 
-@contextlib.contextmanager
 def installed():
-    """Within it `transload.lmcache` has all its classes, which is what this gives."""
-    before = {name: sys.modules.pop(name) for name in list(sys.modules) if _is_concerned(name)}
+    """Gives `transload.lmcache` with all its classes."""
     here = sys.modules[__name__]
     modules = {"torch": here, "lmcache": ModuleType("lmcache")}
     for place in PLACES:
         parts = place.split(".")
         modules |= {f"lmcache.{'.'.join(parts[:end])}": ModuleType(place) for end in range(1, len(parts))}
         modules[f"lmcache.{place}"] = here
-    sys.modules |= modules
-    try:
-        yield importlib.import_module("transload.lmcache")
-    finally:
-        for name in [name for name in sys.modules if _is_concerned(name)]:
-            del sys.modules[name]
-        sys.modules |= before
-
-
-def _is_concerned(name):
-    return any(f"{name}.".startswith(f"{package}.") for package in ("torch", "lmcache", "transload.lmcache"))
+    return stand_in.installed("transload.lmcache", modules)

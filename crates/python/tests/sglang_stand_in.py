@@ -3,24 +3,14 @@
 It has been written after SGLang 0.5.23. The tests in tests/engines hold the storage against SGLang itself.
 """
 
-import contextlib
-import importlib
 import sys
 from dataclasses import dataclass, field
 from enum import Enum
 from types import ModuleType, SimpleNamespace
 
 import numpy
-
-
-@dataclass(frozen=True)
-class dtype:
-    name: str
-    itemsize: int
-
-    def __str__(self):
-        return f"torch.{self.name}"
-
+import stand_in
+from stand_in import dtype
 
 bfloat16, float16, uint8 = dtype("bfloat16", 2), dtype("float16", 2), dtype("uint8", 1)
 # Only their bytes are compared.
@@ -262,25 +252,13 @@ def _where(parts):
 PLACES = ["mem_cache.hicache_storage", "observability.metrics_collector", "runtime_context"]
 
 
-@contextlib.contextmanager
 def installed():
-    """Within it `transload.sglang` can be imported, which is what this gives."""
-    before = {name: sys.modules.pop(name) for name in list(sys.modules) if _is_concerned(name)}
+    """Gives `transload.sglang`."""
     here = sys.modules[__name__]
     modules = {"torch": here, "sglang": ModuleType("sglang"), "sglang.srt": ModuleType("sglang.srt")}
     for place in PLACES:
         modules |= {f"sglang.srt.{place.split('.')[0]}": ModuleType(place), f"sglang.srt.{place}": here}
-    sys.modules |= modules
-    try:
-        yield importlib.import_module("transload.sglang")
-    finally:
-        for name in [name for name in sys.modules if _is_concerned(name)]:
-            del sys.modules[name]
-        sys.modules |= before
-
-
-def _is_concerned(name):
-    return any(f"{name}.".startswith(f"{package}.") for package in ("torch", "sglang", "transload.sglang"))
+    return stand_in.installed("transload.sglang", modules)
 
 
 get_model = Server.get_model
