@@ -50,8 +50,8 @@ impl Buffer {
     /// The bytes of an object.
     ///
     /// # Errors
-    /// What the object says: it has none (`TypeError`), they are not contiguous, or they are to be `written` and are not
-    /// writable.
+    /// `TypeError` if the object has no buffer; the object's own error if its bytes are not contiguous, or cannot be written
+    /// although `written` asks for that.
     pub(crate) fn new(object: &Bound<'_, PyAny>, written: bool) -> PyResult<Self> {
         let mut view = Box::new(PyBuffer {
             buf: null_mut(),

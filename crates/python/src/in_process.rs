@@ -1,4 +1,4 @@
-//! What belongs to the process that made it.
+//! Values that only the process that made them may use.
 
 use std::mem::ManuallyDrop;
 use std::ops::Deref;

@@ -136,18 +136,12 @@ impl LlamaFound {
     fn tokens(&self) -> usize {
         self.inner.tokens()
     }
-
-    /// Bytes of its state.
-    #[getter]
-    fn nbytes(&self) -> usize {
-        self.inner.bytes()
-    }
 }
 
-/// What a buffer holds.
+/// Returns the bytes of a buffer.
 ///
 /// # Safety
-/// Nobody writes it as long as the bytes are used.
+/// Nobody writes the buffer's memory while the returned slice is in use.
 unsafe fn bytes(buffer: &Buffer) -> &[u8] {
     match buffer.len() {
         // The address of no bytes may be null.

@@ -147,7 +147,7 @@ impl Objects {
         Ok(listed.collect())
     }
 
-    /// What the whole store takes up, other namespaces and the archive included.
+    /// Tells how many bytes the whole store takes up, those of other namespaces and of the archive included.
     ///
     /// Returns:
     ///     A dict of `bytes`, everything that counts against the cap, and `cap` in bytes, or None if there is none. None
@@ -168,7 +168,7 @@ impl Objects {
 /// A key, what is known of its object, and when that was last used.
 type Listed = (Py<PyBytes>, ObjectInfo, Option<f64>);
 
-/// What is known of an object without reading its bytes.
+/// Describes an object by its length and its meta, which a look-up tells without reading its bytes.
 #[pyclass(frozen, eq, module = "transload")]
 #[derive(PartialEq)]
 pub(crate) struct ObjectInfo {

@@ -32,7 +32,7 @@ def test_a_longer_prompt_finds_what_was_saved(tmp_path):
     found = again.find(tokens[:290] + [7] * 10)
     assert found.tokens == 290
     restored = again.restore(found)
-    assert len(restored) == found.nbytes and restored == state(290)
+    assert restored == state(290)
     other = transload.LlamaStates(store, "m", "other", state(1), engine_version="0.3.36")
     assert other.find(tokens) is None
     other = transload.LlamaStates(store, "m", "w", state(1), engine_version="0.4.0")

@@ -445,8 +445,6 @@ class LlamaStates:
 class LlamaFound:
     @property
     def tokens(self) -> int: ...
-    @property
-    def nbytes(self) -> int: ...
 
 class Archive:
     TOKENS: int

@@ -54,7 +54,7 @@ class L2Adapter(L2AdapterInterface):
         self._done: dict[str, dict[int, object]] = {kind: {} for kind in KINDS}
         # The last failure of each kind, until one goes well.
         self._errors: dict[str, str] = {}
-        # What LMCache knows to be there, in the order of its use.
+        # The size of each object that LMCache was told is there; the least recently used comes first.
         self._sizes: dict[ObjectKey, int] = {}
         self._since_refresh = 0
         self._locks: Counter[ObjectKey] = Counter()
@@ -234,7 +234,7 @@ class L2Adapter(L2AdapterInterface):
 
     def _load(self, keys, objects) -> Bitmap:
         infos = self._objects.get(list(map(_text, keys)), [each.byte_array for each in objects])
-        # As many bytes in another shape or type are not what was asked for.
+        # An object of the same length can have another shape or dtype: LMCache must not read it as its own.
         loaded = [info is not None and info.meta == describe(each) for info, each in zip(infos, objects)]
         if used := [key for key, good in zip(keys, loaded) if good]:
             with self._lock:

@@ -104,7 +104,7 @@ class Storage(StoragePluginInterface):
 
     def batched_remove(self, keys, force: bool = True) -> int:
         there = [key for key, info in zip(keys, self._ask(self._objects.has, keys)) if info is not None]
-        # Nothing is what a delete returns that went well.
+        # `delete` returns None if it went well, and `_ask` a list if the store failed.
         return len(there) if self._ask(self._objects.delete, there) is None else 0
 
     def get_allocator_backend(self):

@@ -56,7 +56,7 @@ class Storage(HiCacheStorage):
             raise ValueError("SGLang names no model: set --served-model-name, or pages of two models would be the same")
         self._config = storage_config
         self._whole = not settings.get("interface_v1")
-        # As JSON, so that no two pairs of names look alike.
+        # JSON quotes both names, so that no namespace and model together read like another pair.
         self._objects = Objects(uri, json.dumps(["sglang", namespace, storage_config.model_name]))
         self._pools: dict[str, Pool] = {}
         self._failing: set[str] = set()
@@ -79,7 +79,7 @@ class Storage(HiCacheStorage):
     def batch_exists(self, keys: list[str], extra_info: HiCacheStorageExtraInfo | None = None) -> int:
         """Counts pages up to the first one that is not there or lacks a part."""
         if (pool := self._pools.get(PoolName.KV)) and pool.only_numbers:
-            # What has been kept is in other pools, and this call asks for none of them.
+            # This pool has no bytes: its pages lie in other pools, and this call does not say in which.
             return 0
         return _leading(self._look_up([(PoolName.KV, keys)])[0])
 
@@ -247,7 +247,7 @@ class Storage(HiCacheStorage):
         moved = [bool(each) for each in told]
         objects = iter(moved)
         pages = [pool.pages([next(objects) for _ in each], len(keys)) for pool, keys, each in asked]
-        # Of a page that lacks an object the others have been moved all the same.
+        # Bytes count for incomplete pages as well: the objects that are there were moved.
         size = sum(length for value, is_moved in zip(values, moved) if is_moved for _, length in value)
         if size and self._config.enable_storage_metrics:
             # A pool without memory has pages, and nothing to move.
