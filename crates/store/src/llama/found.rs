@@ -7,8 +7,8 @@ use transload_transfer::plan::{BlockTable, Tables};
 use super::parse::{HEAD, LAYER_HEAD, MAGIC};
 use super::save::{behind_table, meta};
 use super::shape::{RowLayout, Shape};
-use super::{Kind, LlamaError, ObjectKey, PLACES, Rows, States, names, places};
-use crate::archive::{self, ArchiveError, Prompt, TOKEN_CHUNK};
+use super::{CHUNK, Kind, LlamaError, ObjectKey, PLACES, Rows, States, names, places};
+use crate::archive::{self, ArchiveError, Prompt};
 use crate::objects::{Info, Target};
 
 /// A saved beginning of a prompt.
@@ -55,7 +55,7 @@ impl States {
     fn find_rows(&self, rows: &Rows, tokens: &[u32]) -> Result<Option<Found>, LlamaError> {
         let found = rows.archive.find(&Prompt::new(tokens))?;
         let whole = found.tokens() as usize;
-        let keys = places(&self.keys(&tokens[..whole])[whole / TOKEN_CHUNK as usize..]);
+        let keys = places(&self.keys(&tokens[..whole])[whole / CHUNK..]);
         let there = self.objects.has(&names(&keys))?;
         let rests = keys.into_iter().zip(there);
         let rests = rests.filter_map(|(key, info)| {
@@ -82,7 +82,7 @@ impl States {
         let there = self.objects.has(&names(&keys))?;
         let found = keys.into_iter().zip(there).enumerate();
         let found = found.filter_map(|(place, (key, info))| {
-            let (info, whole) = (info?, place / PLACES * TOKEN_CHUNK as usize);
+            let (info, whole) = (info?, place / PLACES * CHUNK);
             let behind = tokens.get(whole..whole + cells(&info))?;
             let bytes = usize::try_from(info.bytes).ok()?;
             (meta(behind) == info.meta && whole + behind.len() > 0).then(|| Found {

@@ -60,11 +60,14 @@ pub use found::Found;
 pub use save::Saved;
 pub use session::{Layers, Session};
 
-use crate::archive::{Archive, Model, PrefixKey, Prompt};
+use crate::archive::{Archive, Model, PrefixKey, Prompt, TOKEN_CHUNK};
 use crate::backend::Backend;
 use crate::objects::Objects;
 use parse::State;
 use shape::{RowLayout, Shape};
+
+/// Tokens of a token chunk.
+const CHUNK: usize = TOKEN_CHUNK as usize;
 
 /// The namespace of the objects that hold rests and whole states.
 pub const NAMESPACE: &[u8] = b"transload.llama/1";

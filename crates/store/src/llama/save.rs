@@ -6,9 +6,9 @@ use transload_transfer::plan::{BlockTable, Tables};
 
 use super::parse::{State, check_head};
 use super::shape::RowLayout;
-use super::{Kind, LlamaError, PLACES, Rows, States, names, places};
+use super::{CHUNK, Kind, LlamaError, ObjectKey, PLACES, Rows, States, names, places};
 use crate::Put;
-use crate::archive::{Prompt, SaveRequest, TOKEN_CHUNK};
+use crate::archive::{Prompt, SaveRequest};
 use crate::objects::{Info, Source};
 
 /// What [`States::save`] did.
@@ -30,7 +30,11 @@ impl States {
             Kind::Rows(rows) => self.save_rows(rows, tokens, state),
             Kind::Whole => {
                 check_head(state)?;
-                self.put(tokens, state)
+                let bytes = match self.room(tokens)? {
+                    Some(room) => self.put(&room, state)?,
+                    None => 0,
+                };
+                Ok(Saved { bytes })
             }
         }
     }
@@ -43,9 +47,13 @@ impl States {
         let cells = state.cells_by_position(tokens.len())?;
         let layout = RowLayout::in_state(tokens.len(), state.transposed, state.layers_at);
         let memory = (bytes.as_ptr().cast_mut(), bytes.len());
-        let whole = tokens.len() / TOKEN_CHUNK as usize * TOKEN_CHUNK as usize;
+        let whole = tokens.len() / CHUNK * CHUNK;
         let behind = tokens.len() - whole;
-        let mut rest = vec![0; behind * rows.shape.cell_bytes() as usize];
+        let room = match behind {
+            0 => None,
+            _ => self.room(tokens)?,
+        };
+        let mut rest = Vec::new();
         let mut saved = Saved::default();
         // SAFETY: `bytes` is borrowed for all of it and only read; the archive's threads end, and its clones of the memories go, before
         // its calls return.
@@ -65,9 +73,10 @@ impl States {
                             .publish(&missing, std::slice::from_ref(&part))?;
                         saved.bytes += part.written;
                     }
-                    if behind == 0 {
+                    if room.is_none() {
                         return Ok(());
                     }
+                    rest.resize(behind * rows.shape.cell_bytes() as usize, 0);
                     let dense = RowLayout::dense(behind);
                     let own = (rest.as_mut_ptr(), rest.len());
                     // SAFETY: `rest` is not used otherwise before this returns, and the copy ends with it.
@@ -79,33 +88,42 @@ impl States {
                         })
                 })?;
         }
-        if behind > 0 {
-            saved.bytes += self.put(tokens, &rest)?.bytes;
+        if let Some(room) = room {
+            saved.bytes += self.put(&room, &rest)?;
         }
         Ok(saved)
     }
 
-    /// Puts what is kept of a sequence into a place of its whole token chunks, with the tokens behind them.
-    fn put(&self, tokens: &[u32], value: &[u8]) -> Result<Saved, LlamaError> {
-        let behind = meta(&tokens[tokens.len() / TOKEN_CHUNK as usize * TOKEN_CHUNK as usize..]);
-        let keys = places(&self.keys(tokens)[tokens.len() / TOKEN_CHUNK as usize..]);
+    /// Finds a place for what is kept of a sequence behind its whole token chunks; `None` if as much is there already.
+    fn room(&self, tokens: &[u32]) -> Result<Option<Room>, LlamaError> {
+        let chunks = tokens.len() / CHUNK;
+        let meta = meta(&tokens[chunks * CHUNK..]);
+        let keys = places(&self.keys(tokens)[chunks..]);
         let there = self.objects.has(&names(&keys))?;
         // A rest is of use to all beginnings of its tokens, a whole state is not.
-        let has_more = |info: &Info| info.meta.starts_with(&behind);
+        let has_more = |info: &Info| info.meta.starts_with(&meta);
         if matches!(self.kind, Kind::Rows(_)) && there.iter().flatten().any(has_more) {
-            return Ok(Saved::default());
+            return Ok(None);
         }
-        let put = self.objects.put(&[Source {
-            key: &keys[place(&there, &behind)],
-            meta: &behind,
-            parts: &[value],
-        }])?;
-        let bytes = match put[0] {
+        let key = keys[place(&there, &meta)];
+        Ok(Some(Room { key, meta }))
+    }
+
+    /// Puts what is kept of a sequence into its place. How many bytes were not in the store before.
+    fn put(&self, Room { key, meta }: &Room, value: &[u8]) -> Result<u64, LlamaError> {
+        let parts = &[value];
+        let put = self.objects.put(&[Source { key, meta, parts }])?;
+        Ok(match put[0] {
             Put::Stored => value.len() as u64,
             _ => 0,
-        };
-        Ok(Saved { bytes })
+        })
     }
+}
+
+/// A place for an object, and the tokens that go with it, behind the whole token chunks of the place.
+struct Room {
+    key: ObjectKey,
+    meta: Vec<u8>,
 }
 
 /// Which place these tokens take: that of what they continue, or an empty one, or any. The last is chosen by the tokens, so
