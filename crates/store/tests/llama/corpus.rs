@@ -2,16 +2,12 @@
 //!
 //! `TRANSLOAD_BLESS=1` writes the seeds anew after the format has changed.
 
-use std::path::PathBuf;
-
 use crate::oracle::{Model, f16, sorted, state, tokens};
 
 #[path = "../../../../fuzz/checks/llama.rs"]
 mod check;
-
-fn corpus() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/llama")
-}
+#[path = "../../../../fuzz/checks/replay.rs"]
+mod replay;
 
 /// A session file of this state.
 fn session(tokens: &[u32], state: &[u8]) -> Vec<u8> {
@@ -55,30 +51,5 @@ fn seeds() -> Vec<(&'static str, Vec<u8>)> {
 
 #[test]
 fn seeds_are_current_and_the_corpus_does_no_harm() {
-    for (name, seed) in seeds() {
-        let path = corpus().join(name);
-        if std::env::var_os("TRANSLOAD_BLESS").is_some() {
-            std::fs::create_dir_all(corpus()).unwrap();
-            std::fs::write(&path, &seed).unwrap();
-        }
-        let there = std::fs::read(&path).unwrap_or_default();
-        assert!(
-            there == seed,
-            "{name} is not current: TRANSLOAD_BLESS=1 writes it"
-        );
-    }
-    for entry in std::fs::read_dir(corpus()).unwrap() {
-        let data = std::fs::read(entry.unwrap().path()).unwrap();
-        check::check(&data);
-        for end in 0..data.len() {
-            check::check(&data[..end]);
-        }
-        for at in 0..data.len() {
-            for bits in [1, 0x80, 0xff] {
-                let mut data = data.clone();
-                data[at] ^= bits;
-                check::check(&data);
-            }
-        }
-    }
+    replay::replay("llama", seeds(), usize::MAX, check::check);
 }

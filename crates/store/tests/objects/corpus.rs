@@ -2,7 +2,6 @@
 //!
 //! `TRANSLOAD_BLESS=1` writes the seeds anew after the format has changed.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use transload_store::Backend;
@@ -14,10 +13,8 @@ use crate::model::{content, put};
 
 #[path = "../../../../fuzz/checks/objects_record.rs"]
 mod check;
-
-fn corpus() -> PathBuf {
-    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus/objects_record")
-}
+#[path = "../../../../fuzz/checks/replay.rs"]
+mod replay;
 
 fn manifest(namespace: &[u8], key: &[u8], meta: &[u8], len: usize) -> Vec<u8> {
     let store: Arc<dyn Backend> = Arc::new(MemoryStore::new());
@@ -54,28 +51,5 @@ fn seeds() -> Vec<(&'static str, Vec<u8>)> {
 
 #[test]
 fn seeds_are_current_and_the_corpus_does_no_harm() {
-    for (name, seed) in seeds() {
-        let path = corpus().join(name);
-        if std::env::var_os("TRANSLOAD_BLESS").is_some() {
-            std::fs::create_dir_all(corpus()).unwrap();
-            std::fs::write(&path, &seed).unwrap();
-        }
-        let there = std::fs::read(&path).unwrap_or_default();
-        assert!(
-            there == seed,
-            "{name} is not current: TRANSLOAD_BLESS=1 writes it"
-        );
-    }
-    for entry in std::fs::read_dir(corpus()).unwrap() {
-        let data = std::fs::read(entry.unwrap().path()).unwrap();
-        check::check(&data);
-        for end in (0..data.len()).step_by(data.len() / 64 + 1) {
-            check::check(&data[..end]);
-        }
-        for at in (0..data.len()).step_by(data.len() / 100 + 1) {
-            let mut data = data.clone();
-            data[at] ^= 1 << (at % 8);
-            check::check(&data);
-        }
-    }
+    replay::replay("objects_record", seeds(), 100, check::check);
 }

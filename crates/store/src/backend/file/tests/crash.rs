@@ -5,7 +5,8 @@ use rustix::io::Errno;
 use super::super::disk::simulated::{Mistake, Random, SimulatedDisk, Trouble};
 use super::super::{FileStore, root};
 use super::script::{
-    CAP, Expected, chunk, collect, count, live, live_capped, name, new_store, open, open_capped,
+    CAP, Expected, assert_right, chunk, collect, count, live, live_capped, name, new_store, open,
+    open_capped,
 };
 use crate::backend::Backend;
 use crate::error::StoreError;
@@ -174,29 +175,16 @@ fn check_capped(disk: &SimulatedDisk, expected: &Expected) -> Result<(), String>
     }
 }
 
-fn assert_right((points, wrong): (u64, Vec<String>)) {
-    println!("{points} losses of power");
-    assert!(points > 1000, "{points}");
-    assert!(
-        wrong.is_empty(),
-        "{} of {points}, the first: {}",
-        wrong.len(),
-        wrong[0]
-    );
-}
-
 #[test]
 fn what_was_acknowledged_survives_a_loss_of_power_at_any_change() {
-    assert_right(power_fails(
-        0..count("TRANSLOAD_TEST_LIVES", LIVES),
-        Mistake::None,
-    ));
+    let lives = 0..count("TRANSLOAD_TEST_LIVES", LIVES);
+    assert_right(power_fails(lives, Mistake::None), 1000);
 }
 
 #[test]
 fn nobody_relies_on_what_a_dead_process_did_not_flush() {
     let lives = 1000..1000 + count("TRANSLOAD_TEST_LIVES", LIVES);
-    assert_right(dies_and_power_fails(lives, Mistake::None));
+    assert_right(dies_and_power_fails(lives, Mistake::None), 1000);
 }
 
 #[test]
@@ -205,7 +193,7 @@ fn a_store_with_a_cap_survives_a_loss_of_power_at_any_change() {
     let (points, wrong, evictions) = power_fails_under_a_cap(lives, Mistake::None);
     println!("{evictions} evictions");
     assert!(evictions > points / 10, "{evictions} of {points}");
-    assert_right((points, wrong));
+    assert_right((points, wrong), 1000);
 }
 
 /// Should packs go before it is durable that the manifests are gone that need them, the test above finds it.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::super::disk::simulated::{Mistake, SimulatedDisk};
-use super::script::{new_store, open};
+use super::script::{assert_right, new_store, open};
 use crate::archive::Model;
 use crate::llama::{LlamaError, States};
 
@@ -93,15 +93,7 @@ fn power_fails(mistake: Mistake) -> (u64, Vec<String>) {
 
 #[test]
 fn what_was_saved_survives_a_loss_of_power_at_any_change() {
-    let (points, wrong) = power_fails(Mistake::None);
-    println!("{points} losses of power");
-    assert!(points > 100, "{points}");
-    assert!(
-        wrong.is_empty(),
-        "{} of {points}, the first: {}",
-        wrong.len(),
-        wrong[0]
-    );
+    assert_right(power_fails(Mistake::None), 100);
 }
 
 /// The test above can fail.

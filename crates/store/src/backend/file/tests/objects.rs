@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::super::disk::simulated::{Mistake, Random, SimulatedDisk};
-use super::script::{collect, count, new_store, open};
+use super::script::{assert_right, collect, count, new_store, open};
 use crate::objects::{ObjectError, Objects, Source, Target};
 
 const LIVES: u64 = 6;
@@ -134,14 +134,9 @@ fn power_fails(lives: std::ops::Range<u64>, mistake: Mistake) -> (u64, Vec<Strin
 
 #[test]
 fn what_was_put_survives_a_loss_of_power_at_any_change() {
-    let (points, wrong) = power_fails(0..count("TRANSLOAD_TEST_LIVES", LIVES), Mistake::None);
-    println!("{points} losses of power");
-    assert!(points > 500, "{points}");
-    assert!(
-        wrong.is_empty(),
-        "{} of {points}, the first: {}",
-        wrong.len(),
-        wrong[0]
+    assert_right(
+        power_fails(0..count("TRANSLOAD_TEST_LIVES", LIVES), Mistake::None),
+        500,
     );
 }
 

@@ -19,6 +19,18 @@ pub(super) fn count(variable: &str, usual: u64) -> u64 {
     text.and_then(|text| text.parse().ok()).unwrap_or(usual)
 }
 
+/// Fails if anything was wrong after a loss of power, or if power failed at no more than `least` points.
+pub(super) fn assert_right((points, wrong): (u64, Vec<String>), least: u64) {
+    println!("{points} losses of power");
+    assert!(points > least, "{points}");
+    assert!(
+        wrong.is_empty(),
+        "{} of {points}, the first: {}",
+        wrong.len(),
+        wrong[0]
+    );
+}
+
 pub(super) fn name(n: u64) -> ManifestName {
     ManifestName::new(format!("manifest {n}")).unwrap()
 }
