@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use super::event::{Event, MS, S, Step};
 use super::faults::WRONG;
-use super::memory::LAYERS;
+use super::marks::{Handed, Purpose};
+use super::memory::{Blocks, LAYERS};
 use super::state::View;
 use super::world::{World, set_id};
 use crate::ids::{Direction, Rank};
@@ -14,10 +15,31 @@ use crate::plan::Request;
 use crate::wire::{BlocksOf, JobId, JobSpec};
 
 impl World {
-    pub(super) fn open_lease(&mut self, node: usize, rank: Rank, request: usize) {
-        if self.nodes[node].machine.is_none() {
-            return;
+    /// Gives blocks to the machine of their node.
+    pub(super) fn give(&mut self, handed: Handed) {
+        let Handed {
+            node,
+            request,
+            purpose,
+            blocks,
+        } = handed;
+        match purpose {
+            Purpose::Lease(rank) => self.open_lease(node, rank, request, blocks),
+            Purpose::Job {
+                ranks,
+                wrong,
+                timeout,
+            } => self.start_job(node, ranks, request, (wrong, timeout), blocks),
         }
+    }
+
+    /// Blocks come back to their engine.
+    pub(super) fn take_back(&mut self, blocks: Blocks) {
+        let given = self.memory.give_back(blocks);
+        self.check(given);
+    }
+
+    fn open_lease(&mut self, node: usize, rank: Rank, request: usize, blocks: Blocks) {
         let life = self.nodes[node].life;
         let r = &self.requests[request];
         let (direction, pull) = (r.direction, r.direction == Direction::Pull);
@@ -26,9 +48,8 @@ impl World {
             set: set_id(r.key),
             rank,
         };
-        let prefilled = r.prefilled || !pull;
+        let computed = r.prefilled || !pull;
         let (ttl, hard_bound, content) = (r.ttl, r.hard_bound, r.content);
-        let blocks = self.memory.allocate((node, life), prefilled);
         let id = blocks.0;
         let now = self.local(node);
         let view = View::Lease {
@@ -52,41 +73,34 @@ impl World {
             valid_tokens: start + tokens,
             ttl,
             hard_bound,
-            prefilled,
+            prefilled: !pull || self.is_told_computed(id),
         };
         let opened = self.call(node, |machine, now| machine.lease(now, spec, blocks));
         if let Some(Err(error)) = opened {
-            let given = self.memory.give_back(error.blocks);
-            self.check(given);
-            return;
+            return self.take_back(error.blocks);
         }
-        self.live_on(id, !prefilled);
+        self.live_on(id, !computed);
         if self.rng.chance(0.1) {
             let at = self.rng.below(3 * S);
             self.after(at, Event::Step(Step::RenewLease { blocks: id }));
         }
     }
 
-    pub(super) fn start_job(
+    fn start_job(
         &mut self,
         node: usize,
         ranks: BTreeSet<Rank>,
         request: usize,
-        wrong: bool,
-        timeout: Duration,
+        (wrong, timeout): (bool, Duration),
+        blocks: Blocks,
     ) {
-        if self.nodes[node].machine.is_none() {
-            return;
-        }
-        let life = self.nodes[node].life;
         let r = &self.requests[request];
         let push = r.direction == Direction::Push;
         let (start, tokens) = r.tokens;
-        let prefilled = r.prefilled || !push;
+        let computed = r.prefilled || !push;
         let content = if wrong { WRONG } else { r.content };
         let (ticket, by_layer, paths) = (r.ticket.clone(), r.by_layer, r.paths);
         let keep_leases = request.is_multiple_of(4);
-        let blocks = self.memory.allocate((node, life), prefilled);
         let id = blocks.0;
         if push {
             let sources = ranks.iter().map(|rank| (*rank, id));
@@ -115,16 +129,14 @@ impl World {
             paths,
             timeout,
             keep_leases,
-            prefilled,
+            prefilled: !push || self.is_told_computed(id),
             into: self.ticket_into(self.nodes[node].deployment, request),
         };
         let started = self.call(node, |machine, now| machine.start(now, spec, blocks));
         if let Some(Err(refused)) = started {
-            let given = self.memory.give_back(refused.blocks);
-            self.check(given);
-            return;
+            return self.take_back(refused.blocks);
         }
-        self.live_on(id, !prefilled);
+        self.live_on(id, !computed);
     }
 
     /// What the engine does with blocks later on.
@@ -148,7 +160,7 @@ impl World {
     }
 
     /// The node that holds these blocks now.
-    fn holder(&self, blocks: u64) -> Option<usize> {
+    pub(super) fn holder(&self, blocks: u64) -> Option<usize> {
         let region = self.memory.region(blocks);
         let (node, life) = region.owner;
         (!region.given_back && self.lives(node, life)).then_some(node)
@@ -193,6 +205,9 @@ impl World {
         let Some(node) = self.holder(blocks) else {
             return;
         };
+        if let Some(handed) = self.waiting.remove(&blocks) {
+            return self.take_back(handed.blocks);
+        }
         match self.views.get_mut(&blocks) {
             Some(View::Lease { key, cancelled, .. }) => {
                 *cancelled = true;
@@ -235,10 +250,15 @@ impl World {
             let ranks = self.nodes[node].ranks.clone();
             if r.owner == deployment {
                 for rank in ranks {
-                    self.open_lease(node, rank, request);
+                    self.hand_over(node, request, Purpose::Lease(rank));
                 }
             } else if r.holder == deployment {
-                self.start_job(node, ranks, request, false, Duration::from_secs(8));
+                let purpose = Purpose::Job {
+                    ranks,
+                    wrong: false,
+                    timeout: Duration::from_secs(8),
+                };
+                self.hand_over(node, request, purpose);
             }
         }
     }

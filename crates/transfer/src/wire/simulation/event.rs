@@ -55,6 +55,11 @@ pub(super) enum Step {
         blocks: u64,
         layer: Option<u32>,
     },
+    /// The mark of blocks has come, or is lost with its device.
+    Marked {
+        blocks: u64,
+        done: bool,
+    },
     CancelBlocks {
         blocks: u64,
     },

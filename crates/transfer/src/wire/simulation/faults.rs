@@ -30,6 +30,10 @@ pub(super) enum Fault {
     AnyIncarnation,
     /// Tells only the first owner that it is done: the other notices are lost.
     NoticeOnlyFirst,
+    /// Takes blocks for computed that only will be.
+    ReadBeforeMark,
+    /// Opens blocks that work before may still read.
+    WriteBeforeMark,
 }
 
 /// The content that a job states which is wrong about it.

@@ -26,6 +26,8 @@ pub(super) struct Region {
     /// Which layers are computed.
     pub(super) ready: [bool; LAYERS as usize],
     pub(super) given_back: bool,
+    /// The rank on whose device work that was submitted before uses them until its mark has come.
+    pub(super) awaited: Option<Rank>,
     /// What was written, by (own rank, peer's rank).
     written: HashMap<(Rank, Rank), Vec<u64>>,
     /// The one attempt that may write now.
@@ -44,6 +46,12 @@ pub(super) fn layer(offset: u64, bytes: u64) -> usize {
     usize::from(offset >= bytes.div_ceil(LAYERS))
 }
 
+impl Region {
+    pub(super) fn is_computed(&self) -> bool {
+        self.ready == [true; LAYERS as usize]
+    }
+}
+
 impl Memory {
     pub(super) fn allocate(&mut self, owner: (usize, u32), ready: bool) -> Blocks {
         self.next += 1;
@@ -53,6 +61,7 @@ impl Memory {
             value: self.next_value,
             ready: [ready; LAYERS as usize],
             given_back: false,
+            awaited: None,
             written: HashMap::new(),
             writer: HashMap::new(),
         };
@@ -88,8 +97,12 @@ impl Memory {
 
     /// Reads for the engine's own agent, which must know that it may.
     pub(super) fn read(&self, id: u64, rank: Rank, at: (u64, u64)) -> Result<u64, String> {
-        if self.region(id).given_back {
+        let region = self.region(id);
+        if region.given_back {
             return Err(format!("blocks {id} are read after they were given back"));
+        }
+        if region.awaited.is_some() {
+            return Err(format!("blocks {id} are read before their mark"));
         }
         Ok(self.peek(id, rank, at.0, at.1))
     }
@@ -136,6 +149,9 @@ impl Memory {
             return Err(format!(
                 "blocks {id} are written after they were given back"
             ));
+        }
+        if region.awaited.is_some() {
+            return Err(format!("blocks {id} are written before their mark"));
         }
         if region.writer.get(&pair) != Some(&transfer) {
             return Err(format!(

@@ -2,11 +2,11 @@
 //!
 //! A world has up to six agents of two or three deployments, a few requests, clocks that run apart,
 //! and a network that delays, reorders between streams, duplicates, breaks and partitions. Engines
-//! cancel, restart, and mix up tickets. Memory is modelled as version numbers that are overwritten
+//! cancel, restart, mix up tickets, and hand over blocks whose work is not done. Memory is modelled as version numbers that are overwritten
 //! the moment blocks are given back. Thousands of worlds are tried, each from a seed:
 //!
 //! - every lease and every job ends exactly once and gives its blocks back exactly once;
-//! - nothing is read or written after that, and no two attempts write the same blocks at a time;
+//! - nothing is read or written after that, nor before its mark, and no two attempts write the same blocks at a time;
 //! - a success means the right bytes, all of them, after a commit whose lease was alive;
 //! - whatever is bound to a life that is over has ended;
 //! - in the end nothing is left: no lease, no transfer, no timer;
@@ -20,6 +20,7 @@ mod channels;
 mod engine;
 mod event;
 mod faults;
+mod marks;
 mod memory;
 mod network;
 pub(super) mod plan;
@@ -36,6 +37,7 @@ use std::collections::BTreeSet;
 
 use crate::lease::LeaseEnd;
 use faults::Fault;
+use state::View;
 use world::{Tally, World};
 
 fn world(seed: u64, chaos: f64, fault: Option<Fault>) -> World {
@@ -137,6 +139,42 @@ fn a_peer_may_vanish_at_any_step() {
     println!("{tried} vanished");
 }
 
+/// Marks of one request never come: nothing of it is read or written, its leases expire or are cancelled, and every other request
+/// succeeds as if it were not there.
+#[test]
+fn nothing_else_waits_for_a_mark_that_never_comes() {
+    let (mut failed, mut others, mut ends) = (0, 0, BTreeSet::new());
+    for seed in seeds(300) {
+        let mut world = World::new(seed, 0.0, None);
+        world.unmarked = Some(0);
+        world.build();
+        world.run();
+        if world.failure.is_none() {
+            world.check_success();
+        }
+        if let Some(failure) = world.failure {
+            panic!("seed {seed}: {failure}");
+        }
+        for view in world.views.values() {
+            match view {
+                View::Lease {
+                    request: 0, ended, ..
+                } => ends.extend(*ended),
+                // Where it has no route it needs nothing from anybody.
+                View::Job {
+                    request: 0, done, ..
+                } => failed += u64::from(*done == Some(false)),
+                View::Job { .. } => others += 1,
+                View::Lease { .. } => {}
+            }
+        }
+    }
+    assert!(ends.contains(&LeaseEnd::Expired), "{ends:?}");
+    assert!(!ends.contains(&LeaseEnd::Completed), "{ends:?}");
+    assert!(failed > 50, "{failed} jobs have waited for it");
+    assert!(others > 100, "{others} jobs of other requests");
+}
+
 /// Tries worlds until a broken rule is noticed, and by what it does wrong.
 fn notice(fault: Fault, chaos: f64, what: &str) {
     let found = |seed| run(seed, chaos, Some(fault)).0;
@@ -169,6 +207,8 @@ fn broken_rules_are_noticed() {
     notice(Fault::AnyContent, 1.0, "content that it did not ask for");
     notice(Fault::AnyIncarnation, 1.0, ", not ");
     notice(Fault::NoticeOnlyFirst, 0.0, "though nothing went wrong");
+    notice(Fault::ReadBeforeMark, 0.0, "are read before their mark");
+    notice(Fault::WriteBeforeMark, 0.0, "are written before their mark");
 }
 
 #[test]

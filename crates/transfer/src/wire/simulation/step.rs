@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::event::{Event, MS, Step};
 use super::faults::Fault;
+use super::marks::Purpose;
 use super::world::World;
 use crate::ids::Incarnation;
 
@@ -14,14 +15,22 @@ impl World {
                 node,
                 rank,
                 request,
-            } => self.open_lease(node, rank, request),
+            } => self.hand_over(node, request, Purpose::Lease(rank)),
             Step::StartJob {
                 node,
                 ranks,
                 request,
                 wrong,
                 timeout,
-            } => self.start_job(node, ranks, request, wrong, timeout),
+            } => {
+                let purpose = Purpose::Job {
+                    ranks,
+                    wrong,
+                    timeout,
+                };
+                self.hand_over(node, request, purpose);
+            }
+            Step::Marked { blocks, done } => self.marked(blocks, done),
             Step::Computed { blocks, layer } => self.computed(blocks, layer),
             Step::CancelBlocks { blocks } => self.cancel(blocks),
             Step::RenewLease { blocks } => self.renew(blocks),

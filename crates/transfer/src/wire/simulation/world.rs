@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use super::event::{CALM, Event, MS, S, Step, Time};
 use super::faults::{Fault, Told};
+use super::marks::Handed;
 use super::memory::{Blocks, Memory};
 use super::rng::Rng;
 use super::state::{Deployment, Link, Node, Request, SimMachine, View};
@@ -31,6 +32,10 @@ pub(super) struct World {
     pub(super) requests: Vec<Request>,
     /// What leases and jobs must come to, by their blocks.
     pub(super) views: HashMap<u64, View>,
+    /// Blocks that are not given to a machine before their mark.
+    pub(super) waiting: HashMap<u64, Handed>,
+    /// A request whose marks never come.
+    pub(super) unmarked: Option<usize>,
     /// Transfers for which a commit was sent.
     pub(super) committed: HashSet<TransferId>,
     /// Blocks that memory was not done with in time.
@@ -78,6 +83,8 @@ impl World {
             memory: Memory::default(),
             requests: Vec::new(),
             views: HashMap::new(),
+            waiting: HashMap::new(),
+            unmarked: None,
             committed: HashSet::new(),
             stalled: HashSet::new(),
             told: Told::default(),
