@@ -57,7 +57,10 @@ pub mod memory;
 #[cfg(feature = "cuda")]
 #[cfg_attr(
     not(feature = "quic"),
-    expect(dead_code, reason = "agents call a part of it")
+    expect(
+        dead_code,
+        reason = "rings and what is registered for them are the agents'"
+    )
 )]
 pub mod device;
 

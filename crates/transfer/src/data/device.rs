@@ -72,9 +72,15 @@ impl Later for DeviceMemory {
         self.gpu().lost()
     }
 
-    unsafe fn register(&self, start: NonNull<u8>, len: usize) -> Result<Registration, RegionError> {
+    unsafe fn register(
+        &self,
+        start: NonNull<u8>,
+        len: usize,
+        mapping: Arc<dyn Any + Send + Sync>,
+    ) -> Result<Registration, RegionError> {
         // SAFETY: the caller's word.
-        Ok(Box::new(unsafe { self.gpu().register(start, len)? }))
+        let registered = unsafe { self.gpu().register(start, len, mapping)? };
+        Ok(Box::new(registered))
     }
 
     fn path(&self) -> Option<Box<dyn Provider>> {

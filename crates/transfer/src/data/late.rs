@@ -133,7 +133,12 @@ impl Later for LateMemory {
         self.lost.subscribe()
     }
 
-    unsafe fn register(&self, _: NonNull<u8>, _: usize) -> Result<Registration, RegionError> {
+    unsafe fn register(
+        &self,
+        _: NonNull<u8>,
+        _: usize,
+        _: Arc<dyn std::any::Any + Send + Sync>,
+    ) -> Result<Registration, RegionError> {
         Ok(Box::new(()))
     }
 }

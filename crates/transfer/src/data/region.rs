@@ -47,11 +47,16 @@ pub(crate) trait Later: Debug + Send + Sync {
     /// Turns true when it is lost, for good.
     fn lost(&self) -> watch::Receiver<bool>;
 
-    /// Has its device reach memory of the host itself.
+    /// Has its device reach memory of the host itself, until what this gives is dropped.
     ///
     /// # Safety
-    /// The bytes stay mapped until what this gives is dropped.
-    unsafe fn register(&self, start: NonNull<u8>, len: usize) -> Result<Registration, RegionError>;
+    /// The bytes are there for as long as their mapping.
+    unsafe fn register(
+        &self,
+        start: NonNull<u8>,
+        len: usize,
+        mapping: Arc<dyn Any + Send + Sync>,
+    ) -> Result<Registration, RegionError>;
 
     /// The path between agents whose memory is all on its GPU, if it is on one.
     fn path(&self) -> Option<Box<dyn Provider>> {
@@ -123,19 +128,20 @@ impl Region {
         }
     }
 
-    /// Has its device, if it lies on one, reach memory of the host.
+    /// Has its device, if it lies on one, reach memory of the host, until what this gives is dropped.
     ///
     /// # Safety
-    /// The bytes stay mapped until what this gives is dropped.
+    /// The bytes are there for as long as their mapping.
     pub(crate) unsafe fn register(
         &self,
         start: NonNull<u8>,
         len: usize,
+        mapping: Arc<dyn Any + Send + Sync>,
     ) -> Option<Result<Registration, RegionError>> {
         match &self.0 {
             Kind::Host(_) => None,
             // SAFETY: the caller's word.
-            Kind::Later(memory) => Some(unsafe { memory.register(start, len) }),
+            Kind::Later(memory) => Some(unsafe { memory.register(start, len, mapping) }),
         }
     }
 

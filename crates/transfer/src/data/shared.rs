@@ -26,9 +26,9 @@ pub(crate) struct SharedMemory {
 pub(crate) type Registration = Box<dyn Any + Send + Sync>;
 
 struct Mapping {
-    /// It has the address, so it goes first.
     registration: OnceLock<Registration>,
-    _map: MmapRaw,
+    /// A registration keeps it as well.
+    map: Arc<MmapRaw>,
 }
 
 // SAFETY: an address that any thread may use while the mapping is there, which is this one's.
@@ -45,7 +45,7 @@ impl SharedMemory {
             len,
             mapping: Some(Mapping {
                 registration: OnceLock::new(),
-                _map: map,
+                map: Arc::new(map),
             }),
         })
     }
@@ -70,8 +70,8 @@ impl SharedMemory {
         };
         let mut refused = Ok(());
         for region in regions {
-            // SAFETY: the mapping is there for as long as what is given, which goes first.
-            match unsafe { region.register(self.start, self.len) } {
+            // SAFETY: the bytes are the mapping's.
+            match unsafe { region.register(self.start, self.len, mapping.map.clone()) } {
                 Some(Ok(registration)) => {
                     let _ = mapping.registration.set(registration);
                     return Ok(());

@@ -107,6 +107,20 @@ impl Context {
         Ok(entered)
     }
 
+    /// Has something given back in it, and says whether it was. Where the context is lost, all that is in it is lost with it, and nothing
+    /// is given back.
+    ///
+    /// Only entering it is tried again: a call that gives something back may have done so although it failed. What it has not
+    /// is there until the context goes.
+    pub(super) fn give_back(
+        &self,
+        call: &'static str,
+        give_back: impl FnOnce() -> CUresult,
+    ) -> bool {
+        let entered = self.enter().or_else(|_| self.enter());
+        entered.is_ok_and(|_entered| self.check(call, give_back()).is_ok())
+    }
+
     /// A child that was forked off has the handles, but they are good for nothing there.
     fn check_process(&self) -> Result<(), DeviceError> {
         let ordinal = self.ordinal;

@@ -327,13 +327,10 @@ impl Kernels {
 
 impl Drop for Kernels {
     fn drop(&mut self) {
-        if let Ok(_entered) = self.context.enter() {
-            for module in &self.modules {
-                // SAFETY: loaded once, and no launch is under way: each was waited for.
-                let unloaded = unsafe { driver::cuModuleUnload(*module) };
-                // Nobody can do anything about another error.
-                let _ = self.context.check("cuModuleUnload", unloaded);
-            }
+        for module in &self.modules {
+            // SAFETY: loaded once, and no launch is under way: each was waited for.
+            let unload = || unsafe { driver::cuModuleUnload(*module) };
+            self.context.give_back("cuModuleUnload", unload);
         }
     }
 }

@@ -1,5 +1,7 @@
 //! Memory of somebody else's on the host, which copy engines reach.
 
+use std::any::Any;
+use std::mem;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -15,7 +17,12 @@ use super::gpu::Gpu;
 pub(crate) struct Registered {
     context: Arc<Context>,
     start: NonNull<u8>,
+    /// Taken when this is dropped.
+    mapping: Option<Mapping>,
 }
+
+/// What keeps memory of the host mapped.
+pub(crate) type Mapping = Arc<dyn Any + Send + Sync>;
 
 // SAFETY: the address is a number that any thread may give to the driver.
 unsafe impl Send for Registered {}
@@ -26,7 +33,7 @@ impl Gpu {
     /// Has copy engines reach memory of the host, until what this gives is dropped.
     ///
     /// # Safety
-    /// The bytes stay mapped until then.
+    /// The bytes are there for as long as their mapping.
     ///
     /// # Errors
     /// What the driver says, if it does not take such memory.
@@ -34,26 +41,31 @@ impl Gpu {
         &self,
         start: NonNull<u8>,
         len: usize,
+        mapping: Mapping,
     ) -> Result<Registered, DeviceError> {
         let (context, from) = (self.context(), start.as_ptr().cast());
         let _entered = context.enter()?;
         // A process registers a range once, so it is for all contexts.
-        // SAFETY: the caller keeps the bytes where they are.
+        // SAFETY: the mapping keeps the bytes where they are.
         let registered =
             unsafe { driver::cuMemHostRegister_v2(from, len, CU_MEMHOSTREGISTER_PORTABLE) };
         context.check("cuMemHostRegister_v2", registered)?;
         Ok(Registered {
             context: context.clone(),
             start,
+            mapping: Some(mapping),
         })
     }
 }
 
 impl Drop for Registered {
+    /// Bytes that the driver still takes for registered, as where the context is lost, stay mapped for good: copies of other devices to what
+    /// would be mapped there later would go to the pages of before.
     fn drop(&mut self) {
-        if let Ok(_entered) = self.context.enter() {
-            // SAFETY: registered with this, and taken back only here. An error says that the context is lost.
-            let _ = unsafe { driver::cuMemHostUnregister(self.start.as_ptr().cast()) };
+        // SAFETY: registered with this, and taken back only here.
+        let unregister = || unsafe { driver::cuMemHostUnregister(self.start.as_ptr().cast()) };
+        if !self.context.give_back("cuMemHostUnregister", unregister) {
+            mem::forget(self.mapping.take());
         }
     }
 }

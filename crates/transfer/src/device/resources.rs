@@ -230,18 +230,15 @@ impl Pinned {
     }
 }
 
-/// Gives a resource back in its context. Where that is lost, all that is in it is lost with it, and nothing is given back.
+/// Gives a resource back in its context when it is dropped.
 macro_rules! given_back {
     ($resource:ty, $give_back:ident, $this:ident => $handle:expr) => {
         impl Drop for $resource {
             fn drop(&mut self) {
                 let $this = self;
-                if let Ok(_entered) = $this.context.enter() {
-                    // SAFETY: made with this, and given back only here.
-                    let given_back = unsafe { driver::$give_back($handle) };
-                    // Nobody can do anything about another error.
-                    let _ = $this.context.check(stringify!($give_back), given_back);
-                }
+                // SAFETY: made with this, and given back only here.
+                let give_back = || unsafe { driver::$give_back($handle) };
+                $this.context.give_back(stringify!($give_back), give_back);
             }
         }
     };

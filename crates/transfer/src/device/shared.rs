@@ -139,21 +139,21 @@ impl Handle<'_> {
 
 impl Drop for Handle<'_> {
     fn drop(&mut self) {
-        // SAFETY: made with this, and given back only here, in a context that whoever has this has entered.
-        let _ = unsafe { driver::cuMemRelease(self.raw) };
+        // SAFETY: made with this, and given back only here.
+        let release = || unsafe { driver::cuMemRelease(self.raw) };
+        self.context.give_back("cuMemRelease", release);
     }
 }
 
 impl Drop for SharedAllocation {
     fn drop(&mut self) {
-        if let Ok(_entered) = self.context.enter() {
-            // SAFETY: reserved and mapped by this, which was the last to use it.
-            unsafe {
-                if self.mapped {
-                    let _ = driver::cuMemUnmap(self.address, self.reserved);
-                }
-                let _ = driver::cuMemAddressFree(self.address, self.reserved);
-            }
+        let (address, reserved) = (self.address, self.reserved);
+        // SAFETY: mapped by this, which was the last to use it.
+        let unmap = || unsafe { driver::cuMemUnmap(address, reserved) };
+        if !self.mapped || self.context.give_back("cuMemUnmap", unmap) {
+            // SAFETY: reserved by this, and nothing is there any more.
+            let free = || unsafe { driver::cuMemAddressFree(address, reserved) };
+            self.context.give_back("cuMemAddressFree", free);
         }
     }
 }
