@@ -70,11 +70,11 @@ enum Task {
 }
 
 /// What a piece is wanted for.
-enum Want {
-    /// To be filled by the host.
+pub(super) enum Want {
+    /// To be filled by the host, and scattered.
     Fill(Told<Held>),
-    /// For bytes to go through, on their way between a stream and the host: into the piece's own memory, or other memory of
-    /// the host.
+    /// For bytes to go through, at most [`PIECE`], on their way between a stream and the host: into the piece's own memory, or other
+    /// memory of the host, which is let go of before anybody hears that they are there.
     Cross(
         Arc<DeviceStream>,
         Range<u64>,
@@ -165,28 +165,8 @@ impl Queue {
         Ok(Self { tasks })
     }
 
-    /// Asks for a piece, to be filled and scattered.
-    pub(super) fn acquire(&self, told: Told<Held>) {
-        hand(&self.tasks, Task::Want(Want::Fill(told)));
-    }
-
-    /// Asks for bytes of a stream, at most [`PIECE`], to be gathered into the first bytes of a piece.
-    pub(super) fn gather(&self, stream: &Arc<DeviceStream>, range: Range<u64>, told: Told<Held>) {
-        let want = Want::Cross(stream.clone(), range, Way::Gather, None, told);
-        hand(&self.tasks, Task::Want(want));
-    }
-
-    /// Asks for bytes of a stream, at most [`PIECE`], to be moved to or from memory of the host, which is let go of before `told`
-    /// hears that they are there.
-    pub(super) fn carry(
-        &self,
-        stream: &Arc<DeviceStream>,
-        range: Range<u64>,
-        way: Way,
-        host: Box<dyn Reached>,
-        told: Told<Held>,
-    ) {
-        let want = Want::Cross(stream.clone(), range, way, Some(host), told);
+    /// Asks for a piece.
+    pub(super) fn want(&self, want: Want) {
         hand(&self.tasks, Task::Want(want));
     }
 

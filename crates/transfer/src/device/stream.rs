@@ -8,7 +8,7 @@ use super::error::DeviceError;
 use super::gpu::Gpu;
 use super::launch::{End, Ends, Launch, Launches};
 use super::memory::DeviceMemory;
-use super::queue::{Held, Reached, Told};
+use super::queue::{Held, Reached, Told, Want};
 use crate::memory::{Access, CheckError, Side};
 use crate::plan::program::StreamProgram;
 
@@ -57,9 +57,10 @@ impl DeviceStream {
         self.memory.gpu()
     }
 
-    /// Has bytes gathered into a piece; `told` gets it.
+    /// Has bytes gathered into the first bytes of a piece; `told` gets it.
     pub(crate) fn gather(self: &Arc<Self>, range: Range<u64>, told: Told<Held>) {
-        self.gpu().queue().gather(self, range, told);
+        let want = Want::Cross(self.clone(), range, Way::Gather, None, told);
+        self.gpu().queue().want(want);
     }
 
     /// Has bytes moved to or from memory of the host, which is let go of before `told` hears of it.
@@ -70,12 +71,13 @@ impl DeviceStream {
         host: Box<dyn Reached>,
         told: Told<Held>,
     ) {
-        self.gpu().queue().carry(self, range, way, host, told);
+        let want = Want::Cross(self.clone(), range, way, Some(host), told);
+        self.gpu().queue().want(want);
     }
 
     /// Asks for a piece, to be filled and scattered.
     pub(crate) fn acquire(&self, told: Told<Held>) {
-        self.gpu().queue().acquire(told);
+        self.gpu().queue().want(Want::Fill(told));
     }
 
     /// The launches that move some bytes of the stream between the memory and a buffer, at this address, that holds just them.

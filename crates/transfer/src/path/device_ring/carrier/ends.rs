@@ -14,13 +14,6 @@ use crate::path::ring::carrier::handover::{Connection, HandoverError, in_driver}
 use crate::path::ring::carrier::staging::{RingShape, ShapeError};
 use crate::path::ring::carrier::{RingIn, RingOut};
 
-/// How many slots a ring of ours has, of 4 MiB: for so many, the kernel that sums is predicted to be as fast as it gets, and
-/// what a slot costs the host (some 50 us) to hide behind the three others. 16 MiB of device memory for each ring.
-pub(super) const SLOTS: Slots = Slots {
-    count: 4,
-    bytes: 4 << 20,
-};
-
 /// How long the driver may take to make one: as long as a peer has for a step.
 const MADE_WITHIN: Duration = Duration::from_secs(2);
 
@@ -43,10 +36,10 @@ pub async fn offer(
     stall: Duration,
 ) -> Result<RingOut, SendError> {
     let gpu = gpu.clone();
-    let making = in_driver(move || Shuttle::create(&gpu, SLOTS));
+    let making = in_driver(move || Shuttle::create(&gpu, Slots::OF_A_RING));
     let made = timeout(MADE_WITHIN, making).await.map_err(path)?;
     let (shuttle, descriptor) = made.map_err(path)?.map_err(path)?;
-    let shape = shape(SLOTS.count).map_err(path)?;
+    let shape = shape(Slots::OF_A_RING.count).map_err(path)?;
     let producer = connection.offer_with(shape, Some(descriptor)).await;
     send::start(producer.map_err(path)?, shuttle, stall).map_err(path)
 }
@@ -95,7 +88,8 @@ mod tests {
     #[test]
     fn rings_of_peers_are_bounded() {
         let of = |slots| shape(slots).unwrap();
-        assert_eq!(check(of(SLOTS.count), SLOTS.bytes), Ok(SLOTS));
+        let ours = Slots::OF_A_RING;
+        assert_eq!(check(of(ours.count), ours.bytes), Ok(ours));
         for (of, bytes) in [
             (of(4), 0),
             (of(4), 4095),

@@ -7,6 +7,7 @@ mod record;
 mod send;
 
 pub use ends::{accept, offer};
+use link::OnGpu;
 
 use std::io;
 use std::net::SocketAddr;
@@ -18,7 +19,7 @@ use crate::path::carrier::{Carrier, Host, Link, Provider, Reporter};
 use crate::path::device_ring::{DeviceRings, GpuId};
 use crate::path::negotiation::Negotiation;
 use crate::path::ring::carrier::handover::{Limits, Listener};
-use crate::path::ring::carrier::link::is_here;
+use crate::path::ring::carrier::link::{RingLink, is_here};
 
 /// The path between agents whose memory is all on one GPU.
 #[derive(Clone, Debug)]
@@ -40,33 +41,34 @@ impl Provider for DeviceRing {
 
     fn open(&self, host: Host) -> io::Result<Box<dyn Carrier>> {
         let uuid = self.gpu.uuid().map_err(io::Error::other)?;
-        Ok(Box::new(OnGpu {
+        Ok(Box::new(Local {
             listener: Arc::new(Listener::bind(Limits::default())?),
-            gpu: self.gpu.clone(),
-            id: GpuId(uuid),
-            host,
+            rings: OnGpu {
+                gpu: self.gpu.clone(),
+                id: GpuId(uuid),
+                receiver: host.receiver,
+                stall: host.endpoints.options().stall_timeout,
+            },
         }))
     }
 }
 
-struct OnGpu {
+struct Local {
     /// Where peers of this host connect.
     listener: Arc<Listener>,
-    gpu: Gpu,
-    id: GpuId,
-    host: Host,
+    rings: OnGpu,
 }
 
-impl Carrier for OnGpu {
+impl Carrier for Local {
     fn reaches(&self, address: SocketAddr) -> bool {
         is_here(address)
     }
 
     fn negotiation(&self, _dialled: bool) -> Box<dyn Negotiation> {
-        Box::new(DeviceRings::new(self.id))
+        Box::new(DeviceRings::new(self.rings.id))
     }
 
     fn link(&self, _address: SocketAddr, reporter: Reporter) -> Box<dyn Link> {
-        Box::new(link::DeviceLink::new(self, reporter))
+        Box::new(RingLink::new(&self.listener, self.rings.clone(), reporter))
     }
 }

@@ -7,11 +7,10 @@ use std::collections::VecDeque;
 use std::io;
 use std::time::{Duration, Instant};
 
-use super::ends::SLOTS;
 use super::record::Record;
 use crate::copy::Crc32c;
 use crate::data::{Inside, Operation, Part, RegionError, RouteCursor, SendError, SendEvent};
-use crate::device::shuttle::Shuttle;
+use crate::device::shuttle::{Shuttle, Slots};
 use crate::path::ring::carrier::RingOut;
 use crate::path::ring::carrier::send::{TURN, Turn, wait_for_slot};
 use crate::path::ring::carrier::staging::{Producer, RingError};
@@ -140,7 +139,7 @@ impl Filler {
             Err(error) => return Err(failed(error.into())),
         };
         let at = part.bytes() - cursor.remaining();
-        let len = cursor.remaining().min(SLOTS.bytes.into()) as u32;
+        let len = cursor.remaining().min(Slots::OF_A_RING.bytes.into()) as u32;
         let moved = cursor.pass_on_gpu(len as usize, inside);
         let moved = moved.map_err(|error| failed(error.into()))?;
         let (sum, completion) = Operation::new(inside);

@@ -32,8 +32,14 @@ impl Provider for Ring {
     }
 
     fn open(&self, host: Host) -> io::Result<Box<dyn Carrier>> {
-        let listener = Arc::new(Listener::bind(Limits::default())?);
-        Ok(Box::new(Local { listener, host }))
+        Ok(Box::new(Local {
+            listener: Arc::new(Listener::bind(Limits::default())?),
+            rings: Staging {
+                receiver: host.receiver,
+                on_devices: host.on_devices,
+                stall: host.endpoints.options().stall_timeout,
+            },
+        }))
     }
 }
 
@@ -47,7 +53,7 @@ pub(in crate::path) fn is_here(address: SocketAddr) -> bool {
 struct Local {
     /// Where peers of this host connect.
     listener: Arc<Listener>,
-    host: Host,
+    rings: Staging,
 }
 
 impl Carrier for Local {
@@ -62,44 +68,58 @@ impl Carrier for Local {
     }
 
     fn link(&self, _address: SocketAddr, reporter: Reporter) -> Box<dyn Link> {
-        Box::new(RingLink {
-            listener: self.listener.clone(),
-            receiver: self.host.receiver.clone(),
-            on_devices: self.host.on_devices.clone(),
-            stall: self.host.endpoints.options().stall_timeout,
-            ends: Ends::new(reporter),
-        })
+        Box::new(RingLink::new(&self.listener, self.rings.clone(), reporter))
     }
 }
 
+/// A kind of rings: what is said of one, how it is handed over, and how it is received from.
+pub(in crate::path) trait Kind: Clone + Send {
+    /// Says where a ring can be fetched.
+    fn word(&self, fetch: Word) -> Vec<u8>;
+
+    /// Makes a ring once the peer fetches it.
+    fn hand_over(
+        self,
+        expected: Expected,
+    ) -> impl Future<Output = Result<RingOut, Ending>> + Send + 'static;
+
+    /// Fetches the ring that a word of the peer offers and receives from it, as long as it lasts or this task does.
+    fn receive(
+        self,
+        word: Vec<u8>,
+        peer: AgentId,
+    ) -> impl Future<Output = Result<Ending, Ending>> + Send + 'static;
+}
+
 /// The rings of one connection.
-struct RingLink {
+pub(in crate::path) struct RingLink<K> {
     listener: Arc<Listener>,
-    receiver: Receiver,
-    on_devices: Arc<[Region]>,
-    stall: Duration,
+    kind: K,
     ends: Ends,
 }
 
-impl Link for RingLink {
+impl<K: Kind> RingLink<K> {
+    pub(in crate::path) fn new(listener: &Arc<Listener>, kind: K, reporter: Reporter) -> Self {
+        Self {
+            listener: listener.clone(),
+            kind,
+            ends: Ends::new(reporter),
+        }
+    }
+}
+
+impl<K: Kind> Link for RingLink<K> {
     fn obey(&mut self, order: Order, peer: &AgentId) {
-        let on_devices = self.on_devices.clone();
+        let kind = self.kind.clone();
         match order {
             Order::Offer { .. } => match offer(&self.listener) {
-                Ok((expected, word)) => {
-                    let handing = hand_over(expected, self.stall, on_devices);
-                    self.ends.hand_over(encode(&word), handing);
+                Ok((expected, fetch)) => {
+                    let word = kind.word(fetch);
+                    self.ends.hand_over(word, kind.hand_over(expected));
                 }
                 Err(why) => self.ends.not_offered(why),
             },
-            Order::Meet { word } => {
-                let Some(word) = decode::<Word>(&word) else {
-                    return;
-                };
-                let receiver = self.receiver.clone();
-                let receiving = receive(word, receiver, on_devices, peer.clone());
-                self.ends.receive(receiving);
-            }
+            Order::Meet { word } => self.ends.receive(kind.receive(word, peer.clone())),
         }
     }
 
@@ -117,12 +137,15 @@ impl Link for RingLink {
 }
 
 /// Makes ready to hand a ring over.
-pub(in crate::path) fn offer(listener: &Listener) -> Result<(Expected, Word), String> {
+fn offer(listener: &Listener) -> Result<(Expected, Word), String> {
     let token = Token::random().map_err(|error| error.to_string())?;
     let expected = listener.expect(&token).map_err(|error| error.to_string())?;
     let socket = listener.name().clone();
     Ok((expected, Word { socket, token }))
 }
+
+/// What is said of a word that is none, which a negotiation does not let through.
+pub(in crate::path) const NONSENSE: &str = "the peer's word of a ring makes no sense";
 
 pub(in crate::path) fn failed(why: impl ToString) -> Ending {
     Ending::Failed(why.to_string())
@@ -163,32 +186,41 @@ pub(in crate::path) async fn guest(expected: Expected) -> Result<Connection, End
     })
 }
 
-/// Waits until the peer fetches the ring.
-async fn hand_over(
-    expected: Expected,
-    stall: Duration,
-    on_devices: Arc<[Region]>,
-) -> Result<RingOut, Ending> {
-    let connection = guest(expected).await?;
-    let producer = connection.offer_producer(RingShape::DEFAULT).await;
-    let producer = producer.map_err(failed)?;
-    register(producer.memory().clone(), on_devices).await;
-    RingOut::new(producer, stall).map_err(failed)
+/// Fetches a ring that the peer has offered.
+pub(in crate::path) async fn fetch(word: &Word) -> Result<Connection, Ending> {
+    let connected = handover::connect(&word.socket, &word.token, &Limits::default()).await;
+    connected.map_err(of_guest)
 }
 
-/// Fetches a ring that the peer has offered and receives from it, as long as it lasts or this task does.
-async fn receive(
-    word: Word,
+/// Staging rings.
+#[derive(Clone)]
+struct Staging {
     receiver: Receiver,
     on_devices: Arc<[Region]>,
-    peer: AgentId,
-) -> Result<Ending, Ending> {
-    let connection = handover::connect(&word.socket, &word.token, &Limits::default()).await;
-    let connection = connection.map_err(of_guest)?;
-    let consumer = connection.accept_consumer().await.map_err(of_guest)?;
-    register(consumer.memory().clone(), on_devices).await;
-    let ring = RingIn::serve(&receiver, consumer, peer);
-    Ok(over(ring.map_err(failed)?).await)
+    stall: Duration,
+}
+
+impl Kind for Staging {
+    fn word(&self, fetch: Word) -> Vec<u8> {
+        encode(&fetch)
+    }
+
+    async fn hand_over(self, expected: Expected) -> Result<RingOut, Ending> {
+        let connection = guest(expected).await?;
+        let producer = connection.offer_producer(RingShape::DEFAULT).await;
+        let producer = producer.map_err(failed)?;
+        register(producer.memory().clone(), self.on_devices).await;
+        RingOut::new(producer, self.stall).map_err(failed)
+    }
+
+    async fn receive(self, word: Vec<u8>, peer: AgentId) -> Result<Ending, Ending> {
+        let word = decode(&word).ok_or_else(|| failed(NONSENSE))?;
+        let consumer = fetch(&word).await?.accept_consumer().await;
+        let consumer = consumer.map_err(of_guest)?;
+        register(consumer.memory().clone(), self.on_devices).await;
+        let ring = RingIn::serve(&self.receiver, consumer, peer);
+        Ok(over(ring.map_err(failed)?).await)
+    }
 }
 
 /// Waits until a ring is gone, and says how.
