@@ -5,13 +5,13 @@ use crate::device::error::DeviceError;
 use crate::device::gpu::DEFAULT_MULTIPROCESSORS;
 use crate::device::memory::DeviceMemory;
 use crate::device::resources::{Buffer, Event};
+use crate::device::shuttle::Slots;
 use crate::device::stream::{DeviceStream, Way};
 use crate::memory::Side;
 use crate::plan::program::Program;
 
-/// How many slots there are, and how many bytes each has: as many as of a ring between two agents.
-const SLOTS: u64 = 4;
-const SLOT: u64 = 4 << 20;
+/// Bytes of a slot, of which there are as many as in a ring between two agents.
+const SLOT: u64 = Slots::OF_A_RING.bytes as u64;
 
 struct Slot {
     memory: Buffer,
@@ -20,21 +20,24 @@ struct Slot {
 }
 
 impl Meter {
-    /// Moves the bytes of a program between two memories of this GPU through slots: one stream gathers into them while another
+    /// Moves the bytes of programs, each between two memories of this GPU, through slots: one stream gathers into them while another
     /// scatters from them, each on [`DEFAULT_MULTIPROCESSORS`].
     ///
     /// # Errors
     /// As of [`prepare`](Self::prepare).
     pub fn through_slots(
         &self,
-        program: &Program,
-        [source, destination]: [&DeviceMemory; 2],
+        copies: &[(&Program, [&DeviceMemory; 2])],
     ) -> Result<Took, DeviceError> {
-        destination.check(program, Side::Destination)?;
-        self.check_own(source)?;
-        self.check_own(destination)?;
-        let from = DeviceStream::new(&program.stream(Side::Source), source)?;
-        let to = DeviceStream::new(&program.stream(Side::Destination), destination)?;
+        let streams = copies.iter().map(|(program, [source, destination])| {
+            destination.check(program, Side::Destination)?;
+            self.check_own(source)?;
+            self.check_own(destination)?;
+            let from = DeviceStream::new(&program.stream(Side::Source), source)?;
+            let to = DeviceStream::new(&program.stream(Side::Destination), destination)?;
+            Ok((from, to))
+        });
+        let streams = streams.collect::<Result<Vec<_>, DeviceError>>()?;
         let context = self.gpu.context();
         let slot = |_| {
             Ok::<_, DeviceError>(Slot {
@@ -43,11 +46,16 @@ impl Meter {
                 emptied: Event::new(context)?,
             })
         };
-        let slots = (0..SLOTS).map(slot).collect::<Result<Vec<_>, _>>()?;
+        let slots = (0..Slots::OF_A_RING.count)
+            .map(slot)
+            .collect::<Result<Vec<_>, _>>()?;
         let (kernels, few) = (self.gpu.kernels(), Some(DEFAULT_MULTIPROCESSORS));
         let took = self.time(|| {
-            for (number, slot) in (0..from.bytes().div_ceil(SLOT)).zip(slots.iter().cycle()) {
-                let range = number * SLOT..((number + 1) * SLOT).min(from.bytes());
+            let parts = streams.iter().flat_map(|(from, to)| {
+                let starts = (0..from.bytes()).step_by(SLOT as usize);
+                starts.map(move |at| (from, to, at..(at + SLOT).min(from.bytes())))
+            });
+            for ((from, to, range), slot) in parts.zip(slots.iter().cycle()) {
                 let address = slot.memory.address;
                 self.other.wait_for(&slot.emptied)?;
                 let gather = from.launches(Way::Gather, range.clone(), address)?;

@@ -83,14 +83,19 @@ mod with {
             whole(&self.0[rank], copy, copy.bytes())
         }
 
+        /// One rank's memory.
+        pub(in crate::commands::engines) fn memory(&self, rank: usize) -> &DeviceMemory {
+            &self.0[rank]
+        }
+
         /// What an agent registers.
         pub(in crate::commands::engines) fn region(&self, rank: usize) -> Region {
-            (&self.0[rank]).into()
+            self.memory(rank).into()
         }
 
         /// What an archive saves and restores.
         pub(in crate::commands::engines) fn cache(&self, rank: usize) -> Cache {
-            self.0[rank].clone().into()
+            self.memory(rank).clone().into()
         }
     }
 

@@ -4,6 +4,8 @@ use thiserror::Error;
 use transload::layout::{Deployment, Rank};
 use transload::store::archive::Cache;
 use transload::transfer::agent::{Agent, BindAgentError, RegisterError};
+#[cfg(feature = "cuda")]
+use transload::transfer::device::DeviceMemory;
 use transload::transfer::identity::Identity;
 use transload::transfer::memory::{Memory, MemoryError};
 use transload::transfer::plan::{BlockTable, Tables};
@@ -100,6 +102,13 @@ impl Side {
             blocks: blocks(&deployment, tokens, own),
             deployment,
         })
+    }
+
+    /// Where a rank's cache lies, if that is on a GPU.
+    #[cfg(feature = "cuda")]
+    pub(super) fn on_gpu(&self, rank: Rank) -> Option<DeviceMemory> {
+        let on_gpu = self.on_gpu.as_ref()?;
+        Some(on_gpu.memory(rank.0 as usize).clone())
     }
 
     /// The block of each block of tokens.

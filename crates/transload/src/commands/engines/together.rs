@@ -1,8 +1,11 @@
 //! Both agents in one process, with their caches on one GPU: two processes would take turns there, and each measure the other's.
 
 use transload::transfer::agent::{Agent, PullReport};
+use transload::transfer::device::DeviceMemory;
 use transload::transfer::identity::Role;
 use transload::transfer::ids::LeaseSetId;
+use transload::transfer::plan::program::Program;
+use transload::transfer::plan::{Plan, Request};
 use transload::transfer::wire::Path;
 
 use super::broken;
@@ -46,6 +49,20 @@ impl Together {
             seed,
             pulls: 0,
         })
+    }
+
+    /// What a pull copies: the program of each route, and the memory of its rank on each side.
+    pub(in crate::commands) fn routes(&self) -> Result<Vec<(Program, [DeviceMemory; 2])>, Failure> {
+        let [src, dst] = &self.sides;
+        let request = Request::tokens(src.contents.tokens);
+        let plan = Plan::compile(&src.deployment, &dst.deployment, &request).map_err(broken)?;
+        let bound = plan.bind(&src.tables, &dst.tables).map_err(broken)?;
+        let memory = |side: &Side, rank| side.on_gpu(rank).ok_or_else(|| broken("not on a GPU"));
+        let routes = bound.routes.iter().map(|route| {
+            let memories = [memory(src, route.src_rank)?, memory(dst, route.dst_rank)?];
+            Ok((route.program(), memories))
+        });
+        routes.collect()
     }
 
     /// Has the request leased, and pulls it by this path and no other.

@@ -69,8 +69,8 @@ impl Ground {
         self.compare("gathered and carried to the host")?;
         let within = || copy(program, source, destination, &options).map(drop);
         let slots = || {
-            let sides = [source, destination];
-            self.meter.through_slots(program, sides).map(drop)
+            let copies = [(program, [source, destination])];
+            self.meter.through_slots(&copies).map(drop)
         };
         let from_host = || copy(program, random, destination, &options).map(drop);
         let ways: [(&dyn Fn() -> Result<(), DeviceError>, _); 3] = [

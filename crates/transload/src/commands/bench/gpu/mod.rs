@@ -42,7 +42,8 @@ pub(super) fn run(args: &Args, effort: Effort) -> Result<(Vec<Figure>, Vec<Strin
     figures.extend(relayout::by_run(&mut course, &mut ground)?);
     figures.extend(bus::run(&mut course, &ground)?);
     figures.extend(small::run(&mut course, &mut ground)?);
-    figures.extend(ring::run(&mut course, &ground, args.mib)?);
+    figures.extend(ring::slots(&mut course, &ground)?);
+    figures.extend(ring::agents(&mut course, &ground, args.mib)?);
     drop(ground);
     figures.extend(relayout::canonical(&mut course, &gpu, args.mib)?);
     figures.extend(agents::run(&mut course, &gpu, args.mib)?);

@@ -1,5 +1,9 @@
-//! GPU memory, on the fake driver: plans against the oracle, what is refused, and what is left behind.
+//! GPU memory, on the fake driver: plans against the oracle, copies that share a GPU, and what else an engine does there.
+//!
+//! - [`failures`]: what is refused, what fails, and what is left behind by that.
 #![cfg(target_os = "linux")]
+
+mod failures;
 
 use std::cell::Cell;
 use std::sync::mpsc;
@@ -9,13 +13,12 @@ use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestRunner};
 use smallvec::smallvec;
 use transload_tests::cases::{Case, Reach, cases, kept};
-use transload_tests::fake_cuda::{self, Engine, Fake, run, run_anywhere, without};
+use transload_tests::fake_cuda::{Engine, Fake, run, run_anywhere};
 use transload_tests::on_device::{OnDevice, Sides};
 use transload_tests::planner::{Demand, check};
 use transload_transfer::copy::{CopyOptions, Crc32c};
-use transload_transfer::device::measure::{Meter, PinnedMemory};
-use transload_transfer::device::{DeviceError, DeviceMemory, Gpu, Mark, NoCuda, available, copy};
-use transload_transfer::memory::{Access, CheckError, Memory};
+use transload_transfer::device::{DeviceError, DeviceMemory, Gpu, Mark, copy};
+use transload_transfer::memory::{Access, Memory};
 use transload_transfer::plan::program::{Loop, Nest, Placed, Program};
 
 /// Every byte of a case once, from the right place, whichever side is on the GPU.
@@ -196,95 +199,6 @@ fn two_gpus_copy_to_each_other() {
     });
 }
 
-#[test]
-fn what_is_no_memory_of_the_gpu_is_refused() {
-    let name = "what_is_no_memory_of_the_gpu_is_refused";
-    run(name, &[("FAKE_CUDA_DEVICES", "2")], |fake| {
-        let (gpu, other) = (Gpu::open(0).unwrap(), Gpu::open(1).unwrap());
-        let foreign = |gpu: &Gpu, start: u64, len: usize| {
-            // SAFETY: what is not mapped is refused, and nothing is copied.
-            unsafe { DeviceMemory::from_raw_parts(gpu, &[(start, len)], Access::ReadWrite, None) }
-        };
-        let memory = DeviceMemory::allocate(&gpu, &[4096]).unwrap();
-        let (start, _) = memory.allocation(0).unwrap();
-        foreign(&gpu, start + 96, 4000).unwrap();
-        let text = |result: Result<DeviceMemory, DeviceError>| result.unwrap_err().to_string();
-        let past = text(foreign(&gpu, start, 4097));
-        assert_eq!(
-            past,
-            "allocation 0 of 4097 bytes has only 4096 mapped from its start on"
-        );
-        let elsewhere = text(foreign(&other, start, 4096));
-        assert_eq!(
-            elsewhere,
-            "allocation 0 is memory of device 0, not of device 1"
-        );
-        let host = Memory::allocate(&[4096]).unwrap();
-        let address = host.allocation(0).unwrap().0.as_ptr() as u64;
-        assert_eq!(
-            text(foreign(&gpu, address, 4096)),
-            "allocation 0 is memory that the driver does not know, not memory of a CUDA device"
-        );
-        assert_eq!(DeviceMemory::ordinal_of(&[(start, 4096)]), Ok(0));
-        DeviceMemory::ordinal_of(&[(address, 4096)]).unwrap_err();
-        assert_eq!(Gpu::current_ordinal(), Ok(None));
-        let engine = Engine::new(&fake);
-        assert_eq!(Gpu::current_ordinal(), Ok(Some(0)));
-        let managed = engine.managed(4096);
-        assert_eq!(
-            text(foreign(&gpu, managed, 4096)),
-            "allocation 0 is managed memory, not memory of a CUDA device"
-        );
-        // SAFETY: the driver knows its streams, and compares.
-        let mark = unsafe { Mark::new(&other, engine.stream()) };
-        let mark = mark.unwrap_err().to_string();
-        assert!(
-            mark.starts_with("the stream is none of device 1, or was destroyed: cuEventRecord"),
-            "{mark}"
-        );
-
-        let theirs = DeviceMemory::allocate(&other, &[4096]).unwrap();
-        let too_far = strided(4096, 2048);
-        for to in [&memory, &theirs] {
-            let error = copy(&too_far, &memory, to, &CopyOptions::new()).unwrap_err();
-            assert!(
-                error.to_string().contains("needs bytes 4096 to 6144"),
-                "{error}"
-            );
-            let summed = CopyOptions::new().with_checksum();
-            let error = copy(&strided(2048, 512), &memory, to, &summed).unwrap_err();
-            assert_eq!(error, DeviceError::NoSum);
-        }
-        drop(memory);
-        let freed = text(foreign(&gpu, start, 4096));
-        assert!(freed.contains("does not know"), "{freed}");
-        let missing = Gpu::open(2).unwrap_err().to_string();
-        assert_eq!(missing, "no device 2: this process sees 2");
-    });
-}
-
-/// A GPU that has no room for one of several allocations has those before it back.
-#[test]
-fn allocations_before_one_that_fails_are_given_back() {
-    run(
-        "allocations_before_one_that_fails_are_given_back",
-        &[],
-        |fake| {
-            let gpu = Gpu::open(0).unwrap();
-            drop(DeviceMemory::allocate(&gpu, &[4096; 3]).unwrap());
-            let before = fake.live();
-            const OUT_OF_MEMORY: u32 = 2;
-            for nth in 1..=3 {
-                fake.fail("cuMemAlloc_v2", nth, OUT_OF_MEMORY);
-                let error = DeviceMemory::allocate(&gpu, &[4096; 3]).unwrap_err();
-                let said = "cuMemAlloc_v2 gives CUDA_ERROR_OUT_OF_MEMORY (2)";
-                assert!(error.to_string().contains(said), "{error}");
-                assert_eq!(fake.live(), before, "allocation {nth}");
-            }
-        },
-    );
-}
-
 /// Allocations of an engine may begin anywhere: what is copied is right, by shorter units. The fake driver's kernel, like a GPU's,
 /// takes no unit from an address that is none of its multiples.
 #[test]
@@ -317,196 +231,6 @@ fn memory_may_begin_anywhere() {
             host.read(0, &mut copied).unwrap();
             assert!(copied == expected, "from {offset} on");
         }
-    });
-}
-
-/// What cannot be measured on is refused before the GPU is asked for anything.
-#[test]
-fn measuring_checks_what_it_is_given() {
-    let name = "measuring_checks_what_it_is_given";
-    run(name, &[("FAKE_CUDA_DEVICES", "2")], |_| {
-        let (gpu, other) = (Gpu::open(0).unwrap(), Gpu::open(1).unwrap());
-        let meter = Meter::new(&gpu).unwrap();
-        let memory = |gpu: &Gpu| DeviceMemory::allocate(gpu, &[4096]).unwrap();
-        let (here, there) = (memory(&gpu), memory(&other));
-        let (start, _) = here.allocation(0).unwrap();
-        let parts = [(start, 4096)];
-        // SAFETY: the memory is there until the end of this test.
-        let read_only =
-            unsafe { DeviceMemory::from_raw_parts(&gpu, &parts, Access::Read, None) }.unwrap();
-        let mut pinned = PinnedMemory::allocate(&gpu, 2048).unwrap();
-        let program = strided(2048, 512);
-
-        let elsewhere = DeviceError::OtherDevice {
-            allocation: 0,
-            found: 1,
-            expected: 0,
-        };
-        let refused = meter.prepare(&program, &here, &there).unwrap_err();
-        assert_eq!(refused, elsewhere);
-        let past = |len, available| DeviceError::PastEnd {
-            allocation: 0,
-            len,
-            available,
-        };
-        let refused = meter.one_copy(&here, &here, 4097).unwrap_err();
-        assert_eq!(refused, past(4097, 4096));
-        let refused = meter
-            .one_crossing(&here, &mut pinned, 4096, true)
-            .unwrap_err();
-        assert_eq!(refused, past(4096, 2048));
-        let unwritable = DeviceError::Check(CheckError::ReadOnly);
-        let refused = meter.one_copy(&here, &read_only, 512).unwrap_err();
-        assert_eq!(refused, unwritable);
-        let refused = meter
-            .one_crossing(&read_only, &mut pinned, 512, false)
-            .unwrap_err();
-        assert_eq!(refused, unwritable);
-        let refused = meter.to_device(&program, &read_only).unwrap_err();
-        assert_eq!(refused, unwritable);
-        for (to, why) in [(&read_only, unwritable), (&there, elsewhere)] {
-            let refused = meter.through_slots(&program, [&here, to]).unwrap_err();
-            assert_eq!(refused, why);
-        }
-        meter
-            .one_crossing(&read_only, &mut pinned, 512, true)
-            .unwrap();
-    });
-}
-
-/// Everything that is used of the driver, on a small scale.
-fn use_all() -> Result<Vec<u8>, DeviceError> {
-    let (gpu, other) = (Gpu::open(0)?, Gpu::open(1)?);
-    let (program, dense) = (strided(4096, 512), dense(4096));
-    let host = Memory::allocate(&[8192])?;
-    for page in 0..8 {
-        host.write(1024 * page, &[page as u8 + 1; 512]).unwrap();
-    }
-    let (first, second) = (
-        DeviceMemory::allocate(&gpu, &[4096])?,
-        DeviceMemory::allocate(&gpu, &[4096])?,
-    );
-    let (start, _) = second.allocation(0).unwrap();
-    // SAFETY: the memory is kept.
-    let second = unsafe {
-        let keeper = Some(std::sync::Arc::new(second) as _);
-        DeviceMemory::from_raw_parts(&gpu, &[(start, 4096)], Access::ReadWrite, keeper)?
-    };
-    let options = CopyOptions::new();
-    copy(&program, &host, &first, &options)?;
-    copy(&dense, &first, &second, &options)?;
-    // SAFETY: the default stream is always there.
-    let mark = unsafe { Mark::new(&gpu, 0)? };
-    let (tell, told) = mpsc::channel();
-    mark.when_done(move |done| tell.send(done).unwrap());
-    told.recv().unwrap()?;
-    let theirs = DeviceMemory::allocate(&other, &[4096])?;
-    copy(&dense, &second, &theirs, &options)?;
-    copy(&dense, &theirs, &host, &options)?;
-    let mut bytes = vec![0; 4096];
-    host.read(0, &mut bytes).unwrap();
-    Ok(bytes)
-}
-
-/// What [`use_all`] has to give.
-fn is_right(bytes: &[u8]) -> bool {
-    (1..)
-        .zip(bytes.chunks(512))
-        .all(|(page, chunk)| chunk.iter().all(|byte| *byte == page))
-}
-
-/// The functions of the driver that the device room calls, as it lists them itself.
-fn functions() -> Vec<&'static str> {
-    let source = include_str!("../../crates/transfer/src/device/driver.rs");
-    let list = source
-        .split("functions! {")
-        .nth(1)
-        .unwrap()
-        .split('}')
-        .next()
-        .unwrap();
-    list.split_whitespace().collect()
-}
-
-/// Each function fails at each of its calls once. Whatever is reported good is right, what fails names the function, and
-/// nothing stays behind but what that call was to give back.
-#[test]
-fn each_call_may_fail() {
-    run(
-        "each_call_may_fail",
-        &[("FAKE_CUDA_DELAY_US", "0"), ("FAKE_CUDA_DEVICES", "2")],
-        |fake| {
-            assert!(is_right(&use_all().unwrap()));
-            let (mut left, mut failed) = (settled(&fake, 0), 0);
-            for function in functions() {
-                let (before, _) = (fake.calls(function), use_all().unwrap());
-                let calls = fake.calls(function) - before;
-                // Each call of the first few, then some of the rest.
-                for nth in (1..=calls).filter(|nth| *nth <= 3 || nth % 16 == 0) {
-                    const OUT_OF_MEMORY: u32 = 2;
-                    fake.fail(function, nth as u32, OUT_OF_MEMORY);
-                    match use_all() {
-                        Ok(bytes) => {
-                            assert!(is_right(&bytes), "{function}, call {nth}: wrong bytes")
-                        }
-                        Err(error) => {
-                            failed += 1;
-                            let error = error.to_string();
-                            let named = error.contains(function) || error.contains("mapped");
-                            let known = error.contains("does not know");
-                            assert!(named || known, "{function}, call {nth}: {error}");
-                        }
-                    }
-                    // Threads may still come to it. One that was not reached must not meet the next.
-                    let stays = settled(&fake, left);
-                    fake.fail(function, 0, 0);
-                    assert!(
-                        stays <= left + 1,
-                        "{function}, call {nth}: something stays behind"
-                    );
-                    left = stays;
-                }
-            }
-            assert!(failed > 40, "only {failed} failures");
-        },
-    );
-}
-
-/// How much there is of the driver's once threads have ended, or after a while, where it is more than that.
-fn settled(fake: &Fake, most: u64) -> u64 {
-    for _ in 0..500 {
-        if fake.live() <= most {
-            break;
-        }
-        std::thread::sleep(Duration::from_millis(2));
-    }
-    fake.live()
-}
-
-/// After a sticky error all that is left is to say so.
-#[test]
-fn a_lost_device_is_reported() {
-    run("a_lost_device_is_reported", &[], |fake| {
-        let gpu = Gpu::open(0).unwrap();
-        let (host, memory) = (
-            Memory::allocate(&[4096]).unwrap(),
-            DeviceMemory::allocate(&gpu, &[4096]).unwrap(),
-        );
-        let program = strided(2048, 512);
-        const LAUNCH_FAILED: u32 = 719;
-        fake.fail("cuLaunchKernel", 1, LAUNCH_FAILED);
-        for _ in 0..2 {
-            let error = copy(&program, &memory, &host, &CopyOptions::new()).unwrap_err();
-            assert!(
-                matches!(error, DeviceError::Lost { ordinal: 0, .. }),
-                "{error}"
-            );
-        }
-        let error = Gpu::open(0).unwrap_err();
-        assert!(
-            error.to_string().contains("CUDA_ERROR_LAUNCH_FAILED"),
-            "{error}"
-        );
     });
 }
 
@@ -616,40 +340,4 @@ fn marks_hold_up_nobody_else() {
         );
         assert_eq!(told.recv_timeout(Duration::from_secs(20)).unwrap(), Ok(()));
     });
-}
-
-/// A machine without a driver, with an empty one, and with one that is too old: each says what is missing.
-#[test]
-fn without_cuda_it_says_why() {
-    const NAME: &str = "without_cuda_it_says_why";
-    let body = || {
-        let _driver = Fake::load();
-        let why = available().unwrap_err();
-        let expected = std::env::var("EXPECTED_WHY").unwrap();
-        assert_eq!(why.to_string(), expected);
-        assert_eq!(Gpu::open(0).unwrap_err(), DeviceError::NoCuda(why));
-    };
-    let expect = |library: &std::path::Path, variables: &[(&str, &str)], why: &str| {
-        let mut variables = variables.to_vec();
-        variables.push(("EXPECTED_WHY", why));
-        assert!(
-            fake_cuda::status(NAME, library, &variables, body).success(),
-            "{why}"
-        );
-    };
-    let fake = fake_cuda::library();
-    let lacks = |name| NoCuda::NoFunction { name }.to_string();
-    let (_folder, old) = without(&fake, &["cuEventQuery"]);
-    expect(&old, &[], &lacks("cuEventQuery"));
-    if let Some((_folder, empty)) = fake_cuda::empty() {
-        expect(&empty, &[], &lacks(functions()[0]));
-    }
-    expect(
-        &fake,
-        &[("FAKE_CUDA_DEVICES", "0")],
-        "no CUDA here: the driver knows no device",
-    );
-    let refused = [("FAKE_CUDA_FAIL", "cuInit:1:999")];
-    let why = "no CUDA here: cuInit gives CUDA_ERROR_UNKNOWN (999)";
-    expect(&fake, &refused, why);
 }
