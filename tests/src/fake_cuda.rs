@@ -166,6 +166,13 @@ impl Fake {
         hold(on.into());
     }
 
+    /// Keeps the streams of one device from going on to their next operations, or lets them.
+    pub fn hold_device(&self, device: u32, on: bool) {
+        // SAFETY: the fake has it like that.
+        let hold: extern "C" fn(u32, u32) = unsafe { self.function("fake_cuda_hold_device") };
+        hold(device, on.into());
+    }
+
     /// Keeps one stream from going on to its next operation, or lets it.
     pub fn hold_stream(&self, stream: usize, on: bool) {
         // SAFETY: the fake has it like that.

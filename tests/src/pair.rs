@@ -69,8 +69,11 @@ pub fn contents(memory: &Memory) -> Vec<u8> {
     bytes
 }
 
-/// A further path, and the GPU that the caches are on, with what transfers may do there.
-type Extras<'a> = (Option<InMemory>, Option<(&'a Gpu, Access)>);
+/// A further path; and the GPUs that the caches are on, one rank after the other, with what transfers may do there.
+type Extras<'a> = (Option<InMemory>, (&'a [&'a Gpu], Access));
+
+/// The caches are in memory of the host.
+const ON_HOST: (&[&Gpu], Access) = (&[], Access::ReadWrite);
 
 /// One agent.
 pub struct Side {
@@ -93,7 +96,7 @@ impl Side {
         options: AgentOptions,
     ) -> Self {
         let further = further_path();
-        Self::with(identity, deployment, step, options, (further, None))
+        Self::with(identity, deployment, step, options, (further, ON_HOST))
     }
 
     fn with(
@@ -101,7 +104,7 @@ impl Side {
         deployment: Deployment,
         step: u32,
         options: AgentOptions,
-        (further, gpu): Extras<'_>,
+        (further, (gpus, access)): Extras<'_>,
     ) -> Self {
         let memories = memories(&deployment);
         for (seed, memory) in (1..).zip(&memories) {
@@ -111,13 +114,10 @@ impl Side {
         if let Some(room) = further {
             builder = builder.path(room);
         }
-        let on_gpu: Vec<_> = match gpu {
-            None => Vec::new(),
-            Some((gpu, access)) => {
-                let upload = |memory| upload(gpu, memory, access);
-                memories.iter().map(upload).collect()
-            }
-        };
+        let on_gpu = memories.iter().zip(gpus.iter().cycle());
+        let on_gpu: Vec<_> = on_gpu
+            .map(|(memory, gpu)| upload(gpu, memory, access))
+            .collect();
         for (rank, memory) in (0..).map(Rank).zip(&memories) {
             builder = match on_gpu.get(rank.0 as usize) {
                 Some(memory) => builder.register(rank, vec![memory.clone()]),
@@ -197,7 +197,7 @@ impl Pair {
     pub fn with_room(room: InMemory) -> Self {
         let deployments = [deployment(2, 4, "NHD"), deployment(4, 6, "HND")];
         let roles = [Roles::all(); 2];
-        let extras = [(Some(room.clone()), None), (Some(room), None)];
+        let extras = [(Some(room.clone()), ON_HOST), (Some(room), ON_HOST)];
         Self::all(deployments, roles, Default::default(), extras)
     }
 
@@ -217,18 +217,25 @@ impl Pair {
     }
 
     fn on_gpus_of(gpus: [Option<&Gpu>; 2], access: Access, options: [AgentOptions; 2]) -> Self {
-        let [src, dst] = gpus.map(|gpu| (further_path(), gpu.map(|gpu| (gpu, access))));
+        let [src, dst] = &gpus;
+        let [src, dst] = [src, dst].map(|gpu| (further_path(), (gpu.as_slice(), access)));
         let deployments = [deployment(2, 4, "NHD"), deployment(4, 6, "HND")];
         Self::all(deployments, [Roles::all(); 2], options, [src, dst])
     }
 
     /// The same with [`DEEP`] layers: each route has 6.1 slots of a ring, in runs of 156 bytes.
-    pub fn deep_on_gpus([src, dst]: [Option<&Gpu>; 2]) -> Self {
+    pub fn deep_on_gpus(gpus: [Option<&Gpu>; 2]) -> Self {
+        let [src, dst] = &gpus;
+        Self::deep_on_several([src.as_slice(), dst.as_slice()], Default::default())
+    }
+
+    /// The same, with these settings; the ranks of a side take turns on its GPUs.
+    pub fn deep_on_several([src, dst]: [&[&Gpu]; 2], options: AgentOptions) -> Self {
         let deep = |shape| of_layers(DEEP, 39, shape);
         let deployments = [deep((2, 4, "NHD")), deep((4, 6, "HND"))];
-        let on = |gpu: Option<_>| (further_path(), gpu.map(|gpu| (gpu, Access::ReadWrite)));
-        let extras = [on(src), on(dst)];
-        Self::all(deployments, [Roles::all(); 2], Default::default(), extras)
+        let extras = [src, dst].map(|gpus| (further_path(), (gpus, Access::ReadWrite)));
+        let options = [options.clone(), options];
+        Self::all(deployments, [Roles::all(); 2], options, extras)
     }
 
     fn between(
@@ -236,7 +243,7 @@ impl Pair {
         roles: [Roles; 2],
         options: [AgentOptions; 2],
     ) -> Self {
-        let extras = [(further_path(), None), (further_path(), None)];
+        let extras = [(further_path(), ON_HOST), (further_path(), ON_HOST)];
         Self::all(deployments, roles, options, extras)
     }
 

@@ -1,6 +1,7 @@
 //! Rings whose slots a GPU fills and empties itself, on the fake driver.
 #![cfg(target_os = "linux")]
 
+use std::fs;
 use std::thread::sleep as wait;
 use std::time::Duration;
 
@@ -9,7 +10,7 @@ use tokio::time::{sleep, timeout};
 use transload_layout::Rank;
 use transload_tests::fake_cuda::{Fake, run};
 use transload_tests::pair::{DEEP, Pair};
-use transload_transfer::agent::{Lease, LeaseRequest, PullRequest, Transfer};
+use transload_transfer::agent::{AgentOptions, Lease, LeaseRequest, PullRequest, Transfer};
 use transload_transfer::device::{DeviceMemory, Gpu};
 use transload_transfer::ids::{Direction, LeaseSetId};
 use transload_transfer::lease::LeaseEnd;
@@ -129,6 +130,160 @@ fn rings_that_a_driver_refuses_work_all_the_same() {
             });
         },
     );
+}
+
+/// How many rings this process has mapped.
+fn mapped_rings() -> usize {
+    let maps = fs::read_to_string("/proc/self/maps").unwrap();
+    maps.matches("memfd:transload-ring").count()
+}
+
+/// A driver that still takes the memory of a ring for registered would have other devices copy to its pages, whatever is mapped there later:
+/// so it stays mapped.
+#[test]
+fn a_ring_that_stays_registered_stays_mapped() {
+    const NAME: &str = "a_ring_that_stays_registered_stays_mapped";
+    run(NAME, &[], |fake| {
+        let gpu = Gpu::open(0).unwrap();
+        drop(DeviceMemory::allocate(&gpu, &[4096]).unwrap());
+        let live = fake.live();
+        let runtime = Runtime::new().unwrap();
+        for stays in [false, true] {
+            runtime.block_on(async {
+                let pair = pair(&gpu, [true, true]);
+                pull(&pair, SET).await;
+                assert_eq!(mapped_rings(), 2, "one, at both ends");
+                if stays {
+                    fake.fail("cuMemHostUnregister", 1, NOT_SUPPORTED);
+                }
+            });
+            until_all_is_given_back(&fake, live + u64::from(stays));
+            let unmapped = || mapped_rings() == usize::from(stays);
+            runtime.block_on(until("the others are unmapped", unmapped));
+        }
+        still_works(&gpu);
+    });
+}
+
+const TWO_GPUS: (&str, &str) = ("FAKE_CUDA_DEVICES", "2");
+
+/// The pull of some ranks of the destination.
+fn request_of(pair: &Pair, set: LeaseSetId, ranks: [u32; 2]) -> PullRequest {
+    let mut request = request(pair, set);
+    request.ranks = ranks.map(Rank).into();
+    request
+}
+
+/// Ranks of an agent on two GPUs share the ring with a peer, which is registered once for both.
+#[test]
+fn ranks_on_two_gpus_share_a_ring() {
+    run("ranks_on_two_gpus_share_a_ring", &[TWO_GPUS], |fake| {
+        let (first, second) = (Gpu::open(0).unwrap(), Gpu::open(1).unwrap());
+        let both: &[&Gpu] = &[&first, &second];
+        Runtime::new().unwrap().block_on(async {
+            for on in WHERE {
+                let gpus = on.map(|on| if on { both } else { &[] });
+                let pair = Pair::deep_on_several(gpus, AgentOptions::default());
+                let (before, registered) =
+                    (fake.registered_bytes(), fake.calls("cuMemHostRegister_v2"));
+                pull(&pair, SET).await;
+                let crossed = fake.registered_bytes() - before;
+                assert_eq!(crossed, bytes(&pair, on), "{on:?}");
+                let registered = fake.calls("cuMemHostRegister_v2") - registered;
+                let sides = on.map(u64::from).iter().sum::<u64>();
+                assert_eq!(registered, sides, "{on:?}");
+            }
+        });
+    });
+}
+
+/// A GPU that is lost leaves the ring to the other one, also where the ring was registered with its driver's context.
+#[test]
+fn a_lost_gpu_leaves_a_shared_ring_to_the_other() {
+    const NAME: &str = "a_lost_gpu_leaves_a_shared_ring_to_the_other";
+    run(NAME, &[TWO_GPUS], |fake| {
+        let (first, second) = (Gpu::open(0).unwrap(), Gpu::open(1).unwrap());
+        Runtime::new().unwrap().block_on(async {
+            let gpus: [&[&Gpu]; 2] = [&[&first, &second], &[]];
+            let pair = Pair::deep_on_several(gpus, AgentOptions::default());
+            let leases = pair.leases(&pair.src, SET, false).await;
+            const LAUNCH_FAILED: u32 = 719;
+            fake.fail("cuMemcpyDtoHAsync_v2", 3, LAUNCH_FAILED);
+            // What these ranks need is on the first GPU.
+            let lost = soon(pair.dst.agent.pull(request_of(&pair, SET, [0, 1]))).await;
+            let error = lost.unwrap_err();
+            assert_eq!(error.kind(), "device_lost", "{error}");
+            let mut ends = Vec::new();
+            for lease in leases {
+                ends.push(soon(lease.ended()).await.unwrap().end);
+            }
+            assert_eq!(ends, [LeaseEnd::DeviceLost, LeaseEnd::Cancelled]);
+
+            let set = LeaseSetId([2; 16]);
+            let tables = pair.src.tables.clone();
+            let lease = LeaseRequest::new(set, Rank(1), tables, pair.content, pair.tokens);
+            let lease = pair.src.agent.lease(lease).await.unwrap();
+            let (before, registered) =
+                (fake.registered_bytes(), fake.calls("cuMemHostRegister_v2"));
+            let report = soon(pair.dst.agent.pull(request_of(&pair, set, [2, 3]))).await;
+            let report = report.unwrap();
+            assert!(report.routes.iter().all(|route| route.path == Path::RING));
+            assert!(pair.found()[2..] == pair.expected()[2..], "other bytes");
+            let crossed = fake.registered_bytes() - before;
+            assert_eq!(crossed, bytes(&pair, [true, false]) / 2);
+            let again = fake.calls("cuMemHostRegister_v2") - registered;
+            assert_eq!(again, 0, "the ring is the same");
+            drop(lease);
+        });
+    });
+}
+
+/// A GPU that stands still has some slots of a shared ring until it goes on. On the way out the other's transfers wait until its own have
+/// failed, and then go over the rest. On the way in slots go back in order, so they take another way once the ring is given up.
+#[test]
+fn a_gpu_that_stands_still_gives_a_shared_ring_up() {
+    const NAME: &str = "a_gpu_that_stands_still_gives_a_shared_ring_up";
+    run(NAME, &[TWO_GPUS, SLOW[0]], |fake| {
+        let (first, second) = (Gpu::open(0).unwrap(), Gpu::open(1).unwrap());
+        let both: &[&Gpu] = &[&first, &second];
+        let mut options = AgentOptions::default();
+        options.wire.device_stall = Duration::from_millis(300);
+        options.quic.stall_timeout = Duration::from_secs(2);
+        Runtime::new().unwrap().block_on(async {
+            // By their rank at the source, or at the destination.
+            for (gpus, still, others) in
+                [([both, &[]], [0, 1], [2, 3]), ([&[], both], [0, 2], [1, 3])]
+            {
+                let pair = Pair::deep_on_several(gpus, options.clone());
+                let other = LeaseSetId([2; 16]);
+                let _stuck = pair.leases(&pair.src, SET, false).await;
+                let _leases = pair.leases(&pair.src, other, false).await;
+                let (agent, any) = (&pair.dst.agent, [Path::QUIC, Path::RING]);
+                let pull = |set, ranks| {
+                    let mut request = request_of(&pair, set, ranks);
+                    request.paths = any.into_iter().collect();
+                    soon(agent.pull(request))
+                };
+                let before = fake.registered_bytes();
+                let hold_and_pull = async {
+                    until("bytes cross the bus", || fake.registered_bytes() > before).await;
+                    fake.hold_device(0, true);
+                    pull(other, others).await
+                };
+                let (stalled, went_on) = tokio::join!(pull(SET, still), hold_and_pull);
+                let error = stalled.unwrap_err();
+                assert_eq!(error.kind(), "device_stalled", "{error}");
+                let report = went_on.unwrap();
+                let mut paths = report.routes.iter().map(|route| route.path);
+                assert!(gpus[0].is_empty() || paths.all(|path| path == Path::RING));
+                fake.hold_device(0, false);
+                for rank in others.map(|rank| rank as usize) {
+                    assert!(pair.found()[rank] == pair.expected()[rank], "rank {rank}");
+                }
+            }
+        });
+        still_works(&first);
+    });
 }
 
 #[test]

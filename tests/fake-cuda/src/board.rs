@@ -30,6 +30,8 @@ pub(crate) struct Context {
     pub(crate) retained: u32,
     /// The sticky error that lost it.
     pub(crate) lost: Option<Code>,
+    /// Whether its streams stop before their next operation.
+    pub(crate) held: bool,
     /// Its NULL stream, once something used it.
     pub(crate) null: Option<Handle>,
     /// The devices whose memory its kernels may use besides.
@@ -126,8 +128,9 @@ impl Board {
     pub(crate) fn may_start(&self, line: Handle) -> bool {
         let line = &self.lines[&line];
         let next = &line.queue[0];
-        self.contexts[line.device].lost.is_some()
-            || (!self.held && !line.held && next.after.iter().all(|mark| self.reached(mark)))
+        let context = &self.contexts[line.device];
+        let held = self.held || context.held || line.held;
+        context.lost.is_some() || (!held && next.after.iter().all(|mark| self.reached(mark)))
     }
 
     /// The end of all that was given to those lines of a device so far.

@@ -98,6 +98,13 @@ extern "C" fn fake_cuda_hold(on: u32) {
     board::NEWS.notify_all();
 }
 
+/// Stops all streams of one device before their next operation, until this is called with 0.
+#[unsafe(no_mangle)]
+extern "C" fn fake_cuda_hold_device(device: u32, on: u32) {
+    board().contexts[device as usize].held = on != 0;
+    board::NEWS.notify_all();
+}
+
 /// Stops one stream before its next operation, until this is called with 0.
 #[unsafe(no_mangle)]
 extern "C" fn fake_cuda_hold_stream(stream: Handle, on: u32) {

@@ -6,7 +6,7 @@
 //!
 //! A program's environment says what it finds: `FAKE_CUDA_DEVICES` (1), `FAKE_CUDA_SEED` (0) of all that is random,
 //! `FAKE_CUDA_DELAY_US` (200), the longest delay before an operation, and `FAKE_CUDA_FAIL=FUNCTION:NTH:CODE,...`. A
-//! test looks up `fake_cuda_fail`, `fake_cuda_calls`, `fake_cuda_live`, `fake_cuda_hold` and `fake_cuda_hold_stream` for the rest.
+//! test looks up `fake_cuda_fail`, `fake_cuda_calls`, `fake_cuda_live`, `fake_cuda_hold`, `fake_cuda_hold_device` and `fake_cuda_hold_stream` for the rest.
 #![cfg(target_os = "linux")]
 #![allow(non_snake_case)]
 

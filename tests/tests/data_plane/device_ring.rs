@@ -186,7 +186,7 @@ fn a_call_that_fails_ends_its_transfer_alone() {
                 ("cuEventQuery", 3),
             ];
             for (function, nth) in calls {
-                let sample = OnGpu::new(&gpu, 1901, false);
+                let sample = OnGpu::new(&gpu, 1301, false);
                 let (from, to) = sample.routes.clone();
                 let mut transfer = desk.expect(from, to, 1);
                 fake.fail(function, nth, OUT_OF_MEMORY);

@@ -1,9 +1,9 @@
-//! Each function of the driver fails once during a pull from GPU to GPU, from the first connection on.
+//! Each function of the driver fails once: during a pull from GPU to GPU, from the first connection on, and when all of that is given back.
 
 use tokio::runtime::Runtime;
 use transload_tests::fake_cuda::{Fake, run};
 use transload_tests::pair::Pair;
-use transload_transfer::device::{DeviceError, Gpu};
+use transload_transfer::device::{DeviceError, DeviceMemory, Gpu};
 use transload_transfer::lease::LeaseEnd;
 use transload_transfer::path::Path;
 
@@ -22,18 +22,74 @@ const MAKES_A_RING: [&str; 9] = [
     "cuMemSetAccess",
 ];
 
-/// How often each function of the driver is called in the first pull of a pair by a path, of those that are.
-async fn calls(fake: &Fake, pair: &Pair, path: Path) -> Vec<(&'static str, u64)> {
+/// What gives something back, and how much of it stays where that fails. The call is not made again, since it may have done it although
+/// it failed; the driver has the rest until its context goes. A mapping stays with the addresses that it is at.
+const GIVE_BACK: [(&str, u64); 8] = [
+    ("cuEventDestroy_v2", 1),
+    ("cuMemAddressFree", 1),
+    ("cuMemFreeHost", 1),
+    ("cuMemFree_v2", 1),
+    ("cuMemHostUnregister", 1),
+    ("cuMemRelease", 1),
+    ("cuMemUnmap", 2),
+    ("cuStreamDestroy_v2", 1),
+];
+
+/// How often each function of the driver was called until now.
+fn counts(fake: &Fake) -> Vec<(&'static str, u64)> {
     let source = include_str!("../../../crates/transfer/src/device/driver.rs");
     let list = source.split("functions! {").nth(1).unwrap();
     let names = list.split('}').next().unwrap().split_whitespace();
-    let before: Vec<_> = names.map(|name| (name, fake.calls(name))).collect();
+    names.map(|name| (name, fake.calls(name))).collect()
+}
+
+/// How often each was called since then, of those that were.
+fn since(fake: &Fake, before: &[(&'static str, u64)]) -> Vec<(&'static str, u64)> {
+    let calls = before.iter();
+    let calls = calls.map(|(name, before)| (*name, fake.calls(name) - before));
+    calls.filter(|(_, calls)| *calls > 0).collect()
+}
+
+/// How often each function of the driver is called in the first pull of a pair by a path, of those that are.
+async fn calls(fake: &Fake, pair: &Pair, path: Path) -> Vec<(&'static str, u64)> {
+    let before = counts(fake);
     let (leases, pulled) = pull(pair, 0, path).await;
     assert!(took(&pulled.unwrap(), path));
     all_end(leases).await;
-    let calls = before.into_iter();
-    let calls = calls.map(|(name, before)| (name, fake.calls(name) - before));
-    calls.filter(|(_, calls)| *calls > 0).collect()
+    since(fake, &before)
+}
+
+/// When a call fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum When {
+    /// In the first pull of a pair.
+    Pulling,
+    /// When the pair is gone, and gives back what it has.
+    Ending,
+}
+
+/// Commands one call to fail, and says later whether it was made.
+struct Failing<'a> {
+    fake: &'a Fake,
+    function: &'static str,
+    until: u64,
+}
+
+impl<'a> Failing<'a> {
+    fn new(fake: &'a Fake, function: &'static str, nth: u32) -> Self {
+        let until = fake.calls(function) + u64::from(nth);
+        fake.fail(function, nth, OUT_OF_MEMORY);
+        Self {
+            fake,
+            function,
+            until,
+        }
+    }
+
+    fn has_failed(self) -> bool {
+        self.fake.fail(self.function, 0, 0);
+        self.fake.calls(self.function) >= self.until
+    }
 }
 
 /// The first calls, and one of the rest.
@@ -44,43 +100,84 @@ fn some_of(calls: u64) -> impl Iterator<Item = u32> {
     some.into_iter().map(|nth| nth as u32)
 }
 
-/// What is reported good is right, and what comes after it goes on.
+/// What is reported good is right, what comes after it goes on, and nothing stays behind but what the call was to give back.
 fn each_call_may_fail(fake: &Fake, path: Path) {
     Runtime::new().unwrap().block_on(async {
         let gpu = Gpu::open(0).unwrap();
-        let called = calls(fake, &Pair::on_gpus([Some(&gpu); 2]), path).await;
-        assert!(called.len() >= 8, "{called:?}");
-        let called = called.into_iter();
-        let each = called.flat_map(|(of, calls)| some_of(calls).map(move |nth| (of, nth)));
-        let mut left = None;
-        for (function, nth) in each {
-            let what = format!("{path}: {function}, call {nth}");
-            let pair = Pair::on_gpus([Some(&gpu); 2]);
-            let expected = pair.expected();
-            fake.fail(function, nth, OUT_OF_MEMORY);
-            let (leases, pulled) = pull(&pair, 1, up_to(path)).await;
-            fake.fail(function, 0, 0);
-            match &pulled {
-                Ok(_) => assert!(found(&pair).unwrap() == expected, "{what}: wrong bytes"),
-                Err(error) => {
-                    assert_eq!(error.kind(), "failed", "{what}: {error}");
-                    assert!(!MAKES_A_RING.contains(&function), "{what}: {error}");
+        // Tables of memories are kept from the first on.
+        drop(DeviceMemory::allocate(&gpu, &[4096]).unwrap());
+        let mut left = fake.live();
+        let pair = Pair::on_gpus([Some(&gpu); 2]);
+        let pulling = calls(fake, &pair, path).await;
+        let before = counts(fake);
+        drop(pair);
+        until("a pair leaves nothing behind", || fake.live() == left).await;
+        let ending = since(fake, &before);
+        assert!(pulling.len() >= 8, "{pulling:?}");
+        assert!(ending.len() >= 4, "{ending:?}");
+
+        let (mut injected, mut gave_back) = (0, 0);
+        let all = [(When::Pulling, pulling), (When::Ending, ending)].into_iter();
+        let all = all.flat_map(|(when, called)| called.into_iter().map(move |of| (when, of)));
+        for (when, (function, calls)) in all {
+            for nth in some_of(calls) {
+                let what = format!("{path}: {when:?}, {function}, call {nth}");
+                let pair = Pair::on_gpus([Some(&gpu); 2]);
+                let mut failed = false;
+                if when == When::Pulling {
+                    failed = pull_with(fake, &pair, path, (function, nth), &what).await;
                 }
+                let (leases, pulled) = pull(&pair, 2, up_to(path)).await;
+                pulled.unwrap_or_else(|error| panic!("after {what}: {error}"));
+                assert!(found(&pair).unwrap() == pair.expected(), "after {what}");
+                all_end(leases).await;
+                let failing = (when == When::Ending).then(|| Failing::new(fake, function, nth));
+                drop(pair);
+                let stays = GIVE_BACK.iter().find(|(name, _)| *name == function);
+                let stays = stays.map_or(0, |(_, stays)| *stays);
+                until(&format!("{what}: as much is left as may stay"), || {
+                    [left, left + stays].contains(&fake.live())
+                })
+                .await;
+                failed |= failing.is_some_and(Failing::has_failed);
+                injected += u32::from(failed);
+                if failed && stays > 0 {
+                    left += stays;
+                    gave_back += 1;
+                }
+                until(&format!("{what}: nothing else stays"), || {
+                    fake.live() == left
+                })
+                .await;
             }
-            drop(leases);
-            reset(&pair);
-            let (leases, pulled) = pull(&pair, 2, up_to(path)).await;
-            pulled.unwrap_or_else(|error| panic!("after {what}: {error}"));
-            assert!(found(&pair).unwrap() == expected, "after {what}");
-            all_end(leases).await;
-            drop(pair);
-            let left = *left.get_or_insert_with(|| fake.live());
-            until(&format!("{what}: nothing stays behind"), || {
-                fake.live() <= left
-            })
-            .await;
         }
+        assert!(injected > 20, "only {injected} calls have failed");
+        assert!(gave_back > 4, "only {gave_back} of them give back");
     });
+}
+
+/// Pulls while a call fails, and says whether it was made.
+async fn pull_with(
+    fake: &Fake,
+    pair: &Pair,
+    path: Path,
+    (function, nth): (&'static str, u32),
+    what: &str,
+) -> bool {
+    let expected = pair.expected();
+    let failing = Failing::new(fake, function, nth);
+    let (leases, pulled) = pull(pair, 1, up_to(path)).await;
+    let failed = failing.has_failed();
+    match &pulled {
+        Ok(_) => assert!(found(pair).unwrap() == expected, "{what}: wrong bytes"),
+        Err(error) => {
+            assert_eq!(error.kind(), "failed", "{what}: {error}");
+            assert!(!MAKES_A_RING.contains(&function), "{what}: {error}");
+        }
+    }
+    drop(leases);
+    reset(pair);
+    failed
 }
 
 /// The most that the two ends of a ring leave on a lost device, whose driver is asked for nothing any more: a handle, a

@@ -318,7 +318,7 @@ fn other_process() {
         let token = Token(token.try_into().unwrap());
         let connection = connect(&socket, &token, &Limits::default()).await.unwrap();
         let ring = offer(connection, &gpu, PATIENCE).await.unwrap();
-        let sample = OnGpu::new(&gpu, 1901, false);
+        let sample = OnGpu::new(&gpu, 1301, false);
         let (out, mut sending) = Outgoing::new(TRANSFER, NONCE, sample.routes.0.clone(), 1);
         ring.carry(&out);
         process::say("sends");
@@ -338,7 +338,7 @@ fn a_process_that_is_killed_leaves_nothing_behind() {
         runtime().block_on(async {
             let listener = Listener::bind(Limits::default()).unwrap();
             for killed in [true, false] {
-                let to = OnGpu::new(&gpu, 1901, false);
+                let to = OnGpu::new(&gpu, 1301, false);
                 let (desk, receiver) = receiver();
                 let mut transfer = desk.expect(to.routes.0.clone(), to.routes.1.clone(), 1);
                 assert_eq!((transfer.id, desk.nonce(transfer.id)), (TRANSFER, NONCE));
