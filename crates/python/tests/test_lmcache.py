@@ -6,6 +6,7 @@ import os
 import select
 import sys
 import threading
+import time
 from types import SimpleNamespace
 
 import lmcache_stand_in as stand_in
@@ -133,6 +134,34 @@ def load(adapter, keys, objects):
     task = adapter.submit_load_task(keys, objects)
     wait(adapter.get_load_event_fd())
     return adapter.query_load_result(task).bits
+
+
+def test_pages_are_of_one_listing(adapter):
+    one, keys = adapter(), [key(number) for number in range(5)]
+    store(one, keys, [chunk(number) for number in range(5)])
+    listed = [entry.key for entry in one.list_l2_keys().entries]
+    page = one.list_l2_keys(page_size=2)
+    # What goes between two pages is not in the second, and what comes is in the next listing.
+    one.delete([listed[2]])
+    store(one, [key(9)], [chunk(9)])
+    rest = one.list_l2_keys(cursor=page.next_page_token)
+    assert [entry.key for entry in page.entries + rest.entries] == listed[:2] + listed[3:]
+    assert key(9) in {entry.key for entry in one.list_l2_keys().entries}
+    # After a restart nobody knows of the listing: it goes on where it was.
+    rest = adapter().list_l2_keys(cursor=page.next_page_token)
+    assert [entry.key for entry in rest.entries] == listed[3:] + [key(9)]
+
+
+def test_adapter_hears_now_and_then_what_others_put(adapter):
+    one, other = adapter(), adapter()
+    store(other, [key(1)], [chunk(1)])
+    one._since_refresh = 4096
+    assert store(one, [key(2)], [chunk(2)]).success
+    # Behind the task, so that nobody waits for it.
+    deadline = time.monotonic() + 60
+    while one.report_status()["stored_object_count"] < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert one.report_status()["stored_object_count"] == 2
 
 
 def test_adapter_tells_lmcache_what_is_there(adapter):

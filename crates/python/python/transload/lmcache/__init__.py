@@ -6,6 +6,7 @@
 import json
 import logging
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import lru_cache
 from threading import BoundedSemaphore
 
 from .. import ObjectQueue
@@ -76,6 +77,12 @@ class Threads(ThreadPoolExecutor):
 def describe(each, **more: str | None) -> bytes:
     """What is to be known of one of LMCache's objects to read its bytes, as an object's meta."""
     metadata = each.metadata
-    shapes = [list(shape) for shape in metadata.shapes or [metadata.shape]]
-    dtypes = [str(dtype).removeprefix("torch.") for dtype in metadata.dtypes or [metadata.dtype]]
-    return json.dumps({"shapes": shapes, "dtypes": dtypes, **more}).encode()
+    shapes, dtypes = metadata.shapes or [metadata.shape], metadata.dtypes or [metadata.dtype]
+    return _described(tuple(shapes), tuple(dtypes), *more.items())
+
+
+@lru_cache
+def _described(shapes: tuple, dtypes: tuple, *more: tuple) -> bytes:
+    # The objects of an engine have one layout, or a few.
+    names = [str(dtype).removeprefix("torch.") for dtype in dtypes]
+    return json.dumps({"shapes": list(map(list, shapes)), "dtypes": names, **dict(more)}).encode()

@@ -2,7 +2,11 @@
 
 import os
 import threading
+from bisect import bisect_right
 from collections import Counter
+from contextlib import suppress
+from itertools import islice
+from operator import itemgetter
 
 import torch  # noqa: F401  LMCache's native module needs its libraries.
 from lmcache.lmcache_native import Bitmap
@@ -57,6 +61,8 @@ class L2Adapter(L2AdapterInterface):
         # The size of each object that LMCache was told is there; the least recently used comes first.
         self._sizes: dict[ObjectKey, int] = {}
         self._since_refresh = 0
+        # What is listed page by page, in the order of the texts: what comes later is in none of the pages. None if nothing is.
+        self._listing: list[tuple[str, ObjectKey]] | None = None
         self._locks: Counter[ObjectKey] = Counter()
         # Locked keys that are to be deleted when they are unlocked.
         self._doomed: set[ObjectKey] = set()
@@ -135,11 +141,19 @@ class L2Adapter(L2AdapterInterface):
             raise ValueError(f"page_size is 1 at least, not {page_size}")
         if cursor is not None and _key(cursor.encode()) is None:
             raise ValueError(f"cursor {cursor!r} is none of list_l2_keys")
-        with self._lock:
-            known = [(_text(key), key, size) for key, size in self._sizes.items() if model_name in (None, key.model_name)]
-        page = [entry for entry in sorted(known, key=lambda entry: entry[0]) if cursor is None or entry[0] > cursor]
+        listing = self._listing if cursor is not None else None
+        if listing is None:
+            with self._lock:
+                known = list(self._sizes)
+            listing = sorted((_text(key), key) for key in known)
+        start = bisect_right(listing, cursor, key=itemgetter(0)) if cursor is not None else 0
+        rest = (listing[at] for at in range(start, len(listing)))
+        rest = ((text, key, self._sizes.get(key)) for text, key in rest if model_name in (None, key.model_name))
+        page = list(islice((entry for entry in rest if entry[2] is not None), page_size + 1))
+        more = len(page) > page_size
+        self._listing = listing if more else None
         entries = tuple(KeyEntry(key=key.to_encoded_object_key(), size_bytes=size) for _, key, size in page[:page_size])
-        return KeyListPage(entries=entries, next_page_token=page[page_size - 1][0] if len(page) > page_size else None)
+        return KeyListPage(entries=entries, next_page_token=page[page_size - 1][0] if more else None)
 
     def register_listener(self, listener) -> None:
         """Adds a listener, and tells it what is in the store from before."""
@@ -210,9 +224,12 @@ class L2Adapter(L2AdapterInterface):
             self._notify_keys_accessed(again)
         with self._lock:
             self._since_refresh += len(keys)
-            due = self._since_refresh > max(4096, len(self._sizes) // 2)
+            if due := self._since_refresh > max(4096, len(self._sizes) // 2):
+                self._since_refresh = 0
         if due:
-            self._refresh()
+            # Behind this task: it reads what the store has of every object.
+            with suppress(RuntimeError):
+                self._threads["store"].submit(self._refresh)
         if self._cap:
             self._evict()
         return L2StoreResult(True, sum(size for size, new in zip(sizes, written) if new))
@@ -221,7 +238,7 @@ class L2Adapter(L2AdapterInterface):
         # Locked first, so that no deletion begins between the look-up and the lock. One that had begun may end at any time.
         with self._lock:
             self._locks.update(keys)
-            going = {key for key in keys if key in self._deleting}
+            going = set(keys) & self._deleting.keys() if self._deleting else ()
         infos = [None] * len(keys)
         try:
             found = self._objects.has(list(map(_text, keys)))
@@ -247,7 +264,9 @@ class L2Adapter(L2AdapterInterface):
         over, victims = self.get_usage().total_bytes_used - self._cap, []
         with self._lock:
             for key, size in self._sizes.items():
-                if over > 0 and key not in self._locks:
+                if over <= 0:
+                    break
+                if key not in self._locks:
                     victims.append(key)
                     over -= size
         if victims:
@@ -267,7 +286,6 @@ class L2Adapter(L2AdapterInterface):
     def _refresh(self) -> None:
         """Holds what LMCache knows against what the store has: its cap removes objects, and others put some."""
         with self._lock:
-            self._since_refresh = 0
             known = dict(self._sizes)
         try:
             # The last used first, as LMCache wants them.
