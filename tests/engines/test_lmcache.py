@@ -5,9 +5,13 @@ import json
 import os
 import re
 import select
+import shlex
+import signal
+import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -443,6 +447,66 @@ def test_configurations_of_the_guide_for_the_server(index, store):
     wait(made.get_store_event_fd())
     assert made.pop_completed_store_tasks()[task].is_successful()
     made.close()
+
+
+@pytest.mark.parametrize("index, plugin", [(0, "L2Adapter"), (1, "Client")])
+def test_a_server_as_the_guide_says_finds_what_one_before_it_stored(index, plugin, store, tmp_path):
+    """Both are LMCache's own: a server, and the client that its benchmark has for machines without a GPU."""
+    said = re.findall(r"```sh\n(lmcache server .*?)```", GUIDE, re.S)[index]
+    words = shlex.split(said.replace("file:///var/cache/lmcache", store).replace("--l1-size-gb 20", "--l1-size-gb 0.5"))
+    lmcache = [sys.executable, "-c", "import sys; from lmcache.cli.main import main; sys.exit(main())"]
+    rpc, http = free_ports(2)
+    server = lmcache + words[1:] + ["--supported-transfer-mode", "auto", "--disable-metrics", "--port", rpc, "--http-port", http]
+    client = lmcache + ["bench", "server", "--mode", "cpu", "--num-tokens", "512", "--end", "3", "--interval", "0.01"]
+    client += ["--kvcache-shape-spec", "(2,64,16,2,16):float16:4", "--num-blocks", "64"]
+    client += ["--rpc-url", f"tcp://localhost:{rpc}", "--url", f"http://localhost:{http}"]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+
+    def serve(number):
+        """Starts a server, asks it, and ends it: how many chunks were there, and the checksums of what was read."""
+        log = tmp_path / f"server-{number}.log"
+        with log.open("w") as out, subprocess.Popen(server, env=environment, stdout=out, stderr=out) as running:
+            try:
+                until(lambda: running.poll() is not None or is_healthy(http), 300)
+                done = subprocess.run(client, env=environment, capture_output=True, text=True, timeout=300)
+                good = done.returncode == 0 and re.search(r"Checksum OK: +3\n", done.stdout)
+                assert good, done.stdout + done.stderr + log.read_text()
+                # What was stored is written behind.
+                until(lambda: len(Objects(store, f"lmcache.{plugin}").list()) == 6, 60)
+            finally:
+                running.send_signal(signal.SIGINT)
+                try:
+                    running.wait(120)
+                finally:
+                    running.kill()
+        return re.findall(r"cold\] LOOKUP: (\d)/2", done.stdout), re.findall(r"CHECKSUM: (\w+)", done.stdout)
+
+    (before, written), (after, read) = serve(1), serve(2)
+    assert before == ["0"] * 3 and after == ["2"] * 3, (before, after)
+    assert set(written) == set(read)
+
+
+def free_ports(count):
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [str(each.getsockname()[1]) for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def is_healthy(port):
+    try:
+        with urllib.request.urlopen(f"http://localhost:{port}/healthcheck", timeout=5) as answer:
+            return answer.status == 200
+    except OSError:
+        return False
+
+
+def until(true, seconds):
+    deadline = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < deadline, "it takes too long"
+        time.sleep(0.1)
 
 
 def test_configuration_of_the_guide_for_the_engine(store, tmp_path):
