@@ -37,7 +37,7 @@ mod reading;
 #[cfg(any(feature = "archive", feature = "objects"))]
 mod record;
 mod uri;
-#[cfg(any(feature = "archive", feature = "objects"))]
+#[cfg(any(feature = "archive", feature = "file", feature = "objects"))]
 mod work;
 
 pub use backend::{Backend, Put};

@@ -2,9 +2,10 @@
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread::Builder;
 
 /// Runs `work` on every item, each thread with a state of its own that `begin` makes, and gives the results in
-/// the order of the items. The first error ends all.
+/// the order of the items. The first error ends all. Where the system has no more threads, fewer do it.
 pub(crate) fn on_threads<I: Sync, S, T: Send, E: Send>(
     threads: usize,
     items: &[I],
@@ -35,7 +36,7 @@ pub(crate) fn on_threads<I: Sync, S, T: Send, E: Send>(
     };
     std::thread::scope(|scope| {
         for _ in 1..threads.min(items.len()) {
-            scope.spawn(worker);
+            let _ = Builder::new().spawn_scoped(scope, worker);
         }
         worker();
     });

@@ -436,7 +436,7 @@ impl Backend for FileStore {
         Ok(())
     }
 
-    /// One flush of each folder for all of them, and no more than one further. Seen by others in the order of
+    /// One flush of each folder for 256 of them, and no more than one further. Seen by others in the order of
     /// the list; after a loss of power the last one is there only if all others are, and which of the others
     /// are has no order.
     fn put_manifests(&self, manifests: &[(ManifestName, Bytes)]) -> Result<(), StoreError> {

@@ -4,7 +4,7 @@
 //!
 //! 1. the pack gets its index, is flushed, moved to its place, and its folder is flushed;
 //! 2. the other processes are told of it, and its mode says that it is durable;
-//! 3. the manifest is written beside, flushed, moved to its place, and its folder is flushed.
+//! 3. the manifest is written beside, flushed, moved to its place, and its folder is flushed; of several, all at once.
 //!
 //! Until step 1 is complete nobody relies on the pack, so whatever a crash leaves of it is rubbish. A manifest
 //! that can be seen, before or after a crash, was moved when everything it needs was durable.
@@ -21,6 +21,11 @@ use super::pending::{Batch, OpenPack, create_temporary};
 use crate::backend::{Revision, references};
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
+use crate::work::on_threads;
+
+/// How many manifests are written before they get their names. A file is open for each, of the 1,024 that a process may
+/// have where nobody has asked for more. Few in unit tests, so that crashes and faults come between.
+const TOGETHER: usize = if cfg!(test) { 3 } else { 256 };
 
 /// A manifest that is written and waits for its name.
 struct Draft {
@@ -121,21 +126,32 @@ impl FileStore {
             None => self.locks.publishing()?,
         };
         let mut held = Some(held);
-        let mut drafts = Vec::with_capacity(manifests.len());
-        let drafted = manifests.iter().enumerate().try_for_each(|(n, manifest)| {
-            let references = if n == 0 { &batch.references[..] } else { &[] };
-            drafts.push(self.draft(manifest, references, &mut held)?);
-            Ok(())
-        });
-        let published = drafted
-            .and_then(|()| self.check_references(&batch.references))
-            .and_then(|()| self.publish_drafts(&mut drafts));
-        for draft in drafts {
-            // Those that did not get their name.
-            let _ = self.space.remove(&draft.path);
+        // The references of a batch go into its first manifest.
+        let mut references = &batch.references[..];
+        let mut portions = manifests.chunks(TOGETHER).peekable();
+        while let Some(now) = portions.next() {
+            let mut drafts = Vec::with_capacity(now.len());
+            let drafted = now.iter().try_for_each(|manifest| {
+                let references = std::mem::take(&mut references);
+                drafts.push(self.draft(manifest, references, &mut held)?);
+                Ok(())
+            });
+            let published = drafted
+                .and_then(|()| {
+                    self.flush(&drafts, |draft| {
+                        let failed = StoreError::io(format!("flush {}", draft.path));
+                        draft.file.sync().map_err(failed)
+                    })
+                })
+                .and_then(|()| self.check_references(&batch.references))
+                .and_then(|()| self.publish_drafts(&mut drafts, portions.peek().is_none()));
+            for draft in drafts {
+                // Those that did not get their name.
+                let _ = self.space.remove(&draft.path);
+            }
+            published?;
         }
-        drop(held);
-        published
+        Ok(())
     }
 
     /// Gives a pack its index and flushes it. Its length.
@@ -194,7 +210,17 @@ impl FileStore {
         let _ = self.space.remove(&pack.path);
     }
 
-    /// Writes a manifest beside its place and flushes it.
+    /// Flushes several things, as many at once as the disk likes.
+    fn flush<T: Sync>(
+        &self,
+        things: &[T],
+        flush: impl Fn(&T) -> Result<(), StoreError> + Sync,
+    ) -> Result<(), StoreError> {
+        let flush = |(): &mut (), thing: &T| flush(thing);
+        on_threads(self.disk.flushes(), things, || Ok(()), flush).map(drop)
+    }
+
+    /// Writes a manifest beside its place. It is not flushed yet.
     fn draft(
         &self,
         (name, data): &(String, &[u8]),
@@ -222,11 +248,8 @@ impl FileStore {
                 self.evict(len)?;
                 *held = Some(self.locks.publishing()?);
             }
-            draft
-                .file
-                .write_all_at(&bytes, 0)
-                .and_then(|()| draft.file.sync())
-                .map_err(StoreError::io(format!("write manifest {name:?}")))
+            let failed = StoreError::io(format!("write manifest {name:?}"));
+            draft.file.write_all_at(&bytes, 0).map_err(failed)
         })();
         match written {
             Ok(()) => Ok(draft),
@@ -262,11 +285,13 @@ impl FileStore {
         Ok(())
     }
 
-    /// Gives the drafts their names, the last one after all others are durable. Takes out those that have
-    /// theirs.
-    fn publish_drafts(&self, drafts: &mut Vec<Draft>) -> Result<(), StoreError> {
+    /// Gives the drafts their names; of the last drafts of a batch the last one after all others are durable. Takes out those
+    /// that have theirs.
+    fn publish_drafts(&self, drafts: &mut Vec<Draft>, are_last: bool) -> Result<(), StoreError> {
         let intents = self.intend(drafts.iter().map(|draft| &*draft.target))?;
-        self.move_drafts(drafts, 1)?;
+        if are_last {
+            self.move_drafts(drafts, 1)?;
+        }
         self.move_drafts(drafts, 0)?;
         self.fulfilled(intents);
         Ok(())
@@ -284,11 +309,11 @@ impl FileStore {
             .iter()
             .map(|draft| paths::folder_of(&draft.target))
             .collect();
-        for folder in folders {
-            self.disk
-                .sync_folder(folder)
-                .map_err(StoreError::io(format!("flush {folder}")))?;
-        }
+        let folders: Vec<&str> = folders.into_iter().collect();
+        self.flush(&folders, |folder| {
+            let failed = StoreError::io(format!("flush {folder}"));
+            self.disk.sync_folder(folder).map_err(failed)
+        })?;
         for draft in moved {
             // If this fails, putting the same once more writes it once more.
             let _ = draft.file.settle();

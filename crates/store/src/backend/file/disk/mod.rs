@@ -32,6 +32,9 @@ pub(super) trait Disk: fmt::Debug + Send + Sync {
     /// Makes the entries of a folder durable.
     fn sync_folder(&self, path: &str) -> io::Result<()>;
 
+    /// How many flushes are best asked for at once, from as many threads.
+    fn flushes(&self) -> usize;
+
     /// Moves a file, in the place of another one if there is one.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
 

@@ -87,6 +87,11 @@ impl Disk for SimulatedDisk {
         }
     }
 
+    /// One by one: faults and losses count the calls.
+    fn flushes(&self) -> usize {
+        1
+    }
+
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         let mut world = self.world();
         world.change()?;
