@@ -23,9 +23,6 @@ pub struct Source<'a> {
     pub parts: &'a [&'a [u8]],
 }
 
-/// How many manifests are published at once. A file store keeps a file open for each.
-const TOGETHER: usize = 256;
-
 impl Objects {
     /// Puts objects. One that is there with equal length and meta stays as it is, and nothing is written; any other
     /// is replaced. Of a key that is there twice, the last one counts. When this returns, objects are as durable as the
@@ -56,17 +53,15 @@ impl Objects {
                 new.push(*source);
             }
         }
-        for sources in new.rchunks(TOGETHER) {
-            match self.publish(sources) {
-                // What was put and not published yet was collected, or was lost with another thread's save.
-                Err(StoreError::Collected { .. }) => self.publish(sources)?,
-                other => other?,
-            }
+        match self.publish(&new) {
+            // What was put and not published yet was collected, or was lost with another thread's save.
+            Err(StoreError::Collected { .. }) => self.publish(&new)?,
+            other => other?,
         }
         Ok(keys.iter().map(|key| put[last[key]]).collect())
     }
 
-    /// Puts the pieces of objects, and publishes their manifests.
+    /// Puts the pieces of objects, and publishes their manifests together.
     ///
     /// The last one comes first: see [`find`](Self::find). Also, a store takes what the first manifest of several was put
     /// with to be needed for as long as that one is there, so it had better be the first to go.
@@ -101,7 +96,10 @@ impl Objects {
             manifests.push((name, Bytes::from(record.encode())));
         }
         manifests.reverse();
-        self.store.put_manifests(&manifests)
+        match &manifests[..] {
+            [] => Ok(()),
+            some => self.store.put_manifests(some),
+        }
     }
 
     /// Puts a piece, and makes sure that it can be read where the store had it already: an object that was found damaged is
