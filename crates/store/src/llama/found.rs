@@ -40,6 +40,9 @@ impl Found {
     }
 }
 
+/// Behind how many prefixes whole states are looked up at once: those of 16,384 tokens. A store is asked for 512 names then.
+const PREFIXES: usize = 64;
+
 impl States {
     /// Finds the longest saved beginning of a prompt.
     ///
@@ -78,21 +81,27 @@ impl States {
     }
 
     fn find_whole(&self, tokens: &[u32]) -> Result<Option<Found>, LlamaError> {
-        let keys = places(&self.keys(tokens));
-        let there = self.objects.has(&names(&keys))?;
-        let found = keys.into_iter().zip(there).enumerate();
-        let found = found.filter_map(|(place, (key, info))| {
-            let (info, whole) = (info?, place / PLACES * CHUNK);
-            let behind = tokens.get(whole..whole + cells(&info))?;
-            let bytes = usize::try_from(info.bytes).ok()?;
-            (meta(behind) == info.meta && whole + behind.len() > 0).then(|| Found {
-                tokens: whole + behind.len(),
-                bytes,
-                rows: None,
-                object: Some(Object { key, info }),
-            })
-        });
-        Ok(found.max_by_key(|found| found.tokens))
+        let keys: Vec<_> = places(&self.keys(tokens)).into_iter().enumerate().collect();
+        // The longest is what is wanted, and usually the prompt goes on where one ended not long ago.
+        for keys in keys.rchunks(PLACES * PREFIXES) {
+            let there = self.objects.has(&names(keys.iter().map(|(_, key)| key)))?;
+            let found = keys.iter().zip(there);
+            let found = found.filter_map(|((place, key), info)| {
+                let (info, whole) = (info?, place / PLACES * CHUNK);
+                let behind = tokens.get(whole..whole + cells(&info))?;
+                let bytes = usize::try_from(info.bytes).ok()?;
+                (meta(behind) == info.meta && whole + behind.len() > 0).then(|| Found {
+                    tokens: whole + behind.len(),
+                    bytes,
+                    rows: None,
+                    object: Some(Object { key: *key, info }),
+                })
+            });
+            if let Some(longest) = found.max_by_key(|found| found.tokens) {
+                return Ok(Some(longest));
+            }
+        }
+        Ok(None)
     }
 
     /// Makes the state that was found, for `llama_state_seq_set_data`: cells 0, 1, ... of one sequence, with values as the

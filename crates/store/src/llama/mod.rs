@@ -143,6 +143,12 @@ impl States {
         })
     }
 
+    /// The store that they are in.
+    #[must_use]
+    pub fn store(&self) -> &Arc<dyn Backend> {
+        self.objects.store()
+    }
+
     /// The keys of all whole token chunks of these tokens, the empty prefix first.
     fn keys(&self, tokens: &[u32]) -> Vec<PrefixKey> {
         let prompt = Prompt::new(tokens);
@@ -169,6 +175,6 @@ fn places(prefixes: &[PrefixKey]) -> Vec<ObjectKey> {
 }
 
 /// As they are looked up.
-fn names(keys: &[ObjectKey]) -> Vec<&[u8]> {
-    keys.iter().map(|key| &key[..]).collect()
+fn names<'a>(keys: impl IntoIterator<Item = &'a ObjectKey>) -> Vec<&'a [u8]> {
+    keys.into_iter().map(|key| &key[..]).collect()
 }
