@@ -17,8 +17,8 @@ pub(super) struct Shown {
     pub(super) meta_bytes: u64,
 }
 
-/// As much of a key or namespace as a table has room for, in characters.
-const SHORT: usize = 80;
+/// As much of a key or namespace as a table has room for, in characters: a model's name and the beginning of a hash.
+const SHORT: usize = 48;
 
 impl Shown {
     /// `None` if it is no manifest of an object, or one that cannot be read.
@@ -60,10 +60,10 @@ impl From<Record> for Shown {
     }
 }
 
-/// The beginning of an ASCII text.
+/// The beginning of an ASCII text, and how many characters there are more.
 pub(super) fn short(text: &str) -> String {
     match text.get(..SHORT) {
-        Some(beginning) if text.len() > SHORT => format!("{beginning}…"),
+        Some(beginning) if text.len() > SHORT => format!("{beginning}…+{}", text.len() - SHORT),
         _ => text.to_owned(),
     }
 }
@@ -74,7 +74,7 @@ mod tests {
 
     #[test]
     fn long_names_are_cut_where_there_is_little_room() {
-        assert_eq!(short(&"k".repeat(80)), "k".repeat(80));
-        assert_eq!(short(&"k".repeat(81)), "k".repeat(80) + "…");
+        assert_eq!(short(&"k".repeat(48)), "k".repeat(48));
+        assert_eq!(short(&"k".repeat(132)), "k".repeat(48) + "…+84");
     }
 }
