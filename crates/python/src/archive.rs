@@ -14,6 +14,7 @@ use transload::store::archive::{
 use crate::cuda;
 use crate::deployment::Deployment;
 use crate::errors::{ArchiveError, StoreError, raise};
+use crate::in_process::InProcess;
 use crate::logs;
 use crate::mark::Mark;
 use crate::memory::{Kind, Memory};
@@ -38,11 +39,11 @@ use crate::tables;
 ///
 /// Raises:
 ///     ValueError: `sharing` is another word, or only one of `engine` and `engine_version` is given.
-///     StoreError: the store cannot be opened.
+///     StoreError: the store cannot be opened. In a process that was forked off, every method raises it.
 ///     ArchiveError: the cache cannot be cut into pieces.
 #[pyclass(frozen, module = "transload")]
 pub(crate) struct Archive {
-    inner: archive::Archive,
+    inner: InProcess<archive::Archive>,
 }
 
 #[pymethods]
@@ -84,7 +85,7 @@ impl Archive {
             .map_err(raise!(StoreError))?;
         let inner = archive::Archive::new(store, model, &deployment.inner);
         Ok(Self {
-            inner: inner.map_err(raise!(ArchiveError))?,
+            inner: InProcess::new(inner.map_err(raise!(ArchiveError))?),
         })
     }
 
@@ -110,7 +111,8 @@ impl Archive {
         if let Some(state) = state {
             request = request.with_state(state);
         }
-        let missing = py.detach(|| self.inner.missing(&prompt, &request));
+        let inner = self.inner.get()?;
+        let missing = py.detach(|| inner.missing(&prompt, &request));
         Ok(Missing {
             inner: missing.map_err(raise!(ArchiveError))?,
         })
@@ -148,8 +150,9 @@ impl Archive {
     ) -> PyResult<Vec<u8>> {
         let (memories, tables) = (caches(&memories), tables::read(tables)?);
         let permit = permit.map(|permit| permit.inner.clone());
+        let inner = self.inner.get()?;
         let part = py.detach(|| {
-            let rank = self.inner.rank(&deployment.inner, Rank(rank))?;
+            let rank = inner.rank(&deployment.inner, Rank(rank))?;
             touching(rank, permit, after).save(&missing.inner, &memories, &tables)
         });
         Ok(part.map_err(raise!(ArchiveError))?.encode())
@@ -186,8 +189,9 @@ impl Archive {
     ) -> PyResult<Staged> {
         let (memories, tables) = (caches(&memories), tables::read(tables)?);
         let permit = permit.map(|permit| permit.inner.clone());
+        let inner = self.inner.get()?;
         let staged = py.detach(|| {
-            let rank = self.inner.rank(&deployment.inner, Rank(rank))?;
+            let rank = inner.rank(&deployment.inner, Rank(rank))?;
             let rank = touching(rank, permit, after);
             rank.stage(&missing.inner, &memories, &tables, &staging.inner)
         });
@@ -202,7 +206,8 @@ impl Archive {
     /// Raises:
     ///     ArchiveError: the store failed.
     fn put(&self, py: Python<'_>, staged: &Staged) -> PyResult<Vec<u8>> {
-        let part = py.detach(|| self.inner.put(&staged.inner));
+        let inner = self.inner.get()?;
+        let part = py.detach(|| inner.put(&staged.inner));
         Ok(part.map_err(raise!(ArchiveError))?.encode())
     }
 
@@ -212,9 +217,10 @@ impl Archive {
     ///     ArchiveError: the parts are not those of every rank of one save (nothing is published then), or the store
     ///         failed.
     fn publish(&self, py: Python<'_>, missing: &Missing, parts: Vec<Vec<u8>>) -> PyResult<u64> {
+        let inner = self.inner.get()?;
         let published = py.detach(|| {
             let parts: Result<Vec<Part>, _> = parts.iter().map(|part| Part::decode(part)).collect();
-            self.inner.publish(&missing.inner, &parts?)
+            inner.publish(&missing.inner, &parts?)
         });
         Ok(published.map_err(raise!(ArchiveError))?.roots)
     }
@@ -224,7 +230,8 @@ impl Archive {
     /// Raises:
     ///     ArchiveError: the store failed. What is not there, or cannot be read, is not saved.
     fn find(&self, py: Python<'_>, prompt: &Prompt) -> PyResult<Found> {
-        let found = py.detach(|| self.inner.find(&prompt.saved()));
+        let inner = self.inner.get()?;
+        let found = py.detach(|| inner.find(&prompt.saved()));
         Ok(Found {
             inner: found.map_err(raise!(ArchiveError))?,
         })
@@ -266,8 +273,9 @@ impl Archive {
     ) -> PyResult<Bound<'py, PyDict>> {
         let (memories, tables) = (caches(&memories), tables::read(tables)?);
         let permit = permit.map(|permit| permit.inner.clone());
+        let inner = self.inner.get()?;
         let restored = py.detach(|| {
-            let rank = self.inner.rank(&deployment.inner, Rank(rank))?;
+            let rank = inner.rank(&deployment.inner, Rank(rank))?;
             let rank = touching(rank, permit, after);
             rank.restore(&found.inner, start, &memories, &tables)
         });

@@ -3,7 +3,7 @@
 use std::ptr::with_exposed_provenance;
 
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyDict};
 use transload::store;
 use transload::store::archive::{ComputedBy, Model, Sharing};
 use transload::store::llama::{Found, States};
@@ -12,6 +12,7 @@ use crate::buffer::Buffer;
 use crate::errors::{ArchiveError, StoreError, raise};
 use crate::in_process::InProcess;
 use crate::logs;
+use crate::objects::usage;
 
 /// The saved states of one model of llama.cpp in a store: what `llama_state_seq_get_data` says of a sequence.
 ///
@@ -120,6 +121,11 @@ impl LlamaStates {
             Ok(())
         })?;
         Ok(restored.then_some(state))
+    }
+
+    /// Tells how many bytes the whole store takes up, as `Objects.usage` does.
+    fn usage<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
+        usage(py, &**self.inner.get()?.store())
     }
 }
 

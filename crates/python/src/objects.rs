@@ -6,7 +6,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use transload::store;
-use transload::store::backend::Put;
+use transload::store::backend::{Backend, Put};
 use transload::store::objects::{self, Info, ObjectError, Source, Target};
 
 use crate::errors::{StoreError, chain, raise};
@@ -153,16 +153,23 @@ impl Objects {
     ///     A dict of `bytes`, everything that counts against the cap, and `cap` in bytes, or None if there is none. None
     ///     where the store cannot tell.
     fn usage<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
-        let inner = self.inner.get()?;
-        let usage = py.detach(|| inner.store().inventory().map(|inventory| inventory.usage()));
-        let Some(usage) = usage.transpose().map_err(raise!(StoreError))? else {
-            return Ok(None);
-        };
-        let report = PyDict::new(py);
-        report.set_item("bytes", usage.total_bytes)?;
-        report.set_item("cap", usage.cap)?;
-        Ok(Some(report))
+        usage(py, &**self.inner.get()?.store())
     }
+}
+
+/// How many bytes a store takes up, and its cap.
+pub(crate) fn usage<'py>(
+    py: Python<'py>,
+    store: &dyn Backend,
+) -> PyResult<Option<Bound<'py, PyDict>>> {
+    let usage = py.detach(|| store.inventory().map(|inventory| inventory.usage()));
+    let Some(usage) = usage.transpose().map_err(raise!(StoreError))? else {
+        return Ok(None);
+    };
+    let report = PyDict::new(py);
+    report.set_item("bytes", usage.total_bytes)?;
+    report.set_item("cap", usage.cap)?;
+    Ok(Some(report))
 }
 
 /// A key, what is known of its object, and when that was last used.

@@ -1,5 +1,9 @@
 """Saving blocks out of one layout and restoring them into another."""
 
+import json
+import subprocess
+import sys
+
 import pytest
 from conftest import document, fill
 
@@ -103,6 +107,30 @@ def test_what_cannot_be_saved_is_refused(tmp_path):
         transload.Archive("nowhere://", "demo", "r1", deployment)
     with pytest.raises(ValueError, match="not what `encode` returned"):
         transload.Found(b"nonsense")
+
+
+def test_a_forked_child_opens_its_own(tmp_path):
+    code = """
+import json, os, sys, transload
+deployment = transload.Deployment(json.loads(sys.argv[2]))
+def archive():
+    return transload.Archive(sys.argv[1], "demo", "r1", deployment)
+mine, prompt = archive(), transload.Prompt(list(range(300)))
+child = os.fork()
+if child == 0:
+    try:
+        mine.find(prompt)
+        os._exit(1)
+    except transload.StoreError as error:
+        assert "before the process forked" in str(error)
+    # Dropping it ends nothing of the parent's.
+    del mine
+    os._exit(0 if archive().find(prompt).tokens == 0 else 2)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert mine.find(prompt).tokens == 0
+"""
+    command = [sys.executable, "-W", "ignore", "-c", code, f"file://{tmp_path}/kv", json.dumps(document())]
+    subprocess.run(command, check=True, timeout=60)
 
 
 def test_blocks_are_free_once_they_are_staged(tmp_path):

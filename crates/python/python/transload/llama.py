@@ -28,7 +28,7 @@ import numpy as np
 from llama_cpp import Llama, llama_cache
 
 from ._digests import Digests
-from ._transload import LlamaFound, LlamaStates, Objects
+from ._transload import LlamaFound, LlamaStates
 
 _log = logging.getLogger(__name__)
 
@@ -63,7 +63,7 @@ class Cache(llama_cache.BaseLlamaCache):
         self, llm: Llama, uri: str, *, applied: Mapping[str | os.PathLike[str], Any] | None = None
     ) -> None:
         _refuse(llm)
-        self._llm, self._uri = weakref.ref(llm), uri
+        self._llm = weakref.ref(llm)
         self._whole = _is_whole(llm)
         name = llm.metadata.get("general.name") or "llama.cpp"
         sample = None if self._whole else _sample(llm)
@@ -74,7 +74,7 @@ class Cache(llama_cache.BaseLlamaCache):
     @property
     def cache_size(self) -> int:
         """Bytes that the whole store takes up, or 0 where it cannot tell."""
-        usage = Objects(self._uri, "transload.llama").usage()
+        usage = self._states.usage()
         return usage["bytes"] if usage else 0
 
     def __getitem__(self, key: Sequence[int]) -> Hit:

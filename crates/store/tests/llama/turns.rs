@@ -133,4 +133,7 @@ fn whole_states_are_found_for_exactly_their_tokens() {
     }
     let branch = [&own[..650], &tokens(2, 100)].concat();
     assert_eq!(load(&states, &branch).unwrap().0, 300);
+    // So many prefixes are not asked for at once.
+    let long = [&own[..700], &tokens(2, 40_000)].concat();
+    assert_eq!(load(&states, &long).unwrap().0, 700);
 }
