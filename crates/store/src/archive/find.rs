@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 
 use super::key::{PrefixKey, Prompt, TOKEN_CHUNK};
 use super::record::{Root, Unreadable};
-use super::{Archive, ArchiveError};
+use super::{Archive, ArchiveError, Codec};
 use crate::name::ManifestName;
 use crate::reading::readable;
 
@@ -13,6 +13,7 @@ use crate::reading::readable;
 pub struct Found {
     /// The cache and model that it is of.
     cache: [u8; 32],
+    codec: Codec,
     /// The roots of 1 to n token chunks; at the last one every group can go on.
     pub(super) roots: Vec<Root>,
 }
@@ -23,25 +24,35 @@ impl Found {
         self.roots.len() as u64 * TOKEN_CHUNK
     }
 
+    /// How its keys and values are stored. Where that is not [exact](Codec::Exact), the blocks that it is restored into, and what is
+    /// computed on them, may be saved in archives of that codec only.
+    pub fn codec(&self) -> Codec {
+        self.codec
+    }
+
     /// The same prefix, at most so many tokens long: as long as every group can go on there.
     #[must_use]
     pub fn shorten(mut self, tokens: u64) -> Self {
         let most = (tokens / TOKEN_CHUNK).min(self.roots.len() as u64) as usize;
         self.roots.truncate(most);
-        Self::of(self.cache, self.roots)
+        Self::of(self.cache, self.codec, self.roots)
     }
 
-    fn of(cache: [u8; 32], mut roots: Vec<Root>) -> Self {
+    fn of(cache: [u8; 32], codec: Codec, mut roots: Vec<Root>) -> Self {
         let whole = |root: &Root| root.groups.iter().all(Option::is_some);
         let chunks = roots.iter().rposition(whole).map_or(0, |last| last + 1);
         roots.truncate(chunks);
-        Self { cache, roots }
+        Self {
+            cache,
+            codec,
+            roots,
+        }
     }
 
     /// Whether it is of this cache: it may come from another process.
     pub(super) fn check(&self, archive: &Archive) -> Result<(), ArchiveError> {
         let unusable = |why| ArchiveError::unusable("a found prefix", why);
-        if self.cache != archive.cache {
+        if (self.cache, self.codec) != (archive.cache, archive.codec) {
             return Err(unusable(Unreadable("it is of another model or cache")));
         }
         let mut parent = self.roots.first().map(|root| root.parent);
@@ -77,7 +88,8 @@ impl Archive {
     /// # Errors
     /// If the store fails. What is not there, or cannot be read, is not saved.
     pub fn find(&self, prompt: &Prompt<'_>) -> Result<Found, ArchiveError> {
-        Ok(Found::of(self.cache, self.contiguous(&self.keys(prompt))?))
+        let roots = self.contiguous(&self.keys(prompt))?;
+        Ok(Found::of(self.cache, self.codec, roots))
     }
 
     /// The roots of 1, 2, ... token chunks, up to the first that is not there.
@@ -124,7 +136,7 @@ impl Archive {
         let manifests = readable(&names, |names| self.store.get_manifests(names))?;
         let roots = manifests.into_iter().rev().zip(chunks);
         let roots = roots.map(|(manifest, &n)| {
-            let root = Root::decode(&manifest?).ok()?;
+            let root = Root::decode(self.codec, &manifest?).ok()?;
             let right = root.check(&self.shape, n as u64, keys[n], keys[n - 1]);
             right.is_ok().then_some(root)
         });

@@ -1,9 +1,9 @@
 //! What the manifests of an archive say, for people and for checks.
 
-use super::NAMES;
 use super::key::{PrefixKey, TOKEN_CHUNK};
 use super::origin::ComputedBy;
 use super::record::{PartRecord, Root, Segment};
+use super::{Codec, NAMES};
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
 use crate::name::ManifestName;
@@ -20,6 +20,8 @@ pub enum Record {
         parent: PrefixKey,
         /// Its length in tokens.
         tokens: u64,
+        /// How its keys and values are stored.
+        codec: Codec,
         /// The engine that computed it, if its saver said.
         computed_by: Option<ComputedBy>,
         /// For each group, by name, what it adds; `None` where it has no snapshot of the group.
@@ -69,14 +71,15 @@ impl Record {
                 }),
                 Err(why) => damaged(why.0),
             },
-            None => match Root::decode(manifest) {
-                Ok(root) if root.key.to_string() != own => {
+            None => match Root::decode_any(manifest) {
+                Ok((_, root)) if root.key.to_string() != own => {
                     damaged("it is the root of another prefix than its name says")
                 }
-                Ok(root) => Ok(Self::Root {
+                Ok((codec, root)) => Ok(Self::Root {
                     key: root.key,
                     parent: root.parent,
                     tokens: root.chunks.saturating_mul(TOKEN_CHUNK),
+                    codec,
                     computed_by: root.computed_by,
                     groups: root
                         .groups

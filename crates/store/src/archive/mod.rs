@@ -82,6 +82,7 @@ mod save;
 mod shape;
 mod staged;
 mod staging;
+mod stored;
 
 use std::sync::Arc;
 
@@ -102,6 +103,7 @@ pub use publish::Published;
 pub use restore::Restored;
 pub use save::{Missing, Part, SaveRequest};
 pub use staged::{Staged, Staging};
+pub use transload_transfer::codec::{Codec, NoCodec};
 
 use crate::backend::Backend;
 use crate::name::ManifestName;
@@ -123,6 +125,7 @@ pub struct Archive {
     model: Model,
     shape: Arc<Shape>,
     fingerprint: [u8; 32],
+    codec: Codec,
     /// Of the cache and the model: what everything that is handed from process to process is bound to.
     cache: [u8; 32],
     /// A deployment of the model, to name what differs in another.
@@ -156,13 +159,15 @@ impl Archive {
         deployment: &Deployment,
     ) -> Result<Self, ArchiveError> {
         let shape = Shape::of(deployment)?;
-        let fingerprint = shape.fingerprint();
+        let codec = Codec::Exact;
+        let fingerprint = shape.fingerprint(codec);
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Ok(Self {
             store,
             cache: model.digest(&fingerprint),
             model,
             fingerprint,
+            codec,
             shape: Arc::new(shape),
             reference: Arc::new(deployment.clone()),
             threads: cores.min(DEFAULT_THREADS),
@@ -174,6 +179,24 @@ impl Archive {
     pub fn with_threads(mut self, threads: usize) -> Self {
         self.threads = threads.max(1);
         self
+    }
+
+    /// Stores keys and values in a smaller form. What is saved so is another cache: an archive finds what one of its own codec
+    /// saved.
+    ///
+    /// Blocks that hold anything restored from an archive of a codec that is not [exact](Codec::Exact), or computed on
+    /// that, are not what their names say in others: save them in archives of that codec only.
+    #[must_use]
+    pub fn with_codec(mut self, codec: Codec) -> Self {
+        self.codec = codec;
+        self.fingerprint = self.shape.fingerprint(codec);
+        self.cache = self.model.digest(&self.fingerprint);
+        self
+    }
+
+    /// How it stores keys and values.
+    pub fn codec(&self) -> Codec {
+        self.codec
     }
 
     /// The store that it is in.

@@ -68,7 +68,7 @@ impl Archive {
             }
             published.roots += 1;
             published.restorable += u64::from(root.groups.iter().all(Option::is_some));
-            manifests.push((root.key.root_name(), Bytes::from(root.encode())));
+            manifests.push((root.key.root_name(), Bytes::from(root.encode(self.codec))));
         }
         manifests.reverse();
         if !manifests.is_empty() {

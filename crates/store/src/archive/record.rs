@@ -3,6 +3,7 @@
 //! Both are [records](crate::record).
 
 use serde::{Deserialize, Serialize};
+use transload_transfer::codec::Codec;
 
 use super::key::{PrefixKey, TOKEN_CHUNK};
 use super::origin::ComputedBy;
@@ -11,6 +12,8 @@ pub(super) use crate::record::Unreadable;
 use crate::record::{decode, encode};
 
 const ROOT: &[u8; 8] = b"TLroot\x02\n";
+/// Of a root whose pieces are encoded. It has the codec's name in front.
+const ENCODED_ROOT: &[u8; 8] = b"TLroot\x03\n";
 const PART: &[u8; 8] = b"TLpart\x02\n";
 
 /// A saved prefix: what its last token chunk adds, and where its parent stands.
@@ -65,12 +68,31 @@ pub(super) struct PartRecord {
 }
 
 impl Root {
-    pub(super) fn encode(&self) -> Vec<u8> {
-        encode(ROOT, self)
+    pub(super) fn encode(&self, codec: Codec) -> Vec<u8> {
+        match codec.is_exact() {
+            true => encode(ROOT, self),
+            false => encode(ENCODED_ROOT, &(codec.name(), self)),
+        }
     }
 
-    pub(super) fn decode(bytes: &[u8]) -> Result<Self, Unreadable> {
-        decode(ROOT, bytes)
+    /// Reads a root of an archive of this codec.
+    pub(super) fn decode(codec: Codec, bytes: &[u8]) -> Result<Self, Unreadable> {
+        match Self::decode_any(bytes)? {
+            (of, root) if of == codec => Ok(root),
+            _ => Err(Unreadable("it is of another codec")),
+        }
+    }
+
+    /// Reads a root, and how its pieces are stored.
+    pub(super) fn decode_any(bytes: &[u8]) -> Result<(Codec, Self), Unreadable> {
+        if !bytes.starts_with(ENCODED_ROOT) {
+            return Ok((Codec::Exact, decode(ROOT, bytes)?));
+        }
+        let (codec, root): (String, Self) = decode(ENCODED_ROOT, bytes)?;
+        match codec.parse() {
+            Ok(Codec::Exact) | Err(_) => Err(Unreadable("its codec is not known here")),
+            Ok(codec) => Ok((codec, root)),
+        }
     }
 
     /// Whether it is the root of these keys, and everything in it is of this cache and of its place.

@@ -170,7 +170,8 @@ impl RankArchive {
             let why = Unreadable("it does not name every piece of this rank");
             return Err(ArchiveError::unusable("a root", why));
         }
-        let bytes = |piece: &Piece| held.piece_bytes(piece, span);
+        let codec = self.archive.codec;
+        let bytes = |piece: &Piece| held.stored_bytes(codec, piece, span).unwrap_or(u64::MAX);
 
         let store = &self.archive.store;
         let batched = store.batch() > 1;
@@ -179,7 +180,7 @@ impl RankArchive {
         while !rest.is_empty() {
             let mut in_flight = 0;
             let fits = |piece: &&&Piece| {
-                in_flight += bytes(piece);
+                in_flight = bytes(piece).saturating_add(in_flight);
                 in_flight <= IN_FLIGHT
             };
             let count = rest.iter().take_while(fits).count().max(1);
@@ -204,11 +205,13 @@ impl RankArchive {
                     }
                     Err(error) => return Err(error.into()),
                 };
-                if data.len() as u64 != bytes(piece) || blake3::hash(&data) != piece.hash {
+                let is_whole = blake3::hash(&data) == piece.hash;
+                let decoded = is_whole.then(|| held.decode(codec, piece, span, &data));
+                let Some(raw) = decoded.flatten() else {
                     return Err(ArchiveError::Damaged { hash, usable });
-                }
+                };
                 total += data.len() as u64;
-                held.write_piece(block, piece, span, &data)?;
+                held.write_piece(block, piece, span, &raw)?;
             }
         }
         Ok((pieces.len() as u64, total))
@@ -220,7 +223,9 @@ impl RankArchive {
             error
             && let Some(root) = found.roots.get((usable / TOKEN_CHUNK) as usize)
         {
-            let is_useless = |there: &[u8]| there == root.encode() && !self.is_healed(root, hash);
+            let is_useless = |there: &[u8]| {
+                there == root.encode(self.archive.codec) && !self.is_healed(root, hash)
+            };
             reading::forget(&*self.archive.store, &root.key.root_name(), is_useless);
         }
     }
@@ -233,10 +238,11 @@ impl RankArchive {
             Ok(None) | Err(StoreError::Damaged { .. }) => return false,
             Err(_) => return true,
         };
+        let codec = self.archive.codec;
         let fits = |(held, segment): (&RankGroup, &Segment)| {
             let of_hash = segment.pieces.iter();
             let mut of_hash = of_hash.filter(|piece| ChunkHash::from(piece.hash) == *hash);
-            of_hash.all(|piece| held.piece_bytes(piece, segment.span()) == data.len() as u64)
+            of_hash.all(|piece| held.decode(codec, piece, segment.span(), &data).is_some())
         };
         let groups = self.groups.iter().zip(&root.groups);
         let mut held = groups.filter_map(|((_, held), segments)| Some((held.as_ref()?, segments)));
@@ -258,8 +264,8 @@ impl Segment {
 }
 
 impl RankGroup {
-    /// How long a piece of these tokens is.
-    fn piece_bytes(&self, piece: &Piece, span: Span) -> u64 {
+    /// How long a piece of these tokens is in memory.
+    pub(super) fn piece_bytes(&self, piece: &Piece, span: Span) -> u64 {
         self.unit_bytes(piece.class as usize, piece.layers, span) * piece.units
     }
 

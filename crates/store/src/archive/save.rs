@@ -330,13 +330,14 @@ impl RankArchive {
         block: &Memory,
     ) -> Result<Vec<Raw>, ArchiveError> {
         self.touch(|| held.gather(item.span, cache, block))?;
-        let mut pieces = Vec::new();
+        let (codec, mut pieces) = (self.archive.codec, Vec::new());
         let classes = held.classes.iter().enumerate();
         for (index, class) in classes.filter(|(_, class)| class.first) {
             for units in self.bundles(item.group, index, class.units.clone()) {
+                let raw = held.read_piece(block, index, units.clone(), item.span)?;
                 pieces.push(Raw {
                     class: index as u32,
-                    bytes: held.read_piece(block, index, units.clone(), item.span)?,
+                    bytes: held.encode(codec, index, item.span, raw),
                     units,
                     layers: held.layers.clone(),
                 });

@@ -3,6 +3,7 @@
 use blake3::Hasher;
 use transload_layout::Deployment;
 use transload_layout::spec::{ConvLayout, FieldValue, Spec};
+use transload_transfer::codec::Codec;
 
 use super::ArchiveError;
 use super::key::{TOKEN_CHUNK, text};
@@ -91,8 +92,8 @@ impl Shape {
     /// BLAKE3-256 of everything that two caches have to agree on for their pieces to be the same.
     ///
     /// Per group by name: name, global layer ids, and per spec its kind and the fields that the two sides of
-    /// a transfer have to agree on, by name; numbers as `u64`.
-    pub(super) fn fingerprint(&self) -> [u8; 32] {
+    /// a transfer have to agree on, by name; numbers as `u64`. At the end the codec's name, unless it is exact.
+    pub(super) fn fingerprint(&self, codec: Codec) -> [u8; 32] {
         let mut hasher = Hasher::new_derive_key("transload archive 2 cache");
         count(&mut hasher, TOKEN_CHUNK);
         count(&mut hasher, self.groups.len() as u64);
@@ -122,6 +123,9 @@ impl Shape {
                     };
                 }
             }
+        }
+        if !codec.is_exact() {
+            text(&mut hasher, codec.name().as_bytes());
         }
         *hasher.finalize().as_bytes()
     }

@@ -4,13 +4,14 @@
 //! order in which every piece is contiguous, layer by layer. A plan between the two moves the bytes; what
 //! differs in TP and PP between saver and reader is bridged by pieces, which belong to no rank.
 
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 use transload_layout::document::Document;
 use transload_layout::placement::Allocation;
 use transload_layout::spec::{ConvLayout, States};
 use transload_layout::view::{Axis, ComponentView, Dim};
 use transload_layout::{Deployment, Rank, Spec};
+use transload_transfer::codec::Rows;
 use transload_transfer::memory::Memory;
 use transload_transfer::plan::{BlockTable, Plan, Request, Tables};
 
@@ -41,19 +42,21 @@ pub(super) struct RankClass {
     pub(super) units: Range<u64>,
     /// Whether it is the first of the ranks that hold them: the one that saves them.
     pub(super) first: bool,
-    members: Vec<Member>,
+    pub(super) members: Vec<Member>,
 }
 
 /// Where one component, or several that share every state, lie in the staging block.
 #[derive(Clone, Debug)]
-struct Member {
+pub(super) struct Member {
     offset: u64,
     unit_stride: u64,
     layer_stride: u64,
     /// Bytes of one state of one unit; states follow one another.
-    state: u64,
+    pub(super) state: u64,
     /// Tokens of one state; 0 where one state stands for the whole sequence.
     tokens: u64,
+    /// What a codec takes it for; `None` where no codec does.
+    pub(super) rows: Option<Rows>,
 }
 
 /// The tokens `[from, to)` of one group inside one token chunk; see [`Segment`](super::record::Segment).
@@ -305,7 +308,7 @@ impl RankGroup {
 
 impl Member {
     /// The states of a token chunk that a span covers. A state of k tokens belongs to a span that has its last.
-    fn states(&self, span: Span) -> (u64, u64) {
+    pub(super) fn states(&self, span: Span) -> (u64, u64) {
         if self.tokens == 0 {
             return (0, 1);
         }
@@ -371,6 +374,7 @@ fn members(shape: &GroupShape, views: &[&ComponentView]) -> Result<Vec<Member>, 
     while let Some(view) = views.next() {
         let states = view.view.dim(Axis::State);
         let mut state = content_bytes(view);
+        let mut last = view.component;
         let strides = |view: &ComponentView| {
             [Axis::Layer, Axis::Unit, Axis::State].map(|axis| {
                 let dim = view.view.dim(axis);
@@ -384,6 +388,7 @@ fn members(shape: &GroupShape, views: &[&ComponentView]) -> Result<Vec<Member>, 
             && next.view.offset == view.view.offset + state
         {
             state += content_bytes(next);
+            last = next.component;
             views.next();
         }
         if states.extent > 1 && states.stride != state || !dense(view) {
@@ -398,9 +403,23 @@ fn members(shape: &GroupShape, views: &[&ComponentView]) -> Result<Vec<Member>, 
             layer_stride: view.view.dim(Axis::Layer).stride,
             state,
             tokens: shape.specs[view.spec].tokens_per_state().unwrap_or(0),
+            rows: rows(&shape.specs[view.spec], view.component..=last),
         });
     }
     Ok(members)
+}
+
+/// Some components of a spec, as codecs take them: those of attention, 0 for keys and 1 for values.
+fn rows(spec: &Spec, components: RangeInclusive<usize>) -> Option<Rows> {
+    let Spec::Attention(spec) = spec else {
+        return None;
+    };
+    let elements = |component, count: u64| match components.contains(&component) {
+        true => usize::try_from(count).ok(),
+        false => Some(0),
+    };
+    let (keys, values) = (elements(0, spec.head_dim)?, elements(1, spec.v_head_dim)?);
+    Rows::new(spec.dtype, keys, values)
 }
 
 fn is_content(dim: &&Dim) -> bool {

@@ -25,6 +25,8 @@ struct Prefix {
     key: String,
     parent: String,
     tokens: u64,
+    /// How keys and values are stored: `exact`, `q8`, `q4`.
+    codec: &'static str,
     /// The engine and its exact version; `null` where its saver did not say.
     computed_by: Option<String>,
 }
@@ -52,6 +54,7 @@ impl Shown {
                 key,
                 parent,
                 tokens,
+                codec,
                 computed_by,
                 groups,
                 ..
@@ -61,6 +64,7 @@ impl Shown {
                     key: key.to_string(),
                     parent: parent.to_string(),
                     tokens,
+                    codec: codec.name(),
                     computed_by: computed_by.map(|by| by.to_string()),
                 }),
                 groups: groups.into_iter().map(|held| held.map(segments)).collect(),
@@ -81,8 +85,12 @@ impl Shown {
     pub(super) fn lines(&self) -> String {
         let mut lines = match &self.prefix {
             Some(prefix) => format!(
-                " the root of a saved prefix of {} tokens, behind {}{}\n",
+                " the root of a saved prefix of {} tokens{}, behind {}{}\n",
                 number::grouped(prefix.tokens),
+                match prefix.codec {
+                    "exact" => String::new(),
+                    codec => format!(" as {codec}"),
+                },
                 &prefix.parent[..16],
                 match &prefix.computed_by {
                     Some(by) => format!(", computed by {}", text::printable(by)),

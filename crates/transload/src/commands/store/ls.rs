@@ -136,6 +136,9 @@ struct JsonManifest<'a> {
     /// Of a saved prefix: the engine and its exact version.
     #[serde(skip_serializing_if = "Option::is_none")]
     computed_by: Option<&'a str>,
+    /// Of a saved prefix that is not stored exactly.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    codec: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     object: Option<&'a Shown>,
 }
@@ -178,6 +181,7 @@ impl Listing<'_> {
             bytes: entry.bytes,
             last_used: time::unix(entry.last_used),
             computed_by: self.told.origin(&entry.name),
+            codec: self.told.codec(&entry.name),
             object: self.told.object(&entry.name),
         });
         let chunks = self.chunks.as_ref().map(|chunks| {

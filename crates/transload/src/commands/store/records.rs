@@ -54,6 +54,8 @@ impl Known {
 pub(super) struct Told {
     /// What computed saved prefixes, where their savers said.
     origins: HashMap<ManifestName, String>,
+    /// The codecs of those that are not stored exactly.
+    codecs: HashMap<ManifestName, &'static str>,
     objects: HashMap<ManifestName, Shown>,
 }
 
@@ -74,9 +76,15 @@ impl Told {
             for (name, manifest) in name.iter().zip(found) {
                 match manifest.and_then(|manifest| Known::read(name, &manifest)) {
                     Some(Ok(Known::Archive(archive::Record::Root {
-                        computed_by: Some(by),
-                        ..
-                    }))) => drop(told.origins.insert(name.clone(), by.to_string())),
+                        computed_by, codec, ..
+                    }))) => {
+                        if let Some(by) = computed_by {
+                            told.origins.insert(name.clone(), by.to_string());
+                        }
+                        if !codec.is_exact() {
+                            told.codecs.insert(name.clone(), codec.name());
+                        }
+                    }
                     Some(Ok(Known::Object(object))) => {
                         told.objects.insert(name.clone(), object.into());
                     }
@@ -92,20 +100,27 @@ impl Told {
         self.origins.get(name).map(String::as_str)
     }
 
+    /// How this saved prefix is stored, if not exactly.
+    pub(super) fn codec(&self, name: &ManifestName) -> Option<&'static str> {
+        self.codecs.get(name).copied()
+    }
+
     /// The object of this name.
     pub(super) fn object(&self, name: &ManifestName) -> Option<&Shown> {
         self.objects.get(name)
     }
 
-    /// A line for each engine, and for each namespace of objects.
+    /// A line for each engine, for each codec, and for each namespace of objects.
     pub(super) fn lines(&self) -> String {
-        let mut engines: BTreeMap<&str, u64> = BTreeMap::new();
-        for by in self.origins.values() {
-            *engines.entry(by).or_default() += 1;
+        let mut roots: BTreeMap<(&str, &str), u64> = BTreeMap::new();
+        let engines = self.origins.values().map(|by| ("computed by", by.as_str()));
+        let codecs = self.codecs.values().map(|codec| ("stored as", *codec));
+        for of in engines.chain(codecs) {
+            *roots.entry(of).or_default() += 1;
         }
-        let lines = engines.into_iter().map(|(by, roots)| {
+        let lines = roots.into_iter().map(|((how, name), roots)| {
             let roots = number::count(roots, "saved token chunk");
-            format!(" {roots} computed by {}\n", text::printable(by))
+            format!(" {roots} {how} {}\n", text::printable(name))
         });
         let mut namespaces: BTreeMap<&str, (u64, u64)> = BTreeMap::new();
         for object in self.objects.values() {
