@@ -8,7 +8,8 @@ use serde::de::DeserializeOwned;
 use transload::layout::Rank;
 use transload::store;
 use transload::store::archive::{
-    self, Cache, ComputedBy, Model, NoSharing, Part, RankArchive, SaveRequest, Sharing,
+    self, Cache, Codec, ComputedBy, Model, NoCodec, NoSharing, Part, RankArchive, SaveRequest,
+    Sharing,
 };
 
 use crate::cuda;
@@ -36,9 +37,12 @@ use crate::tables;
 ///     engine_version: its exact version. Without them, everything that is saved without them is found.
 ///     sharing: what of the engine another one has to have in common to find what this one saved: `any` (nothing),
 ///         `engine` (its name) or `version` (its name and minor version). The same for all that share a store.
+///     codec: how keys and values are stored: `exact`, or, in f32, f16 and bf16, `q8` or `q4`, which take less room and are not
+///         exact. Each finds what was saved with it alone. Blocks that hold anything restored from `q8` or `q4`, or computed on
+///         that, may be saved with that codec only.
 ///
 /// Raises:
-///     ValueError: `sharing` is another word, or only one of `engine` and `engine_version` is given.
+///     ValueError: `sharing` or `codec` is another word, or only one of `engine` and `engine_version` is given.
 ///     StoreError: the store cannot be opened. In a process that was forked off, every method raises it.
 ///     ArchiveError: the cache cannot be cut into pieces.
 #[pyclass(frozen, module = "transload")]
@@ -53,7 +57,8 @@ impl Archive {
     const TOKENS: u64 = archive::TOKEN_CHUNK;
 
     #[new]
-    #[pyo3(signature = (store, model, weights, deployment, *, engine = None, engine_version = None, sharing = "version"))]
+    #[pyo3(signature = (store, model, weights, deployment, *, engine = None, engine_version = None, sharing = "version",
+        codec = "exact"))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         py: Python<'_>,
@@ -64,11 +69,15 @@ impl Archive {
         engine: Option<String>,
         engine_version: Option<String>,
         sharing: &str,
+        codec: &str,
     ) -> PyResult<Self> {
         logs::start(py)?;
         let sharing: Sharing = sharing
             .parse()
             .map_err(|error: NoSharing| PyValueError::new_err(error.to_string()))?;
+        let codec: Codec = codec
+            .parse()
+            .map_err(|error: NoCodec| PyValueError::new_err(error.to_string()))?;
         let model = Model::new(model, weights);
         let model = match (engine, engine_version) {
             (Some(engine), Some(version)) => {
@@ -85,8 +94,14 @@ impl Archive {
             .map_err(raise!(StoreError))?;
         let inner = archive::Archive::new(store, model, &deployment.inner);
         Ok(Self {
-            inner: InProcess::new(inner.map_err(raise!(ArchiveError))?),
+            inner: InProcess::new(inner.map_err(raise!(ArchiveError))?.with_codec(codec)),
         })
+    }
+
+    /// How keys and values are stored: `exact`, `q8` or `q4`.
+    #[getter]
+    fn codec(&self) -> PyResult<&'static str> {
+        Ok(self.inner.get()?.codec().name())
     }
 
     /// What of the first `tokens` tokens of a prompt is not saved yet. It goes to every rank, so that all save the same.
@@ -431,6 +446,12 @@ impl Found {
     #[getter]
     fn tokens(&self) -> u64 {
         self.inner.tokens()
+    }
+
+    /// How its keys and values are stored: `exact`, or a codec with which alone blocks that it is restored into may be saved.
+    #[getter]
+    fn codec(&self) -> &'static str {
+        self.inner.codec().name()
     }
 
     /// The same prefix, at most so many tokens long.

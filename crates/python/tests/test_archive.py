@@ -69,6 +69,44 @@ def test_what_one_layout_saved_another_restores(tmp_path):
     assert transload.Archive(uri, "demo", "r2", reader).find(prompt).tokens == 0
 
 
+@pytest.mark.parametrize("codec", ["q8", "q4"])
+def test_a_codec_takes_less_room_and_shares_with_nobody(tmp_path, codec):
+    numpy = pytest.importorskip("numpy")
+    deployment, [cache] = side(tp=1)
+    # bf16: the upper halves of f32.
+    numbers = numpy.random.default_rng(1).normal(size=cache.nbytes // 2).astype(numpy.float32)
+    cache.write(0, (numbers.view(numpy.uint32) >> 16).astype(numpy.uint16).tobytes())
+    uri, prompt = f"file://{tmp_path}/kv", transload.Prompt(TOKENS)
+
+    def archive(**codec):
+        return transload.Archive(uri, "demo", "r1", deployment, **codec)
+
+    assert archive().codec == "exact"
+    assert save(archive(codec=codec), prompt, deployment, [cache]) == 2
+    for other in {"exact", "q8", "q4"} - {codec}:
+        assert archive(codec=other).find(prompt).tokens == 0
+    found = transload.Found(archive(codec=codec).find(prompt).encode())
+    assert (found.tokens, found.codec, found.shorten(256).codec) == (512, codec, codec)
+    restored = transload.Memory.allocate(deployment.groups[0].allocations(0))
+    report = archive(codec=codec).restore(found, deployment, 0, [restored], [range(32)])
+    share = {"q8": 0.5625, "q4": 0.3125}[codec]
+    assert report["bytes"] == 512 * 4 * 2 * 256 * share
+
+    def values(memory):
+        bits = numpy.frombuffer(memory.read(0, memory.nbytes), numpy.uint16)
+        return (bits.astype(numpy.uint32) << 16).view(numpy.float32)
+
+    back = values(restored)
+    there = back != 0
+    errors = abs(back - values(cache))[there]
+    step = 2 * 4 / {"q8": 255, "q4": 15}[codec]
+    assert 0 < errors.max() < step and there.sum() > 512 * 4 * 2 * 128 * 0.9
+    with pytest.raises(transload.ArchiveError, match="another model or cache"):
+        archive().restore(found, deployment, 0, [restored], [range(32)])
+    with pytest.raises(ValueError, match="`int4` is no codec: write exact, q8 or q4"):
+        archive(codec="int4")
+
+
 def test_engines_share_what_the_setting_says(tmp_path):
     deployment, caches = side()
     uri, prompt = f"file://{tmp_path}/kv", transload.Prompt(TOKENS)
