@@ -52,10 +52,26 @@ fn rounded(dtype: Dtype, decoded: f64) -> f64 {
     }
 }
 
-/// A group as the page has it: where its values are, and what is read of them; `None` where they are stored exactly.
+/// A group as the page has it.
 struct Group {
+    /// Where its values are.
     at: Vec<(usize, usize)>,
-    decoded: Option<Vec<f64>>,
+    scale: f64,
+    minimum: f64,
+    /// `None` where they are stored exactly.
+    codes: Option<Vec<u8>>,
+}
+
+impl Group {
+    /// The code that a value has to have.
+    fn code(&self, value: f64, most: f64) -> u8 {
+        if self.scale == 0.0 {
+            return 0;
+        }
+        let above = value as f32 - self.minimum as f32;
+        let code = above * (1.0 / self.scale as f32);
+        f64::from(code).round_ties_even().clamp(0.0, most) as u8
+    }
 }
 
 /// Reads codes, tile by tile.
@@ -98,15 +114,15 @@ fn read(codec: Codec, (keys, values, tokens): (usize, usize, usize), codes: &[u8
                 } else {
                     (0..tile.len()).map(|element| (group, element)).collect()
                 };
-                let read = at.iter().map(|&(token, element)| {
-                    half(minima[group]) + f64::from(code(token, element)) * half(scales[group])
-                });
-                let decoded = (scales[group] != 0xffff).then(|| read.collect());
+                let codes = at.iter().map(|&(token, element)| code(token, element));
+                let codes = (scales[group] != 0xffff).then(|| codes.collect());
                 let at = at.into_iter();
                 let at = at.map(|(token, element)| (block.start + token, tile.start + element));
                 groups.push(Group {
                     at: at.collect(),
-                    decoded,
+                    scale: half(scales[group]),
+                    minimum: half(minima[group]),
+                    codes,
                 });
             }
         }
@@ -154,7 +170,7 @@ fn check(codec: Codec, dtype: Dtype, (keys, values): (usize, usize), from: &[u8]
         let is_constant = own.chunks(one).all(|bytes| *bytes == own[..one])
             && fits
             && (lo == 0.0 && lo.is_sign_positive() || lo != 0.0 && nearest(lo, 10, -24) == lo);
-        let Some(decoded) = group.decoded else {
+        let Some(codes) = &group.codes else {
             // Right below it, rounding makes the least normal scale.
             assert!(
                 !fits || step < least && !is_constant,
@@ -169,7 +185,9 @@ fn check(codec: Codec, dtype: Dtype, (keys, values): (usize, usize), from: &[u8]
             "{codec} {dtype} {all:?}"
         );
         let bound = step / 2.0 + 2_f64.powi(-10) * (lo.abs() + hi - lo);
-        for ((x, read), back) in all.iter().zip(decoded).zip(back_all) {
+        for ((x, code), back) in all.iter().zip(codes).zip(back_all) {
+            assert_eq!(*code, group.code(*x, most), "{codec} {dtype} {x}");
+            let read = group.minimum + f64::from(*code) * group.scale;
             assert!(
                 (x - read).abs() <= bound,
                 "{codec} {dtype} {x} {read} {bound}"
@@ -342,10 +360,11 @@ fn a_decoder_trusts_no_length_and_no_scale() {
     assert_eq!(decode(&codes, &[&exact[..], &[1, 2]].concat()), Ok(2));
     let cut = decode(&codes, &exact[..exact.len() - 1]);
     assert_eq!(cut, Err(Undecodable::Exact));
-    for len in [0, 1, codes.len() - 1] {
-        let (needed, given) = (codes.len(), len);
+    let longer = [&codes[..], &[0]].concat();
+    for given in [0, 1, codes.len() - 1, longer.len()] {
+        let needed = codes.len();
         assert_eq!(
-            decode(&codes[..len], &exact),
+            decode(&longer[..given], &exact),
             Err(Undecodable::Length { needed, given })
         );
     }
