@@ -3,10 +3,11 @@
 import shutil
 import threading
 
+import numpy
 import pytest
 from vllm_stand_in import vllm_names as vllm
 from vllm_stand_in.fixtures import FOR_DECODE, assert_loaded, end_alike, load, prefilled, prompt
-from vllm_stand_in.model import Attention, mamba2
+from vllm_stand_in.model import Attention, Numbers, mamba2
 
 
 @pytest.fixture
@@ -51,7 +52,7 @@ def assert_found(engine, tokens, count, **more):
 
 @pytest.mark.parametrize("second", [{"block_size": 64}, {"tp": 2, "block_size": 16}, {"tp": 4, "order": "BLSHC"}])
 @pytest.mark.parametrize("first", [{"block_size": 32}, {"tp": 2, "block_size": 48, "backend": "CPU_ATTN"}])
-def test_another_engine_loads(alone, first, second):
+def test_another_loaded_to(alone, first, second):
     tokens = prompt(900)
     saver, loader = alone("saver", **first), alone("loader", **second)
     save(saver, tokens, 768)
@@ -170,6 +171,77 @@ def test_loaded_and_lent(engine, alone, tmp_path):
     request, before = load(decode, tokens, params)
     assert_loaded(decode, request, before)
     end_alike(prefill, decode)
+
+
+# --- codecs ----------------------------------------------------------------------------
+
+
+def wrong_bytes(engine, request, count):
+    """In how many tensors of the request's first tokens something is not what would have been computed."""
+    tokens, positions = numpy.array(request.all_token_ids), numpy.arange(count)
+    places = [
+        place
+        for cache in engine.caches
+        for group, table in zip(engine.groups, engine.manager.get_block_ids(request.request_id))
+        for place in cache._places(group, table, tokens, positions)
+    ]
+    return sum((view[where] != content).any() for view, where, content in places)
+
+
+def loaded_to(engine, request):
+    return engine.loads[request.request_id][1]
+
+
+def assert_not_found(engine, tokens):
+    """Nothing of a request is loaded."""
+    before = figures(engine, "tokens").get("loaded", 0)
+    answer(engine, tokens)
+    assert figures(engine, "tokens").get("loaded", 0) == before
+
+
+@pytest.mark.parametrize("codec", ["q8", "q4"])
+def test_what_was_loaded_with_a_codec_is_never_saved_as_exact(alone, codec):
+    groups, tokens = [Numbers(range(4))], prompt(900)
+    saver, loader = (alone(name, groups, tp=tp, extra={"codec": codec}) for name, tp in (("saver", 1), ("loader", 2)))
+    # Consumers save nothing that others here could find.
+    exact = alone("decode", groups)
+    other = alone("decode", groups, extra={"codec": {"q4": "q8", "q8": "q4"}[codec]})
+    save(saver, tokens, 768)
+    assert_not_found(exact, tokens)
+    assert_not_found(other, tokens)
+    # It goes on, and what it computes on that is saved.
+    longer = tokens[:800] + prompt(400, 1)
+    request, _ = load(loader, longer, {}, max_tokens=2)
+    assert loaded_to(loader, request) == 768
+    assert wrong_bytes(loader, request, 768) == 2 * 4
+    loader.run(lambda: figures(loader, "tokens").get("saved"))
+    assert figures(loader, "tokens") == {"loaded": 768, "saved": 256}
+    end_alike(saver, loader)
+    for engine in exact, other:
+        assert_not_found(engine, longer)
+    request, _ = load(saver, longer, {}, max_tokens=2)
+    assert loaded_to(saver, request) == 1024
+    end_alike(saver)
+
+
+def test_what_was_loaded_with_a_codec_is_not_lent(engine, alone, tmp_path, caplog):
+    """Its ticket would say that it is exact: the decode server computes it."""
+    groups, tokens, other = [Numbers(range(4))], prompt(600), prompt(600, 1)
+    codec = {"codec": "q4"}
+    save(alone("saver", groups, extra=codec), tokens, 512)
+    extra = {"store": f"file://{tmp_path}/store", "store_weights": "1"} | codec
+    prefill, decode = engine("prefill", groups, extra=extra), engine("decode", groups, block_size=64)
+    for _ in range(2):
+        request = prefill.add(tokens, dict(FOR_DECODE))
+        prefill.run()
+        assert prefill.answers[request.request_id] is None
+        assert loaded_to(prefill, request) == 512
+    assert caplog.text.count("gets no ticket, nor do others like it: what of it is in the store is there with codec q4") == 1
+    # One that is computed is lent.
+    request, before = load(decode, other, prefilled(prefill, other))
+    assert_loaded(decode, request, before)
+    end_alike(prefill, decode)
+    assert not prefill.scheduler._scheduler._inexact
 
 
 @pytest.mark.parametrize("groups", [[Attention(range(2, 4)), mamba2(range(2))]])

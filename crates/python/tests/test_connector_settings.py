@@ -54,6 +54,9 @@ WRONG = [
     ({"timeout_seconds": 1e6}, "extra_config.timeout_seconds is 1000000.0: give 1 to 86400 seconds"),
     ({"timeout_seconds": True}, "extra_config.timeout_seconds is True: give a number"),
     ({"mode": "stream"}, "extra_config.mode is 'stream': give pull or push"),
+    ({"codec": "q4"}, "extra_config.codec is 'q4', and there is no store that it is for: give kv_connector_extra_config.store"),
+    ({"codec": "int4", "store": "file:///kv"}, "extra_config.codec is 'int4': give exact, q8 or q4"),
+    ({"codec": 4, "store": "file:///kv"}, "extra_config.codec is 4: give a text"),
     ({"store_engine": "vllm"}, "extra_config.store_engine is 'vllm': give any, engine or version"),
     ({"reset_keeps_weights": "yes"}, "extra_config.reset_keeps_weights is 'yes': give true or false"),
     ({"store_trusts_media_identifiers": 1}, "extra_config.store_trusts_media_identifiers is 1: give true or false"),
@@ -168,6 +171,20 @@ def test_a_store_within_multi_connector(engine, connector, monkeypatch, tmp_path
         engine("prefill", extra=extra)
     outer.kv_transfer_config.kv_load_failure_policy = "recompute"
     engine("prefill", extra=extra)
+
+
+@pytest.mark.parametrize("codec", ["q8", "q4"])
+def test_a_codec_beside_who_would_share_what_is_not_exact(engine, connector, monkeypatch, tmp_path, codec):
+    extra = {"store": f"file://{tmp_path}/kv", "codec": codec}
+    with pytest.raises(connector.ConfigError, match=f"codec is '{codec}', .* vLLM's own prefix cache .* --no-enable-prefix-caching"):
+        engine("prefill", extra=extra, prefix_caching=True)
+    engine("prefill", extra=extra | {"codec": "exact"}, prefix_caching=True)
+    outer = vllm.vllm_config()
+    outer.kv_transfer_config.kv_connector = "MultiConnector"
+    outer.kv_transfer_config.kv_load_failure_policy = "recompute"
+    monkeypatch.setattr(vllm, "current_config", outer)
+    with pytest.raises(connector.ConfigError, match=f"codec is '{codec}', .* other connectors of MultiConnector .* leave codec out"):
+        engine("prefill", extra=extra)
 
 
 def test_sleep_is_refused(connector):

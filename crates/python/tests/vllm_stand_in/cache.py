@@ -139,7 +139,7 @@ class Cache:
             return
         positions = numpy.arange(group.skipped(start), start)
         for view, where, content in self._places(group, table, tokens, positions):
-            wrong = positions[(view[where] != content).any(axis=(1, 2))]
+            wrong = positions[group.differ(view[where], content).any(axis=(1, 2))]
             assert not wrong.size, f"rank {self.rank} sees wrong tokens from {start}, {wrong.size} of them: {wrong[:9]}"
 
     def clear(self, group, table, start, end):

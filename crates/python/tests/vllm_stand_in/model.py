@@ -68,6 +68,23 @@ class Attention:
         parts = [draw(self.dtype.itemsize, *where, elements, part) for part in range(1 if self.mla else 2)]
         return numpy.concatenate(parts, axis=2)
 
+    def differ(self, found, content):
+        """Where a computation would read something else than it should."""
+        return found != content
+
+
+@dataclass(frozen=True)
+class Numbers(Attention):
+    """Keys and values that are numbers from 0 to 1, so that something near is as good."""
+
+    def content(self, tokens, positions, layer, heads):
+        drawn = super().content(tokens, positions, layer, heads)
+        return (drawn % 2**20 / 2**20).astype(numpy.float32).view(numpy.uint32)
+
+    def differ(self, found, content):
+        # A group of 32 has a range of 1 at most, and 4 bits.
+        return abs(found.view(numpy.float32) - content.view(numpy.float32)) > 1 / 30 + 1 / 512
+
 
 @dataclass(frozen=True)
 class PackedLatents(Attention):

@@ -417,6 +417,7 @@ def vllm_config(role="kv_producer", extra=None, *, tp=1, rank=0, heads=4, backen
     return SimpleNamespace(
         kv_transfer_config=SimpleNamespace(
             kv_role=role,
+            kv_connector="TransloadConnector",
             kv_connector_extra_config=extra,
             kv_load_failure_policy="fail",
             is_kv_producer=role in ("kv_producer", "kv_both"),

@@ -72,6 +72,9 @@ class Config:
     store_engine: str = "version"
     """What of the engine another one has to have in common to load what this one saved: ``any`` (nothing), ``engine`` (that
     it is vLLM) or ``version`` (its minor version too). The same on all servers that share a store."""
+    codec: str = "exact"
+    """How the store keeps keys and values: ``exact``, or in less room with ``q8`` or ``q4``. What is loaded then is not exact,
+    and prefixes that were saved with another codec are not found."""
     store_trusts_media_identifiers: bool = False
     """Whether clients call images and the like by what is in them. Where they may choose, and have no salt, a prompt is
     saved and loaded up to the last whole token chunk before the first of them only."""
@@ -125,6 +128,9 @@ class Config:
             raise ConfigError(f"{_at('instance')} is {given['instance']!r}: give 1 to 58 letters, digits and . _ ~ -")
         _one_of("mode", given.get("mode", cls.mode), "pull", "push")
         _one_of("store_engine", given.get("store_engine", cls.store_engine), "any", "engine", "version")
+        _one_of("codec", given.get("codec", cls.codec), "exact", "q8", "q4")
+        if given.get("codec", cls.codec) != "exact" and given["store"] is None:
+            raise ConfigError(f"{_at('codec')} is {given['codec']!r}, and there is no store that it is for: give {_at('store')}")
         _one_of("require", given.get("require", cls.require), "any", "quic", "local", "ring", "device")
         port = _of("port", given.get("port", cls.port), int)
         if not 1 <= port <= 65535:
@@ -157,6 +163,11 @@ class Config:
         if not 0 < share <= 1:
             raise ConfigError(f"{_at('unclaimed_share')} is {share}: give a part of the cache, above 0 and up to 1")
         return cls(**given)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether what is loaded from the store is what was saved, bit for bit."""
+        return self.codec == "exact"
 
     def announcements(self, kv_role: str) -> list[Announcement]:
         """What proxies are to be told of this server: that it is there for each half of requests which it computes.

@@ -54,6 +54,8 @@ class TransloadConnector(KVConnectorBase_V1, SupportsHMA):
         refuse_what_is_not_handled(vllm_config, kv_cache_config, config)
         if config.store is not None:
             recompute_what_is_not_loaded(vllm_config, role)
+        if not config.is_exact:
+            refuse_what_would_share_it(vllm_config, role, config.codec)
         self._scheduler: Scheduler | None = None
         self._worker: Worker | None = None
         if role is KVConnectorRole.SCHEDULER:
@@ -206,17 +208,39 @@ def recompute_what_is_not_loaded(vllm_config: VllmConfig, role: KVConnectorRole)
     Raises:
         ConfigError: another connector holds this one, and its settings, which are what counts, say otherwise.
     """
-    ours = vllm_config.kv_transfer_config
-    ours.kv_load_failure_policy = "recompute"
-    # Connectors within MultiConnector are given a configuration of their own. Workers are made within the real one.
-    outer = get_current_vllm_config_or_none() if role is KVConnectorRole.WORKER else None
-    real = ours if outer is None else outer.kv_transfer_config
+    vllm_config.kv_transfer_config.kv_load_failure_policy = "recompute"
+    real = _real(vllm_config, role)
     if real.kv_load_failure_policy != "recompute":
         raise ConfigError(
             f"kv_load_failure_policy is {real.kv_load_failure_policy!r} beside {real.kv_connector}'s connectors, so that "
             "a store that fails would fail requests: with kv_connector_extra_config.store, give "
             '"kv_load_failure_policy": "recompute" there'
         )
+
+
+def refuse_what_would_share_it(vllm_config: VllmConfig, role: KVConnectorRole, codec: str) -> None:
+    """Refuses what would give blocks that are not exact to others as if they were.
+
+    Raises:
+        ConfigError: vLLM's own prefix cache would, or another connector.
+    """
+    because = f"kv_connector_extra_config.codec is {codec!r}, so that what is loaded from the store is not exact, and"
+    if vllm_config.cache_config.enable_prefix_caching:
+        raise ConfigError(
+            f"{because} vLLM's own prefix cache would give it to other requests as if it were: start the server with "
+            "--no-enable-prefix-caching, or leave codec out"
+        )
+    real = _real(vllm_config, role)
+    if real.kv_connector != vllm_config.kv_transfer_config.kv_connector:
+        raise ConfigError(f"{because} other connectors of {real.kv_connector} would take it for that: leave codec out")
+
+
+def _real(vllm_config: VllmConfig, role: KVConnectorRole) -> KVTransferConfig:
+    """The configuration that counts: connectors within MultiConnector are given one of their own, and workers are made within
+    the real one."""
+    ours = vllm_config.kv_transfer_config
+    outer = get_current_vllm_config_or_none() if role is KVConnectorRole.WORKER else None
+    return ours if outer is None else outer.kv_transfer_config
 
 
 def refuse_what_is_not_handled(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, config: Config) -> None:

@@ -37,6 +37,7 @@ class Shelf:
         assert config.store is not None
         self._store = config.store
         self._sharing = config.store_engine
+        self._codec = config.codec
         self._model = config.store_model or vllm_config.model_config.served_model_name
         self._lock = threading.Lock()
         self._archives: dict[str, Archive] = {}
@@ -58,13 +59,14 @@ class Shelf:
                     engine="vllm",
                     engine_version=vllm.__version__,
                     sharing=self._sharing,
+                    codec=self._codec,
                 )
                 # Those of weights that were before are not needed again.
                 self._archives = {weights: archive}
             return archive
 
     def __str__(self) -> str:
-        return f"{self._store} (model {self._model!r})"
+        return f"{self._store} (model {self._model!r}, codec {self._codec})"
 
 
 class Jobs:

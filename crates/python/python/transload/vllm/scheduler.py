@@ -120,6 +120,8 @@ class Scheduler:
         self._waiting: dict[str, _Waiting] = {}
         self._loading: dict[str, Ticket | None] = {}
         """The ticket of each request that is being loaded; None for one from the store."""
+        self._inexact: set[str] = set()
+        """Requests whose blocks hold anything that was restored with a codec, or computed on that, until the blocks are freed."""
         self._answering: dict[str, Ticket] = {}
         """The ticket of each of the last requests that want several answers."""
         self._announcements = config.announcements(vllm_config.kv_transfer_config.kv_role)
@@ -283,6 +285,8 @@ class Scheduler:
             if restore is not None:
                 self._loading[request.request_id] = None
                 self._step.restore[request.request_id] = restore
+                if not self._config.is_exact:
+                    self._inexact.add(request.request_id)
             return
         params["do_remote_prefill"] = False
         waited = self._waiting.pop(request.request_id, None)
@@ -320,6 +324,7 @@ class Scheduler:
         if scheduled.num_scheduled_tokens or self._step.load or self._step.restore:
             self._weights.computes()
         for request_id in scheduled.preempted_req_ids or ():
+            self._inexact.discard(request_id)
             lending = self._lending.get(request_id)
             if lending is not None and lending.lent is not None:
                 # Its blocks are somebody else's by now. It is lent again when it has others.
@@ -353,6 +358,10 @@ class Scheduler:
             return
         if lending.computed is None or self._computed(request) != lending.computed:
             return
+        if request_id in self._inexact:
+            # Its name is that of exact blocks.
+            self._tell(request, f"what of it is in the store is there with codec {self._config.codec}, and not exact")
+            return
         lending.lent = self._step.lend[request_id] = Lend(
             set=os.urandom(16),
             blocks=self._blocks(request_id),
@@ -366,10 +375,14 @@ class Scheduler:
         try:
             return self._names.of(request)
         except Unnamed as unnamed:
-            if str(unnamed) not in self._told:
-                logger.warning("request %s gets no ticket, nor do others like it: %s", request.request_id, unnamed)
-                self._told = {str(unnamed), *list(self._told)[:MOST_TOLD]}
+            self._tell(request, str(unnamed))
             return None
+
+    def _tell(self, request: Request, why: str) -> None:
+        """Logs why a request gets no ticket, once for each reason."""
+        if why not in self._told:
+            logger.warning("request %s gets no ticket, nor do others like it: %s", request.request_id, why)
+            self._told = {why, *list(self._told)[:MOST_TOLD]}
 
     def hear(self, output: KVConnectorOutput) -> None:
         """Requests are loaded, or have failed to be, on every rank; or saved. Adapters are loaded."""
@@ -390,6 +403,7 @@ class Scheduler:
     def finished(self, request: Request, blocks: Blocks) -> tuple[bool, dict[str, Any] | None]:
         """Whether the blocks of a finished request stay, and what goes out with the answer."""
         self._adapters.forget(request.request_id)
+        self._inexact.discard(request.request_id)
         is_loading = request.request_id in self._loading
         if is_loading:
             # vLLM keeps the blocks until the workers report the end of it.
