@@ -1,12 +1,12 @@
 //! What fuzzing runs on the records of an archive, also included by the test that replays the corpus.
 //!
-//! The first byte chooses what the rest is: the body of a root or part manifest, whose checksum is made to fit, or
+//! The first byte chooses what the rest is, and the archive's codec: the body of a root or part manifest, whose checksum is made to fit, or
 //! a found prefix or a list of what is missing, as another process sends them.
 
 use std::sync::{Arc, LazyLock};
 
 use transload_layout::{Deployment, Rank, document::Value};
-use transload_store::archive::{Archive, Found, Missing, Model, Part, Record};
+use transload_store::archive::{Archive, Codec, Found, Missing, Model, Part, Record};
 use transload_store::backend::MemoryStore;
 use transload_store::{ManifestName, StoreError};
 use transload_transfer::memory::Memory;
@@ -22,28 +22,52 @@ pub(crate) const DEPLOYMENT: &str = r#"{"schema": "transload.deployment/1", "tp"
         {"name": "state", "layers": "3-4", "spec": [
             {"kind": "linear", "heads": 4, "head_dim": 2, "v_head_dim": 2, "dtype": "u8"}]}]}"#;
 
-static SIDE: LazyLock<(Deployment, Vec<Memory>, Tables)> = LazyLock::new(|| {
-    let value: Value = serde_json::from_str(DEPLOYMENT).unwrap();
+/// The same with keys and values that codecs take.
+pub(crate) fn encodable() -> String {
+    DEPLOYMENT.replace("u8", "bf16")
+}
+
+type Side = (Deployment, Vec<Memory>, Tables);
+
+/// Of the exact archive, and of the other one.
+static SIDES: LazyLock<[Side; 2]> = LazyLock::new(|| [side(DEPLOYMENT), side(&encodable())]);
+
+fn side(document: &str) -> Side {
+    let value: Value = serde_json::from_str(document).unwrap();
     let side = Deployment::from_value(&value).unwrap();
     let bytes = |group: usize| side.groups()[group].placement(0).allocation_bytes as usize;
     let caches = (0..3).map(|group| Memory::allocate(&[bytes(group)]).unwrap());
     let caches = caches.collect();
     (side, caches, Tables(vec![BlockTable::Identity; 3]))
-});
+}
 
 /// Returns normally on any bytes whatever.
 pub(crate) fn check(data: &[u8]) {
     let Some((kind, body)) = data.split_first() else {
         return;
     };
-    let (side, caches, tables) = &*SIDE;
+    let (side, caches, tables) = &SIDES[usize::from(kind & 4 != 0)];
     let archive = Archive::new(Arc::new(MemoryStore::new()), Model::new("m", "w"), side);
-    let archive = archive.unwrap().with_threads(1);
+    let codec = if kind & 4 == 0 {
+        Codec::Exact
+    } else {
+        Codec::Q4
+    };
+    let archive = archive.unwrap().with_threads(1).with_codec(codec);
     let rank = archive.rank(side, Rank(1)).unwrap();
     match kind % 4 {
         0 => {
-            let manifest = sealed(b"TLroot\x02\n", body);
-            let key: String = body
+            let magic = if codec.is_exact() {
+                b"TLroot\x02\n"
+            } else {
+                b"TLroot\x03\n"
+            };
+            let manifest = sealed(magic, body);
+            let key = match codec.is_exact() {
+                true => body,
+                false => body.get(3..).unwrap_or_default(),
+            };
+            let key: String = key
                 .iter()
                 .take(32)
                 .map(|byte| format!("{byte:02x}"))

@@ -13,6 +13,7 @@
 //! - [`fuzz`]: what the fuzz targets run.
 //! - [`pair`]: two agents that move a request between them, and what has to come of it.
 //! - [`process`]: tests of several processes, and counts of what one holds.
+//! - [`kvboost`]: what KVBoost does, held against what the real one recorded.
 //! - [`memory_path`]: a third path for agents, in memory, which can be told to fail.
 //! - [`words`]: what agents say of their paths, encoded by hand.
 //! - [`cluster`]: two small deployments, their memory, and requests to move between them.
@@ -23,6 +24,7 @@ pub mod cluster;
 pub mod compiled;
 pub mod fake_cuda;
 pub mod fuzz;
+pub mod kvboost;
 pub mod memory_path;
 pub mod on_device;
 pub mod oracle;

@@ -1,5 +1,6 @@
 """Saving blocks out of one layout and restoring them into another."""
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -105,6 +106,39 @@ def test_a_codec_takes_less_room_and_shares_with_nobody(tmp_path, codec):
         archive().restore(found, deployment, 0, [restored], [range(32)])
     with pytest.raises(ValueError, match="`int4` is no codec: write exact, q8 or q4"):
         archive(codec="int4")
+
+
+def test_exact_saves_are_what_they_were_before_there_were_codecs(tmp_path):
+    """Names of roots and hashes of pieces, of keys and values, a window and recurrent state."""
+    attention = {"kind": "attention", "heads": 4, "head_dim": 24, "v_head_dim": 20, "dtype": "bf16"}
+    conv = {"kind": "mamba2_conv", "d_inner": 128, "heads": 8, "groups": 1, "state_size": 16, "conv_kernel": 4}
+    state = {"kind": "mamba2_ssm", "heads": 8, "head_dim": 16, "state_size": 16, "dtype": "f32"}
+    specs = [
+        ("attn", "0-2", [attention]),
+        ("near", "3", [attention | {"dtype": "f16", "sliding_window": 300}]),
+        ("mamba", "4-5", [conv | {"dtype": "bf16", "conv_layout": "DS"}, state]),
+    ]
+    groups = [{"name": name, "layers": layers, "spec": spec} for name, layers, spec in specs]
+    whole = document(tp=2, num_blocks=64) | {"group": groups}
+    del whole["order"]
+    deployment = transload.Deployment(whole)
+    uri, prompt = f"file://{tmp_path}/kv", transload.Prompt(TOKENS, salt="s")
+    archive = transload.Archive(uri, "demo", "r1", deployment, engine="vllm", engine_version="0.32.1")
+    missing, parts = archive.missing(prompt, state=512), []
+    for rank in range(2):
+        memories = [transload.Memory.allocate(group.allocations(rank)) for group in deployment.groups]
+        for number, memory in enumerate(memories):
+            memory.write(0, hashlib.shake_128(f"{number}".encode()).digest(memory.nbytes))
+        parts.append(archive.save(missing, deployment, rank, memories, [range(38), range(38), [5]]))
+    assert archive.publish(missing, parts) == 2
+    command = [sys.executable, "-m", "transload", "store", "ls", uri, "--chunks", "--format", "json"]
+    listed = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    manifests = sorted(f"{each['name']} {each['bytes']}" for each in listed["manifests"])
+    chunks = sorted(f"{each['hash']} {each['bytes']}" for each in listed["chunks"])
+    assert len(manifests) == 2 and len(chunks) == 13
+    # Of a build of the commit before.
+    golden = "fe9c43e06a11ae4d8a0629b343c1056e726868ea344a2b73e6eef33a6efef294"
+    assert hashlib.sha256("\n".join(manifests + chunks).encode()).hexdigest() == golden
 
 
 def test_engines_share_what_the_setting_says(tmp_path):
