@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use transload_store::Backend;
-use transload_store::archive::{Prompt, SaveRequest};
+use transload_store::archive::{Codec, Prompt, SaveRequest};
 use transload_store::backend::MemoryStore;
 
 use crate::engines::{Engine, archive};
@@ -40,7 +40,7 @@ fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     };
     let body = |manifest: Vec<u8>| manifest[8..manifest.len() - 32].to_vec();
     let seed = |kind: u8, body: Vec<u8>| [vec![kind], body].concat();
-    vec![
+    let mut seeds = vec![
         ("root-1", seed(0, body(root(1)))),
         ("root-2", seed(0, body(root(2)))),
         ("part", seed(1, body(part.encode()))),
@@ -50,6 +50,24 @@ fn seeds() -> Vec<(&'static str, Vec<u8>)> {
             seed(2, postcard::to_allocvec(&found.shorten(300)).unwrap()),
         ),
         ("missing", seed(3, postcard::to_allocvec(&missing).unwrap())),
+    ];
+    seeds.extend(encoded(&prompt, &request));
+    seeds
+}
+
+/// The same of an archive that is not exact.
+fn encoded(prompt: &Prompt<'_>, request: &SaveRequest) -> [(&'static str, Vec<u8>); 2] {
+    let document = serde_json::from_str(&check::encodable()).unwrap();
+    let store: Arc<dyn Backend> = Arc::new(MemoryStore::new());
+    let archive = archive(&store, &document).with_codec(Codec::Q4);
+    let engine = Engine::computed(&document, 600, 1);
+    engine.save(&archive, prompt, request).unwrap();
+    let root = store.get_manifest(&archive.keys(prompt)[2].root_name());
+    let root = root.unwrap().unwrap();
+    let found = postcard::to_allocvec(&archive.find(prompt).unwrap()).unwrap();
+    [
+        ("encoded-root", [&[4], &root[8..root.len() - 32]].concat()),
+        ("encoded-found", [&[6], &found[..]].concat()),
     ]
 }
 

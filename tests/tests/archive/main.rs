@@ -3,6 +3,7 @@
 //! Whatever is restored is compared with what a direct transfer of the same tokens leaves in the same blocks;
 //! plans of such transfers are held against a byte-by-byte oracle elsewhere.
 
+mod codecs;
 mod corpus;
 mod damage;
 #[cfg(target_os = "linux")]

@@ -3,7 +3,9 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use transload_store::archive::{Archive, ArchiveError, Cache, Model, Prompt, Record, SaveRequest};
+use transload_store::archive::{
+    Archive, ArchiveError, Cache, Codec, Model, Prompt, Record, SaveRequest,
+};
 use transload_store::backend::MemoryStore;
 use transload_store::{Backend, ManifestName};
 
@@ -348,6 +350,7 @@ fn manifests_say_what_they_are() {
         key,
         parent,
         tokens,
+        codec,
         groups,
         computed_by,
     } = &record
@@ -355,6 +358,7 @@ fn manifests_say_what_they_are() {
         panic!("{record:?}")
     };
     assert_eq!((*key, *parent, *tokens), (keys[2], keys[1], 512));
+    assert_eq!(*codec, Codec::Exact);
     let held = &groups[0].as_ref().unwrap()[0];
     assert_eq!((held.from, held.to), (256, 512));
     let by = computed_by.as_ref().map(ToString::to_string);
