@@ -1,16 +1,15 @@
-//! Smaller forms of keys and values, which are not exact: codecs.
+//! Codecs: keys and values in less room, and not exactly.
 //!
-//! A codec shares out values into groups of 32, and stores a group as a scale s, a minimum lo and a code q of 8 or 4
-//! bits for each value x, which is read as lo + q s. Keys have outliers in some channels, so their groups run along
-//! tokens; groups of values run along channels. What each byte is says
-//! [the reference](https://transload.dev/reference/archive.html#codecs).
+//! A codec encodes values in groups of up to 32. A group has a scale s and a minimum lo, and each of its values a code q of 8 or 4
+//! bits, which is read as lo + q s. Some elements of keys are large in all tokens, so that groups of keys run along tokens;
+//! groups of values run along elements. What each byte is says docs/src/reference/archive.md.
 //!
-//! **Bound.** In front of the rounding to the values' own type, |x - x'| <= s/2 + 2^-10 (|lo| + hi - lo), where lo and hi
-//! are the least and greatest value of the group. That holds since a group is stored *exactly* where s is not a normal f16, or
-//! lo or hi not finite in f16. Rounding to the values' type at most doubles the error.
+//! **The bound.** Before x' is rounded to the type of x, |x - x'| <= s/2 + 2^-10 (|lo| + hi - lo), where lo and hi are the least
+//! and the greatest value of the group. That rounding at most doubles it. The bound holds since a group is stored exactly
+//! where s is no normal f16, or lo or hi is not finite in f16.
 //!
-//! **Determinism.** Encoding and decoding are single operations of IEEE 754 in f32, in the order written here, each
-//! rounded to the nearest. A product q s has 19 bits at most, so that fusing it with the sum changes nothing.
+//! **The same on every machine.** All that is calculated are single operations of IEEE 754 in f32, each rounded to the nearest.
+//! A product q s has 19 bits at most, so that it changes nothing where it is fused with the sum.
 
 mod bits;
 #[cfg(test)]

@@ -258,7 +258,7 @@ fn across(values: &[Lanes<f32>]) -> Ranges {
             for lane in 0..LANES {
                 lo[lane] = least(row[lane], lo[lane]);
                 hi[lane] = greatest(row[lane], hi[lane]);
-                finite[lane] += row[lane] - row[lane];
+                finite[lane] += zero(row[lane]);
             }
         }
         ranges.lo[lanes.clone()].copy_from_slice(&lo);
@@ -276,10 +276,10 @@ fn within(values: &[Lanes<f32>]) -> Ranges {
         finite: [0.0; GROUP],
     };
     for (token, row) in values.iter().enumerate() {
-        let difference: Lanes<f32> = std::array::from_fn(|lane| row[lane] - row[lane]);
+        let zeros = row.map(zero);
         ranges.lo[token] = fold(row, least);
         ranges.hi[token] = fold(row, greatest);
-        ranges.finite[token] = fold(&difference, |a, b| a + b);
+        ranges.finite[token] = fold(&zeros, |a, b| a + b);
     }
     ranges
 }
@@ -291,6 +291,12 @@ fn fold(row: &Lanes<f32>, with: impl Fn(f32, f32) -> f32) -> f32 {
     let row: [f32; 8] = std::array::from_fn(|lane| with(row[lane], row[lane + 8]));
     let row: [f32; 4] = std::array::from_fn(|lane| with(row[lane], row[lane + 4]));
     with(with(row[0], row[2]), with(row[1], row[3]))
+}
+
+/// Zero of either sign for a finite value, and NaN for any other.
+#[inline(always)]
+fn zero(value: f32) -> f32 {
+    value * 0.0
 }
 
 #[inline(always)]
