@@ -33,7 +33,8 @@ fn measure(codec: Codec, dtype: Dtype, rounds: usize) {
     let mut back = values.clone();
     let mut seconds = [const { Vec::new() }; 3];
     for _ in 0..=rounds {
-        (codes.clear(), exact.clear());
+        codes.clear();
+        exact.clear();
         let encoded = timed(|| {
             for values in values.chunks_exact(head) {
                 codec.encode(rows, values, &mut codes, &mut exact);
