@@ -6,7 +6,7 @@
 //!
 //! | to do this | begin with | feature |
 //! |---|---|---|
-//! | keep bytes in a folder, a Redis or an S3 store | [`open`], [`backend`] | `file`, `redis`, `s3` |
+//! | keep bytes in memory, a folder, a Redis or an S3 store, or in tiers of these | [`open`], [`backend`] | `file`, `redis`, `s3` |
 //! | write a backend | [`Backend`], [`export!`](crate::export!) | |
 //! | prove that a backend keeps the contract | [`conformance`] | |
 //! | use somebody else's backend | [`loader`] | |
@@ -32,7 +32,6 @@ mod name;
 #[cfg(feature = "objects")]
 pub mod objects;
 mod open;
-#[cfg(any(feature = "archive", feature = "objects"))]
 mod reading;
 #[cfg(any(feature = "archive", feature = "objects"))]
 mod record;
@@ -44,7 +43,7 @@ pub use backend::{Backend, Put};
 pub use error::StoreError;
 pub use hash::ChunkHash;
 pub use name::ManifestName;
-pub use open::{open, open_existing};
+pub use open::{is_built_in, open, open_existing};
 #[cfg(any(feature = "archive", feature = "objects"))]
 pub use reading::readable;
 pub use uri::{StoreUri, UriError};

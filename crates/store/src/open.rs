@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use crate::backend::Backend;
+use crate::backend::memory::MemoryStore;
+use crate::backend::tier::{self, Tier, TierStore, Write};
 use crate::error::StoreError;
 use crate::loader::{Library, LoadError};
 use crate::uri::StoreUri;
@@ -42,15 +44,26 @@ enum Absent {
 }
 
 fn open_or(uri: &str, absent: Absent) -> Result<Arc<dyn Backend>, StoreError> {
-    let uri: StoreUri = uri.parse()?;
+    open_with(&uri.parse()?, absent, None)
+}
+
+/// With a cap that goes before the environment's.
+fn open_with(
+    uri: &StoreUri,
+    absent: Absent,
+    cap: Option<u64>,
+) -> Result<Arc<dyn Backend>, StoreError> {
     if let Some(library) = Library::find_named(uri.scheme())? {
-        return Ok(Arc::new(library.open(&uri)?));
+        if cap.is_some() {
+            return Err(uri.wrong("a plugin takes no cap").into());
+        }
+        return Ok(Arc::new(library.open(uri)?));
     }
-    if let Some(store) = built_in(&uri, absent) {
+    if let Some(store) = built_in(uri, absent, cap) {
         return store;
     }
     match Library::find(uri.scheme()) {
-        Ok(library) => Ok(Arc::new(library.open(&uri)?)),
+        Ok(library) => Ok(Arc::new(library.open(uri)?)),
         Err(LoadError::NotFound { file, system, .. }) => Err(StoreError::Unsupported {
             what: "opening it",
             why: format!(
@@ -63,10 +76,20 @@ fn open_or(uri: &str, absent: Absent) -> Result<Arc<dyn Backend>, StoreError> {
 }
 
 /// The store behind a backend of this crate, if there is one for the scheme.
-fn built_in(uri: &StoreUri, absent: Absent) -> Option<Result<Arc<dyn Backend>, StoreError>> {
+fn built_in(
+    uri: &StoreUri,
+    absent: Absent,
+    cap: Option<u64>,
+) -> Option<Result<Arc<dyn Backend>, StoreError>> {
+    if uri.scheme() == "memory" {
+        return Some(memory(uri, cap, false).map(|store| Arc::new(store) as _));
+    }
+    if tier::parts::is_tier(uri.scheme()) {
+        return Some(tiers(uri, absent));
+    }
     #[cfg(feature = "file")]
     if uri.scheme() == "file" {
-        return Some(file(uri, absent));
+        return Some(file(uri, absent, cap));
     }
     #[cfg(feature = "redis")]
     if ["redis", "rediss"].contains(&uri.scheme()) {
@@ -76,14 +99,49 @@ fn built_in(uri: &StoreUri, absent: Absent) -> Option<Result<Arc<dyn Backend>, S
     if uri.scheme() == "s3" {
         return Some(s3(uri, absent));
     }
-    let _ = (uri, absent);
+    let _ = (absent, cap);
     None
 }
 
+fn memory(uri: &StoreUri, cap: Option<u64>, above: bool) -> Result<MemoryStore, StoreError> {
+    let cap = cap.map_or_else(MemoryStore::cap_from_env, Ok)?;
+    MemoryStore::open_uri(uri, cap, above)
+}
+
+/// Tiers that are not there are left out where none is to be made, unless no other one is there than memory.
+fn tiers(uri: &StoreUri, absent: Absent) -> Result<Arc<dyn Backend>, StoreError> {
+    let parts = tier::parts::parse(uri)?;
+    let (last, mut missing, mut tiers) = (parts.len() - 1, None, Vec::new());
+    for (at, part) in parts.iter().enumerate() {
+        let name = part.uri.as_str();
+        if part.uri.scheme() == "memory" && Library::find_named("memory")?.is_none() {
+            tiers.push(Tier::memory(name, memory(&part.uri, part.cap, at < last)?));
+            continue;
+        }
+        match open_with(&part.uri, absent, part.cap) {
+            Err(error @ StoreError::NotThere { .. }) if absent == Absent::Refuse => {
+                missing = Some(error);
+            }
+            store => tiers.push(Tier::new(name, store?)),
+        }
+    }
+    match missing {
+        Some(missing) if !tiers.iter().any(Tier::outlives) => Err(missing),
+        _ => {
+            let write = match uri.scheme() {
+                "tier" => Write::Through,
+                _ => Write::Back,
+            };
+            Ok(Arc::new(TierStore::new(tiers, write)?))
+        }
+    }
+}
+
 #[cfg(feature = "file")]
-fn file(uri: &StoreUri, absent: Absent) -> Result<Arc<dyn Backend>, StoreError> {
+fn file(uri: &StoreUri, absent: Absent, cap: Option<u64>) -> Result<Arc<dyn Backend>, StoreError> {
     use crate::backend::file::{FileOptions, FileStore};
-    let options = FileOptions::from_env()?;
+    let mut options = FileOptions::from_env()?;
+    options.cap = cap.or(options.cap);
     Ok(Arc::new(match absent {
         Absent::Make => FileStore::open_uri(uri, options)?,
         Absent::Refuse => FileStore::open_existing_uri(uri, options)?,
@@ -106,12 +164,17 @@ fn s3(uri: &StoreUri, absent: Absent) -> Result<Arc<dyn Backend>, StoreError> {
     }))
 }
 
+/// Whether a scheme is one of this crate, also where it was built without the feature.
+pub fn is_built_in(scheme: &str) -> bool {
+    tier::parts::is_tier(scheme) || ["memory", "file", "redis", "rediss", "s3"].contains(&scheme)
+}
+
 /// Why no backend of this crate was taken.
 fn without(scheme: &str) -> String {
-    match scheme {
-        "file" | "redis" | "rediss" | "s3" => {
-            format!("this program was built without the feature for `{scheme}`")
-        }
-        _ => format!("`{scheme}` is a scheme of others (file, redis, rediss and s3 are ours)"),
+    match is_built_in(scheme) {
+        true => format!("this program was built without the feature for `{scheme}`"),
+        false => format!(
+            "`{scheme}` is a scheme of others (memory, file, redis, rediss, s3 and tier are ours)"
+        ),
     }
 }

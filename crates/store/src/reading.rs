@@ -2,8 +2,10 @@
 
 use bytes::Bytes;
 
+#[cfg(any(feature = "archive", feature = "objects"))]
 use crate::backend::Backend;
 use crate::error::StoreError;
+#[cfg(any(feature = "archive", feature = "objects"))]
 use crate::name::ManifestName;
 
 /// Reads values in one call of the store. What the store finds damaged is `None`, as what it does not have.
@@ -33,6 +35,7 @@ pub fn readable<K>(
 /// Where the store cannot tell two puts apart, one that is put in the same instant may go with it: the next save writes it
 /// again, and nothing wrong is read. If it stayed, every read through it would fail, and no save would mend it, since it
 /// seems to be there.
+#[cfg(any(feature = "archive", feature = "objects"))]
 pub(crate) fn forget(store: &dyn Backend, name: &ManifestName, is_useless: impl Fn(&[u8]) -> bool) {
     // First which put it is, then whether it still is of no use: one that is put from here on is another one, and what was
     // saved again before is seen.

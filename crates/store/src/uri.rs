@@ -76,11 +76,13 @@ impl FromStr for StoreUri {
 
     fn from_str(uri: &str) -> Result<Self, UriError> {
         let (scheme, rest) = uri.split_once("://").unwrap_or(("", uri));
-        let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
-        // Before any message could repeat it.
-        if let Some((user, _)) = authority.rsplit_once('@')
-            && user.contains(':')
-        {
+        // Before any message could repeat it, and in every URI that stands in this one.
+        let secret = |rest: &str| {
+            let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+            let user = authority.rsplit_once('@').map(|(user, _)| user);
+            user.is_some_and(|user| user.contains(':'))
+        };
+        if secret(rest) || rest.split("://").skip(1).any(secret) {
             return Err(UriError::Secret);
         }
         let letters = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "_+-.".contains(c);

@@ -5,19 +5,17 @@
 //! What is behind the calls is nobody's business but [`Inventory`]'s, which is for operators: it lists,
 //! verifies and collects.
 
-#[cfg(any(feature = "file", feature = "redis", feature = "s3"))]
 mod by_thread;
 #[cfg(any(feature = "redis", feature = "s3"))]
 mod damaged;
 #[cfg(feature = "file")]
 pub mod file;
-#[cfg(any(feature = "redis", feature = "s3"))]
 mod guard;
 mod inventory;
 #[cfg(any(feature = "redis", feature = "s3"))]
 mod kept;
 mod leftover;
-mod memory;
+pub mod memory;
 #[cfg(any(feature = "redis", feature = "s3"))]
 mod recorded;
 #[cfg(feature = "redis")]
@@ -27,6 +25,8 @@ mod revision;
 #[cfg(feature = "s3")]
 pub mod s3;
 mod sealed;
+mod size;
+pub mod tier;
 pub mod wrap;
 
 use std::fmt;
@@ -41,6 +41,7 @@ pub use leftover::is_leftover;
 pub use memory::MemoryStore;
 pub use references::References;
 pub use revision::Revision;
+pub use tier::{Tier, TierStats, TierStore};
 
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
@@ -136,6 +137,11 @@ pub trait Backend: fmt::Debug + Send + Sync {
         manifests
             .iter()
             .try_for_each(|(name, data)| self.put_manifest(name, data))
+    }
+
+    /// What was asked of each tier on this handle, the fastest first, where the backend has tiers.
+    fn tiers(&self) -> Vec<TierStats> {
+        Vec::new()
     }
 
     /// The operator's side, where the backend has one. A library behind `kv_store_v1` has none.

@@ -1,5 +1,6 @@
 //! Which chunks a manifest refers to, without knowing its format.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, HashSet};
 
 use crate::hash::ChunkHash;
@@ -11,7 +12,7 @@ use crate::hash::ChunkHash;
 /// format that holds its hashes in one of these two forms.
 ///
 /// Each manifest costs a few nanoseconds a byte, whatever the number of chunks.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct References {
     unnamed: Unnamed,
     named: HashSet<ChunkHash>,
@@ -19,7 +20,7 @@ pub struct References {
 }
 
 /// The chunks that can be named.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct Unnamed {
     /// By the first eight bytes of their hash (fewer for shorter ones).
     chunks: HashMap<u64, Vec<ChunkHash>>,
@@ -31,10 +32,26 @@ impl References {
     pub fn new(chunks: impl IntoIterator<Item = ChunkHash>) -> Self {
         let mut this = Self::default();
         for hash in chunks {
-            let key = this.unnamed.starts.insert(&hash);
-            this.unnamed.chunks.entry(key).or_default().push(hash);
+            this.insert(&hash);
         }
         this
+    }
+
+    /// Adds a chunk that is not among them.
+    pub(super) fn insert(&mut self, hash: &ChunkHash) {
+        let key = self.unnamed.starts.insert(hash);
+        self.unnamed.chunks.entry(key).or_default().push(*hash);
+    }
+
+    /// Forgets a chunk, for [`find`](Self::find).
+    pub(super) fn remove(&mut self, hash: &ChunkHash) {
+        let key = Starts::key(hash);
+        if let Entry::Occupied(mut alike) = self.unnamed.chunks.entry(key) {
+            alike.get_mut().retain(|other| other != hash);
+            if alike.get().is_empty() {
+                alike.remove();
+            }
+        }
     }
 
     /// Takes note of every chunk that `manifest` names.
@@ -89,7 +106,7 @@ impl Unnamed {
 /// What hashes begin with: which bytes of a manifest are worth a look-up. Most are not.
 ///
 /// It only ever grows: what begins like a hash that is forgotten costs a look-up.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Starts {
     /// A bit for each key that was inserted.
     filter: Vec<u64>,
@@ -116,12 +133,16 @@ impl Default for Starts {
 impl Starts {
     /// Adds a hash. Its key.
     pub(super) fn insert(&mut self, hash: &ChunkHash) -> u64 {
-        let start = &hash.as_bytes()[..hash.as_bytes().len().min(KEY)];
-        self.lengths.insert(start.len());
-        let key = key(start);
+        self.lengths.insert(hash.as_bytes().len().min(KEY));
+        let key = Self::key(hash);
         let (word, bit) = slot(key);
         self.filter[word] |= bit;
         key
+    }
+
+    /// What hashes are found by: their first [`KEY`] bytes.
+    fn key(hash: &ChunkHash) -> u64 {
+        key(&hash.as_bytes()[..hash.as_bytes().len().min(KEY)])
     }
 
     /// Calls `visit` with the places where a hash may stand in a manifest, raw or as hex: the start of the

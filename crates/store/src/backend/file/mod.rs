@@ -154,17 +154,7 @@ impl FileOptions {
                 ),
             })?;
         }
-        if let Some(text) = std::env::var_os(Self::CAP_VARIABLE) {
-            let size = text.to_str().and_then(parse_size);
-            options.cap = Some(size.ok_or_else(|| StoreError::Unsupported {
-                what: "a cap from the environment",
-                why: format!(
-                    "{}={} is no size; write it as 500GiB",
-                    Self::CAP_VARIABLE,
-                    text.to_string_lossy()
-                ),
-            })?);
-        }
+        options.cap = super::size::from_env(Self::CAP_VARIABLE)?;
         Ok(options)
     }
 }
@@ -173,26 +163,6 @@ impl FileOptions {
 fn parse_seconds(text: &str) -> Option<Duration> {
     let seconds = text.parse().ok().filter(|seconds| *seconds > 0);
     seconds.map(Duration::from_secs)
-}
-
-/// `500GiB`, `1.5 TiB`, `4096`: bytes.
-fn parse_size(text: &str) -> Option<u64> {
-    let text = text.trim();
-    let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
-    let unit: u64 = match &text[digits.len()..] {
-        "" | "B" => 1,
-        "KiB" => 1 << 10,
-        "MiB" => 1 << 20,
-        "GiB" => 1 << 30,
-        "TiB" => 1 << 40,
-        _ => return None,
-    };
-    let digits = digits.trim();
-    if let Ok(whole) = digits.parse::<u64>() {
-        return whole.checked_mul(unit);
-    }
-    let size = digits.parse::<f64>().ok()? * unit as f64;
-    (size.is_finite() && (0.0..2f64.powi(63)).contains(&size)).then_some(size as u64)
 }
 
 /// A handle on a store in a folder.

@@ -11,3 +11,4 @@ mod objects;
 mod protected;
 mod script;
 mod seams;
+mod tiers;

@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use crate::backend::sealed::Seal;
-use crate::backend::{Backend, Put, Revision};
+use crate::backend::{Backend, Put, Revision, TierStats};
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
 use crate::name::ManifestName;
@@ -116,6 +116,10 @@ impl<B: Backend> Backend for Checksummed<B> {
             .map(|(name, data)| (name.clone(), sealed(manifest(name), data).into()))
             .collect();
         self.inner.put_manifests(&sealed)
+    }
+
+    fn tiers(&self) -> Vec<TierStats> {
+        self.inner.tiers()
     }
 }
 

@@ -5,7 +5,7 @@ use std::sync::{Mutex, PoisonError};
 
 use bytes::Bytes;
 
-use crate::backend::{Backend, Inventory, Put, Revision};
+use crate::backend::{Backend, Inventory, Put, Revision, TierStats};
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
 use crate::name::ManifestName;
@@ -239,6 +239,10 @@ impl<B: Backend> Backend for Faulty<B> {
 
     fn batch(&self) -> usize {
         self.inner.batch()
+    }
+
+    fn tiers(&self) -> Vec<TierStats> {
+        self.inner.tiers()
     }
 
     fn inventory(&self) -> Option<&dyn Inventory> {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use crate::backend::{Backend, Inventory, Put, Revision};
+use crate::backend::{Backend, Inventory, Put, Revision, TierStats};
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
 use crate::name::ManifestName;
@@ -220,6 +220,10 @@ impl<B: Backend> Backend for Metered<B> {
         let bytes = manifests.iter().map(|(_, data)| data.len()).sum();
         let call = || self.inner.put_manifests(manifests);
         self.put_manifest.run(manifests.len(), |()| bytes, call)
+    }
+
+    fn tiers(&self) -> Vec<TierStats> {
+        self.inner.tiers()
     }
 
     fn inventory(&self) -> Option<&dyn Inventory> {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 
-use crate::backend::{Backend, Inventory, Put, Revision};
+use crate::backend::{Backend, Inventory, Put, Revision, TierStats};
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
 use crate::name::ManifestName;
@@ -158,6 +158,10 @@ impl<B: Backend> Backend for Throttled<B> {
         self.call();
         self.pass(manifests.iter().map(|(_, data)| data.len()).sum());
         self.inner.put_manifests(manifests)
+    }
+
+    fn tiers(&self) -> Vec<TierStats> {
+        self.inner.tiers()
     }
 
     fn inventory(&self) -> Option<&dyn Inventory> {

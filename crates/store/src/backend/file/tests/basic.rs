@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 
-use super::super::{FileOptions, FileStore, parse_size};
+use super::super::{FileOptions, FileStore};
 use crate::backend::{Backend, CollectOptions, Put};
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
@@ -281,23 +281,5 @@ fn what_cannot_be_read_in_the_place_of_a_manifest_is_no_hindrance() {
         let mut count = |_| faults += 1;
         inventory.verify(&mut |_| (), &mut count).unwrap();
         assert_eq!(faults, 1);
-    }
-}
-
-#[test]
-fn sizes_are_read_as_people_write_them() {
-    assert_eq!(parse_size("500GiB"), Some(500 << 30));
-    assert_eq!(parse_size(" 1.5 KiB"), Some(1536));
-    assert_eq!(parse_size("18446744073709551615"), Some(u64::MAX));
-    for wrong in [
-        "",
-        "GiB",
-        "-1",
-        "1GB?",
-        "1 parsec",
-        "1e400",
-        "99999999999TiB",
-    ] {
-        assert_eq!(parse_size(wrong), None, "{wrong}");
     }
 }

@@ -95,7 +95,7 @@ impl Expected {
     /// Publishes a manifest of these chunks, which have been put.
     pub(super) fn put(
         &mut self,
-        store: &FileStore,
+        store: &dyn Backend,
         name: &ManifestName,
         version: u64,
         chunks: &[u32],
@@ -109,7 +109,7 @@ impl Expected {
 
     pub(super) fn delete(
         &mut self,
-        store: &FileStore,
+        store: &dyn Backend,
         name: &ManifestName,
     ) -> Result<(), StoreError> {
         self.begin(name, None);
@@ -141,7 +141,7 @@ impl Expected {
     }
 
     /// What was never acknowledged may be missing, and all that was has to be there, whole.
-    pub(super) fn check(&self, store: &FileStore) -> Result<(), String> {
+    pub(super) fn check(&self, store: &dyn Backend) -> Result<(), String> {
         for (name, values) in &self.0 {
             let value = store
                 .get_manifest(name)
@@ -174,7 +174,7 @@ impl Expected {
 /// Saves, saves again under the same name, saves what is there, deletes and collects, as the seed says. Ends
 /// at the first error.
 pub(super) fn live(
-    store: &FileStore,
+    store: &dyn Backend,
     expected: &mut Expected,
     random: &mut Random,
     steps: u32,
@@ -186,7 +186,7 @@ pub(super) fn live(
 }
 
 pub(super) fn step(
-    store: &FileStore,
+    store: &dyn Backend,
     expected: &mut Expected,
     random: &mut Random,
 ) -> Result<(), StoreError> {
@@ -224,7 +224,7 @@ pub(super) fn step(
 
 /// Saves and reads in a store with a cap, as the seed says. What has no room is no error.
 pub(super) fn live_capped(
-    store: &FileStore,
+    store: &dyn Backend,
     expected: &mut Expected,
     random: &mut Random,
     steps: u32,
@@ -239,7 +239,7 @@ pub(super) fn live_capped(
 }
 
 fn step_capped(
-    store: &FileStore,
+    store: &dyn Backend,
     expected: &mut Expected,
     random: &mut Random,
 ) -> Result<(), StoreError> {
@@ -258,20 +258,20 @@ fn step_capped(
 }
 
 /// Collects without grace.
-pub(super) fn collect(store: &FileStore) -> Result<Collected, StoreError> {
+pub(super) fn collect(store: &dyn Backend) -> Result<Collected, StoreError> {
     collect_with(store, CollectOptions::new())
 }
 
 /// As these options say, but without grace.
 pub(super) fn collect_with(
-    store: &FileStore,
+    store: &dyn Backend,
     options: CollectOptions,
 ) -> Result<Collected, StoreError> {
     let now = options.with_grace(Duration::ZERO);
     store.inventory().unwrap().collect(&now, &mut |_| ())
 }
 
-fn put_some(store: &FileStore, random: &mut Random) -> Result<Vec<u32>, StoreError> {
+fn put_some(store: &dyn Backend, random: &mut Random) -> Result<Vec<u32>, StoreError> {
     let mut chunks = Vec::new();
     for _ in 0..random.below(5) {
         let n = random.below(12) as u32;

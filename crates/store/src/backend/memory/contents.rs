@@ -1,0 +1,275 @@
+//! What a store in memory holds, and what goes when it is full.
+
+use std::collections::HashMap;
+use std::time::SystemTime;
+
+use bytes::Bytes;
+
+use super::policy::{Policy, RECENCY_WINDOW};
+use crate::backend::Put;
+use crate::backend::references::References;
+use crate::error::StoreError;
+use crate::hash::ChunkHash;
+use crate::name::ManifestName;
+
+/// What the tables here take for each value, counted against the cap: entries of three maps and of two trees.
+const OVERHEAD: u64 = 512;
+
+/// Chunks and manifests.
+///
+/// In a store of its own a manifest goes with the chunks that only it refers to, and a chunk that a manifest refers to does
+/// not go without it. Above another tier each value goes by itself.
+#[derive(Clone, Debug)]
+pub(super) struct Contents {
+    cap: u64,
+    above: bool,
+    /// What counts against the cap.
+    pub(super) used: u64,
+    puts: u64,
+    pub(super) evictions: u64,
+    pub(super) chunks: HashMap<ChunkHash, Chunk>,
+    pub(super) manifests: HashMap<ManifestName, Manifest>,
+    /// Finds chunks that are here in manifests.
+    named: References,
+    /// Of what may go by itself: chunks that nothing refers to, and manifests.
+    policy: Policy<Key>,
+}
+
+/// What goes at once.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Key {
+    Chunk(ChunkHash),
+    Manifest(ManifestName),
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Chunk {
+    pub(super) data: Bytes,
+    /// By so many manifests.
+    pub(super) references: u64,
+    /// It waits for its manifest.
+    pub(super) pending: bool,
+    pub(super) used: SystemTime,
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Manifest {
+    pub(super) data: Bytes,
+    /// Which put it was.
+    pub(super) put: u64,
+    pub(super) used: SystemTime,
+    refers: Vec<ChunkHash>,
+    cost: u64,
+}
+
+impl Default for Contents {
+    fn default() -> Self {
+        Self::new(u64::MAX, false)
+    }
+}
+
+impl Contents {
+    pub(super) fn new(cap: u64, above: bool) -> Self {
+        Self {
+            cap,
+            above,
+            used: 0,
+            puts: 0,
+            evictions: 0,
+            chunks: HashMap::new(),
+            manifests: HashMap::new(),
+            named: References::default(),
+            policy: Policy::new(RECENCY_WINDOW),
+        }
+    }
+
+    pub(super) fn cap(&self) -> u64 {
+        self.cap
+    }
+
+    /// Whether another tier has what is missing here.
+    pub(super) fn is_above(&self) -> bool {
+        self.above
+    }
+
+    pub(super) fn put_chunk(&mut self, hash: &ChunkHash, data: Bytes) -> Result<Put, StoreError> {
+        let key = Key::Chunk(*hash);
+        let pending = !self.above;
+        if let Some(chunk) = self.chunks.get_mut(hash) {
+            chunk.used = SystemTime::now();
+            chunk.pending = pending;
+            if chunk.references == 0 {
+                self.policy.put(key.clone(), 0.0);
+                self.policy.pin(&key, pending);
+            }
+            return Ok(Put::AlreadyThere);
+        }
+        self.make_room(cost(&data), None)?;
+        self.used += cost(&data);
+        self.named.insert(hash);
+        let chunk = Chunk {
+            data,
+            references: 0,
+            pending,
+            used: SystemTime::now(),
+        };
+        self.chunks.insert(*hash, chunk);
+        self.policy.put(key.clone(), 0.0);
+        self.policy.pin(&key, pending);
+        Ok(Put::Stored)
+    }
+
+    /// Publishes a manifest that refers to what it needs and to what it names. Those of the former that are gone, and then
+    /// it is not published.
+    pub(super) fn put_manifest(
+        &mut self,
+        name: &ManifestName,
+        data: Bytes,
+        needed: &[ChunkHash],
+    ) -> Result<Vec<ChunkHash>, StoreError> {
+        let gone = needed
+            .iter()
+            .filter(|hash| !self.chunks.contains_key(*hash));
+        let gone: Vec<ChunkHash> = gone.copied().collect();
+        if !gone.is_empty() {
+            return Ok(gone);
+        }
+        let mut refers = needed.to_vec();
+        if !self.above {
+            self.named.find(&data, &mut |hash| refers.push(*hash));
+            refers.sort_unstable();
+            refers.dedup();
+        }
+        let list = refers.len().saturating_mul(size_of::<ChunkHash>());
+        let cost = cost(&data).saturating_add((name.as_str().len() + list) as u64);
+        // First, so that what it refers to does not make room for it.
+        refers.iter().for_each(|hash| self.refer(hash));
+        if let Err(full) = self.make_room(cost, Some(name)) {
+            refers.iter().for_each(|hash| self.release(hash, false));
+            self.unpin(needed);
+            return Err(full);
+        }
+        self.puts += 1;
+        self.used += cost;
+        let manifest = Manifest {
+            data,
+            put: self.puts,
+            used: SystemTime::now(),
+            refers,
+            cost,
+        };
+        if let Some(old) = self.manifests.insert(name.clone(), manifest) {
+            self.used -= old.cost;
+            old.refers.iter().for_each(|hash| self.release(hash, false));
+        }
+        let weight = if self.above { 0.0 } else { 1.0 };
+        self.policy.put(Key::Manifest(name.clone()), weight);
+        self.unpin(needed);
+        Ok(Vec::new())
+    }
+
+    /// Whether it was there. Its chunks stay.
+    pub(super) fn delete_manifest(&mut self, name: &ManifestName) -> bool {
+        self.remove_manifest(name, false)
+    }
+
+    /// Notes a use.
+    pub(super) fn hit(&mut self, key: &Key) {
+        self.policy.hit(key);
+        let used = match key {
+            Key::Chunk(hash) => self.chunks.get_mut(hash).map(|chunk| &mut chunk.used),
+            Key::Manifest(name) => self.manifests.get_mut(name).map(|there| &mut there.used),
+        };
+        if let Some(used) = used {
+            *used = SystemTime::now();
+        }
+    }
+
+    /// These chunks wait for no manifest any more.
+    pub(super) fn unpin(&mut self, hashes: &[ChunkHash]) {
+        for hash in hashes {
+            if let Some(chunk) = self.chunks.get_mut(hash) {
+                chunk.pending = false;
+                self.policy.pin(&Key::Chunk(*hash), false);
+            }
+        }
+    }
+
+    /// Evicts what goes next. Whether anything may go.
+    pub(super) fn evict(&mut self) -> bool {
+        match self.policy.evict() {
+            None => return false,
+            Some(Key::Chunk(hash)) => self.remove_chunk(&hash),
+            Some(Key::Manifest(name)) => drop(self.remove_manifest(&name, true)),
+        }
+        self.evictions += 1;
+        true
+    }
+
+    pub(super) fn remove_chunk(&mut self, hash: &ChunkHash) {
+        if let Some(chunk) = self.chunks.remove(hash) {
+            self.used -= cost(&chunk.data);
+            self.named.remove(hash);
+            self.policy.remove(&Key::Chunk(*hash));
+        }
+    }
+
+    pub(super) fn remove_manifest(&mut self, name: &ManifestName, with_chunks: bool) -> bool {
+        let Some(manifest) = self.manifests.remove(name) else {
+            return false;
+        };
+        self.used -= manifest.cost;
+        self.policy.remove(&Key::Manifest(name.clone()));
+        for hash in &manifest.refers {
+            self.release(hash, with_chunks);
+        }
+        true
+    }
+
+    /// Evicts until so many bytes fit, in the place of this manifest. What is too long for the cap evicts nothing.
+    fn make_room(&mut self, bytes: u64, of: Option<&ManifestName>) -> Result<(), StoreError> {
+        loop {
+            let old = of.and_then(|name| self.manifests.get(name));
+            let rest = self.used - old.map_or(0, |old| old.cost);
+            if rest.checked_add(bytes).is_some_and(|sum| sum <= self.cap) {
+                return Ok(());
+            }
+            if bytes > self.cap || !self.evict() {
+                return Err(StoreError::Full {
+                    needed: bytes,
+                    cap: self.cap,
+                });
+            }
+        }
+    }
+
+    fn refer(&mut self, hash: &ChunkHash) {
+        if let Some(chunk) = self.chunks.get_mut(hash) {
+            chunk.references += 1;
+            self.policy.remove(&Key::Chunk(*hash));
+        }
+    }
+
+    /// One manifest less refers to a chunk. With the last one it goes too, or may go from now on.
+    fn release(&mut self, hash: &ChunkHash, with_chunks: bool) {
+        let Some(chunk) = self.chunks.get_mut(hash) else {
+            return;
+        };
+        chunk.references -= 1;
+        if chunk.references > 0 {
+            return;
+        }
+        let pending = chunk.pending;
+        if with_chunks && !pending {
+            return self.remove_chunk(hash);
+        }
+        chunk.used = SystemTime::now();
+        let key = Key::Chunk(*hash);
+        self.policy.put(key.clone(), 0.0);
+        self.policy.pin(&key, pending);
+    }
+}
+
+fn cost(data: &Bytes) -> u64 {
+    data.len() as u64 + OVERHEAD
+}

@@ -1,0 +1,228 @@
+//! `memory://`: a store in the memory of one process, with a cap.
+//!
+//! | file | what |
+//! |---|---|
+//! | `contents` | chunks and manifests, who refers to whom, and what goes when the cap is reached |
+//! | `policy` | in which order it goes |
+//! | `inventory` | listing and collecting |
+
+mod contents;
+mod inventory;
+mod policy;
+#[cfg(test)]
+mod tests;
+
+use std::collections::HashMap;
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
+
+use bytes::Bytes;
+
+pub use self::policy::{Policy, RECENCY_WINDOW};
+
+use self::contents::{Contents, Key};
+use super::guard::Guard;
+use super::{Backend, Inventory, Put, Revision};
+use crate::error::StoreError;
+use crate::export::Plugin;
+use crate::hash::ChunkHash;
+use crate::name::ManifestName;
+use crate::uri::StoreUri;
+
+/// A handle of a store in memory. Its clones are handles of the same store, which goes with the last of them.
+///
+/// What is put is visible at once. When the cap is reached, what goes is decided by a [`Policy`] with a window of
+/// [`RECENCY_WINDOW`]: chunks that nothing refers to first, then manifests with the chunks that only they refer to.
+/// Chunks that wait for their manifest are pinned. If that makes no room, a put fails with [`StoreError::Full`].
+///
+/// As a plugin its scheme is anything.
+#[derive(Clone, Debug, Default)]
+pub struct MemoryStore(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    contents: Mutex<Contents>,
+    /// What the next manifest refers to without naming it.
+    guard: Guard,
+}
+
+impl MemoryStore {
+    /// The environment variable that says how much a store may take that is opened by a URI.
+    pub const CAP_VARIABLE: &str = "TRANSLOAD_MEMORY_CAP";
+
+    /// The cap in bytes of a store that is opened by a URI, unless something else is said.
+    pub const DEFAULT_CAP: u64 = 4 << 30;
+
+    /// A new, empty store without a cap.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// A new, empty store that takes no more than so many bytes.
+    pub fn with_cap(cap: u64) -> Self {
+        Self::of(Contents::new(cap, false))
+    }
+
+    /// A new, empty store for a tier that has another one below it: each value goes by itself, since what is not here is
+    /// read there.
+    pub(super) fn above(cap: u64) -> Self {
+        Self::of(Contents::new(cap, true))
+    }
+
+    fn of(contents: Contents) -> Self {
+        Self(Arc::new(Shared {
+            contents: Mutex::new(contents),
+            guard: Guard::default(),
+        }))
+    }
+
+    /// The store of this URI in this process, made at the first call. It stays as long as the process.
+    ///
+    /// # Errors
+    /// [`StoreError::Unsupported`] if it is there with another cap.
+    pub(crate) fn open_uri(uri: &StoreUri, cap: u64, above: bool) -> Result<Self, StoreError> {
+        /// By name, and whether there is a tier below.
+        type Stores = HashMap<(String, bool), MemoryStore>;
+        static STORES: LazyLock<Mutex<Stores>> = LazyLock::new(Mutex::default);
+        let name = uri.as_str().trim_end_matches('/').to_owned();
+        let mut stores: MutexGuard<'_, _> = STORES.lock().unwrap_or_else(PoisonError::into_inner);
+        let store = stores.entry((name, above)).or_insert_with(|| match above {
+            true => Self::above(cap),
+            false => Self::with_cap(cap),
+        });
+        let there = store.contents().cap();
+        if there != cap {
+            return Err(StoreError::Unsupported {
+                what: "opening a store in memory with two caps",
+                why: format!(
+                    "{uri} is open in this process with a cap of {there} bytes, not {cap}"
+                ),
+            });
+        }
+        Ok(store.clone())
+    }
+
+    /// The cap that the environment names, or else [`DEFAULT_CAP`](Self::DEFAULT_CAP).
+    ///
+    /// # Errors
+    /// [`StoreError::Unsupported`] if it is set to what is no size.
+    pub(crate) fn cap_from_env() -> Result<u64, StoreError> {
+        Ok(super::size::from_env(Self::CAP_VARIABLE)?.unwrap_or(Self::DEFAULT_CAP))
+    }
+
+    /// As [`put_chunk`](Backend::put_chunk), of bytes that can be shared.
+    pub(super) fn keep_chunk(&self, hash: &ChunkHash, data: Bytes) -> Result<Put, StoreError> {
+        let mut contents = self.contents();
+        let put = contents.put_chunk(hash, data);
+        if contents.is_above() {
+            return put;
+        }
+        match &put {
+            Ok(_) => self.0.guard.put(hash),
+            // Whoever has put some of a save and gets no further gives the room back.
+            Err(_) => {
+                let given_up = self.0.guard.needed([])?;
+                contents.unpin(&given_up.chunks);
+                let _told = self.0.guard.gone(&given_up, &given_up.chunks);
+            }
+        }
+        put
+    }
+
+    /// Whether a chunk is there; looking is no use of it.
+    pub(super) fn has_chunk(&self, hash: &ChunkHash) -> bool {
+        self.contents().chunks.contains_key(hash)
+    }
+
+    /// A manifest; looking is no use of it.
+    pub(super) fn peek(&self, name: &ManifestName) -> Option<Bytes> {
+        Some(self.contents().manifests.get(name)?.data.clone())
+    }
+
+    /// How many values were evicted since it was made.
+    pub(super) fn evictions(&self) -> u64 {
+        self.contents().evictions
+    }
+
+    // Contents are whole between any two statements, so a panic elsewhere leaves nothing half done.
+    fn contents(&self) -> MutexGuard<'_, Contents> {
+        self.0
+            .contents
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Backend for MemoryStore {
+    fn put_chunk(&self, hash: &ChunkHash, data: &[u8]) -> Result<Put, StoreError> {
+        // The copy is made without the lock.
+        let known = self
+            .contents()
+            .chunks
+            .get(hash)
+            .map(|chunk| chunk.data.clone());
+        self.keep_chunk(hash, known.unwrap_or_else(|| Bytes::copy_from_slice(data)))
+    }
+
+    fn get_chunk(&self, hash: &ChunkHash) -> Result<Option<Bytes>, StoreError> {
+        let mut contents = self.contents();
+        contents.hit(&Key::Chunk(*hash));
+        Ok(contents.chunks.get(hash).map(|chunk| chunk.data.clone()))
+    }
+
+    fn put_manifest(&self, name: &ManifestName, data: &[u8]) -> Result<(), StoreError> {
+        let copy = Bytes::copy_from_slice(data);
+        let mut contents = self.contents();
+        if contents.is_above() {
+            return contents.put_manifest(name, copy, &[]).map(drop);
+        }
+        let guard = &self.0.guard;
+        let needed = guard.needed([data])?;
+        let gone = contents.put_manifest(name, copy, &needed.chunks)?;
+        if let Some(error) = guard.gone(&needed, &gone) {
+            return Err(error);
+        }
+        guard.published(&needed);
+        Ok(())
+    }
+
+    fn get_manifest(&self, name: &ManifestName) -> Result<Option<Bytes>, StoreError> {
+        let mut contents = self.contents();
+        contents.hit(&Key::Manifest(name.clone()));
+        Ok(contents.manifests.get(name).map(|there| there.data.clone()))
+    }
+
+    fn delete_manifest(&self, name: &ManifestName) -> Result<(), StoreError> {
+        self.contents().delete_manifest(name);
+        Ok(())
+    }
+
+    fn manifest_revision(
+        &self,
+        name: &ManifestName,
+    ) -> Result<Option<(Bytes, Revision)>, StoreError> {
+        let contents = self.contents();
+        let there = contents.manifests.get(name);
+        Ok(there.map(|there| (there.data.clone(), Revision::new(there.put))))
+    }
+
+    fn delete_revision(
+        &self,
+        name: &ManifestName,
+        revision: &Revision,
+    ) -> Result<bool, StoreError> {
+        let mut contents = self.contents();
+        let there = contents.manifests.get(name).map(|there| &there.put);
+        let same = there.is_some() && there == revision.mark();
+        Ok(same && contents.delete_manifest(name))
+    }
+
+    fn inventory(&self) -> Option<&dyn Inventory> {
+        Some(self)
+    }
+}
+
+impl Plugin for MemoryStore {
+    fn open(uri: &StoreUri) -> Result<Self, StoreError> {
+        Self::open_uri(uri, Self::cap_from_env()?, false)
+    }
+}

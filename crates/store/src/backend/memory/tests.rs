@@ -1,0 +1,186 @@
+//! What a store in memory keeps, and what goes.
+
+use std::collections::HashMap;
+
+use proptest::prelude::*;
+
+use super::MemoryStore;
+use crate::backend::{Backend, CollectOptions, Put};
+use crate::error::StoreError;
+use crate::hash::ChunkHash;
+use crate::name::ManifestName;
+
+/// Chunk number `n`, of 4 KiB.
+fn chunk(n: u64) -> (ChunkHash, Vec<u8>) {
+    (blake3::hash(&n.to_le_bytes()).into(), vec![n as u8; 4096])
+}
+
+fn put(store: &MemoryStore, n: u64) -> Result<Put, StoreError> {
+    let (hash, data) = chunk(n);
+    store.put_chunk(&hash, &data)
+}
+
+fn has(store: &MemoryStore, n: u64) -> bool {
+    let (hash, data) = chunk(n);
+    let there = store.get_chunk(&hash).unwrap();
+    assert!(there.as_deref().is_none_or(|there| there == data));
+    there.is_some()
+}
+
+fn name(n: u64) -> ManifestName {
+    ManifestName::new(format!("m{n}")).unwrap()
+}
+
+fn save(store: &MemoryStore, n: u64, chunks: &[u64]) -> Result<(), StoreError> {
+    for n in chunks {
+        put(store, *n)?;
+    }
+    store.put_manifest(&name(n), b"names nothing")
+}
+
+fn used(store: &MemoryStore) -> u64 {
+    store.inventory().unwrap().usage().unwrap().total_bytes
+}
+
+/// Room for 20 saves of one chunk, and not for 21.
+const CAP: u64 = 110 << 10;
+
+#[test]
+fn a_manifest_goes_with_the_chunks_that_only_it_has() {
+    let store = MemoryStore::with_cap(CAP);
+    save(&store, 0, &[0, 1000]).unwrap();
+    save(&store, 1, &[1, 1000]).unwrap();
+    for n in 2..40 {
+        save(&store, n, &[n]).unwrap();
+        // Manifest 1 is used, so it stays, and so does what it shares with manifest 0.
+        assert!(store.get_manifest(&name(1)).unwrap().is_some());
+        assert!(used(&store) <= CAP);
+    }
+    assert!(store.get_manifest(&name(0)).unwrap().is_none());
+    assert!(!has(&store, 0), "went with its manifest");
+    assert!(has(&store, 1) && has(&store, 1000));
+    assert!(has(&store, 39) && !has(&store, 5));
+}
+
+#[test]
+fn chunks_without_a_manifest_go_before_manifests() {
+    let store = MemoryStore::with_cap(CAP);
+    for n in 0..10 {
+        save(&store, n, &[n]).unwrap();
+    }
+    // Nine of the ten need nothing any more.
+    for n in 0..9 {
+        store.put_manifest(&name(n), b"").unwrap();
+        assert!(has(&store, n), "replacing does not collect");
+    }
+    for n in 10..25 {
+        save(&store, n, &[n]).unwrap();
+    }
+    assert!((0..25).all(|n| store.get_manifest(&name(n)).unwrap().is_some()));
+    assert!(has(&store, 9) && (0..9).any(|n| !has(&store, n)));
+}
+
+#[test]
+fn what_has_no_room_is_a_full_store_and_the_next_save_is_none() {
+    let store = MemoryStore::with_cap(CAP);
+    let too_long = store.put_chunk(&chunk(0).0, &[0; CAP as usize]);
+    assert!(matches!(too_long, Err(StoreError::Full { cap: CAP, .. })));
+    save(&store, 0, &[0]).unwrap();
+    // Chunks that wait for their manifest are pinned: a save that is larger than the store does not end.
+    let chunks: Vec<u64> = (1..100).collect();
+    let full = save(&store, 1, &chunks).unwrap_err();
+    assert!(matches!(full, StoreError::Full { cap: CAP, .. }), "{full}");
+    assert!(
+        has(&store, 1),
+        "and its chunks go when others need the room"
+    );
+    for n in 100..140 {
+        save(&store, n, &[n]).unwrap();
+    }
+    assert!(has(&store, 139) && !has(&store, 1));
+    // What of it went was needed by its manifest.
+    let lost = MemoryStore::with_cap(CAP);
+    (0..30).find_map(|n| put(&lost, n).err()).unwrap();
+    std::thread::scope(|scope| {
+        let save = || (100..140).for_each(|n| put(&lost, n).map(drop).unwrap_or_default());
+        scope.spawn(save).join().unwrap();
+    });
+    let error = lost
+        .put_manifest(&name(0), chunk(0).0.as_bytes())
+        .unwrap_err();
+    assert!(matches!(error, StoreError::Collected { .. }), "{error}");
+    save(&lost, 0, &[0]).unwrap();
+}
+
+#[test]
+fn above_another_tier_each_value_goes_by_itself() {
+    let store = MemoryStore::above(CAP);
+    for n in 0..40 {
+        save(&store, n, &[n]).unwrap();
+    }
+    assert!(has(&store, 39) && !has(&store, 0));
+    assert!(used(&store) <= CAP);
+    // Less than the window needs.
+    let small = MemoryStore::above(10_000);
+    put(&small, 0).unwrap();
+    put(&small, 1).unwrap();
+    assert!(matches!(put(&small, 2), Err(StoreError::Full { .. })));
+}
+
+#[test]
+fn collecting_takes_what_nothing_refers_to() {
+    let store = MemoryStore::new();
+    let collect = |options: &CollectOptions| {
+        let inventory = store.inventory().unwrap();
+        inventory.collect(options, &mut |_| ()).unwrap()
+    };
+    save(&store, 0, &[0, 1]).unwrap();
+    let hashes = [chunk(2).0.to_string(), chunk(1).0.to_string()].concat();
+    save(&store, 1, &[2]).unwrap();
+    // Named in its bytes, but not put with it.
+    store.put_manifest(&name(1), hashes.as_bytes()).unwrap();
+    store.delete_manifest(&name(0)).unwrap();
+    put(&store, 3).unwrap();
+    let grace = collect(&CollectOptions::new());
+    assert_eq!((grace.chunks, grace.in_grace), (0, 1));
+    let now = CollectOptions::new().with_grace(std::time::Duration::ZERO);
+    let dry = collect(&now.clone().with_dry_run(true));
+    assert!(has(&store, 0));
+    assert_eq!(collect(&now), dry);
+    assert_eq!((dry.chunks, dry.manifests), (1, 0));
+    assert!(!has(&store, 0) && has(&store, 1) && has(&store, 2));
+    assert!(has(&store, 3), "it waits for its manifest");
+}
+
+proptest! {
+    /// Whatever goes, a manifest that is there has its chunks, and the cap holds.
+    #[test]
+    fn a_manifest_never_loses_a_chunk(
+        steps in prop::collection::vec((0..30_u64, prop::collection::vec(0..40_u64, 0..4), 0..8_u8), 1..120),
+    ) {
+        let store = MemoryStore::with_cap(140_000);
+        let mut saved: HashMap<ManifestName, Vec<u64>> = HashMap::new();
+        for (n, chunks, what) in steps {
+            match what {
+                0 => {
+                    store.delete_manifest(&name(n)).unwrap();
+                    saved.remove(&name(n));
+                }
+                1 => drop(store.get_manifest(&name(n)).unwrap()),
+                _ => {
+                    save(&store, n, &chunks).unwrap();
+                    saved.insert(name(n), chunks);
+                }
+            }
+            prop_assert!(used(&store) <= 140_000);
+            let mut named = 0;
+            let list = &mut |entry: crate::backend::ManifestEntry| {
+                named += 1;
+                assert!(saved[&entry.name].iter().all(|n| store.has_chunk(&chunk(*n).0)));
+                Ok(())
+            };
+            store.inventory().unwrap().manifests(list).unwrap();
+            prop_assert!(named <= saved.len());
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! The operator's side of tiers: that of each of them.
+
+use std::collections::HashSet;
+
+use bytes::Bytes;
+
+use super::{Tier, TierStore};
+use crate::backend::{
+    ChunkEntry, CollectOptions, Collected, Fault, Inventory, ManifestEntry, Progress, Usage,
+};
+use crate::error::StoreError;
+use crate::name::ManifestName;
+
+impl TierStore {
+    /// Those that can be listed.
+    fn inventories(&self) -> impl Iterator<Item = (&Tier, &dyn Inventory)> {
+        let tiers = self.tiers.iter();
+        tiers.filter_map(|tier| Some((tier, tier.store.inventory()?)))
+    }
+}
+
+impl Inventory for TierStore {
+    /// Each once, as the fastest tier has it that can be listed.
+    fn manifests(
+        &self,
+        visit: &mut dyn FnMut(ManifestEntry) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        let mut seen = HashSet::new();
+        for (_, inventory) in self.inventories() {
+            inventory.manifests(&mut |entry| match seen.insert(entry.name.clone()) {
+                true => visit(entry),
+                false => Ok(()),
+            })?;
+        }
+        Ok(())
+    }
+
+    fn peek_manifests(&self, names: &[ManifestName]) -> Result<Vec<Option<Bytes>>, StoreError> {
+        let mut found: Vec<Option<Bytes>> = vec![None; names.len()];
+        for (_, inventory) in self.inventories() {
+            for (name, found) in names.iter().zip(&mut found) {
+                if found.is_none() {
+                    let name = std::slice::from_ref(name);
+                    *found = inventory.peek_manifests(name)?.pop().flatten();
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// Each once, as the fastest tier has it that can be listed.
+    fn chunks(
+        &self,
+        visit: &mut dyn FnMut(ChunkEntry) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
+        let mut seen = HashSet::new();
+        for (_, inventory) in self.inventories() {
+            inventory.chunks(&mut |entry| match seen.insert(entry.hash) {
+                true => visit(entry),
+                false => Ok(()),
+            })?;
+        }
+        Ok(())
+    }
+
+    /// What all tiers hold, each value once, and what they take up together.
+    fn usage(&self) -> Result<Usage, StoreError> {
+        let mut usage = Usage::default();
+        for (_, inventory) in self.inventories() {
+            let total = inventory.usage()?.total_bytes;
+            usage.total_bytes = usage.total_bytes.saturating_add(total);
+        }
+        self.manifests(&mut |entry| {
+            usage.manifests += 1;
+            usage.manifest_bytes += entry.bytes;
+            Ok(())
+        })?;
+        self.chunks(&mut |entry| {
+            usage.chunks += 1;
+            usage.chunk_bytes += entry.bytes;
+            Ok(())
+        })?;
+        Ok(usage)
+    }
+
+    /// Each tier's own faults, with its name.
+    fn verify(
+        &self,
+        progress: &mut dyn FnMut(Progress),
+        fault: &mut dyn FnMut(Fault),
+    ) -> Result<(), StoreError> {
+        for (tier, inventory) in self.inventories() {
+            inventory.verify(progress, &mut |Fault { what, how }| {
+                let how = format!("in {}: {how}", tier.name());
+                fault(Fault { what, how });
+            })?;
+        }
+        Ok(())
+    }
+
+    /// Collects in each tier. A cap is that of the last one: those above have their own.
+    fn collect(
+        &self,
+        options: &CollectOptions,
+        progress: &mut dyn FnMut(Progress),
+    ) -> Result<Collected, StoreError> {
+        self.flush();
+        let last = self.tiers.last().map(Tier::name);
+        let mut all = Collected::default();
+        for (tier, inventory) in self.inventories() {
+            let mut options = options.clone();
+            options.cap = options.cap.filter(|_| Some(tier.name()) == last);
+            let some = inventory.collect(&options, progress)?;
+            all.manifests += some.manifests;
+            all.leftovers += some.leftovers;
+            all.chunks += some.chunks;
+            all.bytes += some.bytes;
+            all.in_grace += some.in_grace;
+            all.damaged += some.damaged;
+        }
+        Ok(all)
+    }
+}

@@ -1,0 +1,195 @@
+//! Tiers that are down, full or slow.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use transload_store::backend::tier::Write;
+use transload_store::backend::wrap::{Call, Effect, Faulty, Plan, Throttled};
+use transload_store::backend::{MemoryStore, Tier, TierStore};
+use transload_store::{Backend, StoreError};
+
+use crate::{chunk, down, name, sound, two};
+
+fn save(store: &dyn Backend, n: u64) -> Result<(), StoreError> {
+    let (hash, data) = chunk(n);
+    store.put_chunk(&hash, &data)?;
+    store.put_manifest(&name("m"), hash.as_bytes())
+}
+
+fn saved(store: &dyn Backend) -> Option<u64> {
+    let there = store.get_manifest(&name("m")).unwrap()?;
+    let n = (0..100)
+        .find(|n| chunk(*n).0.as_bytes() == &there[..])
+        .unwrap();
+    assert_eq!(store.get_chunk(&chunk(n).0).unwrap().unwrap(), chunk(n).1);
+    Some(n)
+}
+
+#[test]
+fn a_tier_above_that_is_down_is_passed_over_and_counted() {
+    let (above, below) = (sound(), sound());
+    let store = two(&above, &below, Write::Through);
+    save(&store, 0).unwrap();
+    above.set_plan(down());
+    save(&store, 1).unwrap();
+    assert_eq!(saved(&store), Some(1));
+    let stats = store.tiers();
+    assert_eq!(
+        stats[0].skipped,
+        2 + 2,
+        "a chunk and a manifest, put and carried up"
+    );
+    assert!(stats[0].failures >= 1);
+    // What it missed is not believed when it is back.
+    above.set_plan(Plan::new());
+    assert!(above.get_manifest(&name("m")).unwrap().unwrap() != chunk(1).0.as_bytes());
+    assert_eq!(saved(&store), Some(1));
+    assert_eq!(
+        above.get_manifest(&name("m")).unwrap().unwrap(),
+        chunk(1).0.as_bytes()
+    );
+    store.delete_manifest(&name("m")).unwrap();
+    assert_eq!(saved(&store), None);
+}
+
+#[test]
+fn the_last_tier_s_errors_are_the_caller_s() {
+    let (above, below) = (sound(), sound());
+    let store = two(&above, &below, Write::Through);
+    save(&store, 0).unwrap();
+    below.set_plan(down());
+    assert!(save(&store, 1).is_err());
+    assert!(store.put_manifest(&name("m"), b"x").is_err());
+    assert!(store.delete_manifest(&name("m")).is_err());
+    assert!(
+        store.get_manifest(&name("m")).is_err(),
+        "what may have changed is asked below"
+    );
+    below.set_plan(Plan::new());
+    assert_eq!(saved(&store), Some(0));
+}
+
+#[test]
+fn a_tier_above_that_is_full_skips_copies() {
+    let (above, below) = (MemoryStore::with_cap(3000), sound());
+    let tiers = vec![
+        Tier::memory("memory", above),
+        Tier::new("below", below as Arc<dyn Backend>),
+    ];
+    let store = TierStore::new(tiers, Write::Through).unwrap();
+    for n in 0..20 {
+        save(&store, n).unwrap();
+        assert_eq!(saved(&store), Some(n));
+    }
+    let stats = store.tiers();
+    assert!(stats[0].skipped > 0, "{stats:?}");
+}
+
+#[test]
+fn a_last_tier_that_is_full_says_so() {
+    let tiers = vec![
+        Tier::new("above", sound() as Arc<dyn Backend>),
+        Tier::memory("memory", MemoryStore::with_cap(4000)),
+    ];
+    let store = TierStore::new(tiers, Write::Through).unwrap();
+    let full = (0..20).find_map(|n| store.put_chunk(&chunk(n).0, &chunk(n).1).err());
+    assert!(
+        matches!(full, Some(StoreError::Full { cap: 4000, .. })),
+        "{full:?}"
+    );
+}
+
+/// The last tier takes its time; a put does not.
+#[test]
+fn a_slow_tier_below_gets_its_copies_later() {
+    let slow = MemoryStore::new();
+    let throttled = Throttled::new(slow.clone()).with_latency(Duration::from_millis(20));
+    let tiers = vec![
+        Tier::new("above", sound() as Arc<dyn Backend>),
+        Tier::new("slow", Arc::new(throttled)),
+    ];
+    let store = TierStore::new(tiers, Write::Back).unwrap();
+    for n in 0..20 {
+        save(&store, n).unwrap();
+        assert_eq!(saved(&store), Some(n));
+    }
+    store.flush();
+    assert_eq!(saved(&slow), Some(19));
+    store.delete_manifest(&name("m")).unwrap();
+    assert_eq!(saved(&store), None, "also while it is there below");
+    drop(store);
+    assert_eq!(slow.get_manifest(&name("m")).unwrap(), None);
+}
+
+#[test]
+fn copies_that_a_tier_below_refuses_are_skipped() {
+    let (above, below) = (sound(), sound());
+    let store = two(&above, &below, Write::Back);
+    below.set_plan(down());
+    for n in 0..5 {
+        save(&store, n).unwrap();
+    }
+    store.flush();
+    assert!(store.tiers()[1].skipped >= 1);
+    below.set_plan(Plan::new());
+    save(&store, 5).unwrap();
+    store.flush();
+    assert_eq!(saved(&*below), Some(5));
+}
+
+/// At every call of the tier below the process ends: what it was told is in the tier above, and below there is no manifest
+/// without its chunks.
+#[test]
+fn a_crash_at_each_call_of_a_later_copy_loses_only_the_copy() {
+    for kind in [Call::PutChunk, Call::PutManifest, Call::DeleteManifest] {
+        for nth in 1..12 {
+            for effect in [Effect::FailBefore, Effect::FailAfter] {
+                let (above, below) = (MemoryStore::new(), MemoryStore::new());
+                // The call and all later ones.
+                let plan = (nth..100).fold(Plan::new(), |plan, nth| {
+                    [Call::PutChunk, Call::PutManifest, Call::DeleteManifest]
+                        .into_iter()
+                        .fold(plan, |plan, call| {
+                            plan.with(call, if call == kind { nth } else { nth + 3 }, effect)
+                        })
+                });
+                let dying = Faulty::new(below.clone(), plan);
+                let tiers = vec![
+                    Tier::new("above", Arc::new(above.clone())),
+                    Tier::new("below", Arc::new(dying)),
+                ];
+                let store = TierStore::new(tiers, Write::Back).unwrap();
+                for n in 0..4 {
+                    for part in 0..3 {
+                        store
+                            .put_chunk(&chunk(10 * n + part).0, &chunk(10 * n + part).1)
+                            .unwrap();
+                    }
+                    let names = (0..3).map(|part| chunk(10 * n + part).0);
+                    let manifest: Vec<u8> =
+                        names.flat_map(|hash| hash.as_bytes().to_vec()).collect();
+                    store
+                        .put_manifest(&name(&n.to_string()), &manifest)
+                        .unwrap();
+                    if n == 2 {
+                        store.delete_manifest(&name("0")).unwrap();
+                    }
+                }
+                drop(store);
+                for n in 0..4_u64 {
+                    let name = name(&n.to_string());
+                    assert_eq!(above.get_manifest(&name).unwrap().is_some(), n != 0);
+                    let copied = below.get_manifest(&name).unwrap().is_some();
+                    for part in 0..3 {
+                        let (hash, data) = chunk(10 * n + part);
+                        assert_eq!(above.get_chunk(&hash).unwrap().unwrap(), data);
+                        assert!(
+                            !copied || below.get_chunk(&hash).unwrap().is_some(),
+                            "{kind:?} {nth}"
+                        );
+                    }
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! Tiers of every kind, as one backend.
+
+mod broken;
+mod contract;
+mod model;
+mod reading;
+#[path = "../revisions/mod.rs"]
+mod revisions;
+mod uris;
+
+use std::sync::Arc;
+
+use transload_store::backend::tier::Write;
+use transload_store::backend::wrap::{Call, Effect, Faulty, Plan};
+use transload_store::backend::{MemoryStore, Tier, TierStore};
+use transload_store::{Backend, ChunkHash, ManifestName};
+
+fn name(text: &str) -> ManifestName {
+    ManifestName::new(text).unwrap()
+}
+
+/// Chunk number `n`.
+fn chunk(n: u64) -> (ChunkHash, Vec<u8>) {
+    let data = n.to_le_bytes().repeat(50);
+    (blake3::hash(&data).into(), data)
+}
+
+/// Two tiers of any kind, each with what can be done to it from outside.
+fn two(
+    above: &Arc<Faulty<MemoryStore>>,
+    below: &Arc<Faulty<MemoryStore>>,
+    write: Write,
+) -> TierStore {
+    let tiers = vec![
+        Tier::new("above", above.clone() as Arc<dyn Backend>),
+        Tier::new("below", below.clone() as Arc<dyn Backend>),
+    ];
+    TierStore::new(tiers, write).unwrap()
+}
+
+fn sound() -> Arc<Faulty<MemoryStore>> {
+    Arc::new(Faulty::new(MemoryStore::new(), Plan::new()))
+}
+
+/// Everything fails from now on.
+fn down() -> Plan {
+    use Call::{DeleteManifest, GetChunk, GetManifest, PutChunk, PutManifest};
+    let calls = [DeleteManifest, GetChunk, GetManifest, PutChunk, PutManifest];
+    let all = calls
+        .into_iter()
+        .flat_map(|call| (1..100).map(move |nth| (call, nth)));
+    all.fold(Plan::new(), |plan, (call, nth)| {
+        plan.with(call, nth, Effect::FailBefore)
+    })
+}
