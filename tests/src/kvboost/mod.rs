@@ -1,7 +1,8 @@
 //! What KVBoost 0.9.0 does, replayed from traces of the real one.
 //!
-//! None of it is part of the product.
+//! None of it is part of the product but the policy that [`eviction`] stands on.
 
+pub mod eviction;
 pub mod quantizer;
 
 use std::ops::AddAssign;
@@ -40,6 +41,7 @@ impl AddAssign for Agreement {
 /// If it has not the form that files of this name have.
 pub fn replay(name: &str, text: &str) -> Result<Option<Agreement>, String> {
     let replay: fn(&Value) -> Result<Agreement, String> = match name {
+        "eviction.json" => eviction::replay,
         "quant_small.json" => quantizer::replay,
         "int4_pack.json" => quantizer::replay_packing,
         _ => return Ok(None),
