@@ -47,3 +47,8 @@ struct EnginesGuide;
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/src/guide/stores.md")]
 struct StoresGuide;
+
+/// And of that to tiers.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/src/guide/stores/tiers.md")]
+struct TiersGuide;

@@ -11,7 +11,7 @@ use transload::store::conformance::{
     run_in_child,
 };
 use transload::store::loader::Library;
-use transload::store::{ManifestName, StoreUri, open};
+use transload::store::{ManifestName, StoreUri, is_built_in, open};
 
 use super::printable;
 use crate::command::Itself;
@@ -184,7 +184,7 @@ impl Args {
         if let Some(path) = named.or_else(|| Library::locate(uri.scheme())) {
             return Subject::File(path, uri.clone());
         }
-        match ["file", "redis", "rediss", "s3"].contains(&uri.scheme()) {
+        match is_built_in(uri.scheme()) {
             true => {
                 let uri = self.uri.clone();
                 Subject::Backend(Box::new(move || open(&uri)))

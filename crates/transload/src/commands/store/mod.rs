@@ -41,6 +41,11 @@ A URI is one of
   file:///absolute/path
   redis://host[:port][/db[/prefix]], or rediss://… with TLS
   s3://bucket/prefix
+  memory://   the memory of one process
+  tier://[CAP=]URI,…  several of these, the fastest first, as
+              tier://8GiB=memory://,500GiB=file:///var/kv,s3://bucket/kv;
+              with tier+back:// copies below the first that outlives
+              the process are made later
   SCHEME://…, with a libkv_store_SCHEME.so in a folder of
               KV_STORE_LIBRARY_PATH, which goes before our own backends,
               or where the system looks for libraries

@@ -5,6 +5,7 @@ mod file;
 mod prefix;
 mod redis;
 mod server;
+mod tiers;
 
 use std::path::PathBuf;
 
@@ -37,9 +38,13 @@ pub(super) struct Measured {
 }
 
 pub(super) fn run(args: &Args, effort: Effort) -> Result<Measured, Failure> {
-    let mut course = Course::new(effort, file::CASES + redis::CASES + prefix::CASES);
+    let mut course = Course::new(
+        effort,
+        file::CASES + tiers::CASES + redis::CASES + prefix::CASES,
+    );
     let dir = args.dir.clone().unwrap_or_else(std::env::temp_dir);
     let (mut figures, mut notes) = file::run(&mut course, &dir)?;
+    figures.extend(tiers::run(&mut course, &dir)?);
     let server = match &args.redis {
         Some(uri) => Ok(server::Server::named(uri)?),
         None => server::Server::started()?,

@@ -99,9 +99,9 @@ fn save(
     Ok(())
 }
 
-fn unkept(error: ArchiveError) -> Failure {
+pub(super) fn unkept(error: ArchiveError) -> Failure {
     Failure::no(
         format!("the archive could not be measured: {}", chain(&error)),
-        "is there room on the server?",
+        "is there room for it?",
     )
 }
