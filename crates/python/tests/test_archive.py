@@ -34,11 +34,12 @@ def save(archive, prompt, deployment, memories):
     return archive.publish(missing, parts)
 
 
-def test_what_one_layout_saved_another_restores(tmp_path):
+@pytest.mark.parametrize("form", ["file://{}/kv", "tier://64MiB=memory://{0},file://{0}/kv"])
+def test_what_one_layout_saved_another_restores(tmp_path, form):
     saver, caches = side(tp=2)
     for cache in caches:
         fill(cache)
-    uri = f"file://{tmp_path}/kv"
+    uri = form.format(tmp_path)
     archive = transload.Archive(uri, "demo", "r1", saver)
     prompt = transload.Prompt(TOKENS)
     assert archive.find(prompt).tokens == 0
