@@ -10,19 +10,18 @@ then on only the operator can name them, with the version that vLLM itself takes
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import json
 import os
 import re
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Callable
+from typing import TYPE_CHECKING, Callable
 
 from vllm.logger import init_logger
 from vllm.transformers_utils.config import iter_rope_parameters
 
-from .._digests import Digests, Stopped
+from .. import _weights
+from .._digests import Stopped
 from .config import ConfigError
 
 if TYPE_CHECKING:
@@ -30,15 +29,10 @@ if TYPE_CHECKING:
 
 logger = init_logger("vllm." + __name__)
 
-SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
-INDEX = "*.safetensors.index.json"
-"""Says which file a tensor is loaded from, where several have it."""
 FROM_FILES = ("auto", "hf", "safetensors", "fastsafetensors", "instanttensor", "pt", "npcache", "mistral")
 """Values of vLLM's ``--load-format`` with which weights come from the files in the model's folder, and all of them."""
 COMMIT = re.compile("[0-9a-f]{40}")
 """A branch or a tag may be moved to other weights; a commit may not."""
-VOLATILE = ("_name_or_path", "transformers_version")
-"""Fields of a config that are not about what the model computes."""
 NAME_THEM = (
     "give kv_connector_extra_config.model and store_weights, a text of your own that is another for other weights"
 )
@@ -219,11 +213,7 @@ def _content(model: ModelConfig, stop: Callable[[], bool]) -> str:
     files = _weight_files(model)
     if not files:
         raise ConfigError(f"nothing in {model.model!r} tells these weights apart from others of their name; {NAME_THEM}")
-    digests, digest = Digests(), hashlib.blake2b(digest_size=20)
-    digest.update(_config(Path(model.model)))
-    for path in files:
-        digest.update(f"{path.name} ".encode() + digests.of(path, stop))
-    return digest.hexdigest()
+    return _weights.content(Path(model.model), files, stop)
 
 
 def _settings(model: ModelConfig) -> str:
@@ -231,8 +221,7 @@ def _settings(model: ModelConfig) -> str:
     and with LongRoPE how its longest sequence has keys rotated."""
     if callable(model.hf_overrides):
         raise ConfigError(f"hf_overrides is a function, and what one does cannot be compared: give a dict, or {NAME_THEM}")
-    said = _text([model.hf_overrides, model.quantization, *_rotated_far(model)])
-    return hashlib.blake2b(_given_config(model) + said, digest_size=16).hexdigest()
+    return _weights.settings(model.hf_overrides, model.quantization, _rotated_far(model), _given_config(model))
 
 
 def _rotated_far(model: ModelConfig) -> list[bool]:
@@ -252,31 +241,14 @@ def _commit(model: ModelConfig) -> str | None:
 
 
 def _weight_files(model: ModelConfig) -> list[Path]:
-    folder = Path(model.model)
-    if folder.is_file():
-        return [folder]
-    files = sorted(path for path in folder.glob("*") if path.suffix in SUFFIXES and path.is_file())
-    return files + sorted(path for path in folder.glob(INDEX) if path.is_file()) if files else []
+    return _weights.weight_files(Path(model.model))
 
 
 def _given_config(model: ModelConfig) -> bytes:
     """The config of ``--hf-config-path``, which takes the place of the model's own, also where that is of a commit."""
     if not model.hf_config_path:
         return b""
-    config = _config(Path(model.hf_config_path))
+    config = _weights.config(Path(model.hf_config_path))
     if not config:
         raise ConfigError(f"--hf-config-path {model.hf_config_path} is no folder with a config.json: give one, or {NAME_THEM}")
     return config
-
-
-def _config(folder: Path) -> bytes:
-    """A config as its file has it: the one in memory is changed by each process as it likes."""
-    path = folder / "config.json"
-    if not path.is_file():
-        return b""
-    fields = json.loads(path.read_bytes())
-    return _text({key: value for key, value in fields.items() if key not in VOLATILE})
-
-
-def _text(value: Any) -> bytes:
-    return json.dumps(value, sort_keys=True, default=str).encode()

@@ -1,0 +1,13 @@
+"""Reuse of prompts' beginnings for transformers: what a model has computed once is restored from a store::
+
+    from transload.hf import Reuse
+
+    reuse = Reuse(model, "file:///var/kv", name="demo")
+    reuse.attach()
+    model.generate(**tokenizer(prompt, return_tensors="pt"), max_new_tokens=64)
+"""
+
+from .layers import Layers, UnsupportedCache
+from .reuse import Report, Reuse
+
+__all__ = ["Layers", "Report", "Reuse", "UnsupportedCache"]

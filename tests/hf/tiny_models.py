@@ -1,0 +1,53 @@
+"""Small models of transformers with random weights, one for each way in which layers cache."""
+
+import torch
+import transformers
+from transformers import AutoModelForCausalLM
+
+VOCABULARY = 320
+SMALL = dict(
+    vocab_size=VOCABULARY, hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+    num_key_value_heads=2, head_dim=16, max_position_embeddings=4096, bos_token_id=1, eos_token_id=2, pad_token_id=0,
+)  # fmt: skip
+EXPERTS = dict(num_experts=4, num_experts_per_tok=2, moe_intermediate_size=32, decoder_sparse_step=1)
+GDN = dict(linear_num_value_heads=4, linear_num_key_heads=2, linear_key_head_dim=16, linear_value_head_dim=16)
+WINDOWS = ["sliding_attention", "full_attention"]
+CONFIGS = {
+    "llama": ("Llama", {}),
+    "qwen3": ("Qwen3", {}),
+    "gemma3": ("Gemma3Text", dict(layer_types=WINDOWS, sliding_window=64)),
+    "gemma3_wide": ("Gemma3Text", dict(layer_types=WINDOWS, sliding_window=400)),
+    "gemma3n": ("Gemma3nText", dict(
+        num_hidden_layers=4, layer_types=WINDOWS * 2, sliding_window=64, num_kv_shared_layers=2, intermediate_size=[96] * 4,
+        vocab_size_per_layer_input=VOCABULARY, hidden_size_per_layer_input=16, laurel_rank=8, altup_num_inputs=2,
+        activation_sparsity_pattern=[0.0] * 4,
+    )),
+    "gpt_oss": ("GptOss", dict(layer_types=WINDOWS, sliding_window=128, num_local_experts=4, num_experts_per_tok=2)),
+    "deepseek": ("DeepseekV3", dict(
+        n_routed_experts=4, num_experts_per_tok=2, n_group=1, topk_group=1, first_k_dense_replace=1, moe_intermediate_size=32,
+        q_lora_rank=None, kv_lora_rank=32, qk_rope_head_dim=16, qk_nope_head_dim=16, v_head_dim=16, num_key_value_heads=4,
+    )),
+    "llama4": ("Llama4Text", dict(
+        layer_types=["chunked_attention", "full_attention"], attention_chunk_size=100, no_rope_layers=[1, 0],
+        num_local_experts=2, num_experts_per_tok=1, intermediate_size_mlp=96, interleave_moe_layer_step=2,
+    )),
+    "mamba": ("Mamba", dict(state_size=16, expand=2, conv_kernel=4, time_step_rank=8)),
+    "mamba2": ("Mamba2", dict(num_heads=8, head_dim=16, state_size=16, expand=2, n_groups=1, chunk_size=64, conv_kernel=4)),
+    "qwen3_next": ("Qwen3Next", dict(layer_types=["linear_attention", "full_attention"], **GDN, **EXPERTS)),
+    "lfm2": ("Lfm2", dict(layer_types=["conv", "full_attention"], conv_L_cache=3)),
+    "falcon_h1": ("FalconH1", dict(mamba_d_ssm=128, mamba_n_heads=8, mamba_d_head=16, mamba_d_state=16, mamba_chunk_size=64)),
+}  # fmt: skip
+
+
+def make(name, seed=0, dtype=torch.float32, **fields):
+    """A model of this name, to compute with."""
+    kind, own = CONFIGS[name]
+    config = getattr(transformers, f"{kind}Config")(**SMALL | own | fields)
+    torch.manual_seed(seed)
+    model = AutoModelForCausalLM.from_config(config, dtype=dtype)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            # Random weights are small: whatever is in a cache would hardly count.
+            if parameter.dim() > 1 and "embed" not in name:
+                parameter.mul_(4)
+    return model.eval()
