@@ -17,7 +17,7 @@ import transformers
 from transformers import DynamicCache
 
 from .. import Archive, Prompt
-from .layers import CHUNK, Copy, Layers
+from .layers import CHUNK, Copy, Layers, UnsupportedCache
 from .weights import Unnamed, Weights
 
 _log = logging.getLogger(__name__)
@@ -27,6 +27,11 @@ OTHERWISE = (
     " assistant_early_exit use_mtp custom_generate penalty_alpha dola_layers token_healing adapter_names is_assistant"
 ).split()
 """Arguments and settings of `generate` with which it takes another cache, other tokens, or another way."""
+
+
+STRAY = 0.3
+"""How far, of their length, logits of two steps may be from those of one: more than rounding makes, where it turns to another
+expert too, and less than a state that is left out."""
 
 
 class _StatesCache(DynamicCache):
@@ -114,6 +119,8 @@ class Reuse:
         cache = DynamicCache(config=self._config)
         self.forward([0], cache)
         self.layers = Layers(cache, getattr(self._config, "layer_types", None))
+        if any(group.is_recurrent for group in self.layers.groups):
+            self._refuse_stateless()
         self._archive(self._weights.names()[0])
 
     # --- for models ------------------------------------------------------------------
@@ -237,6 +244,14 @@ class Reuse:
         if isinstance(cache, _StatesCache):
             cache.tokens += len(ids)
         return logits
+
+    def _refuse_stateless(self) -> None:
+        """Refuses models that compute several tokens behind a state as if there were none, as Mamba 1 of transformers 5.24 does."""
+        ids, cache = range(1, 9), self._cache(0)
+        whole, _ = self.forward(ids, self._cache(0)), self.forward(ids[:4], cache)
+        rest = self.forward(ids[4:], cache)
+        if (whole[-1] - rest[-1]).norm() > STRAY * whole[-1].norm():
+            raise UnsupportedCache("what this model computes behind a cache is not what it computes without: nothing can be reused")
 
     def _cache(self, tokens: int) -> DynamicCache:
         cache = (_StatesCache if self.layers.are_states else DynamicCache)(config=self._config)
