@@ -51,3 +51,20 @@ def make(name, seed=0, dtype=torch.float32, **fields):
             if parameter.dim() > 1 and "embed" not in name:
                 parameter.mul_(4)
     return model.eval()
+
+
+def tokenizer():
+    """A tokenizer with a token for each letter."""
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    letters = [chr(code) for code in range(32, 127)]
+    words = {word: number for number, word in enumerate(["<pad>", "<s>", "</s>", "<unk>", *letters])}
+    words |= {f"<{number}>": number for number in range(len(words), VOCABULARY)}
+    made = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+    made.pre_tokenizer = pre_tokenizers.Split("", "isolated")
+    made.decoder = decoders.Fuse()
+    template = "{% for each in messages %}{{ each.content }}{% endfor %}"
+    return PreTrainedTokenizerFast(
+        tokenizer_object=made, bos_token="<s>", eos_token="</s>", unk_token="<unk>", pad_token="<pad>", chat_template=template
+    )

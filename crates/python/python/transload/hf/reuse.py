@@ -16,7 +16,7 @@ import torch
 import transformers
 from transformers import DynamicCache
 
-from .. import Archive, Prompt
+from .. import Archive, Found, Prompt
 from .layers import CHUNK, Copy, Layers, UnsupportedCache
 from .weights import Unnamed, Weights
 
@@ -138,6 +138,8 @@ class Reuse:
             self._not_reused[why] += 1
             return self._generate(*args, **inputs)
         cache, restored = self.restore(ids, by, copies)
+        self._counts["hits" if restored else "misses"] += 1
+        self._counts["restored_tokens"] += restored
         end = (len(ids) - 1) // CHUNK * CHUNK
         kept = None
         if self._save and self.layers.forget and end > restored:
@@ -171,14 +173,17 @@ class Reuse:
             Unnamed: the weights have changed since they were given a name.
         """
         ids, by = [int(each) for each in ids][: self._longest], self._weights.names()
-        end = len(ids) // CHUNK * CHUNK
+        ids = ids[: len(ids) // CHUNK * CHUNK]
+        found = self.find(ids, by, len(ids))
+        if not ids or found and found.tokens == len(ids):
+            return len(ids)
         # One more token, so that all before it may be restored.
-        cache, restored = self.restore([*ids[:end], 0], by)
-        if restored < end:
-            self.forward(ids[restored:end], cache)
-            self.layers.gather(cache, kept := self.layers.copy(end, 0 if self.layers.forget else restored))
-            return end if self._put(ids, kept, by) else restored
-        return end
+        cache, restored = self.restore([*ids, 0], by)
+        if restored < len(ids):
+            self.forward(ids[restored:], cache)
+            self.layers.gather(cache, kept := self.layers.copy(len(ids), 0 if self.layers.forget else restored))
+            return len(ids) if self._put(ids, kept, by) else restored
+        return restored
 
     def verify(self, prompts: Sequence[Sequence[int]]) -> Report:
         """Compares what is computed behind restored tokens with whole prompts in one step. It saves what is not saved yet."""
@@ -208,31 +213,33 @@ class Reuse:
 
     # --- prefixes and caches ---------------------------------------------------------
 
-    def find(self, ids: Sequence[int], by: tuple[str, str | None], most: int) -> Copy | None:
+    def find(self, ids: Sequence[int], by: tuple[str, str | None], most: int) -> Found | None:
         """The longest saved prefix of a prompt that `by` has computed, of at most so many tokens; None where there is none."""
-        if most < CHUNK:
-            return None
         try:
-            archive = self._archive(by[0])
-            found = archive.find(Prompt(ids, adapter=by[1])).shorten(most)
-            if found.tokens:
-                copy = self.layers.copy(found.tokens)
-                archive.restore(found, copy.deployment, 0, copy.memories, copy.tables)
-                return copy
+            # Nothing shorter is saved, so nothing is looked for.
+            found = self._archive(by[0]).find(Prompt(ids, adapter=by[1])).shorten(most) if most >= CHUNK else None
+            return found if found and found.tokens else None
+        except Exception as error:  # noqa: BLE001: whatever it is, nothing is found, and that is all.
+            return self._fail("find", error)
+
+    def read(self, found: Found, by: tuple[str, str | None]) -> Copy | None:
+        """What is saved of a prefix; None where it cannot be read any more."""
+        try:
+            copy = self.layers.copy(found.tokens)
+            self._archive(by[0]).restore(found, copy.deployment, 0, copy.memories, copy.tables)
+            return copy
         except Exception as error:  # noqa: BLE001: whatever it is, nothing is restored, and that is all.
-            self._fail("restore", error)
-        return None
+            return self._fail("restore", error)
 
     def restore(self, ids: Sequence[int], by: tuple[str, str | None], batch: int = 1) -> tuple[DynamicCache, int]:
         """A cache with the longest saved prefix of a prompt in each row, but for the last token, and how many tokens that is."""
         # Where no layer forgets, the last row of a copy can be left out.
-        copy = self.find(ids, by, len(ids) - self.layers.forget)
-        tokens = 0 if copy is None else min(copy.end, len(ids) - 1)
+        found = self.find(ids, by, len(ids) - self.layers.forget)
+        copy = found and self.read(found, by)
+        tokens = min(copy.end, len(ids) - 1) if copy else 0
         cache = self._cache(tokens)
-        if copy is not None:
+        if copy:
             self.layers.fill(cache, copy, batch, tokens)
-        self._counts["hits" if tokens else "misses"] += 1
-        self._counts["restored_tokens"] += tokens * batch
         return cache, tokens
 
     @torch.no_grad()

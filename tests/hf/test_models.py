@@ -1,0 +1,130 @@
+"""Cold equals warm: for each way in which layers cache, what is computed behind a restored prefix is what is computed without."""
+
+import pytest
+import tiny_models
+import torch
+from transload.hf import Layers, Reuse, UnsupportedCache
+from transformers import DynamicCache, cache_utils
+
+WHOLE = 700
+SHARED = [name for name in tiny_models.CONFIGS if name != "mamba"]
+
+
+def prompt(length, seed=1):
+    return torch.randint(3, tiny_models.VOCABULARY, (1, length), generator=torch.Generator().manual_seed(seed))
+
+
+def answer(generate, ids, count=6, **more):
+    return generate(
+        ids, attention_mask=torch.ones_like(ids), max_new_tokens=count, do_sample=False, return_dict_in_generate=True,
+        output_logits=True, **more,
+    )  # fmt: skip
+
+
+def apart(one, other):
+    """How far the logits of two answers are from each other, where their tokens are the same."""
+    assert torch.equal(one.sequences, other.sequences)
+    return max((a - b).abs().max().item() for a, b in zip(one.logits, other.logits))
+
+
+def two_steps(model, ids, cut):
+    """An answer behind a cache that the model itself filled with the first tokens."""
+    cache = DynamicCache(config=model.config)
+    word = "cache" if "cache" in type(model).forward.__wrapped__.__code__.co_varnames else "past_key_values"
+    with torch.no_grad():
+        model(input_ids=ids[:, :cut], use_cache=True, **{word: cache})
+    return answer(model.generate, ids, **{word: cache})
+
+
+@pytest.mark.smallest
+@pytest.mark.parametrize("name", SHARED)
+def test_cold_equals_warm(name, store):
+    model, ids = tiny_models.make(name), prompt(WHOLE)
+    cold = answer(model.generate, ids)
+    reuse = Reuse(model, store, name=name)
+    first = answer(reuse.generate, ids)
+    warm = answer(reuse.generate, ids)
+    assert reuse.stats() == {
+        "restored_tokens": 512, "saved_tokens": 512, "hits": 1, "misses": 1, "failures": 0, "not_reused": {}
+    }  # fmt: skip
+    assert apart(cold, first) < 1e-4
+    assert apart(cold, warm) < 1e-4
+    if not reuse.layers.are_states:
+        assert apart(two_steps(model, ids, 512), warm) == 0
+    # Another object, as of another process, behind a longer prompt.
+    longer = torch.cat([ids[:, :512], prompt(300, seed=2)], 1)
+    other = Reuse(model, store, name=name)
+    assert apart(answer(model.generate, longer), answer(other.generate, longer)) < 1e-4
+    assert other.stats()["restored_tokens"] == 512
+    # What is restored is what counts: with another prefix under the same name it would be another answer.
+    changed = torch.cat([prompt(512, seed=3), ids[:, 512:]], 1)
+    with torch.no_grad():
+        assert (model(changed).logits[0, -1] - cold.logits[0][0]).abs().max() > 1e-3
+
+
+@pytest.mark.smallest
+def test_what_forgets_its_state_is_refused(store):
+    with pytest.raises(UnsupportedCache, match="behind a cache"):
+        Reuse(tiny_models.make("mamba"), store, name="mamba")
+
+
+def test_unknown_layers_are_refused_by_name():
+    class Folded(cache_utils.DynamicLayer):
+        pass
+
+    cache = DynamicCache(config=tiny_models.make("llama").config)
+    cache.layers[1] = Folded()
+    with pytest.raises(UnsupportedCache, match="layer 1: a cache of Folded"):
+        Layers(cache, None)
+    cache.layers[1] = cache_utils.DynamicIndexedLayer()
+    with pytest.raises(UnsupportedCache, match="layer 1: a cache of DynamicIndexedLayer"):
+        Layers(cache, None)
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3", "gemma3_wide", "mamba2", "qwen3_next"])
+@pytest.mark.parametrize("length", [1, 2, 255, 256, 257, 511, 512, 513])
+def test_lengths(name, length, store):
+    model, ids = tiny_models.make(name), prompt(length)
+    cold = answer(model.generate, ids)
+    reuse = Reuse(model, store, name=name)
+    for _ in range(2):
+        assert apart(cold, answer(reuse.generate, ids)) < 1e-4
+    # All but the last token, where a layer still has them.
+    whole = length // 256 * 256
+    restored = min(whole, length - 1) if not reuse.layers.forget else (length - 1) // 256 * 256
+    assert reuse.stats()["restored_tokens"] == restored
+    assert reuse.warm(ids[0]) == whole
+    longer = torch.cat([ids, prompt(50, seed=9)], 1)
+    assert apart(answer(model.generate, longer), answer(reuse.generate, longer)) < 1e-4
+    assert reuse.stats()["restored_tokens"] == restored + (whole if whole < longer.shape[1] else 0)
+    assert reuse.stats()["failures"] == 0
+
+
+def test_prompts_longer_than_the_model(store):
+    model = tiny_models.make("llama", max_position_embeddings=300)
+    ids = prompt(600)
+    reuse = Reuse(model, store, name="short")
+    cold = answer(model.generate, ids)
+    assert apart(cold, answer(reuse.generate, ids)) < 1e-4
+    assert apart(cold, answer(reuse.generate, ids)) < 1e-4
+    # Keys of these depend on how long the whole prompt is.
+    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
+    model = tiny_models.make("llama", max_position_embeddings=300, rope_parameters=rope)
+    reuse = Reuse(model, store, name="ntk")
+    for length, restored in ((290, 0), (290, 256), (600, 256)):
+        ids = prompt(length)
+        assert apart(answer(model.generate, ids, 2), answer(reuse.generate, ids, 2)) < 1e-4
+        assert reuse.stats()["restored_tokens"] == restored
+    assert reuse.stats()["not_reused"] == {"rotary factors change with a prompt of this length": 1}
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma3"])
+def test_all_saves_answers_too(name, store):
+    model, ids = tiny_models.make(name), prompt(500)
+    reuse = Reuse(model, store, name=name, save="all")
+    told = reuse.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=60, min_new_tokens=60, do_sample=False)
+    following = torch.cat([told, prompt(40, seed=5)], 1)
+    warm = answer(reuse.generate, following)
+    assert apart(answer(model.generate, following), warm) < 1e-4
+    # A layer with windows has lost by then what belongs to the end of a token chunk.
+    assert reuse.stats()["restored_tokens"] == (256 if reuse.layers.forget else 512)
