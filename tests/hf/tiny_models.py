@@ -48,7 +48,9 @@ def make(name, seed=0, dtype=torch.float32, **fields):
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             # Random weights are small: whatever is in a cache would hardly count.
-            if parameter.dim() > 1 and "embed" not in name:
+            if "A_log" in name:
+                parameter.fill_(-5)  # And a state would soon be forgotten.
+            elif parameter.dim() > 1 and "embed" not in name:
                 parameter.mul_(4)
     return model.eval()
 

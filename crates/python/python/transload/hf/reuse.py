@@ -172,7 +172,7 @@ class Reuse:
         Raises:
             Unnamed: the weights have changed since they were given a name.
         """
-        ids, by = [int(each) for each in ids][: self._longest], self._weights.names()
+        ids, by = [int(each) for each in ids][: self._longest - 1], self._weights.names()
         ids = ids[: len(ids) // CHUNK * CHUNK]
         found = self.find(ids, by, len(ids))
         if not ids or found and found.tokens == len(ids):
@@ -331,7 +331,7 @@ class Reuse:
         elif mask is None and pad is not None and (ids == pad).any():
             # It is taken for padding.
             why = "padding"
-        elif ids.shape[1] > self._longest:
+        elif ids.shape[1] >= self._longest:
             why = "rotary factors change with a prompt of this length"
         rows = max(self._setting(given, "num_beams") or 1, self._setting(given, "num_return_sequences") or 1)
         return ids[0].tolist() if why is None else [], len(ids) * rows, why
