@@ -113,15 +113,11 @@ class Reuse:
         self._word = next(word for word in ("cache", "past_key_values", "cache_params") if word in self._takes)
         self._generate = model.generate
         self._lock = threading.Lock()
-        self._archives: dict[tuple[int, str], Archive] = {}
+        self._archives: dict[Any, Archive] = {}
         self._counts, self._not_reused = collections.Counter[str](), collections.Counter[str]()
         self._told: set[tuple[str, str]] = set()
-        cache = DynamicCache(config=self._config)
-        self.forward([0], cache)
-        self.layers = Layers(cache, getattr(self._config, "layer_types", None))
-        if any(group.is_recurrent for group in self.layers.groups):
-            self._refuse_stateless()
-        self._archive(self._weights.names()[0])
+        self._kind: Any = None
+        self._archive(self.computed_by()[0])
 
     # --- for models ------------------------------------------------------------------
 
@@ -131,9 +127,9 @@ class Reuse:
         ids, copies, why = self._prompt(given)
         if why is None:
             try:
-                by = self._weights.names()
-            except Unnamed as unnamed:
-                why = str(unnamed)
+                by = self.computed_by()
+            except (Unnamed, UnsupportedCache) as unknown:
+                why = str(unknown)
         if why is not None:
             self._not_reused[why] += 1
             return self._generate(*args, **inputs)
@@ -172,7 +168,7 @@ class Reuse:
         Raises:
             Unnamed: the weights have changed since they were given a name.
         """
-        ids, by = [int(each) for each in ids][: self._longest - 1], self._weights.names()
+        ids, by = [int(each) for each in ids][: self._longest - 1], self.computed_by()
         ids = ids[: len(ids) // CHUNK * CHUNK]
         found = self.find(ids, by, len(ids))
         if not ids or found and found.tokens == len(ids):
@@ -190,7 +186,7 @@ class Reuse:
         restored, differences, divergences, same = [], [], [], []
         for ids in prompts:
             self.warm(ids)
-            cache, tokens = self.restore(ids := list(ids), self._weights.names())
+            cache, tokens = self.restore(ids := list(ids), self.computed_by())
             if tokens:
                 reused = self.forward(ids[tokens:], cache, logits_to_keep=0)
                 computed = self.forward(ids, self._cache(0), logits_to_keep=0)[tokens:]
@@ -212,6 +208,18 @@ class Reuse:
         return {word: self._counts[word] for word in words} | {"not_reused": dict(self._not_reused)}
 
     # --- prefixes and caches ---------------------------------------------------------
+
+    def computed_by(self) -> tuple[str, str | None]:
+        """What computes now: the weights' name, and a digest of the adapters. A model that was moved or cast is read anew.
+
+        Raises:
+            Unnamed: nothing tells the weights apart from others.
+        """
+        kind = (self.model.device, self.model.dtype, self._config._attn_implementation)
+        if kind != self._kind:
+            self._read_layers()
+            self._kind = kind
+        return self._weights.names()
 
     def find(self, ids: Sequence[int], by: tuple[str, str | None], most: int) -> Found | None:
         """The longest saved prefix of a prompt that `by` has computed, of at most so many tokens; None where there is none."""
@@ -252,13 +260,16 @@ class Reuse:
             cache.tokens += len(ids)
         return logits
 
-    def _refuse_stateless(self) -> None:
-        """Refuses models that compute several tokens behind a state as if there were none, as Mamba 1 of transformers 5.24 does."""
-        ids, cache = range(1, 9), self._cache(0)
-        whole, _ = self.forward(ids, self._cache(0)), self.forward(ids[:4], cache)
-        rest = self.forward(ids[4:], cache)
-        if (whole[-1] - rest[-1]).norm() > STRAY * whole[-1].norm():
-            raise UnsupportedCache("what this model computes behind a cache is not what it computes without: nothing can be reused")
+    def _read_layers(self) -> None:
+        cache = DynamicCache(config=self._config)
+        self.forward([0], cache)
+        self.layers = Layers(cache, getattr(self._config, "layer_types", None))
+        if any(group.is_recurrent for group in self.layers.groups):
+            # Mamba 1 of transformers 5.24 computes several tokens behind a state as if there were none.
+            ids, cache = range(1, 9), self._cache(0)
+            whole, _ = self.forward(ids, self._cache(0)), self.forward(ids[:4], cache)
+            if (whole[-1] - self.forward(ids[4:], cache)[-1]).norm() > STRAY * whole[-1].norm():
+                raise UnsupportedCache("behind a cache this model does not compute what it computes without")
 
     def _cache(self, tokens: int) -> DynamicCache:
         cache = (_StatesCache if self.layers.are_states else DynamicCache)(config=self._config)
@@ -268,7 +279,7 @@ class Reuse:
     def _put(self, ids: Sequence[int], copy: Copy, by: tuple[str, str | None]) -> bool:
         """Saves a copy, if the model is still what has computed it."""
         try:
-            if self._weights.names() != by:
+            if self.computed_by() != by:
                 return False
             archive, prompt = self._archive(by[0]), Prompt(ids[: copy.end], adapter=by[1])
             state = copy.end if any(group.is_recurrent for group in self.layers.groups) else None
@@ -283,20 +294,21 @@ class Reuse:
     def _archive(self, weights: str) -> Archive:
         """The archive of these weights in this process: a fork shares no connections and no threads."""
         with self._lock:
-            archive = self._archives.get((os.getpid(), weights))
+            key = (os.getpid(), weights, self._kind)
+            archive = self._archives.get(key)
             if archive is None:
-                kernels = f"{self._config._attn_implementation}/{self.model.device.type}"
+                device, _, attention = self._kind
                 archive = Archive(
                     self._store,
                     self._name,
                     weights,
                     self.layers.copy(CHUNK).deployment,
-                    engine=f"transformers/{kernels}",
+                    engine=f"transformers/{attention}/{device.type}",
                     engine_version=transformers.__version__,
                     sharing=self._sharing,
                     **({} if self._codec == "exact" else {"codec": self._codec}),
                 )
-                self._archives = {(os.getpid(), weights): archive}
+                self._archives = {key: archive}
             return archive
 
     def _fail(self, what: str, error: Exception) -> None:
@@ -339,12 +351,14 @@ class Reuse:
     def _other_way(self, given: dict[str, Any]) -> str | None:
         if self.model.training:
             return "the model is in training mode"
+        if getattr(getattr(self.model, "active_peft_config", None), "is_prompt_learning", False):
+            return "the model has learned a prompt of its own"
         if self._setting(given, "use_cache") is False:
             return "use_cache=False"
         for name in OTHERWISE:
             value = self._setting(given, name)
-            # Those two are what it does without.
-            if not (value is None or isinstance(value, (bool, int, float)) and not value or value in ("dynamic", "hybrid")):
+            # An old default, which transformers leave out of account.
+            if not (value is None or isinstance(value, (bool, int, float)) and not value or value == "hybrid"):
                 return f"{name} is given"
         known = ("inputs", "input_ids", "attention_mask")
         return next((f"{name} is given" for name, value in given.items() if name not in known and torch.is_tensor(value)), None)
