@@ -13,7 +13,7 @@ import tempfile
 import time
 
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import transload
 from transload.hf import Reuse
@@ -65,7 +65,8 @@ def main():
         sys.path.append(given.kvboost)
         from kvboost.engine import InferenceEngine
 
-        engine = InferenceEngine(model, None, max_cache_bytes=1 << 32, device="cpu")
+        tokenizer = AutoTokenizer.from_pretrained(given.model, gguf_file=given.gguf)
+        engine = InferenceEngine(model, tokenizer, max_cache_bytes=1 << 32, device="cpu")
         engine._encode = lambda ids: ids  # Tokens, not text.
     for restored in (256, 1024):
         cold, warm, nothing, theirs = [], [], [], []

@@ -134,10 +134,27 @@ def test_a_model_that_drafts_for_another_is_left_alone(model, store):
     assert reuse.stats()["hits"] == reuse.stats()["misses"] == 0
 
 
-def test_training_mode_is_not_reused(model, reuse):
+def test_models_that_compute_otherwise_now(model, reuse):
     model.train()
     reuse.generate(prompt(LENGTH), max_new_tokens=1)
     assert reuse.stats()["not_reused"] == {"the model is in training mode": 1}
+    with pytest.raises(ValueError, match="training mode"):
+        reuse.warm(prompt(LENGTH)[0])
+    model.eval()
+    with torch.autocast("cpu", torch.bfloat16):
+        reuse.generate(prompt(LENGTH), max_new_tokens=1)
+    assert reuse.stats()["not_reused"]["autocast"] == 1
+    assert reuse.stats()["restored_tokens"] == 0
+
+
+def test_inference_mode(store):
+    with torch.inference_mode():
+        model, ids = tiny_models.make("gemma3"), prompt(LENGTH)
+        cold = answer(model.generate, ids)
+        reuse = Reuse(model, store, name="inference")
+        for _ in range(2):
+            assert apart(cold, answer(reuse.generate, ids)) < 1e-4
+    assert reuse.stats()["restored_tokens"] == 512
 
 
 def test_quantized_caches_run_as_always(store):

@@ -114,8 +114,7 @@ class Reuse:
         self._generate = model.generate
         self._lock = threading.Lock()
         self._archives: dict[Any, Archive] = {}
-        self._counts, self._not_reused = collections.Counter[str](), collections.Counter[str]()
-        self._told: set[tuple[str, str]] = set()
+        self._counts: collections.Counter[Any] = collections.Counter()
         self._kind: Any = None
         self._archive(self.computed_by()[0])
 
@@ -131,25 +130,24 @@ class Reuse:
             except (Unnamed, UnsupportedCache) as unknown:
                 why = str(unknown)
         if why is not None:
-            self._not_reused[why] += 1
+            self._count(("not_reused", why))
             return self._generate(*args, **inputs)
         cache, restored = self.restore(ids, by, copies)
-        self._counts["hits" if restored else "misses"] += 1
-        self._counts["restored_tokens"] += restored
-        end = (len(ids) - 1) // CHUNK * CHUNK
-        kept = None
+        self._count("hits" if restored else "misses")
+        self._count("restored_tokens", restored)
+        kept, end = None, (len(ids) - 1) // CHUNK * CHUNK
         if self._save and self.layers.forget and end > restored:
             self.forward(ids[restored:end], cache, copies)
             self.layers.gather(cache, kept := self.layers.copy(end))
         output = self._generate(*args, **inputs, **{self._word: cache})
-        if self._save and not self.layers.forget:
+        if kept is not None:
+            self._put(ids, kept, by)
+        elif self._save and not self.layers.forget:
             if self._save == "all" and (self._setting(given, "num_beams") or 1) == 1:
                 ids = getattr(output, "sequences", output)[0].tolist()
             end = min(len(ids), cache.get_seq_length(), self._longest) // CHUNK * CHUNK
             if end > restored + 1:
-                self.layers.gather(cache, kept := self.layers.copy(end, -(-restored // CHUNK) * CHUNK))
-        if kept is not None:
-            self._put(ids, kept, by)
+                self._put(ids, self.layers.copy(end, -(-restored // CHUNK) * CHUNK), by, cache)
         return output
 
     def attach(self) -> None:
@@ -167,7 +165,10 @@ class Reuse:
 
         Raises:
             Unnamed: the weights have changed since they were given a name.
+            ValueError: the model computes otherwise now than when it answers.
         """
+        if why := self._other_way({}):
+            raise ValueError(why)
         ids, by = [int(each) for each in ids][: self._longest - 1], self.computed_by()
         ids = ids[: len(ids) // CHUNK * CHUNK]
         found = self.find(ids, by, len(ids))
@@ -177,8 +178,8 @@ class Reuse:
         cache, restored = self.restore([*ids, 0], by)
         if restored < len(ids):
             self.forward(ids[restored:], cache)
-            self.layers.gather(cache, kept := self.layers.copy(len(ids), 0 if self.layers.forget else restored))
-            return len(ids) if self._put(ids, kept, by) else restored
+            copy = self.layers.copy(len(ids), 0 if self.layers.forget else restored)
+            return len(ids) if self._put(ids, copy, by, cache) else restored
         return restored
 
     def verify(self, prompts: Sequence[Sequence[int]]) -> Report:
@@ -205,7 +206,9 @@ class Reuse:
         """Counts since it was made: `restored_tokens`, `saved_tokens`, `hits`, `misses`, `failures` of the store, and of what ran as
         always, `not_reused`, why."""
         words = ("restored_tokens", "saved_tokens", "hits", "misses", "failures")
-        return {word: self._counts[word] for word in words} | {"not_reused": dict(self._not_reused)}
+        with self._lock:
+            always = {word[1]: count for word, count in self._counts.items() if word[0] == "not_reused"}
+            return {word: self._counts[word] for word in words} | {"not_reused": always}
 
     # --- prefixes and caches ---------------------------------------------------------
 
@@ -276,16 +279,18 @@ class Reuse:
         cache.tokens = tokens
         return cache
 
-    def _put(self, ids: Sequence[int], copy: Copy, by: tuple[str, str | None]) -> bool:
-        """Saves a copy, if the model is still what has computed it."""
+    def _put(self, ids: Sequence[int], copy: Copy, by: tuple[str, str | None], cache: DynamicCache | None = None) -> bool:
+        """Saves a copy, which is made of a `cache` now or was before, if the model is still what has computed it."""
         try:
             if self.computed_by() != by:
                 return False
+            if cache is not None:
+                self.layers.gather(cache, copy)
             archive, prompt = self._archive(by[0]), Prompt(ids[: copy.end], adapter=by[1])
             state = copy.end if any(group.is_recurrent for group in self.layers.groups) else None
             if missing := archive.missing(prompt, state=state):
                 part = archive.save(missing, copy.deployment, 0, copy.memories, copy.tables)
-                self._counts["saved_tokens"] += CHUNK * archive.publish(missing, [part])
+                self._count("saved_tokens", CHUNK * archive.publish(missing, [part]))
             return True
         except Exception as error:  # noqa: BLE001: whatever it is, nothing is saved, and that is all.
             self._fail("save", error)
@@ -312,10 +317,14 @@ class Reuse:
             return archive
 
     def _fail(self, what: str, error: Exception) -> None:
-        self._counts["failures"] += 1
-        if (kind := (what, type(error).__name__)) not in self._told:
-            self._told.add(kind)
+        self._count("failures")
+        if self._count(("logged", what, type(error))) == 1:
             _log.warning("the store fails to %s: %s; more of this kind is counted, not logged", what, error)
+
+    def _count(self, word: Any, number: int = 1) -> int:
+        with self._lock:
+            self._counts[word] += number
+            return self._counts[word]
 
     # --- what generate was given -----------------------------------------------------
 
@@ -351,6 +360,8 @@ class Reuse:
     def _other_way(self, given: dict[str, Any]) -> str | None:
         if self.model.training:
             return "the model is in training mode"
+        if torch.is_autocast_enabled(self.model.device.type):
+            return "autocast"
         if getattr(getattr(self.model, "active_peft_config", None), "is_prompt_learning", False):
             return "the model has learned a prompt of its own"
         if self._setting(given, "use_cache") is False:

@@ -64,7 +64,7 @@ def _by_files(model: Any, base: dict[str, torch.Tensor]) -> str | None:
     if len(formats) != 1 or not all(STANDARD.fullmatch(file.name) for file in files):
         return None
     # Loading makes new parameters; who changes one counts its version up.
-    if any(each._version for each in base.values() if isinstance(each, torch.nn.Parameter)):
+    if any(not each.is_inference() and each._version for each in base.values() if isinstance(each, torch.nn.Parameter)):
         return None
     loaded, filed = (
         {key: value for key, value in config.to_dict().items() if key not in LOADED}
@@ -94,7 +94,8 @@ def _tensors(model: Any) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tenso
 
 
 def _own(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    return {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    # Not what is made anew with each model, and changes with the prompt: rotary factors.
+    return {name: each for name, each in module.state_dict(keep_vars=True).items() if isinstance(each, torch.Tensor)}
 
 
 def _look(tensors: dict[str, torch.Tensor]) -> tuple[Any, ...]:
@@ -105,7 +106,7 @@ def _look(tensors: dict[str, torch.Tensor]) -> tuple[Any, ...]:
             flat = _bytes(each)
             # An odd step, so that each byte of an element is among them.
             samples.setdefault(each.device, []).append(flat[:: len(flat) // SAMPLE | 1])
-    versions = tuple((name, each._version) for name, each in tensors.items())
+    versions = tuple((name, 0 if each.is_inference() else each._version) for name, each in tensors.items())
     return versions, [torch.cat(each).cpu().numpy().tobytes() for each in samples.values()]
 
 
