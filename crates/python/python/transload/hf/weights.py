@@ -111,7 +111,10 @@ def _look(tensors: dict[str, torch.Tensor]) -> tuple[Any, ...]:
 
 
 def _bytes(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.detach().reshape(-1).view(torch.uint8)
+    try:
+        return tensor.detach().reshape(-1).view(torch.uint8)
+    except (NotImplementedError, RuntimeError, TypeError) as why:
+        raise Unnamed(f"what a {type(tensor).__name__} holds cannot be read: {why}") from why
 
 
 def _digest(tensors: dict[str, torch.Tensor], said: str) -> str:
