@@ -240,3 +240,24 @@ def test_learned_prompts_run_as_always(folder, store):
     for _ in range(2):
         assert apart(answer(model.generate, IDS), answer(reuse.generate, IDS)) == 0
     assert reuse.stats()["not_reused"] == {"the model has learned a prompt of its own": 2}
+
+
+@pytest.mark.parametrize("codec, off", [("q8", 0.05), ("q4", 1.0)])
+def test_what_was_computed_on_a_lossy_prefix_is_never_exact(store, codec, off):
+    model = tiny_models.make("llama")
+    try:
+        lossy = Reuse(model, store, name="m", codec=codec)
+    except TypeError as why:
+        pytest.skip(f"NOT RUN: {why}")
+    longer = torch.cat([IDS, prompt(300, seed=4)], 1)
+    cold = answer(model.generate, longer)
+    lossy.generate(IDS, max_new_tokens=1)
+    # It computes the rest on what it has restored, and saves that.
+    warm = answer(lossy.generate, longer)
+    assert lossy.stats()["restored_tokens"] == 256 and lossy.stats()["saved_tokens"] == 512
+    difference = (cold.logits[0] - warm.logits[0]).abs().max().item()
+    assert 0 < difference < off
+    assert not finds(model, store)
+    exact = Reuse(model, store, name="m")
+    assert apart(cold, answer(exact.generate, longer)) < 1e-4
+    assert exact.stats()["restored_tokens"] == 256, "what was just saved exactly"
