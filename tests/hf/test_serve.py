@@ -1,11 +1,11 @@
 """transformers' own server with reuse, over HTTP, with OpenAI's client."""
 
 import json
-import os
 import socket
 import subprocess
 import sys
 import time
+import urllib.error
 import urllib.request
 
 import pytest

@@ -186,7 +186,8 @@ def _describe(number: int, layer: Any, is_chunked: bool) -> list[tuple[str, list
         raise UnsupportedCache(f"layer {number}: a cache of {name} cannot be saved")
     # One that looks into another's cache puts nothing into its own.
     if name in ROWS + BOTH and layer.is_initialized:
-        parts = [Part(each, 0, tuple(getattr(layer, each).shape[1::2]), getattr(layer, each).dtype) for each in ("keys", "values")]
+        tensors = {"keys": layer.keys, "values": layer.values}
+        parts = [Part(each, 0, tuple(tensor.shape[1::2]), tensor.dtype) for each, tensor in tensors.items()]
         (heads, head_dim), (_, v_head_dim) = parts[0].shape, parts[1].shape
         spec = {"kind": "attention", "heads": heads, "head_dim": head_dim, "dtype": _dtype(parts[0].dtype, number)}
         if v_head_dim != head_dim:

@@ -27,8 +27,6 @@ OTHERWISE = (
     " assistant_early_exit use_mtp custom_generate penalty_alpha dola_layers token_healing adapter_names is_assistant"
 ).split()
 """Arguments and settings of `generate` with which it takes another cache, other tokens, or another way."""
-
-
 STRAY = 0.3
 """How far, of their length, logits of two steps may be from those of one: more than rounding makes, where it turns to another
 expert too, and less than a state that is left out."""
@@ -160,7 +158,7 @@ class Reuse:
             del self.model.generate
 
     def warm(self, ids: Sequence[int]) -> int:
-        """Saves the beginning of a prompt, all whole token chunks of it, and computes what is not saved yet. How many tokens of it
+        """Saves the beginning of a prompt, all whole token chunks of it, and computes what is not saved yet. How many of its tokens
         are saved now.
 
         Raises:
@@ -203,8 +201,8 @@ class Reuse:
         return Report(len(restored), sum(restored), len(every), difference, kl, every.double().mean().item())
 
     def stats(self) -> dict[str, Any]:
-        """Counts since it was made: `restored_tokens`, `saved_tokens`, `hits`, `misses`, `failures` of the store, and of what ran as
-        always, `not_reused`, why."""
+        """Counts since it was made: `restored_tokens`, `saved_tokens`, `hits`, `misses`, `failures` of the store, and `not_reused`:
+        of what ran as always, why."""
         words = ("restored_tokens", "saved_tokens", "hits", "misses", "failures")
         with self._lock:
             always = {word[1]: count for word, count in self._counts.items() if word[0] == "not_reused"}
@@ -243,7 +241,7 @@ class Reuse:
             return self._fail("restore", error)
 
     def restore(self, ids: Sequence[int], by: tuple[str, str | None], batch: int = 1) -> tuple[DynamicCache, int]:
-        """A cache with the longest saved prefix of a prompt in each row, but for the last token, and how many tokens that is."""
+        """A cache with the longest saved prefix of a prompt in each row, but for its last token, and how many tokens it has."""
         # Where no layer forgets, the last row of a copy can be left out.
         found = self.find(ids, by, len(ids) - self.layers.forget)
         copy = found and self.read(found, by)
