@@ -108,7 +108,11 @@ class Reuse:
         self._config = model.config.get_text_config(decoder=True)
         self._longest = _longest(self._config)
         self._takes = inspect.signature(getattr(model, "get_base_model", lambda: model)().forward).parameters
-        self._word = next(word for word in ("cache", "past_key_values", "cache_params") if word in self._takes)
+        word = next((word for word in ("cache", "past_key_values") if word in self._takes), None)
+        if word is None:
+            # Mamba 2 of transformers 5.19 takes states that its `generate` does not know how many tokens of a prompt are in.
+            raise UnsupportedCache("this model takes a cache of its own: newer transformers may have one for all")
+        self._word = word
         self._generate = model.generate
         self._lock = threading.Lock()
         self._archives: dict[Any, Archive] = {}
