@@ -53,7 +53,7 @@ impl TierStore {
                 self.carry_up(names, &before, &found);
                 Ok(values(found))
             }
-            Err(error) => self.from_memory(names).ok_or(error),
+            Err(error) => self.remembered(names).ok_or(error),
         }
     }
 
@@ -176,7 +176,7 @@ impl TierStore {
     }
 
     /// Manifests as memory has them, if it has all of them.
-    fn from_memory(&self, names: &[ManifestName]) -> Option<Vec<Option<Bytes>>> {
+    fn remembered(&self, names: &[ManifestName]) -> Option<Vec<Option<Bytes>>> {
         let above = &self.tiers[..self.tiers.len() - 1];
         let tier = above.iter().find(|tier| tier.memory.is_some())?;
         let values = tier.store.get_manifests(names).ok()?;
