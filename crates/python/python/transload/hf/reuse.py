@@ -14,7 +14,7 @@ from typing import Any, Literal, Sequence
 
 import torch
 import transformers
-from transformers import DynamicCache
+from transformers import Cache, DynamicCache
 
 from .. import Archive, Found, Prompt
 from .layers import CHUNK, Copy, Layers, UnsupportedCache
@@ -256,11 +256,13 @@ class Reuse:
         return cache, tokens
 
     @torch.no_grad()
-    def forward(self, ids: Sequence[int], cache: DynamicCache, batch: int = 1, logits_to_keep: int = 1) -> torch.Tensor:
+    def forward(
+        self, ids: Sequence[int], cache: Cache, batch: int = 1, logits_to_keep: int = 1, **inputs: Any
+    ) -> torch.Tensor:
         """Computes tokens behind those in a cache. The logits `[T, V]` of its first row, of the last tokens or of all (0)."""
         fewer = {"logits_to_keep": logits_to_keep} if "logits_to_keep" in self._takes else {}
         tokens = torch.tensor([list(ids)] * batch, device=self.model.device)
-        logits = self.model(input_ids=tokens, use_cache=True, **{self._word: cache}, **fewer).logits[0]
+        logits = self.model(input_ids=tokens, use_cache=True, **{self._word: cache}, **fewer, **inputs).logits[0]
         if isinstance(cache, _StatesCache):
             cache.tokens += len(ids)
         return logits

@@ -1,0 +1,265 @@
+"""Approximate reuse of passages, for retrieval: they are saved once, and stand behind each other in any order::
+
+    from transload.hf import Reuse
+    from transload.hf.blend import Blend
+
+    blend = Blend(Reuse(model, "file:///var/kv", name="demo"), max_kl=0.1)
+    blend.verify(samples)  # passages and questions of the kind that will come
+    answer = blend.generate_passages(passages, question, max_new_tokens=64)
+
+A passage is a prompt of its own. Behind others its keys are rotated to their new positions, and a share of its tokens is computed
+again, so that they see what stands in front. The rest does not: **what comes out is not what the model says**, but something near it.
+`Blend.verify` measures how near, and where that is not near enough, all is computed.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import Any, Iterable, Literal, Sequence
+
+import torch
+from transformers import DynamicCache
+
+from .layers import CHUNK
+from .positioned import NotMovable, PositionedCache, Rows, Stop, shapes
+from .reuse import Reuse
+from .rotation import rotations
+
+_log = logging.getLogger(__name__)
+
+Select = Literal["first", "deviation"]
+MOVED = 200
+"""How far the probe of a model moves, at most: all but the slowest of its rotary dimensions have turned visibly there."""
+
+
+@dataclass(frozen=True)
+class Blended:
+    """What `Blend.generate_passages` gives."""
+
+    sequences: Any
+    """As the model's own `generate` gives it: the prompt and the answer."""
+    approximate: bool
+    """Whether there were rows that the model would have computed otherwise."""
+    share: float
+    """How many of the passages' tokens were computed for this prompt. 1.0: all."""
+    why: str | None = None
+    """Why all were, if not because it was asked for."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """How near blends come to what the model says."""
+
+    kl: float
+    """Nats: the mean divergence of the next token's distribution, over all tokens of all questions."""
+    top1: float
+    """Share of these tokens whose best next token is the same."""
+    tokens: int
+    """How many were compared."""
+
+
+class Blend:
+    """Generates behind saved passages that have not seen each other.
+
+    Args:
+        reuse: the model, and the store of the passages.
+        max_kl: nats that `verify` may have measured at most. Above, all is computed.
+
+    Raises:
+        NotMovable: what the model keeps of tokens cannot be moved to other positions.
+    """
+
+    def __init__(self, reuse: Reuse, *, max_kl: float) -> None:
+        if not max_kl >= 0:
+            raise ValueError(f"max_kl={max_kl}: it is nats, at least 0")
+        self._reuse, self._max_kl = reuse, max_kl
+        self._config = reuse.model.config.get_text_config(decoder=True)
+        self._measured: dict[Any, Measured] = {}
+        self._windows, self._kinds = shapes(DynamicCache(config=self._config), self._config)
+        if not any(name.endswith("inv_freq") for name, _ in reuse.model.named_buffers()):
+            raise NotMovable("the model has no RoPE, or none that can be read off its modules")
+        if self._config._attn_implementation not in ("eager", "sdpa"):
+            raise NotMovable(f"attn_implementation={self._config._attn_implementation!r} takes no masks: eager and sdpa do")
+        probe = torch.linspace(0, self._config.vocab_size - 1, 18).long()[1:-1].tolist()
+        cache = DynamicCache(config=self._config)
+        reuse.forward(probe, cache)
+        rows = [(layer.keys, layer.values) for layer in cache.layers]
+        moved = PositionedCache([(keys.clone(), values.clone()) for keys, values in rows], self._windows, self._kinds)
+        by = min(MOVED, reuse._longest - len(probe), self._config.max_position_embeddings - len(probe))
+        self._run(moved, probe, torch.arange(len(probe)), first=by)
+        self._rotations = rotations(reuse.model, rows, moved.rows, by)
+
+    def generate_passages(
+        self,
+        passages: Sequence[Sequence[int]],
+        question: Sequence[int],
+        recompute: float = 0.15,
+        select: Select = "first",
+        **generate: Any,
+    ) -> Blended:
+        """Generates behind passages and a question, all of them tokens.
+
+        Args:
+            recompute: share of the passages' tokens that is computed again. 1.0: all, which is the model's own `generate`.
+            select: which: the `first` of each passage, or those whose keys come out of the first layer with the largest `deviation`.
+            generate: for the model's `generate`.
+        """
+        prompt = Prompt(passages, question)
+        _check(recompute, select)
+        self._fits(prompt)
+        ids = torch.tensor([prompt.ids], device=self._reuse.model.device)
+        given = {"input_ids": ids, "attention_mask": torch.ones_like(ids), **generate}
+        _, copies, why = self._reuse._prompt(given)
+        if recompute == 1 or (why := why or self._refusal(prompt, recompute, select)) is not None:
+            if why is not None:
+                _log.warning("passages are not blended: %s", why)
+            return Blended(self._reuse.generate(**given), False, 1.0, why)
+        # The last token is left to `generate`.
+        joined = self._joined(prompt, len(prompt.ids) - 1)
+        chosen = self._chosen(joined, prompt, recompute, select)
+        running = torch.cat([chosen, torch.arange(prompt.starts[-1], len(prompt.ids) - 1)])
+        if len(running):
+            self._run(joined, prompt.ids, running)
+        cache = DynamicCache(config=self._config)
+        for index, (keys, values) in enumerate(joined.rows):
+            cache.update(keys.repeat_interleave(copies, 0), values.repeat_interleave(copies, 0), index)
+        # Not through `reuse`, so that nothing of it is saved.
+        sequences = self._reuse._generate(**given, **{self._reuse._word: cache})
+        begin, end = prompt.starts[1], prompt.starts[-1]
+        return Blended(sequences, len(chosen) < end - begin, len(chosen) / end)
+
+    def verify(
+        self,
+        samples: Iterable[tuple[Sequence[Sequence[int]], Sequence[int]]],
+        recompute: float = 0.15,
+        select: Select = "first",
+    ) -> Measured:
+        """Measures blends of passages and questions, each as for `generate_passages`, which then blends with this `recompute` and
+        `select` if the divergence is at most `max_kl`. Behind a question may stand its answer: those tokens count as well."""
+        _check(recompute, select)
+        names, divergences, same = self._reuse._weights.names(), [], []
+        for passages, question in samples:
+            prompt = Prompt(passages, question)
+            self._fits(prompt)
+            if (why := self._too_long(prompt)) is not None:
+                raise ValueError(why)
+            exact = self._reuse.forward(prompt.ids, DynamicCache(config=self._config), logits_to_keep=0)[prompt.starts[-1] :]
+            blended = self.logits(prompt, recompute, select)
+            divergences.append(divergence(exact, blended))
+            same.append(exact.argmax(-1) == blended.argmax(-1))
+        if not same:
+            raise ValueError("there are no samples")
+        kl, every = torch.cat(divergences).mean().item(), torch.cat(same)
+        found = self._measured[names, recompute, select] = Measured(kl, every.double().mean().item(), len(every))
+        return found
+
+    def logits(self, prompt: Prompt, recompute: float, select: Select) -> torch.Tensor:
+        """Those of the question's tokens, [T, V]."""
+        joined = self._joined(prompt, len(prompt.ids))
+        chosen = torch.arange(prompt.starts[-1]) if recompute == 1 else self._chosen(joined, prompt, recompute, select)
+        running = torch.cat([chosen, torch.arange(prompt.starts[-1], len(prompt.ids))])
+        return self._run(joined, prompt.ids, running, keep=len(prompt.question))
+
+    # --- what is refused -------------------------------------------------------------
+
+    def _fits(self, prompt: Prompt) -> None:
+        most = self._config.max_position_embeddings
+        # Where frequencies follow a prompt's length, it may be longer, and is computed.
+        if len(prompt.ids) > most and self._reuse._longest >= sys.maxsize:
+            raise ValueError(f"passages and question are {len(prompt.ids)} tokens, and the model has {most} positions")
+
+    def _refusal(self, prompt: Prompt, recompute: float, select: Select) -> str | None:
+        measured = self._measured.get((self._reuse._weights.names(), recompute, select))
+        if measured is None:
+            return f"verify has not measured this model with recompute={recompute}, select={select!r}"
+        if not measured.kl <= self._max_kl:
+            return f"verify has measured {measured.kl:.3g} nats, and max_kl is {self._max_kl}"
+        return self._too_long(prompt)
+
+    def _too_long(self, prompt: Prompt) -> str | None:
+        longest, window = max(map(len, prompt.passages)), min((each for each in self._windows if each), default=sys.maxsize)
+        if longest >= window:
+            return f"a passage of {longest} tokens has lost rows in layers with a window of {window}"
+        if len(prompt.ids) > self._reuse._longest:
+            return "frequencies change with a prompt of this length"
+        return None
+
+    # --- how it is done --------------------------------------------------------------
+
+    def _joined(self, prompt: Prompt, length: int) -> PositionedCache:
+        """The passages' rows behind each other, with room up to `length`."""
+        encoded, layers = [self._encoded(passage) for passage in prompt.passages], []
+        for layer, rotate in enumerate(self._rotations):
+            moved = [rotate(rows[layer], start) for rows, start in zip(encoded, prompt.starts)]
+            layers.append(tuple(_behind([rows[part] for rows in moved], length) for part in (0, 1)))
+        return PositionedCache(layers, self._windows, self._kinds)
+
+    def _encoded(self, passage: list[int]) -> list[Rows]:
+        """The rows of a passage as a prompt of its own. What can be saved of it is."""
+        names, end = self._reuse._weights.names(), len(passage) // CHUNK * CHUNK
+        cache, restored = self._reuse.restore([*passage, 0], names)
+        if restored < end and self._reuse._save and self._reuse.warm(passage) > restored:
+            cache, restored = self._reuse.restore([*passage, 0], names)
+        if restored < len(passage):
+            self._reuse.forward(passage[restored:], cache)
+        return [(layer.keys, layer.values) for layer in cache.layers]
+
+    def _chosen(self, cache: PositionedCache, prompt: Prompt, share: float, select: Select) -> torch.Tensor:
+        """The tokens to compute again. None of the first passage: its rows are right where they are."""
+        begin, end = prompt.starts[1], prompt.starts[-1]
+        behind, count = torch.arange(begin, end), min(round(share * end), end - begin)
+        if count in (0, len(behind)):
+            return behind[:count]
+        if select == "first":
+            upto = [round(count * (start - begin) / (end - begin)) for start in prompt.starts[1:]]
+            return torch.cat([torch.arange(start, start + b - a) for start, (a, b) in zip(prompt.starts[1:], pairwise(upto))])
+        # The first layer's rows follow from the tokens alone, so the second's are the first that differ.
+        second = min(2, len(cache.layers))
+        before = cache.layers[second - 1].keys[..., begin:end, :].double()
+        self._run(cache, prompt.ids, behind, layers=second)
+        apart = cache.layers[second - 1].keys[..., begin:end, :].double() - before
+        return behind[apart.square().sum(dim=(0, 1, 3)).cpu().topk(count).indices.sort().values]
+
+    def _run(
+        self, cache: PositionedCache, ids: list[int], running: torch.Tensor, *, keep: int = 1, **how: Any
+    ) -> torch.Tensor:
+        """Computes some tokens' rows in a cache, and gives the logits of the last `keep` of them."""
+        model = self._reuse.model
+        given = cache.run(running.to(model.device), model.dtype, **how)
+        try:
+            return self._reuse.forward([ids[at] for at in running.tolist()], cache, logits_to_keep=keep, **given)[-keep:]
+        except Stop:
+            return torch.empty(0)
+
+
+class Prompt:
+    """Passages and a question, and where they begin: `starts` also has the end of the last passage."""
+
+    def __init__(self, passages: Sequence[Sequence[int]], question: Sequence[int]) -> None:
+        self.passages, self.question = [list(map(int, each)) for each in passages], list(map(int, question))
+        if not self.passages or not all(self.passages) or not self.question:
+            raise ValueError("there has to be a passage, a question, and a token in each of them")
+        self.starts = [0, *accumulate(map(len, self.passages))]
+        self.ids = [token for each in (*self.passages, self.question) for token in each]
+
+
+def _check(recompute: float, select: str) -> None:
+    if not 0 <= recompute <= 1:
+        raise ValueError(f"recompute={recompute}: it is a share of the passages' tokens, 0 to 1")
+    if select not in ("first", "deviation"):
+        raise ValueError(f"select={select!r}: it is 'first' or 'deviation'")
+
+
+def _behind(rows: list[torch.Tensor], length: int) -> torch.Tensor:
+    shape = list(rows[0].shape)
+    shape[2] = length - sum(each.shape[2] for each in rows)
+    return torch.cat([*rows, rows[0].new_zeros(shape)], dim=2)
+
+
+def divergence(exact: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """Of the next token's distribution, in nats, for each row of logits."""
+    p, q = exact.double().log_softmax(-1), other.double().log_softmax(-1)
+    return (p.exp() * (p - q)).sum(-1)
