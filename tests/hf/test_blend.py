@@ -209,7 +209,7 @@ def test_the_gate(store, caplog):
     assert "verify has not measured this model with recompute=0.15, select='first'" in said(blend)
     assert "not blended: verify has not measured" in caplog.text
     measured = blend.verify([(passages, question)])
-    assert measured.tokens == 12 and measured.kl > 1e-9 and 0 <= measured.top1 <= 1
+    assert (measured.prompts, measured.restored, measured.compared) == (1, 150, 12) and measured.kl > 1e-9 and 0 <= measured.top1 <= 1
     assert said(blend) == f"verify has measured {measured.kl:.3g} nats, and max_kl is 1e-09"
     near = Blend(blend._reuse, max_kl=measured.kl * 1.01)
     assert near.verify([(passages, question)]) == measured
@@ -263,17 +263,17 @@ def test_flash_attention_takes_no_masks(store):
         Blend(reuse, max_kl=1)
 
 
-@pytest.mark.parametrize("name, why", [("dynamic", "rotary factors change"), ("mistral", "window of 64")])
+@pytest.mark.parametrize("name, why", [("dynamic", "for 200 tokens, and these are 210"), ("mistral", "window of 64")])
 def test_what_cannot_be_blended_is_computed(name, why, store):
     model, blend = make(name, store)
     *passages, question = draw(11, 90, 90, 30)
     short = [passage[:50] for passage in passages]
     blend.verify([(short, question)])
     assert blend.generate_passages(short, question, max_new_tokens=2).why is None
-    with pytest.raises(ValueError, match=why.replace("rotary factors", "frequencies")):
+    with pytest.raises(ValueError, match=why):
         blend.verify([(passages, question)])
     answer = blend.generate_passages(passages, question, max_new_tokens=4)
-    assert why in answer.why and not answer.approximate and answer.share == 1.0
+    assert answer.why and not answer.approximate and answer.share == 1.0
     assert torch.equal(answer.sequences, model.generate(torch.tensor([sum(passages, []) + question]), max_new_tokens=4))
 
 
@@ -292,8 +292,7 @@ def test_bad_input(store):
         blend.generate_passages(passages, question, select="last")
     with pytest.raises(ValueError, match="no samples"):
         blend.verify([])
-    with pytest.raises(ValueError, match="5005 tokens, and the model has 4096"):
-        blend.generate_passages([passages[0] * 250], question)
+    assert "4096 tokens, and these are 5005" in blend.generate_passages([passages[0] * 250], question, max_new_tokens=1).why
     for wrong in (-1, math.nan):
         with pytest.raises(ValueError, match="max_kl"):
             Blend(blend._reuse, max_kl=wrong)

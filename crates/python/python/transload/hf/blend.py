@@ -25,7 +25,7 @@ from transformers import DynamicCache
 
 from .layers import CHUNK
 from .positioned import NotMovable, PositionedCache, Rows, Stop, shapes
-from .reuse import Reuse
+from .reuse import Report, Reuse, compare
 from .rotation import rotations
 
 _log = logging.getLogger(__name__)
@@ -49,18 +49,6 @@ class Blended:
     """Why all were, if not because it was asked for."""
 
 
-@dataclass(frozen=True)
-class Measured:
-    """How near blends come to what the model says."""
-
-    kl: float
-    """Nats: the mean divergence of the next token's distribution, over all tokens of all questions."""
-    top1: float
-    """Share of these tokens whose best next token is the same."""
-    tokens: int
-    """How many were compared."""
-
-
 class Blend:
     """Generates behind saved passages that have not seen each other.
 
@@ -77,7 +65,9 @@ class Blend:
             raise ValueError(f"max_kl={max_kl}: it is nats, at least 0")
         self._reuse, self._max_kl = reuse, max_kl
         self._config = reuse.model.config.get_text_config(decoder=True)
-        self._measured: dict[Any, Measured] = {}
+        self._measured: dict[Any, Report] = {}
+        # Where frequencies follow a prompt's length, the model has more positions, but other ones.
+        self._longest = min(reuse._longest, getattr(self._config, "max_position_embeddings", sys.maxsize))
         self._windows, self._kinds = shapes(DynamicCache(config=self._config), self._config)
         if not any(name.endswith("inv_freq") for name, _ in reuse.model.named_buffers()):
             raise NotMovable("the model has no RoPE, or none that can be read off its modules")
@@ -88,7 +78,7 @@ class Blend:
         reuse.forward(probe, cache)
         rows = [(layer.keys, layer.values) for layer in cache.layers]
         moved = PositionedCache([(keys.clone(), values.clone()) for keys, values in rows], self._windows, self._kinds)
-        by = min(MOVED, reuse._longest - len(probe), self._config.max_position_embeddings - len(probe))
+        by = min(MOVED, self._longest - len(probe))
         self._run(moved, probe, torch.arange(len(probe)), first=by)
         self._rotations = rotations(reuse.model, rows, moved.rows, by)
 
@@ -109,7 +99,6 @@ class Blend:
         """
         prompt = Prompt(passages, question)
         _check(recompute, select)
-        self._fits(prompt)
         ids = torch.tensor([prompt.ids], device=self._reuse.model.device)
         given = {"input_ids": ids, "attention_mask": torch.ones_like(ids), **generate}
         _, copies, why = self._reuse._prompt(given)
@@ -136,40 +125,33 @@ class Blend:
         samples: Iterable[tuple[Sequence[Sequence[int]], Sequence[int]]],
         recompute: float = 0.15,
         select: Select = "first",
-    ) -> Measured:
-        """Measures blends of passages and questions, each as for `generate_passages`, which then blends with this `recompute` and
-        `select` if the divergence is at most `max_kl`. Behind a question may stand its answer: those tokens count as well."""
+    ) -> Report:
+        """Compares blends of passages and questions, each as for `generate_passages`, with whole prompts in one step. From then on passages
+        are blended with this `recompute` and `select`, if the divergence is at most `max_kl`. An answer that stands behind a question
+        counts as well."""
         _check(recompute, select)
-        names, divergences, same = self._reuse._weights.names(), [], []
-        for passages, question in samples:
-            prompt = Prompt(passages, question)
-            self._fits(prompt)
+        names, prompts = self._reuse._weights.names(), [Prompt(*sample) for sample in samples]
+        if not prompts:
+            raise ValueError("there are no samples")
+        for prompt in prompts:
             if (why := self._too_long(prompt)) is not None:
                 raise ValueError(why)
-            exact = self._reuse.forward(prompt.ids, DynamicCache(config=self._config), logits_to_keep=0)[prompt.starts[-1] :]
-            blended = self.logits(prompt, recompute, select)
-            divergences.append(divergence(exact, blended))
-            same.append(exact.argmax(-1) == blended.argmax(-1))
-        if not same:
-            raise ValueError("there are no samples")
-        kl, every = torch.cat(divergences).mean().item(), torch.cat(same)
-        found = self._measured[names, recompute, select] = Measured(kl, every.double().mean().item(), len(every))
+        pairs = ((prompt.starts[-1], self.logits(prompt, recompute, select), self._exact(prompt)) for prompt in prompts)
+        found = self._measured[names, recompute, select] = compare(pairs)
         return found
 
     def logits(self, prompt: Prompt, recompute: float, select: Select) -> torch.Tensor:
-        """Those of the question's tokens, [T, V]."""
+        """Those of the question's tokens, `[T, V]`."""
         joined = self._joined(prompt, len(prompt.ids))
         chosen = torch.arange(prompt.starts[-1]) if recompute == 1 else self._chosen(joined, prompt, recompute, select)
         running = torch.cat([chosen, torch.arange(prompt.starts[-1], len(prompt.ids))])
         return self._run(joined, prompt.ids, running, keep=len(prompt.question))
 
-    # --- what is refused -------------------------------------------------------------
+    def _exact(self, prompt: Prompt) -> torch.Tensor:
+        count = len(prompt.question)
+        return self._reuse.forward(prompt.ids, self._reuse._cache(0), logits_to_keep=count)[-count:]
 
-    def _fits(self, prompt: Prompt) -> None:
-        most = self._config.max_position_embeddings
-        # Where frequencies follow a prompt's length, it may be longer, and is computed.
-        if len(prompt.ids) > most and self._reuse._longest >= sys.maxsize:
-            raise ValueError(f"passages and question are {len(prompt.ids)} tokens, and the model has {most} positions")
+    # --- what is refused -------------------------------------------------------------
 
     def _refusal(self, prompt: Prompt, recompute: float, select: Select) -> str | None:
         measured = self._measured.get((self._reuse._weights.names(), recompute, select))
@@ -183,8 +165,8 @@ class Blend:
         longest, window = max(map(len, prompt.passages)), min((each for each in self._windows if each), default=sys.maxsize)
         if longest >= window:
             return f"a passage of {longest} tokens has lost rows in layers with a window of {window}"
-        if len(prompt.ids) > self._reuse._longest:
-            return "frequencies change with a prompt of this length"
+        if len(prompt.ids) > self._longest:
+            return f"the model's positions are the same for {self._longest} tokens, and these are {len(prompt.ids)}"
         return None
 
     # --- how it is done --------------------------------------------------------------
@@ -257,9 +239,3 @@ def _behind(rows: list[torch.Tensor], length: int) -> torch.Tensor:
     shape = list(rows[0].shape)
     shape[2] = length - sum(each.shape[2] for each in rows)
     return torch.cat([*rows, rows[0].new_zeros(shape)], dim=2)
-
-
-def divergence(exact: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """Of the next token's distribution, in nats, for each row of logits."""
-    p, q = exact.double().log_softmax(-1), other.double().log_softmax(-1)
-    return (p.exp() * (p - q)).sum(-1)

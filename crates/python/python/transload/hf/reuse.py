@@ -10,7 +10,7 @@ import os
 import sys
 import threading
 from dataclasses import dataclass
-from typing import Any, Literal, Sequence
+from typing import Any, Iterable, Iterator, Literal, Sequence
 
 import torch
 import transformers
@@ -186,23 +186,15 @@ class Reuse:
 
     def verify(self, prompts: Sequence[Sequence[int]]) -> Report:
         """Compares what is computed behind restored tokens with whole prompts in one step. It saves what is not saved yet."""
-        restored, differences, divergences, same = [], [], [], []
+        return compare(self._reused(prompts))
+
+    def _reused(self, prompts: Sequence[Sequence[int]]) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
         for ids in prompts:
             self.warm(ids)
             cache, tokens = self.restore(ids := list(ids), self.computed_by())
             if tokens:
                 reused = self.forward(ids[tokens:], cache, logits_to_keep=0)
-                computed = self.forward(ids, self._cache(0), logits_to_keep=0)[tokens:]
-                restored.append(tokens)
-                differences.append((reused - computed).abs().max())
-                new, old = reused.double().log_softmax(-1), computed.double().log_softmax(-1)
-                divergences.append((old.exp() * (old - new)).sum(-1))
-                same.append(new.argmax(-1) == old.argmax(-1))
-        if not restored:
-            return Report(0, 0, 0, math.nan, math.nan, math.nan)
-        every = torch.cat(same)
-        kl, difference = torch.cat(divergences).mean().item(), torch.stack(differences).max().item()
-        return Report(len(restored), sum(restored), len(every), difference, kl, every.double().mean().item())
+                yield tokens, reused, self.forward(ids, self._cache(0), logits_to_keep=0)[tokens:]
 
     def stats(self) -> dict[str, Any]:
         """Counts since it was made: `restored_tokens`, `saved_tokens`, `hits`, `misses`, `failures` of the store, and `not_reused`:
@@ -394,3 +386,19 @@ def _longest(config: Any) -> int:
             original = rope.get("original_max_position_embeddings") or config.max_position_embeddings
             longest = min(longest, original)
     return longest
+
+
+def compare(found: Iterable[tuple[int, torch.Tensor, torch.Tensor]]) -> Report:
+    """A report on prompts: how many tokens were reused of each, and the logits behind them, as reused and as computed."""
+    restored, differences, divergences, same = [], [], [], []
+    for tokens, reused, computed in found:
+        restored.append(tokens)
+        differences.append((reused - computed).abs().max())
+        new, old = reused.double().log_softmax(-1), computed.double().log_softmax(-1)
+        divergences.append((old.exp() * (old - new)).sum(-1))
+        same.append(new.argmax(-1) == old.argmax(-1))
+    if not restored:
+        return Report(0, 0, 0, math.nan, math.nan, math.nan)
+    every = torch.cat(same)
+    kl, difference = torch.cat(divergences).mean().item(), torch.stack(differences).max().item()
+    return Report(len(restored), sum(restored), len(every), difference, kl, every.double().mean().item())
