@@ -1,6 +1,8 @@
 """Passages behind each other: the rotation, the share that is computed again, the gate, and what is refused."""
 
 import math
+import shutil
+from pathlib import Path
 
 import pytest
 import tiny_models
@@ -30,11 +32,6 @@ tiny_models.CONFIGS |= {
 def draw(seed, *lengths):
     numbers = torch.Generator().manual_seed(seed)
     return [torch.randint(3, VOCABULARY, (length,), generator=numbers).tolist() for length in lengths]
-
-
-@pytest.fixture
-def store(tmp_path):
-    return f"file://{tmp_path / 'store'}"
 
 
 def make(name, store, *, max_kl=math.inf, **how):
@@ -151,7 +148,7 @@ def test_nothing_is_approximate_where_all_behind_the_first_passage_is_computed(n
         assert torch.equal(answer.sequences, model.generate(ids, max_new_tokens=6, do_sample=False))
 
 
-def test_passages_are_restored_and_may_be_there_twice(store):
+def test_passages_are_restored_and_may_be_there_twice(store, monkeypatch):
     model, blend = make("llama", store)
     one, two, question = draw(6, 512, 300, 1)
     measured = blend.verify([((one, two, one), question)], 0.15)
@@ -159,10 +156,11 @@ def test_passages_are_restored_and_may_be_there_twice(store):
     assert answer.approximate and answer.why is None and abs(answer.share - 0.15) < 1e-3
     assert answer.sequences.shape == (1, 1329) and answer.sequences[0, :1325].tolist() == one + two + one + question
     again = Blend(Reuse(model, store, name="llama", weights="of the test"), max_kl=math.inf)
-    before = again._reuse.stats()["restored_tokens"]
+    forward, computed = again._reuse.forward, []
+    monkeypatch.setattr(again._reuse, "forward", lambda ids, *rest, **how: computed.append(len(ids)) or forward(ids, *rest, **how))
     assert again.verify([((one, two, one), question)]) == measured
-    assert again._reuse.stats()["restored_tokens"] - before == 512 + 256 + 512
-    assert again._reuse.stats()["saved_tokens"] == 0
+    # Behind 256 saved tokens of `two`, then the blend, and the whole prompt beside it.
+    assert computed == [300 - 256, round(0.15 * 1324) + 1, 1325] and again._reuse.stats()["saved_tokens"] == 0
 
 
 @pytest.mark.parametrize("attached", [False, True])
@@ -175,8 +173,21 @@ def test_what_a_blend_has_computed_is_not_saved(attached, store):
     answer = blend.generate_passages(passages, question, max_new_tokens=300, min_new_tokens=300)
     assert answer.approximate
     fresh = Reuse(model, store, name="llama", weights="of the test")
-    _, restored = fresh.restore(answer.sequences[0].tolist(), fresh._weights.names())
+    _, restored = fresh.restore(answer.sequences[0].tolist(), fresh.computed_by())
     assert restored == 256, "the first passage, and nothing that stands behind it"
+
+
+def test_a_store_that_fails_is_a_miss(store):
+    model, blend = make("llama", store)
+    *passages, question = draw(13, 300, 300, 12)
+    measured = blend.verify([(passages, question)])
+    folder = Path(store.removeprefix("file://"))
+    shutil.rmtree(folder)
+    folder.write_text("no folder")
+    failing = Blend(blend._reuse, max_kl=math.inf)
+    assert failing.verify([(passages, question)]).kl == pytest.approx(measured.kl, rel=1e-3)
+    assert failing.generate_passages(passages, question, max_new_tokens=2).approximate
+    assert failing._reuse.stats()["failures"] > 0
 
 
 @pytest.mark.parametrize("how", [dict(num_beams=3), dict(do_sample=True, num_return_sequences=3), {}])
@@ -292,7 +303,8 @@ def test_bad_input(store):
         blend.generate_passages(passages, question, select="last")
     with pytest.raises(ValueError, match="no samples"):
         blend.verify([])
-    assert "4096 tokens, and these are 5005" in blend.generate_passages([passages[0] * 250], question, max_new_tokens=1).why
+    with pytest.raises(ValueError, match="4096 tokens, and these are 5005"):
+        blend.verify([([passages[0] * 250], question)])
     for wrong in (-1, math.nan):
         with pytest.raises(ValueError, match="max_kl"):
             Blend(blend._reuse, max_kl=wrong)

@@ -130,7 +130,7 @@ class Blend:
         are blended with this `recompute` and `select`, if the divergence is at most `max_kl`. An answer that stands behind a question
         counts as well."""
         _check(recompute, select)
-        names, prompts = self._reuse._weights.names(), [Prompt(*sample) for sample in samples]
+        names, prompts = self._reuse.computed_by(), [Prompt(*sample) for sample in samples]
         if not prompts:
             raise ValueError("there are no samples")
         for prompt in prompts:
@@ -154,7 +154,7 @@ class Blend:
     # --- what is refused -------------------------------------------------------------
 
     def _refusal(self, prompt: Prompt, recompute: float, select: Select) -> str | None:
-        measured = self._measured.get((self._reuse._weights.names(), recompute, select))
+        measured = self._measured.get((self._reuse.computed_by(), recompute, select))
         if measured is None:
             return f"verify has not measured this model with recompute={recompute}, select={select!r}"
         if not measured.kl <= self._max_kl:
@@ -181,7 +181,7 @@ class Blend:
 
     def _encoded(self, passage: list[int]) -> list[Rows]:
         """The rows of a passage as a prompt of its own. What can be saved of it is."""
-        names, end = self._reuse._weights.names(), len(passage) // CHUNK * CHUNK
+        names, end = self._reuse.computed_by(), len(passage) // CHUNK * CHUNK
         cache, restored = self._reuse.restore([*passage, 0], names)
         if restored < end and self._reuse._save and self._reuse.warm(passage) > restored:
             cache, restored = self._reuse.restore([*passage, 0], names)
