@@ -37,6 +37,10 @@ from transload.hf.reuse import compare
 FIGURES = Path(__file__).with_name("figures.json")
 PICTURES = Path(__file__).parents[2] / "docs/src/guide/pictures"
 SHARES, SELECTS = (0.08, 0.15, 0.30), ("first", "deviation", "random")
+LABELS = {"left out": "passages left out", "not rotated": "as stored, not rotated", "rotated": "rotated, nothing computed again"} | {
+    f"{select} {share:.0%}": f"{share:.0%} computed again, {how}"
+    for share, (select, how) in itertools.product(SHARES, zip(SELECTS, ("the first of each", "by deviation", "at random")))
+}
 Found = dict[str, tuple[float, float]]
 
 
@@ -53,7 +57,8 @@ def main() -> None:
     given = arguments.parse_args()
     torch.set_num_threads(1)
     if given.command == "pictures":
-        return draw(json.loads(FIGURES.read_text()), PICTURES)
+        print(table(figures := json.loads(FIGURES.read_text())))
+        return draw(figures, PICTURES)
     if given.command == "small":
         model, texts, lengths, name = trained(), drawn_texts(2, 100), TEXT, "small"
     else:
@@ -120,7 +125,7 @@ def _drawn_text(drawn: random.Random) -> list[int]:
     return text
 
 
-def trained(steps: int = 600) -> LlamaForCausalLM:
+def trained(steps: int = 450) -> LlamaForCausalLM:
     """A small Llama that has learned to answer."""
     torch.manual_seed(0)
     shape = dict(hidden_size=96, intermediate_size=192, num_hidden_layers=4, num_attention_heads=4, head_dim=24)
@@ -271,6 +276,17 @@ def first_token(model: Any, folder: str, rounds: int) -> dict[str, float]:
 
 
 # --- pictures ------------------------------------------------------------------------------
+
+
+def table(figures: dict[str, Any]) -> str:
+    """The figures as the guide has them."""
+    names = sorted(figures, key=lambda name: name != "small")
+    lines = ["| | " + " | ".join(f"{name}, {figures[name]['prompts']} prompts: KL | top-1" for name in names) + " |"]
+    lines.append("|---" * (1 + 2 * len(names)) + "|")
+    for what, label in LABELS.items():
+        cells = [figures[name]["quality"][what] for name in names]
+        lines.append(f"| {label} | " + " | ".join(f"{kl:.3f} | {top1:.1%}" for kl, top1 in cells) + " |")
+    return "\n".join(lines)
 
 
 def draw(figures: dict[str, Any], folder: Path) -> None:

@@ -1,6 +1,7 @@
 """Passages behind each other: the rotation, the share that is computed again, the gate, and what is refused."""
 
 import math
+import re
 import shutil
 from pathlib import Path
 
@@ -311,3 +312,17 @@ def test_bad_input(store):
     for edge in (0, 1, 0.0):
         blend.verify([(passages, question)], edge)
         assert blend.generate_passages(passages, question, edge, max_new_tokens=1).why is None
+
+
+# --- the guide -----------------------------------------------------------------------------
+
+GUIDE = Path(__file__).parents[2] / "docs/src/guide/reuse.md"
+
+
+def test_the_guide_s_example(store, capsys):
+    *passages, question = draw(14, 300, 280, 12)
+    [example] = re.findall(r"```python\n(.*?)```", GUIDE.read_text(), re.DOTALL)
+    said = dict(model=tiny_models.make("llama"), passages=passages, question=question, samples=[(passages, question)])
+    exec(example.replace("file:///var/kv", store).replace("max_kl=0.05", "max_kl=5"), said)
+    assert said["answer"].approximate and said["report"].kl < 5
+    assert "True 0.15 None" in capsys.readouterr().out
