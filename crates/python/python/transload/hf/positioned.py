@@ -1,7 +1,7 @@
 """A cache whose rows stand where they belong before the model runs, and some of which it computes anew.
 
-The model is not patched: it hands each layer's new rows to `update`, which writes them at their positions and returns the rows of all
-positions. With a mask that says what each token sees, that is a prefill of some of a prompt's tokens.
+The model is not patched: it hands each layer's new rows to `update`, which writes them at their positions and returns the rows of
+all positions. With a mask that says what each token sees, that is a prefill of some of a prompt's tokens.
 """
 
 from __future__ import annotations

@@ -47,8 +47,8 @@ class Rotation:
 
 
 def rotations(model: Any, rows: Sequence[Rows], moved: Sequence[Rows], by: int) -> list[Rotation]:
-    """Finds each layer's rotation, by trying. What a model attends to stays the same where all tokens move, so that rows which were
-    computed `by` positions further back, `moved`, are the rotated ones in all layers. That holds for no positions but RoPE's.
+    """Finds each layer's rotation, by trying. What a model attends to stays the same where all tokens move, so that rows which
+    were computed `by` positions further back, `moved`, are the rotated ones in all layers. That holds for RoPE alone.
 
     Raises:
         NotMovable: the rows of a layer do not turn like RoPE's.
@@ -59,7 +59,7 @@ def rotations(model: Any, rows: Sequence[Rows], moved: Sequence[Rows], by: int) 
         best = min(errors, key=errors.__getitem__)
         # Rounding in the layers below moves rows by some percent in bfloat16; a wrong frequency does more.
         if not errors[best] <= torch.finfo(here[0].dtype).eps ** 0.5:
-            raise NotMovable(f"keys of layer {layer} do not turn with their position as with RoPE: they are off by {errors[best]:.2g}")
+            raise NotMovable(f"keys of layer {layer} do not turn with their position as RoPE's: off by {errors[best]:.2g}")
         found.append(best)
     return found
 
