@@ -45,6 +45,7 @@ LABELS = {
     f"{select} {share:.0%}": f"{share:.0%} computed again, {how}"
     for share, (select, how) in itertools.product(SHARES, zip(SELECTS, ("the first of each", "by deviation", "at random")))
 }
+LABELS |= {"q8": "an exact prefix, stored as q8", "q4": "an exact prefix, stored as q4"}
 Found = dict[str, tuple[float, float]]
 
 
@@ -288,13 +289,15 @@ def _took(what: Callable[[], Any]) -> torch.Tensor:
 
 def table(figures: dict[str, Any]) -> str:
     """The figures as the guide has them."""
-    names = sorted(figures, key=lambda name: name != "small")
-    lines = ["| | " + " | ".join(f"{name}, {figures[name]['prompts']} prompts: KL | top-1" for name in names) + " |"]
-    lines.append("|---" * (1 + 2 * len(names)) + "|")
-    for what, label in LABELS.items():
-        cells = [figures[name]["quality"][what] for name in names]
-        lines.append(f"| {label} | " + " | ".join(f"{kl:.3f} | {top1:.1%}" for kl, top1 in cells) + " |")
-    return "\n".join(lines)
+    head, rows = [""], {what: [label] for what, label in LABELS.items()}
+    for name, found in figures.items():
+        head += [f"{name}, {found['prompts']} prompts: KL", "top-1", "first token"]
+        for what, row in rows.items():
+            kl, top1 = (found["quality"] | found.get("codecs", {})).get(what, (None, None))
+            clock, _ = found.get("first_token", {}).get("first 0%" if what == "rotated" else what, (None, None))
+            row += ["" if kl is None else f"{kl:.2g}" if kl < 0.1 else f"{kl:.2f}", "" if top1 is None else f"{top1:.1%}"]
+            row += ["" if clock is None else f"{clock:.2f}"]
+    return "\n".join("| " + " | ".join(each) + " |" for each in (head, ["---"] * len(head), *rows.values()))
 
 
 def draw(figures: dict[str, Any], folder: Path) -> None:

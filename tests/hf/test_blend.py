@@ -149,20 +149,24 @@ def test_nothing_is_approximate_where_all_behind_the_first_passage_is_computed(n
         assert torch.equal(answer.sequences, model.generate(ids, max_new_tokens=6, do_sample=False))
 
 
-def test_passages_are_restored_and_may_be_there_twice(store, monkeypatch):
-    model, blend = make("llama", store)
-    one, two, question = draw(6, 512, 300, 1)
-    measured = blend.verify([((one, two, one), question)], 0.15)
-    answer = blend.generate_passages((one, two, one), question, max_new_tokens=4)
+@pytest.mark.parametrize("name, lengths", [("llama", (512, 300)), ("deepseek", (512, 300)), ("gemma3_wide", (300, 280))])
+def test_passages_are_restored_and_may_be_there_twice(name, lengths, store, monkeypatch):
+    model, blend = make(name, store)
+    one, two, question = draw(6, *lengths, 1)
+    passages = (one, two, one)
+    every = sum(passages, []) + question
+    measured = blend.verify([(passages, question)])
+    answer = blend.generate_passages(passages, question, max_new_tokens=4)
     assert answer.approximate and answer.why is None and abs(answer.share - 0.15) < 1e-3
-    assert answer.sequences.shape == (1, 1329) and answer.sequences[0, :1325].tolist() == one + two + one + question
-    again = Blend(Reuse(model, store, name="llama", weights="of the test"), max_kl=math.inf)
+    assert answer.sequences[0, : len(every)].tolist() == every and answer.sequences.shape[1] > len(every)
+    again = Blend(Reuse(model, store, name=name, weights="of the test"), max_kl=math.inf)
     forward, computed = again._reuse.forward, []
     count = lambda ids, *rest, **how: computed.append(len(ids)) or forward(ids, *rest, **how)  # noqa: E731
     monkeypatch.setattr(again._reuse, "forward", count)
-    assert again.verify([((one, two, one), question)]) == measured
-    # Behind 256 saved tokens of `two`, then the blend, and the whole prompt beside it.
-    assert computed == [300 - 256, round(0.15 * 1324) + 1, 1325] and again._reuse.stats()["saved_tokens"] == 0
+    assert again.verify([(passages, question)]) == measured
+    # What is behind whole chunks, then the blend, and the whole prompt to compare it with.
+    rests = [len(each) % 256 for each in passages if len(each) % 256]
+    assert computed == [*rests, round(0.15 * (len(every) - 1)) + 1, len(every)] and again._reuse.stats()["saved_tokens"] == 0
 
 
 @pytest.mark.parametrize("attached", [False, True])
@@ -275,6 +279,11 @@ def test_a_wrong_frequency_is_not_taken_for_the_right_one(store):
     model.model.rotary_emb.forward = lambda x, position_ids: forward(x, position_ids * 1.01)
     with pytest.raises(NotMovable, match="do not turn"):
         Blend(reuse, max_kl=1)
+
+
+def test_a_model_that_takes_one_mask_for_layers_of_two_kinds(store):
+    with pytest.raises(NotMovable, match="takes no positions, or no masks"):
+        make("llama", store, layer_types=["sliding_attention", "full_attention"], sliding_window=64)
 
 
 def test_positions_of_three_dimensions(store):

@@ -80,7 +80,10 @@ class Blend:
         rows = [(layer.keys, layer.values) for layer in cache.layers]
         moved = PositionedCache([(keys.clone(), values.clone()) for keys, values in rows], self._windows, self._kinds)
         by = min(MOVED, self._longest - len(probe))
-        self._run(moved, probe, torch.arange(len(probe)), first=by)
+        try:
+            self._run(moved, probe, torch.arange(len(probe)), first=by)
+        except Exception as error:
+            raise NotMovable(f"the model takes no positions, or no masks, beside tokens: {error}") from error
         self._rotations = rotations(reuse.model, rows, moved.rows, by)
 
     def generate_passages(
