@@ -111,10 +111,11 @@ def _drawn_text(drawn: random.Random) -> list[int]:
     for length in TEXT:
         part: list[int] = []
         while len(part) < length:
-            kind = drawn.random() if len(text) < sum(TEXT[:-1]) else 0.3
+            is_question = len(text) == sum(TEXT[:-1])
+            kind = 0.3 if is_question else drawn.random()
             if kind < 0.16 and names:
                 name = names.pop()
-                if known and drawn.random() < 0.5:
+                if known and drawn.random() < 0.75:
                     other = drawn.choice(list(known))
                     known[name] = known[other]
                     part.append(same + name * NAMES + other)
@@ -122,7 +123,7 @@ def _drawn_text(drawn: random.Random) -> list[int]:
                     known[name] = drawn.randrange(VALUES)
                     part.append(name * VALUES + known[name])
             elif kind < 0.5 and known and len(part) < length - 1:
-                name = drawn.choice(list(known))
+                name = sorted(known)[len(part) // 2 % len(known)] if is_question else drawn.choice(list(known))
                 part += [ask + name, values + known[name]]
             else:
                 part.append(fillers + drawn.randrange(FILLERS))
@@ -133,7 +134,7 @@ def _drawn_text(drawn: random.Random) -> list[int]:
 def trained(steps: int = 450) -> LlamaForCausalLM:
     """A small Llama that has learned to answer."""
     torch.manual_seed(0)
-    shape = dict(hidden_size=96, intermediate_size=192, num_hidden_layers=4, num_attention_heads=4, head_dim=24)
+    shape = dict(hidden_size=96, intermediate_size=192, num_hidden_layers=3, num_attention_heads=4, head_dim=24)
     model = LlamaForCausalLM(LlamaConfig(vocab_size=VOCABULARY, max_position_embeddings=1024, **shape))
     optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.98))
     rate = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, total_steps=steps, pct_start=0.15)

@@ -155,15 +155,15 @@ def test_passages_are_restored_and_may_be_there_twice(name, lengths, store, monk
     one, two, question = draw(6, *lengths, 1)
     passages = (one, two, one)
     every = sum(passages, []) + question
-    measured = blend.verify([(passages, question)])
-    answer = blend.generate_passages(passages, question, max_new_tokens=4)
+    measured = blend.verify([(passages, question)], select="first")
+    answer = blend.generate_passages(passages, question, select="first", max_new_tokens=4)
     assert answer.approximate and answer.why is None and abs(answer.share - 0.15) < 1e-3
     assert answer.sequences[0, : len(every)].tolist() == every and answer.sequences.shape[1] > len(every)
     again = Blend(Reuse(model, store, name=name, weights="of the test"), max_kl=math.inf)
     forward, computed = again._reuse.forward, []
     count = lambda ids, *rest, **how: computed.append(len(ids)) or forward(ids, *rest, **how)  # noqa: E731
     monkeypatch.setattr(again._reuse, "forward", count)
-    assert again.verify([(passages, question)]) == measured
+    assert again.verify([(passages, question)], select="first") == measured
     # What is behind whole chunks, then the blend, and the whole prompt to compare it with.
     rests = [len(each) % 256 for each in passages if len(each) % 256]
     assert computed == [*rests, round(0.15 * (len(every) - 1)) + 1, len(every)] and again._reuse.stats()["saved_tokens"] == 0
@@ -213,7 +213,7 @@ def test_beams_and_several_answers(how, store):
 
 @pytest.mark.smallest
 def test_the_gate(store, caplog):
-    model, blend = make("llama", store, max_kl=1e-9)
+    model, blend = make("llama", store, max_kl=1e-9, num_hidden_layers=4)
     *passages, question = draw(9, 50, 50, 50, 12)
     ids = torch.tensor([sum(passages, []) + question])
     right = model.generate(ids, max_new_tokens=6)
@@ -224,7 +224,7 @@ def test_the_gate(store, caplog):
         assert (answer.share == 1.0) == (answer.why is not None)
         return answer.why
 
-    assert "verify has not measured this model with recompute=0.15, select='first'" in said(blend)
+    assert "verify has not measured this model with recompute=0.15, select='deviation'" in said(blend)
     assert "not blended: verify has not measured" in caplog.text
     measured = blend.verify([(passages, question)])
     assert (measured.prompts, measured.restored, measured.compared) == (1, 150, 12)
@@ -234,7 +234,7 @@ def test_the_gate(store, caplog):
     assert near.verify([(passages, question)]) == measured
     assert said(near) is None
     assert "recompute=0.2" in said(near, 0.2)
-    assert "select='deviation'" in said(near, 0.15, "deviation")
+    assert "select='first'" in said(near, 0.15, "first")
 
 
 @pytest.mark.parametrize("weights, why", [(None, "has not measured this model"), ("given", "weights have changed")])

@@ -15,10 +15,9 @@ def test_a_share_brings_a_trained_model_near_what_it_says(store):
     *_, (done, found) = quality.quality(blend, quality.drawn_texts(2, 100), quality.TEXT)
     kl = {what: each for what, (each, _) in found.items()}
     assert done == 100
-    assert kl["rotated"] < 0.5 * kl["left out"], "passages have to matter"
-    assert kl["rotated"] < kl["not rotated"]
-    best = min(kl["first 15%"], kl["deviation 15%"])
-    assert best < 0.75 * kl["rotated"] and best < 0.3 * kl["left out"] and best < kl["random 15%"]
+    # Passages have to matter, and what stands in front of them.
+    assert 0.1 * kl["left out"] < kl["rotated"] < kl["not rotated"]
+    assert kl["deviation 15%"] < 0.75 * min(kl["rotated"], kl["random 15%"]) and kl["deviation 15%"] < 0.3 * kl["left out"]
 
 
 @pytest.fixture

@@ -91,14 +91,14 @@ class Blend:
         passages: Sequence[Sequence[int]],
         question: Sequence[int],
         recompute: float = 0.15,
-        select: Select = "first",
+        select: Select = "deviation",
         **generate: Any,
     ) -> Blended:
         """Generates behind passages and a question, all of them tokens.
 
         Args:
             recompute: share of the passages' tokens that is computed again. 1.0: all, which is the model's own `generate`.
-            select: which: the `first` of each passage, or those whose keys behind the first layer have the largest `deviation`.
+            select: which: those whose keys behind the first layer have the largest `deviation`, or the `first` of each passage.
             generate: for the model's `generate`.
         """
         prompt = Prompt(passages, question)
@@ -129,7 +129,7 @@ class Blend:
         self,
         samples: Iterable[tuple[Sequence[Sequence[int]], Sequence[int]]],
         recompute: float = 0.15,
-        select: Select = "first",
+        select: Select = "deviation",
     ) -> Report:
         """Compares blends of passages and questions, each as for `generate_passages`, with whole prompts in one step. From then
         on passages are blended with this `recompute` and `select`, if the divergence is at most `max_kl`. An answer that stands
