@@ -292,13 +292,14 @@ def table(figures: dict[str, Any]) -> str:
     """The figures as the guide has them."""
     head, rows = [""], {what: [label] for what, label in LABELS.items()}
     for name, found in figures.items():
-        head += [f"{name}, {found['prompts']} prompts: KL", "top-1", "first token"]
+        times, every = found.get("first_token", {}), found["quality"] | found.get("codecs", {})
+        head += [f"{name}, {found['prompts']} prompts: KL", "top-1", *(["first token"] if times else [])]
         for what, row in rows.items():
-            kl, top1 = (found["quality"] | found.get("codecs", {})).get(what, (None, None))
-            clock, _ = found.get("first_token", {}).get("first 0%" if what == "rotated" else what, (None, None))
-            row += ["" if kl is None else f"{kl:.2g}" if kl < 0.1 else f"{kl:.2f}", "" if top1 is None else f"{top1:.1%}"]
-            row += ["" if clock is None else f"{clock:.2f}"]
-    return "\n".join("| " + " | ".join(each) + " |" for each in (head, ["---"] * len(head), *rows.values()))
+            row += [f"{every[what][0]:.2g}", f"{every[what][1]:.1%}"] if what in every else ["", ""]
+            clock = times.get("first 0%" if what == "rotated" else what)
+            row += [f"{clock[0]:.2f}" if clock else ""] if times else []
+    filled = [row for row in rows.values() if any(row[1:])]
+    return "\n".join("| " + " | ".join(each) + " |" for each in (head, ["---"] * len(head), *filled))
 
 
 def draw(figures: dict[str, Any], folder: Path) -> None:
