@@ -307,7 +307,7 @@ class Reuse:
                     engine=f"transformers/{attention}/{device.type}",
                     engine_version=transformers.__version__,
                     sharing=self._sharing,
-                    **({} if self._codec == "exact" else {"codec": self._codec}),
+                    codec=self._codec,
                 )
                 self._archives = {key: archive}
             return archive
