@@ -244,6 +244,22 @@ def test_what_was_loaded_with_a_codec_is_not_lent(engine, alone, tmp_path, caplo
     assert not prefill.scheduler._scheduler._inexact
 
 
+def test_what_is_loaded_again_with_a_codec_is_not_lent(engine, alone, tmp_path):
+    """A request may be preempted, and loaded anew, before vLLM tells of the preemption."""
+    groups, tokens = [Numbers(range(4))], prompt(900)
+    save(alone("saver", groups, extra={"codec": "q4"}), tokens, 768)
+    extra = {"store": f"file://{tmp_path}/store", "store_weights": "1", "codec": "q4"}
+    prefill = engine("prefill", groups, extra=extra, budget=64)
+    request = prefill.add(tokens, dict(FOR_DECODE))
+    prefill.run(lambda: request.num_computed_tokens > 768)
+    prefill.preempt(request)
+    prefill.run()
+    assert figures(prefill, "tokens") == {"loaded": 2 * 768}
+    assert prefill.answers[request.request_id] is None
+    end_alike(prefill)
+    assert not prefill.scheduler._scheduler._inexact
+
+
 @pytest.mark.parametrize("groups", [[Attention(range(2, 4)), mamba2(range(2))]])
 def test_recurrent_state(alone, groups):
     """Saved where the prompt ends with a token chunk and nothing was computed behind it."""

@@ -324,7 +324,9 @@ class Scheduler:
         if scheduled.num_scheduled_tokens or self._step.load or self._step.restore:
             self._weights.computes()
         for request_id in scheduled.preempted_req_ids or ():
-            self._inexact.discard(request_id)
+            # vLLM may have preempted it before this step, which loads it again.
+            if request_id not in self._step.restore:
+                self._inexact.discard(request_id)
             lending = self._lending.get(request_id)
             if lending is not None and lending.lent is not None:
                 # Its blocks are somebody else's by now. It is lent again when it has others.
