@@ -61,7 +61,7 @@ struct Quantized {
     dequantized: Vec<f32>,
 }
 
-/// Quantizes values with a scale for each group, `group` of which it is says for each value.
+/// Quantizes values with a scale for each group. `group` tells which one the value at an index is in.
 fn quantize(
     float: Float,
     bits: u64,
@@ -126,7 +126,7 @@ fn unpack(packed: &[i8]) -> Vec<i8> {
     packed.iter().flat_map(pair).collect()
 }
 
-/// How the product's users of KVBoost are told that there are 8 and 4 bits only.
+/// Gives KVBoost's error for other numbers of bits than 8 and 4.
 fn check_bits(bits: u64) -> Result<(), (&'static str, String)> {
     match bits {
         8 | 4 => Ok(()),
@@ -171,7 +171,11 @@ fn agrees(name: &str, case: &Value) -> Result<bool, String> {
     );
     let dim = k.len().checked_div(ks.len()).ok_or("no scales")?;
     let tokens = v.len().checked_div(vs.len()).ok_or("no scales")?;
-    if dim * ks.len() != k.len() || tokens * vs.len() != v.len() || k.len() != v.len() {
+    let go_together = dim * ks.len() == k.len()
+        && tokens * vs.len() == v.len()
+        && k.len() == v.len()
+        && k.len().checked_rem(tokens * dim) == Some(0);
+    if !go_together {
         return Err("its lists do not go together".to_owned());
     }
     // [H, S, D]: a scale for each [H, S] of keys and each [H, D] of values.

@@ -26,7 +26,7 @@ pub struct Restored {
     pub bytes: u64,
 }
 
-/// Bytes of pieces that one thread asks a store for at once: enough to fill a network's round trip, few enough
+/// The most bytes that one thread asks a store for at once, unless one piece is longer: enough to fill a network's round trip, few enough
 /// to hold beside an engine.
 const IN_FLIGHT: u64 = 64 << 20;
 
@@ -171,7 +171,15 @@ impl RankArchive {
             return Err(ArchiveError::unusable("a root", why));
         }
         let codec = self.archive.codec;
-        let bytes = |piece: &Piece| held.stored_bytes(codec, piece, span).unwrap_or(u64::MAX);
+        // What a codec stores exactly comes on top of its codes.
+        let bytes = |piece: &Piece| match codec.is_exact() {
+            true => held.piece_bytes(piece, span),
+            false => held
+                .stored_bytes(codec, piece, span)
+                .map_or(u64::MAX, |codes| {
+                    codes.saturating_add(held.piece_bytes(piece, span))
+                }),
+        };
 
         let store = &self.archive.store;
         let batched = store.batch() > 1;

@@ -1,4 +1,4 @@
-//! The form in which pieces are stored: as they are, or encoded.
+//! A piece is stored as it is, or encoded.
 //!
 //! Keys and values are encoded one layer of one unit at a time, so that what is stored depends on neither TP nor PP. The
 //! values that a codec stores exactly follow behind all codes of the piece.

@@ -40,7 +40,7 @@ impl Found {
     }
 }
 
-/// Behind how many prefixes whole states are looked up at once: those of 16,384 tokens. A store is asked for 512 names then.
+/// One look-up asks for the whole states behind so many prefixes: those of 16,384 tokens, 512 names.
 const PREFIXES: usize = 64;
 
 impl States {

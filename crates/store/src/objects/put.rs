@@ -25,7 +25,8 @@ pub struct Source<'a> {
 
 impl Objects {
     /// Puts objects. One that is there with equal length and meta stays as it is, and nothing is written; any other
-    /// is replaced. Of a key that is there twice, the last one counts. When this returns, objects are as durable as the
+    /// is replaced. Of a key that is there twice, the last one counts. All are one publish: under a cap, they have to fit
+    /// together. When this returns, objects are as durable as the
     /// store makes its manifests.
     ///
     /// For each, whether it was [stored](Put::Stored) or [there already](Put::AlreadyThere).

@@ -1,5 +1,6 @@
 //! A process that is killed, or whose system calls fail, at each system call of a save.
 
+use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::{Command, Output};
 
@@ -10,8 +11,9 @@ use crate::saving::{
 };
 
 /// The calls a save makes.
-const CALLS: [&str; 16] = [
+const CALLS: [&str; 17] = [
     "openat",
+    "openat2",
     "pwrite64",
     "pread64",
     "fsync",
@@ -229,26 +231,51 @@ fn a_system_call_that_fails_is_never_acknowledged() {
         ("pwrite64", "ENOSPC"),
         ("renameat", "EDQUOT"),
         ("openat", "EMFILE"),
+        ("openat2", "EMFILE"),
     ];
-    let mut failures = 0;
+    let mut failures = BTreeMap::new();
     for (call, before, all) in calls(&root, &folder.path().join("log")) {
         let Some((_, errno)) = troubles.iter().find(|(other, _)| *other == call) else {
             continue;
         };
         for at in (before + 1..=all).step_by(sampled(call)) {
             let output = run(&root, "save", call, &format!("error={errno}"), at);
-            failures += 1;
+            *failures.entry(*errno).or_insert(0) += 1;
             let why = format!("{errno} at {call} {at}");
             // What strace has fail is not done, and cannot be told from what is done as long as the machine runs. So
             // the process has to say it: it ends at the first error. Not every file that cannot be opened is needed.
-            if call != "openat" {
+            if errno != &"EMFILE" {
                 assert!(!output.status.success(), "{why}: nobody noticed");
             }
             check(&root, &output, &why);
         }
     }
-    println!("{failures} system calls failed");
-    assert!(failures > 20, "{failures}");
+    println!("system calls that failed: {failures:?}");
+    assert!(failures.values().sum::<usize>() > 20, "{failures:?}");
+    assert_eq!(failures.len(), 4, "{failures:?}");
+}
+
+/// Sandboxes forbid `openat2`, or do not know it.
+#[test]
+fn a_system_without_openat2_opens_all_the_same() {
+    if !has_strace() {
+        return;
+    }
+    for errno in ["ENOSYS", "EPERM"] {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path().join("store");
+        let mut command = Command::new("strace");
+        command
+            .args(["-f", "-qq", "-o", "/dev/null", "-e", "trace=openat2", "-e"])
+            .arg(format!("inject=openat2:error={errno}"))
+            .arg(std::env::current_exe().unwrap());
+        again(&mut command, "kills::other_process", &root, "save");
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{errno}: {output:?}");
+        let store = open(&root);
+        assert!(store.get_manifest(&name("a")).unwrap().is_some(), "{errno}");
+        verify(&store);
+    }
 }
 
 #[test]

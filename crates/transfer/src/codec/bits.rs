@@ -1,4 +1,4 @@
-//! f16 and bf16, to and from f32: in operations that vectorize, and that do not depend on whether the processor
+//! Converts f16 and bf16 to f32 and back, in operations that vectorize and that do not depend on whether the processor
 //! flushes subnormal numbers to zero.
 
 /// A type of values.

@@ -1,4 +1,4 @@
-//! Codecs: keys and values in less room, and not exactly.
+//! Codecs store keys and values in less room, and not exactly.
 //!
 //! A codec encodes values in groups of up to 32. A group has a scale s and a minimum lo, and each of its values a code q of 8 or 4
 //! bits, which is read as lo + q s. Some elements of keys are large in all tokens, so that groups of keys run along tokens;
@@ -27,22 +27,20 @@ use tile::{Along, Form, GROUP, Tile};
 
 /// How values are stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Codec {
     /// As they are.
     #[default]
     Exact,
-    /// In 8 bits, and 1 for the group: 0.5625 of bf16.
+    /// Each element in 8 bits; the scale and minimum of its group add 1 bit each element: 0.5625 of bf16.
     Q8,
-    /// In 4 bits, and 1 for the group: 0.3125 of bf16.
+    /// Each element in 4 bits, and 1 bit likewise: 0.3125 of bf16.
     Q4,
 }
 
 impl Codec {
-    /// All codecs by name.
-    pub const ALL: [(Self, &'static str); 3] =
-        [(Self::Exact, "exact"), (Self::Q8, "q8"), (Self::Q4, "q4")];
+    /// All codecs.
+    pub const ALL: &[Self] = &[Self::Exact, Self::Q8, Self::Q4];
 
     /// Whether what is decoded is what was encoded, bit for bit.
     pub fn is_exact(self) -> bool {
@@ -51,8 +49,11 @@ impl Codec {
 
     /// The name that settings and formats use.
     pub fn name(self) -> &'static str {
-        let named = Self::ALL.iter().find(|(codec, _)| *codec == self);
-        named.map_or("unknown", |(_, name)| name)
+        match self {
+            Self::Exact => "exact",
+            Self::Q8 => "q8",
+            Self::Q4 => "q4",
+        }
     }
 }
 
@@ -71,14 +72,12 @@ impl FromStr for Codec {
     type Err = NoCodec;
 
     fn from_str(text: &str) -> Result<Self, NoCodec> {
-        let named = Self::ALL.iter().find(|(_, name)| *name == text);
-        named
-            .map(|(codec, _)| *codec)
-            .ok_or_else(|| NoCodec(text.to_owned()))
+        let named = Self::ALL.iter().find(|codec| codec.name() == text);
+        named.copied().ok_or_else(|| NoCodec(text.to_owned()))
     }
 }
 
-/// What a stretch of memory holds, token by token: the elements of a key, and then those of a value. Either may be
+/// Tells what a stretch of memory holds, token by token: the elements of a key, and then those of a value. Either may be
 /// 0: where keys lie apart from values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rows {
@@ -143,7 +142,7 @@ impl Codec {
     /// How many bytes of codes [`encode`](Self::encode) makes of so many tokens; `None` if that is no size.
     pub fn encoded_bytes(self, rows: Rows, tokens: usize) -> Option<usize> {
         let bytes = rows.bytes(tokens)?;
-        // A lone f16 takes 5 bytes, and nothing takes more.
+        // Nothing becomes more than 2.5 times as long: so the sum below cannot overflow.
         bytes.checked_mul(3)?;
         let Some(form) = Form::of(self) else {
             return Some(bytes);

@@ -390,8 +390,8 @@ fn a_decoder_trusts_no_length_and_no_scale() {
 
 #[test]
 fn codecs_have_names() {
-    for (codec, name) in Codec::ALL {
-        assert_eq!(name.parse(), Ok(codec));
+    for (codec, name) in Codec::ALL.iter().zip(["exact", "q8", "q4"]) {
+        assert_eq!(name.parse(), Ok(*codec));
         assert_eq!(codec.to_string(), name);
     }
     let error = "Q4".parse::<Codec>().unwrap_err();

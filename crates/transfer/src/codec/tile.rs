@@ -1,4 +1,4 @@
-//! Tiles: up to 32 tokens of up to 32 elements, which are stored by themselves.
+//! A tile is up to 32 tokens of up to 32 elements, and is stored by itself.
 
 use super::bits::{F16_INFINITY, F16_NORMAL, F16_OVERFLOW, Float, from_f16, to_f16};
 use super::{Codec, Undecodable};

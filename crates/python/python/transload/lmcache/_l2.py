@@ -229,7 +229,7 @@ class L2Adapter(L2AdapterInterface):
         if due:
             # Behind this task: it reads what the store has of every object.
             with suppress(RuntimeError):
-                self._threads["store"].submit(self._refresh)
+                self._threads["store"].submit(self._refresh_again)
         if self._cap:
             self._evict()
         return L2StoreResult(True, sum(size for size, new in zip(sizes, written) if new))
@@ -282,6 +282,12 @@ class L2Adapter(L2AdapterInterface):
             self._notify_keys_deleted(list(old), list(old.values()))
         if new:
             self._notify_keys_stored(list(new), list(new.values()))
+
+    def _refresh_again(self) -> None:
+        try:
+            self._refresh()
+        except Exception as error:  # noqa: BLE001: of a listener's, nobody else would hear
+            self._report("listing", error)
 
     def _refresh(self) -> None:
         """Holds what LMCache knows against what the store has: its cap removes objects, and others put some."""

@@ -66,7 +66,8 @@ class Shelf:
             return archive
 
     def __str__(self) -> str:
-        return f"{self._store} (model {self._model!r}, codec {self._codec})"
+        codec = "" if self._codec == "exact" else f", codec {self._codec}"
+        return f"{self._store} (model {self._model!r}{codec})"
 
 
 class Jobs:

@@ -20,8 +20,16 @@ fn a_call_that_fails_is_an_error_or_nothing_and_the_store_goes_on() {
             Trouble::Short,
         ],
         1,
+        1,
         0..count("TRANSLOAD_TEST_LIVES", LIVES),
     );
+}
+
+/// One that fails on another thread keeps all manifests of its batch from their names.
+#[test]
+fn a_flush_that_fails_beside_others_is_an_error() {
+    let lives = 200..200 + count("TRANSLOAD_TEST_LIVES", LIVES);
+    try_all(&[1, 2].map(|n| Trouble::Flushes(n, Errno::IO)), 2, 3, lives);
 }
 
 /// Also the flushes of those who finish what failed before.
@@ -29,7 +37,12 @@ fn a_call_that_fails_is_an_error_or_nothing_and_the_store_goes_on() {
 fn a_flush_that_succeeds_after_one_that_failed_is_not_believed() {
     let lives = 100..100 + count("TRANSLOAD_TEST_LIVES", LIVES);
     // There are some calls from one flush to the next.
-    try_all(&[1, 2, 3].map(|n| Trouble::Flushes(n, Errno::IO)), 3, lives);
+    try_all(
+        &[1, 2, 3].map(|n| Trouble::Flushes(n, Errno::IO)),
+        3,
+        1,
+        lives,
+    );
 }
 
 /// A collection may remove packs and then fail to tell of it: what was in them is put anew by the next save.
@@ -62,12 +75,12 @@ fn what_an_untold_collection_removed_is_put_again() {
     assert!(collections > 0);
 }
 
-fn try_all(troubles: &[Trouble], every: usize, lives: std::ops::Range<u64>) {
+fn try_all(troubles: &[Trouble], every: usize, flushes: usize, lives: std::ops::Range<u64>) {
     let (empty, mut tried) = (new_store(), 0);
     for seed in lives {
         for &trouble in troubles {
             for at in (0..).step_by(every) {
-                let disk = empty.copy();
+                let disk = empty.copy().with_flushes(flushes);
                 disk.trouble(at, trouble);
                 let mut expected = Expected::default();
                 let mut random = Random(seed);

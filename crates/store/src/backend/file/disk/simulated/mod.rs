@@ -31,6 +31,7 @@ use self::world::{Inode, ROOT, World};
 pub(in super::super) struct SimulatedDisk {
     world: Arc<Mutex<World>>,
     meanwhile: Arc<Mutex<Option<Meanwhile>>>,
+    flushes: usize,
 }
 
 /// What somebody else does just before a folder is listed or a file opened.
@@ -59,7 +60,15 @@ impl SimulatedDisk {
         Self {
             world: Arc::new(Mutex::new(world)),
             meanwhile: Arc::default(),
+            // One by one, faults and losses come at the same call each time.
+            flushes: 1,
         }
+    }
+
+    /// Has so many flushes asked for at once.
+    pub(in super::super) fn with_flushes(mut self, flushes: usize) -> Self {
+        self.flushes = flushes;
+        self
     }
 
     pub(in super::super) fn with_mistake(self, mistake: Mistake) -> Self {
