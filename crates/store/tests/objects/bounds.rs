@@ -2,12 +2,14 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
+
 use transload_store::backend::MemoryStore;
 use transload_store::backend::file::{FileOptions, FileStore};
 use transload_store::objects::{
     LARGEST, LONGEST_META, LONGEST_NAME, ObjectError, Objects, PIECE, Record, Source, Target,
 };
-use transload_store::{Backend, ManifestName, Put, StoreError};
+use transload_store::{Backend, ChunkHash, ManifestName, Put, StoreError};
 
 use crate::model::{content, get, put};
 
@@ -286,9 +288,38 @@ fn the_manuals_example_is_one() {
     assert!(digits.ends_with(sum), "{digits}");
 }
 
+/// A store that has what `kv_store_v1` asks for, as one behind a plugin.
+#[derive(Debug, Default)]
+struct Plain(MemoryStore);
+
+impl Backend for Plain {
+    fn put_chunk(&self, hash: &ChunkHash, data: &[u8]) -> Result<Put, StoreError> {
+        self.0.put_chunk(hash, data)
+    }
+
+    fn get_chunk(&self, hash: &ChunkHash) -> Result<Option<Bytes>, StoreError> {
+        self.0.get_chunk(hash)
+    }
+
+    fn put_manifest(&self, name: &ManifestName, data: &[u8]) -> Result<(), StoreError> {
+        self.0.put_manifest(name, data)
+    }
+
+    fn get_manifest(&self, name: &ManifestName) -> Result<Option<Bytes>, StoreError> {
+        self.0.get_manifest(name)
+    }
+
+    fn delete_manifest(&self, name: &ManifestName) -> Result<(), StoreError> {
+        self.0.delete_manifest(name)
+    }
+}
+
 #[test]
 fn a_store_without_an_inventory_cannot_be_listed() {
-    let error = new().list().unwrap_err();
+    let error = Objects::new(Arc::new(Plain::default()), b"ns")
+        .unwrap()
+        .list()
+        .unwrap_err();
     assert!(matches!(
         error,
         ObjectError::Store(StoreError::Unsupported { .. })
