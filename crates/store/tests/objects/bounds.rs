@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-
 use transload_store::backend::MemoryStore;
 use transload_store::backend::file::{FileOptions, FileStore};
 use transload_store::objects::{
