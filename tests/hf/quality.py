@@ -32,7 +32,7 @@ import transload
 from transformers import AutoModelForCausalLM, AutoTokenizer, LlamaConfig, LlamaForCausalLM
 from transload.hf import Reuse
 from transload.hf.blend import Blend, Prompt
-from transload.hf.reuse import compare
+from transload.hf.report import compare
 
 FIGURES = Path(__file__).with_name("quality.json")
 PICTURES = Path(__file__).parents[2] / "docs/src/guide/pictures"
@@ -199,7 +199,7 @@ class Measuring(Blend):
         super().__init__(Reuse(model, store, name="measured", weights="any"), max_kl=math.inf)
         self.right, self.kept = self._rotations, {}
 
-    def _refusal(self, *_: Any) -> None:
+    def _gate(self, *_: Any) -> None:
         return None
 
     def _encoded(self, passage: list[int]):
@@ -228,7 +228,7 @@ def quality(blend: Measuring, texts: torch.Tensor, lengths: Sequence[int]) -> It
         *passages, question = (part.tolist() for part in text.split(lengths))
         prompt = Prompt(passages, question)
         exact = blend.logits(prompt, 1, "first")
-        said = {"left out": blend._reuse.forward(question, blend._reuse._cache(0), logits_to_keep=0)}
+        said = {"left out": blend._decoder.forward(question, blend._decoder.cache(), logits_to_keep=0)}
         said |= {"not rotated": blend.not_rotated(prompt), "rotated": blend.logits(prompt, 0, "first")}
         for share, select in itertools.product(SHARES, SELECTS):
             said[f"{select} {share:.0%}"] = blend.logits(prompt, share, select)

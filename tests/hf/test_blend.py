@@ -11,7 +11,7 @@ import torch
 from tiny_models import VOCABULARY
 from transformers import DynamicCache
 from transload.hf.blend import Blend, Prompt
-from transload.hf.positioned import NotMovable
+from transload.hf.errors import NotMovable
 from transload.hf.rotation import Rotation, error
 
 from transload.hf import Reuse
@@ -71,7 +71,7 @@ def test_rotated_rows_are_those_of_the_model_at_their_position(name, store):
         mask = torch.ones(1, 60, dtype=torch.long)
         with torch.no_grad():
             given = {"input_ids": ids, "position_ids": torch.arange(first, first + 60)[None], "attention_mask": mask}
-            model(**given, **{blend._reuse._word: cache})
+            model(**given, **{blend._decoder.word: cache})
         found.append([(layer.keys, layer.values) for layer in cache.layers])
     for rotate, here, there in zip(blend._rotations, *found):
         assert error(rotate(here, 900), there) < 1e-5
@@ -116,7 +116,7 @@ def test_a_share_is_computed_as_token_by_token(name, select, store):
         for index, (keys, values) in enumerate(before):
             cache.update(keys[:, :, :at], values[:, :, :at], index)
         with torch.no_grad():
-            said.append(model(input_ids=torch.tensor([[prompt.ids[at]]]), **{blend._reuse._word: cache}).logits[0, -1])
+            said.append(model(input_ids=torch.tensor([[prompt.ids[at]]]), **{blend._decoder.word: cache}).logits[0, -1])
         for layer, rows in zip(cache.layers, before):
             for kept, new in zip(rows, (layer.keys, layer.values)):
                 kept[:, :, at] = new[:, :, -1]
@@ -131,8 +131,8 @@ def test_what_is_chosen_deviates_most_and_first_is_the_beginning_of_each(store):
     assert blend._chosen(joined, prompt, 0.25, "first").tolist() == [*range(20, 32), *range(60, 78)]
     assert len(blend._chosen(joined, prompt, 0.0, "deviation")) == 0
     assert blend._chosen(joined, prompt, 0.99, "deviation").tolist() == [*range(20, 120)]
-    cache = DynamicCache(config=blend._config)
-    blend._reuse.forward(prompt.ids, cache)
+    cache = DynamicCache(config=blend._decoder.config)
+    blend._decoder.forward(prompt.ids, cache)
     apart = (cache.layers[1].keys[..., :120, :] - joined.layers[1].keys[..., :120, :]).square().sum(dim=(0, 1, 3))
     assert set(blend._chosen(joined, prompt, 0.25, "deviation").tolist()) == set(apart.topk(30).indices.tolist())
 
@@ -160,9 +160,9 @@ def test_passages_are_restored_and_may_be_there_twice(name, lengths, store, monk
     assert answer.approximate and answer.why is None and abs(answer.share - 0.15) < 1e-3
     assert answer.sequences[0, : len(every)].tolist() == every and answer.sequences.shape[1] > len(every)
     again = Blend(Reuse(model, store, name=name, weights="of the test"), max_kl=math.inf)
-    forward, computed = again._reuse.forward, []
+    forward, computed = again._decoder.forward, []
     count = lambda ids, *rest, **how: computed.append(len(ids)) or forward(ids, *rest, **how)  # noqa: E731
-    monkeypatch.setattr(again._reuse, "forward", count)
+    monkeypatch.setattr(again._decoder, "forward", count)
     assert again.verify([(passages, question)], select="first") == measured
     # What is behind whole chunks, then the blend, and the whole prompt to compare it with.
     rests = [len(each) % 256 for each in passages if len(each) % 256]
@@ -179,7 +179,7 @@ def test_what_a_blend_has_computed_is_not_saved(attached, store):
     answer = blend.generate_passages(passages, question, max_new_tokens=300, min_new_tokens=300)
     assert answer.approximate
     fresh = Reuse(model, store, name="llama", weights="of the test")
-    _, restored = fresh.restore(answer.sequences[0].tolist(), fresh.computed_by())
+    _, restored = fresh.restore(answer.sequences[0].tolist(), fresh.decoder.identity())
     assert restored == 256, "the first passage, and nothing that stands behind it"
 
 

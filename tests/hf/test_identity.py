@@ -8,7 +8,7 @@ import tiny_models
 import torch
 from test_models import answer, apart, prompt
 from transload.hf import Reuse
-from transload.hf.weights import Unnamed
+from transload.hf.errors import NotReused
 from transformers import AutoModelForCausalLM
 
 IDS = prompt(300)
@@ -56,9 +56,9 @@ def test_a_model_without_files_meets_its_equals_alone(folder, store):
 
 
 def test_files_beside_those_that_are_loaded_name_nothing(folder, store):
-    by_files = Reuse(load(folder), store, name="m")._weights.names()[0]
+    by_files = Reuse(load(folder), store, name="m").decoder.identity().weights
     shutil.copy(folder / "model.safetensors", folder / "model.fp16.safetensors")
-    by_tensors = Reuse(load(folder), store, name="m")._weights.names()[0]
+    by_tensors = Reuse(load(folder), store, name="m").decoder.identity().weights
     assert by_tensors.startswith("tensors-") and not by_files.startswith("tensors-")
 
 
@@ -150,7 +150,7 @@ def test_weights_of_a_given_name_that_change(store):
         model.lm_head.weight.mul_(2)
     assert apart(answer(model.generate, IDS), answer(reuse.generate, IDS)) == 0
     assert list(reuse.stats()["not_reused"].values()) == [1]
-    with pytest.raises(Unnamed, match="make another Reuse"):
+    with pytest.raises(NotReused, match="make another Reuse"):
         reuse.warm(IDS[0])
     assert not finds(model, store, weights="step 2")
 

@@ -51,7 +51,7 @@ def test_cold_equals_warm(name, store):
     }  # fmt: skip
     assert apart(cold, first) < 1e-4
     assert apart(cold, warm) < 1e-4
-    if not reuse.layers.are_states:
+    if not reuse.decoder.layers.are_states:
         assert apart(two_steps(model, ids, 512), warm) == 0
     # Another object, as of another process, behind a longer prompt.
     longer = torch.cat([ids[:, :512], prompt(300, seed=2)], 1)
@@ -93,7 +93,7 @@ def test_lengths(name, length, store):
         assert apart(cold, answer(reuse.generate, ids)) < 1e-4
     # All but the last token, where a layer still has them.
     whole = length // 256 * 256
-    restored = min(whole, length - 1) if not reuse.layers.forget else (length - 1) // 256 * 256
+    restored = min(whole, length - 1) if not reuse.decoder.layers.forget else (length - 1) // 256 * 256
     assert reuse.stats()["restored_tokens"] == restored
     assert reuse.warm(ids[0]) == whole
     longer = torch.cat([ids, prompt(50, seed=9)], 1)
@@ -133,4 +133,4 @@ def test_all_saves_answers_too(name, store):
     warm = answer(reuse.generate, following)
     assert apart(answer(model.generate, following), warm) < 1e-4
     # A layer with windows has lost by then what belongs to the end of a token chunk.
-    assert reuse.stats()["restored_tokens"] == (256 if reuse.layers.forget else 512)
+    assert reuse.stats()["restored_tokens"] == (256 if reuse.decoder.layers.forget else 512)

@@ -78,7 +78,7 @@ def test_what_runs_as_always(model, reuse):
     ids, draft = prompt(LENGTH), tiny_models.make("llama", seed=3)
     mask, unequal = torch.ones_like(ids), torch.cat([ids, prompt(LENGTH, seed=4)])
     embeds = model.get_input_embeddings()(ids)
-    word = reuse._word
+    word = reuse.decoder.word
     asked = {
         "unequal prompts in a batch": [dict(input_ids=unequal, attention_mask=torch.ones_like(unequal))],
         "padding": [

@@ -7,7 +7,9 @@
     model.generate(**tokenizer(prompt, return_tensors="pt"), max_new_tokens=64)
 """
 
-from .layers import Layers, UnsupportedCache
-from .reuse import Report, Reuse
+from .errors import NotReused, UnsupportedCache
+from .layers import Layers
+from .report import Report
+from .reuse import Reuse
 
-__all__ = ["Layers", "Report", "Reuse", "UnsupportedCache"]
+__all__ = ["Layers", "NotReused", "Report", "Reuse", "UnsupportedCache"]

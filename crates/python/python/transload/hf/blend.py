@@ -23,11 +23,13 @@ from typing import Any, Iterable, Literal, Sequence
 import torch
 from transformers import DynamicCache
 
+from .errors import NotMovable, NotReused, UnsupportedCache
 from .layers import CHUNK
-from .positioned import NotMovable, PositionedCache, Rows, Stop, shapes
-from .reuse import Report, Reuse, compare
+from .positioned import PositionedCache, Rows, Stop, shapes
+from .report import Report, compare
+from .request import Request
+from .reuse import Reuse
 from .rotation import rotations
-from .weights import Unnamed
 
 _log = logging.getLogger(__name__)
 
@@ -64,19 +66,18 @@ class Blend:
     def __init__(self, reuse: Reuse, *, max_kl: float) -> None:
         if not max_kl >= 0:
             raise ValueError(f"max_kl={max_kl}: it is nats, at least 0")
-        self._reuse, self._max_kl = reuse, max_kl
-        self._config = reuse.model.config.get_text_config(decoder=True)
+        self._reuse, self._decoder, self._max_kl = reuse, reuse.decoder, max_kl
+        config = reuse.decoder.config
         self._measured: dict[Any, Report] = {}
         # Where frequencies follow a prompt's length, the model has more positions, but other ones.
-        self._longest = min(reuse._longest, getattr(self._config, "max_position_embeddings", sys.maxsize))
-        self._windows, self._kinds = shapes(DynamicCache(config=self._config), self._config)
+        self._longest = min(reuse.decoder.longest, getattr(config, "max_position_embeddings", sys.maxsize))
+        self._windows, self._kinds = shapes(DynamicCache(config=config), config)
         if not any(name.endswith("inv_freq") for name, _ in reuse.model.named_buffers()):
             raise NotMovable("the model has no RoPE, or none that can be read off its modules")
-        if self._config._attn_implementation not in ("eager", "sdpa"):
-            raise NotMovable(f"attn_implementation={self._config._attn_implementation!r} takes no masks: eager and sdpa do")
-        probe = torch.linspace(0, self._config.vocab_size - 1, 18).long()[1:-1].tolist()
-        cache = DynamicCache(config=self._config)
-        reuse.forward(probe, cache)
+        if config._attn_implementation not in ("eager", "sdpa"):
+            raise NotMovable(f"attn_implementation={config._attn_implementation!r} takes no masks: eager and sdpa do")
+        probe = torch.linspace(0, config.vocab_size - 1, 18).long()[1:-1].tolist()
+        reuse.decoder.forward(probe, cache := reuse.decoder.cache())
         rows = [(layer.keys, layer.values) for layer in cache.layers]
         moved = PositionedCache([(keys.clone(), values.clone()) for keys, values in rows], self._windows, self._kinds)
         by = min(MOVED, self._longest - len(probe))
@@ -103,27 +104,27 @@ class Blend:
         """
         prompt = Prompt(passages, question)
         _check(recompute, select)
-        ids = torch.tensor([prompt.ids], device=self._reuse.model.device)
-        given = {"input_ids": ids, "attention_mask": torch.ones_like(ids), **generate}
-        _, copies, why = self._reuse._prompt(given)
-        if recompute == 1 or (why := why or self._refusal(prompt, recompute, select)) is not None:
-            if why is not None:
-                _log.warning("passages are not blended: %s", why)
-            return Blended(self._reuse.generate(**given), False, 1.0, why)
+        ids = torch.tensor([prompt.ids], device=self._decoder.model.device)
+        given = generate | {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+        is_lossy = self._reuse.codec != "exact"
+        try:
+            request, key = Request(self._decoder, (), given), self._key(recompute, select)
+            if recompute < 1:
+                self._gate(prompt, key)
+        except (NotReused, UnsupportedCache) as why:
+            _log.warning("passages are not blended: %s", why)
+            return Blended(self._reuse.generate(**given), is_lossy, 1.0, str(why))
+        if recompute == 1:
+            return Blended(self._reuse.generate(**given), is_lossy, 1.0)
         # The last token is left to `generate`.
-        joined = self._joined(prompt, len(prompt.ids) - 1)
-        chosen = self._chosen(joined, prompt, recompute, select)
-        running = torch.cat([chosen, torch.arange(prompt.starts[-1], len(prompt.ids) - 1)])
-        if len(running):
-            self._run(joined, prompt.ids, running)
-        cache = DynamicCache(config=self._config)
-        for index, (keys, values) in enumerate(joined.rows):
-            cache.update(keys.repeat_interleave(copies, 0), values.repeat_interleave(copies, 0), index)
+        blended, chosen, _ = self._blended(prompt, len(prompt.ids) - 1, recompute, select)
+        cache = self._decoder.cache()
+        for index, rows in enumerate(blended.rows):
+            cache.update(*(each.repeat_interleave(request.copies, 0) for each in rows), index)
         # Not through `reuse`, so that nothing of it is saved.
-        sequences = self._reuse._generate(**given, **{self._reuse._word: cache})
+        sequences = self._decoder.generate(**given, behind=cache)
         begin, end = prompt.starts[1], prompt.starts[-1]
-        is_approximate = len(chosen) < end - begin or self._reuse._codec != "exact"
-        return Blended(sequences, is_approximate, len(chosen) / end)
+        return Blended(sequences, is_lossy or len(chosen) < end - begin, len(chosen) / end)
 
     def verify(
         self,
@@ -137,56 +138,57 @@ class Blend:
 
         Raises:
             ValueError: there are no samples, or one cannot be blended.
-            Unnamed: the weights have changed since they were given a name.
+            NotReused: the model computes otherwise now than when it answers, or its weights cannot be named.
         """
         _check(recompute, select)
         key, prompts = self._key(recompute, select), [Prompt(*sample) for sample in samples]
         if not prompts:
             raise ValueError("there are no samples")
         for prompt in prompts:
-            if (why := self._too_long(prompt)) is not None:
-                raise ValueError(why)
+            self._check_length(prompt)
         pairs = ((prompt.starts[-1], self.logits(prompt, recompute, select), self._exact(prompt)) for prompt in prompts)
         found = self._measured[key] = compare(pairs)
         return found
 
     def logits(self, prompt: Prompt, recompute: float, select: Select) -> torch.Tensor:
         """Those of the question's tokens, `[T, V]`."""
-        joined = self._joined(prompt, len(prompt.ids))
-        chosen = torch.arange(prompt.starts[-1]) if recompute == 1 else self._chosen(joined, prompt, recompute, select)
-        running = torch.cat([chosen, torch.arange(prompt.starts[-1], len(prompt.ids))])
-        return self._run(joined, prompt.ids, running, keep=len(prompt.question))
+        return self._blended(prompt, len(prompt.ids), recompute, select)[2]
 
     def _exact(self, prompt: Prompt) -> torch.Tensor:
         count = len(prompt.question)
-        return self._reuse.forward(prompt.ids, self._reuse._cache(0), logits_to_keep=count)[-count:]
+        return self._decoder.forward(prompt.ids, self._decoder.cache(), logits_to_keep=count)[-count:]
 
     # --- what is refused -------------------------------------------------------------
 
     def _key(self, recompute: float, select: Select) -> Any:
-        """What a measurement holds for: weights and adapters, device, dtype and attention, and how it was blended."""
-        return self._reuse.computed_by(), self._reuse._kind, recompute, select
+        """What a measurement holds for: what computes, and how it was blended."""
+        return self._decoder.identity(), recompute, select
 
-    def _refusal(self, prompt: Prompt, recompute: float, select: Select) -> str | None:
-        try:
-            measured = self._measured.get(self._key(recompute, select))
-        except Unnamed as unnamed:
-            return str(unnamed)
+    def _gate(self, prompt: Prompt, key: Any) -> None:
+        measured, (_, recompute, select) = self._measured.get(key), key
         if measured is None:
-            return f"verify has not measured this model with recompute={recompute}, select={select!r}"
+            raise NotReused(f"verify has not measured this model with recompute={recompute}, select={select!r}")
         if not measured.kl <= self._max_kl:
-            return f"verify has measured {measured.kl:.3g} nats, and max_kl is {self._max_kl}"
-        return self._too_long(prompt)
+            raise NotReused(f"verify has measured {measured.kl:.3g} nats, and max_kl is {self._max_kl}")
+        self._check_length(prompt)
 
-    def _too_long(self, prompt: Prompt) -> str | None:
+    def _check_length(self, prompt: Prompt) -> None:
         longest, window = max(map(len, prompt.passages)), min((each for each in self._windows if each), default=sys.maxsize)
         if longest >= window:
-            return f"a passage of {longest} tokens has lost rows in layers with a window of {window}"
+            raise NotReused(f"a passage of {longest} tokens has lost rows in layers with a window of {window}")
         if len(prompt.ids) > self._longest:
-            return f"the model's positions are the same for {self._longest} tokens, and these are {len(prompt.ids)}"
-        return None
+            raise NotReused(f"the model's positions are the same for {self._longest} tokens, and these are {len(prompt.ids)}")
 
     # --- how it is done --------------------------------------------------------------
+
+    def _blended(
+        self, prompt: Prompt, length: int, recompute: float, select: Select
+    ) -> tuple[PositionedCache, torch.Tensor, torch.Tensor]:
+        """The rows of a prompt's first `length` tokens, those of the passages that were computed for it, and the question's logits."""
+        joined, end = self._joined(prompt, length), prompt.starts[-1]
+        chosen = torch.arange(end) if recompute == 1 else self._chosen(joined, prompt, recompute, select)
+        running = torch.cat([chosen, torch.arange(end, length)])
+        return joined, chosen, self._run(joined, prompt.ids, running, keep=length - end)
 
     def _joined(self, prompt: Prompt, length: int) -> PositionedCache:
         """The passages' rows behind each other, with room up to `length`."""
@@ -198,12 +200,12 @@ class Blend:
 
     def _encoded(self, passage: list[int]) -> list[Rows]:
         """The rows of a passage as a prompt of its own. What can be saved of it is."""
-        names, end = self._reuse.computed_by(), len(passage) // CHUNK * CHUNK
-        cache, restored = self._reuse.restore([*passage, 0], names)
-        if restored < end and self._reuse._save and self._reuse.warm(passage) > restored:
-            cache, restored = self._reuse.restore([*passage, 0], names)
+        by, end = self._decoder.identity(), len(passage) // CHUNK * CHUNK
+        cache, restored = self._reuse.restore([*passage, 0], by)
+        if restored < end and self._reuse.save and self._reuse.warm(passage) > restored:
+            cache, restored = self._reuse.restore([*passage, 0], by)
         if restored < len(passage):
-            self._reuse.forward(passage[restored:], cache)
+            self._decoder.forward(passage[restored:], cache)
         return [(layer.keys, layer.values) for layer in cache.layers]
 
     def _chosen(self, cache: PositionedCache, prompt: Prompt, share: float, select: Select) -> torch.Tensor:
@@ -226,10 +228,13 @@ class Blend:
         self, cache: PositionedCache, ids: list[int], running: torch.Tensor, *, keep: int = 1, **how: Any
     ) -> torch.Tensor:
         """Computes some tokens' rows in a cache, and gives the logits of the last `keep` of them."""
-        model = self._reuse.model
+        if len(running) == 0:
+            return torch.empty(0)
+        model = self._decoder.model
         given = cache.run(running.to(model.device), model.dtype, **how)
         try:
-            return self._reuse.forward([ids[at] for at in running.tolist()], cache, logits_to_keep=keep, **given)[-keep:]
+            logits = self._decoder.forward([ids[at] for at in running.tolist()], cache, logits_to_keep=max(keep, 1), **given)
+            return logits[-keep:]
         except Stop:
             return torch.empty(0)
 

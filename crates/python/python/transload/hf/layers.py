@@ -10,6 +10,7 @@ import torch
 from transformers import Cache, cache_utils
 
 from .. import Archive, Deployment, Memory
+from .errors import UnsupportedCache
 
 CHUNK = Archive.TOKENS
 DTYPES = {torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
@@ -19,10 +20,6 @@ STATES = ("LinearAttentionLayer",)
 BOTH = ("LinearAttentionAndFullAttentionLayer", "LinearAttentionAndSlidingWindowAttentionLayer")
 NOTHING = ("DummyLayer",)
 """Layers that look into the cache of another one."""
-
-
-class UnsupportedCache(NotImplementedError):
-    """A cache that is not known here: refusing it is better than wrong tokens."""
 
 
 @dataclass(frozen=True)
@@ -111,6 +108,11 @@ class Layers:
     def forget(self) -> bool:
         """Whether some layer loses what is needed to go on after fewer tokens."""
         return any(group.is_recurrent or group.is_windowed for group in self.groups)
+
+    @property
+    def have_states(self) -> bool:
+        """Whether some layer keeps a state."""
+        return any(group.is_recurrent for group in self.groups)
 
     @property
     def are_states(self) -> bool:

@@ -11,12 +11,10 @@ from typing import Any, Sequence
 import torch
 from transformers.cache_utils import Cache, DynamicLayer, DynamicSlidingWindowLayer
 
+from .errors import NotMovable
+
 Rows = tuple[torch.Tensor, torch.Tensor]
 """What a layer keeps of tokens: keys and values, [1, H, T, D]."""
-
-
-class NotMovable(ValueError):
-    """Says why what a model keeps of tokens cannot be moved to other positions."""
 
 
 class Stop(Exception):

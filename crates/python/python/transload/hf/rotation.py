@@ -11,7 +11,8 @@ from typing import Any, Iterator, Sequence
 
 import torch
 
-from .positioned import NotMovable, Rows
+from .errors import NotMovable
+from .positioned import Rows
 
 
 @dataclass(frozen=True, eq=False)

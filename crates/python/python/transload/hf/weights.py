@@ -11,17 +11,16 @@ from typing import Any
 import torch
 
 from .. import _weights
+from .errors import NotReused
 
 STANDARD = re.compile(r"(model|pytorch_model)(-\d+-of-\d+)?\.(safetensors|bin)|model\.safetensors\.index\.json")
 """Files that `from_pretrained` loads from a folder, and all of them. Others are for those who say which."""
 LOADED = ("dtype", *_weights.VOLATILE)
 """Fields of a config that loading a model sets. The dtype is that of what is cached, too."""
+WRAPPED = re.compile(r"(^|\.)(base_layer|original_module)\.")
+"""Tensors of what PEFT wraps, by their names."""
 SAMPLE = 64
 """Bytes of a tensor that are looked at each time. Adapters are merged through `.data`, which no version counts."""
-
-
-class Unnamed(Exception):
-    """Nothing tells the weights apart from others; the message says why."""
 
 
 class Weights:
@@ -38,18 +37,18 @@ class Weights:
         named by its tensors, all of which are read then.
 
         Raises:
-            Unnamed: it cannot be named, or has changed, and its name was given.
+            NotReused: it cannot be named, or has changed, and its name was given.
         """
         with self._lock:
             base, adapters, said = _tensors(self._model)
             seen = _look(base)
             if seen != self._seen:
-                self._name = self._given if self._seen is None else None
-                if self._given and self._name is None:
-                    raise Unnamed("the weights have changed since they were given a name: make another Reuse")
-                if self._seen is None and not self._given:
-                    self._name = _by_files(self._model, base)
-                self._name = self._name or f"tensors-{_digest(base, str(self._model.config.to_dict()))}"
+                name = None
+                if self._seen is None:
+                    name = self._given or _by_files(self._model, base)
+                elif self._given:
+                    raise NotReused("the weights have changed since they were given a name: make another Reuse")
+                self._name = name or f"tensors-{_digest(base, str(self._model.config.to_dict()))}"
                 self._seen = seen
             if said and (now := (_look(adapters), said)) != self._adapters[0]:
                 self._adapters = now, _digest(adapters, said)
@@ -82,7 +81,8 @@ def _tensors(model: Any) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tenso
     for path, layer in model.named_modules():
         if not hasattr(layer, "merged_adapters"):
             continue
-        beside = {name: each for name, each in _own(layer).items() if not name.startswith("base_layer.")}
+        # A wrapped layer is the model's own, also where its adapter is a copy of all of it.
+        beside = {name: each for name, each in _own(layer).items() if not WRAPPED.search(name)}
         others.update(map(id, beside.values()))
         active = [] if layer.disable_adapters else list(layer.active_adapters)
         for adapter in active:
@@ -114,14 +114,14 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
     try:
         return tensor.detach().reshape(-1).view(torch.uint8)
     except (NotImplementedError, RuntimeError, TypeError) as why:
-        raise Unnamed(f"what a {type(tensor).__name__} holds cannot be read: {why}") from why
+        raise NotReused(f"what a {type(tensor).__name__} holds cannot be read: {why}") from why
 
 
 def _digest(tensors: dict[str, torch.Tensor], said: str) -> str:
     digest = hashlib.blake2b(said.encode(), digest_size=20)
     for name, tensor in tensors.items():
         if tensor.is_meta:
-            raise Unnamed(f"{name} is not in memory: give weights a text of your own")
+            raise NotReused(f"{name} is not in memory: give weights a text of your own")
         digest.update(f"\n{name} {tuple(tensor.shape)} {tensor.dtype} ".encode())
         digest.update(_bytes(tensor).cpu().numpy())
     return digest.hexdigest()

@@ -1,0 +1,13 @@
+"""What is refused, and why."""
+
+
+class UnsupportedCache(NotImplementedError):
+    """A cache that is not known here: refusing it is better than wrong tokens."""
+
+
+class NotReused(ValueError):
+    """Says why something is computed as if there were no store."""
+
+
+class NotMovable(ValueError):
+    """Says why what a model keeps of tokens cannot be moved to other positions."""
