@@ -36,14 +36,16 @@ from transload.hf.report import compare
 
 FIGURES = Path(__file__).with_name("quality.json")
 PICTURES = Path(__file__).parents[2] / "docs/src/guide/pictures"
-SHARES, SELECTS = (0.08, 0.15, 0.30), ("first", "deviation", "random")
+SHARES = (0.08, 0.15, 0.30)
+HOW = {"first": "the first of each passage", "deviation": "by deviation", "random": "at random"}
+SELECTS = tuple(HOW)
 LABELS = {
     "left out": "passages left out",
     "not rotated": "as stored, not rotated",
     "rotated": "rotated, nothing computed again",
 } | {
     f"{select} {share:.0%}": f"{share:.0%} computed again, {how}"
-    for share, (select, how) in itertools.product(SHARES, zip(SELECTS, ("the first of each", "by deviation", "at random")))
+    for share, (select, how) in itertools.product(SHARES, HOW.items())
 }
 LABELS |= {"q8": "an exact prefix, stored as q8", "q4": "an exact prefix, stored as q4"}
 Found = dict[str, tuple[float, float]]
@@ -304,23 +306,22 @@ def table(figures: dict[str, Any]) -> str:
 
 def draw(figures: dict[str, Any], folder: Path) -> None:
     name = next(name for name in figures if name != "small")
+    across = "share of the passages' tokens that is computed again"
+
+    def lines(rotated: float, found: dict[str, float]) -> quality_pictures.Series:
+        return {
+            how: [(0, rotated), *((share, found[f"{select} {share:.0%}"]) for share in SHARES)]
+            for select, how in HOW.items()
+            if f"{select} {SHARES[0]:.0%}" in found
+        }
+
     for model, file in ((name, "reuse-kl"), ("small", "reuse-kl-small")):
         found = {what: kl for what, (kl, _) in figures[model]["quality"].items()}
-        lines = {
-            select: [(0, found["rotated"]), *((share, found[f"{select} {share:.0%}"]) for share in SHARES)]
-            for select in SELECTS
-        }
-        title = f"What a share of computed tokens does: {model}"
-        chart = quality_pictures.chart(title, "share of the passages' tokens", "KL in nats", lines, 1.15 * found["rotated"])
-        (folder / f"{file}.svg").write_text(chart)
-    times = {what: clock for what, (clock, _) in figures[name]["first_token"].items()}
-    lines = {
-        select: [(0, times["first 0%"]), *((share, times[f"{select} {share:.0%}"]) for share in SHARES)]
-        for select in SELECTS[:2]
-    }
-    title = f"How soon the first token comes: {name}"
-    chart = quality_pictures.chart(title, "share of the passages' tokens", "of the time of a prefill", lines, 1.0)
-    (folder / "reuse-ttft.svg").write_text(chart)
+        title, up = f"How far from the model: {model}", "KL in nats; 0 is what the model says"
+        (folder / f"{file}.svg").write_text(quality_pictures.chart(title, across, up, lines(found["rotated"], found)))
+    found = {what: clock for what, (clock, _) in figures[name]["first_token"].items()}
+    title, up = f"How soon the first token comes: {name}", "time, as a share of a prefill's; 1 is without reuse"
+    (folder / "reuse-ttft.svg").write_text(quality_pictures.chart(title, across, up, lines(found["first 0%"], found), 1.0))
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import torch
 from tiny_models import VOCABULARY
 from transformers import DynamicCache
 from transload.hf.blend import Blend, Prompt
-from transload.hf.errors import NotMovable
+from transload.hf.errors import NotMovable, NotReused
 from transload.hf.rotation import Rotation, error
 
 from transload.hf import Reuse
@@ -208,6 +208,16 @@ def test_beams_and_several_answers(how, store):
     assert torch.equal(answer, model.generate(ids, max_new_tokens=6, **how))
 
 
+def test_what_a_lossy_codec_has_stored_is_approximate_however_much_is_computed(store):
+    model = tiny_models.make("llama")
+    blend = Blend(Reuse(model, store, name="llama", weights="of the test", codec="q4"), max_kl=math.inf)
+    passage, question = draw(15, 300, 12)
+    blend._reuse.warm(passage)
+    for recompute in (1, 0.15):  # The second was not measured.
+        assert blend.generate_passages([passage], question, recompute, max_new_tokens=1).approximate
+    assert blend._reuse.stats()["restored_tokens"] == 512
+
+
 # --- the gate ------------------------------------------------------------------------------
 
 
@@ -334,6 +344,15 @@ def test_bad_input(store):
     for wrong in (-1, math.nan):
         with pytest.raises(ValueError, match="max_kl"):
             Blend(blend._reuse, max_kl=wrong)
+    blend.verify([(passages, question)])
+    other = torch.ones(1, 3, dtype=torch.long)
+    answer = blend.generate_passages(passages, question, max_new_tokens=1, input_ids=other, attention_mask=other).sequences
+    assert answer[0, :-1].tolist() == sum(passages, []) + question
+    model.train()
+    with pytest.raises(NotReused, match="training"):
+        blend.verify([(passages, question)])
+    assert blend.generate_passages(passages, question, max_new_tokens=1).why == "the model is in training mode"
+    model.eval()
     for edge in (0, 1, 0.0):
         blend.verify([(passages, question)], edge)
         assert blend.generate_passages(passages, question, edge, max_new_tokens=1).why is None

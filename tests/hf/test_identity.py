@@ -155,20 +155,35 @@ def test_weights_of_a_given_name_that_change(store):
     assert not finds(model, store, weights="step 2")
 
 
-def test_weights_that_change_while_an_answer_is_computed(store):
-    model = tiny_models.make("llama")
-    reuse = Reuse(model, store, name="m")
+@torch.no_grad()
+def train(model):
+    model.model.layers[1].self_attn.k_proj.weight.mul_(1.5)
 
-    class Trains:
+
+@pytest.mark.parametrize("change", [train, lambda model: model.set_attn_implementation("eager")])
+def test_what_changes_while_an_answer_is_computed(change, store):
+    model = tiny_models.make("llama")
+    reuse = Reuse(model, store, name="m", weights="of the test")
+
+    class Changes:
         def put(self, value):
-            with torch.no_grad():
-                model.model.layers[1].self_attn.k_proj.weight.mul_(1.5)
+            change(model)
 
         def end(self):
             pass
 
-    reuse.generate(IDS, max_new_tokens=4, streamer=Trains())
+    reuse.generate(IDS, max_new_tokens=4, streamer=Changes())
     assert reuse.stats()["saved_tokens"] == 0
+
+
+def test_a_layer_that_an_adapter_replaces_is_still_the_models(store):
+    model = peft.get_peft_model(tiny_models.make("llama"), lora(modules_to_save=["embed_tokens"])).eval()
+    with model.disable_adapter():
+        assert not finds(model, store)
+        assert finds(model, store)
+        with torch.no_grad():
+            model.get_input_embeddings().original_module.weight.mul_(2)
+        assert not finds(model, store)
 
 
 def lora(**more):

@@ -1,11 +1,12 @@
 """What `generate` can be asked for: what is right with a prefix in front, and what runs as always and is counted, with a reason."""
 
+import peft
 import pytest
 import tiny_models
 import torch
 from test_models import answer, apart, prompt
 from transload.hf import Reuse
-from transformers import DynamicCache, StaticCache
+from transformers import DynamicCache, GenerationConfig, StaticCache
 
 LENGTH = 600
 
@@ -107,6 +108,31 @@ def test_what_runs_as_always(model, reuse):
             assert torch.equal(reuse.generate(**made(), max_new_tokens=4, do_sample=False), expected), why
     assert reuse.stats()["not_reused"] == {why: len(each) for why, each in asked.items()}
     assert reuse.stats()["restored_tokens"] == 0
+
+
+def test_what_is_told_about_a_prompt_is_told_about_all_of_it(reuse):
+    """Nobody has the hidden states, or the attention, of tokens that are restored."""
+    ids = prompt(LENGTH)
+    given = dict(max_new_tokens=1, return_dict_in_generate=True, output_hidden_states=True)
+    told = reuse.generate(ids, attention_mask=torch.ones_like(ids), **given)
+    assert told.hidden_states[0][-1].shape[1] == LENGTH
+    config = GenerationConfig(output_attentions=True, max_new_tokens=1)
+    reuse.generate(ids, config, attention_mask=torch.ones_like(ids))
+    assert reuse.stats()["not_reused"] == {"output_hidden_states is given": 1, "output_attentions is given": 1}
+
+
+def test_what_generate_hands_to_the_model_may_change_what_it_computes(store):
+    """An argument is no tensor, and still is not one of `generate` itself."""
+    base = tiny_models.make("llama")
+    torch.manual_seed(1)
+    model = peft.get_peft_model(base, peft.LoraConfig(target_modules=["k_proj"], init_lora_weights=False)).eval()
+    reuse, ids = Reuse(model, store, name="asked"), prompt(LENGTH)
+    reuse.warm(ids[0])
+    given = dict(input_ids=ids, adapter_names=["__base__"], max_new_tokens=4, do_sample=False)
+    with model.disable_adapter():
+        expected = model.generate(ids, max_new_tokens=4, do_sample=False)
+    assert torch.equal(reuse.generate(**given), expected)
+    assert reuse.stats()["not_reused"] == {"adapter_names is given": 1} and reuse.stats()["restored_tokens"] == 0
 
 
 def test_an_empty_prompt_is_left_to_transformers(model, reuse):

@@ -54,6 +54,20 @@ def test_a_store_that_breaks_is_a_miss(name, store, caplog):
     assert reuse.warm(IDS[0]) == 0
 
 
+@pytest.mark.parametrize("name", ["llama", "gemma3"])
+def test_no_room_for_what_would_be_saved(name, store, monkeypatch):
+    model = tiny_models.make(name)
+    cold, reuse = answer(model.generate, IDS), Reuse(model, store, name="m")
+
+    def full(*_):
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(reuse.decoder.layers, "copy", full)
+    assert apart(cold, answer(reuse.generate, IDS)) < 1e-4
+    assert reuse.warm(IDS[0]) == 0
+    assert reuse.stats()["failures"] == 2 and reuse.stats()["saved_tokens"] == 0
+
+
 def test_a_store_that_cannot_be_opened_is_said_at_once(tmp_path):
     with pytest.raises(StoreError):
         Reuse(tiny_models.make("llama"), "nosuch://there", name="m")

@@ -53,7 +53,7 @@ class Request:
             raise NotReused("unequal prompts in a batch")
         mask, pad = given.get("attention_mask"), self._setting("pad_token_id")
         # Without a mask, what looks like padding is taken for it.
-        padded = pad is not None and (ids == pad).any() if mask is None else mask.shape != ids.shape or not mask.bool().all()
+        padded = pad is not None and (ids == pad).any() if mask is None else getattr(mask, "shape", None) != ids.shape or not mask.bool().all()
         if padded:
             raise NotReused("padding")
         if ids.shape[1] >= decoder.longest:
