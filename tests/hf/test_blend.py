@@ -17,18 +17,6 @@ from transload.hf.rotation import Rotation, error
 from transload.hf import Reuse
 
 MOVABLE = ["llama", "qwen3", "gemma3_wide", "gpt_oss", "deepseek", "partial", "yarn", "cohere2"]
-ROPE = dict(rope_theta=10000.0)
-tiny_models.CONFIGS |= {
-    "partial": ("Glm", dict(rope_parameters=ROPE | dict(rope_type="default", partial_rotary_factor=0.5))),
-    "yarn": ("Llama", dict(rope_parameters=ROPE | dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=1024))),
-    "dynamic": ("Llama", dict(rope_parameters=ROPE | dict(rope_type="dynamic", factor=4.0), max_position_embeddings=200)),
-    "cohere2": ("Cohere2", dict(layer_types=["sliding_attention", "full_attention"], sliding_window=100)),
-    "mistral": ("Mistral", dict(sliding_window=64)),
-    "gpt2": ("GPT2", dict(n_embd=64, n_layer=2, n_head=4)),
-    "bloom": ("Bloom", dict(n_layer=2, n_head=4)),
-    "gptj": ("GPTJ", dict(n_embd=64, n_layer=2, n_head=4, rotary_dim=8)),
-}
-
 
 def draw(seed, *lengths):
     numbers = torch.Generator().manual_seed(seed)
@@ -102,7 +90,7 @@ def test_all_computed_again_is_the_plain_forward_to_the_last_bit(name, attention
 @pytest.mark.parametrize("select", ["first", "deviation"])
 def test_a_share_is_computed_as_token_by_token(name, select, store):
     """One token at a time, each behind the rows of all before it, in the model's own cache and without a mask of ours."""
-    kinds = tiny_models.CONFIGS[name][1].get("layer_types")
+    kinds = tiny_models.ALL[name][1].get("layer_types")
     model, blend = make(name, store, num_hidden_layers=4, **({"layer_types": kinds * 2} if kinds else {}))
     *passages, question = draw(3, 40, 50, 60, 10)
     prompt = Prompt(passages, question)
@@ -297,7 +285,6 @@ def test_a_model_that_takes_one_mask_for_layers_of_two_kinds(store):
 
 
 def test_positions_of_three_dimensions(store):
-    tiny_models.CONFIGS["mrope"] = ("Llama", dict(rope_parameters=ROPE | dict(rope_type="default", mrope_section=[2, 3, 3])))
     with pytest.raises(ValueError, match="M-RoPE"):
         make("mrope", store)
 

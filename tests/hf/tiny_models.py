@@ -38,10 +38,25 @@ CONFIGS = {
     "falcon_h1": ("FalconH1", dict(mamba_d_ssm=128, mamba_n_heads=8, mamba_d_head=16, mamba_d_state=16, mamba_chunk_size=64)),
 }  # fmt: skip
 
+ROPE = dict(rope_theta=10000.0)
+POSITIONS = {
+    "partial": ("Glm", dict(rope_parameters=ROPE | dict(rope_type="default", partial_rotary_factor=0.5))),
+    "yarn": ("Llama", dict(rope_parameters=ROPE | dict(rope_type="yarn", factor=4.0, original_max_position_embeddings=1024))),
+    "dynamic": ("Llama", dict(rope_parameters=ROPE | dict(rope_type="dynamic", factor=4.0), max_position_embeddings=200)),
+    "cohere2": ("Cohere2", dict(layer_types=["sliding_attention", "full_attention"], sliding_window=100)),
+    "mistral": ("Mistral", dict(sliding_window=64)),
+    "gpt2": ("GPT2", dict(n_embd=64, n_layer=2, n_head=4)),
+    "bloom": ("Bloom", dict(n_layer=2, n_head=4)),
+    "gptj": ("GPTJ", dict(n_embd=64, n_layer=2, n_head=4, rotary_dim=8)),
+    "mrope": ("Llama", dict(rope_parameters=ROPE | dict(rope_type="default", mrope_section=[2, 3, 3]))),
+}
+"""One for each way in which layers know positions."""
+ALL = CONFIGS | POSITIONS
+
 
 def make(name, seed=0, dtype=torch.float32, **fields):
     """A model of this name, to compute with."""
-    kind, own = CONFIGS[name]
+    kind, own = ALL[name]
     config = getattr(transformers, f"{kind}Config")(**SMALL | own | fields)
     torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(config, dtype=dtype)

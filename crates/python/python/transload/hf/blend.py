@@ -146,17 +146,18 @@ class Blend:
             raise ValueError("there are no samples")
         for prompt in prompts:
             self._check_length(prompt)
-        pairs = ((prompt.starts[-1], self.logits(prompt, recompute, select), self._exact(prompt)) for prompt in prompts)
-        found = self._measured[key] = compare(pairs)
+
+        def pair(prompt: Prompt) -> tuple[int, torch.Tensor, torch.Tensor]:
+            blended, count = self.logits(prompt, recompute, select), len(prompt.question)
+            exact = self._decoder.forward(prompt.ids, self._decoder.cache(), logits_to_keep=count)
+            return prompt.starts[-1], blended, exact[-count:]
+
+        found = self._measured[key] = compare(map(pair, prompts))
         return found
 
     def logits(self, prompt: Prompt, recompute: float, select: Select) -> torch.Tensor:
         """Those of the question's tokens, `[T, V]`."""
         return self._blended(prompt, len(prompt.ids), recompute, select)[2]
-
-    def _exact(self, prompt: Prompt) -> torch.Tensor:
-        count = len(prompt.question)
-        return self._decoder.forward(prompt.ids, self._decoder.cache(), logits_to_keep=count)[-count:]
 
     # --- what is refused -------------------------------------------------------------
 
@@ -192,10 +193,11 @@ class Blend:
 
     def _joined(self, prompt: Prompt, length: int) -> PositionedCache:
         """The passages' rows behind each other, with room up to `length`."""
-        encoded, layers = [self._encoded(passage) for passage in prompt.passages], []
+        encoded, room = [self._encoded(passage) for passage in prompt.passages], (0, 0, 0, length - prompt.starts[-1])
+        layers = []
         for layer, rotate in enumerate(self._rotations):
-            moved = [rotate(rows[layer], start) for rows, start in zip(encoded, prompt.starts)]
-            layers.append(tuple(_behind([rows[part] for rows in moved], length) for part in (0, 1)))
+            moved = (rotate(rows[layer], start) for rows, start in zip(encoded, prompt.starts))
+            layers.append(tuple(torch.nn.functional.pad(torch.cat(parts, dim=2), room) for parts in zip(*moved)))
         return PositionedCache(layers, self._windows, self._kinds)
 
     def _encoded(self, passage: list[int]) -> list[Rows]:
@@ -255,9 +257,3 @@ def _check(recompute: float, select: str) -> None:
         raise ValueError(f"recompute={recompute}: it is a share of the passages' tokens, 0 to 1")
     if select not in ("first", "deviation"):
         raise ValueError(f"select={select!r}: it is 'first' or 'deviation'")
-
-
-def _behind(rows: list[torch.Tensor], length: int) -> torch.Tensor:
-    shape = list(rows[0].shape)
-    shape[2] = length - sum(each.shape[2] for each in rows)
-    return torch.cat([*rows, rows[0].new_zeros(shape)], dim=2)

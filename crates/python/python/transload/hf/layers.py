@@ -14,12 +14,16 @@ from .errors import UnsupportedCache
 
 CHUNK = Archive.TOKENS
 DTYPES = {torch.float64: "f64", torch.float32: "f32", torch.float16: "f16", torch.bfloat16: "bf16"}
-ROWS = ("DynamicLayer", "DynamicSlidingWindowLayer")
-"""Classes of layers that keep a key and a value of each token; MLA's keep a latent and its rotated part as these."""
-STATES = ("LinearAttentionLayer",)
-BOTH = ("LinearAttentionAndFullAttentionLayer", "LinearAttentionAndSlidingWindowAttentionLayer")
-NOTHING = ("DummyLayer",)
-"""Layers that look into the cache of another one."""
+KEEPS = {
+    "DynamicLayer": ("rows",),
+    "DynamicSlidingWindowLayer": ("rows",),
+    "LinearAttentionLayer": ("states",),
+    "LinearAttentionAndFullAttentionLayer": ("rows", "states"),
+    "LinearAttentionAndSlidingWindowAttentionLayer": ("rows", "states"),
+    "DummyLayer": (),
+}
+"""What layers of each known class keep: rows of each token (keys and values; MLA's latent and its rotated part stand as these), and
+states of all tokens. A `DummyLayer` looks into the cache of another one."""
 
 
 @dataclass(frozen=True)
@@ -184,10 +188,10 @@ class Layers:
 def _describe(number: int, layer: Any, is_chunked: bool) -> list[tuple[str, list[dict[str, Any]], list[Part]]]:
     """What one layer caches: the kind's name, specs and parts, of its rows and of its states."""
     found, name = [], type(layer).__name__
-    if type(layer) is not getattr(cache_utils, name, None) or name not in ROWS + STATES + BOTH + NOTHING:
+    if type(layer) is not getattr(cache_utils, name, None) or name not in KEEPS:
         raise UnsupportedCache(f"layer {number}: a cache of {name} cannot be saved")
     # One that looks into another's cache puts nothing into its own.
-    if name in ROWS + BOTH and layer.is_initialized:
+    if "rows" in KEEPS[name] and layer.is_initialized:
         tensors = {"keys": layer.keys, "values": layer.values}
         parts = [Part(each, 0, tuple(tensor.shape[1::2]), tensor.dtype) for each, tensor in tensors.items()]
         (heads, head_dim), (_, v_head_dim) = parts[0].shape, parts[1].shape
@@ -199,7 +203,7 @@ def _describe(number: int, layer: Any, is_chunked: bool) -> list[tuple[str, list
             kind, field = ("chunked", "chunk_size") if is_chunked else ("sliding", "sliding_window")
             spec[field] = window
         found.append((kind, [spec], parts))
-    if name in STATES + BOTH:
+    if "states" in KEEPS[name]:
         parts = [
             Part(attribute, each, tuple(tensor.shape[1:]), tensor.dtype)
             for attribute in ("conv_states", "recurrent_states")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import logging
 import os
 import threading
@@ -95,8 +96,7 @@ class Reuse:
             end = min(len(ids), cache.get_seq_length(), decoder.longest) // CHUNK * CHUNK
             if end > restored + 1:
                 kept = self._kept(cache, -(-restored // CHUNK) * CHUNK, end)
-        if kept is not None:
-            self._put(ids, kept, by)
+        self._put(ids, kept, by)
         return output
 
     def attach(self) -> None:
@@ -127,20 +127,21 @@ class Reuse:
             return restored
         self.decoder.forward(ids[restored:], cache)
         kept = self._kept(cache, 0 if layers.forget else restored, len(ids))
-        return len(ids) if kept is not None and self._put(ids, kept, by) else restored
+        return len(ids) if self._put(ids, kept, by) else restored
 
     def verify(self, prompts: Sequence[Sequence[int]]) -> Report:
         """Compares what is computed behind restored tokens with whole prompts in one step. It saves what is not saved yet."""
-        return compare(self._reused(prompts))
 
-    def _reused(self, prompts: Sequence[Sequence[int]]) -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
-        forward = self.decoder.forward
-        for ids in map(list, prompts):
-            self.warm(ids)
-            cache, tokens = self.restore(ids, self.decoder.identity())
-            if tokens:
-                reused = forward(ids[tokens:], cache, logits_to_keep=0)
-                yield tokens, reused, forward(ids, self.decoder.cache(), logits_to_keep=0)[tokens:]
+        def reused() -> Iterator[tuple[int, torch.Tensor, torch.Tensor]]:
+            forward = self.decoder.forward
+            for ids in map(list, prompts):
+                self.warm(ids)
+                cache, tokens = self.restore(ids, self.decoder.identity())
+                if tokens:
+                    behind = forward(ids[tokens:], cache, logits_to_keep=0)
+                    yield tokens, behind, forward(ids, self.decoder.cache(), logits_to_keep=0)[tokens:]
+
+        return compare(reused())
 
     def stats(self) -> dict[str, Any]:
         """Counts since it was made: `restored_tokens`, `saved_tokens`, `hits`, `misses`, `failures` of the store, and `not_reused`:
@@ -152,23 +153,17 @@ class Reuse:
 
     def find(self, ids: Sequence[int], by: Identity, most: int) -> Found | None:
         """The longest saved prefix of a prompt that `by` has computed, of at most so many tokens; None where there is none."""
-        if most < CHUNK:
-            # Nothing shorter is saved.
-            return None
-        try:
-            found = self._archive(by).find(Prompt(ids, adapter=by.adapters)).shorten(most)
-            return found if found.tokens else None
-        except Exception as error:  # noqa: BLE001: whatever it is, nothing is found, and that is all.
-            return self._fail("find", error)
+        with self._passed_over("find"):
+            # Nothing shorter is saved, so nothing is looked for.
+            found = self._archive(by).find(Prompt(ids, adapter=by.adapters)).shorten(most) if most >= CHUNK else None
+            return found if found and found.tokens else None
 
     def read(self, found: Found, by: Identity) -> Copy | None:
         """What is saved of a prefix; None where it cannot be read any more."""
-        try:
+        with self._passed_over("restore"):
             copy = self.decoder.layers.copy(found.tokens)
             self._archive(by).restore(found, copy.deployment, 0, copy.memories, copy.tables)
             return copy
-        except Exception as error:  # noqa: BLE001: whatever it is, nothing is restored, and that is all.
-            return self._fail("restore", error)
 
     def restore(self, ids: Sequence[int], by: Identity, batch: int = 1) -> tuple[DynamicCache, int]:
         """A cache with the longest saved prefix of a prompt in each row, but for its last token, and how many tokens it has."""
@@ -183,27 +178,23 @@ class Reuse:
         return cache, tokens
 
     def _kept(self, cache: DynamicCache, start: int, end: int) -> Copy | None:
-        """A copy of a part of a cache, which goes on."""
-        try:
+        """A copy of a part of a cache, which goes on; None where there is no room for it."""
+        with self._passed_over("save"):
             copy = self.decoder.layers.copy(end, start)
             self.decoder.layers.gather(cache, copy)
             return copy
-        except Exception as error:  # noqa: BLE001: whatever it is, nothing is saved, and that is all.
-            return self._fail("save", error)
 
-    def _put(self, ids: Sequence[int], copy: Copy, by: Identity) -> bool:
+    def _put(self, ids: Sequence[int], copy: Copy | None, by: Identity) -> bool:
         """Saves a copy, if the model is still what has computed it."""
-        try:
-            if self.decoder.identity() != by:
+        with self._passed_over("save"):
+            if copy is None or self.decoder.identity() != by:
                 return False
             archive, prompt = self._archive(by), Prompt(ids[: copy.end], adapter=by.adapters)
             if missing := archive.missing(prompt, state=copy.end if self.decoder.layers.have_states else None):
                 part = archive.save(missing, copy.deployment, 0, copy.memories, copy.tables)
                 self._count("saved_tokens", CHUNK * archive.publish(missing, [part]))
             return True
-        except Exception as error:  # noqa: BLE001: whatever it is, nothing is saved, and that is all.
-            self._fail("save", error)
-            return False
+        return False
 
     def _archive(self, by: Identity) -> Archive:
         """The archive of what `by` computes, opened in this process: a fork shares no connections and no threads."""
@@ -223,12 +214,16 @@ class Reuse:
                 self._opened = key, archive
             return self._opened[1]
 
-    def _fail(self, what: str, error: Exception) -> None:
-        self._count("failures")
-        kind = what, type(error)
-        if kind not in self._logged:
-            self._logged.add(kind)
-            _log.warning("the store fails to %s: %s; more of this kind is counted, not logged", what, error)
+    @contextlib.contextmanager
+    def _passed_over(self, what: str) -> Iterator[None]:
+        """Counts what goes wrong, whatever it is, and logs it once of its kind: an answer does not depend on it."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001
+            self._count("failures")
+            if (kind := (what, type(error))) not in self._logged:
+                self._logged.add(kind)
+                _log.warning("the store fails to %s: %s; more of this kind is counted, not logged", what, error)
 
     def _count(self, word: str, number: int = 1, of: collections.Counter[str] | None = None) -> None:
         with self._lock:
