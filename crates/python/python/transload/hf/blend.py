@@ -185,7 +185,7 @@ class Blend:
     def _blended(
         self, prompt: Prompt, length: int, recompute: float, select: Select
     ) -> tuple[PositionedCache, torch.Tensor, torch.Tensor]:
-        """The rows of a prompt's first `length` tokens, those of the passages that were computed for it, and the question's logits."""
+        """The rows of a prompt's first `length` tokens, those that were computed for it, and the question's logits."""
         joined, end = self._joined(prompt, length), prompt.starts[-1]
         chosen = torch.arange(end) if recompute == 1 else self._chosen(joined, prompt, recompute, select)
         running = torch.cat([chosen, torch.arange(end, length)])

@@ -49,10 +49,6 @@ class Decoder:
         longest: prompts have to be shorter, or their keys depend on how long they are.
         word: the argument by which the model takes a cache.
         layers: what its cache holds.
-
-    Raises:
-        UnsupportedCache: the model keeps a cache that is not known here.
-        ValueError: the model has an encoder, is split over processes, or its positions are not told by tokens.
     """
 
     def __init__(self, model: Any, weights: str | None) -> None:
@@ -132,7 +128,8 @@ class Decoder:
 def _longest(config: Any) -> int:
     ropes = getattr(config, "rope_parameters", None) or {}
     longest = sys.maxsize
-    for rope in [ropes] if "rope_type" in ropes else [each for each in ropes.values() if isinstance(each, dict)]:
+    # Those of all layers, or of each kind of them.
+    for rope in filter(lambda each: isinstance(each, dict), (ropes, *ropes.values())):
         if "mrope_section" in rope:
             raise ValueError("M-RoPE: positions of images and the like are not told by tokens")
         if rope.get("rope_type") in ("dynamic", "longrope"):

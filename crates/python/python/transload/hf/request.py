@@ -52,9 +52,12 @@ class Request:
         if (ids != ids[:1]).any():
             raise NotReused("unequal prompts in a batch")
         mask, pad = given.get("attention_mask"), self._setting("pad_token_id")
-        # Without a mask, what looks like padding is taken for it.
-        padded = pad is not None and (ids == pad).any() if mask is None else getattr(mask, "shape", None) != ids.shape or not mask.bool().all()
-        if padded:
+        if mask is None:
+            # What looks like padding is taken for it.
+            is_whole = pad is None or not (ids == pad).any()
+        else:
+            is_whole = getattr(mask, "shape", None) == ids.shape and mask.bool().all()
+        if not is_whole:
             raise NotReused("padding")
         if ids.shape[1] >= decoder.longest:
             raise NotReused("rotary factors change with a prompt of this length")

@@ -54,7 +54,8 @@ def rotations(model: Any, rows: Sequence[Rows], moved: Sequence[Rows], by: int) 
     Raises:
         NotMovable: the rows of a layer do not turn like RoPE's.
     """
-    known, found = list(_frequencies(model)), []
+    buffers = [each.detach().to("cpu", torch.float64) for name, each in model.named_buffers() if name.endswith("inv_freq")]
+    known, found = list({tuple(each.tolist()): each for each in buffers}.values()), []
     for layer, (here, there) in enumerate(zip(rows, moved)):
         errors = {each: error(each(here, by), there) for each in _candidates(here, known)}
         best = min(errors, key=errors.__getitem__)
@@ -69,14 +70,6 @@ def error(rows: Rows, right: Rows) -> float:
     """The relative error of keys or of values, whichever is larger."""
     parts = zip(rows, right)
     return max(((a.double() - b.double()).norm() / b.double().norm().clamp_min(1e-300)).item() for a, b in parts)
-
-
-def _frequencies(model: Any) -> Iterator[torch.Tensor]:
-    seen: list[torch.Tensor] = []
-    for name, buffer in model.named_buffers():
-        if name.endswith("inv_freq") and "original" not in name and not any(torch.equal(buffer, each) for each in seen):
-            seen.append(buffer)
-            yield buffer.detach().to("cpu", torch.float64)
 
 
 def _candidates(rows: Rows, known: list[torch.Tensor]) -> Iterator[Rotation]:
