@@ -82,7 +82,7 @@ fn built_in(
     cap: Option<u64>,
 ) -> Option<Result<Arc<dyn Backend>, StoreError>> {
     if uri.scheme() == "memory" {
-        return Some(memory(uri, cap, false).map(|store| Arc::new(store) as _));
+        return Some(memory(uri, cap).map(|store| Arc::new(store) as _));
     }
     if tier::parts::is_tier(uri.scheme()) {
         return Some(tiers(uri, absent));
@@ -103,19 +103,19 @@ fn built_in(
     None
 }
 
-fn memory(uri: &StoreUri, cap: Option<u64>, above: bool) -> Result<MemoryStore, StoreError> {
+fn memory(uri: &StoreUri, cap: Option<u64>) -> Result<MemoryStore, StoreError> {
     let cap = cap.map_or_else(MemoryStore::cap_from_env, Ok)?;
-    MemoryStore::open_uri(uri, cap, above)
+    MemoryStore::open_uri(uri, cap)
 }
 
 /// Tiers that are not there are left out where none is to be made, unless no other one is there than memory.
 fn tiers(uri: &StoreUri, absent: Absent) -> Result<Arc<dyn Backend>, StoreError> {
     let parts = tier::parts::parse(uri)?;
-    let (last, mut missing, mut tiers) = (parts.len() - 1, None, Vec::new());
-    for (at, part) in parts.iter().enumerate() {
+    let (mut missing, mut tiers) = (None, Vec::new());
+    for part in &parts {
         let name = part.uri.as_str();
         if part.uri.scheme() == "memory" && Library::find_named("memory")?.is_none() {
-            tiers.push(Tier::memory(name, memory(&part.uri, part.cap, at < last)?));
+            tiers.push(Tier::memory(name, memory(&part.uri, part.cap)?));
             continue;
         }
         match open_with(&part.uri, absent, part.cap) {

@@ -114,6 +114,12 @@ pub trait Backend: fmt::Debug + Send + Sync {
         Ok(())
     }
 
+    /// Those of these chunks that are not here, where finding out asks no server. `None` if it would.
+    fn absent_chunks(&self, hashes: &[ChunkHash]) -> Option<Vec<ChunkHash>> {
+        let _ = hashes;
+        None
+    }
+
     /// How many values one round trip can carry, for callers that choose between asking for many at once and
     /// asking for the right one. 1 where the batches below are loops.
     fn batch(&self) -> usize {

@@ -4,7 +4,10 @@ use std::sync::{Arc, Barrier};
 
 use bytes::Bytes;
 use redis::Commands;
+use transload_store::backend::file::{FileOptions, FileStore};
 use transload_store::backend::redis::{RedisOptions, RedisStore};
+use transload_store::backend::tier::Write;
+use transload_store::backend::{MemoryStore, Tier, TierStore};
 use transload_store::conformance::{Options, check};
 use transload_store::{Backend, ChunkHash, Put, StoreError};
 
@@ -481,4 +484,35 @@ fn passes_the_conformance_kit() {
         &Options::quick(),
     );
     assert!(report.is_clean(), "{report}");
+}
+
+/// Below a folder, above one, and below memory and a folder.
+#[test]
+fn passes_the_conformance_kit_as_a_tier() {
+    let server = server!();
+    let folder = tempfile::tempdir().unwrap();
+    for (n, kinds) in ["fr", "rf", "mfr"].into_iter().enumerate() {
+        for write in [Write::Through, Write::Back] {
+            let place = format!("{n}{write:?}");
+            let uri = server.uri(&format!("/0/{place}")).parse().unwrap();
+            let memory = MemoryStore::new();
+            let open = || -> Result<Arc<dyn Backend>, StoreError> {
+                let tier = |kind| {
+                    Ok(match kind {
+                        'm' => Tier::memory("memory", memory.clone()),
+                        'r' => Tier::new("redis", Arc::new(RedisStore::open(&uri, quick())?)),
+                        _ => {
+                            let path = folder.path().join(&place);
+                            let store = FileStore::open(path, FileOptions::new())?;
+                            Tier::new("file", Arc::new(store))
+                        }
+                    })
+                };
+                let tiers: Result<Vec<Tier>, StoreError> = kinds.chars().map(tier).collect();
+                Ok(Arc::new(TierStore::new(tiers?, write)?))
+            };
+            let report = check(&open, &Options::quick());
+            assert!(report.is_clean(), "{kinds} {write:?}: {report}");
+        }
+    }
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use transload_store::backend::tier::Write;
-use transload_store::backend::wrap::{Call, Effect, Faulty, Plan, Throttled};
+use transload_store::backend::wrap::{Call, Effect, Faulty, Metered, Plan, Throttled};
 use transload_store::backend::{MemoryStore, Tier, TierStore};
 use transload_store::{Backend, StoreError};
 
@@ -135,6 +135,75 @@ fn copies_that_a_tier_below_refuses_are_skipped() {
     save(&store, 5).unwrap();
     store.flush();
     assert_eq!(saved(&*below), Some(5));
+}
+
+/// Chunks that could not be copied leave no older manifest below, which would be read when the tier above has lost its own.
+#[test]
+fn a_manifest_whose_copy_is_refused_is_not_read_below_in_an_older_form() {
+    let (above, below) = (sound(), sound());
+    let store = two(&above, &below, Write::Back);
+    save(&store, 0).unwrap();
+    store.flush();
+    below.set_plan(Plan::new().with(Call::PutChunk, 1, Effect::FailBefore));
+    save(&store, 1).unwrap();
+    store.flush();
+    assert_eq!(store.tiers()[1].skipped, 2, "the chunk and the manifest");
+    above.delete_manifest(&name("m")).unwrap();
+    assert_eq!(saved(&store), None);
+}
+
+/// The copy of what is removed waits behind another one; below is what it replaced.
+#[test]
+fn a_revision_that_goes_before_it_was_copied_brings_nothing_back() {
+    let (above, below) = (MemoryStore::new(), MemoryStore::new());
+    let slow = Throttled::new(below.clone()).with_latency(Duration::from_millis(30));
+    let tiers = vec![
+        Tier::new("above", Arc::new(above)),
+        Tier::new("below", Arc::new(slow)),
+    ];
+    let store = TierStore::new(tiers, Write::Back).unwrap();
+    save(&store, 0).unwrap();
+    store.flush();
+    store.put_manifest(&name("other"), b"").unwrap();
+    save(&store, 1).unwrap();
+    let (data, revision) = store.manifest_revision(&name("m")).unwrap().unwrap();
+    assert_eq!(data, chunk(1).0.as_bytes());
+    assert!(store.delete_revision(&name("m"), &revision).unwrap());
+    assert_eq!(saved(&store), None);
+    store.flush();
+    assert_eq!(saved(&store), None);
+    assert_eq!(saved(&below), None);
+}
+
+#[test]
+fn closing_does_not_wait_for_what_is_away() {
+    let slow = Throttled::new(down_for_ever()).with_latency(Duration::from_millis(5));
+    let (above, below) = (sound(), Arc::new(Metered::new(slow)));
+    let tiers = vec![
+        Tier::new("above", above as Arc<dyn Backend>),
+        Tier::new("below", below.clone() as Arc<dyn Backend>),
+    ];
+    let store = TierStore::new(tiers, Write::Back).unwrap();
+    for n in 0..500 {
+        store.put_manifest(&name(&n.to_string()), b"").unwrap();
+    }
+    drop(store);
+    let tried = below.snapshot().put_manifest.calls;
+    assert!((1..500).contains(&tried), "{tried}");
+}
+
+fn down_for_ever() -> Faulty<MemoryStore> {
+    Faulty::new(MemoryStore::new(), Plan::new().with_random(0, 1.0))
+}
+
+#[test]
+fn tiers_in_tiers_are_refused() {
+    let inner = two(&sound(), &sound(), Write::Through);
+    let error = TierStore::new(vec![Tier::new("", Arc::new(inner))], Write::Through).unwrap_err();
+    assert!(
+        error.to_string().contains("tiers in it that have tiers"),
+        "{error}"
+    );
 }
 
 /// At every call of the tier below the process ends: what it was told is in the tier above, and below there is no manifest

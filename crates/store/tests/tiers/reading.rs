@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use bytes::Bytes;
 use transload_store::backend::tier::Write;
 use transload_store::backend::wrap::{Faulty, Metered, Plan};
-use transload_store::backend::{MemoryStore, Tier, TierStats, TierStore};
-use transload_store::{Backend, StoreError};
+use transload_store::backend::{MemoryStore, Put, Tier, TierStats, TierStore};
+use transload_store::{Backend, ChunkHash, ManifestName, StoreError};
 
 use crate::{chunk, down, name, sound, two};
 
@@ -81,8 +82,9 @@ fn batches_go_down_with_what_is_missing() {
     assert_eq!(two.snapshot().put_chunk.values, 2);
 }
 
+/// Nothing tells memory what other processes replace and remove.
 #[test]
-fn memory_answers_for_manifests_only_while_nobody_else_does() {
+fn memory_above_another_tier_keeps_chunks_only() {
     let (memory, below) = (MemoryStore::new(), sound());
     let tiers = vec![
         Tier::memory("memory", memory.clone()),
@@ -95,12 +97,63 @@ fn memory_answers_for_manifests_only_while_nobody_else_does() {
     below.delete_manifest(&name("1")).unwrap();
     assert_eq!(store.get_manifest(&name("0")).unwrap().unwrap(), "newer");
     assert_eq!(store.get_manifest(&name("1")).unwrap(), None);
+    assert_eq!(memory.inventory().unwrap().usage().unwrap().manifests, 0);
     below.set_plan(down());
-    assert_eq!(store.get_manifest(&name("0")).unwrap().unwrap(), "newer");
-    assert!(store.get_manifest(&name("2")).unwrap().is_some());
-    assert!(store.get_manifest(&name("3")).is_err());
+    assert!(store.get_manifest(&name("2")).is_err());
     assert!(store.get_chunk(&chunk(2).0).unwrap().is_some());
     assert!(store.get_chunk(&chunk(7).0).is_err());
+}
+
+/// A read does not wait for a put that takes its time, and does not carry up what that replaces.
+#[test]
+fn a_manifest_that_is_being_put_is_read_and_not_carried_up() {
+    let (above, below) = (sound(), MemoryStore::new());
+    below.put_manifest(&name("m"), b"old").unwrap();
+    let (tell, put) = std::sync::mpsc::channel();
+    let (go_on, may_go_on) = std::sync::mpsc::channel();
+    let gate = Gate(below, tell, std::sync::Mutex::new(may_go_on));
+    let tiers = vec![
+        Tier::new("above", above.clone() as Arc<dyn Backend>),
+        Tier::new("below", Arc::new(gate)),
+    ];
+    let store = TierStore::new(tiers, Write::Through).unwrap();
+    std::thread::scope(|scope| {
+        let putting = scope.spawn(|| store.put_manifest(&name("m"), b"new").unwrap());
+        put.recv().unwrap();
+        assert_eq!(store.get_manifest(&name("m")).unwrap().unwrap(), "old");
+        assert_eq!(above.get_manifest(&name("m")).unwrap(), None);
+        go_on.send(()).unwrap();
+        putting.join().unwrap();
+    });
+    assert_eq!(above.get_manifest(&name("m")).unwrap().unwrap(), "new");
+}
+
+/// Says that a manifest is about to be put, and waits.
+#[derive(Debug)]
+struct Gate(
+    MemoryStore,
+    std::sync::mpsc::Sender<()>,
+    std::sync::Mutex<std::sync::mpsc::Receiver<()>>,
+);
+
+impl Backend for Gate {
+    fn put_chunk(&self, hash: &ChunkHash, data: &[u8]) -> Result<Put, StoreError> {
+        self.0.put_chunk(hash, data)
+    }
+    fn get_chunk(&self, hash: &ChunkHash) -> Result<Option<Bytes>, StoreError> {
+        self.0.get_chunk(hash)
+    }
+    fn put_manifest(&self, name: &ManifestName, data: &[u8]) -> Result<(), StoreError> {
+        self.1.send(()).unwrap();
+        self.2.lock().unwrap().recv().unwrap();
+        self.0.put_manifest(name, data)
+    }
+    fn get_manifest(&self, name: &ManifestName) -> Result<Option<Bytes>, StoreError> {
+        self.0.get_manifest(name)
+    }
+    fn delete_manifest(&self, name: &ManifestName) -> Result<(), StoreError> {
+        self.0.delete_manifest(name)
+    }
 }
 
 #[test]
@@ -164,68 +217,71 @@ fn flip_a_byte(folder: &std::path::Path, bytes: &[u8]) {
     panic!("it is nowhere");
 }
 
-/// A prefetch goes to the first tier that has to fetch anything, without what memory has.
+/// Each tier is told what it will be read for, as far down as is known without asking a server.
 #[test]
-fn a_prefetch_tells_who_has_to_fetch() {
-    let (memory, below) = (
-        MemoryStore::new(),
-        Arc::new(Metered::new(MemoryStore::new())),
-    );
-    saved(below.inner(), 0..3);
+fn a_prefetch_goes_as_far_as_a_read() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = || {
+        let options = transload_store::backend::file::FileOptions::new();
+        Arc::new(Metered::new(
+            transload_store::backend::file::FileStore::open(folder.path(), options).unwrap(),
+        ))
+    };
+    let memory = MemoryStore::new();
+    let [server, last] = [(); 2].map(|()| Arc::new(Metered::new(Server(MemoryStore::new()))));
     saved(&memory, 0..1);
+    saved(&*file(), 1..2);
+    let file = file();
     let tiers = vec![
         Tier::memory("", memory),
-        Tier::new("", below.clone() as Arc<dyn Backend>),
+        Tier::new("", file.clone() as Arc<dyn Backend>),
+        Tier::new("", server.clone() as Arc<dyn Backend>),
+        Tier::new("", last.clone() as Arc<dyn Backend>),
     ];
     let store = TierStore::new(tiers, Write::Through).unwrap();
-    store
-        .prefetch_chunks(&[chunk(0).0, chunk(1).0, chunk(2).0])
-        .unwrap();
-    assert_eq!(below.snapshot().prefetch_chunks.values, 2);
+    let hashes: Vec<_> = (0..4).map(|n| chunk(n).0).collect();
+    store.prefetch_chunks(&hashes).unwrap();
+    let told = [file.snapshot(), server.snapshot(), last.snapshot()];
+    assert_eq!(told.map(|stats| stats.prefetch_chunks.values), [3, 2, 0]);
+    store.prefetch_chunks(&hashes[..2]).unwrap();
+    assert_eq!(
+        server.snapshot().prefetch_chunks.calls,
+        1,
+        "nothing is left"
+    );
 }
 
 #[test]
 fn a_batch_is_as_wide_as_the_widest_tier() {
-    #[derive(Debug)]
-    struct Wide(MemoryStore);
-    impl Backend for Wide {
-        fn put_chunk(
-            &self,
-            hash: &transload_store::ChunkHash,
-            data: &[u8],
-        ) -> Result<transload_store::Put, StoreError> {
-            self.0.put_chunk(hash, data)
-        }
-        fn get_chunk(
-            &self,
-            hash: &transload_store::ChunkHash,
-        ) -> Result<Option<bytes::Bytes>, StoreError> {
-            self.0.get_chunk(hash)
-        }
-        fn put_manifest(
-            &self,
-            name: &transload_store::ManifestName,
-            data: &[u8],
-        ) -> Result<(), StoreError> {
-            self.0.put_manifest(name, data)
-        }
-        fn get_manifest(
-            &self,
-            name: &transload_store::ManifestName,
-        ) -> Result<Option<bytes::Bytes>, StoreError> {
-            self.0.get_manifest(name)
-        }
-        fn delete_manifest(&self, name: &transload_store::ManifestName) -> Result<(), StoreError> {
-            self.0.delete_manifest(name)
-        }
-        fn batch(&self) -> usize {
-            64
-        }
-    }
     let narrow: Arc<dyn Backend> = Arc::new(Faulty::new(MemoryStore::new(), Plan::new()));
     let tiers = vec![
         Tier::new("", narrow),
-        Tier::new("", Arc::new(Wide(MemoryStore::new()))),
+        Tier::new("", Arc::new(Server(MemoryStore::new()))),
     ];
     assert_eq!(TierStore::new(tiers, Write::Through).unwrap().batch(), 64);
+}
+
+/// Takes batches, and does not say what it has.
+#[derive(Debug)]
+struct Server(MemoryStore);
+
+impl Backend for Server {
+    fn put_chunk(&self, hash: &ChunkHash, data: &[u8]) -> Result<Put, StoreError> {
+        self.0.put_chunk(hash, data)
+    }
+    fn get_chunk(&self, hash: &ChunkHash) -> Result<Option<Bytes>, StoreError> {
+        self.0.get_chunk(hash)
+    }
+    fn put_manifest(&self, name: &ManifestName, data: &[u8]) -> Result<(), StoreError> {
+        self.0.put_manifest(name, data)
+    }
+    fn get_manifest(&self, name: &ManifestName) -> Result<Option<Bytes>, StoreError> {
+        self.0.get_manifest(name)
+    }
+    fn delete_manifest(&self, name: &ManifestName) -> Result<(), StoreError> {
+        self.0.delete_manifest(name)
+    }
+    fn batch(&self) -> usize {
+        64
+    }
 }

@@ -406,6 +406,14 @@ impl Backend for FileStore {
         Ok(())
     }
 
+    fn absent_chunks(&self, hashes: &[ChunkHash]) -> Option<Vec<ChunkHash>> {
+        let there = |hash: &ChunkHash| {
+            self.pending.has(hash) || is_there(&self.index, hash).unwrap_or(false)
+        };
+        let absent = hashes.iter().filter(|hash| !there(hash));
+        Some(absent.copied().collect())
+    }
+
     /// One flush of each folder for 256 of them, and no more than one further. Seen by others in the order of
     /// the list; after a loss of power the last one is there only if all others are, and which of the others
     /// are has no order.

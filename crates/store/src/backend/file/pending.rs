@@ -185,6 +185,11 @@ impl Pending {
         result
     }
 
+    /// Whether a chunk waits here, or is being written.
+    pub(super) fn has(&self, hash: &ChunkHash) -> bool {
+        self.lock().chunks.contains_key(hash)
+    }
+
     /// A chunk that was written and not published yet.
     pub(super) fn get(&self, hash: &ChunkHash) -> Result<Option<Bytes>, StoreError> {
         let (pack, entry) = {

@@ -17,12 +17,10 @@ const OVERHEAD: u64 = 512;
 
 /// Chunks and manifests.
 ///
-/// In a store of its own a manifest goes with the chunks that only it refers to, and a chunk that a manifest refers to does
-/// not go without it. Above another tier each value goes by itself.
+/// A manifest goes with the chunks that only it refers to, and a chunk that a manifest refers to does not go without it.
 #[derive(Clone, Debug)]
 pub(super) struct Contents {
     cap: u64,
-    above: bool,
     /// What counts against the cap.
     pub(super) used: u64,
     puts: u64,
@@ -64,15 +62,14 @@ pub(super) struct Manifest {
 
 impl Default for Contents {
     fn default() -> Self {
-        Self::new(u64::MAX, false)
+        Self::new(u64::MAX)
     }
 }
 
 impl Contents {
-    pub(super) fn new(cap: u64, above: bool) -> Self {
+    pub(super) fn new(cap: u64) -> Self {
         Self {
             cap,
-            above,
             used: 0,
             puts: 0,
             evictions: 0,
@@ -87,20 +84,20 @@ impl Contents {
         self.cap
     }
 
-    /// Whether another tier has what is missing here.
-    pub(super) fn is_above(&self) -> bool {
-        self.above
-    }
-
-    pub(super) fn put_chunk(&mut self, hash: &ChunkHash, data: Bytes) -> Result<Put, StoreError> {
+    /// Puts a chunk, which stays until its manifest comes where one is awaited (`pending`).
+    pub(super) fn put_chunk(
+        &mut self,
+        hash: &ChunkHash,
+        data: Bytes,
+        pending: bool,
+    ) -> Result<Put, StoreError> {
         let key = Key::Chunk(*hash);
-        let pending = !self.above;
         if let Some(chunk) = self.chunks.get_mut(hash) {
             chunk.used = SystemTime::now();
-            chunk.pending = pending;
+            chunk.pending |= pending;
             if chunk.references == 0 {
                 self.policy.put(key.clone(), 0.0);
-                self.policy.pin(&key, pending);
+                self.policy.pin(&key, chunk.pending);
             }
             return Ok(Put::AlreadyThere);
         }
@@ -135,11 +132,9 @@ impl Contents {
             return Ok(gone);
         }
         let mut refers = needed.to_vec();
-        if !self.above {
-            self.named.find(&data, &mut |hash| refers.push(*hash));
-            refers.sort_unstable();
-            refers.dedup();
-        }
+        self.named.find(&data, &mut |hash| refers.push(*hash));
+        refers.sort_unstable();
+        refers.dedup();
         let list = refers.len().saturating_mul(size_of::<ChunkHash>());
         let cost = cost(&data).saturating_add((name.as_str().len() + list) as u64);
         // First, so that what it refers to does not make room for it.
@@ -162,8 +157,7 @@ impl Contents {
             self.used -= old.cost;
             old.refers.iter().for_each(|hash| self.release(hash, false));
         }
-        let weight = if self.above { 0.0 } else { 1.0 };
-        self.policy.put(Key::Manifest(name.clone()), weight);
+        self.policy.put(Key::Manifest(name.clone()), 1.0);
         self.unpin(needed);
         Ok(Vec::new())
     }

@@ -32,7 +32,9 @@ impl Inventory for MemoryStore {
     }
 
     fn peek_manifests(&self, names: &[ManifestName]) -> Result<Vec<Option<Bytes>>, StoreError> {
-        Ok(names.iter().map(|name| self.peek(name)).collect())
+        let manifests = &self.contents().manifests;
+        let data = |name| manifests.get(name).map(|there| there.data.clone());
+        Ok(names.iter().map(data).collect())
     }
 
     fn chunks(
@@ -101,11 +103,8 @@ impl Contents {
             collected.leftovers += 1;
             self.remove_manifest(&name, true);
         }
-        // Above another tier nothing refers to chunks.
-        let free = self
-            .chunks
-            .iter()
-            .filter(|(_, chunk)| chunk.references == 0 && !chunk.pending && !self.is_above());
+        let free = self.chunks.iter();
+        let free = free.filter(|(_, chunk)| chunk.references == 0 && !chunk.pending);
         let (gone, kept): (Vec<_>, Vec<_>) = free
             .map(|(hash, chunk)| (*hash, old(&chunk.used)))
             .partition(|(_, old)| *old);

@@ -59,18 +59,8 @@ impl MemoryStore {
 
     /// A new, empty store that takes no more than so many bytes.
     pub fn with_cap(cap: u64) -> Self {
-        Self::of(Contents::new(cap, false))
-    }
-
-    /// A new, empty store for a tier that has another one below it: each value goes by itself, since what is not here is
-    /// read there.
-    pub(super) fn above(cap: u64) -> Self {
-        Self::of(Contents::new(cap, true))
-    }
-
-    fn of(contents: Contents) -> Self {
         Self(Arc::new(Shared {
-            contents: Mutex::new(contents),
+            contents: Mutex::new(Contents::new(cap)),
             guard: Guard::default(),
         }))
     }
@@ -79,16 +69,12 @@ impl MemoryStore {
     ///
     /// # Errors
     /// [`StoreError::Unsupported`] if it is there with another cap.
-    pub(crate) fn open_uri(uri: &StoreUri, cap: u64, above: bool) -> Result<Self, StoreError> {
-        /// By name, and whether there is a tier below.
-        type Stores = HashMap<(String, bool), MemoryStore>;
-        static STORES: LazyLock<Mutex<Stores>> = LazyLock::new(Mutex::default);
+    pub(crate) fn open_uri(uri: &StoreUri, cap: u64) -> Result<Self, StoreError> {
+        static STORES: LazyLock<Mutex<HashMap<String, MemoryStore>>> =
+            LazyLock::new(Mutex::default);
         let name = uri.as_str().trim_end_matches('/').to_owned();
-        let mut stores: MutexGuard<'_, _> = STORES.lock().unwrap_or_else(PoisonError::into_inner);
-        let store = stores.entry((name, above)).or_insert_with(|| match above {
-            true => Self::above(cap),
-            false => Self::with_cap(cap),
-        });
+        let mut stores = STORES.lock().unwrap_or_else(PoisonError::into_inner);
+        let store = stores.entry(name).or_insert_with(|| Self::with_cap(cap));
         let there = store.contents().cap();
         if there != cap {
             return Err(StoreError::Unsupported {
@@ -109,33 +95,9 @@ impl MemoryStore {
         Ok(super::size::from_env(Self::CAP_VARIABLE)?.unwrap_or(Self::DEFAULT_CAP))
     }
 
-    /// As [`put_chunk`](Backend::put_chunk), of bytes that can be shared.
-    pub(super) fn keep_chunk(&self, hash: &ChunkHash, data: Bytes) -> Result<Put, StoreError> {
-        let mut contents = self.contents();
-        let put = contents.put_chunk(hash, data);
-        if contents.is_above() {
-            return put;
-        }
-        match &put {
-            Ok(_) => self.0.guard.put(hash),
-            // Whoever has put some of a save and gets no further gives the room back.
-            Err(_) => {
-                let given_up = self.0.guard.needed([])?;
-                contents.unpin(&given_up.chunks);
-                let _told = self.0.guard.gone(&given_up, &given_up.chunks);
-            }
-        }
-        put
-    }
-
-    /// Whether a chunk is there; looking is no use of it.
-    pub(super) fn has_chunk(&self, hash: &ChunkHash) -> bool {
-        self.contents().chunks.contains_key(hash)
-    }
-
-    /// A manifest; looking is no use of it.
-    pub(super) fn peek(&self, name: &ManifestName) -> Option<Bytes> {
-        Some(self.contents().manifests.get(name)?.data.clone())
+    /// Keeps a copy of a chunk that another store has: no manifest is to come, so that it may go at once.
+    pub(super) fn cache_chunk(&self, hash: &ChunkHash, data: Bytes) -> Result<Put, StoreError> {
+        self.contents().put_chunk(hash, data, false)
     }
 
     /// How many values were evicted since it was made.
@@ -160,7 +122,19 @@ impl Backend for MemoryStore {
             .chunks
             .get(hash)
             .map(|chunk| chunk.data.clone());
-        self.keep_chunk(hash, known.unwrap_or_else(|| Bytes::copy_from_slice(data)))
+        let data = known.unwrap_or_else(|| Bytes::copy_from_slice(data));
+        let mut contents = self.contents();
+        let put = contents.put_chunk(hash, data, true);
+        match &put {
+            Ok(_) => self.0.guard.put(hash),
+            // Whoever has put some of a save and gets no further gives the room back.
+            Err(_) => {
+                let given_up = self.0.guard.needed([])?;
+                contents.unpin(&given_up.chunks);
+                let _told = self.0.guard.gone(&given_up, &given_up.chunks);
+            }
+        }
+        put
     }
 
     fn get_chunk(&self, hash: &ChunkHash) -> Result<Option<Bytes>, StoreError> {
@@ -172,9 +146,6 @@ impl Backend for MemoryStore {
     fn put_manifest(&self, name: &ManifestName, data: &[u8]) -> Result<(), StoreError> {
         let copy = Bytes::copy_from_slice(data);
         let mut contents = self.contents();
-        if contents.is_above() {
-            return contents.put_manifest(name, copy, &[]).map(drop);
-        }
         let guard = &self.0.guard;
         let needed = guard.needed([data])?;
         let gone = contents.put_manifest(name, copy, &needed.chunks)?;
@@ -216,6 +187,14 @@ impl Backend for MemoryStore {
         Ok(same && contents.delete_manifest(name))
     }
 
+    fn absent_chunks(&self, hashes: &[ChunkHash]) -> Option<Vec<ChunkHash>> {
+        let contents = self.contents();
+        let absent = hashes
+            .iter()
+            .filter(|hash| !contents.chunks.contains_key(*hash));
+        Some(absent.copied().collect())
+    }
+
     fn inventory(&self) -> Option<&dyn Inventory> {
         Some(self)
     }
@@ -223,6 +202,6 @@ impl Backend for MemoryStore {
 
 impl Plugin for MemoryStore {
     fn open(uri: &StoreUri) -> Result<Self, StoreError> {
-        Self::open_uri(uri, Self::cap_from_env()?, false)
+        Self::open_uri(uri, Self::cap_from_env()?)
     }
 }

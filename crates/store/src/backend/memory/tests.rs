@@ -113,18 +113,26 @@ fn what_has_no_room_is_a_full_store_and_the_next_save_is_none() {
 }
 
 #[test]
-fn above_another_tier_each_value_goes_by_itself() {
-    let store = MemoryStore::above(CAP);
+fn copies_of_what_another_store_has_go_one_by_one_and_before_manifests() {
+    let store = MemoryStore::with_cap(CAP);
+    let cache = |store: &MemoryStore, n| store.cache_chunk(&chunk(n).0, chunk(n).1.into());
+    save(&store, 1000, &[1000]).unwrap();
+    put(&store, 1001).unwrap();
+    cache(&store, 1001).unwrap();
     for n in 0..40 {
-        save(&store, n, &[n]).unwrap();
+        cache(&store, n).unwrap();
     }
     assert!(has(&store, 39) && !has(&store, 0));
+    assert!(
+        has(&store, 1000) && has(&store, 1001),
+        "one waits for its manifest"
+    );
     assert!(used(&store) <= CAP);
     // Less than the window needs.
-    let small = MemoryStore::above(10_000);
-    put(&small, 0).unwrap();
-    put(&small, 1).unwrap();
-    assert!(matches!(put(&small, 2), Err(StoreError::Full { .. })));
+    let small = MemoryStore::with_cap(10_000);
+    cache(&small, 0).unwrap();
+    cache(&small, 1).unwrap();
+    assert!(matches!(cache(&small, 2), Err(StoreError::Full { .. })));
 }
 
 #[test]

@@ -36,6 +36,7 @@ struct Queue {
 
 #[derive(Debug, Default)]
 struct State {
+    /// Each name once.
     order: VecDeque<ManifestName>,
     /// With the chunks that are put before it.
     puts: HashMap<ManifestName, Vec<ChunkHash>>,
@@ -49,7 +50,7 @@ impl Back {
     pub(super) fn start(tiers: Arc<Vec<Tier>>, authority: usize) -> Result<Self, StoreError> {
         let queue = Arc::new(Queue::default());
         let shared = queue.clone();
-        let work = move || while shared.next(&tiers, authority) {};
+        let work = move || shared.work(&tiers, authority);
         let thread = thread::Builder::new()
             .name("kv-tier-back".into())
             .spawn(work);
@@ -84,12 +85,6 @@ impl Back {
         Ok(())
     }
 
-    /// Gives up a copy of what the authority has no more; its name is held.
-    pub(super) fn cancel(&self, name: &ManifestName) {
-        self.queue.state().take(name);
-        self.queue.changed.notify_all();
-    }
-
     /// Waits while too much waits. Called before names are held, which the thread needs.
     pub(super) fn wait_for_room(&self) {
         drop(self.queue.wait_while(|state| state.waiting > MOST));
@@ -119,19 +114,22 @@ impl Drop for Back {
 
 impl State {
     /// A manifest that is put again is copied once, after the chunks of all puts.
-    fn add(&mut self, name: &ManifestName, mut chunks: Vec<ChunkHash>) {
-        match self.take(name) {
-            None => self.order.push_back(name.clone()),
-            Some(before) => chunks.extend(before),
+    fn add(&mut self, name: &ManifestName, chunks: Vec<ChunkHash>) {
+        self.waiting += chunks.len();
+        if let Some(before) = self.puts.get_mut(name) {
+            return before.extend(chunks);
         }
-        self.waiting += 1 + chunks.len();
+        self.waiting += 1;
+        self.order.push_back(name.clone());
         self.puts.insert(name.clone(), chunks);
     }
 
-    fn take(&mut self, name: &ManifestName) -> Option<Vec<ChunkHash>> {
-        let chunks = self.puts.remove(name)?;
+    fn next(&mut self) -> Option<(ManifestName, Vec<ChunkHash>)> {
+        let name = self.order.pop_front()?;
+        let chunks = self.puts.remove(&name)?;
         self.waiting -= 1 + chunks.len();
-        Some(chunks)
+        self.busy = Some(name.clone());
+        Some((name, chunks))
     }
 }
 
@@ -146,43 +144,45 @@ impl Queue {
         waited.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for a put and copies it. False when there is none and there will be none.
-    fn next(&self, tiers: &[Tier], authority: usize) -> bool {
-        let mut state = self.wait_while(|state| state.order.is_empty() && !state.closing);
-        let Some(name) = state.order.pop_front() else {
-            return false;
-        };
-        if let Some(chunks) = state.take(&name) {
-            state.busy = Some(name.clone());
+    /// Copies what is put until there will be no more. Once that is known, a tier that refuses a copy gets no others: closing
+    /// the store waits for work, and not for a server that is away.
+    fn work(&self, tiers: &[Tier], authority: usize) {
+        let (from, below) = tiers.split_at(authority + 1);
+        let mut below: Vec<&Tier> = below.iter().collect();
+        while !below.is_empty() {
+            let mut state = self.wait_while(|state| state.order.is_empty() && !state.closing);
+            let Some((name, chunks)) = state.next() else {
+                return;
+            };
             drop(state);
-            let (from, below) = tiers.split_at(authority + 1);
-            for tier in below {
-                let copied = copy_chunks(from, tier, &chunks) && copy_manifest(from, tier, &name);
-                tier.count(|counts| &counts.skipped, usize::from(!copied));
-            }
+            below.retain(|tier| copy(from, tier, &name, &chunks) || !self.state().closing);
             self.state().busy = None;
+            self.changed.notify_all();
         }
-        self.changed.notify_all();
-        true
     }
 }
 
-/// Whether all of them could be read and put.
-fn copy_chunks(from: &[Tier], to: &Tier, chunks: &[ChunkHash]) -> bool {
-    chunks.iter().all(|hash| {
-        let mut tiers = from.iter();
-        let there = tiers.find_map(|tier| tier.store.get_chunk(hash).ok().flatten());
-        there.is_some_and(|data| to.store.put_chunk(hash, &data).is_ok())
-    })
-}
-
-/// Puts what the authority, the last of `from`, has by now: whoever changes it waits meanwhile, so that it is not put after
-/// it was deleted. What was put later than its chunks here waits in the queue again with its own.
-fn copy_manifest(from: &[Tier], to: &Tier, name: &ManifestName) -> bool {
+/// Puts chunks, and then what the authority, the last of `from`, has of a manifest by now: whoever changes it waits meanwhile,
+/// so that it is not put after it was deleted. What was put later than its chunks here waits in the queue again with its own.
+/// Whether the tier has what it should have.
+fn copy(from: &[Tier], to: &Tier, name: &ManifestName, chunks: &[ChunkHash]) -> bool {
+    let copied = chunks.iter().all(|hash| copy_chunk(from, to, hash));
     let _held = hold([name].into_iter());
-    let there = from.last().map(|tier| tier.store.get_manifest(name));
-    match there {
-        Some(Ok(Some(data))) => to.copy_manifests(&[(name.clone(), data)]),
-        _ => false,
+    match from.last().map(|tier| tier.store.get_manifest(name)) {
+        Some(Ok(Some(data))) if copied => to.copy_manifests(&[(name.clone(), data)]),
+        // It was deleted, here and below.
+        Some(Ok(None)) => true,
+        // What is there is an older one.
+        _ => {
+            to.count(|stats| &mut stats.skipped, 1);
+            to.drop_manifest(name);
+            false
+        }
     }
+}
+
+fn copy_chunk(from: &[Tier], to: &Tier, hash: &ChunkHash) -> bool {
+    let mut tiers = from.iter();
+    let there = tiers.find_map(|tier| tier.store.get_chunk(hash).ok().flatten());
+    there.is_some_and(|data| to.copy_chunk(hash, &data).is_some())
 }

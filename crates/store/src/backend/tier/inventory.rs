@@ -91,7 +91,7 @@ impl Inventory for TierStore {
     ) -> Result<(), StoreError> {
         for (tier, inventory) in self.inventories() {
             inventory.verify(progress, &mut |Fault { what, how }| {
-                let how = format!("in {}: {how}", tier.name());
+                let how = format!("in {}: {how}", tier.stats().tier);
                 fault(Fault { what, how });
             })?;
         }
@@ -105,11 +105,13 @@ impl Inventory for TierStore {
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Collected, StoreError> {
         self.flush();
-        let last = self.tiers.last().map(Tier::name);
+        let last = self.tiers.last();
         let mut all = Collected::default();
         for (tier, inventory) in self.inventories() {
             let mut options = options.clone();
-            options.cap = options.cap.filter(|_| Some(tier.name()) == last);
+            options.cap = options
+                .cap
+                .filter(|_| last.is_some_and(|last| std::ptr::eq(tier, last)));
             let some = inventory.collect(&options, progress)?;
             all.manifests += some.manifests;
             all.leftovers += some.leftovers;

@@ -27,7 +27,7 @@ use bytes::Bytes;
 pub use self::one::{Tier, TierStats};
 
 use self::back::Back;
-use self::names::{changes, hold};
+use self::names::change;
 use super::{Backend, Inventory, Put, Revision};
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
@@ -63,14 +63,24 @@ impl TierStore {
     /// Of these tiers, the fastest first.
     ///
     /// # Errors
-    /// [`StoreError::Unsupported`] without any; [`StoreError::Io`] if no thread can be started for later copies.
-    pub fn new(tiers: Vec<Tier>, write: Write) -> Result<Self, StoreError> {
-        let Some(last) = tiers.len().checked_sub(1) else {
-            return Err(StoreError::Unsupported {
-                what: "a store of tiers",
-                why: "it has none".into(),
-            });
+    /// [`StoreError::Unsupported`] without any, or if one has tiers; [`StoreError::Io`] if no thread can be started for later
+    /// copies.
+    pub fn new(mut tiers: Vec<Tier>, write: Write) -> Result<Self, StoreError> {
+        let refused = |why: &str| StoreError::Unsupported {
+            what: "a store of tiers",
+            why: why.into(),
         };
+        let last = tiers
+            .len()
+            .checked_sub(1)
+            .ok_or_else(|| refused("it has none"))?;
+        // The names that one holds, the other would wait for.
+        if tiers.iter().any(|tier| !tier.store.tiers().is_empty()) {
+            return Err(refused("there are tiers in it that have tiers"));
+        }
+        for tier in &mut tiers[..last] {
+            tier.is_cache = !tier.outlives();
+        }
         let durable = tiers.iter().position(Tier::outlives);
         let authority = match write {
             Write::Through => last,
@@ -85,12 +95,8 @@ impl TierStore {
         })
     }
 
-    /// What was asked of each tier.
-    pub fn stats(&self) -> Vec<TierStats> {
-        self.tiers.iter().map(Tier::stats).collect()
-    }
-
-    /// Waits until all copies that are made later have been made, or skipped. So does dropping the handle.
+    /// Waits until all copies that are made later have been made, or skipped. Dropping the handle waits for them, too, but
+    /// not for further ones of a tier that refuses one.
     pub fn flush(&self) {
         if let Some(back) = &self.back {
             back.flush();
@@ -106,11 +112,10 @@ impl TierStore {
         self.tiers[..self.authority].iter().rev()
     }
 
-    /// Gives up copies that have not been made yet.
-    fn cancel(&self, name: &ManifestName) {
-        if let Some(back) = &self.back {
-            back.cancel(name);
-        }
+    /// Removes copies of a manifest from tiers that may have one.
+    fn drop_copies<'a>(&self, tiers: impl IntoIterator<Item = &'a Tier>, name: &ManifestName) {
+        let tiers = tiers.into_iter().filter(|tier| !tier.is_cache);
+        tiers.for_each(|tier| tier.drop_manifest(name));
     }
 
     /// Whether the tiers below the authority have not heard of a manifest's last change.
@@ -148,14 +153,10 @@ impl Backend for TierStore {
     }
 
     fn delete_manifest(&self, name: &ManifestName) -> Result<(), StoreError> {
-        let _held = hold([name].into_iter()).change();
+        let _held = change([name].into_iter());
         self.owner().delete_manifest(name)?;
-        self.cancel(name);
         let (above, below) = self.tiers.split_at(self.authority);
-        below[1..]
-            .iter()
-            .chain(above)
-            .for_each(|tier| tier.drop_manifest(name));
+        self.drop_copies(below[1..].iter().chain(above), name);
         Ok(())
     }
 
@@ -178,7 +179,7 @@ impl Backend for TierStore {
                 }
                 Ok(None) => {}
                 Err(error) if self.must_answer(at, name) => return Err(error),
-                Err(_) => self.tiers[at].count(|counts| &counts.failures, 1),
+                Err(_) => self.tiers[at].count(|stats| &mut stats.failures, 1),
             }
         }
         Ok(found.map(|data| {
@@ -202,17 +203,16 @@ impl Backend for TierStore {
         let Some((owner, revision)) = owner.or(puts.last()) else {
             return Ok(false);
         };
-        let _held = hold([name].into_iter()).change();
+        let _held = change([name].into_iter());
+        let is_late = self.is_late(name);
         if !self.tiers[*owner].store.delete_revision(name, revision)? {
             return Ok(false);
         }
-        self.cancel(name);
-        self.tiers[..*owner]
-            .iter()
-            .for_each(|tier| tier.drop_manifest(name));
-        // Below there may be copies by now, or what others have put.
+        self.drop_copies(&self.tiers[..*owner], name);
         for tier in &self.tiers[owner + 1..] {
+            // There may be a copy by now, or what others have put; or an older one, where this one is still to be copied.
             let removed = match tier.store.manifest_revision(name) {
+                Ok(Some(_)) if is_late => tier.store.delete_manifest(name).map(|()| true),
                 Ok(Some((there, copy))) if there == *data => {
                     tier.store.delete_revision(name, &copy)
                 }
@@ -225,13 +225,18 @@ impl Backend for TierStore {
         Ok(true)
     }
 
-    /// Tells the first tier that needs to be told: one that is memory has a chunk at hand or not at all.
+    /// Tells the tiers what each of them will be read for, down to the first that would have to ask a server what it has:
+    /// if those below were told too, they would fetch what it fetches.
     fn prefetch_chunks(&self, hashes: &[ChunkHash]) -> Result<(), StoreError> {
-        let mut missing = hashes.to_vec();
-        for tier in &*self.tiers {
-            match &tier.memory {
-                Some(memory) => missing.retain(|hash| !memory.has_chunk(hash)),
-                None => return tier.store.prefetch_chunks(&missing),
+        let mut wanted = hashes.to_vec();
+        for (at, tier) in self.tiers.iter().enumerate() {
+            match tier.store.prefetch_chunks(&wanted) {
+                Err(error) if at + 1 == self.tiers.len() => return Err(error),
+                Err(_) => tier.count(|stats| &mut stats.failures, 1),
+                Ok(()) => match tier.store.absent_chunks(&wanted) {
+                    Some(absent) if !absent.is_empty() => wanted = absent,
+                    _ => break,
+                },
             }
         }
         Ok(())
@@ -258,15 +263,13 @@ impl Backend for TierStore {
             back.wait_for_room();
         }
         let names = manifests.iter().map(|(name, _)| name);
-        let _held = hold(names.clone()).change();
+        let _held = change(names.clone());
         if let Err(error) = self.owner().put_manifests(manifests) {
             // Some may have been put: then copies of what was there before are wrong.
-            for tier in self.above() {
-                names.clone().for_each(|name| tier.drop_manifest(name));
-            }
+            names.for_each(|name| self.drop_copies(self.above(), name));
             return Err(error);
         }
-        for tier in self.above() {
+        for tier in self.above().filter(|tier| !tier.is_cache) {
             tier.copy_manifests(manifests);
         }
         match &self.back {
@@ -276,7 +279,7 @@ impl Backend for TierStore {
     }
 
     fn tiers(&self) -> Vec<TierStats> {
-        self.stats()
+        self.tiers.iter().map(Tier::stats).collect()
     }
 
     fn inventory(&self) -> Option<&dyn Inventory> {

@@ -1,7 +1,6 @@
 //! One tier: a store, what was asked of it, and which of its manifests are not to be believed.
 
 use std::collections::HashSet;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -14,12 +13,14 @@ use crate::name::ManifestName;
 /// A store as a tier of a [`TierStore`](super::TierStore).
 #[derive(Debug)]
 pub struct Tier {
-    name: String,
     pub(super) store: Arc<dyn Backend>,
     /// The same, where it is one that no other process sees.
-    pub(super) memory: Option<MemoryStore>,
-    counts: Counts,
-    outdated: Mutex<Outdated>,
+    memory: Option<MemoryStore>,
+    /// It is memory above another tier, and keeps no manifests: nobody would tell it what other processes replace and remove.
+    pub(super) is_cache: bool,
+    stats: Mutex<TierStats>,
+    /// Manifests that were replaced or removed elsewhere when this tier failed.
+    outdated: Mutex<HashSet<ManifestName>>,
 }
 
 /// What a tier was asked for, and what came of it, by one handle. Values are chunks and manifests.
@@ -44,35 +45,21 @@ pub struct TierStats {
     pub evictions: Option<u64>,
 }
 
-#[derive(Debug, Default)]
-pub(super) struct Counts {
-    pub(super) hits: AtomicU64,
-    pub(super) bytes: AtomicU64,
-    pub(super) misses: AtomicU64,
-    pub(super) failures: AtomicU64,
-    pub(super) promotions: AtomicU64,
-    pub(super) skipped: AtomicU64,
-}
-
-/// Manifests that were replaced or removed elsewhere when this tier failed.
-#[derive(Debug, Default)]
-struct Outdated {
-    names: HashSet<ManifestName>,
-    /// There are too many to remember.
-    all: bool,
-}
-
-/// How many are remembered. With more, none of the tier's manifests are read on this handle any more.
+/// How many outdated manifests are remembered. With so many, none of the tier's manifests are read on this handle any more.
 const MOST: usize = 65_536;
 
 impl Tier {
     /// Of any store; the name is for statistics.
     pub fn new(name: impl Into<String>, store: Arc<dyn Backend>) -> Self {
+        let stats = TierStats {
+            tier: name.into(),
+            ..TierStats::default()
+        };
         Self {
-            name: name.into(),
             store,
             memory: None,
-            counts: Counts::default(),
+            is_cache: false,
+            stats: Mutex::new(stats),
             outdated: Mutex::default(),
         }
     }
@@ -86,17 +73,9 @@ impl Tier {
     }
 
     pub(super) fn stats(&self) -> TierStats {
-        let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
-        let counts = &self.counts;
         TierStats {
-            tier: self.name.clone(),
-            hits: get(&counts.hits),
-            bytes: get(&counts.bytes),
-            misses: get(&counts.misses),
-            failures: get(&counts.failures),
-            promotions: get(&counts.promotions),
-            skipped: get(&counts.skipped),
             evictions: self.memory.as_ref().map(MemoryStore::evictions),
+            ..lock(&self.stats).clone()
         }
     }
 
@@ -105,71 +84,77 @@ impl Tier {
         self.memory.is_none()
     }
 
-    pub(super) fn name(&self) -> &str {
-        &self.name
-    }
-
-    pub(super) fn count(&self, which: impl Fn(&Counts) -> &AtomicU64, more: usize) {
-        which(&self.counts).fetch_add(more as u64, Ordering::Relaxed);
+    /// Adds to one of its counts.
+    pub(super) fn count(&self, which: impl Fn(&mut TierStats) -> &mut u64, more: usize) {
+        *which(&mut lock(&self.stats)) += more as u64;
     }
 
     /// Counts what was read.
     pub(super) fn answered(&self, values: &[Option<Bytes>]) {
-        let hits = values.iter().flatten().count();
-        self.count(|counts| &counts.hits, hits);
-        self.count(|counts| &counts.misses, values.len() - hits);
-        let bytes = values.iter().flatten().map(Bytes::len).sum();
-        self.count(|counts| &counts.bytes, bytes);
+        let mut stats = lock(&self.stats);
+        for value in values {
+            match value {
+                Some(value) => {
+                    stats.hits += 1;
+                    stats.bytes += value.len() as u64;
+                }
+                None => stats.misses += 1,
+            }
+        }
     }
 
-    /// Puts a copy of a chunk, or counts that it was skipped. Whether it is new.
-    pub(super) fn copy_chunk(&self, hash: &ChunkHash, data: &Bytes) -> bool {
+    /// Puts a copy of a chunk, or counts that it was skipped. Whether it is new; `None` if it is not there.
+    pub(super) fn copy_chunk(&self, hash: &ChunkHash, data: &Bytes) -> Option<Put> {
         let put = match &self.memory {
-            Some(memory) => memory.keep_chunk(hash, data.clone()),
-            None => self.store.put_chunk(hash, data),
+            Some(memory) if self.is_cache => memory.cache_chunk(hash, data.clone()),
+            _ => self.store.put_chunk(hash, data),
         };
-        self.count(|counts| &counts.skipped, usize::from(put.is_err()));
-        matches!(put, Ok(Put::Stored))
+        self.count(|stats| &mut stats.skipped, usize::from(put.is_err()));
+        put.ok()
     }
 
     /// Puts copies of manifests. Where it cannot, those that it had are removed. Whether it could.
     pub(super) fn copy_manifests(&self, manifests: &[(ManifestName, Bytes)]) -> bool {
         let put = self.store.put_manifests(manifests).is_ok();
-        if put {
-            let mut outdated = self.outdated();
-            for (name, _) in manifests {
-                outdated.names.remove(name);
+        if !put {
+            self.count(|stats| &mut stats.skipped, manifests.len());
+        }
+        for (name, _) in manifests {
+            match put {
+                true => self.believe(name),
+                false => self.drop_manifest(name),
             }
-        } else {
-            self.count(|counts| &counts.skipped, manifests.len());
-            manifests
-                .iter()
-                .for_each(|(name, _)| self.drop_manifest(name));
         }
         put
     }
 
     /// Removes a copy of a manifest. If that fails, it is not read any more.
     pub(super) fn drop_manifest(&self, name: &ManifestName) {
-        let removed = self.store.delete_manifest(name).is_ok();
-        let mut outdated = self.outdated();
-        if removed {
-            outdated.names.remove(name);
-        } else if outdated.names.len() < MOST {
-            outdated.names.insert(name.clone());
-        } else {
-            outdated.all = true;
+        if self.store.delete_manifest(name).is_ok() {
+            return self.believe(name);
+        }
+        let mut outdated = lock(&self.outdated);
+        if outdated.len() < MOST {
+            outdated.insert(name.clone());
+        }
+    }
+
+    /// What it says of this manifest is true again, unless there were too many to remember.
+    fn believe(&self, name: &ManifestName) {
+        let mut outdated = lock(&self.outdated);
+        if outdated.len() < MOST {
+            outdated.remove(name);
         }
     }
 
     /// Whether what it says of this manifest is not to be believed.
     pub(super) fn is_outdated(&self, name: &ManifestName) -> bool {
-        let outdated = self.outdated();
-        outdated.all || outdated.names.contains(name)
+        let outdated = lock(&self.outdated);
+        outdated.len() >= MOST || outdated.contains(name)
     }
+}
 
-    fn outdated(&self) -> MutexGuard<'_, Outdated> {
-        // A set is whole whatever panicked beside it.
-        self.outdated.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+fn lock<T>(state: &Mutex<T>) -> MutexGuard<'_, T> {
+    // Counts and a set are whole whatever panicked beside them.
+    state.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -2,8 +2,9 @@
 
 use bytes::Bytes;
 
-use super::{Tier, TierStore, changes, hold};
-use crate::backend::Backend;
+use super::names::{changes, try_hold};
+use super::{Tier, TierStore};
+use crate::backend::{Backend, Put};
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
 use crate::name::ManifestName;
@@ -28,14 +29,13 @@ impl TierStore {
         for (hash, found) in hashes.iter().zip(&found) {
             let Some((at, data)) = found else { continue };
             for tier in self.tiers[..*at].iter().rev() {
-                let new = tier.copy_chunk(hash, data);
-                tier.count(|counts| &counts.promotions, usize::from(new));
+                let new = tier.copy_chunk(hash, data) == Some(Put::Stored);
+                tier.count(|stats| &mut stats.promotions, usize::from(new));
             }
         }
         Ok(values(found))
     }
 
-    /// Reads manifests where other processes see them change, and from memory only while that fails.
     pub(super) fn read_manifests(
         &self,
         names: &[ManifestName],
@@ -47,21 +47,14 @@ impl TierStore {
             |at, name| self.may_ask(at, name),
             |at, name| self.must_answer(at, name),
             |store, names| store.get_manifests(names),
-        );
-        match found {
-            Ok(found) => {
-                self.carry_up(names, &before, &found);
-                Ok(values(found))
-            }
-            Err(error) => self.remembered(names).ok_or(error),
-        }
+        )?;
+        self.carry_up(names, &before, &found);
+        Ok(values(found))
     }
 
-    /// The tiers in which manifests are looked for: not in memory above another one, where nobody hears what other
-    /// processes replace and remove.
-    pub(super) fn of_manifests(&self) -> impl Iterator<Item = usize> {
-        let last = self.tiers.len() - 1;
-        (0..=last).filter(move |at| *at == last || self.tiers[*at].outlives())
+    /// The tiers that have manifests.
+    pub(super) fn of_manifests(&self) -> impl DoubleEndedIterator<Item = usize> {
+        (0..self.tiers.len()).filter(|at| !self.tiers[*at].is_cache)
     }
 
     /// Whether what a tier says of a manifest can be believed.
@@ -106,7 +99,7 @@ impl TierStore {
                     }
                 }
                 Err(error) => {
-                    tier.count(|counts| &counts.failures, 1);
+                    tier.count(|stats| &mut stats.failures, 1);
                     if must {
                         return Err(error);
                     }
@@ -116,74 +109,55 @@ impl TierStore {
         Ok(found)
     }
 
-    /// Puts manifests into the tiers above the one that had them, unless they were changed since they were looked for.
+    /// Puts manifests into the tiers above the one that had them, unless they were changed since they were looked for, or are
+    /// being changed now.
     fn carry_up(&self, names: &[ManifestName], before: &[u64], found: &Found) {
-        for at in 1..self.tiers.len() {
-            let here = names.iter().zip(before).zip(found);
-            let here = here.filter_map(|((name, before), found)| match found {
-                Some((tier, data)) if *tier == at => Some((name, *before, data)),
-                _ => None,
-            });
-            let here: Vec<_> = here
-                .filter(|(name, _, data)| self.lacks(at, name, data))
+        for at in self.of_manifests() {
+            let above: Vec<&Tier> = self
+                .of_manifests()
+                .take_while(|above| *above < at)
+                .map(|above| &self.tiers[above])
                 .collect();
-            if here.is_empty() {
+            let here = names.iter().zip(before).zip(found);
+            let here: Vec<_> = here
+                .filter_map(|((name, before), found)| match found {
+                    Some((tier, data)) if *tier == at => Some((name, *before, data)),
+                    _ => None,
+                })
+                .collect();
+            if above.is_empty() || here.is_empty() {
                 continue;
             }
-            let held = hold(here.iter().map(|(name, ..)| *name));
+            let held = try_hold(here.iter().map(|(name, ..)| *name));
             let same = here
                 .into_iter()
-                .filter(|(name, before, _)| held.changes(name) == Some(*before));
+                .filter(|(name, before, _)| held.is_unchanged(name, *before));
             let same: Vec<_> = same
                 .map(|(name, _, data)| (name.clone(), data.clone()))
                 .collect();
-            for tier in self.tiers[..at].iter().rev() {
-                let put = !same.is_empty() && tier.copy_manifests(&same);
+            if same.is_empty() {
+                continue;
+            }
+            for tier in above.iter().rev() {
+                let put = tier.copy_manifests(&same);
                 tier.count(
-                    |counts| &counts.promotions,
+                    |stats| &mut stats.promotions,
                     if put { same.len() } else { 0 },
                 );
             }
-            if self.tiers[..at].iter().any(Tier::outlives) {
-                self.recall(at, &same);
+            // Another process may have changed one meanwhile. It changes this tier first and then those above, so that
+            // what it puts later stays.
+            let names: Vec<ManifestName> = same.iter().map(|(name, _)| name.clone()).collect();
+            let now = self.tiers[at]
+                .store
+                .get_manifests(&names)
+                .unwrap_or_else(|_| vec![None; names.len()]);
+            for ((name, data), now) in same.iter().zip(now) {
+                if now.as_ref() != Some(data) {
+                    above.iter().for_each(|tier| tier.drop_manifest(name));
+                }
             }
         }
-    }
-
-    /// Whether a tier above this one has to be told of a manifest.
-    fn lacks(&self, at: usize, name: &ManifestName, data: &Bytes) -> bool {
-        let mut above = self.tiers[..at].iter();
-        above.any(|tier| match &tier.memory {
-            Some(memory) => memory.peek(name).is_none_or(|there| there != *data),
-            // It was asked.
-            None => true,
-        })
-    }
-
-    /// Removes copies of what another process has changed while they were made. It changes this tier first and then those
-    /// above, so that what it puts later stays.
-    fn recall(&self, at: usize, copied: &[(ManifestName, Bytes)]) {
-        let names: Vec<ManifestName> = copied.iter().map(|(name, _)| name.clone()).collect();
-        let now = self.tiers[at].store.get_manifests(&names);
-        let now = now.unwrap_or_else(|_| vec![None; names.len()]);
-        for ((name, data), now) in copied.iter().zip(now) {
-            if now.as_ref() != Some(data) {
-                self.tiers[..at]
-                    .iter()
-                    .for_each(|tier| tier.drop_manifest(name));
-            }
-        }
-    }
-
-    /// Manifests as memory has them, if it has all of them.
-    fn remembered(&self, names: &[ManifestName]) -> Option<Vec<Option<Bytes>>> {
-        let above = &self.tiers[..self.tiers.len() - 1];
-        let tier = above.iter().find(|tier| tier.memory.is_some())?;
-        let values = tier.store.get_manifests(names).ok()?;
-        values.iter().all(Option::is_some).then(|| {
-            tier.answered(&values);
-            values
-        })
     }
 }
 

@@ -118,6 +118,10 @@ impl<B: Backend> Backend for Checksummed<B> {
         self.inner.put_manifests(&sealed)
     }
 
+    fn absent_chunks(&self, hashes: &[ChunkHash]) -> Option<Vec<ChunkHash>> {
+        self.inner.absent_chunks(hashes)
+    }
+
     fn tiers(&self) -> Vec<TierStats> {
         self.inner.tiers()
     }

@@ -241,6 +241,10 @@ impl<B: Backend> Backend for Faulty<B> {
         self.inner.batch()
     }
 
+    fn absent_chunks(&self, hashes: &[ChunkHash]) -> Option<Vec<ChunkHash>> {
+        self.inner.absent_chunks(hashes)
+    }
+
     fn tiers(&self) -> Vec<TierStats> {
         self.inner.tiers()
     }

@@ -222,6 +222,10 @@ impl<B: Backend> Backend for Metered<B> {
         self.put_manifest.run(manifests.len(), |()| bytes, call)
     }
 
+    fn absent_chunks(&self, hashes: &[ChunkHash]) -> Option<Vec<ChunkHash>> {
+        self.inner.absent_chunks(hashes)
+    }
+
     fn tiers(&self) -> Vec<TierStats> {
         self.inner.tiers()
     }

@@ -160,6 +160,10 @@ impl<B: Backend> Backend for Throttled<B> {
         self.inner.put_manifests(manifests)
     }
 
+    fn absent_chunks(&self, hashes: &[ChunkHash]) -> Option<Vec<ChunkHash>> {
+        self.inner.absent_chunks(hashes)
+    }
+
     fn tiers(&self) -> Vec<TierStats> {
         self.inner.tiers()
     }
