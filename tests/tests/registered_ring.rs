@@ -247,8 +247,9 @@ fn a_gpu_that_stands_still_gives_a_shared_ring_up() {
         let (first, second) = (Gpu::open(0).unwrap(), Gpu::open(1).unwrap());
         let both: &[&Gpu] = &[&first, &second];
         let mut options = AgentOptions::default();
-        options.wire.device_stall = Duration::from_millis(300);
-        options.quic.stall_timeout = Duration::from_secs(2);
+        // Long enough for the GPU that goes on, on a machine that others use.
+        options.wire.device_stall = Duration::from_secs(2);
+        options.quic.stall_timeout = Duration::from_secs(6);
         Runtime::new().unwrap().block_on(async {
             // By their rank at the source, or at the destination.
             for (gpus, still, others) in
