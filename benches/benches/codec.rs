@@ -1,4 +1,4 @@
-//! What encoding and decoding keys and values cost, beside one `memcpy` of their bytes.
+//! Measures how fast codecs encode and decode keys and values, beside one `memcpy` of their bytes.
 //!
 //! `cargo bench -p transload-benches --bench codec`. Everything is measured in turn, round after round, in processor time of
 //! this one thread, so that ratios hold on a busy machine too; the median round counts. Rates are of the values' own bytes.

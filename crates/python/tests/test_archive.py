@@ -137,7 +137,7 @@ def test_exact_saves_are_what_they_were_before_there_were_codecs(tmp_path):
     manifests = sorted(f"{each['name']} {each['bytes']}" for each in listed["manifests"])
     chunks = sorted(f"{each['hash']} {each['bytes']}" for each in listed["chunks"])
     assert len(manifests) == 2 and len(chunks) == 13
-    # Of a build of the commit before.
+    # Recorded with the build before codecs existed.
     golden = "fe9c43e06a11ae4d8a0629b343c1056e726868ea344a2b73e6eef33a6efef294"
     assert hashlib.sha256("\n".join(manifests + chunks).encode()).hexdigest() == golden
 

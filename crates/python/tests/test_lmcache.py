@@ -141,7 +141,7 @@ def test_pages_are_of_one_listing(adapter):
     store(one, keys, [chunk(number) for number in range(5)])
     listed = [entry.key for entry in one.list_l2_keys().entries]
     page = one.list_l2_keys(page_size=2)
-    # What goes between two pages is not in the second, and what comes is in the next listing.
+    # A key removed between two pages is not in the second page; one added then is in the next listing.
     one.delete([listed[2]])
     store(one, [key(9)], [chunk(9)])
     rest = one.list_l2_keys(cursor=page.next_page_token)

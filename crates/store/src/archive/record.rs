@@ -12,7 +12,7 @@ pub(super) use crate::record::Unreadable;
 use crate::record::{decode, encode};
 
 const ROOT: &[u8; 8] = b"TLroot\x02\n";
-/// Of a root whose pieces are encoded. It has the codec's name in front.
+/// Begins a root whose pieces a codec has encoded; the codec's name follows.
 const ENCODED_ROOT: &[u8; 8] = b"TLroot\x03\n";
 const PART: &[u8; 8] = b"TLpart\x02\n";
 

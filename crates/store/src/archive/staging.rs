@@ -55,7 +55,7 @@ pub(super) struct Member {
     pub(super) state: u64,
     /// Tokens of one state; 0 where one state stands for the whole sequence.
     tokens: u64,
-    /// What a codec takes it for; `None` where no codec does.
+    /// How a codec reads its states; `None` if no codec encodes it.
     pub(super) rows: Option<Rows>,
 }
 

@@ -11,7 +11,7 @@ use super::record::Piece;
 use super::staging::{Member, RankGroup, Span};
 
 impl RankGroup {
-    /// What is stored of a piece of a class whose bytes are `raw`.
+    /// Gives the stored form of a piece whose bytes are `raw`.
     pub(super) fn encode(&self, codec: Codec, class: usize, span: Span, raw: Vec<u8>) -> Vec<u8> {
         let members = &self.classes[class].members;
         if !members.iter().any(|member| member.is_encoded(codec)) {

@@ -141,7 +141,7 @@ class Layers:
             documents.append(document | named)
             shapes = [part.shape if not rows else (part.shape[0], rows, part.shape[1]) for part in group.parts]
             sizes = [math.prod(shape) * part.dtype.itemsize for shape, part in zip(shapes, group.parts)]
-            # What is not restored is masked, and has to be numbers all the same.
+            # The model masks rows that are not restored, but computes with them: they must not be NaN.
             buffers = [torch.zeros(sum(sizes), dtype=torch.uint8) for _ in group.layers]
             tables.append(table)
             memories.append(Memory(buffers))

@@ -53,7 +53,7 @@ class Request:
             raise NotReused("unequal prompts in a batch")
         mask, pad = given.get("attention_mask"), self._setting("pad_token_id")
         if mask is None:
-            # What looks like padding is taken for it.
+            # Without a mask, `generate` takes every pad token for padding.
             is_whole = pad is None or not (ids == pad).any()
         else:
             is_whole = getattr(mask, "shape", None) == ids.shape and mask.bool().all()

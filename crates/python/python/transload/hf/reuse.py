@@ -154,7 +154,7 @@ class Reuse:
     def find(self, ids: Sequence[int], by: Identity, most: int) -> Found | None:
         """The longest saved prefix of a prompt that `by` has computed, of at most so many tokens; None where there is none."""
         with self._passed_over("find"):
-            # Nothing shorter is saved, so nothing is looked for.
+            # A prompt below one token chunk has nothing saved: no look-up is made.
             found = self._archive(by).find(Prompt(ids, adapter=by.adapters)).shorten(most) if most >= CHUNK else None
             return found if found and found.tokens else None
 

@@ -61,7 +61,7 @@ class L2Adapter(L2AdapterInterface):
         # The size of each object that LMCache was told is there; the least recently used comes first.
         self._sizes: dict[ObjectKey, int] = {}
         self._since_refresh = 0
-        # What is listed page by page, in the order of the texts: what comes later is in none of the pages. None if nothing is.
+        # The keys of a listing that goes page by page, sorted by their texts when it began; None if no listing is under way.
         self._listing: list[tuple[str, ObjectKey]] | None = None
         self._locks: Counter[ObjectKey] = Counter()
         # Locked keys that are to be deleted when they are unlocked.

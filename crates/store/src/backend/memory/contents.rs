@@ -1,4 +1,4 @@
-//! What a store in memory holds, and what goes when it is full.
+//! Holds the chunks and manifests of a store in memory, and evicts some when it is full.
 
 use std::collections::HashMap;
 use std::time::SystemTime;

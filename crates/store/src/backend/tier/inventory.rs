@@ -38,11 +38,13 @@ impl Inventory for TierStore {
     fn peek_manifests(&self, names: &[ManifestName]) -> Result<Vec<Option<Bytes>>, StoreError> {
         let mut found: Vec<Option<Bytes>> = vec![None; names.len()];
         for (_, inventory) in self.inventories() {
-            for (name, found) in names.iter().zip(&mut found) {
-                if found.is_none() {
-                    let name = std::slice::from_ref(name);
-                    *found = inventory.peek_manifests(name)?.pop().flatten();
-                }
+            let missing: Vec<usize> = (0..names.len()).filter(|&n| found[n].is_none()).collect();
+            if missing.is_empty() {
+                break;
+            }
+            let asked: Vec<ManifestName> = missing.iter().map(|&n| names[n].clone()).collect();
+            for (n, value) in missing.into_iter().zip(inventory.peek_manifests(&asked)?) {
+                found[n] = value;
             }
         }
         Ok(found)
