@@ -106,7 +106,7 @@ fn judge(case: &Case) -> Result<Tally, (String, String)> {
         )
     };
     for by_layer in [false, true] {
-        check(Demand::Bytes, &Streamed { by_layer }, from, to, request)
+        check(Demand::Bytes, &Streamed::exact(by_layer), from, to, request)
             .map_err(|fault| sorted("streamed", fault))?;
     }
     check(Demand::Chunks, &Bound, from, to, request).map_err(|fault| sorted("bound", fault))

@@ -4,6 +4,7 @@
 
 use serde_json::Value;
 use transload_layout::Deployment;
+use transload_transfer::codec::Codec;
 use transload_transfer::plan::program::{Program, split_address};
 use transload_transfer::plan::{self, BlockTable, Plan, Side, Tables};
 
@@ -21,6 +22,16 @@ pub struct Bound;
 pub struct Streamed {
     /// Whether streams carry one layer after another.
     pub by_layer: bool,
+    /// In which codec: what is looked at is in which order it takes bytes, not what it makes of them.
+    pub codec: Codec,
+}
+
+impl Streamed {
+    /// As they are.
+    pub fn exact(by_layer: bool) -> Self {
+        let codec = Codec::Exact;
+        Self { by_layer, codec }
+    }
 }
 
 impl Planner for Bound {
@@ -62,7 +73,7 @@ pub fn each_bound(
     request: &Request,
     chunks: impl Fn(&Program, Between<'_>) -> Result<Vec<Chunk>, String>,
 ) -> Result<Vec<RouteChunks>, String> {
-    let plan = compile(from, to, request, false)?;
+    let plan = compile(from, to, request, Streamed::default())?;
     let names = plan.group_names().collect::<Vec<_>>();
     let (src, dst) = tables(&plan, request);
     let bound = plan.bind(&src, &dst).map_err(|e| format!("bind: {e}"))?;
@@ -90,8 +101,8 @@ impl Planner for Streamed {
         request: &Request,
     ) -> Result<Vec<RouteChunks>, String> {
         // The two peers plan apart.
-        let here = compile(from, to, request, self.by_layer)?;
-        let there = compile(from, to, request, self.by_layer)?;
+        let here = compile(from, to, request, *self)?;
+        let there = compile(from, to, request, *self)?;
         if here.digest() != there.digest() || here.routes() != there.routes() {
             return Err("the two peers' plans differ".into());
         }
@@ -110,7 +121,8 @@ impl Planner for Streamed {
             }
             let mut end = 0;
             for (out, back) in gather.sections.iter().zip(&scatter.sections) {
-                let about = |s: &plan::Section| (s.group, s.layer, s.start, s.program.bytes());
+                let about =
+                    |s: &plan::Section| (s.group, s.layer, s.start, s.program.bytes(), s.pieces);
                 if about(out) != about(back) || out.start != end {
                     return Err(format!("the two peers' sections differ at {end}"));
                 }
@@ -134,13 +146,14 @@ pub fn compile(
     from: &Value,
     to: &Value,
     request: &Request,
-    by_layer: bool,
+    Streamed { by_layer, codec }: Streamed,
 ) -> Result<Plan, String> {
     let (from, to) = (deployment(from)?, deployment(to)?);
     let request = plan::Request {
         start: request.start,
         tokens: request.tokens,
         by_layer,
+        codec,
     };
     Plan::compile(&from, &to, &request).map_err(|e| format!("compile: {e}"))
 }

@@ -8,6 +8,7 @@ use transload::document::Syntax;
 use transload_layout::deployment::LayerSet;
 use transload_layout::document::{Document, Value};
 use transload_layout::{Deployment, Order, Rank, make_meta_kv_cache};
+use transload_transfer::codec::Codec;
 use transload_transfer::plan::{Plan, Request, Tables};
 
 /// Two deployment documents, as a JSON list of two or as one for both sides; TOML is tried as well.
@@ -82,6 +83,7 @@ fn plan(src: &Deployment, dst: &Deployment) {
             start,
             tokens,
             by_layer: false,
+            codec: Codec::Exact,
         };
         let Ok(plan) = Plan::compile(src, dst, &request) else {
             return;

@@ -176,6 +176,7 @@ impl ByHand {
             incarnation: Incarnation::new(6, 6),
             deployment: DeploymentDigest::of(&document),
             ranks: side.deployment().ranks().collect(),
+            codecs: Vec::new(),
         }))
         .await;
         loop {

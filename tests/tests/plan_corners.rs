@@ -17,7 +17,7 @@ fn deployment(keys: Value, specs: Value) -> Value {
 fn agree(from: &Value, to: &Value, request: &Request) {
     let context = |fault| panic!("{fault}\n{from}\n{to}\n{request:?}");
     check(Demand::Chunks, &Bound, from, to, request).unwrap_or_else(context);
-    let streamed = Streamed { by_layer: false };
+    let streamed = Streamed::default();
     check(Demand::Bytes, &streamed, from, to, request).unwrap_or_else(context);
 }
 

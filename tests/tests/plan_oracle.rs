@@ -13,6 +13,7 @@ use transload_tests::cases::{Case, Reach, cases, kept};
 use transload_tests::chunks::Tally;
 use transload_tests::compiled::{Bound, Streamed};
 use transload_tests::planner::{Demand, Planner, check};
+use transload_transfer::codec::Codec;
 
 fn config() -> ProptestConfig {
     let mut config = ProptestConfig {
@@ -40,8 +41,13 @@ proptest! {
 
     /// A gather and a scatter that know nothing of each other's tables move the same bytes.
     #[test]
-    fn streams_carry_every_byte_to_its_place(case in cases(Reach::Settled), by_layer: bool) {
-        agree(&case, Demand::Bytes, &Streamed { by_layer }).map_err(TestCaseError::fail)?;
+    fn streams_carry_every_byte_to_its_place(
+        case in cases(Reach::Settled),
+        by_layer: bool,
+        codec in prop::sample::select(&[Codec::Exact, Codec::Q8]),
+    ) {
+        let streamed = Streamed { by_layer, codec };
+        agree(&case, Demand::Bytes, &streamed).map_err(TestCaseError::fail)?;
     }
 }
 
@@ -59,7 +65,7 @@ fn cases_of_a_new_seed() {
     config.rng_seed = RngSeed::Fixed(seed);
     let run = TestRunner::new(config).run(&cases(Reach::Settled), |case| {
         agree(&case, Demand::Chunks, &Bound).map_err(TestCaseError::fail)?;
-        agree(&case, Demand::Bytes, &Streamed { by_layer: false }).map_err(TestCaseError::fail)?;
+        agree(&case, Demand::Bytes, &Streamed::default()).map_err(TestCaseError::fail)?;
         Ok(())
     });
     run.unwrap_or_else(|fault| panic!("with PROPTEST_RNG_SEED={seed}: {fault}"));
@@ -72,7 +78,10 @@ fn what_was_wrong_once_is_right() {
         let fail = |fault: String| -> Tally { panic!("{name}: {fault}") };
         agree(&case, Demand::Chunks, &Bound).unwrap_or_else(fail);
         for by_layer in [false, true] {
-            agree(&case, Demand::Bytes, &Streamed { by_layer }).unwrap_or_else(fail);
+            for codec in [Codec::Exact, Codec::Q8] {
+                let streamed = Streamed { by_layer, codec };
+                agree(&case, Demand::Bytes, &streamed).unwrap_or_else(fail);
+            }
         }
     }
 }

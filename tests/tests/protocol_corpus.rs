@@ -7,6 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use transload_tests::words;
+use transload_transfer::codec::Codec;
 use transload_transfer::content::ContentDigest;
 use transload_transfer::ids::{
     AgentId, ClusterName, DeploymentDigest, Direction, Incarnation, LeaseSetId, Nonce, PlanDigest,
@@ -138,6 +139,7 @@ fn greetings() -> Vec<(&'static str, Message)> {
         incarnation: Incarnation::new(1, 2),
         deployment: DeploymentDigest([5; 32]),
         ranks: vec![Rank(0), Rank(1)],
+        codecs: vec![Codec::Q8],
     };
     let difference = Difference {
         field: "group.attn.spec.heads".into(),

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
+use transload::transfer::codec::Codec;
 use transload::transfer::plan;
 
 use crate::cuda;
@@ -44,6 +45,7 @@ impl Plan {
             start,
             tokens,
             by_layer,
+            codec: Codec::Exact,
         };
         let inner = plan::Plan::compile(&src.inner, &dst.inner, &request);
         Ok(Self {

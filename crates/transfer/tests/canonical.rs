@@ -2,6 +2,7 @@
 
 use transload_layout::document::Value;
 use transload_layout::{Deployment, Rank};
+use transload_transfer::codec::Codec;
 use transload_transfer::plan::{BlockTable, Plan, PlanDigest, Request, Route, Side, Tables};
 
 fn side(tp: u32, block: u32, order: &str) -> Deployment {
@@ -58,6 +59,7 @@ fn both_halves_of_a_stream_have_its_length() {
         start: 5,
         tokens: 1000,
         by_layer: true,
+        codec: Codec::Exact,
     };
     let plan = Plan::compile(&src, &dst, &request).unwrap();
     for route in plan.routes() {

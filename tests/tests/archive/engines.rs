@@ -132,8 +132,7 @@ impl Engine {
     pub(crate) fn transfer_needed(&self, to: &Self, start: u64, end: u64) {
         let request = Request {
             start,
-            tokens: end - start,
-            by_layer: false,
+            ..Request::tokens(end - start)
         };
         self.run(&self.deployment, to, &to.deployment, &request);
     }

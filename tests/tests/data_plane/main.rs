@@ -1,5 +1,6 @@
 //! The data plane: real lanes over loopback, real rings, without a control plane.
 
+mod coded;
 #[cfg(target_os = "linux")]
 mod device_ring;
 mod fences;

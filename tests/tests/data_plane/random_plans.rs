@@ -5,7 +5,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 use proptest::prelude::*;
 use tokio::runtime::Runtime;
 use transload_tests::cases::{Case, Reach, cases};
-use transload_tests::compiled::{compile, tables};
+use transload_tests::compiled::{Streamed, compile, tables};
 use transload_transfer::data::{DataOptions, Outgoing, RouteBytes};
 use transload_transfer::memory::Memory;
 use transload_transfer::path::ring::carrier::staging::RingShape;
@@ -74,7 +74,13 @@ impl Paths {
     }
 
     async fn check(&self, case: &Case, path: Path, by_layer: bool, seed: u64) {
-        let plan = compile(&case.from, &case.to, &case.request, by_layer).unwrap();
+        let plan = compile(
+            &case.from,
+            &case.to,
+            &case.request,
+            Streamed::exact(by_layer),
+        )
+        .unwrap();
         let (src_tables, dst_tables) = tables(&plan, &case.request);
         let bound = plan.bind(&src_tables, &dst_tables).unwrap();
         for route in plan.routes() {

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::future::ready;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -11,6 +11,7 @@ use tokio::net::UdpSocket;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 use transload_tests::compiled::deployment;
+use transload_transfer::codec::Codec;
 use transload_transfer::data::{
     Admitted, Arrivals, DataOptions, Landing, Outgoing, ReceiveError, Receiver, RouteBytes,
     SendEvent, SendEvents,
@@ -128,12 +129,18 @@ impl Pair {
 #[derive(Clone, Default)]
 pub(crate) struct Wire {
     cut: Arc<AtomicBool>,
+    carried: Arc<AtomicU64>,
 }
 
 impl Wire {
     /// From now on, no packet arrives.
     pub(crate) fn cut(&self) {
         self.cut.store(true, Ordering::SeqCst);
+    }
+
+    /// Bytes of the packets that it has carried.
+    pub(crate) fn carried(&self) -> u64 {
+        self.carried.load(Ordering::SeqCst)
     }
 
     /// An address that leads to another one.
@@ -162,6 +169,7 @@ impl Wire {
                 if !this.cut.load(Ordering::SeqCst) {
                     // What does not arrive is sent again.
                     let _ = from.send_to(bytes, to).await;
+                    this.carried.fetch_add(bytes.len() as u64, Ordering::SeqCst);
                 }
             }
         });
@@ -355,6 +363,11 @@ pub(crate) struct Sample {
 impl Sample {
     /// `tokens` tokens of 8 layers, 8 heads of 256 B: 16 KiB a token.
     pub(crate) fn new(tokens: u64, by_layer: bool, orders: (&str, &str)) -> Self {
+        Self::coded(tokens, by_layer, orders, Codec::Exact)
+    }
+
+    /// The same, in a codec.
+    pub(crate) fn coded(tokens: u64, by_layer: bool, orders: (&str, &str), codec: Codec) -> Self {
         let blocks = |size: u64| (tokens.div_ceil(size) + 3) as u32;
         let side = |order: &str, block: u64| {
             let blocks = blocks(block);
@@ -370,6 +383,7 @@ impl Sample {
             start: 0,
             tokens,
             by_layer,
+            codec,
         };
         let plan = Plan::compile(&from, &to, &request).unwrap();
         let tables = (backwards(blocks(16)), backwards(blocks(24)));

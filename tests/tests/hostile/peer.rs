@@ -81,6 +81,7 @@ impl Hostile {
             incarnation: Incarnation::new(6, 6),
             deployment: DeploymentDigest::of(&document),
             ranks: deployment.ranks().collect(),
+            codecs: Vec::new(),
         };
         (hello, document)
     }

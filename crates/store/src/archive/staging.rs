@@ -4,14 +4,14 @@
 //! order in which every piece is contiguous, layer by layer. A plan between the two moves the bytes; what
 //! differs in TP and PP between saver and reader is bridged by pieces, which belong to no rank.
 
-use std::ops::{Range, RangeInclusive};
+use std::ops::Range;
 
 use transload_layout::document::Document;
 use transload_layout::placement::Allocation;
 use transload_layout::spec::{ConvLayout, States};
 use transload_layout::view::{Axis, ComponentView, Dim};
 use transload_layout::{Deployment, Rank, Spec};
-use transload_transfer::codec::Rows;
+use transload_transfer::codec::{Codec, Rows};
 use transload_transfer::memory::Memory;
 use transload_transfer::plan::{BlockTable, Plan, Request, Tables};
 
@@ -287,6 +287,7 @@ impl RankGroup {
             start,
             tokens: span.to - start,
             by_layer: false,
+            codec: Codec::Exact,
         };
         Ok(Plan::compile_route(
             src, dst, &request, self.rank, self.rank,
@@ -403,23 +404,10 @@ fn members(shape: &GroupShape, views: &[&ComponentView]) -> Result<Vec<Member>, 
             layer_stride: view.view.dim(Axis::Layer).stride,
             state,
             tokens: shape.specs[view.spec].tokens_per_state().unwrap_or(0),
-            rows: rows(&shape.specs[view.spec], view.component..=last),
+            rows: Rows::of(&shape.specs[view.spec], view.component..=last),
         });
     }
     Ok(members)
-}
-
-/// Some components of a spec, as codecs take them: those of attention, 0 for keys and 1 for values.
-fn rows(spec: &Spec, components: RangeInclusive<usize>) -> Option<Rows> {
-    let Spec::Attention(spec) = spec else {
-        return None;
-    };
-    let elements = |component, count: u64| match components.contains(&component) {
-        true => usize::try_from(count).ok(),
-        false => Some(0),
-    };
-    let (keys, values) = (elements(0, spec.head_dim)?, elements(1, spec.v_head_dim)?);
-    Rows::new(spec.dtype, keys, values)
 }
 
 fn is_content(dim: &&Dim) -> bool {

@@ -12,6 +12,7 @@ use transload_layout::dtype::Dtype;
 use transload_layout::placement::Allocation;
 use transload_layout::spec::{Mla, Opaque, Spec};
 use transload_layout::{Deployment, Rank};
+use transload_transfer::codec::Codec;
 use transload_transfer::copy::{CopyOptions, copy};
 use transload_transfer::memory::{Access, Memory};
 use transload_transfer::plan::{BlockTable, Plan, Request, Side, Tables};
@@ -189,6 +190,7 @@ impl Shape {
             start: tokens.start as u64,
             tokens: tokens.len() as u64,
             by_layer: false,
+            codec: Codec::Exact,
         };
         let (src, dst) = (self.deployment(of_from)?, self.deployment(of_to)?);
         let plan = Plan::compile_route(&src, &dst, &request, Rank(0), Rank(0))?;

@@ -121,7 +121,7 @@ impl TransferError {
             },
             JobError::MayNotServe { .. } => "refused",
             JobError::Deployment { .. } | JobError::Restarted { .. } => "restarted",
-            JobError::WriteLease { .. } => "request",
+            JobError::WriteLease { .. } | JobError::Codec { .. } => "request",
             JobError::LeaseEnded { end } => match end {
                 LeaseEnd::Expired => "expired",
                 LeaseEnd::PeerLost => "peer_lost",

@@ -17,10 +17,11 @@ mod tests;
 mod tile;
 
 use std::fmt;
+use std::ops::RangeInclusive;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
-use transload_layout::Dtype;
+use transload_layout::{Dtype, Spec};
 
 use bits::Float;
 use tile::{Along, Form, GROUP, Tile};
@@ -102,6 +103,19 @@ impl Rows {
         })
     }
 
+    /// Some components of a spec, counted as it lists them: codecs take the keys and the values of attention.
+    pub fn of(spec: &Spec, components: RangeInclusive<usize>) -> Option<Self> {
+        let Spec::Attention(spec) = spec else {
+            return None;
+        };
+        let elements = |component, count: u64| match components.contains(&component) {
+            true => usize::try_from(count).ok(),
+            false => Some(0),
+        };
+        let (keys, values) = (elements(0, spec.head_dim)?, elements(1, spec.v_head_dim)?);
+        Self::new(spec.dtype, keys, values)
+    }
+
     /// Bytes of so many tokens as they are; `None` if that is no size.
     pub fn bytes(self, tokens: usize) -> Option<usize> {
         let elements = self.keys.checked_add(self.values)?;
@@ -116,7 +130,7 @@ impl Rows {
 #[non_exhaustive]
 pub enum Undecodable {
     /// They are too few, or too many.
-    #[error("{given} bytes of codes were given where {needed} belong")]
+    #[error("{given} bytes were given where {needed} belong")]
     Length {
         /// How many there have to be.
         needed: usize,

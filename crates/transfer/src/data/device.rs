@@ -184,6 +184,11 @@ impl Intake {
         bytes: usize,
         inside: &Inside,
     ) -> Result<Vec<Moved>, ReceiveError> {
+        if self.decoder.is_some() {
+            return Err(ReceiveError::Path(
+                "a codec's bytes came between GPUs".into(),
+            ));
+        }
         if bytes > self.body(bytes) {
             let planned = self.length;
             return Err(ReceiveError::TooLong { planned });

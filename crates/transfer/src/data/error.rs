@@ -4,6 +4,7 @@ use thiserror::Error;
 
 use super::operation::RegionError;
 use crate::{
+    codec::Undecodable,
     copy::StreamError,
     quic::{self, StreamCode},
 };
@@ -60,6 +61,9 @@ pub enum ReceiveError {
     /// Another path failed it.
     #[error("{0}")]
     Path(#[source] BoxError),
+    /// What came is not what a codec makes.
+    #[error(transparent)]
+    Codec(#[from] Undecodable),
     /// The memory could not be written.
     #[error(transparent)]
     Memory(#[from] RegionError),

@@ -3,6 +3,7 @@
 use std::ops::Range;
 
 use super::{
+    coded::Decoder,
     error::ReceiveError,
     fence::Inside,
     landing::Landing,
@@ -20,6 +21,8 @@ use crate::{
 pub(crate) struct Intake {
     landing: Landing,
     pub(super) cursor: RouteCursor,
+    /// Of what comes in a codec.
+    pub(super) decoder: Option<Decoder>,
     pub(super) sum: Crc32c,
     pub(super) length: u64,
     left: u64,
@@ -37,12 +40,17 @@ impl Intake {
             bytes: route.bytes(),
         };
         let end = header.offset.checked_add(header.length);
-        let Some(end) = end.filter(|end| *end <= route.bytes()) else {
+        let fits = |end: &u64| {
+            let cuts = [header.offset, *end];
+            *end <= route.bytes() && cuts.iter().all(|at| route.cut(*at) == *at)
+        };
+        let Some(end) = end.filter(fits) else {
             return Err(outside);
         };
         Ok(Self {
             landing: landing.clone(),
             cursor: route.cursor(header.offset..end)?,
+            decoder: Decoder::new(route),
             sum: Crc32c::new(),
             length: header.length,
             left: header.length,
@@ -58,9 +66,22 @@ impl Intake {
 
     /// Takes the next bytes. They are in their place once what [`submit`](Self::submit) gives is done.
     pub(crate) fn take(&mut self, bytes: &[u8], inside: &Inside) -> Result<(), ReceiveError> {
-        let (body, rest) = bytes.split_at(self.body(bytes.len()));
-        self.cursor.scatter(body, &mut self.sum, inside)?;
-        self.placed(body.len());
+        let body = match &mut self.decoder {
+            None => {
+                let body = self.body(bytes.len());
+                self.cursor.scatter(&bytes[..body], &mut self.sum, inside)?;
+                self.placed(body);
+                body
+            }
+            Some(decoder) => {
+                let before = self.cursor.remaining();
+                let body = decoder.take(bytes, &mut self.cursor, inside)?;
+                self.sum.update(&bytes[..body]);
+                self.placed((before - self.cursor.remaining()) as usize);
+                body
+            }
+        };
+        let rest = &bytes[body..];
         self.take_trailer(rest.len(), |trailer| trailer.copy_from_slice(rest))
     }
 
@@ -77,6 +98,11 @@ impl Intake {
         ) -> Result<Option<Operation<()>>, ReceiveError>,
         copy: impl Fn(usize, &mut [u8]),
     ) -> Result<(), ReceiveError> {
+        if self.decoder.is_some() {
+            let mut copied = vec![0; bytes];
+            copy(0, &mut copied);
+            return self.take(&copied, inside);
+        }
         let (body, sum) = (self.body(bytes), &mut self.sum);
         self.cursor
             .each_section(body, inside, |cursor, range| scatter(range, cursor, sum))?;

@@ -35,12 +35,13 @@
 //!
 //! **Memory.** A lane that is sent over has [`DataOptions::buffers`] buffers of
 //! [`DataOptions::buffer_bytes`]; a transfer about 300 bytes, 32 for each part, of which there are 2,048
-//! at most, and 2 KiB for each lane that carries it; a stream that is received 6 KiB, and what QUIC
+//! at most, and 2 KiB for each lane that carries it; a stream that is received 6 KiB, and with a codec twice a piece besides, and what QUIC
 //! keeps for it within the lane's receive window. Nothing waits for a buffer while it holds one that is
 //! not on its way, and streams that arrive are left unread only until their route is bound; so transfers cannot block
 //! each other for good.
 
 mod ahead;
+mod coded;
 #[cfg(feature = "cuda")]
 mod device;
 mod error;
@@ -69,6 +70,7 @@ mod route_bytes;
 mod shared;
 mod stream;
 
+pub(crate) use coded::Encoder;
 pub use error::{BoxError, ReceiveError, SendError};
 pub(crate) use fence::{Fence, Inside};
 pub(crate) use intake::Intake;

@@ -104,7 +104,7 @@ impl Outgoing {
         let (sender, events) = mpsc::unbounded_channel();
         let queue = Queue {
             open: Ranges::default(),
-            waiting: split(bytes.stretches(), lanes),
+            waiting: split(bytes.stretches(), lanes, |at| bytes.cut(at)),
             ready: VecDeque::new(),
         };
         let inner = Arc::new(Inner {

@@ -35,10 +35,14 @@ const ALIGN: u64 = 64 << 10;
 const MANY: u64 = 1024;
 
 /// Cuts the bytes of a route: at `ends`, each the end of a stretch that may be ready before the
-/// next, and where a stretch is long.
+/// next, and where a stretch is long: where `cut` puts a cut that is wanted at a position, there or later.
 ///
 /// Whatever the route, there are at most 2,048 parts.
-pub(crate) fn split(ends: impl IntoIterator<Item = u64>, lanes: usize) -> Vec<Part> {
+pub(crate) fn split(
+    ends: impl IntoIterator<Item = u64>,
+    lanes: usize,
+    cut: impl Fn(u64) -> u64,
+) -> Vec<Part> {
     let mut ends: Vec<u64> = ends.into_iter().collect();
     let Some(&total) = ends.last() else {
         return Vec::new();
@@ -71,7 +75,7 @@ pub(crate) fn split(ends: impl IntoIterator<Item = u64>, lanes: usize) -> Vec<Pa
         let count = bytes.div_ceil(most).max(1);
         let step = bytes.div_ceil(count).next_multiple_of(ALIGN);
         while start < end {
-            let next = start.saturating_add(step).min(end);
+            let next = cut(start.saturating_add(step).min(end)).min(end);
             parts.push(Part {
                 stream: parts.len() as u32,
                 range: start..next,
@@ -91,19 +95,19 @@ mod tests {
     #[test]
     fn canonical_cases() {
         let total = 80 << 20;
-        assert_eq!(split([total], 1).len(), 2);
-        assert_eq!(split([total], 2).len(), 8);
+        assert_eq!(split([total], 1, |at| at).len(), 2);
+        assert_eq!(split([total], 2, |at| at).len(), 8);
         let layers = (1..=80).map(|layer| layer << 20);
-        assert_eq!(split(layers.clone(), 1).len(), 80);
-        assert_eq!(split(layers, 8).len(), 80);
+        assert_eq!(split(layers.clone(), 1, |at| at).len(), 80);
+        assert_eq!(split(layers, 8, |at| at).len(), 80);
         assert_eq!(
-            split([100], 4),
+            split([100], 4, |at| at),
             [Part {
                 stream: 0,
                 range: 0..100
             }]
         );
-        assert_eq!(split([], 4), []);
+        assert_eq!(split([], 4, |at| at), []);
     }
 
     proptest! {
@@ -111,12 +115,13 @@ mod tests {
         fn parts_divide_the_route(
             stretches in prop::collection::vec(1_u64..1 << 34, 1..3000),
             lanes in 0_usize..20,
+            piece in 1_u64..1 << 22,
         ) {
             let ends: Vec<u64> = stretches
                 .iter()
                 .scan(0, |end, bytes| { *end += bytes; Some(*end) })
                 .collect();
-            let parts = split(ends.iter().copied(), lanes);
+            let parts = split(ends.iter().copied(), lanes, |at| at.next_multiple_of(piece));
             prop_assert!(parts.len() <= 2048);
             let mut end = 0;
             for (number, part) in parts.iter().enumerate() {

@@ -10,8 +10,9 @@ use super::{
     region::{Region, RegionCursor, RegionStream},
 };
 use crate::{
+    codec::Codec,
     copy::{Crc32c, StreamError, settle},
-    plan::RouteStream,
+    plan::{Pieces, RouteStream},
 };
 
 /// The byte stream of a route, bound to the memories of one side: all of it proved to lie in them,
@@ -25,6 +26,7 @@ pub struct RouteBytes {
 struct Inner {
     sections: Box<[Section]>,
     bytes: u64,
+    codec: Codec,
 }
 
 #[derive(Debug)]
@@ -32,6 +34,7 @@ struct Section {
     start: u64,
     layer: Option<u32>,
     stream: RegionStream,
+    pieces: Option<Pieces>,
 }
 
 impl Section {
@@ -68,7 +71,7 @@ impl RouteBytes {
         stream: RouteStream,
         region: impl Fn(usize) -> Option<Region>,
     ) -> Result<Self, RouteError> {
-        let bytes = stream.bytes();
+        let (bytes, codec) = (stream.bytes(), stream.codec);
         let bind = |section: crate::plan::Section| {
             let group = section.group;
             let region = region(group).ok_or(RouteError::NoMemory { group })?;
@@ -78,17 +81,55 @@ impl RouteBytes {
                 start: section.start,
                 layer: section.layer,
                 stream,
+                pieces: section.pieces,
             })
         };
         let sections = stream.sections.into_iter().map(bind);
         let sections = sections.collect::<Result<_, _>>()?;
-        let inner = Arc::new(Inner { sections, bytes });
+        let inner = Inner {
+            sections,
+            bytes,
+            codec,
+        };
+        let inner = Arc::new(inner);
         Ok(Self { inner })
     }
 
     /// How many bytes.
     pub fn bytes(&self) -> u64 {
         self.inner.bytes
+    }
+
+    /// How what a codec takes of it is encoded on its way.
+    pub fn codec(&self) -> Codec {
+        self.inner.codec
+    }
+
+    /// The piece that begins at a position, and how many bytes it has.
+    pub(crate) fn piece(&self, position: u64) -> (Pieces, usize) {
+        let sections = &self.inner.sections;
+        let section = sections.partition_point(|section| section.end() <= position);
+        let section = sections.get(section);
+        let found = section.and_then(|section| Some((section, section.pieces?)));
+        let (section, pieces) = found.unwrap_or_else(|| unreachable!("no piece at {position}"));
+        let end = section.end().min(position + pieces.bytes);
+        (pieces, (end - position) as usize)
+    }
+
+    /// The first position from this on where a stream may be cut: any, or the end of a piece.
+    pub(crate) fn cut(&self, position: u64) -> u64 {
+        let sections = &self.inner.sections;
+        let section = sections.partition_point(|section| section.end() < position);
+        match sections
+            .get(section)
+            .map(|section| (section, section.pieces))
+        {
+            Some((section, Some(Pieces { bytes, .. }))) => {
+                let inside = (position - section.start).next_multiple_of(bytes);
+                section.end().min(section.start + inside)
+            }
+            _ => position,
+        }
     }
 
     /// Where the bytes of one layer lie in the stream. Empty unless the plan goes by layer and has it.

@@ -32,6 +32,8 @@ use std::ops::BitOr;
 
 use serde::{Deserialize, Serialize};
 
+use crate::codec::Codec;
+
 /// How the bytes of one transfer travel. Always reported.
 ///
 /// A number from 0 to 15, the same for all agents of a cluster. Among those that two agents share, the one with the
@@ -98,6 +100,15 @@ impl PathSet {
     #[must_use]
     pub const fn and(self, other: PathSet) -> PathSet {
         PathSet(self.0 & other.0)
+    }
+
+    /// Those that carry bytes in a codec: of others than exact ones the network, where fewer bytes are worth the work.
+    #[must_use]
+    pub fn carrying(self, codec: Codec) -> PathSet {
+        match codec.is_exact() {
+            true => self,
+            false => self.and(PathSet::QUIC),
+        }
     }
 
     /// The one to take: any that stays on one host before the network.

@@ -8,9 +8,10 @@ use transload_layout::{Deployment, Rank, Side};
 
 use super::error::{MAX_BYTES, PlanError};
 use super::group::{self, GroupPlan};
+use super::pieces;
 use super::ranks::{self, Ranks, overlap};
 use super::request::Request;
-use super::route::{Route, RouteGroup};
+use super::route::{Route, RouteGroup, Slice};
 use super::sides::Sides;
 use super::size;
 use super::stages::Stages;
@@ -153,15 +154,20 @@ impl Plan {
     /// The most places that binding a route to a stream takes: 24 bytes and some nanoseconds each. Costs O(slices).
     pub fn most_places(&self, route: &Route) -> u64 {
         let of_group = |group: &RouteGroup| {
-            let layers = match self.request.by_layer {
-                true => group.layers().len() as u64,
-                false => 1,
+            let layers = group.layers().len() as u64;
+            let components = &self.groups[group.group].components;
+            let of_slice = |slice: &Slice| {
+                let coded = !self.request.codec.is_exact();
+                match coded && components[slice.component].rows.is_some() {
+                    true => pieces::most_places(slice, layers),
+                    false if self.request.by_layer => {
+                        slice.class.range.segments().saturating_mul(layers)
+                    }
+                    false => slice.class.range.segments(),
+                }
             };
-            let cuts = group
-                .slices
-                .iter()
-                .map(|slice| slice.class.range.segments());
-            layers.saturating_mul(cuts.fold(0, u64::saturating_add))
+            let places = group.slices.iter().map(of_slice);
+            places.fold(0, u64::saturating_add)
         };
         let of_groups = route.groups.iter().map(of_group);
         of_groups.fold(0, u64::saturating_add)

@@ -7,7 +7,7 @@ use crate::ids::PlanDigest;
 
 /// Names the rules by which plans are made, replica choice and stream order included. Whatever changes
 /// those changes this.
-const VERSION: &[u8] = b"transload.plan rules 3";
+const VERSION: &[u8] = b"transload.plan rules 4";
 
 impl Plan {
     /// The digest of all routes.
@@ -27,8 +27,10 @@ impl Plan {
             start,
             tokens,
             by_layer,
+            codec,
         } = self.request;
         writer.numbers(&[start, tokens, by_layer.into()]);
+        writer.text(codec.name().as_bytes());
         for route in routes {
             writer.route(self, route);
         }
@@ -60,7 +62,7 @@ impl Writer {
                     self.numbers(&[origin.base, origin.block_stride, origin.state_stride]);
                 }
                 self.numbers(&[slice.loops.len() as u64]);
-                for l in slice.loops.iter().chain([&slice.layers]) {
+                for l in slice.loops.iter().chain([&slice.units, &slice.layers]) {
                     self.numbers(&[l.count, l.src, l.dst]);
                 }
             }

@@ -13,6 +13,7 @@ use super::ranks::{Ranks, hull, overlap};
 use super::request::Request;
 use super::sides::Sides;
 use super::tokens::StateRange;
+use crate::codec::Rows;
 
 /// What all routes of a group have in common.
 #[derive(Clone, Debug)]
@@ -31,6 +32,8 @@ pub(super) struct ComponentPlan {
     name: &'static str,
     /// Index of its spec, if that is attention, whose keys and values are known as kv together.
     attention: Option<usize>,
+    /// What codecs take it for, if they do.
+    pub(super) rows: Option<Rows>,
     pub(super) partition: Partition,
     /// How many destination ranks need each unit.
     pub(super) readers: u64,
@@ -67,10 +70,11 @@ pub(super) fn groups(
                 ranges.push(range);
                 ranges.len() - 1
             });
-            for component in spec.geometry().components {
+            for (number, component) in (0..).zip(spec.geometry().components) {
                 components.push(ComponentPlan {
                     name: component.name,
                     attention,
+                    rows: Rows::of(spec, number..=number),
                     partition: component.partition,
                     readers: (u64::from(dst.tp()) / component.partition.units().max(1)).max(1),
                     range,

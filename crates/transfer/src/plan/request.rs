@@ -2,6 +2,8 @@
 
 use serde::{Deserialize, Serialize};
 
+use crate::codec::Codec;
+
 /// What is to move.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Request {
@@ -12,6 +14,9 @@ pub struct Request {
     /// Whether streams carry one layer after another, so that a layer can leave as soon as it is
     /// computed; otherwise they carry one segment of tokens after another.
     pub by_layer: bool,
+    /// How keys and values travel. With a codec that is not exact, streams carry those of one head after another, 256
+    /// tokens at a time.
+    pub codec: Codec,
 }
 
 impl Request {
@@ -21,6 +26,7 @@ impl Request {
             start: 0,
             tokens,
             by_layer: false,
+            codec: Codec::Exact,
         }
     }
 

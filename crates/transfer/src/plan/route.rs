@@ -49,7 +49,8 @@ pub(super) struct Slice {
     pub(super) at: Sides<Origin>,
     /// Layers; kept apart from the other loops since streams may go layer by layer.
     pub(super) layers: Loop,
-    /// Units, content and bytes.
+    pub(super) units: Loop,
+    /// Content and bytes.
     pub(super) loops: SmallVec<[Loop; 4]>,
 }
 
@@ -110,6 +111,11 @@ impl RouteShape {
 }
 
 impl Slice {
+    /// How many bytes one unit has of one state.
+    pub(super) fn unit_bytes(&self) -> u64 {
+        self.loops.iter().map(|l| l.count).product()
+    }
+
     /// Where it starts in a layer slot.
     pub(super) fn at_slot(&self, slot: u64) -> Sides<Origin> {
         Sides::of(|side| Origin {
@@ -136,6 +142,7 @@ impl RouteGroup {
         let mut nests = SmallVec::new();
         for slice in self.slices.iter().filter(|s| classes.contains(&s.class)) {
             let mut loops: SmallVec<[Loop; 8]> = slice.loops.iter().copied().collect();
+            loops.push(slice.units);
             let mut at = slice.at;
             match layer {
                 None => loops.push(Loop {
@@ -181,8 +188,10 @@ impl RouteGroup {
 
     /// How many of them are one slice's.
     pub(super) fn slice_bytes(&self, slice: &Slice) -> u64 {
-        let per_state: u64 = slice.loops.iter().map(|l| l.count).product();
-        slice.class.range.count() * per_state * self.layers().len() as u64
+        slice.class.range.count()
+            * slice.unit_bytes()
+            * slice.units.count
+            * self.layers().len() as u64
     }
 
     /// The distinct classes of its slices, in order.

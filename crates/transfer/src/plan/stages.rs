@@ -9,7 +9,6 @@ use transload_layout::{Rank, Side};
 
 use super::group::GroupPlan;
 use super::nest::{self, Origin};
-use super::program::Loop;
 use super::ranks::{Ranks, hull};
 use super::route::{Class, Route, RouteGroup, Slice};
 use super::share::divide;
@@ -33,8 +32,6 @@ struct StageGroup<'a> {
 /// A component's views on TP rank 0 of both sides; other ranks differ only in which units they hold.
 struct ViewPair {
     slice: Slice,
-    /// The steps from unit to unit.
-    units: Loop,
     /// Whether blocks lie outside layers at the destination.
     blocks_outside: bool,
 }
@@ -138,15 +135,9 @@ impl<'a> Stages<'a> {
                     let (tp, rank) = ranks[side];
                     let owned = component.partition.owned(tp, rank);
                     let first = owned.map_or(0, |owned| owned.start);
-                    slice.at[side].base += (units.start - first) * pair.units.stride(side);
+                    slice.at[side].base += (units.start - first) * slice.units.stride(side);
                 }
-                let count = units.end - units.start;
-                if count > 1 {
-                    slice.loops.push(Loop {
-                        count,
-                        ..pair.units
-                    });
-                }
+                slice.units.count = units.end - units.start;
                 slices.push((slots, slice));
             }
             groups.extend(group.by_layers(slices));
@@ -206,9 +197,9 @@ fn pair(
                 state_stride: states[side],
             }),
             layers,
+            units: strides(Axis::Unit),
             loops,
         },
-        units: strides(Axis::Unit),
         blocks_outside,
     }
 }

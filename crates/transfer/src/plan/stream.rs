@@ -3,19 +3,25 @@
 //! The bytes of a route travel in an order that the plan alone decides, so that each peer gathers or
 //! scatters with its own block table and never learns the other's: group by group, in each segment by
 //! segment in token order, in each the fused slices one after another. Plans
-//! [by layer](super::request::Request::by_layer) put the layers outside of all that.
+//! [by layer](super::request::Request::by_layer) put the layers outside of all that; plans with a
+//! [codec](super::request::Request::codec) have [pieces](super::pieces) in each.
 
 use transload_layout::Side;
 
 use super::compile::Plan;
 use super::extent::NestsByExtent;
+use super::group::GroupPlan;
+use super::pieces::{Coded, Pieces};
 use super::program::{Placed, Program, StreamProgram};
 use super::route::{Route, RouteGroup};
 use super::table::{BindError, Lookup, Tables};
+use crate::codec::Codec;
 
 /// One side's half of the byte stream of a route.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RouteStream {
+    /// How what a codec takes of it is encoded on its way.
+    pub codec: Codec,
     /// What lies one after another in the stream.
     pub sections: Vec<Section>,
 }
@@ -31,6 +37,8 @@ pub struct Section {
     pub start: u64,
     /// Its bytes, with stream offsets counted from `start`.
     pub program: StreamProgram,
+    /// How it is cut, if the plan has a codec.
+    pub pieces: Option<Pieces>,
 }
 
 impl RouteStream {
@@ -64,24 +72,68 @@ impl Plan {
             }
         }
         order.sort_unstable();
-        let mut stream = RouteStream::default();
+        let mut stream = RouteStream {
+            codec: self.request.codec,
+            sections: Vec::new(),
+        };
         for (layer, index, slot) in order {
             let part = &route.groups[index];
-            let program = half(part, side, slot, &lookups[part.group]);
-            if program.bytes() > 0 {
-                stream.sections.push(Section {
-                    group: part.group,
-                    layer,
-                    start: stream.bytes(),
-                    program,
-                });
+            let (planned, lookup) = (&self.groups[part.group], &lookups[part.group]);
+            let sections = match stream.codec.is_exact() {
+                true => vec![whole(part, layer, side, slot, lookup, None)],
+                false => pieces(part, planned, layer, side, slot, lookup),
+            };
+            for section in sections {
+                if section.program.bytes() > 0 {
+                    let start = stream.bytes();
+                    stream.sections.push(Section { start, ..section });
+                }
             }
         }
         Ok(stream)
     }
 }
 
-/// One group's part of a stream.
+/// One group's part of a stream, as one section.
+fn whole(
+    group: &RouteGroup,
+    layer: Option<u32>,
+    side: Side,
+    slot: Option<u64>,
+    lookup: &Lookup<'_>,
+    pieces: Option<Pieces>,
+) -> Section {
+    Section {
+        group: group.group,
+        layer,
+        start: 0,
+        program: half(group, side, slot, lookup),
+        pieces,
+    }
+}
+
+/// One group's part of a stream, in pieces.
+fn pieces(
+    group: &RouteGroup,
+    planned: &GroupPlan,
+    layer: Option<u32>,
+    side: Side,
+    slot: Option<u64>,
+    lookup: &Lookup<'_>,
+) -> Vec<Section> {
+    let rows = |component: usize| planned.components[component].rows;
+    let slots = slot.map_or(0..group.layers().len() as u64, |slot| slot..slot + 1);
+    let coded = group.slices.iter().filter_map(|slice| {
+        let (rows, slots) = (rows(slice.component)?, slots.clone());
+        Some(Coded { slice, rows, slots })
+    });
+    let coded = coded.flat_map(|coded| coded.sections(group.group, layer, side, lookup));
+    let plain = group.with_components(|component| rows(component).is_none());
+    let plain = whole(&plain, layer, side, slot, lookup, Some(Pieces::PLAIN));
+    coded.chain([plain]).collect()
+}
+
+/// One group's part of a stream as a program.
 fn half(group: &RouteGroup, side: Side, slot: Option<u64>, lookup: &Lookup<'_>) -> StreamProgram {
     let (mut program, mut end) = (Program::default(), 0);
     for class in group.classes() {

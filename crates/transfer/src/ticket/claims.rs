@@ -5,6 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use super::TicketError;
+use crate::codec::Codec;
 use crate::ids::{
     AgentId, ClusterName, DeploymentDigest, Direction, Incarnation, LeaseSetId, Rank,
 };
@@ -82,12 +83,13 @@ pub enum ClaimsError {
 }
 
 impl Claims {
-    /// What a push moves: all tokens that it names.
+    /// What a push moves: all tokens that it names, as they are.
     pub fn request(&self, by_layer: bool) -> Request {
         Request {
             start: self.start,
             tokens: self.valid_tokens.saturating_sub(self.start),
             by_layer,
+            codec: Codec::Exact,
         }
     }
 

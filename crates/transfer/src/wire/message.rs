@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::{Awaited, Failure, HelloRefusal, Refusal};
+use crate::codec::Codec;
 use crate::content::ContentDigest;
 use crate::ids::{
     AgentId, ClusterName, DeploymentDigest, Incarnation, Nonce, PlanDigest, Rank, TransferId,
@@ -12,7 +13,7 @@ use crate::plan::Request;
 use crate::ticket::Ticket;
 
 /// Lowest and highest version of the protocol that is spoken here.
-pub const VERSIONS: (u16, u16) = (3, 3);
+pub const VERSIONS: (u16, u16) = (4, 4);
 
 /// Longest deployment document that can be handed over, in bytes: it must fit a frame.
 pub const MAX_DOCUMENT: usize = 60 * 1024;
@@ -122,6 +123,8 @@ pub struct Hello {
     pub deployment: DeploymentDigest,
     /// The ranks whose memory it holds. A scheduler's agent holds none.
     pub ranks: Vec<Rank>,
+    /// The codecs in which it sends what is pulled.
+    pub codecs: Vec<Codec>,
 }
 
 /// What a pull or a push asks for: one route.

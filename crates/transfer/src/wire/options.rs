@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::codec::Codec;
 use crate::lease::LeaseLimits;
 
 /// Bounds and patience of a [`Machine`](super::Machine). Every wait has an end and every table a
@@ -66,6 +67,9 @@ pub struct Options {
     /// How long done and cancel are offered to an owner that cannot be reached. Its leases expire
     /// by themselves after that.
     pub notice_wait: Duration,
+    /// The codecs in which what is pulled here may be sent, besides exactly: whoever pulls chooses. They take fewer bytes on
+    /// slow networks, and what comes of them is not quite what was computed.
+    pub codecs: Vec<Codec>,
     /// Most notices under way at a time; a further one takes the place of the oldest.
     pub notices: usize,
 }
@@ -96,6 +100,7 @@ impl Default for Options {
             backoff_most: Duration::from_secs(2),
             device_stall: Duration::from_secs(30),
             notice_wait: Duration::from_secs(60),
+            codecs: Vec::new(),
             notices: 4096,
         }
     }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::{Failure, HelloRefusal, Refusal, Text, Waiting};
+use crate::codec::Codec;
 use crate::ids::{AgentId, ClusterName, DeploymentDigest, Incarnation, Rank};
 use crate::lease::LeaseEnd;
 use crate::path::Path;
@@ -73,6 +74,9 @@ pub enum JobError {
     TooMany { limit: usize },
     #[error("it cannot be planned: {why}")]
     Plan { why: Text },
+    /// It cannot come in this codec.
+    #[error("it cannot come as {codec}: {why}")]
+    Codec { codec: Codec, why: Text },
     #[error("agent {agent} could not be reached: {why}")]
     Unreachable {
         agent: AgentId,

@@ -5,6 +5,7 @@ use std::mem::swap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::codec::Codec;
 use crate::ids::{
     AgentId, ClusterName, DeploymentDigest, Direction, Incarnation, PlanDigest, Rank,
 };
@@ -190,6 +191,9 @@ pub enum Refusal {
     NoRoute { owner: Rank, asker: Rank },
     #[error("it cannot be planned here: {why}")]
     Unplannable { why: Text },
+    /// What is pushed is exact; what is pulled may come in the codecs of the hello.
+    #[error("nothing moves here as {codec}")]
+    Codec { codec: Codec },
     #[error("wanted {wanted}, there is {offered}")]
     PathUnavailable { wanted: PathSet, offered: PathSet },
     /// Too much is under way. The one refusal that may be tried again.

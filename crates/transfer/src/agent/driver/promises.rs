@@ -154,7 +154,7 @@ mod tests {
     use crate::plan::RouteStream;
 
     fn landing() -> Landing {
-        let nothing = RouteStream { sections: vec![] };
+        let nothing = RouteStream::default();
         Landing::new(RouteBytes::new(nothing, |_| None).unwrap())
     }
 

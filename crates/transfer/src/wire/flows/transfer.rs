@@ -211,6 +211,7 @@ mod tests {
     use std::collections::BTreeMap;
 
     use super::*;
+    use crate::codec::Codec;
     use crate::ids::{AgentId, Nonce, Rank, TransferId};
     use crate::plan::Request;
     use crate::wire::action::BlocksOf;
@@ -231,6 +232,7 @@ mod tests {
             peer_rank: Rank(0),
             request: Request {
                 by_layer,
+                codec: Codec::Exact,
                 ..Request::tokens(1)
             },
             bytes,

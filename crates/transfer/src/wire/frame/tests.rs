@@ -1,6 +1,7 @@
 use proptest::prelude::*;
 
 use super::*;
+use crate::codec::Codec;
 use crate::content::ContentDigest;
 use crate::ids::{
     AgentId, ClusterName, DeploymentDigest, Incarnation, Nonce, PlanDigest, Rank, TransferId,
@@ -28,6 +29,7 @@ pub(crate) fn samples() -> Vec<Message> {
             start: u64::MAX,
             tokens: u64::MAX,
             by_layer: true,
+            codec: Codec::Exact,
         },
         content: ContentDigest([3; 32]),
         plan: PlanDigest([4; 32]),
@@ -50,6 +52,7 @@ pub(crate) fn samples() -> Vec<Message> {
             incarnation: Incarnation(u128::MAX),
             deployment: DeploymentDigest([5; 32]),
             ranks: ranks.clone(),
+            codecs: Codec::ALL.to_vec(),
         }),
         Message::DocumentWanted,
         Message::Document {

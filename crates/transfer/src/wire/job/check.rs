@@ -3,8 +3,10 @@
 use std::collections::BTreeSet;
 
 use super::JobSpec;
+use crate::codec::Codec;
 use crate::ids::Direction;
 use crate::lease::{LeaseKey, covers};
+use crate::path::PathSet;
 use crate::ticket::Claims;
 use crate::wire::peers::check_life;
 use crate::wire::{Context, JobError, Planner};
@@ -34,6 +36,7 @@ pub(crate) fn check_job(
     }
     check_not_own(cx, &claims)?;
     check_tokens(spec, &claims)?;
+    check_codec(spec, &claims)?;
     if spec.into.is_some() && claims.direction != Direction::Pull {
         let why = "only the owner of a pull's leases can push".into();
         return Err(JobError::WriteLease { why });
@@ -71,6 +74,21 @@ fn check_tokens(spec: &JobSpec, claims: &Claims) -> Result<(), JobError> {
             valid,
         }),
     }
+}
+
+/// Whether a job may come in its codec: whoever receives chooses it, and has to know that what comes is not exact.
+fn check_codec(spec: &JobSpec, claims: &Claims) -> Result<(), JobError> {
+    let (codec, paths) = (spec.request.codec, spec.paths);
+    let pulled = claims.direction == Direction::Pull && spec.into.is_none();
+    let why = match codec {
+        Codec::Exact => return Ok(()),
+        _ if !pulled => "only what is pulled can, and is not pushed".into(),
+        _ if spec.travels_by().iter().next().is_none() => {
+            format!("codecs go over {}, and not {paths}", PathSet::QUIC).into()
+        }
+        _ => return Ok(()),
+    };
+    Err(JobError::Codec { codec, why })
 }
 
 fn check_write_leases(

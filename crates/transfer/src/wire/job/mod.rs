@@ -80,6 +80,11 @@ pub struct JobSpec {
 }
 
 impl JobSpec {
+    /// The paths that its bytes may take.
+    pub(super) fn travels_by(&self) -> PathSet {
+        self.paths.carrying(self.request.codec)
+    }
+
     /// The push out of a lease that its holder has invited, into what its own ticket `into` opens.
     pub(super) fn invited(
         rank: Rank,

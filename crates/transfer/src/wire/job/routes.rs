@@ -249,6 +249,8 @@ impl<P: Planner> Job<P> {
             }
             if let Some(conn) = g.peers.connection(&address.agent) {
                 g.peers.check_owner(conn, &address.agent, &self.claims)?;
+                let codec = self.spec.request.codec;
+                g.peers.check_codec(conn, &address.agent, codec)?;
             }
         }
         Ok(())
@@ -267,9 +269,9 @@ impl<P: Planner> Job<P> {
             Direction::Pull => Way::In,
         };
         let spec = &self.spec;
-        let paths = match spec.paths.and(g.paths.offered(g.peers, &agent, way)) {
+        let paths = match spec.travels_by().and(g.paths.offered(g.peers, &agent, way)) {
             // The peer refuses, and says so of what was wanted.
-            none if none == PathSet::default() => spec.paths,
+            none if none == PathSet::default() => spec.travels_by(),
             some => some,
         };
         let route = self.routes.get_mut(i)?;
@@ -295,7 +297,7 @@ impl<P: Planner> Job<P> {
         };
         let message = route.ask(spec, &flow, paths, direction);
         let (side, way) = (Side::Job { job: id, route: i }, (way, spec.prefilled));
-        let attempt = Transfer::new(flow, plan, side, way, spec.paths);
+        let attempt = Transfer::new(flow, plan, side, way, spec.travels_by());
         g.flows.begin(g.cx, attempt);
         g.cx.send(conn, message);
         Some(())

@@ -102,6 +102,12 @@ impl<P: Planner> Owner<P> {
         if g.cx.lost.contains(&rank) {
             return Err(Refusal::DeviceLost);
         }
+        let codec = asked.ask.request.codec;
+        let pulled = asked.direction == Direction::Pull;
+        let sent = codec.is_exact() || pulled && g.cx.options.codecs.contains(&codec);
+        if !sent {
+            return Err(Refusal::Codec { codec });
+        }
         let (_, peer) = g.peers.asker(asked.conn)?;
         let rank = asked.peer_rank();
         if !peer.ranks.contains(&rank) {
@@ -178,8 +184,9 @@ impl<P: Planner> Owner<P> {
             return Ok(Verdict::Plan(wanted_plan));
         };
         let route = agreed_route(&plan, (key.rank, peer_rank), ask)?.clone();
+        let codec = ask.request.codec;
         let offered = g.paths.offered(g.peers, &agent, way(direction));
-        let path = ask.paths.and(offered).best();
+        let path = ask.paths.carrying(codec).and(offered).best();
         let wanted = ask.paths;
         let path = path.ok_or(Refusal::PathUnavailable { wanted, offered })?;
         let of_pair =

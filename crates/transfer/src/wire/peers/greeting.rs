@@ -199,6 +199,7 @@ impl Peers {
                     ranks,
                 },
                 ranks: hello.ranks.into_iter().collect(),
+                codecs: hello.codecs,
             });
             cx.send(conn, Message::Welcome);
             self.up(cx, conn);
@@ -298,5 +299,6 @@ pub(super) fn hello(cx: &Context<impl Planner>) -> Hello {
         incarnation: me.incarnation,
         deployment: cx.deployment,
         ranks: me.ranks.iter().copied().collect(),
+        codecs: cx.options.codecs.clone(),
     }
 }

@@ -12,6 +12,7 @@ use super::{
     Action, CloseReason, ConnId, Context, JobError, Message, News, Planner, Refusal, Role, Roles,
     Timer,
 };
+use crate::codec::Codec;
 use crate::ids::{AgentId, DeploymentDigest, Incarnation, Rank, ServiceName};
 use crate::lease::Holder;
 use crate::moment::Moment;
@@ -52,6 +53,7 @@ struct Session {
 pub(super) struct Peer {
     pub(super) holder: Holder,
     pub(super) ranks: BTreeSet<Rank>,
+    pub(super) codecs: Vec<Codec>,
 }
 
 impl Session {
@@ -145,6 +147,25 @@ impl Peers {
         }
         let found = (peer.holder.deployment, peer.holder.incarnation);
         check_life(agent, found, claims)
+    }
+
+    /// Whether the agent at the other end sends in a codec.
+    pub(super) fn check_codec(
+        &self,
+        conn: ConnId,
+        agent: &AgentId,
+        codec: Codec,
+    ) -> Result<(), JobError> {
+        let sends = |peer: &Peer| codec.is_exact() || peer.codecs.contains(&codec);
+        match self.peer(conn).is_none_or(sends) {
+            true => Ok(()),
+            false => {
+                let why =
+                    format!("agent {agent} does not send so: it has to have it among its codecs");
+                let why = why.into();
+                Err(JobError::Codec { codec, why })
+            }
+        }
     }
 
     /// The life of an agent that is connected.

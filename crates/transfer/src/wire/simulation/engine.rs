@@ -9,6 +9,7 @@ use super::marks::{Handed, Purpose};
 use super::memory::{Blocks, LAYERS};
 use super::state::View;
 use super::world::{World, set_id};
+use crate::codec::Codec;
 use crate::ids::{Direction, Rank};
 use crate::lease::{LeaseKey, LeaseSpec};
 use crate::plan::Request;
@@ -101,6 +102,10 @@ impl World {
         let content = if wrong { WRONG } else { r.content };
         let (ticket, by_layer, paths) = (r.ticket.clone(), r.by_layer, r.paths);
         let keep_leases = request.is_multiple_of(4);
+        let codec = match push || r.invites || !r.key.is_multiple_of(4) {
+            true => Codec::Exact,
+            false => Codec::Q8,
+        };
         let id = blocks.0;
         if push {
             let sources = ranks.iter().map(|rank| (*rank, id));
@@ -123,6 +128,7 @@ impl World {
                 start,
                 tokens,
                 by_layer,
+                codec,
             },
             content,
             lanes: 2,

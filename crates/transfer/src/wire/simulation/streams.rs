@@ -11,6 +11,7 @@ use super::memory::{GARBAGE, LAYERS, layer};
 use super::state::{Flowing, Incoming, Piece, Reading};
 use super::world::World;
 use crate::ids::{AgentId, TransferId};
+use crate::path::Path;
 use crate::wire::stream::{StreamHeader, StreamTrailer};
 use crate::wire::{BlocksOf, Flow};
 
@@ -245,6 +246,11 @@ impl World {
             return;
         };
         let (conn, path) = (reading.flow.conn, reading.flow.path);
+        let is_exact = reading.flow.request.codec.is_exact();
+        assert!(
+            is_exact || path.is_none_or(|path| path == Path::QUIC),
+            "codecs go over the network"
+        );
         // It waits for its path, as long as it may.
         if !path.is_some_and(|path| self.can_carry(n, conn, path)) {
             let life = self.nodes[n].life;

@@ -9,6 +9,7 @@ use super::marks::Handed;
 use super::memory::{Blocks, Memory};
 use super::rng::Rng;
 use super::state::{Deployment, Link, Node, Request, SimMachine, View};
+use crate::codec::Codec;
 use crate::ids::{ClusterName, LeaseSetId, ServiceName, TransferId};
 use crate::lease::{LeaseEnd, LeaseLimits};
 use crate::moment::Moment;
@@ -327,6 +328,7 @@ pub(super) fn options() -> Options {
             peer_grace: Duration::from_secs(2),
             ..LeaseLimits::default()
         },
+        codecs: vec![Codec::Q8],
         early_wait: Duration::from_secs(2),
         early: 24,
         early_per_agent: 12,

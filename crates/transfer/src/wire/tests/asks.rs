@@ -83,12 +83,56 @@ fn are_refused_by_name() {
         Refusal::PathUnavailable { wanted, offered }
     );
 
+    let codec = Codec::Q8;
+    let coded = pull(|a| a.request.codec = Codec::Q8);
+    assert_eq!(t.refusal(coded), Refusal::Codec { codec });
+
     assert_eq!(t.machine.gauges().transfers, 0);
     let accepted = t.answer(Message::Pull(ask(1, 1)));
     assert!(
         matches!(accepted, Some(Message::Accepted { .. })),
         "none of that has bound it"
     );
+}
+
+/// What the owner sends in a codec goes over the network, and what it is sent is exact.
+#[test]
+fn come_in_a_codec_of_the_hello() {
+    let codec = Codec::Q8;
+    let options = Options {
+        codecs: vec![codec],
+        ..Options::default()
+    };
+    let mut t = Table::owner_with("holder", options);
+    let mut hellos = t.said.iter().filter_map(|said| match said {
+        Message::Hello(hello) => Some(&hello.codecs[..]),
+        _ => None,
+    });
+    assert_eq!(hellos.next_back(), Some(&[codec][..]));
+    t.lease(1, 0, Direction::Pull, true);
+    let coded = |ask: Ask| {
+        let request = Request {
+            codec,
+            ..ask.request
+        };
+        Ask { request, ..ask }
+    };
+    let push = coded(push_ask(2, 1));
+    assert_eq!(t.refusal(Message::Push(push)), Refusal::Codec { codec });
+    let pull = coded(ask(1, 1));
+    let plan = routes(OWNER, (HOLDER, true), Rank(0), pull.request)[0].digest;
+    let local = Ask {
+        plan,
+        paths: PathSet::LOCAL,
+        ..pull.clone()
+    };
+    let (wanted, offered) = (PathSet::LOCAL, PathSet::QUIC);
+    let unavailable = Refusal::PathUnavailable { wanted, offered };
+    assert_eq!(t.refusal(Message::Pull(local)), unavailable);
+    let path = Path::QUIC;
+    let transfer = pull.transfer;
+    let accepted = t.answer(Message::Pull(Ask { plan, ..pull }));
+    assert_eq!(accepted, Some(Message::Accepted { transfer, path }));
 }
 
 #[test]

@@ -23,6 +23,7 @@ use super::message::{Ask, Envelope, Hello, Invitation, Message, Notice, NoticeKi
 use super::simulation::plan::{Shape, SimPlanner};
 use super::stream::{StreamHeader, StreamTrailer};
 use super::*;
+use crate::codec::Codec;
 use crate::content::ContentDigest;
 use crate::ids::{
     AgentId, ClusterName, DeploymentDigest, Direction, Incarnation, LeaseSetId, Nonce, PlanDigest,
@@ -324,6 +325,7 @@ fn hello(name: &str) -> Hello {
         incarnation: life(1),
         deployment: HOLDER.digest(),
         ranks: vec![Rank(0), Rank(1)],
+        codecs: Vec::new(),
     }
 }
 
@@ -347,6 +349,7 @@ fn ask(n: u8, attempt: u32) -> Ask {
 fn request(by_layer: bool) -> Request {
     Request {
         by_layer,
+        codec: Codec::Exact,
         ..Request::tokens(TOKENS)
     }
 }

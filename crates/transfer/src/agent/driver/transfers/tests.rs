@@ -1,5 +1,6 @@
 use super::*;
 use crate::agent::deployments::{Deployments, canonical, deployment};
+use crate::codec::Codec;
 use crate::data::RegionCursor;
 use crate::ids::{AgentId, DeploymentDigest, LeaseSetId, Nonce};
 use crate::lease::LeaseKey;
@@ -59,6 +60,7 @@ impl Stand {
             peer_rank: Rank(0),
             request: Request {
                 by_layer: !all_readable,
+                codec: Codec::Exact,
                 ..Request::tokens(TOKENS)
             },
             bytes: BYTES,

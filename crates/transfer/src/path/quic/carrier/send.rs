@@ -4,7 +4,9 @@ use bytes::Bytes;
 
 use crate::{
     copy::Crc32c,
-    data::{BufferPool, DataOptions, Inside, Outgoing, Part, RouteCursor, SendError, SendEvent},
+    data::{
+        BufferPool, DataOptions, Encoder, Inside, Outgoing, Part, RouteCursor, SendError, SendEvent,
+    },
     path::sending::Sender,
     quic::{CloseCode, Lane},
     wire::stream::StreamTrailer,
@@ -72,12 +74,22 @@ impl LaneOut {
     ) -> Result<(), SendError> {
         let mut stream = self.lane.open_stream().await?;
         stream.send_all(&outgoing.header(part).encode()).await?;
-        let mut cursor = outgoing.route().cursor(part.range.clone())?;
+        let (route, range) = (outgoing.route(), part.range.clone());
         let mut sum = Crc32c::new();
-        while cursor.remaining() > 0 {
-            let piece = self.gather(&mut cursor, &mut sum, inside).await?;
-            outgoing.count_read(piece.len() as u64);
-            stream.send_chunk(piece).await?;
+        if route.codec().is_exact() {
+            let mut cursor = route.cursor(range)?;
+            while cursor.remaining() > 0 {
+                let piece = self.gather(&mut cursor, &mut sum, inside).await?;
+                outgoing.count_read(piece.len() as u64);
+                stream.send_chunk(piece).await?;
+            }
+        } else {
+            let mut encoder = Encoder::new(route, range)?;
+            while let Some((coded, read)) = encoder.next(inside).await? {
+                sum.update(&coded);
+                outgoing.count_read(read);
+                stream.send_chunk(coded.into()).await?;
+            }
         }
         let trailer = StreamTrailer {
             length: part.bytes(),
