@@ -23,7 +23,7 @@ use crate::memory::Memory;
 use crate::metrics::metrics;
 use crate::runtime::{Made, handle, quiet, seconds};
 use crate::ticket::Ticket;
-use crate::transfer::{Transfer, failed, notice_failed, transfer_request};
+use crate::transfer::{Transfer, failed, named_codec, notice_failed, transfer_request};
 
 /// A fresh number for the life of an engine instance, as agents draw it: greater than those drawn before, by the clock.
 /// All agents of one instance are made with the same.
@@ -62,6 +62,7 @@ pub(crate) fn default_instance(port: u16) -> String {
 ///     notice_wait: seconds that an owner which cannot be reached is tried, to be told that its leases are done with or
 ///         given up. If None, 60.
 ///     keep_idle: seconds that a connection is kept which nothing needs; at least twice `early_wait`. If None, 60.
+///     codecs: in which codecs others may have what they pull from here sent, besides exactly: some of `q8` and `q4`.
 ///
 /// Raises:
 ///     AgentError: memory or ranks do not suit the deployment, an option cannot be (it is named), or the address cannot
@@ -76,7 +77,8 @@ pub(crate) struct Agent {
 impl Agent {
     #[new]
     #[pyo3(signature = (identity, deployment, memories, *, bind = "0.0.0.0:0", incarnation = None, instance = None,
-        lanes = None, lane_ports = None, early_wait = None, notice_wait = None, keep_idle = None))]
+        lanes = None, lane_ports = None, early_wait = None, notice_wait = None, keep_idle = None,
+        codecs = Vec::new()))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         py: Python<'_>,
@@ -91,6 +93,7 @@ impl Agent {
         early_wait: Option<f64>,
         notice_wait: Option<f64>,
         keep_idle: Option<f64>,
+        codecs: Vec<String>,
     ) -> PyResult<Self> {
         logs::start(py)?;
         let mut options = AgentOptions::default();
@@ -107,6 +110,8 @@ impl Agent {
                 *option = seconds(name, given)?;
             }
         }
+        let codecs = codecs.iter().map(|name| named_codec(name));
+        options.wire.codecs = codecs.collect::<PyResult<_>>()?;
         let addr: SocketAddr = bind.parse().map_err(|_| {
             PyValueError::new_err(format!(
                 "bind is {bind:?}: give an address and a port, as 0.0.0.0:7600 or [::1]:0"
@@ -279,12 +284,15 @@ impl Agent {
     ///         there.
     ///     after: a `Mark` behind what still reads or writes the blocks. The pull begins after it; this returns at once. The
     ///         wait may take `timeout` seconds, besides the pull's own.
+    ///     codec: how keys and values travel: `exact`, or, in f32, f16 and bf16, `q8` or `q4`, which take fewer bytes and are
+    ///         not exact. The owner has to have it among its `codecs`; it goes over the network, and not with `into`. What the
+    ///         blocks hold then, and what is computed on that, may be neither leased nor saved as exact.
     ///
     /// Raises:
     ///     TransferError: the ticket is not for this.
     ///     AgentError: the agent has stopped.
     #[pyo3(signature = (ticket, ranks, tables, content, tokens, *, start = 0, by_layer = false, paths = "any",
-        timeout = 300.0, keep_leases = false, into = None, after = None))]
+        timeout = 300.0, keep_leases = false, into = None, after = None, codec = "exact"))]
     #[allow(clippy::too_many_arguments)]
     fn pull(
         &self,
@@ -301,6 +309,7 @@ impl Agent {
         keep_leases: bool,
         into: Option<&Ticket>,
         after: Option<&Mark>,
+        codec: &str,
     ) -> PyResult<Transfer> {
         let mut request = transfer_request(
             ticket,
@@ -311,6 +320,7 @@ impl Agent {
             (paths, timeout),
         )?;
         request.request.by_layer = by_layer;
+        request.request.codec = named_codec(codec)?;
         request.keep_leases = keep_leases;
         request.into = into.map(|ticket| ticket.inner.clone());
         request.after = after.map(Mark::after).unwrap_or_default();

@@ -8,8 +8,7 @@ use serde::de::DeserializeOwned;
 use transload::layout::Rank;
 use transload::store;
 use transload::store::archive::{
-    self, Cache, Codec, ComputedBy, Model, NoCodec, NoSharing, Part, RankArchive, SaveRequest,
-    Sharing,
+    self, Cache, ComputedBy, Model, NoSharing, Part, RankArchive, SaveRequest, Sharing,
 };
 
 use crate::cuda;
@@ -21,6 +20,7 @@ use crate::mark::Mark;
 use crate::memory::{Kind, Memory};
 use crate::prompt::Prompt;
 use crate::tables;
+use crate::transfer::named_codec;
 
 /// The saved prefixes of one model in a store: saved out of any deployment of it, restored into any other.
 ///
@@ -75,9 +75,7 @@ impl Archive {
         let sharing: Sharing = sharing
             .parse()
             .map_err(|error: NoSharing| PyValueError::new_err(error.to_string()))?;
-        let codec: Codec = codec
-            .parse()
-            .map_err(|error: NoCodec| PyValueError::new_err(error.to_string()))?;
+        let codec = named_codec(codec)?;
         let model = Model::new(model, weights);
         let model = match (engine, engine_version) {
             (Some(engine), Some(version)) => {

@@ -14,6 +14,7 @@ use transload::layout::Rank;
 use transload::transfer::agent::{
     self, After, NoticeError, PullReport, PullRequest, TransferControl, TransferError as Failed,
 };
+use transload::transfer::codec::{Codec, NoCodec};
 use transload::transfer::content::ContentDigest;
 use transload::transfer::wire::{JobError, Path, PathSet};
 
@@ -215,6 +216,12 @@ pub(crate) fn transfer_request(
     request.paths = path_set(paths)?;
     request.timeout = seconds("timeout", timeout)?;
     Ok(request)
+}
+
+/// The codec of this name.
+pub(crate) fn named_codec(name: &str) -> PyResult<Codec> {
+    name.parse()
+        .map_err(|error: NoCodec| PyValueError::new_err(error.to_string()))
 }
 
 fn path_set(name: &str) -> PyResult<PathSet> {

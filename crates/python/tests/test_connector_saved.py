@@ -6,7 +6,7 @@ import threading
 import numpy
 import pytest
 from vllm_stand_in import vllm_names as vllm
-from vllm_stand_in.fixtures import FOR_DECODE, assert_loaded, end_alike, load, prefilled, prompt
+from vllm_stand_in.fixtures import FOR_DECODE, assert_loaded, end_alike, load, prefilled, prompt, refuse
 from vllm_stand_in.model import Attention, Numbers, mamba2
 
 
@@ -258,6 +258,27 @@ def test_what_is_loaded_again_with_a_codec_is_not_lent(engine, alone, tmp_path):
     assert prefill.answers[request.request_id] is None
     end_alike(prefill)
     assert not prefill.scheduler._scheduler._inexact
+
+
+def test_what_came_from_another_in_a_codec_is_saved_with_that_alone(engine, alone, tmp_path):
+    groups, tokens = [Numbers(range(4))], prompt(600)
+    extra = {"wire_codec": "q8", "codec": "q8", "store": f"file://{tmp_path}/store", "store_weights": "1"}
+    prefill = engine("prefill", groups, extra={"wire_codec": "q8"})
+    decode = engine("decode", groups, tp=2, block_size=64, extra=extra, role="kv_both")
+    request, _ = load(decode, tokens, prefilled(prefill, tokens), max_tokens=2)
+    assert loaded_to(decode, request) == 600
+    assert wrong_bytes(decode, request, 600) == 2 * 4
+    decode.run(lambda: figures(decode, "tokens").get("saved"))
+    end_alike(prefill, decode)
+    assert_not_found(alone("exact", groups), tokens)
+    request, _ = load(alone("same", groups, extra={"codec": "q8"}), tokens, {}, max_tokens=2)
+
+
+def test_a_server_that_sends_in_no_codec_is_asked_for_none(engine):
+    groups, tokens = [Numbers(range(4))], prompt(300)
+    prefill, decode = engine("prefill", groups), engine("decode", groups, extra={"wire_codec": "q8"})
+    refuse(decode, tokens, prefilled(prefill, tokens), "request")
+    end_alike(prefill, decode)
 
 
 @pytest.mark.parametrize("groups", [[Attention(range(2, 4)), mamba2(range(2))]])

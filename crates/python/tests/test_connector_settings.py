@@ -57,6 +57,7 @@ WRONG = [
     ({"codec": "q4"}, "extra_config.codec is 'q4', and there is no store that it is for: give kv_connector_extra_config.store"),
     ({"codec": "int4", "store": "file:///kv"}, "extra_config.codec is 'int4': give exact, q8 or q4"),
     ({"codec": 4, "store": "file:///kv"}, "extra_config.codec is 4: give a text"),
+    ({"wire_codec": "int4"}, "extra_config.wire_codec is 'int4': give exact, q8 or q4"),
     ({"store_engine": "vllm"}, "extra_config.store_engine is 'vllm': give any, engine or version"),
     ({"reset_keeps_weights": "yes"}, "extra_config.reset_keeps_weights is 'yes': give true or false"),
     ({"store_trusts_media_identifiers": 1}, "extra_config.store_trusts_media_identifiers is 1: give true or false"),
@@ -185,6 +186,32 @@ def test_a_codec_beside_who_would_share_what_is_not_exact(engine, connector, mon
     monkeypatch.setattr(vllm, "current_config", outer)
     with pytest.raises(connector.ConfigError, match=f"codec is '{codec}', .* other connectors of MultiConnector .* leave codec out"):
         engine("prefill", extra=extra)
+    with pytest.raises(connector.ConfigError, match=f"wire_codec is '{codec}', .* other connectors of MultiConnector .* leave wire_codec"):
+        engine("decode", extra={"wire_codec": codec})
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        ({"wire_codec": "q8", "mode": "push"}, "wire_codec is 'q8', and what is pushed is exact: give \"mode\": \"pull\""),
+        ({"wire_codec": "q8", "require": "local"}, "wire_codec is 'q8', and codecs go over the network: give \"require\": \"any\""),
+        ({"wire_codec": "q8", "store": "file:///kv"}, "wire_codec is 'q8' and codec is 'exact', and .* give the same for both"),
+        ({"wire_codec": "q8", "store": "file:///kv", "codec": "q4"}, "wire_codec is 'q8' and codec is 'q4', and "),
+    ],
+)
+def test_a_wire_codec_beside_what_it_does_not_go_with(engine, connector, extra, message):
+    engine("prefill", extra=extra)
+    with pytest.raises(connector.ConfigError, match=message):
+        engine("other", extra=extra)
+
+
+def test_a_wire_codec_beside_a_prefix_cache(engine, connector):
+    """What a server sends is in its own cache as it was computed; what it is sent would be shared."""
+    extra = {"wire_codec": "q8"}
+    engine("prefill", extra=extra, prefix_caching=True, role="kv_producer")
+    for role in "kv_consumer", "kv_both":
+        with pytest.raises(connector.ConfigError, match="wire_codec is 'q8', .* vLLM's own prefix cache .* leave wire_codec out"):
+            engine("decode", extra=extra, prefix_caching=True, role=role)
 
 
 def test_sleep_is_refused(connector):

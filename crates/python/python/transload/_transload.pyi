@@ -300,6 +300,7 @@ class Agent:
         early_wait: float | None = None,
         notice_wait: float | None = None,
         keep_idle: float | None = None,
+        codecs: Sequence[str] = (),
     ) -> Agent: ...
     @property
     def name(self) -> str: ...
@@ -351,6 +352,7 @@ class Agent:
         keep_leases: bool = False,
         into: Ticket | None = None,
         after: Mark | None = None,
+        codec: str = "exact",
     ) -> Transfer: ...
     def push(
         self,

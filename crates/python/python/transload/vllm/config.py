@@ -55,6 +55,9 @@ class Config:
     them and is in charge from then on. A prefill server serves both."""
     require: str = "any"
     """Which paths bytes may take: ``any``, ``quic`` (the network only), ``local`` (what stays on one host), ``ring`` or ``device``."""
+    wire_codec: str = "exact"
+    """How keys and values come to this server when it decodes, and may go to others when it prefills: ``exact``, or in fewer
+    bytes, for slow networks, with ``q8`` or ``q4``. What comes then is not exact."""
     lease_seconds: float = 60.0
     """How long prefilled blocks are kept for a decode server that does not come. It renews while a request waits, until
     they were kept for ``timeout_seconds`` more."""
@@ -128,9 +131,22 @@ class Config:
             raise ConfigError(f"{_at('instance')} is {given['instance']!r}: give 1 to 58 letters, digits and . _ ~ -")
         _one_of("mode", given.get("mode", cls.mode), "pull", "push")
         _one_of("store_engine", given.get("store_engine", cls.store_engine), "any", "engine", "version")
-        _one_of("codec", given.get("codec", cls.codec), "exact", "q8", "q4")
-        if given.get("codec", cls.codec) != "exact" and given["store"] is None:
-            raise ConfigError(f"{_at('codec')} is {given['codec']!r}, and there is no store that it is for: give {_at('store')}")
+        codec = given.get("codec", cls.codec)
+        _one_of("codec", codec, "exact", "q8", "q4")
+        if codec != "exact" and given["store"] is None:
+            raise ConfigError(f"{_at('codec')} is {codec!r}, and there is no store that it is for: give {_at('store')}")
+        wire_codec = given.get("wire_codec", cls.wire_codec)
+        _one_of("wire_codec", wire_codec, "exact", "q8", "q4")
+        if wire_codec != "exact" and transfer.is_kv_consumer:
+            if given.get("mode", cls.mode) == "push":
+                raise ConfigError(f"{_at('wire_codec')} is {wire_codec!r}, and what is pushed is exact: give \"mode\": \"pull\"")
+            if given.get("require", cls.require) not in ("any", "quic"):
+                raise ConfigError(f"{_at('wire_codec')} is {wire_codec!r}, and codecs go over the network: give \"require\": \"any\"")
+            if given["store"] is not None and transfer.is_kv_producer and codec != wire_codec:
+                raise ConfigError(
+                    f"{_at('wire_codec')} is {wire_codec!r} and codec is {codec!r}, and what came with one would be saved as what "
+                    "the other gives: give the same for both"
+                )
         _one_of("require", given.get("require", cls.require), "any", "quic", "local", "ring", "device")
         port = _of("port", given.get("port", cls.port), int)
         if not 1 <= port <= 65535:

@@ -55,7 +55,9 @@ class TransloadConnector(KVConnectorBase_V1, SupportsHMA):
         if config.store is not None:
             recompute_what_is_not_loaded(vllm_config, role)
         if not config.is_exact:
-            refuse_what_would_share_it(vllm_config, role, config.codec)
+            refuse_what_would_share_it(vllm_config, role, "codec", config.codec, "the store")
+        if config.wire_codec != "exact" and vllm_config.kv_transfer_config.is_kv_consumer:
+            refuse_what_would_share_it(vllm_config, role, "wire_codec", config.wire_codec, "other servers")
         self._scheduler: Scheduler | None = None
         self._worker: Worker | None = None
         if role is KVConnectorRole.SCHEDULER:
@@ -218,21 +220,21 @@ def recompute_what_is_not_loaded(vllm_config: VllmConfig, role: KVConnectorRole)
         )
 
 
-def refuse_what_would_share_it(vllm_config: VllmConfig, role: KVConnectorRole, codec: str) -> None:
+def refuse_what_would_share_it(vllm_config: VllmConfig, role: KVConnectorRole, name: str, codec: str, where: str) -> None:
     """Refuses what would give blocks that are not exact to others as if they were.
 
     Raises:
         ConfigError: vLLM's own prefix cache would, or another connector.
     """
-    because = f"kv_connector_extra_config.codec is {codec!r}, so that what is loaded from the store is not exact, and"
+    because = f"kv_connector_extra_config.{name} is {codec!r}, so that what is loaded from {where} is not exact, and"
     if vllm_config.cache_config.enable_prefix_caching:
         raise ConfigError(
             f"{because} vLLM's own prefix cache would give it to other requests as if it were: start the server with "
-            "--no-enable-prefix-caching, or leave codec out"
+            f"--no-enable-prefix-caching, or leave {name} out"
         )
     real = _real(vllm_config, role)
     if real.kv_connector != vllm_config.kv_transfer_config.kv_connector:
-        raise ConfigError(f"{because} other connectors of {real.kv_connector} would take it for that: leave codec out")
+        raise ConfigError(f"{because} other connectors of {real.kv_connector} would take it for that: leave {name} out")
 
 
 def _real(vllm_config: VllmConfig, role: KVConnectorRole) -> KVTransferConfig:

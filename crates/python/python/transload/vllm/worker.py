@@ -131,6 +131,7 @@ class Worker:
             instance=server if self._ranks == 1 else f"{server}-{self._rank}",
             lanes=self._config.lanes,
             lane_ports=self._config.lane_ports,
+            codecs=[] if self._config.wire_codec == "exact" else [self._config.wire_codec],
         )
         logger.info("agent %s is on UDP port %d", self._agent.name, self._agent.port)
 
@@ -370,6 +371,7 @@ class Worker:
                 timeout=self._config.timeout_seconds,
                 into=load.into,
                 after=mark(),
+                codec=self._config.wire_codec,
             )
         except (TicketError, TransferError, AgentError, CudaError) as error:
             self._failed(request_id, loading, error)
