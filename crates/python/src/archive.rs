@@ -18,6 +18,7 @@ use crate::in_process::InProcess;
 use crate::logs;
 use crate::mark::Mark;
 use crate::memory::{Kind, Memory};
+use crate::objects::tiers;
 use crate::prompt::Prompt;
 use crate::tables;
 use crate::transfer::named_codec;
@@ -100,6 +101,18 @@ impl Archive {
     #[getter]
     fn codec(&self) -> PyResult<&'static str> {
         Ok(self.inner.get()?.codec().name())
+    }
+
+    /// Tells what came of each tier of a `tier://` store since it was opened here.
+    ///
+    /// Returns:
+    ///     A dict for each tier, the fastest first; none where the store has no tiers. `tier` is its URI. Of values, which are chunks
+    ///     and manifests: `hits` were read from it, of `bytes` bytes, and `misses` were not there or damaged. `failures` is how
+    ///     often it did not answer and the next one was asked; `promotions` were put into it since they were read below it;
+    ///     `skipped` are copies that it refused, being full or broken. `evictions` went for others, by all handles of the store;
+    ///     None where it does not count.
+    fn tiers<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        tiers(py, &**self.inner.get()?.store())
     }
 
     /// What of the first `tokens` tokens of a prompt is not saved yet. It goes to every rank, so that all save the same.

@@ -155,6 +155,31 @@ impl Objects {
     fn usage<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyDict>>> {
         usage(py, &**self.inner.get()?.store())
     }
+
+    /// Tells what came of each tier of a `tier://` store since it was opened here, as `Archive.tiers` does.
+    fn tiers<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
+        tiers(py, &**self.inner.get()?.store())
+    }
+}
+
+/// What came of each tier of a store, as dicts.
+pub(crate) fn tiers<'py>(
+    py: Python<'py>,
+    store: &dyn Backend,
+) -> PyResult<Vec<Bound<'py, PyDict>>> {
+    let told = store.tiers().into_iter().map(|stats| {
+        let tier = PyDict::new(py);
+        tier.set_item("tier", stats.tier)?;
+        tier.set_item("hits", stats.hits)?;
+        tier.set_item("bytes", stats.bytes)?;
+        tier.set_item("misses", stats.misses)?;
+        tier.set_item("failures", stats.failures)?;
+        tier.set_item("promotions", stats.promotions)?;
+        tier.set_item("skipped", stats.skipped)?;
+        tier.set_item("evictions", stats.evictions)?;
+        Ok(tier)
+    });
+    told.collect()
 }
 
 /// How many bytes a store takes up, and its cap.

@@ -71,6 +71,25 @@ def test_what_one_layout_saved_another_restores(tmp_path, form):
     assert transload.Archive(uri, "demo", "r2", reader).find(prompt).tokens == 0
 
 
+def test_tiers_tell_what_came_of_each(tmp_path):
+    deployment, [cache] = side(tp=1)
+    prompt, uri = transload.Prompt(TOKENS), f"file://{tmp_path}/kv"
+    memory = f"1GiB=memory://{tmp_path.name}"
+    archive = transload.Archive(f"tier://{memory},{uri}", "demo", "r1", deployment)
+    save(archive, prompt, deployment, [cache])
+    restored = transload.Memory.allocate(deployment.groups[0].allocations(0))
+    archive.restore(archive.find(prompt), deployment, 0, [restored], [range(32)])
+    above, below = archive.tiers()
+    assert (above["tier"], below["tier"]) == (memory.partition("=")[2], uri)
+    assert above["hits"] > 0 and above["bytes"] >= 512 * 4 * 2 * 256 and above["evictions"] == 0
+    assert (above["failures"], above["skipped"]) == (0, 0)
+    assert transload.Archive(uri, "demo", "r1", deployment).tiers() == []
+    objects = transload.Objects(f"tier://{memory},{uri}", "test")
+    objects.put([b"key"], [b"value"])
+    objects.get([b"key"], [bytearray(5)])
+    assert [tier["tier"] for tier in objects.tiers()] == [above["tier"], uri]
+
+
 @pytest.mark.parametrize("codec", ["q8", "q4"])
 def test_a_codec_takes_less_room_and_shares_with_nobody(tmp_path, codec):
     numpy = pytest.importorskip("numpy")

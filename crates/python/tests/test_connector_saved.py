@@ -173,6 +173,21 @@ def test_loaded_and_lent(engine, alone, tmp_path):
     end_alike(prefill, decode)
 
 
+def test_tiers_are_counted(alone, tmp_path):
+    memory, uri = f"memory://{tmp_path.name}", f"file://{tmp_path}/store"
+    engine, tokens = alone("saver", store=f"tier://1GiB={memory},{uri}"), prompt(600)
+    save(engine, tokens, 512)
+    load(engine, tokens, {}, max_tokens=2)
+    engine.run()
+    hits, read = figures(engine, "tier_hits"), figures(engine, "tier_bytes")
+    # Chunks come from memory; manifests, which other processes may replace, from the folder.
+    assert set(hits) == {memory, uri} and read[memory] > 100 * read[uri]
+    before = dict(hits)
+    engine.run(lambda: True)
+    assert figures(engine, "tier_hits") == before
+    end_alike(engine)
+
+
 # --- codecs ----------------------------------------------------------------------------
 
 

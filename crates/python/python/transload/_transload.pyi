@@ -466,6 +466,7 @@ class Archive:
     ) -> Archive: ...
     @property
     def codec(self) -> str: ...
+    def tiers(self) -> list[TierStats]: ...
     def missing(
         self, prompt: Prompt, tokens: int | None = None, *, state: int | None = None
     ) -> Missing: ...
@@ -522,6 +523,16 @@ class StoreUsage(TypedDict):
     bytes: int
     cap: int | None
 
+class TierStats(TypedDict):
+    tier: str
+    hits: int
+    bytes: int
+    misses: int
+    failures: int
+    promotions: int
+    skipped: int
+    evictions: int | None
+
 class Objects:
     def __new__(cls, store: str, namespace: str | bytes, *, threads: int | None = None) -> Objects: ...
     def put(
@@ -535,6 +546,7 @@ class Objects:
     def delete(self, keys: Sequence[str | bytes]) -> None: ...
     def list(self) -> builtins.list[tuple[bytes, ObjectInfo, float | None]]: ...
     def usage(self) -> StoreUsage | None: ...
+    def tiers(self) -> builtins.list[TierStats]: ...
 
 class ObjectQueue:
     def __new__(

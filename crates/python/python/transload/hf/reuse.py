@@ -145,9 +145,11 @@ class Reuse:
 
     def stats(self) -> dict[str, Any]:
         """Counts since it was made: `restored_tokens`, `saved_tokens`, `hits`, `misses`, `failures` of the store, and `not_reused`:
-        of what ran as always, why."""
+        of what ran as always, why. With a store of tiers, `tiers` is what came of each, as `Archive.tiers` tells."""
         with self._lock:
-            return {**self._counts, "not_reused": dict(self._not_reused)}
+            is_open = self._opened is not None and self._opened[0][0] == os.getpid()
+            tiers = self._opened[1].tiers() if is_open else []
+            return {**self._counts, "not_reused": dict(self._not_reused)} | ({"tiers": tiers} if tiers else {})
 
     # --- prefixes and caches ---------------------------------------------------------
 

@@ -156,7 +156,8 @@ class TransloadConnector(KVConnectorBase_V1, SupportsHMA):
         if self._worker is not None:
             return self._worker.take_stats()
         saved = self.in_scheduler.saved
-        return None if saved is None or saved.stats.is_empty() else saved.stats.take()
+        stats = None if saved is None else saved.take_stats()
+        return None if stats is None or stats.is_empty() else stats
 
     def build_connector_worker_meta(self) -> Report | None:
         return self._in_worker.report()

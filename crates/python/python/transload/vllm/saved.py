@@ -41,6 +41,8 @@ class Shelf:
         self._model = config.store_model or vllm_config.model_config.served_model_name
         self._lock = threading.Lock()
         self._archives: dict[str, Archive] = {}
+        self._counted: dict[str, dict[str, int]] = {}
+        """What the tiers of that archive have counted by now."""
 
     def archive(self, deployment: Deployment, weights: str) -> Archive:
         """The archive of these weights. A store that could not be opened is tried again the next time.
@@ -62,8 +64,16 @@ class Shelf:
                     codec=self._codec,
                 )
                 # Those of weights that were before are not needed again.
-                self._archives = {weights: archive}
+                self._archives, self._counted = {weights: archive}, {}
             return archive
+
+    def count_tiers(self, stats: Stats) -> None:
+        """Counts what came of each tier of the store since the last time."""
+        with self._lock:
+            for archive in self._archives.values():
+                for tier in archive.tiers():
+                    stats.tier_did(tier, self._counted.get(tier["tier"], {}))
+                    self._counted[tier["tier"]] = tier
 
     def __str__(self) -> str:
         codec = "" if self._codec == "exact" else f", codec {self._codec}"

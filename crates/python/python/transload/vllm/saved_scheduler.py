@@ -114,6 +114,11 @@ class SavedScheduler:
         self._jobs = Jobs("store", 4, self.stats, config.store_wait_seconds)
         self._publisher = Jobs("publish", 1, self.stats, config.store_timeout_seconds)
 
+    def take_stats(self) -> Stats:
+        """What has happened since the last time."""
+        self._shelf.count_tiers(self.stats)
+        return self.stats.take()
+
     def meet_workers(self, document: str) -> None:
         """The workers are up, and this is how they lay their cache out."""
         self._deployment = Deployment(document)

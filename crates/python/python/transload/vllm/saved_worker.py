@@ -42,6 +42,11 @@ class SavedWorker:
         self._over: set[str] = set()
         self._parts: dict[str, dict[int, bytes | None]] = {}
 
+    def take_stats(self) -> Stats:
+        """What has happened since the last time."""
+        self._shelf.count_tiers(self.stats)
+        return self.stats.take()
+
     def register(self, cache: Cache) -> None:
         """vLLM has allocated its cache."""
         self._cache = cache

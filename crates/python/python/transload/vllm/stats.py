@@ -13,6 +13,12 @@ _STORE = {
     "calls": ("call", "Calls of the store that went well, by what they were for."),
     "seconds": ("call", "How long these calls have taken together."),
     "failures": ("call", "Calls of the store that failed or took too long, and saves skipped because it is slow."),
+    "tier_hits": ("tier", "Chunks and manifests that were read from a tier."),
+    "tier_bytes": ("tier", "Bytes of these."),
+    "tier_misses": ("tier", "Chunks and manifests that a tier was asked for and did not have, or had damaged."),
+    "tier_failures": ("tier", "Times that a tier did not answer and the next one was asked."),
+    "tier_promotions": ("tier", "Chunks and manifests that were put into a tier since they were read below it."),
+    "tier_skipped": ("tier", "Copies that a tier refused, being full or broken."),
 }
 """Figures of the saved tier: what they are counted by, and what they are."""
 
@@ -77,6 +83,13 @@ class Stats(KVConnectorStats):
     def store_bytes(self, what: str, size: int) -> None:
         """The same for bytes of this rank."""
         _add(self.data["store_bytes"], what, size)
+
+    def tier_did(self, now: dict[str, Any], before: dict[str, int]) -> None:
+        """What a tier of the store has counted between two looks."""
+        for name in _STORE:
+            _, is_of_tier, what = name.partition("tier_")
+            if is_of_tier and (more := now[what] - before.get(what, 0)):
+                _add(self.data[f"store_{name}"], now["tier"], more)
 
     def lease_ended(self, end: str) -> None:
         """Blocks that were lent are one's own again."""

@@ -243,8 +243,7 @@ class Worker:
     def take_stats(self) -> Stats | None:
         """What has happened since the last time."""
         if self.saved is not None:
-            self._stats.aggregate(self.saved.stats)
-            self.saved.stats.reset()
+            self._stats.aggregate(self.saved.take_stats())
         if self._stats.is_empty():
             return None
         counted = None if self._agent is None else self._tell(self._agent.metrics)
