@@ -10,11 +10,11 @@ import time
 
 import pytest
 from fake_cuda import Driver
-from vllm_stand_in import fixtures
+from vllm_stand_in import fixtures, torch_numpy
 from vllm_stand_in import vllm_names as vllm
 from vllm_stand_in.fixtures import FOR_DECODE, end_alike, prompt
 from vllm_stand_in.gpu import Stream
-from vllm_stand_in.model import Attention, IndexKeys, PackedLatents, gdn
+from vllm_stand_in.model import Attention, IndexKeys, PackedLatents, gdn, mamba2
 from vllm_stand_in.torch_numpy import torch
 
 if torch:
@@ -27,6 +27,9 @@ Status = vllm.RequestStatus
 GROUPS = {
     "attention": [Attention(range(2))],
     "hybrid": [Attention(range(2)), gdn(range(2, 4))],
+    "windows": [Attention(range(2)), Attention(range(2, 4), window=40)],
+    "states": [Attention(range(2)), mamba2(range(2, 4))],
+    "bytes": [Attention(range(2), dtype=torch_numpy.uint8)],
     "latents": [PackedLatents(range(2)), IndexKeys(range(2))],
 }
 
@@ -48,7 +51,8 @@ def gpu_engines(two_engines, driver):
         for name in on_gpu:
             ranks = range(sides[name].get("tp", 1))
             sides[name] |= {"streams": [Stream(driver, rank % driver.devices) for rank in ranks]}
-        return two_engines(*sides.values(), GROUPS[what], uniform=what == "latents", **both)
+        both |= {"uniform": what == "latents"} | {"bytes": {"cache_dtype": "fp8"}, "states": {"model_groups": 1}}.get(what, {})
+        return two_engines(*sides.values(), GROUPS[what], **both)
 
     return start
 
