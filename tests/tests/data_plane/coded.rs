@@ -15,8 +15,8 @@ use transload_transfer::quic::QuicOptions;
 use transload_transfer::wire::stream::{StreamHeader, StreamTrailer};
 
 use crate::support::{
-    Arrival, CANARY, Pair, Sample, Transfer, Wire, allocate, bytes_of, content, copy_slowly, fill,
-    paint, runtime, soon,
+    Arrival, CANARY, Chance, Pair, Sample, Transfer, Wire, allocate, bytes_of, content,
+    copy_slowly, fill, paint, runtime, soon,
 };
 
 /// Bytes that are numbers of a moderate size in f32, f16 and bf16 alike.
@@ -239,4 +239,81 @@ fn what_no_codec_makes_is_refused() {
         assert!(long.contains("went on"), "{long}");
         assert_eq!(send((0, length), &good).await, "whole");
     });
+}
+
+/// Whatever comes in place of a piece, with a checksum that fits, and cut anywhere: nothing is written beside the route, and no more
+/// is taken than belongs to it.
+#[test]
+fn bytes_of_a_stranger_break_nothing() {
+    let runtime = runtime();
+    let data = DataOptions::default();
+    let pair = runtime.block_on(Pair::connect(1, QuicOptions::default(), &data));
+    let sample = Sample::coded(100, false, ("LBSHC", "LBHSC"), Codec::Q4);
+    let route = sample.plan.routes().first().unwrap();
+    let stream = sample
+        .plan
+        .bind_stream(route, Side::Source, &sample.tables.0);
+    let pieces = stream.unwrap().sections[0].pieces.unwrap();
+    let (rows, length) = (pieces.rows.unwrap(), pieces.bytes);
+    let codes = Codec::Q4.encoded_bytes(rows, 100).unwrap();
+    let mut chance = Chance(7);
+    let mut tally = [0; 2];
+    for round in 0..400_u64 {
+        let mut transfer = pair
+            .desk
+            .expect(sample.src.1.clone(), sample.dst.1.clone(), 1);
+        let bytes = match round % 8 {
+            7 => codes + 4,
+            _ => chance.below(2 * length) as usize,
+        };
+        let mut body: Vec<u8> = (0..bytes).map(|_| chance.below(256) as u8).collect();
+        // Often a length that is near, and scales that are some.
+        if let Some(first) = body.first_chunk_mut::<4>()
+            && round % 4 > 0
+        {
+            let exact = if round % 8 == 7 {
+                0
+            } else {
+                chance.below(3) as u32 * 64
+            };
+            *first = exact.to_le_bytes();
+        }
+        if round % 4 > 1 {
+            body.iter_mut()
+                .skip(4)
+                .for_each(|byte| *byte = *byte & 0x3f | 0x10);
+        }
+        let crc = crc32c(&body);
+        body.extend_from_slice(&StreamTrailer { length, crc }.encode());
+        let header = StreamHeader {
+            transfer: transfer.id,
+            nonce: pair.desk.nonce(transfer.id),
+            stream: 0,
+            offset: 0,
+            length,
+        };
+        runtime.block_on(async {
+            let begun = pair.receiver.begin(&pair.sender(), &header.encode()).await;
+            let mut stream = begun;
+            let mut rest = &body[..];
+            while let Some(taking) = stream.take() {
+                if rest.is_empty() {
+                    taking.end();
+                    break;
+                }
+                let (now, later) = rest.split_at(1 + chance.below(rest.len() as u64) as usize);
+                (stream, rest) = (taking.take(now).await, later);
+            }
+            let arrival = soon(transfer.arriving.recv()).await.unwrap();
+            tally[usize::from(matches!(arrival, Arrival::Whole(_)))] += 1;
+        });
+        assert!(transfer.landing.placed() <= length);
+        pair.desk.forget(transfer.id);
+    }
+    assert!(tally[0] >= 300 && tally[1] >= 50, "{tally:?}");
+    let written = bytes_of(&sample.dst.0)[0]
+        .iter()
+        .filter(|byte| **byte != CANARY)
+        .count();
+    assert!(written as u64 <= length, "{written}");
 }
