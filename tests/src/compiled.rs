@@ -119,6 +119,14 @@ impl Planner for Streamed {
             if gather.sections.len() != scatter.sections.len() {
                 return Err("the two peers' streams have different sections".into());
             }
+            for half in [&gather, &scatter] {
+                let sections = half.sections.iter();
+                let places = sections.map(|section| section.program.program().placed.len() as u64);
+                let (places, most) = (places.sum::<u64>(), here.most_places(route));
+                if places > most {
+                    return Err(format!("{places} places, of {most} at most"));
+                }
+            }
             let mut end = 0;
             for (out, back) in gather.sections.iter().zip(&scatter.sections) {
                 let about =

@@ -143,8 +143,11 @@ fn takes_fewer_bytes_on_the_way() {
             transfer.done().await;
             // Packets and acknowledgements included.
             let share = (wire.carried() - before) as f64 / sample.src.1.bytes() as f64;
-            assert!(share < most, "{codec}: {share:.3} of the bytes");
-            assert!(share > most * 0.9, "{codec}: {share:.3} of the bytes");
+            println!("{codec}: {share:.4} of the bytes");
+            assert!(
+                share < most && share > most * 0.9,
+                "{codec}: {share:.3} of the bytes"
+            );
         }
     });
 }
