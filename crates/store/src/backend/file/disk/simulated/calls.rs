@@ -1,6 +1,7 @@
 //! The system calls of a simulated disk.
 
 use std::io;
+use std::thread;
 use std::time::{Duration, SystemTime};
 
 use rustix::io::Errno;
@@ -226,21 +227,29 @@ impl File for SimulatedFile {
     fn lock(&self, kind: Lock, _: Duration) -> io::Result<()> {
         let mut world = self.disk.world();
         world.call()?;
-        let other = world.locks.iter().find(|(inode, _, held)| {
+        let this = thread::current().id();
+        while let Some((.., holder)) = world.locks.iter().find(|(inode, _, held, _)| {
             *inode == self.inode && (kind == Lock::Exclusive || *held == Lock::Exclusive)
-        });
-        assert!(other.is_none(), "waits for itself: {}", self.path);
-        world.locks.push((self.inode, self.handle, kind));
+        }) {
+            assert_ne!(*holder, this, "waits for itself: {}", self.path);
+            drop(world);
+            thread::yield_now();
+            world = self.disk.world();
+        }
+        world.locks.push((self.inode, self.handle, kind, this));
         Ok(())
     }
 
     fn try_lock(&self) -> io::Result<bool> {
         let mut world = self.disk.world();
         world.call()?;
-        if world.locks.iter().any(|(inode, _, _)| *inode == self.inode) {
+        if world.locks.iter().any(|(inode, ..)| *inode == self.inode) {
             return Ok(false);
         }
-        world.locks.push((self.inode, self.handle, Lock::Exclusive));
+        let this = thread::current().id();
+        world
+            .locks
+            .push((self.inode, self.handle, Lock::Exclusive, this));
         Ok(true)
     }
 
@@ -255,7 +264,7 @@ impl Drop for SimulatedFile {
         let mut world = self.disk.world();
         let handle = self.handle;
         world.open.remove(&handle);
-        world.locks.retain(|(_, holder, _)| *holder != handle);
+        world.locks.retain(|(_, holder, ..)| *holder != handle);
         if matches!(world.faults.mistake, Mistake::NoFile(which) if self.path.ends_with(which)) {
             let _ = world.set(&self.path, None, None);
         }

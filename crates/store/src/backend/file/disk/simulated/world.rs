@@ -2,6 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
+use std::thread::ThreadId;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::io::Errno;
@@ -20,8 +21,8 @@ pub(super) struct World {
     pub(super) lost: HashSet<u64>,
     /// Which inode each open file is.
     pub(super) open: HashMap<u64, u64>,
-    /// Who holds which lock: number of the inode, number of the open file.
-    pub(super) locks: Vec<(u64, u64, Lock)>,
+    /// Who holds which lock: number of the inode, number of the open file, and the thread that has taken it.
+    pub(super) locks: Vec<(u64, u64, Lock, ThreadId)>,
     pub(super) most_bytes: u64,
 }
 
