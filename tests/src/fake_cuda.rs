@@ -137,7 +137,7 @@ impl Fake {
         fail(CString::new(name).unwrap().as_ptr(), nth, code);
     }
 
-    /// How often a function was called.
+    /// How often a function was called, or an entry of a module launched.
     pub fn calls(&self, name: &str) -> u64 {
         // SAFETY: the fake has it like that.
         let calls: extern "C" fn(*const c_char) -> u64 =
@@ -171,6 +171,13 @@ impl Fake {
         // SAFETY: the fake has it like that.
         let hold: extern "C" fn(u32, u32) = unsafe { self.function("fake_cuda_hold_device") };
         hold(device, on.into());
+    }
+
+    /// Has a stream say that it is captured into a graph, or not.
+    pub fn capture(&self, stream: u64, on: bool) {
+        // SAFETY: the fake has it like that.
+        let capture: extern "C" fn(u64, u32) = unsafe { self.function("fake_cuda_capture") };
+        capture(stream, on.into());
     }
 
     /// Keeps one stream from going on to its next operation, or lets it.

@@ -54,6 +54,8 @@ pub(crate) struct Line {
     pub(crate) done: u64,
     /// Whether it stops before its next operation.
     pub(crate) held: bool,
+    /// Whether it says that it is captured into a graph. Its operations are done all the same.
+    pub(crate) capturing: bool,
     /// Whether its handle is good.
     pub(crate) open: bool,
 }

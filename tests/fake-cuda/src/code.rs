@@ -70,7 +70,7 @@ codes! {
 
 /// Whether a context that met this error is lost.
 pub(crate) fn is_sticky(code: Code) -> bool {
-    matches!(code, 214 | 220 | 226 | 700 | 702 | 710 | 714..=719)
+    matches!(code, 214 | 220 | 226 | 700 | 702 | 710 | 714..=719 | 721)
 }
 
 /// The name of a code, and its text.

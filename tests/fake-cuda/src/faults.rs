@@ -75,7 +75,7 @@ unsafe extern "C" fn fake_cuda_fail(name: *const c_char, nth: u32, code: u32) {
     }
 }
 
-/// How often this function was called, those calls included that failed.
+/// How often this function was called, or this entry of a module launched, those calls included that failed.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fake_cuda_calls(name: *const c_char) -> u64 {
     // SAFETY: tests give text.
@@ -112,4 +112,12 @@ extern "C" fn fake_cuda_hold_stream(stream: Handle, on: u32) {
     let line = board.lines.get_mut(&stream);
     line.expect("a stream that was made").held = on != 0;
     board::NEWS.notify_all();
+}
+
+/// Has a stream say that it is captured into a graph, until this is called with 0.
+#[unsafe(no_mangle)]
+extern "C" fn fake_cuda_capture(stream: Handle, on: u32) {
+    let mut board = board();
+    let line = board.lines.get_mut(&stream);
+    line.expect("a stream that was made").capturing = on != 0;
 }

@@ -12,7 +12,7 @@ use crate::memory::{self, Memory, User};
 use crate::settings::Random;
 
 /// What a module has.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Entry {
     /// Walks in units of so many bytes.
     Walk(u32),
@@ -48,17 +48,25 @@ unsafe extern "C" {
 
 impl Entry {
     /// Every module has these.
+    const NAMED: [(&str, Self); 7] = [
+        ("walk_16", Self::Walk(16)),
+        ("walk_8", Self::Walk(8)),
+        ("walk_4", Self::Walk(4)),
+        ("walk_2", Self::Walk(2)),
+        ("walk_1", Self::Walk(1)),
+        ("fold", Self::Fold),
+        ("spin", Self::Spin),
+    ];
+
     pub(crate) fn named(name: &str) -> Option<Self> {
-        match name {
-            "walk_16" => Some(Self::Walk(16)),
-            "walk_8" => Some(Self::Walk(8)),
-            "walk_4" => Some(Self::Walk(4)),
-            "walk_2" => Some(Self::Walk(2)),
-            "walk_1" => Some(Self::Walk(1)),
-            "fold" => Some(Self::Fold),
-            "spin" => Some(Self::Spin),
-            _ => None,
-        }
+        let mut named = Self::NAMED.into_iter();
+        named.find(|(its, _)| *its == name).map(|(_, entry)| entry)
+    }
+
+    pub(crate) fn name(self) -> &'static str {
+        let mut named = Self::NAMED.into_iter();
+        let (name, _) = named.find(|(_, entry)| *entry == self).expect("it has one");
+        name
     }
 
     /// Copies the one parameter of a launch.

@@ -11,6 +11,9 @@ use crate::settings::Random;
 /// CU_STREAM_LEGACY, another name of the NULL stream.
 const LEGACY: Handle = 1;
 
+/// The greatest priority of a stream. Nothing follows from it here: each stream has a thread.
+pub(crate) const GREATEST_PRIORITY: i32 = -5;
+
 /// Makes a stream and starts its thread.
 pub(crate) fn create(board: &mut Board, device: usize, kind: Kind) -> Result<Handle> {
     let handle = board.handle();
@@ -21,6 +24,7 @@ pub(crate) fn create(board: &mut Board, device: usize, kind: Kind) -> Result<Han
         submitted: 0,
         done: 0,
         held: false,
+        capturing: false,
         open: true,
     };
     board.lines.insert(handle, line);

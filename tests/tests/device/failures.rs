@@ -142,7 +142,7 @@ fn measuring_checks_what_it_is_given() {
             .one_crossing(&read_only, &mut pinned, 512, false)
             .unwrap_err();
         assert_eq!(refused, unwritable);
-        let refused = meter.to_device(&program, &read_only).unwrap_err();
+        let refused = meter.to_device(&program, &read_only, 0).unwrap_err();
         assert_eq!(refused, unwritable);
         for (to, why) in [(&read_only, unwritable), (&there, elsewhere)] {
             let refused = meter.through_slots(&[(&program, [&here, to])]).unwrap_err();

@@ -156,6 +156,49 @@ fn copies_that_share_a_gpu_all_end() {
 
 /// Copies between two GPUs, in both directions at once and several in each: every byte once, none waits for ever, and
 /// what a direction needs is made once.
+/// An engine's own work and small copies do not wait for ours: our streams have the greatest priority, and a copy engine has 4 MiB of
+/// each direction at most.
+#[test]
+fn an_engine_goes_first() {
+    let slow = [("FAKE_CUDA_DELAY_US", "4000")];
+    run("an_engine_goes_first", &slow, |fake| {
+        const COPIES: [&str; 2] = ["cuMemcpyDtoHAsync_v2", "cuMemcpyHtoDAsync_v2"];
+        const AT_A_TIME: usize = 4;
+        let (gpu, len) = (Gpu::open(0).unwrap(), 8 << 20);
+        let program = dense(len);
+        let under_way = || {
+            let submitted: u64 = COPIES.iter().map(|copy| fake.calls(copy)).sum();
+            submitted.saturating_sub(fake.calls("copy done"))
+        };
+        for to_host in [true, false] {
+            let most = std::thread::scope(|scope| {
+                let copies = [(); AT_A_TIME].map(|()| {
+                    scope.spawn(|| {
+                        let host = Memory::allocate(&[len as usize]).unwrap();
+                        let device = DeviceMemory::allocate(&gpu, &[len as usize]).unwrap();
+                        let options = CopyOptions::new();
+                        match to_host {
+                            true => copy(&program, &device, &host, &options).unwrap(),
+                            false => copy(&program, &host, &device, &options).unwrap(),
+                        }
+                    })
+                });
+                let mut most = 0;
+                while !copies.iter().all(|copy| copy.is_finished()) {
+                    most = most.max(under_way());
+                }
+                most
+            });
+            // Each copy asks for four pieces at once, and what it uploads before may be under way too.
+            let expected = 4..=4 + 2 * AT_A_TIME as u64;
+            assert!(expected.contains(&most), "{most} copies at a time");
+        }
+        assert_eq!(fake.calls("cuStreamCreate"), 0);
+        let ours = fake.calls("cuStreamCreateWithPriority");
+        assert_eq!(fake.calls("greatest priority"), ours);
+    });
+}
+
 #[test]
 fn two_gpus_copy_to_each_other() {
     let variables = [("FAKE_CUDA_DEVICES", "2"), ("FAKE_CUDA_DELAY_US", "500")];
@@ -339,5 +382,19 @@ fn marks_hold_up_nobody_else() {
             "the mark was done before its stream"
         );
         assert_eq!(told.recv_timeout(Duration::from_secs(20)).unwrap(), Ok(()));
+    });
+}
+
+/// A mark in a graph would be come to whenever the graph is launched, or never.
+#[test]
+fn a_stream_that_is_captured_has_no_marks() {
+    run("a_stream_that_is_captured_has_no_marks", &[], |fake| {
+        let (gpu, engine) = (Gpu::open(0).unwrap(), Engine::new(&fake));
+        // SAFETY: the stream is there until this process ends.
+        let mark = || unsafe { Mark::new(&gpu, engine.stream()) };
+        fake.capture(engine.stream(), true);
+        assert_eq!(mark().unwrap_err(), DeviceError::Capturing);
+        fake.capture(engine.stream(), false);
+        assert!(mark().is_ok());
     });
 }

@@ -200,7 +200,7 @@ fn to_host(
     let mut ahead = Ahead::new(from.gpu(), within);
     let mut place =
         |(mut piece, len): (Held, usize)| to.scatter(&piece.bytes()[..len], Some(&mut sum));
-    for range in pieces(from.bytes()) {
+    for range in pieces(0..from.bytes()) {
         let len = len(&range);
         ahead.ask(|told| {
             from.gather(
@@ -227,7 +227,7 @@ fn to_device(
 ) -> Result<Crc32c, DeviceError> {
     let mut sum = Crc32c::new();
     let mut ahead = Ahead::new(to.gpu(), within);
-    for range in pieces(to.bytes()) {
+    for range in pieces(0..to.bytes()) {
         let mut piece = wait(to.gpu(), within, &asked(|told| to.acquire(told)))?;
         from.gather(&mut piece.bytes()[..len(&range)], Some(&mut sum))?;
         // What is done gives its piece back at once: whoever waits for one must hold none.
@@ -303,9 +303,9 @@ pub(super) fn wait<T>(gpu: &Gpu, within: Duration, answer: &Answer<T>) -> Result
 }
 
 /// Cuts a stream.
-pub(super) fn pieces(bytes: u64) -> impl Iterator<Item = Range<u64>> {
-    let step = PIECE as u64;
-    (0..bytes.div_ceil(step)).map(move |n| n * step..((n + 1) * step).min(bytes))
+pub(super) fn pieces(bytes: Range<u64>) -> impl Iterator<Item = Range<u64>> {
+    let starts = bytes.clone().step_by(PIECE);
+    starts.map(move |start| start..(start + PIECE as u64).min(bytes.end))
 }
 
 fn len(range: &Range<u64>) -> usize {

@@ -19,6 +19,7 @@ macro_rules! functions {
 
 functions! {
     cuCtxGetDevice
+    cuCtxGetStreamPriorityRange
     cuCtxPopCurrent_v2
     cuCtxPushCurrent_v2
     cuDeviceGet
@@ -61,8 +62,9 @@ functions! {
     cuModuleLoadData
     cuModuleUnload
     cuPointerGetAttribute
-    cuStreamCreate
+    cuStreamCreateWithPriority
     cuStreamDestroy_v2
+    cuStreamIsCapturing
     cuStreamWaitEvent
     cuThreadExchangeStreamCaptureMode
 }

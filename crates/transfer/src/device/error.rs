@@ -47,7 +47,7 @@ impl CallError {
     pub(super) fn is_sticky(&self) -> bool {
         matches!(
             self.code,
-            214 | 220 | 226 | 700 | 702 | 709 | 710 | 714..=719 | 810
+            214 | 220 | 226 | 700 | 702 | 709 | 710 | 714..=719 | 721 | 810
         )
     }
 }
@@ -106,6 +106,11 @@ pub enum DeviceError {
     /// A stream of another device or context, or one that was destroyed.
     #[error("the stream is none of device {ordinal}, or was destroyed: {why}")]
     NotItsStream { ordinal: u32, why: CallError },
+    /// A stream whose work goes into a graph, where a mark would be a part of that and never be come to.
+    #[error(
+        "the stream is captured into a graph: mark it before the capture begins, or after it ends"
+    )]
+    Capturing,
     /// A descriptor of memory that is not on this device.
     #[error("the shared memory is not on device {expected}")]
     SharedElsewhere { expected: u32 },

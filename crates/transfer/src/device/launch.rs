@@ -18,7 +18,7 @@ pub const MAX_LOOPS: usize = 8;
 const MAX_UNITS: u64 = (1 << 31) - 1;
 
 /// The longest unit in bytes: what one thread moves at a time.
-const LONGEST_UNIT: u64 = 16;
+pub(super) const LONGEST_UNIT: u64 = 16;
 
 /// Why the kernel cannot run a program.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
@@ -90,7 +90,7 @@ impl End {
         Self { bases, buffer: 0 }
     }
 
-    /// A buffer whose first byte is byte `position` of the program.
+    /// A buffer whose first byte is byte `position` of the program. Units are as long as the two are alike, modulo [`LONGEST_UNIT`].
     pub(super) fn buffer(start: u64, position: u64) -> Self {
         Self {
             bases: 0,

@@ -3,8 +3,10 @@
 use std::ptr;
 use std::sync::Arc;
 
-use cudarc::driver::sys::{CUresult, CUstream};
+use cudarc::driver::sys::{CUresult, CUstream, CUstreamCaptureStatus};
 
+use super::context::Context;
+use super::driver;
 use super::error::DeviceError;
 use super::gpu::Gpu;
 use super::resources::Event;
@@ -29,12 +31,17 @@ impl Mark {
     /// The stream is one of this GPU's primary context, and has not been destroyed.
     ///
     /// # Errors
-    /// [`DeviceError::NotItsStream`], as far as the driver can tell, or what else it says.
+    /// [`DeviceError::Capturing`]; [`DeviceError::NotItsStream`], as far as the driver can tell, or what else it says.
     pub unsafe fn new(gpu: &Gpu, stream: u64) -> Result<Self, DeviceError> {
         let event = Event::new(gpu.context())?;
         let stream: CUstream = ptr::with_exposed_provenance_mut(stream as usize);
         // SAFETY: the caller vouches for the stream.
-        let recorded = unsafe { event.record_raw(stream) };
+        let capturing = unsafe { is_capturing(gpu.context(), stream) };
+        let recorded = capturing.and_then(|capturing| match capturing {
+            true => Err(DeviceError::Capturing),
+            // SAFETY: as above.
+            false => unsafe { event.record_raw(stream) },
+        });
         recorded.map_err(|error| match error {
             DeviceError::Call(why) if why.code == CUresult::CUDA_ERROR_INVALID_HANDLE as u32 => {
                 let ordinal = gpu.ordinal();
@@ -62,4 +69,16 @@ impl Mark {
         let event = self.event.clone();
         self.gpu.queue().watch(event, Box::new(told));
     }
+}
+
+/// # Safety
+/// The stream is there, and one of this context.
+unsafe fn is_capturing(context: &Context, stream: CUstream) -> Result<bool, DeviceError> {
+    let _entered = context.enter()?;
+    let none = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
+    let mut status = none;
+    // SAFETY: the stream is there by the caller's word; the status goes into a local variable.
+    let asked = unsafe { driver::cuStreamIsCapturing(stream, &mut status) };
+    context.check("cuStreamIsCapturing", asked)?;
+    Ok(status != none)
 }

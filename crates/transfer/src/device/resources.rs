@@ -61,13 +61,19 @@ unsafe impl Send for Pinned {}
 unsafe impl Sync for Pinned {}
 
 impl Stream {
-    /// A stream that does not wait for the engine's default stream.
+    /// A stream that does not wait for the engine's default stream. Its kernels come before those that the engine has launched but
+    /// the GPU has not begun: they are short, and would wait for a whole step otherwise.
     pub(super) fn new(context: &Arc<Context>) -> Result<Self, DeviceError> {
         let _entered = context.enter()?;
+        let (mut least, mut greatest) = (0, 0);
+        // SAFETY: the numbers go into local variables.
+        context.check("cuCtxGetStreamPriorityRange", unsafe {
+            driver::cuCtxGetStreamPriorityRange(&mut least, &mut greatest)
+        })?;
         let (mut raw, flags) = (std::ptr::null_mut(), CUstream_flags::CU_STREAM_NON_BLOCKING);
         // SAFETY: the handle goes into a local variable.
-        context.check("cuStreamCreate", unsafe {
-            driver::cuStreamCreate(&mut raw, flags as u32)
+        context.check("cuStreamCreateWithPriority", unsafe {
+            driver::cuStreamCreateWithPriority(&mut raw, flags as u32, greatest)
         })?;
         Ok(Self {
             context: context.clone(),

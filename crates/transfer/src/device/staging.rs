@@ -10,9 +10,14 @@ use std::sync::Arc;
 use super::context::{Context, Entered};
 use super::driver;
 use super::error::DeviceError;
+use super::launch::LONGEST_UNIT;
 use super::resources::{Buffer, Event, Pinned, Stream};
 
 /// A buffer of the device and one of the host, for as many bytes each.
+///
+/// Bytes of a stream begin in the device's buffer where their position in the stream says, modulo the kernel's longest unit. So
+/// the kernel moves all but the edges in its longest units, wherever a stream is cut: a header or the packets of a network cut it
+/// anywhere.
 #[derive(Debug)]
 pub(super) struct Piece {
     context: Arc<Context>,
@@ -26,14 +31,15 @@ impl Piece {
     pub(super) fn new(context: &Arc<Context>, len: usize) -> Result<Self, DeviceError> {
         Ok(Self {
             context: context.clone(),
-            device: Buffer::new(context, len)?,
+            device: Buffer::new(context, len + LONGEST_UNIT as usize)?,
             host: Pinned::new(context, len)?,
             done: Event::new(context)?,
         })
     }
 
-    pub(super) fn device(&self) -> &Buffer {
-        &self.device
+    /// Where the device's buffer has bytes of a stream that begin at this position.
+    pub(super) fn device_at(&self, position: u64) -> u64 {
+        self.device.address + position % LONGEST_UNIT
     }
 
     /// The host's buffer. Nothing uses it: pieces under way are the queue's.
@@ -47,39 +53,41 @@ impl Piece {
         self.host.start
     }
 
-    /// Submits the way from the device's buffer to memory of the host.
+    /// Submits the way from the device's buffer, where it has bytes from this position on, to memory of the host.
     ///
     /// # Safety
     /// Copy engines reach `len` bytes there; they are kept, and left alone, until [`is_done`](Self::is_done).
     pub(super) unsafe fn fetch(
         &mut self,
         stream: &Stream,
+        position: u64,
         host: NonNull<u8>,
         len: usize,
     ) -> Result<(), DeviceError> {
         let _entered = self.context.enter()?;
+        let device = self.device_at(position);
         // SAFETY: the buffer is long enough, and kept as the caller keeps the other.
-        let copied = unsafe {
-            driver::cuMemcpyDtoHAsync_v2(host.as_ptr().cast(), self.device.address, len, stream.raw)
-        };
+        let copied =
+            unsafe { driver::cuMemcpyDtoHAsync_v2(host.as_ptr().cast(), device, len, stream.raw) };
         self.context.check("cuMemcpyDtoHAsync_v2", copied)
     }
 
-    /// Submits the way from memory of the host to the device's buffer.
+    /// Submits the way from memory of the host to the device's buffer, for bytes from this position on.
     ///
     /// # Safety
     /// As for [`fetch`](Self::fetch).
     pub(super) unsafe fn send(
         &mut self,
         stream: &Stream,
+        position: u64,
         host: NonNull<u8>,
         len: usize,
     ) -> Result<(), DeviceError> {
         let _entered = self.context.enter()?;
+        let device = self.device_at(position);
         // SAFETY: as above.
-        let copied = unsafe {
-            driver::cuMemcpyHtoDAsync_v2(self.device.address, host.as_ptr().cast(), len, stream.raw)
-        };
+        let copied =
+            unsafe { driver::cuMemcpyHtoDAsync_v2(device, host.as_ptr().cast(), len, stream.raw) };
         self.context.check("cuMemcpyHtoDAsync_v2", copied)
     }
 

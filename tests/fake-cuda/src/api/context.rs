@@ -75,7 +75,7 @@ driver! {
     fn cuCtxSynchronize() in_context stream::wait_for_all;
 
     fn cuCtxGetStreamPriorityRange(least: Out<c_int>, greatest: Out<c_int>) in_context |_| {
-        for (place, priority) in [(least, 0), (greatest, -5)] {
+        for (place, priority) in [(least, 0), (greatest, stream::GREATEST_PRIORITY)] {
             if !place.is_null() {
                 place.give(priority)?;
             }

@@ -5,6 +5,7 @@ use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use crate::board::{Function, Handle, board};
 use crate::code::*;
 use crate::entry::{In, Out, driver};
+use crate::faults;
 use crate::kernel::Entry;
 use crate::stream;
 
@@ -61,6 +62,7 @@ driver! {
         if parameter.is_null() || !extra.pointer().is_null() {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
+        faults::count(function.entry.name())?;
         // SAFETY: the caller of the driver says that this is the kernel's parameter.
         let parameter = unsafe { function.entry.parameter(parameter) };
         let (entry, device) = (function.entry, function.device);

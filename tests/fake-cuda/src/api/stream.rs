@@ -6,6 +6,7 @@ use super::context::handle;
 use crate::board::{Handle, Kind, NEWS, board};
 use crate::code::*;
 use crate::entry::{Out, driver};
+use crate::faults;
 use crate::stream;
 
 /// CU_STREAM_NON_BLOCKING.
@@ -14,7 +15,11 @@ const NON_BLOCKING: c_uint = 1;
 driver! {
     fn cuStreamCreate(made: Out<Handle>, flags: c_uint) in_context |device| create(device, made, flags);
 
-    fn cuStreamCreateWithPriority(made: Out<Handle>, flags: c_uint, _priority: c_int) in_context |device| {
+    // Streams of the greatest priority are counted by a name of their own.
+    fn cuStreamCreateWithPriority(made: Out<Handle>, flags: c_uint, priority: c_int) in_context |device| {
+        if priority == stream::GREATEST_PRIORITY {
+            faults::count("greatest priority")?;
+        }
         create(device, made, flags)
     };
 
@@ -63,10 +68,11 @@ driver! {
         context.give(handle(board.lines[&line].device))
     };
 
-    // CU_STREAM_CAPTURE_STATUS_NONE.
+    // CU_STREAM_CAPTURE_STATUS_NONE or CU_STREAM_CAPTURE_STATUS_ACTIVE.
     fn cuStreamIsCapturing(stream: Handle, status: Out<c_uint>) in_context |device| {
-        stream::resolve(&mut board(), device, stream)?;
-        status.give(0)
+        let mut board = board();
+        let line = stream::resolve(&mut board, device, stream)?;
+        status.give(board.lines[&line].capturing.into())
     };
 }
 

@@ -113,7 +113,8 @@ impl Meter {
         })
     }
 
-    /// Gathers one side of a program into pinned memory, piece by piece, as for a transfer, and drops the pieces.
+    /// Gathers one side of a program into pinned memory, piece by piece, as for a transfer, and drops the pieces. The stream's bytes
+    /// before position `begin` stay where they are.
     ///
     /// # Errors
     /// As of [`copy`](crate::device::copy()).
@@ -121,17 +122,18 @@ impl Meter {
         &self,
         program: &Program,
         memory: &DeviceMemory,
+        begin: u64,
     ) -> Result<Duration, DeviceError> {
         let stream = DeviceStream::new(&program.stream(Side::Source), memory)?;
         let started = Instant::now();
         // A piece is dropped where it is told, so that nobody holds one while another is waited for.
-        cross(&self.gpu, pieces(stream.bytes()), |range, told| {
+        cross(&self.gpu, pieces(begin..stream.bytes()), |range, told| {
             stream.gather(range, Box::new(|piece| told(piece.map(drop))));
         })?;
         Ok(started.elapsed())
     }
 
-    /// Scatters pieces of pinned memory to one side of a program, as for a transfer. What is in them is old bytes of others.
+    /// Scatters pieces of pinned memory to one side of a program, likewise. What is in them is old bytes of others.
     ///
     /// # Errors
     /// As of [`copy`](crate::device::copy()).
@@ -139,10 +141,11 @@ impl Meter {
         &self,
         program: &Program,
         memory: &DeviceMemory,
+        begin: u64,
     ) -> Result<Duration, DeviceError> {
         let stream = DeviceStream::new(&program.stream(Side::Destination), memory)?;
         let started = Instant::now();
-        cross(&self.gpu, pieces(stream.bytes()), |range, told| {
+        cross(&self.gpu, pieces(begin..stream.bytes()), |range, told| {
             let to = stream.clone();
             stream.acquire(Box::new(move |piece| match piece {
                 Ok(piece) => piece.scatter(&to, range, Box::new(|piece| told(piece.map(drop)))),
@@ -166,16 +169,17 @@ impl Meter {
         let stream = DeviceStream::new(&program.stream(Side::Source), memory)?;
         let started = Instant::now();
         let mut submitted = Ok(());
-        for (piece, range) in self.pieces.iter_mut().zip(pieces(stream.bytes())) {
+        for (piece, range) in self.pieces.iter_mut().zip(pieces(0..stream.bytes())) {
             submitted = submitted.and_then(|()| {
                 let len = (range.end - range.start) as usize;
-                let launches = stream.launches(Way::Gather, range, piece.device().address)?;
+                let begin = range.start;
+                let launches = stream.launches(Way::Gather, range, piece.device_at(begin))?;
                 self.gpu
                     .kernels()
                     .launch(&self.stream, &launches, Some(MULTIPROCESSORS))?;
                 let host = piece.host();
                 // SAFETY: memory of the piece.
-                unsafe { piece.fetch(&self.stream, host, len)? };
+                unsafe { piece.fetch(&self.stream, begin, host, len)? };
                 piece.submitted(&self.stream)
             });
         }

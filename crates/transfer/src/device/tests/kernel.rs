@@ -6,7 +6,7 @@ use smallvec::{SmallVec, smallvec};
 use super::on_cpu::{Bytes, Done, run};
 use crate::copy::tests::case::{Case, case, noise};
 use crate::copy::tests::oracle;
-use crate::device::launch::{End, Ends, LaunchError, Launches, MAX_LOOPS};
+use crate::device::launch::{End, Ends, LONGEST_UNIT, LaunchError, Launches, MAX_LOOPS};
 use crate::memory::Side;
 use crate::plan::program::{Loop, Nest, Placed, Program, split_address};
 
@@ -249,6 +249,47 @@ fn the_unit_is_the_longest_that_everything_is_a_multiple_of() {
     assert_eq!(unit(&strided(512, 520), 0), 8);
     assert_eq!(unit(&strided(66, 1024), 0), 2);
     assert_eq!(unit(&strided(7, 1024), 0), 1);
+}
+
+/// Wherever a stream is cut, all of it moves in the longest units, if its buffer begins where the position says.
+#[test]
+fn streams_move_in_the_longest_units_from_any_position() {
+    let program = one(
+        smallvec![Loop {
+            count: 3,
+            src: 1024,
+            dst: 512
+        }],
+        512,
+    );
+    let (stream, launches) = (&program, Launches::new(&program).unwrap());
+    let case = Case {
+        program: stream.clone(),
+        src: vec![3 * 1024],
+        dst: vec![3 * 512],
+    };
+    let trial = Trial::new(&case, &launches, (0, 0));
+    for (begin, len) in (0..2 * LONGEST_UNIT).flat_map(|begin| [(begin, 1), (begin, 900)]) {
+        let (range, address) = (begin..begin + len, BUFFER + begin % LONGEST_UNIT);
+        let ends = Ends {
+            dst: End::buffer(address, begin),
+            ..aligned()
+        };
+        let cut = launches.range(&ends, range.clone()).unwrap();
+        assert!(cut.iter().all(|launch| launch.unit == LONGEST_UNIT));
+        let mut memories = trial.memories();
+        memories.push(Bytes {
+            address,
+            bytes: vec![0; len as usize],
+        });
+        let Some(mut done) = run(&memories, &cut, 8, begin) else {
+            return;
+        };
+        let bytes = trial.source.bytes();
+        let places = &oracle::bytes(stream)[begin as usize..(begin + len) as usize];
+        let expected = places.iter().map(|place| oracle::at(&bytes, place.0));
+        assert!(done.pop().unwrap().bytes == expected.collect::<Vec<_>>());
+    }
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use transload::transfer::device::DeviceError;
 use transload::transfer::device::measure::PinnedMemory;
+use transload::transfer::plan::program::Program;
 
 use super::ground::{Ground, transposing};
 use crate::commands::bench::course::{Course, timed};
@@ -12,13 +13,33 @@ use crate::commands::bench::measure::Figure;
 use crate::failure::Failure;
 use crate::show::number::gigabytes_per_second;
 
-pub(super) const CASES: usize = 1;
+/// Where the streams begin: what is behind a header begins at no multiple of 16, and what a network delivers at any position.
+const POSITIONS: [(u64, &str); 3] = [
+    (0, ""),
+    (8, ", from position 8"),
+    (1402, ", from position 1402"),
+];
+
+pub(super) const CASES: usize = POSITIONS.len();
 
 pub(super) fn run(course: &mut Course, ground: &Ground) -> Result<Vec<Figure>, Failure> {
-    const NAME: &str = "the bus, runs of 512 B";
-    course.prepare(NAME);
     let program = transposing(512, ground.bytes);
+    course.prepare("the bus, runs of 512 B");
     ground.check(&program)?;
+    let mut figures = Vec::new();
+    for (begin, position) in POSITIONS {
+        figures.extend(from(course, ground, &program, begin, position)?);
+    }
+    Ok(figures)
+}
+
+fn from(
+    course: &mut Course,
+    ground: &Ground,
+    program: &Program,
+    begin: u64,
+    position: &str,
+) -> Result<Vec<Figure>, Failure> {
     let Ground {
         gpu,
         meter,
@@ -26,15 +47,15 @@ pub(super) fn run(course: &mut Course, ground: &Ground) -> Result<Vec<Figure>, F
         destination,
         ..
     } = ground;
-    let bytes = program.bytes();
+    let bytes = program.bytes() - begin;
     let pinned = || PinnedMemory::allocate(gpu, bytes as usize);
     let (out, back) = (RefCell::new(pinned()?), RefCell::new(pinned()?));
     let rate = |took: Duration| gigabytes_per_second(bytes, took);
     let both = || -> Result<Duration, DeviceError> {
         let (done, took) = timed(|| {
             std::thread::scope(|scope| {
-                let out = scope.spawn(|| meter.to_host(&program, source));
-                let back = meter.to_device(&program, destination);
+                let out = scope.spawn(|| meter.to_host(program, source, begin));
+                let back = meter.to_device(program, destination, begin);
                 let out = out.join().unwrap_or(Err(DeviceError::ThreadGone));
                 out.and(back)
             })
@@ -42,9 +63,9 @@ pub(super) fn run(course: &mut Course, ground: &Ground) -> Result<Vec<Figure>, F
         done.map(|_| took)
     };
     let rounds = course.in_turns::<Failure, 6>(
-        NAME,
+        &format!("the bus, runs of 512 B{position}"),
         [
-            &mut || Ok(rate(meter.to_host(&program, source)?)),
+            &mut || Ok(rate(meter.to_host(program, source, begin)?)),
             &mut || {
                 Ok(rate(
                     meter
@@ -52,7 +73,7 @@ pub(super) fn run(course: &mut Course, ground: &Ground) -> Result<Vec<Figure>, F
                         .doing,
                 ))
             },
-            &mut || Ok(rate(meter.to_device(&program, destination)?)),
+            &mut || Ok(rate(meter.to_device(program, destination, begin)?)),
             &mut || {
                 Ok(rate(
                     meter
@@ -70,7 +91,7 @@ pub(super) fn run(course: &mut Course, ground: &Ground) -> Result<Vec<Figure>, F
     )?;
     let figure = |name: &str, baseline: &str, which| {
         Figure::new(
-            format!("{name}, runs of 512 B"),
+            format!("{name}, runs of 512 B{position}"),
             "GB/s",
             baseline,
             &rounds,
