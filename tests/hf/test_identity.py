@@ -1,15 +1,20 @@
 """Who finds what: weights by what they are, adapters by what they hold, and what else has to be the same."""
 
+import copy
 import shutil
+import types
 
 import peft
 import pytest
 import tiny_models
 import torch
+from safetensors.torch import load_file, save_file
 from test_models import answer, apart, prompt
 from transload.hf import Reuse
 from transload.hf.errors import NotReused
+from transload.hf.weights import Weights
 from transformers import AutoModelForCausalLM
+from transformers.models.llama import modeling_llama
 
 IDS = prompt(300)
 
@@ -131,15 +136,234 @@ def test_a_model_that_is_trained_between_calls(folder, store, from_files):
     assert finds(model, store)
 
 
-def test_changes_that_no_version_counts(folder, store):
-    """`merge_and_unload` leaves a plain model with other weights, of the same versions."""
+def merged(model):
+    torch.manual_seed(5)
+    return peft.get_peft_model(model, lora()).merge_and_unload().eval()
+
+
+def data(model):
+    model.model.layers[1].self_attn.v_proj.weight.data.mul_(1.5)
+
+
+@torch.inference_mode()
+def inference(model):
+    model.model.layers[1].self_attn.v_proj.weight.mul_(1.5)
+
+
+def reordered(model):
+    model.model.layers = torch.nn.ModuleList(reversed(model.model.layers))
+    for number, layer in enumerate(model.model.layers):
+        layer.self_attn.layer_idx = number
+
+
+def dropped(model):
+    model.model.layers[1].mlp = torch.nn.Identity()
+
+
+def rotated(model):
+    model.model.rotary_emb.inv_freq.mul_(0.5)
+
+
+def rotated_data(model):
+    model.model.rotary_emb.inv_freq.data.mul_(0.5)
+
+
+def scaled(model):
+    model.model.layers[0].self_attn.scaling *= 2
+
+
+def strongly_rotated(model):
+    model.model.rotary_emb.attention_scaling = 1.5
+
+
+def smoothed(model):
+    model.model.norm.variance_epsilon = model.model.layers[0].input_layernorm.variance_epsilon = 0.1
+
+
+def activated(model):
+    model.model.layers[0].mlp.act_fn = torch.nn.ReLU()
+
+
+def functional(model):
+    model.model.layers[0].mlp.act_fn = torch.relu
+
+
+def of_the_test(hidden):
+    return hidden * 0.5
+
+
+def by_a_function(model):
+    model.model.layers[0].mlp.act_fn = of_the_test
+
+
+def another_config(model):
+    other = model.model.layers[0].self_attn.config = copy.deepcopy(model.config)
+    other.rope_parameters["rope_theta"] = 1.0
+
+
+class Halved(torch.nn.Linear):
+    def forward(self, hidden):
+        return super().forward(hidden) / 2
+
+
+def of_another_class(model):
+    model.model.layers[0].mlp.down_proj.__class__ = Halved
+
+
+def cast(model):
+    model.model.layers[0].mlp.to(torch.bfloat16).to(torch.float32)
+
+
+def cast_rotation(model):
+    model.model.rotary_emb.to(torch.bfloat16)
+
+
+def shadowed(model):
+    layer = model.model.layers[0].mlp
+    layer.forward = types.MethodType(halved, layer)
+
+
+def halved(self, hidden):
+    return type(self).forward(self, hidden) / 2
+
+
+CHANGES = [
+    merged, data, inference, reordered, dropped, rotated, rotated_data, scaled, strongly_rotated, smoothed, activated, functional,
+    by_a_function, another_config, of_another_class, cast, cast_rotation, shadowed,
+]  # fmt: skip
+
+
+@pytest.mark.smallest
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_model_that_is_changed_before_its_reuse(change, folder, store):
+    """What computes is named, not the files that it came from; and the files' name is not given to anything else."""
+    changed = lambda: change(model := load(folder)) or model  # noqa: E731
+    assert not finds(changed(), store)
+    assert not finds(load(folder), store)
+    assert finds(load(folder), store)
+    assert finds(changed(), store)
+    assert Reuse(changed(), store, name="m").decoder.identity().weights.startswith("tensors-")
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("given", [None, "of the test"])
+def test_a_model_that_is_changed_between_calls(change, given, folder, store):
     model = load(folder)
-    reuse = Reuse(model, store, name="m")
+    reuse = Reuse(model, store, name="m", weights=given)
     answer(reuse.generate, IDS)
-    merged = peft.get_peft_model(model, lora()).merge_and_unload()
-    assert merged is model
+    assert (change(model) or model) is model
     assert apart(answer(model.generate, IDS), answer(reuse.generate, IDS)) < 1e-4
     assert reuse.stats()["restored_tokens"] == 0
+    assert bool(reuse.stats()["not_reused"]) == bool(given)
+
+
+def hooked(model):
+    model.model.layers[0].register_forward_hook(lambda module, given, told: told * 0.5)
+
+
+def hooked_before(model):
+    model.model.layers[0].mlp.register_forward_pre_hook(lambda module, given: (given[0] * 0.5,))
+
+
+def closed_over(model):
+    factor = 0.5
+    model.model.layers[0].mlp.act_fn = lambda hidden: hidden * factor
+
+
+def quantized(model):
+    return torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear})
+
+
+@pytest.mark.smallest
+@pytest.mark.parametrize(
+    "change, said",
+    [(hooked, "a hook of model.layers.0, test_identity.hooked"), (hooked_before, "a hook of model.layers.0.mlp, "),
+     (closed_over, "model.layers.0.mlp.act_fn, .*closes over factor"), (quantized, "_packed_params")],
+)  # fmt: skip
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+def test_what_cannot_be_seen_is_refused_by_name(change, said, folder, store):
+    model = load(folder)
+    reuse = Reuse(model, store, name="m")
+    reuse.attach()
+    answer(model.generate, IDS)
+    other = change(model) or model
+    with pytest.raises(NotReused, match=f"{said}.*give weights a text of your own"):
+        Reuse(other, f"{store}-other", name="m")
+    if other is model:
+        answer(model.generate, IDS)
+        assert reuse.stats()["restored_tokens"] == 0 and len(reuse.stats()["not_reused"]) == 1
+    reuse.detach()
+    # Who knows what it is says so.
+    assert not finds(other, store, weights="as changed by the test")
+    assert finds(other, store, weights="as changed by the test")
+
+
+def test_functions_of_a_model_that_are_replaced_for_all(folder, store, monkeypatch):
+    assert not finds(load(folder), store)
+    for where, name, function in (
+        (modeling_llama.LlamaMLP, "forward", halved_mlp), (modeling_llama, "apply_rotary_pos_emb", not_rotated)
+    ):  # fmt: skip
+        with monkeypatch.context() as patch:
+            patch.setattr(where, name, function)
+            assert not finds(load(folder), store), name
+        assert finds(load(folder), store)
+
+
+def halved_mlp(self, hidden):
+    return self.down_proj(self.act_fn(self.gate_proj(hidden)) * self.up_proj(hidden)) / 2
+
+
+def not_rotated(queries, keys, *_, **__):
+    return queries, keys
+
+
+def test_what_observes_changes_nothing(folder, store):
+    """transformers' own hooks stay in a model once its hidden states were asked for; compiling keeps what is compiled."""
+    model = load(folder)
+    by_files = Reuse(model, store, name="m").decoder.identity().weights
+    model.generate(IDS, max_new_tokens=1, output_hidden_states=True, return_dict_in_generate=True)
+    assert any(each._forward_hooks for each in model.modules())
+    model.forward = torch.compile(model.forward, backend="eager")
+    model.config.pad_token_id = 3
+    model.generation_config.max_length = 99
+    assert Reuse(model, store, name="m").decoder.identity().weights[:40] == by_files[:40]
+
+
+@pytest.mark.parametrize("name", [*tiny_models.CONFIGS.keys() - {"mamba"}, "gpt2", "gptj", "bloom", "yarn", "dynamic"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_files_say_is_named_by_them(name, dtype, tmp_path, store):
+    """Also where loading puts tensors together, ties them, or makes buffers; and after the model has computed."""
+    tiny_models.make(name).save_pretrained(tmp_path / "model")
+    model = load(tmp_path / "model", dtype=dtype)
+    weights = Weights(model, None)
+    before = weights.names()
+    assert not before[0].startswith("tensors-")
+    model.generate(IDS, max_new_tokens=2, do_sample=False)
+    assert weights.names() == before
+    with torch.no_grad():
+        next(each for each in model.parameters() if each.dim() > 1).data.mul_(1.25)
+    assert Weights(model, None).names()[0].startswith("tensors-")
+
+
+def test_weights_that_no_file_has(folder, store):
+    """A head that is missing in the files is made at random when they are loaded."""
+    filed = load_file(folder / "model.safetensors")
+    del filed["lm_head.weight"]
+    save_file(filed, folder / "model.safetensors", {"format": "pt"})
+    assert Reuse(load(folder), store, name="m").decoder.identity().weights.startswith("tensors-")
+
+
+@pytest.mark.parametrize("more", [{"max_shard_size": "50KB"}, {"pytorch": True}])
+def test_files_in_parts_and_of_pickles(more, folder, store):
+    model = load(folder)
+    if more.pop("pytorch", False):
+        torch.save(model.state_dict(), folder / "pytorch_model.bin")
+        (folder / "model.safetensors").unlink()
+    else:
+        (folder / "model.safetensors").unlink()
+        model.save_pretrained(folder, **more)
+    assert not Weights(load(folder), None).names()[0].startswith("tensors-")
+    assert Weights(data(changed := load(folder)) or changed, None).names()[0].startswith("tensors-")
 
 
 def test_weights_of_a_given_name_that_change(store):

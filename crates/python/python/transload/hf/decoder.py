@@ -7,6 +7,7 @@ import sys
 from typing import Any, NamedTuple, Sequence
 
 import torch
+from torch.nn.modules.dropout import _DropoutNd as Dropout
 from transformers import Cache, DynamicCache
 
 from .errors import NotReused, UnsupportedCache
@@ -77,6 +78,8 @@ class Decoder:
         """
         if self.model.training:
             raise NotReused("the model is in training mode")
+        if any(isinstance(each, Dropout) and each.training and each.p for each in self.model.modules()):
+            raise NotReused("a part of the model that drops out at random is in training mode")
         if torch.is_autocast_enabled(self.model.device.type):
             raise NotReused("autocast")
         if getattr(getattr(self.model, "active_peft_config", None), "is_prompt_learning", False):

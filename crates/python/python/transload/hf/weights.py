@@ -12,6 +12,8 @@ import torch
 
 from .. import _weights
 from .errors import NotReused
+from .files import is_as_filed, is_as_made
+from .structure import Structure
 
 STANDARD = re.compile(r"(model|pytorch_model)(-\d+-of-\d+)?\.(safetensors|bin)|model\.safetensors\.index\.json")
 """Files that `from_pretrained` loads from a folder, and all of them. Others are for those who say which."""
@@ -33,37 +35,42 @@ class Weights:
         self._adapters: tuple[Any, str | None] = (None, None)
 
     def names(self) -> tuple[str, str | None]:
-        """The weights' name, and a digest of the active adapters. A model that has changed in place since it was loaded is
-        named by its tensors, all of which are read then.
+        """The weights' name, and a digest of the active adapters. A model that computes otherwise than its files say is named
+        by its tensors, all of which are read then.
 
         Raises:
             NotReused: it cannot be named, or has changed, and its name was given.
         """
         with self._lock:
-            base, adapters, said = _tensors(self._model)
-            seen = _look(base)
+            found = Structure(self._model)
+            adapters, said = _adapters(found)
+            seen = (_look(found.tensors | found.buffers), found.text, found.code)
             if seen != self._seen:
-                name = None
-                if self._seen is None:
-                    name = self._given or _by_files(self._model, base)
-                elif self._given:
+                if self._given and self._seen is not None:
                     raise NotReused("the weights have changed since they were given a name: make another Reuse")
-                self._name = name or f"tensors-{_digest(base, str(self._model.config.to_dict()))}"
+                if found.unseen and not self._given:
+                    raise NotReused(f"{found.unseen[0]}: what it computes cannot be seen: give weights a text of your own")
+                # Once they have changed in place, somebody may change them back and forth: files say nothing of that.
+                name = self._given or (_by_files(self._model, found) if self._seen is None else None)
+                self._name = name or f"tensors-{_digest(found.tensors | found.buffers, repr((found.text, found.code)))}"
                 self._seen = seen
             if said and (now := (_look(adapters), said)) != self._adapters[0]:
                 self._adapters = now, _digest(adapters, said)
             return self._name, self._adapters[1] if said else None
 
 
-def _by_files(model: Any, base: dict[str, torch.Tensor]) -> str | None:
-    """The name that every engine has for a model's files, if they are all that was loaded and nothing has changed since."""
+def _by_files(model: Any, found: Structure) -> str | None:
+    """The name that every engine has for a model's files, if they are all that was loaded and it computes what they say."""
     folder = Path(model.config._name_or_path)
     files = _weights.weight_files(folder) if folder.is_dir() else []
     formats = {"bin" in file.suffix for file in files if STANDARD.fullmatch(file.name)} if files else set()
     if len(formats) != 1 or not all(STANDARD.fullmatch(file.name) for file in files):
         return None
     # Loading makes new parameters; who changes one counts its version up.
-    if any(not each.is_inference() and each._version for each in base.values() if isinstance(each, torch.nn.Parameter)):
+    if any(not each.is_inference() and each._version for each in found.tensors.values() if isinstance(each, torch.nn.Parameter)):
+        return None
+    base = getattr(model, "get_base_model", lambda: model)()
+    if not is_as_made(base, found) or not is_as_filed(base, found.tensors, files):
         return None
     loaded, filed = (
         {key: value for key, value in config.to_dict().items() if key not in LOADED}
@@ -72,30 +79,24 @@ def _by_files(model: Any, base: dict[str, torch.Tensor]) -> str | None:
     overrides = {key: value for key, value in loaded.items() if key not in filed or filed[key] != value}
     quantization = (filed.get("quantization_config") or {}).get("quant_method")
     far = [False] * repr(filed).count("'longrope'")
-    return f"{_weights.content(folder, files)}-{_weights.settings(overrides, quantization, far)}"
+    name = f"{_weights.content(folder, files)}-{_weights.settings(overrides, quantization, far)}"
+    return f"{name}-{_digest({}, repr(sorted(found.code.items())))}" if found.code else name
 
 
-def _tensors(model: Any) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor], str]:
-    """A model's own tensors, those of its active adapters, and how these are applied."""
-    every, adapters, others, said = _own(model), {}, set(), []
-    for path, layer in model.named_modules():
-        if not hasattr(layer, "merged_adapters"):
-            continue
-        # A wrapped layer is the model's own, also where its adapter is a copy of all of it.
-        beside = {name: each for name, each in _own(layer).items() if not WRAPPED.search(name)}
-        others.update(map(id, beside.values()))
-        active = [] if layer.disable_adapters else list(layer.active_adapters)
-        for adapter in active:
+def _adapters(found: Structure) -> tuple[dict[str, torch.Tensor], str]:
+    """The tensors of a model's active adapters, and how they are applied."""
+    adapters, said = {}, []
+    for path, layer in found.wrappers:
+        beside = {name: each for name, each in layer.state_dict(keep_vars=True).items() if not WRAPPED.search(name)}
+        numbers = {name: value for name, value in vars(layer).items() if isinstance(value, (bool, int, float, str))}
+        for adapter in [] if layer.disable_adapters else list(layer.active_adapters):
             adapters |= {f"{path}.{name}": each for name, each in beside.items() if f".{adapter}." in f".{name}."}
-            how = layer.scaling.get(adapter) if isinstance(getattr(layer, "scaling", None), dict) else None
-            said.append(f"{path} {type(layer).__name__} {adapter} {how} {model.peft_config[adapter].to_dict()}")
+            # Not what belongs to others, which may come and go.
+            of = {name: each[adapter] for name, each in vars(layer).items() if isinstance(each, dict) and adapter in each}
+            how = found.value({name: each for name, each in (numbers | of).items() if name[0] != "_"}, path)
+            said.append(f"{path} {type(layer).__name__} {adapter} {how}")
         said += [f"{path} merged {adapter}" for adapter in layer.merged_adapters]
-    return {name: each for name, each in every.items() if id(each) not in others}, adapters, "\n".join(said)
-
-
-def _own(module: torch.nn.Module) -> dict[str, torch.Tensor]:
-    # Not what is made anew with each model, and changes with the prompt: rotary factors.
-    return {name: each for name, each in module.state_dict(keep_vars=True).items() if isinstance(each, torch.Tensor)}
+    return adapters, "\n".join(said)
 
 
 def _look(tensors: dict[str, torch.Tensor]) -> tuple[Any, ...]:
