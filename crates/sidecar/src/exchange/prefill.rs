@@ -6,7 +6,7 @@ use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 
 use super::held::{Held, NO_ROOM};
-use super::{Action, Event, Exchange, Failure, RemoteHosts, State, Trouble};
+use super::{Action, Event, Exchange, Failure, RemoteHosts, Route, State, Trouble};
 use crate::Role;
 use crate::json::Object;
 use crate::observe::FailureKind;
@@ -159,7 +159,9 @@ impl Exchange {
                 .read("prompt_tokens")
                 .or_else(|| usage.read("input_tokens"))
         });
-        self.decode(body, Some(CachedTokens::of(&answer)));
+        // Anthropic's answers count otherwise.
+        let counts = self.request.route != Route::Messages;
+        self.decode(body, counts.then(|| CachedTokens::of(&answer)));
         Ok(())
     }
 

@@ -11,7 +11,7 @@ use super::incoming::{is_container, is_param, steers};
 
 /// The most bytes of the headers of a part; of a field that is read.
 const MOST_HEAD: usize = 8 << 10;
-const MOST_FIELD: usize = 1 << 20;
+const MOST_FIELD: usize = 64 << 10;
 
 /// Why a form is refused: the rest of "The form …".
 pub(super) type Fault = Cow<'static, str>;

@@ -58,7 +58,8 @@ impl Front {
             Verdict::Upgrade(upgrade) => Some(upgrade),
             Verdict::Refused(refusal) => return reply::refusal(refusal.into()),
         };
-        let route = Route::of(request.uri().path()).filter(|_| request.method() == Method::POST);
+        let route = Route::of(request.uri().path(), self.settings.connector)
+            .filter(|_| request.method() == Method::POST);
         let place = match self.clients.enter(client.address.ip()) {
             Ok(place) => place,
             Err(trouble) => {
@@ -257,7 +258,7 @@ impl Front {
         };
         let several = several_prompts(route, &object);
         if several && named.is_some() {
-            let message = "`prompt` holds several prompts, whose KV cache cannot be prefilled as one. Send one prompt a request.";
+            let message = "The body holds several prompts, whose KV cache cannot be prefilled as one. Send one prompt a request.";
             return Err(Trouble::bad_request(message));
         }
         let prompt = route.prompt(&object);

@@ -238,7 +238,10 @@ fn flags_go_before_a_configuration_and_that_before_the_environment() {
         (&[], &[], "cert-path: \"\"\nkv-connector:\nenable-tls: []\nport: 8085\n", &["listen=[::]:8085"]),
         (&[], &[], "# nothing\n", &[]),
         (&[], &[], "{}", &[]),
-        (&[], &[], "zap-log-level: debug\npool-group: group\ninference-pool: pool\nec-connector: x\n", &[]),
+        (&[], &[], "zap-log-level: debug\npool-group: group\ninference-pool: pool\nenable-p2p-pull: true\np2p-connector-port: 7\n", &[]),
+        (&["--ec-connector="], &[], "ec-connector: \"\"\ntracing: false", &[]),
+        (&["--metrics-port=9090"], &[], "", &["admin=[::]:9090"]),
+        (&["--max-connections=7", "--body-memory=64MiB"], &[], "", &["limits.body_memory=67108864", "limits.connections=7"]),
         (&[], &[], "port: '8085'\nsecure-proxy: no\n", &["listen=[::]:8085", "serving_tls=None"]),
     ]);
 }
@@ -314,6 +317,11 @@ fn faults_say_what_would_be_right() {
         (&["sidecar", "--vllm-port=0"], &[]),
         (&["sidecar", "--prot=1"], &[]),
         (&["sidecar", "--kv-connector=mooncake"], &[]),
+        (&["sidecar", "--ec-connector=ec-nixl"], &[]),
+        (&["sidecar", "--configuration={ec-connector: ec-nixl}"], &[]),
+        (&["sidecar", "--max-connections=0"], &[]),
+        (&["sidecar", "--body-memory=1MiB"], &[]),
+        (&["sidecar", "--admin=:1", "--metrics-port=2"], &[]),
         (&["sidecar", "--secure-proxy=maybe"], &[]),
         (&["sidecar", "--secure-proxy", "no"], &[]),
         (&["sidecar", "--enable-tls=prefill"], &[]),
