@@ -60,9 +60,11 @@ impl Common {
                 }
             },
         };
-        if self.bounds.body_memory < self.bounds.body_limit {
+        let least = self.bounds.body_limit.saturating_mul(2);
+        let body_memory = self.bounds.body_memory;
+        if body_memory.is_some_and(|memory| memory < least) {
             return Err(Failure::input(
-                "--body-memory is less than --body-limit, so the longest bodies would never be read",
+                "--body-memory is less than twice --body-limit, which the longest body may take while it comes",
                 "give more memory for all bodies together, or a lower limit for each",
             ));
         }
@@ -77,7 +79,7 @@ impl Common {
                 prefill_timeout: self.bounds.prefill_timeout,
                 connect_timeout: self.bounds.connect_timeout,
                 body: self.bounds.body_limit,
-                body_memory: self.bounds.body_memory,
+                body_memory: body_memory.unwrap_or(least.max(1 << 30)),
                 connections: self.bounds.max_connections,
                 requests_per_client: self.bounds.max_requests_per_client,
                 idle_connections: self.bounds.max_idle_conns_per_host,
@@ -221,9 +223,9 @@ struct Bounds {
     /// The longest body that is read whole, of a request or of a prefill's answer.
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = number::parse_memory)]
     body_limit: u64,
-    /// The memory of all such bodies at a time; further ones are refused with 503.
-    #[arg(long, value_name = "SIZE", default_value = "1GiB", value_parser = number::parse_memory)]
-    body_memory: u64,
+    /// The memory of all such bodies at a time; further ones are refused with 503. Default: 1GiB, or twice --body-limit.
+    #[arg(long, value_name = "SIZE", value_parser = number::parse_memory)]
+    body_memory: Option<u64>,
     /// Connections of clients at a time; a further one takes the place of an idle one. Default: a third of the files that
     /// the process may have open, 65536 at most.
     #[arg(long, value_name = "N", value_parser = values::connections)]

@@ -183,7 +183,7 @@ fn flags_of_the_sidecar() {
         (&["--prefill-timeout=1500ms"], &[], "", &["limits.prefill_timeout=1.5s"]),
         (&["--prefill-timeout=10m"], &[], "", &["limits.prefill_timeout=600s"]),
         (&["--connect-timeout=1.5s"], &[], "", &["limits.connect_timeout=1.5s"]),
-        (&["--body-limit=1GiB"], &[], "", &["limits.body=1073741824"]),
+        (&["--body-limit=1GiB"], &[], "", &["limits.body=1073741824", "limits.body_memory=2147483648"]),
         (&["--body-limit=16KiB"], &[], "", &["limits.body=16384"]),
         (&["--max-requests-per-client=7"], &[], "", &["limits.requests_per_client=7"]),
         (&["--admin=off"], &[], "", &["admin=None"]),
@@ -241,7 +241,7 @@ fn flags_go_before_a_configuration_and_that_before_the_environment() {
         (&[], &[], "zap-log-level: debug\npool-group: group\ninference-pool: pool\nenable-p2p-pull: true\np2p-connector-port: 7\n", &[]),
         (&["--ec-connector="], &[], "ec-connector: \"\"\ntracing: false", &[]),
         (&["--metrics-port=9090"], &[], "", &["admin=[::]:9090"]),
-        (&["--max-connections=7", "--body-memory=64MiB"], &[], "", &["limits.body_memory=67108864", "limits.connections=7"]),
+        (&["--max-connections=7", "--body-memory=128MiB"], &[], "", &["limits.body_memory=134217728", "limits.connections=7"]),
         (&[], &[], "port: '8085'\nsecure-proxy: no\n", &["listen=[::]:8085", "serving_tls=None"]),
     ]);
 }
