@@ -27,6 +27,7 @@ use self::prefill::Prefilling;
 use self::probe::Probing;
 pub(crate) use self::request::{Request, Route};
 use crate::Role;
+use crate::budget::Budget;
 use crate::json::Object;
 use crate::observe::{FailureKind, Path};
 use crate::settings::{KvConnector, PrefillFailure};
@@ -43,6 +44,8 @@ pub(crate) struct Rules {
     pub(crate) decode_chunk: Option<u32>,
     /// The most bytes of a server's answer that are held.
     pub(crate) body_limit: usize,
+    /// Memory for bodies of requests and for such answers.
+    pub(crate) bodies: Arc<Budget>,
     /// There may be other servers of a role to ask.
     pub(crate) elsewhere: bool,
     pub(crate) remote_hosts: RemoteHosts,
@@ -76,6 +79,8 @@ pub(crate) enum Event {
 pub(crate) enum Failure {
     /// There is no server to ask.
     NoServer,
+    /// This process has no file to ask with, or no memory for the answer: no server has failed.
+    NoRoom,
     /// The server was not reached: it has not seen the request.
     Refused,
     /// The server could not be connected to in time: it has not seen the request.
@@ -92,7 +97,7 @@ impl Failure {
     /// As it is counted; a server that there is not has not failed.
     pub(crate) const fn kind(self) -> Option<FailureKind> {
         Some(match self {
-            Self::NoServer => return None,
+            Self::NoServer | Self::NoRoom => return None,
             Self::Refused => FailureKind::Refused,
             Self::ConnectTimeout => FailureKind::Timeout,
             Self::Broken => FailureKind::Broken,

@@ -1,6 +1,8 @@
 //! HTTP around exchanges: listeners, connections of clients, and what becomes of each request.
 
+mod connections;
 mod driver;
+mod forms;
 mod headers;
 mod incoming;
 mod pass;

@@ -25,6 +25,7 @@
 
 pub mod admin;
 pub mod announce;
+mod budget;
 pub mod discover;
 pub mod etcd;
 mod exchange;

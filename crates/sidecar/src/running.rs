@@ -14,6 +14,7 @@ use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::task::AbortHandle;
 
+use crate::budget::Budget;
 use crate::discover::follow;
 use crate::exchange::{RemoteHosts, Rules};
 use crate::front::{Clients, Front, Listeners, Phase};
@@ -135,6 +136,7 @@ impl Running {
             prefill_backoff: settings.prefill_backoff,
             decode_chunk: settings.decode_chunk,
             body_limit: usize::try_from(settings.limits.body).unwrap_or(usize::MAX),
+            bodies: Budget::new(settings.limits.body_memory),
             elsewhere,
             remote_hosts,
         };

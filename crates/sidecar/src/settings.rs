@@ -234,6 +234,11 @@ pub struct Limits {
     pub silence: Duration,
     /// The bytes of a body that is read whole, of a request or of a prefill server's answer.
     pub body: u64,
+    /// The bytes of all bodies that are read whole at a time, of requests and of prefill servers' answers. A request's copies for
+    /// servers come to it, and are as long.
+    pub body_memory: u64,
+    /// Clients' connections at a time; `None` is a third of the files that the process may have, 65,536 at most.
+    pub connections: Option<usize>,
     /// Requests of one client address at a time; `None` is any number.
     pub requests_per_client: Option<u32>,
     /// Idle connections kept for each server.
@@ -248,6 +253,8 @@ impl Default for Limits {
             head: strict::HEAD_TIMEOUT,
             silence: Duration::from_secs(30),
             body: 64 << 20,
+            body_memory: 1 << 30,
+            connections: None,
             requests_per_client: None,
             idle_connections: 1024,
         }

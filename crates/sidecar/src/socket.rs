@@ -3,6 +3,8 @@
 use std::io;
 use std::time::Duration;
 
+use rustix::io::Errno;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use socket2::{SockRef, TcpKeepalive};
 use tokio::net::TcpStream;
 use tokio_rustls::server::TlsStream;
@@ -21,6 +23,23 @@ pub(crate) fn prepare(stream: &TcpStream) -> io::Result<()> {
         .with_interval(INTERVAL)
         .with_retries(TRIES);
     SockRef::from(stream).set_tcp_keepalive(&keepalive)
+}
+
+/// How many files this process may have open, after it has asked for as many as it may ask for.
+pub(crate) fn files() -> u64 {
+    let limits = getrlimit(Resource::Nofile);
+    let most = Rlimit {
+        current: limits.maximum,
+        ..limits
+    };
+    let granted = setrlimit(Resource::Nofile, most).map_or(limits.current, |()| limits.maximum);
+    granted.unwrap_or(u64::MAX)
+}
+
+/// Whether something failed because this process, or its machine, has no file left.
+pub(crate) fn no_file_left(error: &io::Error) -> bool {
+    let code = error.raw_os_error().map(Errno::from_raw_os_error);
+    matches!(code, Some(Errno::MFILE | Errno::NFILE))
 }
 
 /// A connection that can be made to end with a fault.

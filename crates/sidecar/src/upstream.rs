@@ -24,8 +24,7 @@ use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio_rustls::TlsConnector;
 
-pub(crate) use self::body::Answer;
-pub(crate) use self::body::Outgoing;
+pub(crate) use self::body::{Answer, BodyError, Outgoing};
 use self::connection::Connection;
 use self::pool::Pools;
 use crate::Role;
@@ -59,6 +58,9 @@ pub(crate) enum SendError {
     /// The server was not reached, so it has not seen the request.
     #[error("it cannot be reached: {0}")]
     Unreachable(#[source] io::Error),
+    /// This process has no file left for a connection: that is no server's fault.
+    #[error("no file is left for a connection")]
+    NoFiles,
     /// The connection was not made in time, so the server has not seen the request.
     #[error("it cannot be reached: no connection within {0:?}")]
     ConnectTimeout(Duration),
@@ -268,7 +270,10 @@ impl Upstream {
             Connection::new(connector.connect(name, stream).await?).await
         };
         match tokio::time::timeout(within, dialled).await {
-            Ok(connected) => connected.map_err(SendError::Unreachable),
+            Ok(connected) => connected.map_err(|error| match socket::no_file_left(&error) {
+                true => SendError::NoFiles,
+                false => SendError::Unreachable(error),
+            }),
             Err(_) => Err(SendError::ConnectTimeout(within)),
         }
     }
@@ -319,8 +324,11 @@ impl Upstream {
         // It goes on where nobody waits for it any more, and keeps its place.
         let looking_up = tokio::spawn(async move {
             let _place = place;
-            let found = tokio::net::lookup_host((&*name, port)).await?;
-            Ok(found.collect())
+            match tokio::net::lookup_host((&*name, port)).await {
+                Ok(found) => Ok(found.collect()),
+                // A resolver does not say that it has no file.
+                Err(error) => Err(std::fs::File::open("/dev/null").err().unwrap_or(error)),
+            }
         });
         looking_up.await.map_err(io::Error::other)?
     }

@@ -1,7 +1,7 @@
 //! Errors of our own, as the client reads them.
 
 use bytes::Bytes;
-use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE, RETRY_AFTER};
 use http::{HeaderMap, HeaderValue, StatusCode};
 
 use crate::strict::Refusal;
@@ -37,6 +37,12 @@ impl Trouble {
     pub(crate) fn not_ready() -> Self {
         let message = "The decode node is not ready. Please check that the vLLM service is running and the port \
                        configuration is correct.";
+        Self::new(StatusCode::SERVICE_UNAVAILABLE, message)
+    }
+
+    /// No server could be asked for want of files.
+    pub(crate) fn no_files() -> Self {
+        let message = "No file is left to connect to a server with. Try again, or allow this process more of them (ulimit -n).";
         Self::new(StatusCode::SERVICE_UNAVAILABLE, message)
     }
 
@@ -92,5 +98,9 @@ pub(crate) fn error(trouble: Trouble) -> (StatusCode, HeaderMap, Bytes) {
     let mut headers = HeaderMap::new();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     headers.insert(CONTENT_LENGTH, body.len().into());
+    if trouble.status == StatusCode::SERVICE_UNAVAILABLE {
+        // Memory, files and servers come back within moments, or not soon.
+        headers.insert(RETRY_AFTER, HeaderValue::from_static("1"));
+    }
     (trouble.status, headers, body)
 }

@@ -123,7 +123,7 @@ impl Exchange {
                     return self.leg_refused(&chunked, status, headers);
                 }
                 self.unclaimed = None;
-                chunked.held = Held::new(&headers, self.rules.body_limit);
+                chunked.held = Held::new(&headers, self.rules.body_limit, &self.rules.bodies);
                 chunked.head = Some((status, headers));
             }
             Event::Data(Role::Decode, bytes) => {

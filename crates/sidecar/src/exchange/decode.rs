@@ -229,7 +229,7 @@ impl Exchange {
     }
 
     pub(super) fn may_ask_another(&self, failure: Failure) -> bool {
-        self.rules.elsewhere && failure != Failure::NoServer && self.moves < MOST_MOVES
+        self.rules.elsewhere && failure.kind().is_some() && self.moves < MOST_MOVES
     }
 
     /// Whether everything may begin anew; if so, it counts as having begun.
@@ -241,7 +241,9 @@ impl Exchange {
 
     /// Tells the client that no decode server answers.
     pub(super) fn decode_lost(&mut self, failure: Failure) {
-        self.refuse(if failure.unseen() && self.restarts == 0 {
+        self.refuse(if failure == Failure::NoRoom {
+            Trouble::no_files()
+        } else if failure.unseen() && self.restarts == 0 {
             Trouble::not_ready()
         } else {
             Trouble::broken("decode")

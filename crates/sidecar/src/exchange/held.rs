@@ -1,14 +1,18 @@
 //! An answer that is held until it is whole.
 
+use std::sync::Arc;
+
 use bytes::{Bytes, BytesMut};
 use http::HeaderMap;
 use http::header::CONTENT_ENCODING;
 
+use crate::budget::{Budget, Share};
 use crate::usage::Decoder;
 
 /// What has come of an answer, without its compression.
 pub(super) struct Held {
     bytes: BytesMut,
+    share: Share,
     decoder: Option<Box<Decoder>>,
     limit: usize,
 }
@@ -17,14 +21,16 @@ impl Held {
     /// How many bytes of a compressed answer are decoded at a time: a bound is noticed before a thousand times as many are held.
     const STEP: usize = 4 << 10;
 
-    /// Begins with the answer's headers; not so if it is in a coding that is not known. At most `limit` bytes are held.
-    pub(super) fn new(headers: &HeaderMap, limit: usize) -> Option<Self> {
+    /// Begins with the answer's headers; not so if it is in a coding that is not known. At most `limit` bytes are held, out of
+    /// what is left for bodies.
+    pub(super) fn new(headers: &HeaderMap, limit: usize, bodies: &Arc<Budget>) -> Option<Self> {
         let decoder = match headers.get(CONTENT_ENCODING) {
             None => None,
             Some(coding) => Some(Box::new(Decoder::new(coding)?)),
         };
         Some(Self {
             bytes: BytesMut::new(),
+            share: bodies.share(),
             decoder,
             limit,
         })
@@ -50,7 +56,7 @@ impl Held {
             let last = decoder.finish().map_err(|_| UNDECODABLE)?;
             self.push(&last)?;
         }
-        Ok(self.bytes.freeze())
+        Ok(self.share.hold(self.bytes.freeze()))
     }
 
     fn push(&mut self, bytes: &[u8]) -> Result<(), &'static str> {
@@ -58,8 +64,14 @@ impl Held {
             return Err("is longer than --body-limit");
         }
         self.bytes.extend_from_slice(bytes);
-        Ok(())
+        match self.share.grow_to(self.bytes.capacity()) {
+            true => Ok(()),
+            false => Err(NO_ROOM),
+        }
     }
 }
+
+/// What is wrong where nothing is wrong with the answer.
+pub(super) const NO_ROOM: &str = "finds no memory left (--body-memory)";
 
 const UNDECODABLE: &str = "cannot be decoded";

@@ -5,8 +5,8 @@ use std::time::Instant;
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 
-use super::held::Held;
-use super::{Action, Event, Exchange, Failure, RemoteHosts, State, Trouble};
+use super::held::{Held, NO_ROOM};
+use super::{Action, Event, Exchange, Failure, RemoteHosts, Route, State, Trouble};
 use crate::Role;
 use crate::json::Object;
 use crate::observe::FailureKind;
@@ -74,8 +74,12 @@ impl Exchange {
                 // Of a leg to shared storage only the status matters.
                 let limit = self.rules.body_limit;
                 let held = match self.rules.connector {
-                    KvConnector::SharedStorage => Held::new(&HeaderMap::new(), limit),
-                    KvConnector::NixlV2 | KvConnector::Sglang => Held::new(&headers, limit),
+                    KvConnector::SharedStorage => {
+                        Held::new(&HeaderMap::new(), limit, &self.rules.bodies)
+                    }
+                    KvConnector::NixlV2 | KvConnector::Sglang => {
+                        Held::new(&headers, limit, &self.rules.bodies)
+                    }
                 };
                 let Some(held) = held else {
                     let fault = Fault::Invalid("has a Content-Encoding that was not asked for");
@@ -94,7 +98,11 @@ impl Exchange {
                     && self.rules.connector != KvConnector::SharedStorage
                     && let Err(wrong) = held.take(bytes)
                 {
-                    return self.prefill_failed(leg, Fault::Invalid(wrong), now);
+                    let fault = match wrong {
+                        NO_ROOM => Fault::Unanswered(Failure::NoRoom),
+                        wrong => Fault::Invalid(wrong),
+                    };
+                    return self.prefill_failed(leg, fault, now);
                 }
             }
             Event::End(Role::Prefill, _) => {
@@ -151,7 +159,9 @@ impl Exchange {
                 .read("prompt_tokens")
                 .or_else(|| usage.read("input_tokens"))
         });
-        self.decode(body, Some(CachedTokens::of(&answer)));
+        // Anthropic's answers count otherwise.
+        let counts = self.request.route != Route::Messages;
+        self.decode(body, counts.then(|| CachedTokens::of(&answer)));
         Ok(())
     }
 
@@ -181,7 +191,7 @@ impl Exchange {
         // A prefill that was computed in vain costs nothing but time, of which `until` is the bound.
         if now < leg.until {
             if self.rules.elsewhere
-                && matches!(fault, Fault::Unanswered(failure) if failure != Failure::NoServer)
+                && matches!(fault, Fault::Unanswered(failure) if failure.kind().is_some())
                 && !leg.moved
             {
                 leg.moved = true;
@@ -216,6 +226,10 @@ impl Exchange {
             Fault::Unanswered(Failure::NoServer) => {
                 (StatusCode::SERVICE_UNAVAILABLE, "is not there".to_owned())
             }
+            Fault::Unanswered(Failure::NoRoom) => (
+                StatusCode::SERVICE_UNAVAILABLE,
+                "could not be asked, for want of files or memory here".to_owned(),
+            ),
             Fault::Unanswered(Failure::Refused) => (
                 StatusCode::SERVICE_UNAVAILABLE,
                 "cannot be reached".to_owned(),

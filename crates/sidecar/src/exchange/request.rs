@@ -8,6 +8,7 @@ use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
 use crate::json::{self, Object};
+use crate::settings::KvConnector;
 
 /// The members of a body by which a client could steer transfers: only we and the servers set them.
 pub(crate) const CLIENT_PARAMS: [&str; 6] = [
@@ -31,15 +32,25 @@ pub(crate) enum Route {
     ChatCompletions,
     Completions,
     Responses,
+    /// Anthropic's.
+    Messages,
+    /// vLLM's, from token ids to token ids.
+    Tokens,
+    /// SGLang's own.
+    Generate,
 }
 
 impl Route {
-    /// The route of a path; it is matched exactly.
-    pub(crate) fn of(path: &str) -> Option<Self> {
+    /// The route of a path, which is matched exactly, where servers move their caches so.
+    pub(crate) fn of(path: &str, connector: KvConnector) -> Option<Self> {
         Some(match path {
             "/v1/chat/completions" => Self::ChatCompletions,
             "/v1/completions" => Self::Completions,
             "/v1/responses" => Self::Responses,
+            "/v1/messages" => Self::Messages,
+            "/inference/v1/generate" => Self::Tokens,
+            // Other servers have other things there.
+            "/generate" if connector == KvConnector::Sglang => Self::Generate,
             _ => return None,
         })
     }
@@ -49,15 +60,27 @@ impl Route {
         match self {
             Self::ChatCompletions | Self::Completions => &["max_tokens", "max_completion_tokens"],
             Self::Responses => &["max_output_tokens"],
+            Self::Messages | Self::Tokens => &["max_tokens"],
+            Self::Generate => &["max_new_tokens"],
+        }
+    }
+
+    /// The member that these are in, if they are not members of the body.
+    const fn limits_in(self) -> Option<&'static str> {
+        match self {
+            Self::Tokens | Self::Generate => Some("sampling_params"),
+            Self::ChatCompletions | Self::Completions | Self::Responses | Self::Messages => None,
         }
     }
 
     /// The prompt of a body, as it is written there; embedded, if it comes so.
     pub(crate) fn prompt(self, body: &Object) -> &str {
         let members: &[&str] = match self {
-            Self::ChatCompletions => &["messages"],
+            Self::ChatCompletions | Self::Messages => &["messages"],
             Self::Completions => &["prompt_embeds", "prompt"],
             Self::Responses => &["input"],
+            Self::Tokens => &["token_ids"],
+            Self::Generate => &["input_embeds", "input_ids", "text"],
         };
         let mut given = members.iter().filter_map(|member| body.get(member));
         given.find(|prompt| *prompt != "null").unwrap_or_default()
@@ -130,8 +153,27 @@ impl Request {
 
     /// A copy that generates one token. Engines refuse more tokens at least than at most.
     fn limited(&self) -> json::Edit<'_> {
+        let Some(holder) = self.route.limits_in() else {
+            return self.limit(&self.body);
+        };
+        let edit = self.body.edit();
+        let inner = match self.body.get(holder) {
+            None | Some("null") => Object::parse(Bytes::from_static(b"{}")).ok(),
+            Some(_) => self.body.object(holder),
+        };
+        match inner {
+            Some(inner) => {
+                let limited = self.limit(&inner).finish();
+                edit.set(holder, String::from_utf8_lossy(&limited).into_owned())
+            }
+            // The server says what is wrong with it.
+            None => edit,
+        }
+    }
+
+    fn limit<'a>(&self, object: &'a Object) -> json::Edit<'a> {
         let limits = self.route.limits().iter();
-        limits.fold(self.body.edit().remove("min_tokens"), |edit, limit| {
+        limits.fold(object.edit().remove("min_tokens"), |edit, limit| {
             edit.set(limit, "1")
         })
     }
@@ -172,9 +214,11 @@ impl<'de> Deserialize<'de> for Items {
 
 /// Whether a body asks for several prompts at once, whose blocks no one parameter stands for.
 pub(crate) fn several_prompts(route: Route, body: &Object) -> bool {
-    if route != Route::Completions {
-        return false;
-    }
+    let members: &[&str] = match route {
+        Route::Completions => &["prompt", "prompt_embeds"],
+        Route::Generate => &["text", "input_ids"],
+        _ => return false,
+    };
     let prompts = |key| match body.get(key) {
         // Beside embedded prompts clients have to send an empty one.
         None | Some("null" | "\"\"") => 0,
@@ -185,5 +229,5 @@ pub(crate) fn several_prompts(route: Route, body: &Object) -> bool {
         },
         Some(_) => 1,
     };
-    prompts("prompt") + prompts("prompt_embeds") > 1
+    members.iter().map(|member| prompts(member)).sum::<usize>() > 1
 }

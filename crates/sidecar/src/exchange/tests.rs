@@ -18,6 +18,7 @@ fn rules(connector: KvConnector) -> Rules {
         prefill_backoff: Duration::from_secs(1),
         decode_chunk: None,
         body_limit: 1_000,
+        bodies: Budget::new(1 << 20),
         elsewhere: false,
         remote_hosts: RemoteHosts::Any,
     }

@@ -436,6 +436,7 @@ impl Leg {
 
 const fn failure(error: &SendError) -> Failure {
     match error {
+        SendError::NoFiles => Failure::NoRoom,
         SendError::Unreachable(_) => Failure::Refused,
         SendError::ConnectTimeout(_) => Failure::ConnectTimeout,
         SendError::Broken(_)

@@ -113,26 +113,48 @@ pub(super) fn is_encoded(headers: &HeaderMap) -> bool {
 
 /// How a body of this type is looked at.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum BodyKind {
+pub(super) enum BodyKind<'a> {
     /// It is read as JSON, or there is no type and servers may guess that.
     Json,
+    /// It is a form whose fields lie between boundaries that this type names.
+    Multipart(&'a [u8]),
+    /// It is a form in one line, unless it begins as an object does.
+    Urlencoded,
     /// It is something else, unless it begins as an object does.
     Other,
 }
 
-pub(super) fn body_kind(headers: &HeaderMap) -> BodyKind {
+pub(super) fn body_kind(headers: &HeaderMap) -> BodyKind<'_> {
     let mut kinds = headers.get_all(http::header::CONTENT_TYPE).iter();
     // Of several types servers take one or the other.
     let (Some(kind), None) = (kinds.next(), kinds.next()) else {
         return BodyKind::Json;
     };
-    let kind = kind.to_str().unwrap_or_default().to_ascii_lowercase();
-    let essence = kind.split(';').next().unwrap_or_default().trim();
-    if essence.is_empty() || essence.ends_with("json") || essence.starts_with("text/") {
-        BodyKind::Json
-    } else {
-        BodyKind::Other
+    let kind = kind.as_bytes();
+    let essence = kind.split(|byte| *byte == b';').next();
+    let essence = essence
+        .unwrap_or_default()
+        .trim_ascii()
+        .to_ascii_lowercase();
+    match &*essence {
+        b"multipart/form-data" => BodyKind::Multipart(kind),
+        b"application/x-www-form-urlencoded" => BodyKind::Urlencoded,
+        b"" => BodyKind::Json,
+        // What is no text is no type, and servers may guess.
+        essence if !essence.is_ascii() => BodyKind::Json,
+        essence if essence.ends_with(b"json") || essence.starts_with(b"text/") => BodyKind::Json,
+        _ => BodyKind::Other,
     }
+}
+
+/// Whether there are several media types, of which one is a form's.
+pub(super) fn may_be_form(headers: &HeaderMap) -> bool {
+    let kinds = || headers.get_all(http::header::CONTENT_TYPE).iter();
+    let form = |kind: &HeaderValue| {
+        let kind = kind.as_bytes().to_ascii_lowercase();
+        memchr::memmem::find(&kind, b"form").is_some()
+    };
+    kinds().count() > 1 && kinds().any(form)
 }
 
 /// Whether requests of this method may carry parameters in a JSON body.

@@ -1,11 +1,17 @@
 //! Bodies of clients' requests: read whole where parameters may hide in them, streamed otherwise.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use bytes::{Bytes, BytesMut};
 use http::StatusCode;
 use http_body_util::BodyExt;
 use hyper::body::{Body, Incoming};
+use tokio::time::Instant;
 
+use super::forms::{self, Fault, Multipart};
 use super::headers::BodyKind;
+use crate::budget::Budget;
 use crate::exchange::Trouble;
 use crate::exchange::request::CLIENT_PARAMS;
 use crate::json::{Edit, NotAnObject, Object};
@@ -17,8 +23,11 @@ pub(super) async fn whole(
     begin: Bytes,
     mut body: Incoming,
     limits: &Limits,
+    bodies: &Arc<Budget>,
 ) -> Result<Bytes, Trouble> {
     let limit = limits.body;
+    let mut share = bodies.share();
+    let begun = Instant::now();
     let too_long = || {
         let message = format!("The body is longer than the limit of {limit} bytes (--body-limit).");
         Trouble::new(StatusCode::PAYLOAD_TOO_LARGE, message)
@@ -28,8 +37,13 @@ pub(super) async fn whole(
     }
     let mut first = begin;
     let mut more: Option<BytesMut> = None;
-    while let Some(data) = next(&mut body, limits).await? {
+    loop {
         let held = more.as_ref().map_or(first.len(), BytesMut::len);
+        // Memory is not held for a client that sends a byte now and then.
+        let due = begun + limits.silence + Duration::from_secs(held as u64 / LEAST_RATE);
+        let Some(data) = next(&mut body, limits, due).await? else {
+            break;
+        };
         if (held + data.len()) as u64 > limit {
             return Err(too_long());
         }
@@ -45,15 +59,36 @@ pub(super) async fn whole(
                 more = Some(joined);
             }
         }
+        let taken = more.as_ref().map_or(first.len(), BytesMut::capacity);
+        if !share.grow_to(taken) {
+            return Err(no_memory());
+        }
     }
-    Ok(more.map_or(first, BytesMut::freeze))
+    Ok(share.hold(more.map_or(first, BytesMut::freeze)))
 }
 
-async fn next(body: &mut Incoming, limits: &Limits) -> Result<Option<Bytes>, Trouble> {
+fn no_memory() -> Trouble {
+    let message =
+        "No memory is left for the body beside those of others (--body-memory). Try again.";
+    Trouble::new(StatusCode::SERVICE_UNAVAILABLE, message)
+}
+
+/// The bytes of a body that have to come in a second, after the time for which nothing may come.
+const LEAST_RATE: u64 = 16 << 10;
+
+async fn next(
+    body: &mut Incoming,
+    limits: &Limits,
+    due: Instant,
+) -> Result<Option<Bytes>, Trouble> {
     loop {
-        let frame = tokio::time::timeout(limits.silence, body.frame()).await;
+        let silent = Instant::now() + limits.silence;
+        let frame = tokio::time::timeout_at(due.min(silent), body.frame()).await;
         let frame = frame.map_err(|_| {
-            let message = format!("Nothing of the body came for {:?}.", limits.silence);
+            let message = match due < silent {
+                true => format!("The body comes slower than {LEAST_RATE} bytes a second."),
+                false => format!("Nothing of the body came for {:?}.", limits.silence),
+            };
             Trouble::new(StatusCode::REQUEST_TIMEOUT, message)
         })?;
         match frame {
@@ -74,24 +109,40 @@ async fn next(body: &mut Incoming, limits: &Limits) -> Result<Option<Bytes>, Tro
 
 /// The body of a POST that is no P/D request, without parameters that are not a client's to set.
 pub(super) async fn filtered(
-    kind: BodyKind,
+    kind: BodyKind<'_>,
     mut body: Incoming,
     limits: &Limits,
+    bodies: &Arc<Budget>,
 ) -> Result<Outgoing, Trouble> {
     let mut begin = Bytes::new();
+    if let BodyKind::Multipart(content_type) = kind {
+        let mut form = Multipart::new(content_type).map_err(form_refused)?;
+        return Ok(Outgoing::checked(body, move |data| {
+            match data {
+                Some(data) => form.feed(data),
+                None => form.finish(),
+            }
+            .map_err(form_refused)
+        }));
+    }
     if kind == BodyKind::Other {
         // Some servers take any body that begins as an object does for one.
         let mut before = BytesMut::new();
         let mut first = None;
+        let mut share = bodies.share();
+        let due = Instant::now() + limits.silence;
         while first.is_none()
             && before.len() as u64 <= limits.body
-            && let Some(data) = next(&mut body, limits).await?
+            && let Some(data) = next(&mut body, limits, due).await?
         {
             first = data.iter().copied().find(|byte| !may_precede(*byte));
             if first.is_some() && before.is_empty() {
                 begin = data;
             } else {
                 before.extend_from_slice(&data);
+                if !share.grow_to(before.capacity()) {
+                    return Err(no_memory());
+                }
             }
         }
         if !before.is_empty() {
@@ -101,12 +152,23 @@ pub(super) async fn filtered(
             return Ok(Outgoing::streamed(begin, body));
         }
     }
-    let text = whole(begin, body, limits).await?;
+    let text = whole(begin, body, limits, bodies).await?;
+    if kind == BodyKind::Urlencoded {
+        forms::urlencoded(&text).map_err(form_refused)?;
+        // What is no object to begin with is nothing else than a form.
+        if text.iter().find(|byte| !may_precede(**byte)) != Some(&b'{') {
+            return Ok(Outgoing::whole(text));
+        }
+    }
     Ok(Outgoing::whole(match parse(text.clone()).await {
-        Ok(object) => without_params(&object),
+        Ok(object) => without_params(&object)?,
         Err(wrong) if may_hide(&text, wrong) => return Err(not_json(wrong)),
         Err(_) => text,
     }))
+}
+
+fn form_refused(fault: Fault) -> Trouble {
+    Trouble::bad_request(format!("The form {fault}."))
 }
 
 /// Whether an object in some encoding of Unicode may have this byte before its brace: white space, a byte order mark, or half of
@@ -129,18 +191,21 @@ pub(super) async fn parse(text: Bytes) -> Result<Object, NotAnObject> {
 }
 
 /// The text of a body without parameters that are not a client's to set; the same bytes where there are none.
-pub(super) fn without_params(object: &Object) -> Bytes {
-    let inside = INSIDE.iter().filter_map(|path| {
-        let (key, rest) = path.split_first()?;
-        Some((*key, cleaned(&object.object(key)?, rest)?))
-    });
-    inside
-        .fold(removed(object), |edit, (key, text)| edit.set(key, text))
-        .finish()
+pub(super) fn without_params(object: &Object) -> Result<Bytes, Trouble> {
+    let mut edit = removed(object);
+    for (key, rest) in INSIDE {
+        if let Some(inner) = contained(object, key)? {
+            edit = match cleaned(&inner, rest)? {
+                Some(text) => edit.set(key, text),
+                None => edit,
+            };
+        }
+    }
+    Ok(edit.finish())
 }
 
 /// Where vLLM takes parameters from, besides the body itself.
-const INSIDE: [&[&str]; 2] = [&["vllm_xargs"], &["sampling_params", "extra_args"]];
+const INSIDE: [(&str, &[&str]); 2] = [("vllm_xargs", &[]), ("sampling_params", &["extra_args"])];
 
 fn removed(object: &Object) -> Edit<'_> {
     let has = |key: &&&str| object.get(key).is_some();
@@ -149,17 +214,60 @@ fn removed(object: &Object) -> Edit<'_> {
 }
 
 /// The text of an object without parameters in the object that lies at this path in it; `None` where there are none.
-fn cleaned(object: &Object, path: &[&'static str]) -> Option<String> {
+fn cleaned(object: &Object, path: &[&'static str]) -> Result<Option<String>, Trouble> {
     let edit = match path.split_first() {
         None => removed(object),
         Some((key, rest)) => {
-            let inner = cleaned(&object.object(key)?, rest)?;
-            object.edit().set(key, inner)
+            let Some(inner) = contained(object, key)? else {
+                return Ok(None);
+            };
+            match cleaned(&inner, rest)? {
+                Some(text) => object.edit().set(key, text),
+                None => return Ok(None),
+            }
         }
     };
     let text = edit.finish();
     let is_same = text.as_ptr() == object.text().as_ptr();
-    (!is_same).then(|| String::from_utf8_lossy(&text).into_owned())
+    Ok((!is_same).then(|| String::from_utf8_lossy(&text).into_owned()))
+}
+
+/// An object in which there may be parameters: of several of its name parsers take one or the other.
+fn contained(object: &Object, key: &str) -> Result<Option<Object>, Trouble> {
+    if object.all(key).nth(1).is_some() {
+        let message = format!("`{key}` is there more than once. Send it once.");
+        return Err(Trouble::bad_request(message));
+    }
+    match object
+        .slice(key)
+        .filter(|value| value.first() == Some(&b'{'))
+    {
+        Some(value) => Object::parse(value)
+            .map(Some)
+            .map_err(|wrong| Trouble::bad_request(format!("`{key}` cannot be read: {wrong}."))),
+        None => Ok(None),
+    }
+}
+
+/// Whether a form's field of this name is a parameter that is not a client's to set.
+pub(super) fn is_param(name: &str) -> bool {
+    CLIENT_PARAMS.contains(&name)
+}
+
+/// Whether there may be such parameters in a form's field of this name.
+pub(super) fn is_container(name: &str) -> bool {
+    INSIDE.iter().any(|(key, _)| *key == name)
+}
+
+/// Whether there are, or may be to a more lenient parser than ours.
+pub(super) fn steers(name: &str, value: &[u8]) -> bool {
+    match Object::parse(Bytes::copy_from_slice(value)) {
+        Ok(object) => {
+            let mut paths = INSIDE.iter().filter(|(key, _)| *key == name);
+            paths.any(|(_, rest)| !matches!(cleaned(&object, rest), Ok(None)))
+        }
+        Err(wrong) => may_hide(value, wrong),
+    }
 }
 
 /// Whether a more lenient parser than ours may find an object in a body.

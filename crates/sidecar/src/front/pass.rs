@@ -12,6 +12,7 @@ use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
 
+use super::connections::Busy;
 use super::reply::Reply;
 use super::service::path_of;
 use super::{Broken, Choice, Client, Front, Phase, headers, incoming};
@@ -20,7 +21,7 @@ use crate::exchange::Trouble;
 use crate::observe::FailureKind;
 use crate::servers::Claim;
 use crate::strict::Upgrade;
-use crate::upstream::{Answer, Outgoing, SendError};
+use crate::upstream::{Answer, BodyError, Outgoing, SendError};
 
 /// How often another decode server is asked.
 const MOST_MOVES: usize = 4;
@@ -37,17 +38,23 @@ impl Front {
         let protocol = protocol.filter(|_| upgrade.is_some()).cloned();
         let upgraded = protocol.is_some().then(|| hyper::upgrade::on(&mut request));
         let (mut head, body) = request.into_parts();
+        let busy = head.extensions.remove::<Busy>();
         let choice = self.decode_choice(&head, client)?;
         headers::to_server(&mut head.headers);
         // The body is judged by the type that the server sees.
         let body = if headers::may_carry_params(&head.method) && !self.settings.trust_client_params
         {
             let kind = headers::body_kind(&head.headers);
-            if kind == headers::BodyKind::Json && headers::is_encoded(&head.headers) {
-                let message = "A JSON body has a Content-Encoding. Send it without one.";
+            if kind != headers::BodyKind::Other && headers::is_encoded(&head.headers) {
+                let message =
+                    "A body of JSON, or a form, has a Content-Encoding. Send it without one.";
                 return Err(Trouble::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
             }
-            incoming::filtered(kind, body, &self.settings.limits).await?
+            if headers::may_be_form(&head.headers) {
+                let message = "A form has several media types. Send it with one.";
+                return Err(Trouble::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
+            }
+            incoming::filtered(kind, body, &self.settings.limits, &self.rules.bodies).await?
         } else {
             Outgoing::streamed(Bytes::new(), body)
         };
@@ -74,7 +81,7 @@ impl Front {
         let response = response.map(Answer::detach);
         let mut phase = self.phase.subscribe();
         tokio::spawn(async move {
-            let _claim = claim;
+            let _held = (claim, busy);
             let (Ok(client), Ok(server)) = (client_side.await, server_side.await) else {
                 return;
             };
@@ -157,10 +164,16 @@ impl Front {
             let kind;
             (kind, trouble) = match error {
                 SendError::Broken(error) if error.is_user() => {
-                    return Err(Trouble::bad_request(
-                        "The body broke off, or its framing is not valid HTTP.",
-                    ));
+                    let refused = std::error::Error::source(&error)
+                        .and_then(|cause| cause.downcast_ref::<BodyError>());
+                    return Err(match refused {
+                        Some(BodyError::Refused(trouble)) => trouble.clone(),
+                        _ => Trouble::bad_request(
+                            "The body broke off, or its framing is not valid HTTP.",
+                        ),
+                    });
                 }
+                SendError::NoFiles => return Err(Trouble::no_files()),
                 SendError::Unreachable(_) => (FailureKind::Refused, Trouble::not_ready()),
                 SendError::ConnectTimeout(_) => (FailureKind::Timeout, Trouble::not_ready()),
                 _ => (FailureKind::Broken, Trouble::broken("decode")),

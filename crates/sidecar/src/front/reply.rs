@@ -11,6 +11,7 @@ use http::{HeaderMap, Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 
 use super::Broken;
+use super::connections::Busy;
 use super::driver::Driver;
 use super::pass::Passing;
 use crate::exchange::{Trouble, error};
@@ -23,6 +24,7 @@ pub(crate) struct Reply {
     broken: bool,
     _place: Option<Place>,
     under_way: Option<UnderWay>,
+    _busy: Option<Busy>,
     /// The client speaks HTTP/1.0, where an answer may end with the connection.
     is_old: bool,
 }
@@ -40,6 +42,7 @@ impl Reply {
             broken: false,
             _place: None,
             under_way: None,
+            _busy: None,
             is_old: false,
         }
     }
@@ -61,8 +64,14 @@ impl Reply {
         self
     }
 
-    pub(super) fn under_way(mut self, under_way: UnderWay, is_old: bool) -> Self {
+    pub(super) fn under_way(
+        mut self,
+        under_way: UnderWay,
+        is_old: bool,
+        busy: Option<Busy>,
+    ) -> Self {
         self.under_way = Some(under_way);
+        self._busy = busy;
         self.is_old = is_old;
         self
     }

@@ -4,12 +4,15 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use http::Request;
+use hyper::body::Incoming;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
+use super::connections::{Connections, Seat};
 use super::workers::Workers;
 use super::{Client, Front};
 use crate::running::StartError;
@@ -45,8 +48,16 @@ impl Listeners {
         }
         let workers = Arc::new(Workers::start(front).map_err(StartError::Threads)?);
         let phase = front.phase.clone();
+        let connections = Connections::new(front.settings.limits.connections);
         for (rank, listener) in (0..).zip(listeners) {
-            tokio::spawn(accept(workers.clone(), listener, rank, phase.subscribe()));
+            let (workers, connections) = (workers.clone(), connections.clone());
+            tokio::spawn(accept(
+                workers,
+                connections,
+                listener,
+                rank,
+                phase.subscribe(),
+            ));
         }
         Ok(Self { addresses, phase })
     }
@@ -76,6 +87,7 @@ impl Drop for Listeners {
 
 async fn accept(
     workers: Arc<Workers>,
+    connections: Arc<Connections>,
     listener: TcpListener,
     rank: u16,
     mut phase: watch::Receiver<Phase>,
@@ -87,14 +99,20 @@ async fn accept(
         };
         match accepted {
             Ok((stream, address)) => {
-                if let Err(error) = workers.serve(stream, Client { address, rank }) {
+                let Some(seat) = connections.enter(address.ip()) else {
+                    tracing::debug!(client = %address, "no place for a connection: all have requests under way");
+                    continue;
+                };
+                if let Err(error) = workers.serve(stream, Client { address, rank }, seat) {
                     tracing::debug!(%error, "a connection broke before it was served");
                 }
             }
             Err(error) => {
-                // No more files, for instance. It passes, or somebody has to see it.
+                let has_room = socket::no_file_left(&error) && connections.make_room();
+                // It passes, or somebody has to see it.
                 tracing::warn!(%error, "a connection could not be accepted");
-                tokio::time::sleep(Duration::from_millis(50)).await;
+                let pause = if has_room { 1 } else { 50 };
+                tokio::time::sleep(Duration::from_millis(pause)).await;
             }
         }
     }
@@ -105,11 +123,12 @@ pub(super) async fn connection(
     front: &Arc<Front>,
     stream: TcpStream,
     client: Client,
+    seat: Arc<Seat>,
     phase: watch::Receiver<Phase>,
 ) {
     let _ = socket::prepare(&stream);
     let Some(tls) = &front.serving_tls else {
-        return serve(front, stream, client, phase).await;
+        return serve(front, stream, client, seat, phase).await;
     };
     // Clients without TLS do not keep memory for it.
     Box::pin(async {
@@ -118,21 +137,28 @@ pub(super) async fn connection(
             accepted = tls.accept(stream) => accepted,
             // Nobody waits for a client that has not even asked for anything.
             _ = ends.wait_for(|phase| *phase != Phase::Serving) => return,
+            () = seat.closed() => return,
         };
         match accepted {
-            Ok(stream) => serve(front, stream, client, phase).await,
+            Ok(stream) => serve(front, stream, client, seat, phase).await,
             Err(error) => tracing::debug!(%error, client = %client.address, "no TLS with a client"),
         }
     })
     .await;
 }
 
-async fn serve<T>(front: &Arc<Front>, stream: T, client: Client, mut phase: watch::Receiver<Phase>)
-where
+async fn serve<T>(
+    front: &Arc<Front>,
+    stream: T,
+    client: Client,
+    seat: Arc<Seat>,
+    mut phase: watch::Receiver<Phase>,
+) where
     T: AsyncRead + AsyncWrite + Reset + Send + Unpin + 'static,
 {
     let (stream, verdicts) = Stream::new(stream, front.settings.limits.head);
-    let service = service_fn(|request| {
+    let service = service_fn(|mut request: Request<Incoming>| {
+        request.extensions_mut().insert(seat.busy());
         let verdict = verdicts.next_request();
         front.answer(request, client, verdict, &verdicts)
     });
@@ -144,6 +170,7 @@ where
         tokio::select! {
             // A client that breaks the connection is no event.
             _ = serving.as_mut() => return,
+            () = seat.closed() => return,
             changed = phase.changed() => match changed.map(|()| *phase.borrow_and_update()) {
                 Ok(Phase::Serving) => {}
                 Ok(Phase::Draining) => serving.as_mut().graceful_shutdown(),

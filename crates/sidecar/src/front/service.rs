@@ -10,6 +10,7 @@ use http::uri::PathAndQuery;
 use http::{HeaderMap, HeaderValue, Method, Request, Response, StatusCode, Version};
 use hyper::body::Incoming;
 
+use super::connections::Busy;
 use super::driver::{Driver, Piece};
 use super::headers::{self, DATA_PARALLEL, PREFILLER, REQUEST_ID};
 use super::incoming::{may_hide, not_json, parse, whole, without_params};
@@ -40,8 +41,9 @@ impl Front {
     ) -> Result<Response<Reply>, Infallible> {
         let under_way = verdicts.under_way();
         let is_old = request.version() == Version::HTTP_10;
+        let busy = request.extensions().get::<Busy>().cloned();
         let response = self.respond(request, client, verdict, verdicts).await;
-        Ok(response.map(|body| body.under_way(under_way, is_old)))
+        Ok(response.map(|body| body.under_way(under_way, is_old, busy)))
     }
 
     async fn respond(
@@ -56,7 +58,8 @@ impl Front {
             Verdict::Upgrade(upgrade) => Some(upgrade),
             Verdict::Refused(refusal) => return reply::refusal(refusal.into()),
         };
-        let route = Route::of(request.uri().path()).filter(|_| request.method() == Method::POST);
+        let route = Route::of(request.uri().path(), self.settings.connector)
+            .filter(|_| request.method() == Method::POST);
         let place = match self.clients.enter(client.address.ip()) {
             Ok(place) => place,
             Err(trouble) => {
@@ -228,7 +231,13 @@ impl Front {
             let message = "The body has a Content-Encoding. Send it without one.";
             return Err(Trouble::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
         }
-        let text = whole(Bytes::new(), body, &self.settings.limits).await?;
+        let text = whole(
+            Bytes::new(),
+            body,
+            &self.settings.limits,
+            &self.rules.bodies,
+        )
+        .await?;
         record.received(Instant::now());
         let object = match parse(text.clone()).await {
             Ok(object) => object,
@@ -238,7 +247,7 @@ impl Front {
         let object = match self.settings.trust_client_params {
             true => object,
             false => {
-                let text = without_params(&object);
+                let text = without_params(&object)?;
                 // Where nothing was removed it is what it was.
                 if text.as_ptr() == object.text().as_ptr() {
                     object
@@ -249,7 +258,7 @@ impl Front {
         };
         let several = several_prompts(route, &object);
         if several && named.is_some() {
-            let message = "`prompt` holds several prompts, whose KV cache cannot be prefilled as one. Send one prompt a request.";
+            let message = "The body holds several prompts, whose KV cache cannot be prefilled as one. Send one prompt a request.";
             return Err(Trouble::bad_request(message));
         }
         let prompt = route.prompt(&object);

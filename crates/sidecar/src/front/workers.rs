@@ -12,6 +12,7 @@ use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Runtime};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
+use super::connections::Seat;
 use super::serve::connection;
 use super::{Client, Front};
 
@@ -22,9 +23,12 @@ const MOST: usize = 8;
 pub(super) struct Workers(Vec<Worker>);
 
 struct Worker {
-    clients: UnboundedSender<(Detached, Client, Place)>,
+    clients: UnboundedSender<Handed>,
     places: Place,
 }
+
+/// A client that is handed to a thread.
+type Handed = (Detached, Client, Arc<Seat>, Place);
 
 /// Counts the connections of a thread.
 type Place = Arc<()>;
@@ -39,13 +43,18 @@ impl Workers {
     }
 
     /// Hands a client to the thread that has the fewest.
-    pub(super) fn serve(&self, stream: TcpStream, client: Client) -> io::Result<()> {
+    pub(super) fn serve(
+        &self,
+        stream: TcpStream,
+        client: Client,
+        seat: Arc<Seat>,
+    ) -> io::Result<()> {
         let stream = stream.into_std()?;
         let fewest = |worker: &&Worker| Arc::strong_count(&worker.places);
         if let Some(worker) = self.0.iter().min_by_key(fewest) {
             let place = worker.places.clone();
             // A thread ends after all listeners.
-            let _ = worker.clients.send((stream, client, place));
+            let _ = worker.clients.send((stream, client, seat, place));
         }
         Ok(())
     }
@@ -66,20 +75,15 @@ impl Worker {
     }
 }
 
-fn run(
-    runtime: Runtime,
-    front: &Front,
-    of: usize,
-    mut handed: UnboundedReceiver<(Detached, Client, Place)>,
-) {
+fn run(runtime: Runtime, front: &Front, of: usize, mut handed: UnboundedReceiver<Handed>) {
     runtime.block_on(async {
         let front = Arc::new(front.apart(of));
         let phase = front.phase.subscribe();
-        while let Some((stream, client, place)) = handed.recv().await {
+        while let Some((stream, client, seat, place)) = handed.recv().await {
             let (front, phase) = (front.clone(), phase.clone());
             tokio::spawn(async move {
                 match TcpStream::from_std(stream) {
-                    Ok(stream) => connection(&front, stream, client, phase).await,
+                    Ok(stream) => connection(&front, stream, client, seat, phase).await,
                     Err(error) => tracing::warn!(%error, "a connection cannot be served"),
                 }
                 drop(place);

@@ -10,7 +10,7 @@ use tokio::task::{AbortHandle, JoinSet};
 use super::Servers;
 use crate::Role;
 use crate::target::ServerUrl;
-use crate::upstream::Upstream;
+use crate::upstream::{SendError, Upstream};
 
 /// The time from one probe of a server to its next.
 const EVERY: Duration = Duration::from_secs(1);
@@ -26,17 +26,19 @@ pub(crate) async fn probe_all(servers: Arc<Servers>, upstream: Upstream) {
     let ask = |role, url: ServerUrl| {
         let upstream = upstream.clone();
         async move {
-            let status = upstream.probe(&url, role, "/health", WITHIN).await;
-            status.is_ok_and(|status| status.is_success())
+            match upstream.probe(&url, role, "/health", WITHIN).await {
+                Err(SendError::NoFiles) => None,
+                status => Some(status.is_ok_and(|status| status.is_success())),
+            }
         }
     };
     probe_with(servers, ask).await;
 }
 
-/// Probes by asking like this.
+/// Probes by asking like this; `None` is no news.
 async fn probe_with<F>(servers: Arc<Servers>, ask: impl Fn(Role, ServerUrl) -> F)
 where
-    F: Future<Output = bool> + Send + 'static,
+    F: Future<Output = Option<bool>> + Send + 'static,
 {
     let mut under_way = JoinSet::new();
     let mut asked: HashMap<(Role, ServerUrl), AbortHandle> = HashMap::new();
@@ -58,7 +60,7 @@ where
             let (servers, answer) = (servers.clone(), ask(role, url.clone()));
             let server = url.clone();
             let probe = under_way.spawn(async move {
-                let healthy = answer.await;
+                let Some(healthy) = answer.await else { return };
                 if servers.probed(role, &server, healthy) {
                     let now = if healthy { "is well" } else { "is down" };
                     tracing::info!(%server, role = role.name(), "a server {now}");
@@ -88,7 +90,10 @@ mod tests {
         let url = ServerUrl::parse("http://s:1").expect("a URL");
         servers.set(Origin::Settings, Role::Decode, &[url]);
         let asked = AtomicU32::new(0);
-        let ask = |_, _| ask(asked.fetch_add(1, Ordering::Relaxed));
+        let ask = |_, _| {
+            let asking = ask(asked.fetch_add(1, Ordering::Relaxed));
+            async { Some(asking.await) }
+        };
         let probing = probe_with(servers.clone(), ask);
         let ended = timeout(Duration::from_millis(9_900), probing).await;
         assert!(ended.is_err(), "it never ends");

@@ -89,6 +89,9 @@ impl Trace {
             Route::ChatCompletions => ("/v1/chat/completions", "chat_completions"),
             Route::Completions => ("/v1/completions", "chat_completions"),
             Route::Responses => ("/v1/responses", "responses"),
+            Route::Messages => ("/v1/messages", "messages"),
+            Route::Tokens => ("/inference/v1/generate", "generate"),
+            Route::Generate => ("/generate", "generate"),
         };
         let connector = settings.connector.name();
         request.set_attributes([

@@ -7,14 +7,30 @@ use bytes::Bytes;
 use http::{Response, StatusCode};
 use http_body::{Body, Frame, SizeHint};
 use hyper::body::Incoming;
+use thiserror::Error;
 
 use super::connection::Connection;
 use super::pool::Place;
+use crate::exchange::Trouble;
 
 /// The body of a request to a server: what is here already, then what still comes from the client.
 pub(crate) struct Outgoing {
     here: Bytes,
     rest: Option<Incoming>,
+    /// What is asked about each piece of the rest, and about nothing at its end.
+    check: Option<Check>,
+}
+
+type Check = Box<dyn FnMut(Option<&[u8]>) -> Result<(), Trouble> + Send>;
+
+/// Why no more of a request's body is sent.
+#[derive(Debug, Error)]
+pub(crate) enum BodyError {
+    #[error("it broke off: {0}")]
+    Broken(#[from] hyper::Error),
+    /// A client is not to send this.
+    #[error("{}", .0.message)]
+    Refused(Trouble),
 }
 
 impl Outgoing {
@@ -27,7 +43,11 @@ impl Outgoing {
     /// All of a body.
     #[must_use]
     pub(crate) const fn whole(here: Bytes) -> Self {
-        Self { here, rest: None }
+        Self {
+            here,
+            rest: None,
+            check: None,
+        }
     }
 
     /// Whether all of it is here.
@@ -47,25 +67,51 @@ impl Outgoing {
         Self {
             here,
             rest: Some(rest),
+            check: None,
+        }
+    }
+
+    /// A body that still comes, of which nothing is sent before this was asked about it: about each piece, and about nothing at
+    /// the end.
+    pub(crate) fn checked(
+        rest: Incoming,
+        check: impl FnMut(Option<&[u8]>) -> Result<(), Trouble> + Send + 'static,
+    ) -> Self {
+        Self {
+            check: Some(Box::new(check)),
+            ..Self::streamed(Bytes::new(), rest)
         }
     }
 }
 
 impl Body for Outgoing {
     type Data = Bytes;
-    type Error = hyper::Error;
+    type Error = BodyError;
 
     fn poll_frame(
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         if !self.here.is_empty() {
             return Poll::Ready(Some(Ok(Frame::data(std::mem::take(&mut self.here)))));
         }
-        match &mut self.rest {
-            Some(rest) => Pin::new(rest).poll_frame(cx),
-            None => Poll::Ready(None),
+        let Self { rest, check, .. } = &mut *self;
+        let Some(rest) = rest else {
+            return Poll::Ready(None);
+        };
+        let frame = ready!(Pin::new(&mut *rest).poll_frame(cx)).transpose()?;
+        if let Some(ask) = check {
+            let data = frame.as_ref().and_then(Frame::data_ref);
+            if let Some(data) = data {
+                ask(Some(data)).map_err(BodyError::Refused)?;
+            }
+            // Nobody asks for more than was announced: its end is known with its last piece, which is sent if nothing is missing.
+            if data.is_none() || rest.is_end_stream() {
+                ask(None).map_err(BodyError::Refused)?;
+                *check = None;
+            }
         }
+        Poll::Ready(frame.map(Ok))
     }
 
     fn is_end_stream(&self) -> bool {

@@ -75,6 +75,8 @@ pub(crate) struct Knobs {
     pub(crate) trust: bool,
     pub(crate) chunk: Option<u32>,
     pub(crate) body_limit: Option<u64>,
+    pub(crate) body_memory: Option<u64>,
+    pub(crate) connections: Option<usize>,
     pub(crate) prefill_timeout_ms: Option<u64>,
     pub(crate) head_timeout_ms: Option<u64>,
     pub(crate) requests_per_client: Option<u32>,

@@ -23,10 +23,13 @@ const NEVER: [&str; 5] = [
     "proxy-connection",
 ];
 
-const DISAGGREGATED: [&str; 3] = [
+const DISAGGREGATED: [&str; 6] = [
     "POST /v1/chat/completions",
     "POST /v1/completions",
     "POST /v1/responses",
+    "POST /v1/messages",
+    "POST /inference/v1/generate",
+    "POST /generate",
 ];
 
 /// Everything that is wrong with a run.

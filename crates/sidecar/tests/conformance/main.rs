@@ -5,6 +5,7 @@
 
 mod breaker;
 mod case;
+mod crowd;
 mod fakes;
 mod judge;
 mod malformed;

@@ -162,6 +162,8 @@ fn settings(knobs: &Knobs, prefill: &[Fake], decode: &[Fake]) -> Settings {
     }
     settings.limits.requests_per_client = knobs.requests_per_client;
     settings.limits.body = knobs.body_limit.unwrap_or(settings.limits.body);
+    settings.limits.body_memory = knobs.body_memory.unwrap_or(settings.limits.body_memory);
+    settings.limits.connections = knobs.connections;
     if knobs.failure_is_error {
         settings.prefill_failure = PrefillFailure::Error;
     }

@@ -60,6 +60,14 @@ impl Common {
                 }
             },
         };
+        let least = self.bounds.body_limit.saturating_mul(2);
+        let body_memory = self.bounds.body_memory;
+        if body_memory.is_some_and(|memory| memory < least) {
+            return Err(Failure::input(
+                "--body-memory is less than twice --body-limit, which the longest body may take while it comes",
+                "give more memory for all bodies together, or a lower limit for each",
+            ));
+        }
         Ok(Settings {
             mode,
             connector: protocol.kv_connector,
@@ -71,6 +79,8 @@ impl Common {
                 prefill_timeout: self.bounds.prefill_timeout,
                 connect_timeout: self.bounds.connect_timeout,
                 body: self.bounds.body_limit,
+                body_memory: body_memory.unwrap_or(least.max(1 << 30)),
+                connections: self.bounds.max_connections,
                 requests_per_client: self.bounds.max_requests_per_client,
                 idle_connections: self.bounds.max_idle_conns_per_host,
                 ..Limits::default()
@@ -213,6 +223,13 @@ struct Bounds {
     /// The longest body that is read whole, of a request or of a prefill's answer.
     #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = number::parse_memory)]
     body_limit: u64,
+    /// The memory of all such bodies at a time; further ones are refused with 503. Default: 1GiB, or twice --body-limit.
+    #[arg(long, value_name = "SIZE", value_parser = number::parse_memory)]
+    body_memory: Option<u64>,
+    /// Connections of clients at a time; a further one takes the place of an idle one. Default: a third of the files that
+    /// the process may have open, 65536 at most.
+    #[arg(long, value_name = "N", value_parser = values::connections)]
+    max_connections: Option<usize>,
     /// Requests that one client address may have at a time. Default: any number.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     max_requests_per_client: Option<u32>,
@@ -260,8 +277,10 @@ pub(super) struct Ignored {
     zap_stacktrace_level: Option<String>,
     #[arg(long, hide = true)]
     zap_time_encoding: Option<String>,
+    #[arg(long, hide = true, num_args = 0..=1, default_missing_value = "true")]
+    enable_p2p_pull: Option<String>,
     #[arg(long, hide = true)]
-    ec_connector: Option<String>,
+    p2p_connector_port: Option<String>,
     #[arg(long, hide = true)]
     pool_group: Option<String>,
     #[arg(long, hide = true)]
@@ -277,6 +296,6 @@ impl Ignored {
     pub(super) fn has(name: &str) -> bool {
         name.starts_with("zap-")
             || name.starts_with("inference-pool")
-            || ["ec-connector", "pool-group"].contains(&name)
+            || ["enable-p2p-pull", "p2p-connector-port", "pool-group"].contains(&name)
     }
 }

@@ -62,6 +62,15 @@ struct Options {
     #[arg(long, value_name = "BOOL", action = ArgAction::Set, num_args = 0..=1, default_value = "false",
         default_missing_value = "true", value_parser = values::switch)]
     enable_ssrf_protection: bool,
+    /// Export traces, to http://localhost:4317 if OTEL_EXPORTER_OTLP_ENDPOINT does not say where to; false exports none.
+    /// Default: export them where it does.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true", value_parser = values::switch)]
+    tracing: Option<bool>,
+    /// Serve the admin address at this port of all interfaces, in place of --admin.
+    #[arg(long, value_name = "PORT")]
+    metrics_port: Option<u16>,
+    #[arg(long, hide = true, value_parser = values::no_encoder)]
+    ec_connector: Option<String>,
     #[command(flatten)]
     protocol: Protocol,
     /// Serve clients over TLS; without --cert-path with a certificate that nobody has signed.
@@ -141,6 +150,13 @@ impl Args {
         environment: Environment<'_>,
     ) -> Result<(Settings, Vec<String>), Failure> {
         let complete = self.given.complete(&ELSEWHERE, environment)?;
+        let given = |name: &str| complete.given.iter().any(|given| given == name);
+        if given("admin") && given("metrics-port") {
+            return Err(Failure::input(
+                "--admin and --metrics-port both say where the admin address is",
+                "give one of the two",
+            ));
+        }
         let mut ignored = complete.given;
         ignored.retain(|name| Ignored::has(name));
         Ok((complete.options.settings(environment)?, ignored))
@@ -193,10 +209,21 @@ impl Options {
             allow,
             verify_remote_host: self.verify_remote_host,
         });
+        let (tracing, metrics_port) = (self.tracing, self.metrics_port);
+        let environment = &|name: &str| match name {
+            "OTEL_TRACES_EXPORTER" if tracing == Some(true) => Some("otlp".to_owned()),
+            _ => environment(name),
+        };
         let listen = (std::net::Ipv6Addr::UNSPECIFIED, self.port).into();
         let mut settings =
             self.common
                 .settings(&self.protocol, mode, listen, self.secure_proxy, environment)?;
+        if tracing == Some(false) {
+            settings.otlp = None;
+        }
+        if let Some(port) = metrics_port {
+            settings.admin = Some((std::net::Ipv6Addr::UNSPECIFIED, port).into());
+        }
         let upstream = &mut settings.upstream_tls;
         upstream.skip_verify_prefill |= deprecated.prefiller_tls_insecure_skip_verify == Some(true);
         upstream.skip_verify_decode |= deprecated.decoder_tls_insecure_skip_verify == Some(true);

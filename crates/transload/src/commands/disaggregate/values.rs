@@ -116,7 +116,32 @@ pub(super) fn connector(text: &str) -> Result<KvConnector, String> {
         return Ok(KvConnector::default());
     }
     let known = ALL.into_iter().find(|known| known.name() == text);
-    known.ok_or_else(|| "the connectors are nixlv2, shared-storage and sglang".to_owned())
+    known.ok_or_else(|| match text {
+        "mooncake" | "offloading" => format!(
+            "{text} is one of llm-d's that is not spoken here; the connectors are nixlv2, shared-storage and sglang"
+        ),
+        _ => "the connectors are nixlv2, shared-storage and sglang".to_owned(),
+    })
+}
+
+/// Reads a connector of encoders, of which there are none; nothing is none.
+pub(super) fn no_encoder(text: &str) -> Result<String, String> {
+    match text {
+        "" => Ok(String::new()),
+        _ => Err(
+            "no encoder is asked here; leave it out, and servers encode images themselves"
+                .to_owned(),
+        ),
+    }
+}
+
+/// Reads how many connections there may be.
+pub(super) fn connections(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(0) => Err("it lets nobody in; write at least 1".to_owned()),
+        Ok(count) => Ok(count),
+        Err(_) => Err("it is no number; write it as 10000".to_owned()),
+    }
 }
 
 /// Reads a role's name.
