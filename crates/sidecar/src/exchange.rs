@@ -10,6 +10,7 @@ mod decode;
 mod held;
 mod prefill;
 mod probe;
+mod remote;
 pub(crate) mod request;
 
 use std::collections::VecDeque;
@@ -25,12 +26,12 @@ pub(crate) use self::chunked::Tally;
 use self::decode::Decoding;
 use self::prefill::Prefilling;
 use self::probe::Probing;
+pub(crate) use self::remote::{Asked, RemoteHosts};
 pub(crate) use self::request::{Request, Route};
 use crate::Role;
 use crate::json::Object;
 use crate::observe::{FailureKind, Path};
 use crate::settings::{KvConnector, PrefillFailure};
-use crate::target::AllowList;
 
 /// What holds for every request of a process.
 #[derive(Debug, Clone)]
@@ -46,14 +47,6 @@ pub(crate) struct Rules {
     /// There may be other servers of a role to ask.
     pub(crate) elsewhere: bool,
     pub(crate) remote_hosts: RemoteHosts,
-}
-
-/// The hosts that a prefill server may name in its parameters.
-#[derive(Debug, Clone)]
-pub(crate) enum RemoteHosts {
-    Any,
-    /// Those that may be named as prefill servers: of a list, or by the rule where there is none.
-    Allowed(Option<AllowList>),
 }
 
 /// What has happened to a leg. After `End` or `Failed` nothing more happens to it.
@@ -135,6 +128,8 @@ pub(crate) struct Exchange {
     state: State,
     actions: VecDeque<Action>,
     path: Path,
+    /// The prefill server that answers.
+    asked: Option<Asked>,
     /// Parameters that a prefill server gave out for blocks that no decode server has been seen to take.
     unclaimed: Option<Bytes>,
     /// How often another decode server was asked.
@@ -173,6 +168,7 @@ impl Exchange {
             state: State::Over,
             actions: VecDeque::new(),
             path,
+            asked: None,
             unclaimed: None,
             moves: 0,
             restarts: 0,
@@ -215,6 +211,11 @@ impl Exchange {
             State::Relaying(until) => self.relaying(until, event, now),
             State::Over => {}
         }
+    }
+
+    /// Takes note of which prefill server it is whose head has come.
+    pub(crate) fn answered_by(&mut self, asked: Asked) {
+        self.asked = Some(asked);
     }
 
     /// Whether no server will be asked any more, whatever happens.

@@ -94,15 +94,6 @@ impl Object {
         std::str::from_utf8(&self.text[member.value.clone()]).ok()
     }
 
-    /// The texts of all members of that name, in their order.
-    pub(crate) fn all(&self, key: &str) -> impl Iterator<Item = &str> {
-        let members = self
-            .members
-            .iter()
-            .filter(move |member| *member.key == *key);
-        members.filter_map(|member| std::str::from_utf8(&self.text[member.value.clone()]).ok())
-    }
-
     /// A member's value, without copying it.
     pub(crate) fn slice(&self, key: &str) -> Option<Bytes> {
         let member = self.members.iter().rfind(|member| *member.key == *key)?;

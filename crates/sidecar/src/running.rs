@@ -21,7 +21,7 @@ use crate::observe::{Observer, ServerStatus};
 #[cfg(feature = "tickets")]
 use crate::release::Tickets;
 use crate::servers::{Origin, Servers, probe_all};
-use crate::settings::{Mode, Settings};
+use crate::settings::{Beside, Mode, Settings};
 use crate::telemetry::Telemetry;
 use crate::upstream::Upstream;
 use crate::{Role, admin, target, tls};
@@ -85,13 +85,19 @@ impl Running {
     /// # Errors
     /// [`StartError`].
     pub async fn start(settings: Settings) -> Result<Self, StartError> {
+        if let Mode::Sidecar(Beside { allow: None, .. }) = &settings.mode {
+            tracing::warn!(
+                "any client may name any prefill server, whose parameters the decode server acts on; say which servers there are: \
+                 --allow-prefill HOST:PORT"
+            );
+        }
         let (mode, ranks, elsewhere, remote_hosts) = match &settings.mode {
             Mode::Sidecar(beside) => (
                 "sidecar",
                 beside.ranks,
                 false,
                 match beside.verify_remote_host {
-                    true => RemoteHosts::Allowed(beside.allow.clone()),
+                    true => RemoteHosts::Asked(beside.allow.clone()),
                     false => RemoteHosts::Any,
                 },
             ),
@@ -285,5 +291,31 @@ impl admin::Source for Front {
         got.ok()
             .filter(|(status, _)| *status == StatusCode::OK)
             .map(|(_, body)| body)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::target::{AllowList, ServerUrl};
+    use crate::warnings::Warnings;
+
+    #[tokio::test]
+    async fn a_sidecar_without_a_list_says_what_that_means() {
+        let warnings = Warnings::default();
+        let _guard = tracing::subscriber::set_default(warnings.clone());
+        let decode = ServerUrl::parse("http://127.0.0.1:1").expect("a URL");
+        for (list, said) in [(Some("p:1"), 0), (None, 1)] {
+            let mut beside = Beside::new(decode.clone());
+            beside.allow = list.map(|list| AllowList::parse([list]).expect("a list"));
+            let listen = SocketAddr::from(([127, 0, 0, 1], 0));
+            let running = Running::start(Settings::new(Mode::Sidecar(beside), listen)).await;
+            assert!(running.is_ok());
+            let about_it = |line: &String| line.contains("--allow-prefill HOST:PORT");
+            assert_eq!(
+                warnings.said().iter().filter(|line| about_it(line)).count(),
+                said
+            );
+        }
     }
 }

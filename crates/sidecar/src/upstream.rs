@@ -254,8 +254,9 @@ impl Upstream {
         let dialled = async {
             let stream = self.dial(role, url).await?;
             socket::prepare(&stream)?;
+            let peer = socket::Peer::of(&stream)?;
             if !url.tls {
-                return Connection::new(stream).await;
+                return Connection::new(stream, peer).await;
             }
             let name = match &url.target.host {
                 Host::Name(name) => {
@@ -265,7 +266,7 @@ impl Upstream {
                 Host::V6(address) => ServerName::from(IpAddr::from(*address)),
             };
             let connector = TlsConnector::from(self.inner.tls.config(role));
-            Connection::new(connector.connect(name, stream).await?).await
+            Connection::new(connector.connect(name, stream).await?, peer).await
         };
         match tokio::time::timeout(within, dialled).await {
             Ok(connected) => connected.map_err(SendError::Unreachable),

@@ -6,12 +6,11 @@ use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 
 use super::held::Held;
-use super::{Action, Event, Exchange, Failure, RemoteHosts, State, Trouble};
+use super::{Action, Event, Exchange, Failure, State, Trouble};
 use crate::Role;
 use crate::json::Object;
 use crate::observe::FailureKind;
 use crate::settings::{KvConnector, PrefillFailure};
-use crate::target;
 use crate::usage::CachedTokens;
 
 /// A prefill leg under way, or about to be sent again.
@@ -138,9 +137,16 @@ impl Exchange {
             "null" => self.request.decode_with_params(params),
             _ => {
                 let object = answer.object("kv_transfer_params");
-                let object = object.ok_or("has kv_transfer_params that are not an object")?;
-                if !self.may_fetch_from(&object) {
-                    return Err("names a host that is not allowed");
+                object.ok_or("has kv_transfer_params that are not an object")?;
+                let hosts = &self.rules.remote_hosts;
+                if let Some(other) = hosts.other(self.asked.as_ref(), params) {
+                    let server = self.asked.as_ref().map(|asked| &asked.named);
+                    tracing::warn!(
+                        server = server.map(tracing::field::display),
+                        "a prefill server's parameters name an address that is neither its own nor allowed: {other:.200}. The decode \
+                         server computes the prompt. If it is right, list it (--allow-prefill)",
+                    );
+                    return Err("names an address that is neither its own nor allowed");
                 }
                 self.unclaimed = answer.slice("kv_transfer_params");
                 self.request.decode_with_params(params)
@@ -153,20 +159,6 @@ impl Exchange {
         });
         self.decode(body, Some(CachedTokens::of(&answer)));
         Ok(())
-    }
-
-    /// Whether the host that parameters name, if they name one, is one that may be dialled. Which of several a server takes is not
-    /// ours to know.
-    fn may_fetch_from(&self, params: &Object) -> bool {
-        let RemoteHosts::Allowed(list) = &self.rules.remote_hosts else {
-            return true;
-        };
-        params.all("remote_host").all(|host| {
-            let host = serde_json::from_str::<Option<String>>(host);
-            host.is_ok_and(|host| {
-                host.is_none_or(|host| target::allowed_host(list.as_ref(), &host))
-            })
-        })
     }
 
     fn prefill_failed(&mut self, mut leg: Prefilling, fault: Fault, now: Instant) {

@@ -17,9 +17,10 @@ use tokio::time::Sleep;
 
 use super::{Choice, Front, Phase};
 use crate::Role;
-use crate::exchange::{Action, Event, Exchange, Failure};
+use crate::exchange::{Action, Asked, Event, Exchange, Failure};
 use crate::observe::{Outcome, Record};
 use crate::servers::Claim;
+use crate::socket::is_local;
 use crate::target::ServerUrl;
 use crate::telemetry::Trace;
 use crate::upstream::{Answer, Outgoing, SendError};
@@ -314,7 +315,10 @@ impl Driver {
     }
 
     fn poll_leg(&mut self, role: Role, cx: &mut Context<'_>) -> Option<Event> {
-        let slot = self.leg(role);
+        let slot = match role {
+            Role::Prefill => &mut self.prefill,
+            Role::Decode => &mut self.decode,
+        };
         let leg = slot.as_mut()?;
         let Poll::Ready(event) = leg.poll(role, cx) else {
             return None;
@@ -323,6 +327,13 @@ impl Driver {
             Event::Head(_, status, _) => {
                 if !status.is_server_error() {
                     leg.claim.answered();
+                }
+                if let (Role::Prefill, LegState::Answering(answer, _)) = (role, &leg.state) {
+                    self.exchange.answered_by(Asked {
+                        named: leg.claim.url().target.host.clone(),
+                        peer: Some(answer.peer()),
+                        is_local,
+                    });
                 }
                 let reason = leg.reason.take();
                 self.reason = reason.map(|reason| (*status, reason));

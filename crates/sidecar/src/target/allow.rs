@@ -83,7 +83,7 @@ impl AllowList {
     }
 
     /// Tells whether a host is on the list, with whatever port.
-    fn allows_host(&self, host: &Host) -> bool {
+    pub(crate) fn allows_host(&self, host: &Host) -> bool {
         self.0.iter().any(|item| item.hosts.contain(host))
     }
 }
@@ -184,20 +184,6 @@ pub fn allowed(list: Option<&AllowList>, target: &Target) -> bool {
         Some(list) => list.allows(target),
         None => target.host.address().is_none_or(may_dial),
     }
-}
-
-/// Tells whether a server may name this host as its own, with whatever port: the same, for a text that may have an IPv6 address
-/// without brackets.
-#[must_use]
-pub fn allowed_host(list: Option<&AllowList>, host: &str) -> bool {
-    let host = match host.parse::<Ipv6Addr>() {
-        Ok(address) => Ok(Host::from(address.to_canonical())),
-        Err(_) => Host::parse(host),
-    };
-    host.is_ok_and(|host| match list {
-        Some(list) => list.allows_host(&host),
-        None => host.address().is_none_or(may_dial),
-    })
 }
 
 /// Tells whether an address is one that a server of models may have: not a link-local one, and not one at which clouds hand

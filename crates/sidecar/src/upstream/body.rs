@@ -10,6 +10,7 @@ use hyper::body::Incoming;
 
 use super::connection::Connection;
 use super::pool::Place;
+use crate::socket::Peer;
 
 /// The body of a request to a server: what is here already, then what still comes from the client.
 pub(crate) struct Outgoing {
@@ -91,6 +92,7 @@ impl Body for Outgoing {
 pub(crate) struct Answer {
     body: Incoming,
     kept: Option<(Connection, Place)>,
+    peer: Peer,
 }
 
 impl Answer {
@@ -104,6 +106,7 @@ impl Answer {
         response.map(|body| {
             let mut answer = Self {
                 body,
+                peer: connection.peer,
                 kept: Some((connection, place)),
             };
             if !upgraded {
@@ -111,6 +114,11 @@ impl Answer {
             }
             answer
         })
+    }
+
+    /// Where it comes from.
+    pub(crate) const fn peer(&self) -> Peer {
+        self.peer
     }
 
     /// Lets the connection go its own way, as after an upgrade.
