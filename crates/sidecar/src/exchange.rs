@@ -69,6 +69,8 @@ pub(crate) enum Event {
 pub(crate) enum Failure {
     /// There is no server to ask.
     NoServer,
+    /// The server's certificate is not trusted, or it speaks no TLS: it has not seen the request.
+    Untrusted,
     /// The server was not reached: it has not seen the request.
     Refused,
     /// The server could not be connected to in time: it has not seen the request.
@@ -88,7 +90,7 @@ impl Failure {
             Self::NoServer => return None,
             Self::Refused => FailureKind::Refused,
             Self::ConnectTimeout => FailureKind::Timeout,
-            Self::Broken => FailureKind::Broken,
+            Self::Broken | Self::Untrusted => FailureKind::Broken,
         })
     }
 }
@@ -111,6 +113,10 @@ pub(crate) enum Action {
     Release(Bytes),
     /// The server of this role has failed in a way that only its answer shows.
     Blame(Role, FailureKind),
+    /// The decode server that was asked last may have failed for what the prefill server gave it.
+    Suspect,
+    /// It has: it answers without that.
+    Misfit,
     /// Begin the answer to the client.
     Answer(StatusCode, HeaderMap),
     /// Send these bytes to the client, as part of the body.
@@ -136,6 +142,8 @@ pub(crate) struct Exchange {
     moves: u32,
     /// How often everything began anew since a decode server broke.
     restarts: u32,
+    /// The decode server was asked again without what a prefill server gave, and has not answered yet.
+    suspects: bool,
     /// The client's answer is an error of ours.
     refused: bool,
     prompt_tokens: Option<u64>,
@@ -172,6 +180,7 @@ impl Exchange {
             unclaimed: None,
             moves: 0,
             restarts: 0,
+            suspects: false,
             refused: false,
             prompt_tokens: None,
             tally: None,
@@ -305,6 +314,7 @@ impl Exchange {
 
     /// Passes a prefill server's answer to the client, from what has come of it on.
     fn relay(&mut self, status: StatusCode, headers: HeaderMap, until: Instant) {
+        self.path = Path::Rejected;
         self.act(Action::Answer(status, headers));
         self.request.body = Object::default();
         self.state = State::Relaying(until);

@@ -297,6 +297,7 @@ impl admin::Source for Front {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::settings::ServingTls;
     use crate::target::{AllowList, ServerUrl};
     use crate::warnings::Warnings;
 
@@ -315,6 +316,40 @@ mod tests {
             assert_eq!(
                 warnings.said().iter().filter(|line| about_it(line)).count(),
                 said
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn a_decode_server_that_is_not_trusted_is_a_bad_gateway() {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+        let settings = |decode: String| {
+            let decode = ServerUrl::parse(&decode).expect("a URL");
+            let listen = SocketAddr::from(([127, 0, 0, 1], 0));
+            Settings::new(Mode::Sidecar(Beside::new(decode)), listen)
+        };
+        let mut unsigned = settings("http://127.0.0.1:1".to_owned());
+        unsigned.serving_tls = Some(ServingTls::default());
+        let unsigned = Running::start(unsigned).await.expect("it starts");
+        let decode = format!("https://{}", unsigned.addresses()[0]);
+        let running = Running::start(settings(decode)).await.expect("it starts");
+        for request in [
+            "GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n",
+            "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}",
+        ] {
+            let stream = tokio::net::TcpStream::connect(running.addresses()[0]).await;
+            let mut stream = stream.expect("it listens");
+            stream
+                .write_all(request.as_bytes())
+                .await
+                .expect("it reads");
+            let mut status = [0; 12];
+            stream.read_exact(&mut status).await.expect("it answers");
+            assert_eq!(
+                String::from_utf8_lossy(&status),
+                "HTTP/1.1 502",
+                "{request}"
             );
         }
     }

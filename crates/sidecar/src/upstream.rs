@@ -59,6 +59,9 @@ pub(crate) enum SendError {
     /// The server was not reached, so it has not seen the request.
     #[error("it cannot be reached: {0}")]
     Unreachable(#[source] io::Error),
+    /// The server's certificate is not trusted, or it speaks no TLS; it has not seen the request.
+    #[error("it cannot be trusted: {0}")]
+    Untrusted(#[source] io::Error),
     /// The connection was not made in time, so the server has not seen the request.
     #[error("it cannot be reached: no connection within {0:?}")]
     ConnectTimeout(Duration),
@@ -269,7 +272,13 @@ impl Upstream {
             Connection::new(connector.connect(name, stream).await?, peer).await
         };
         match tokio::time::timeout(within, dialled).await {
-            Ok(connected) => connected.map_err(SendError::Unreachable),
+            Ok(connected) => connected.map_err(|error| {
+                let inner = error.get_ref();
+                match inner.is_some_and(|inner| inner.is::<rustls::Error>()) {
+                    true => SendError::Untrusted(error),
+                    false => SendError::Unreachable(error),
+                }
+            }),
             Err(_) => Err(SendError::ConnectTimeout(within)),
         }
     }

@@ -55,11 +55,12 @@ impl Held {
 
     fn push(&mut self, bytes: &[u8]) -> Result<(), &'static str> {
         if self.bytes.len() + bytes.len() > self.limit {
-            return Err("is longer than --body-limit");
+            return Err(TOO_LONG);
         }
         self.bytes.extend_from_slice(bytes);
         Ok(())
     }
 }
 
+pub(super) const TOO_LONG: &str = "is longer than --body-limit";
 const UNDECODABLE: &str = "cannot be decoded";

@@ -5,7 +5,7 @@ use std::time::Instant;
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 
-use super::held::Held;
+use super::held::{Held, TOO_LONG};
 use super::{Action, Event, Exchange, Failure, State, Trouble};
 use crate::Role;
 use crate::json::Object;
@@ -166,6 +166,8 @@ impl Exchange {
             Fault::Late => self.act(Action::Blame(Role::Prefill, FailureKind::Timeout)),
             Fault::Status(status) if status.is_client_error() => {}
             Fault::Status(_) => self.act(Action::Blame(Role::Prefill, FailureKind::Status)),
+            // How much it answers is the client's doing.
+            Fault::Invalid(TOO_LONG) => {}
             Fault::Invalid(_) => self.act(Action::Blame(Role::Prefill, FailureKind::Invalid)),
             Fault::Unanswered(_) => {}
         }
@@ -218,6 +220,10 @@ impl Exchange {
             Fault::Unanswered(Failure::Broken) => {
                 (StatusCode::BAD_GATEWAY, "broke the connection".to_owned())
             }
+            Fault::Unanswered(Failure::Untrusted) => (
+                StatusCode::BAD_GATEWAY,
+                "has no certificate that is trusted".to_owned(),
+            ),
         };
         self.refuse(Trouble::new(status, format!("The prefill server {wrong}.")));
     }

@@ -131,11 +131,18 @@ impl Request {
     /// A copy that generates one token. Engines refuse more tokens at least than at most.
     fn limited(&self) -> json::Edit<'_> {
         let limits = self.route.limits().iter();
-        limits.fold(self.body.edit().remove("min_tokens"), |edit, limit| {
+        let edit = limits.fold(self.body.edit().remove("min_tokens"), |edit, limit| {
             edit.set(limit, "1")
-        })
+        });
+        // Nor more than one answer: the prompt's cache is the same for all of them.
+        let given = |key: &str| self.body.get(key).is_some_and(|value| value != "null");
+        let single = SINGLE.iter().filter(|(key, _)| given(key));
+        single.fold(edit, |edit, (key, one)| edit.set(key, *one))
     }
 }
+
+/// The members that ask for several answers, and with which there is one.
+const SINGLE: [(&str, &str); 3] = [("n", "1"), ("best_of", "1"), ("use_beam_search", "false")];
 
 const THRESHOLD: &str = "cache_hit_threshold";
 

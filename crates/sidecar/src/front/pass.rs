@@ -161,6 +161,7 @@ impl Front {
                         "The body broke off, or its framing is not valid HTTP.",
                     ));
                 }
+                SendError::Untrusted(_) => (FailureKind::Broken, Trouble::untrusted("decode")),
                 SendError::Unreachable(_) => (FailureKind::Refused, Trouble::not_ready()),
                 SendError::ConnectTimeout(_) => (FailureKind::Timeout, Trouble::not_ready()),
                 _ => (FailureKind::Broken, Trouble::broken("decode")),
