@@ -10,6 +10,7 @@ mod decode;
 mod held;
 mod prefill;
 mod probe;
+mod remote;
 pub(crate) mod request;
 
 use std::collections::VecDeque;
@@ -25,13 +26,13 @@ pub(crate) use self::chunked::Tally;
 use self::decode::Decoding;
 use self::prefill::Prefilling;
 use self::probe::Probing;
+pub(crate) use self::remote::{Asked, RemoteHosts};
 pub(crate) use self::request::{Request, Route};
 use crate::Role;
 use crate::budget::Budget;
 use crate::json::Object;
 use crate::observe::{FailureKind, Path};
 use crate::settings::{KvConnector, PrefillFailure};
-use crate::target::AllowList;
 
 /// What holds for every request of a process.
 #[derive(Debug, Clone)]
@@ -49,14 +50,6 @@ pub(crate) struct Rules {
     /// There may be other servers of a role to ask.
     pub(crate) elsewhere: bool,
     pub(crate) remote_hosts: RemoteHosts,
-}
-
-/// The hosts that a prefill server may name in its parameters.
-#[derive(Debug, Clone)]
-pub(crate) enum RemoteHosts {
-    Any,
-    /// Those that may be named as prefill servers: of a list, or by the rule where there is none.
-    Allowed(Option<AllowList>),
 }
 
 /// What has happened to a leg. After `End` or `Failed` nothing more happens to it.
@@ -81,6 +74,8 @@ pub(crate) enum Failure {
     NoServer,
     /// This process has no file to ask with, or no memory for the answer: no server has failed.
     NoRoom,
+    /// The server's certificate is not trusted, or it speaks no TLS: it has not seen the request.
+    Untrusted,
     /// The server was not reached: it has not seen the request.
     Refused,
     /// The server could not be connected to in time: it has not seen the request.
@@ -100,7 +95,7 @@ impl Failure {
             Self::NoServer | Self::NoRoom => return None,
             Self::Refused => FailureKind::Refused,
             Self::ConnectTimeout => FailureKind::Timeout,
-            Self::Broken => FailureKind::Broken,
+            Self::Broken | Self::Untrusted => FailureKind::Broken,
         })
     }
 }
@@ -123,6 +118,10 @@ pub(crate) enum Action {
     Release(Bytes),
     /// The server of this role has failed in a way that only its answer shows.
     Blame(Role, FailureKind),
+    /// The decode server that was asked last may have failed for what the prefill server gave it.
+    Suspect,
+    /// It has: it answers without that.
+    Misfit,
     /// Begin the answer to the client.
     Answer(StatusCode, HeaderMap),
     /// Send these bytes to the client, as part of the body.
@@ -140,12 +139,16 @@ pub(crate) struct Exchange {
     state: State,
     actions: VecDeque<Action>,
     path: Path,
+    /// The prefill server that answers.
+    asked: Option<Asked>,
     /// Parameters that a prefill server gave out for blocks that no decode server has been seen to take.
     unclaimed: Option<Bytes>,
     /// How often another decode server was asked.
     moves: u32,
     /// How often everything began anew since a decode server broke.
     restarts: u32,
+    /// The decode server was asked again without what a prefill server gave, and has not answered yet.
+    suspects: bool,
     /// The client's answer is an error of ours.
     refused: bool,
     prompt_tokens: Option<u64>,
@@ -178,9 +181,11 @@ impl Exchange {
             state: State::Over,
             actions: VecDeque::new(),
             path,
+            asked: None,
             unclaimed: None,
             moves: 0,
             restarts: 0,
+            suspects: false,
             refused: false,
             prompt_tokens: None,
             tally: None,
@@ -220,6 +225,11 @@ impl Exchange {
             State::Relaying(until) => self.relaying(until, event, now),
             State::Over => {}
         }
+    }
+
+    /// Takes note of which prefill server it is whose head has come.
+    pub(crate) fn answered_by(&mut self, asked: Asked) {
+        self.asked = Some(asked);
     }
 
     /// Whether no server will be asked any more, whatever happens.
@@ -309,6 +319,7 @@ impl Exchange {
 
     /// Passes a prefill server's answer to the client, from what has come of it on.
     fn relay(&mut self, status: StatusCode, headers: HeaderMap, until: Instant) {
+        self.path = Path::Rejected;
         self.act(Action::Answer(status, headers));
         self.request.body = Object::default();
         self.state = State::Relaying(until);

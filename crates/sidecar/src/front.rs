@@ -55,6 +55,8 @@ pub(crate) struct Choice {
     prefill: Option<ServerUrl>,
     /// The only decode server, where there is but one.
     decode: Option<ServerUrl>,
+    /// The prefill server whose caches the decode server is to fetch.
+    fetched_from: Option<ServerUrl>,
     /// How much work the prompt is, in tokens.
     tokens: u64,
     /// What prompts share that begin alike.
@@ -86,7 +88,11 @@ impl Front {
             Role::Prefill => &choice.prefill,
             Role::Decode => &choice.decode,
         };
-        match (only, &self.settings.mode) {
+        let fetched_from = choice
+            .fetched_from
+            .as_ref()
+            .filter(|_| role == Role::Decode);
+        let claim = match (only, &self.settings.mode) {
             (Some(url), _) if avoid.contains(url) => None,
             (Some(url), _) if choice.again => {
                 Some(self.servers.claim_again(role, url, choice.tokens, now))
@@ -97,11 +103,13 @@ impl Front {
                     tokens: choice.tokens,
                     prefix: choice.prefix,
                     avoid,
+                    prefill: fetched_from,
                 };
                 self.servers.choose(role, &wanted, choosing.policy, now)
             }
             (None, Mode::Sidecar(_)) => None,
-        }
+        };
+        claim.map(|claim| claim.fetching_from(fetched_from))
     }
 
     /// Has a prefill server give up the blocks that these parameters name, where it can be told to.

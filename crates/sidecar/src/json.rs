@@ -94,13 +94,13 @@ impl Object {
         std::str::from_utf8(&self.text[member.value.clone()]).ok()
     }
 
-    /// The texts of all members of that name, in their order.
-    pub(crate) fn all(&self, key: &str) -> impl Iterator<Item = &str> {
-        let members = self
-            .members
-            .iter()
-            .filter(move |member| *member.key == *key);
-        members.filter_map(|member| std::str::from_utf8(&self.text[member.value.clone()]).ok())
+    /// Whether several members have that name: of those, parsers take one or the other.
+    pub(crate) fn repeats(&self, key: &str) -> bool {
+        let members = self.members.iter();
+        members
+            .filter(|member| *member.key == *key)
+            .nth(1)
+            .is_some()
     }
 
     /// A member's value, without copying it.

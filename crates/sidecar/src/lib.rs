@@ -44,6 +44,8 @@ pub mod telemetry;
 mod tls;
 mod upstream;
 mod usage;
+#[cfg(test)]
+mod warnings;
 
 /// Which half of a disaggregated request a server computes.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]

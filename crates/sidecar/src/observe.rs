@@ -149,7 +149,7 @@ pub enum Path {
     DecodeOnly,
     /// A decode server computed both, since the prefill failed.
     Fallback,
-    /// No server was asked.
+    /// No server was asked, or the prefill server refused the request.
     Rejected,
 }
 
@@ -221,16 +221,20 @@ pub enum FailureKind {
     Status,
     /// It answered with success, but with what cannot be used.
     Invalid,
+    /// A decode server failed with what a prefill server gave it, and answered without: counted with the prefill server's role, and
+    /// against the two together.
+    Misfit,
 }
 
 impl FailureKind {
     /// All of them.
-    pub const ALL: [Self; 5] = [
+    pub const ALL: [Self; 6] = [
         Self::Refused,
         Self::Timeout,
         Self::Broken,
         Self::Status,
         Self::Invalid,
+        Self::Misfit,
     ];
 
     /// Its name in metrics and in `/status`.
@@ -242,6 +246,7 @@ impl FailureKind {
             Self::Broken => "broken",
             Self::Status => "status",
             Self::Invalid => "invalid",
+            Self::Misfit => "misfit",
         }
     }
 }

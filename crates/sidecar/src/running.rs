@@ -22,7 +22,7 @@ use crate::observe::{Observer, ServerStatus};
 #[cfg(feature = "tickets")]
 use crate::release::Tickets;
 use crate::servers::{Origin, Servers, probe_all};
-use crate::settings::{Mode, Settings};
+use crate::settings::{Beside, Mode, Settings};
 use crate::telemetry::Telemetry;
 use crate::upstream::Upstream;
 use crate::{Role, admin, target, tls};
@@ -86,13 +86,19 @@ impl Running {
     /// # Errors
     /// [`StartError`].
     pub async fn start(settings: Settings) -> Result<Self, StartError> {
+        if let Mode::Sidecar(Beside { allow: None, .. }) = &settings.mode {
+            tracing::warn!(
+                "any client may name any prefill server, whose parameters the decode server acts on; say which servers there are: \
+                 --allow-prefill HOST:PORT"
+            );
+        }
         let (mode, ranks, elsewhere, remote_hosts) = match &settings.mode {
             Mode::Sidecar(beside) => (
                 "sidecar",
                 beside.ranks,
                 false,
                 match beside.verify_remote_host {
-                    true => RemoteHosts::Allowed(beside.allow.clone()),
+                    true => RemoteHosts::Asked(beside.allow.clone()),
                     false => RemoteHosts::Any,
                 },
             ),
@@ -287,5 +293,66 @@ impl admin::Source for Front {
         got.ok()
             .filter(|(status, _)| *status == StatusCode::OK)
             .map(|(_, body)| body)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::settings::ServingTls;
+    use crate::target::{AllowList, ServerUrl};
+    use crate::warnings::Warnings;
+
+    #[tokio::test]
+    async fn a_sidecar_without_a_list_says_what_that_means() {
+        let warnings = Warnings::default();
+        let _guard = tracing::subscriber::set_default(warnings.clone());
+        let decode = ServerUrl::parse("http://127.0.0.1:1").expect("a URL");
+        for (list, said) in [(Some("p:1"), 0), (None, 1)] {
+            let mut beside = Beside::new(decode.clone());
+            beside.allow = list.map(|list| AllowList::parse([list]).expect("a list"));
+            let listen = SocketAddr::from(([127, 0, 0, 1], 0));
+            let running = Running::start(Settings::new(Mode::Sidecar(beside), listen)).await;
+            assert!(running.is_ok());
+            let about_it = |line: &String| line.contains("--allow-prefill HOST:PORT");
+            assert_eq!(
+                warnings.said().iter().filter(|line| about_it(line)).count(),
+                said
+            );
+        }
+    }
+
+    #[tokio::test]
+    async fn a_decode_server_that_is_not_trusted_is_a_bad_gateway() {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+        let settings = |decode: String| {
+            let decode = ServerUrl::parse(&decode).expect("a URL");
+            let listen = SocketAddr::from(([127, 0, 0, 1], 0));
+            Settings::new(Mode::Sidecar(Beside::new(decode)), listen)
+        };
+        let mut unsigned = settings("http://127.0.0.1:1".to_owned());
+        unsigned.serving_tls = Some(ServingTls::default());
+        let unsigned = Running::start(unsigned).await.expect("it starts");
+        let decode = format!("https://{}", unsigned.addresses()[0]);
+        let running = Running::start(settings(decode)).await.expect("it starts");
+        for request in [
+            "GET /v1/models HTTP/1.1\r\nHost: x\r\n\r\n",
+            "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}",
+        ] {
+            let stream = tokio::net::TcpStream::connect(running.addresses()[0]).await;
+            let mut stream = stream.expect("it listens");
+            stream
+                .write_all(request.as_bytes())
+                .await
+                .expect("it reads");
+            let mut status = [0; 12];
+            stream.read_exact(&mut status).await.expect("it answers");
+            assert_eq!(
+                String::from_utf8_lossy(&status),
+                "HTTP/1.1 502",
+                "{request}"
+            );
+        }
     }
 }

@@ -14,6 +14,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 pub use self::choose::Wanted;
+use self::probe::ask;
 pub(crate) use self::probe::probe_all;
 pub use self::table::Origin;
 use self::table::Table;
@@ -21,6 +22,7 @@ use crate::Role;
 use crate::observe::{FailureKind, ServerStatus};
 use crate::settings::Policy;
 use crate::target::ServerUrl;
+use crate::upstream::Upstream;
 
 /// All servers known. Its lock is held for moments only.
 #[derive(Debug)]
@@ -87,6 +89,7 @@ impl Servers {
             role,
             url,
             tokens,
+            prefill: None,
             judged: AtomicBool::new(false),
         }
     }
@@ -110,6 +113,15 @@ impl Servers {
         self.lock().probed(role, url, healthy)
     }
 
+    /// Takes how a request to a server ended, and tells the log what changes by that.
+    fn judge(&self, role: Role, url: &ServerUrl, failed: Option<FailureKind>, now: Instant) {
+        let news = self.lock().judged(role, url, failed.is_some(), now);
+        told(role, url, news, || {
+            let why = failed.map_or("", FailureKind::name);
+            format!("several requests in a row have failed, the last one as {why}")
+        });
+    }
+
     /// All servers as they are now, prefill servers first.
     #[must_use]
     pub fn snapshot(&self) -> Vec<ServerStatus> {
@@ -122,6 +134,19 @@ impl Servers {
     }
 }
 
+/// Tells the log that a server is left alone from now on, or is asked again.
+fn told(role: Role, server: &ServerUrl, well: Option<bool>, why: impl FnOnce() -> String) {
+    match well {
+        Some(true) => {
+            tracing::warn!(%server, role = role.name(), "a server is back: it answers again");
+        }
+        Some(false) => {
+            tracing::warn!(%server, role = role.name(), why = why(), "a server is down");
+        }
+        None => {}
+    }
+}
+
 /// A request's place among what a server has to do. It ends when this is dropped.
 #[derive(Debug)]
 pub(crate) struct Claim {
@@ -129,10 +154,18 @@ pub(crate) struct Claim {
     role: Role,
     url: ServerUrl,
     tokens: u64,
+    /// Used by decode legs only: the prefill server whose caches are fetched.
+    prefill: Option<ServerUrl>,
     judged: AtomicBool,
 }
 
 impl Claim {
+    /// Says from which prefill server a decode server fetches.
+    pub(crate) fn fetching_from(mut self, prefill: Option<&ServerUrl>) -> Self {
+        self.prefill = prefill.cloned();
+        self
+    }
+
     /// Where the server is.
     pub(crate) const fn url(&self) -> &ServerUrl {
         &self.url
@@ -141,7 +174,8 @@ impl Claim {
     /// Says that the server's answer has begun as it should; whether it also ends so may take minutes to know.
     pub(crate) fn answered(&self) {
         if !self.judged.load(Ordering::Relaxed) {
-            self.servers.lock().answered(self.role, &self.url);
+            let news = self.servers.lock().answered(self.role, &self.url);
+            told(self.role, &self.url, news, String::new);
         }
     }
 
@@ -155,11 +189,61 @@ impl Claim {
         self.judge(Some(kind), now);
     }
 
+    /// Leaves the judgement to a probe, if this is so often in a row: the server was silent for long, which a request that is costly
+    /// brings about, too.
+    pub(crate) fn leave_to(&self, upstream: Upstream) {
+        let (servers, role, url) = (self.servers.clone(), self.role, self.url.clone());
+        if self.judged.swap(true, Ordering::Relaxed) || !servers.lock().silent(role, &url) {
+            return;
+        }
+        tokio::spawn(async move {
+            if let Some(Err(why)) = ask(&upstream, role, &url).await {
+                let news = servers.lock().dead(role, &url, Instant::now());
+                told(role, &url, news, || format!("it is silent, and {why}"));
+            }
+        });
+    }
+
+    /// The decode server, and the prefill server whose caches it fetches: they may not fit each other.
+    pub(crate) fn pair(&self) -> Option<Pair> {
+        Some(Pair {
+            servers: self.servers.clone(),
+            prefill: self.prefill.clone()?,
+            decode: self.url.clone(),
+        })
+    }
+
     fn judge(&self, failed: Option<FailureKind>, now: Instant) {
         if !self.judged.swap(true, Ordering::Relaxed) {
-            self.servers
-                .lock()
-                .judged(self.role, &self.url, failed.is_some(), now);
+            if let (None, Some(prefill)) = (failed, &self.prefill) {
+                self.servers.lock().pair_fits(prefill, &self.url);
+            }
+            self.servers.judge(self.role, &self.url, failed, now);
+        }
+    }
+}
+
+/// A prefill server, and a decode server that fetches from it.
+#[derive(Debug)]
+pub(crate) struct Pair {
+    servers: Arc<Servers>,
+    prefill: ServerUrl,
+    decode: ServerUrl,
+}
+
+impl Pair {
+    /// Says that the decode server failed with what it fetched, and answered without.
+    pub(crate) fn misfits(&self, now: Instant) {
+        let Self {
+            servers,
+            prefill,
+            decode,
+        } = self;
+        if servers.lock().pair_misfits(prefill, decode, now) == Some(false) {
+            tracing::warn!(
+                %prefill, %decode,
+                "a decode server fails with what a prefill server gives it, and answers without: the two are kept apart for a while"
+            );
         }
     }
 }

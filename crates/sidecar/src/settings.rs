@@ -98,7 +98,7 @@ pub struct Beside {
     pub sample: bool,
     /// Which prefill servers may be named; `None` is all but link-local and metadata addresses.
     pub allow: Option<AllowList>,
-    /// The host in a prefill server's parameters has to be allowed too.
+    /// The addresses in a prefill server's parameters have to be its own, or allowed.
     pub verify_remote_host: bool,
 }
 
@@ -113,7 +113,7 @@ impl Beside {
             prefill_tls: false,
             sample: false,
             allow: None,
-            verify_remote_host: false,
+            verify_remote_host: true,
         }
     }
 

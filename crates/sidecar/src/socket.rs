@@ -1,6 +1,7 @@
 //! What is asked of the system for each TCP connection.
 
 use std::io;
+use std::net::{IpAddr, UdpSocket};
 use std::time::Duration;
 
 use rustix::io::Errno;
@@ -40,6 +41,30 @@ pub(crate) fn files() -> u64 {
 pub(crate) fn no_file_left(error: &io::Error) -> bool {
     let code = error.raw_os_error().map(Errno::from_raw_os_error);
     matches!(code, Some(Errno::MFILE | Errno::NFILE))
+}
+
+/// Where a server was reached.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Peer {
+    pub(crate) address: IpAddr,
+    /// It is this host: both ends of the connection have one address.
+    pub(crate) is_this_host: bool,
+}
+
+impl Peer {
+    pub(crate) fn of(stream: &TcpStream) -> io::Result<Self> {
+        let address = stream.peer_addr()?.ip().to_canonical();
+        let is_this_host = stream.local_addr()?.ip().to_canonical() == address;
+        Ok(Self {
+            address,
+            is_this_host,
+        })
+    }
+}
+
+/// Whether this host has an address.
+pub(crate) fn is_local(address: IpAddr) -> bool {
+    UdpSocket::bind((address, 0)).is_ok()
 }
 
 /// A connection that can be made to end with a fault.

@@ -11,7 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use thiserror::Error;
 
-pub use allow::{AllowList, AllowListError, allowed, allowed_host, may_dial};
+pub use allow::{AllowList, AllowListError, allowed, may_dial};
 
 /// Where a server listens: the one thing that is compared with allow-lists and dialled.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -94,6 +94,14 @@ impl Host {
             return Some(address.to_canonical());
         }
         text.parse().ok().map(IpAddr::V4)
+    }
+
+    /// Reads a host as servers name their own: an IPv6 address may be without brackets.
+    pub(crate) fn read(text: &str) -> Option<Self> {
+        match text.parse::<Ipv6Addr>() {
+            Ok(address) => Some(address.to_canonical().into()),
+            Err(_) => Self::parse(text).ok(),
+        }
     }
 
     /// Tells whether a text is an address or a name, as [`Target::parse`] takes them.

@@ -61,6 +61,9 @@ pub(crate) enum SendError {
     /// This process has no file left for a connection: that is no server's fault.
     #[error("no file is left for a connection")]
     NoFiles,
+    /// The server's certificate is not trusted, or it speaks no TLS; it has not seen the request.
+    #[error("it cannot be trusted: {0}")]
+    Untrusted(#[source] io::Error),
     /// The connection was not made in time, so the server has not seen the request.
     #[error("it cannot be reached: no connection within {0:?}")]
     ConnectTimeout(Duration),
@@ -256,8 +259,9 @@ impl Upstream {
         let dialled = async {
             let stream = self.dial(role, url).await?;
             socket::prepare(&stream)?;
+            let peer = socket::Peer::of(&stream)?;
             if !url.tls {
-                return Connection::new(stream).await;
+                return Connection::new(stream, peer).await;
             }
             let name = match &url.target.host {
                 Host::Name(name) => {
@@ -267,12 +271,18 @@ impl Upstream {
                 Host::V6(address) => ServerName::from(IpAddr::from(*address)),
             };
             let connector = TlsConnector::from(self.inner.tls.config(role));
-            Connection::new(connector.connect(name, stream).await?).await
+            Connection::new(connector.connect(name, stream).await?, peer).await
         };
         match tokio::time::timeout(within, dialled).await {
-            Ok(connected) => connected.map_err(|error| match socket::no_file_left(&error) {
-                true => SendError::NoFiles,
-                false => SendError::Unreachable(error),
+            Ok(connected) => connected.map_err(|error| {
+                let inner = error.get_ref();
+                if socket::no_file_left(&error) {
+                    SendError::NoFiles
+                } else if inner.is_some_and(|inner| inner.is::<rustls::Error>()) {
+                    SendError::Untrusted(error)
+                } else {
+                    SendError::Unreachable(error)
+                }
             }),
             Err(_) => Err(SendError::ConnectTimeout(within)),
         }

@@ -11,6 +11,7 @@ use super::file::Watched;
 use super::keys::Keys;
 use super::*;
 use crate::etcd::{Change, ChangeEvent, Pair, WatchAnswer};
+use crate::warnings::Warnings;
 
 fn servers() -> Arc<Servers> {
     Arc::new(Servers::new(false))
@@ -29,26 +30,9 @@ fn known(servers: &Servers) -> Vec<String> {
 
 /// Counts what is logged as a warning meanwhile.
 fn warnings(doing: impl FnOnce()) -> usize {
-    #[derive(Default, Clone)]
-    struct Warnings(Arc<Mutex<usize>>);
-    impl tracing::Subscriber for Warnings {
-        fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-            *metadata.level() == tracing::Level::WARN
-        }
-        fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
-            tracing::span::Id::from_u64(1)
-        }
-        fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
-        fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
-        fn event(&self, _: &tracing::Event<'_>) {
-            *self.0.lock().expect("nobody panics with it") += 1;
-        }
-        fn enter(&self, _: &tracing::span::Id) {}
-        fn exit(&self, _: &tracing::span::Id) {}
-    }
-    let counted = Warnings::default();
-    tracing::subscriber::with_default(counted.clone(), doing);
-    *counted.0.lock().expect("nobody panics with it")
+    let warnings = Warnings::default();
+    tracing::subscriber::with_default(warnings.clone(), doing);
+    warnings.said().len()
 }
 
 #[test]

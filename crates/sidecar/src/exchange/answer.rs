@@ -46,6 +46,14 @@ impl Trouble {
         Self::new(StatusCode::SERVICE_UNAVAILABLE, message)
     }
 
+    /// A server has no certificate that is trusted.
+    pub(crate) fn untrusted(role: &str) -> Self {
+        let message = format!(
+            "The {role} server's certificate is not trusted, or it does not speak TLS. The log has details."
+        );
+        Self::new(StatusCode::BAD_GATEWAY, message)
+    }
+
     /// A server broke before it answered.
     pub(crate) fn broken(role: &str) -> Self {
         Self::new(

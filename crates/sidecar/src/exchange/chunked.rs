@@ -119,6 +119,15 @@ impl Exchange {
     pub(super) fn chunked(&mut self, mut chunked: Box<Chunked>, event: Event) {
         match event {
             Event::Head(Role::Decode, status, headers) => {
+                if self.asks_again(status) {
+                    if let Ok(alone) = Object::parse(self.alone()) {
+                        chunked.chunks.first = alone;
+                    }
+                    chunked.cached = None;
+                    self.send_decode(chunked.leg(), false);
+                    self.state = State::Chunked(chunked);
+                    return;
+                }
                 if !status.is_success() {
                     return self.leg_refused(&chunked, status, headers);
                 }
@@ -196,9 +205,6 @@ impl Exchange {
 
     /// Passes a leg's error on, where the client has got nothing yet.
     fn leg_refused(&mut self, chunked: &Chunked, status: StatusCode, headers: HeaderMap) {
-        if status.is_server_error() {
-            self.act(Action::Blame(Role::Decode, FailureKind::Status));
-        }
         if chunked.begun {
             self.act(Action::Stop(Role::Decode));
             return self.act(Action::Cut);

@@ -10,7 +10,7 @@ use super::{Action, Event, Exchange, Failure, State, Trouble};
 use crate::Role;
 use crate::json::Object;
 use crate::observe::{FailureKind, Path};
-use crate::settings::PrefillFailure;
+use crate::settings::{KvConnector, PrefillFailure};
 use crate::usage::{self, CachedTokens, Rewriter};
 
 /// How often a request is computed anew because a decode server broke before its first byte.
@@ -105,13 +105,19 @@ impl Exchange {
     pub(super) fn decoding(&mut self, mut leg: Box<Decoding>, event: Event, now: Instant) {
         match event {
             Event::Head(Role::Decode, status, headers) => {
-                if status.is_server_error() {
-                    self.act(Action::Blame(Role::Decode, FailureKind::Status));
+                if self.asks_again(status) {
+                    return self.decode_without(&leg);
                 }
                 leg.answer = Answer::Head(Box::new((status, headers)));
                 self.begin_unless_held(&mut leg);
             }
             Event::Data(Role::Decode, bytes) if bytes.is_empty() => {}
+            Event::Data(Role::Decode, bytes)
+                if !leg.is_passing()
+                    && failure_in(&bytes).is_some_and(|status| self.asks_again(status)) =>
+            {
+                return self.decode_without(&leg);
+            }
             Event::Data(Role::Decode, bytes) => {
                 self.begin(&mut leg);
                 self.claimed_by(&leg);
@@ -140,7 +146,7 @@ impl Exchange {
 
     /// Begins the client's answer, if its head has come and nobody else may answer in its place.
     pub(super) fn begin_unless_held(&mut self, leg: &mut Decoding) {
-        if !self.rules.elsewhere && leg.alongside.is_none() {
+        if !self.rules.elsewhere && leg.alongside.is_none() && !self.has_ticket() {
             self.begin(leg);
         }
     }
@@ -168,6 +174,47 @@ impl Exchange {
         if leg.succeeds {
             self.unclaimed = None;
         }
+    }
+
+    /// Whether the decode server depends on what a prefill server has for it.
+    fn has_ticket(&self) -> bool {
+        let meets = self.rules.connector == KvConnector::Sglang;
+        self.path == Path::Disaggregated && (meets || self.unclaimed.is_some())
+    }
+
+    /// Judges the status of a decode server's answer; whether it is to be asked again without what a prefill server has for it. One
+    /// that cannot load that, as where the two do not fit, may compute the prompt all the same.
+    pub(super) fn asks_again(&mut self, status: StatusCode) -> bool {
+        if !status.is_server_error() {
+            if std::mem::take(&mut self.suspects) {
+                self.act(Action::Misfit);
+            }
+            return false;
+        }
+        let falls_back = self.rules.prefill_failure == PrefillFailure::Fallback;
+        if !self.has_ticket() || !falls_back {
+            self.suspects = false;
+            self.act(Action::Blame(Role::Decode, FailureKind::Status));
+            return false;
+        }
+        self.suspects = true;
+        self.path = Path::Fallback;
+        self.act(Action::Suspect);
+        self.act(Action::Stop(Role::Decode));
+        if let Some(params) = self.unclaimed.take() {
+            self.act(Action::Release(params));
+        }
+        true
+    }
+
+    /// Has a decode server compute everything, after one has failed with what it was given.
+    fn decode_without(&mut self, leg: &Decoding) {
+        if leg.alongside.is_some() {
+            self.act(Action::Stop(Role::Prefill));
+        }
+        let body = self.alone();
+        self.send_decode(body.clone(), false);
+        self.state = State::Decoding(Box::new(Decoding::awaited(body, None)));
     }
 
     fn decoded(&mut self, mut leg: Box<Decoding>, trailers: Option<HeaderMap>) {
@@ -243,6 +290,8 @@ impl Exchange {
     pub(super) fn decode_lost(&mut self, failure: Failure) {
         self.refuse(if failure == Failure::NoRoom {
             Trouble::no_files()
+        } else if failure == Failure::Untrusted {
+            Trouble::untrusted("decode")
         } else if failure.unseen() && self.restarts == 0 {
             Trouble::not_ready()
         } else {
@@ -317,4 +366,14 @@ impl Exchange {
             PrefillFailure::Error => self.refuse(Trouble::new(wrong.0, wrong.1)),
         }
     }
+}
+
+/// The status in the first event of a stream, where that says that the server has failed: its head was sent before.
+fn failure_in(first: &[u8]) -> Option<StatusCode> {
+    let line = first.split(|byte| *byte == b'\n').next()?;
+    let event = line.strip_prefix(b"data:")?;
+    memchr::memmem::find(event, b"\"error\"")?;
+    let event = Object::parse(event.to_vec().into()).ok()?;
+    let status = StatusCode::from_u16(event.object("error")?.read("code")?).ok()?;
+    status.is_server_error().then_some(status)
 }

@@ -61,7 +61,7 @@ impl Held {
 
     fn push(&mut self, bytes: &[u8]) -> Result<(), &'static str> {
         if self.bytes.len() + bytes.len() > self.limit {
-            return Err("is longer than --body-limit");
+            return Err(TOO_LONG);
         }
         self.bytes.extend_from_slice(bytes);
         match self.share.grow_to(self.bytes.capacity()) {
@@ -73,5 +73,5 @@ impl Held {
 
 /// What is wrong where nothing is wrong with the answer.
 pub(super) const NO_ROOM: &str = "finds no memory left (--body-memory)";
-
+pub(super) const TOO_LONG: &str = "is longer than --body-limit";
 const UNDECODABLE: &str = "cannot be decoded";

@@ -5,13 +5,12 @@ use std::time::Instant;
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode};
 
-use super::held::{Held, NO_ROOM};
-use super::{Action, Event, Exchange, Failure, RemoteHosts, Route, State, Trouble};
+use super::held::{Held, NO_ROOM, TOO_LONG};
+use super::{Action, Event, Exchange, Failure, Route, State, Trouble};
 use crate::Role;
 use crate::json::Object;
 use crate::observe::FailureKind;
 use crate::settings::{KvConnector, PrefillFailure};
-use crate::target;
 use crate::usage::CachedTokens;
 
 /// A prefill leg under way, or about to be sent again.
@@ -146,9 +145,16 @@ impl Exchange {
             "null" => self.request.decode_with_params(params),
             _ => {
                 let object = answer.object("kv_transfer_params");
-                let object = object.ok_or("has kv_transfer_params that are not an object")?;
-                if !self.may_fetch_from(&object) {
-                    return Err("names a host that is not allowed");
+                object.ok_or("has kv_transfer_params that are not an object")?;
+                let hosts = &self.rules.remote_hosts;
+                if let Some(other) = hosts.other(self.asked.as_ref(), params) {
+                    let server = self.asked.as_ref().map(|asked| &asked.named);
+                    tracing::warn!(
+                        server = server.map(tracing::field::display),
+                        "a prefill server's parameters name an address that is neither its own nor allowed: {other:.200}. The decode \
+                         server computes the prompt. If it is right, list it (--allow-prefill)",
+                    );
+                    return Err("names an address that is neither its own nor allowed");
                 }
                 self.unclaimed = answer.slice("kv_transfer_params");
                 self.request.decode_with_params(params)
@@ -165,25 +171,13 @@ impl Exchange {
         Ok(())
     }
 
-    /// Whether the host that parameters name, if they name one, is one that may be dialled. Which of several a server takes is not
-    /// ours to know.
-    fn may_fetch_from(&self, params: &Object) -> bool {
-        let RemoteHosts::Allowed(list) = &self.rules.remote_hosts else {
-            return true;
-        };
-        params.all("remote_host").all(|host| {
-            let host = serde_json::from_str::<Option<String>>(host);
-            host.is_ok_and(|host| {
-                host.is_none_or(|host| target::allowed_host(list.as_ref(), &host))
-            })
-        })
-    }
-
     fn prefill_failed(&mut self, mut leg: Prefilling, fault: Fault, now: Instant) {
         match fault {
             Fault::Late => self.act(Action::Blame(Role::Prefill, FailureKind::Timeout)),
             Fault::Status(status) if status.is_client_error() => {}
             Fault::Status(_) => self.act(Action::Blame(Role::Prefill, FailureKind::Status)),
+            // How much it answers is the client's doing.
+            Fault::Invalid(TOO_LONG) => {}
             Fault::Invalid(_) => self.act(Action::Blame(Role::Prefill, FailureKind::Invalid)),
             Fault::Unanswered(_) => {}
         }
@@ -240,6 +234,10 @@ impl Exchange {
             Fault::Unanswered(Failure::Broken) => {
                 (StatusCode::BAD_GATEWAY, "broke the connection".to_owned())
             }
+            Fault::Unanswered(Failure::Untrusted) => (
+                StatusCode::BAD_GATEWAY,
+                "has no certificate that is trusted".to_owned(),
+            ),
         };
         self.refuse(Trouble::new(status, format!("The prefill server {wrong}.")));
     }

@@ -173,11 +173,18 @@ impl Request {
 
     fn limit<'a>(&self, object: &'a Object) -> json::Edit<'a> {
         let limits = self.route.limits().iter();
-        limits.fold(object.edit().remove("min_tokens"), |edit, limit| {
+        let edit = limits.fold(object.edit().remove("min_tokens"), |edit, limit| {
             edit.set(limit, "1")
-        })
+        });
+        // Nor more than one answer: the prompt's cache is the same for all of them.
+        let given = |key: &str| object.get(key).is_some_and(|value| value != "null");
+        let single = SINGLE.iter().filter(|(key, _)| given(key));
+        single.fold(edit, |edit, (key, one)| edit.set(key, *one))
     }
 }
+
+/// The members that ask for several answers, and with which there is one.
+const SINGLE: [(&str, &str); 3] = [("n", "1"), ("best_of", "1"), ("use_beam_search", "false")];
 
 const THRESHOLD: &str = "cache_hit_threshold";
 

@@ -122,7 +122,7 @@ fn run(
                     legs.retain(|leg| leg.role != role);
                 }
                 Action::Detach(role, _) => legs.retain(|leg| leg.role != role),
-                Action::Blame(..) => {}
+                Action::Blame(..) | Action::Suspect | Action::Misfit => {}
                 Action::Release(params) => seen.released.push(value(&params)),
                 Action::Answer(status, _) => {
                     assert_eq!(seen.status.replace(status.as_u16()), None, "two answers");

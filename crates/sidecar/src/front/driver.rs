@@ -17,9 +17,10 @@ use tokio::time::Sleep;
 
 use super::{Choice, Front, Phase};
 use crate::Role;
-use crate::exchange::{Action, Event, Exchange, Failure};
-use crate::observe::{Outcome, Record};
-use crate::servers::Claim;
+use crate::exchange::{Action, Asked, Event, Exchange, Failure};
+use crate::observe::{FailureKind, Outcome, Path, Record};
+use crate::servers::{Claim, Pair};
+use crate::socket::is_local;
 use crate::target::ServerUrl;
 use crate::telemetry::Trace;
 use crate::upstream::{Answer, Outgoing, SendError};
@@ -43,6 +44,8 @@ pub(super) struct Driver {
     decode: Option<Leg>,
     /// The leg that has just ended, whose answer may still turn out to be a failure.
     ended: Option<(Role, Leg)>,
+    /// Servers that may not fit each other.
+    suspect: Option<Pair>,
     /// Servers that were asked.
     asked: Vec<(Role, ServerUrl)>,
     timer: Option<Pin<Box<Sleep>>>,
@@ -100,6 +103,7 @@ impl Driver {
             prefill: None,
             decode: None,
             ended: None,
+            suspect: None,
             asked: Vec::new(),
             timer: None,
             left: None,
@@ -167,6 +171,18 @@ impl Driver {
                     tokio::spawn(tokio::time::timeout_at(until.into(), running_out));
                 }
             }
+            Action::Suspect => {
+                self.suspect = self.decode.as_ref().and_then(|leg| leg.claim.pair());
+            }
+            Action::Misfit => {
+                let now = Instant::now();
+                if let Some(pair) = self.suspect.take() {
+                    pair.misfits(now);
+                }
+                if let Some(record) = &self.record {
+                    record.failure(Role::Prefill, FailureKind::Misfit, now);
+                }
+            }
             Action::Release(params) => self.front.release(params),
             Action::Blame(role, kind) => {
                 let now = Instant::now();
@@ -181,7 +197,12 @@ impl Driver {
                 };
                 if let Some(leg) = leg.or(ended) {
                     leg.blamed = true;
-                    leg.claim.failed(kind, now);
+                    match (role, kind) {
+                        (Role::Prefill, FailureKind::Timeout) => {
+                            leg.claim.leave_to(self.front.upstream.clone());
+                        }
+                        _ => leg.claim.failed(kind, now),
+                    }
                 }
                 if let Some(record) = &self.record {
                     record.failure(role, kind, now);
@@ -274,6 +295,11 @@ impl Driver {
         };
         self.choice.again =
             role == Role::Prefill && self.asked.iter().any(|(asked, _)| *asked == role);
+        let mut asked = self.asked.iter().rev();
+        self.choice.fetched_from = asked
+            .find(|(asked, _)| *asked == Role::Prefill)
+            .filter(|_| role == Role::Decode && self.exchange.path() == Path::Disaggregated)
+            .map(|(_, url)| url.clone());
         let claim = taken.or_else(|| self.front.claim(role, &self.choice, &avoid, now));
         let Some(claim) = claim else {
             return self
@@ -314,7 +340,10 @@ impl Driver {
     }
 
     fn poll_leg(&mut self, role: Role, cx: &mut Context<'_>) -> Option<Event> {
-        let slot = self.leg(role);
+        let slot = match role {
+            Role::Prefill => &mut self.prefill,
+            Role::Decode => &mut self.decode,
+        };
         let leg = slot.as_mut()?;
         let Poll::Ready(event) = leg.poll(role, cx) else {
             return None;
@@ -323,6 +352,13 @@ impl Driver {
             Event::Head(_, status, _) => {
                 if !status.is_server_error() {
                     leg.claim.answered();
+                }
+                if let (Role::Prefill, LegState::Answering(answer, _)) = (role, &leg.state) {
+                    self.exchange.answered_by(Asked {
+                        named: leg.claim.url().target.host.clone(),
+                        peer: Some(answer.peer()),
+                        is_local,
+                    });
                 }
                 let reason = leg.reason.take();
                 self.reason = reason.map(|reason| (*status, reason));
@@ -438,6 +474,7 @@ const fn failure(error: &SendError) -> Failure {
     match error {
         SendError::NoFiles => Failure::NoRoom,
         SendError::Unreachable(_) => Failure::Refused,
+        SendError::Untrusted(_) => Failure::Untrusted,
         SendError::ConnectTimeout(_) => Failure::ConnectTimeout,
         SendError::Broken(_)
         | SendError::Malformed(_)

@@ -52,9 +52,9 @@ fn named_by_connection(headers: &HeaderMap) -> Option<Vec<HeaderName>> {
     for value in headers.get_all(CONNECTION) {
         for name in tokens(value) {
             let usual =
-                name.eq_ignore_ascii_case("keep-alive") || name.eq_ignore_ascii_case("close");
+                name.eq_ignore_ascii_case(b"keep-alive") || name.eq_ignore_ascii_case(b"close");
             // What frames the body is not an option of the connection, whatever a message says.
-            if let (false, Ok(name)) = (usual, HeaderName::from_bytes(name.as_bytes()))
+            if let (false, Ok(name)) = (usual, HeaderName::from_bytes(name))
                 && name != CONTENT_LENGTH
                 && name != http::header::HOST
             {
@@ -65,10 +65,11 @@ fn named_by_connection(headers: &HeaderMap) -> Option<Vec<HeaderName>> {
     (!named.is_empty()).then_some(named)
 }
 
-fn tokens(value: &HeaderValue) -> impl Iterator<Item = &str> {
-    let text = value.to_str().unwrap_or_default();
-    text.split(',')
-        .map(str::trim)
+/// The tokens of a list, which need not all be text.
+fn tokens(value: &HeaderValue) -> impl Iterator<Item = &[u8]> {
+    let tokens = value.as_bytes().split(|byte| *byte == b',');
+    tokens
+        .map(<[u8]>::trim_ascii)
         .filter(|token| !token.is_empty())
 }
 
@@ -78,7 +79,7 @@ pub(super) fn to_server(headers: &mut HeaderMap) {
         .get_all(TE)
         .iter()
         .flat_map(tokens)
-        .any(|coding| coding.eq_ignore_ascii_case("trailers"));
+        .any(|coding| coding.eq_ignore_ascii_case(b"trailers"));
     end_hop(headers);
     if trailers {
         headers.insert(TE, HeaderValue::from_static("trailers"));
@@ -194,6 +195,9 @@ mod tests {
             ("expect", "100-continue"),
             ("x-prefiller-host-port", "a:1"),
         ]);
+        let odd = HeaderValue::from_bytes(b"\xff, x-odd, \xe9").expect("a value");
+        map.append(CONNECTION, odd);
+        map.insert("x-odd", HeaderValue::from_static("1"));
         to_server(&mut map);
         let left: Vec<_> = map
             .iter()

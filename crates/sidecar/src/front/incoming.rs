@@ -234,7 +234,7 @@ fn cleaned(object: &Object, path: &[&'static str]) -> Result<Option<String>, Tro
 
 /// An object in which there may be parameters: of several of its name parsers take one or the other.
 fn contained(object: &Object, key: &str) -> Result<Option<Object>, Trouble> {
-    if object.all(key).nth(1).is_some() {
+    if object.repeats(key) {
         let message = format!("`{key}` is there more than once. Send it once.");
         return Err(Trouble::bad_request(message));
     }

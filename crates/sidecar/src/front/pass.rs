@@ -174,6 +174,7 @@ impl Front {
                     });
                 }
                 SendError::NoFiles => return Err(Trouble::no_files()),
+                SendError::Untrusted(_) => (FailureKind::Broken, Trouble::untrusted("decode")),
                 SendError::Unreachable(_) => (FailureKind::Refused, Trouble::not_ready()),
                 SendError::ConnectTimeout(_) => (FailureKind::Timeout, Trouble::not_ready()),
                 _ => (FailureKind::Broken, Trouble::broken("decode")),

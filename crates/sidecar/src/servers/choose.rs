@@ -14,6 +14,8 @@ pub struct Wanted<'a> {
     pub prefix: Option<u64>,
     /// Servers that it was sent to before.
     pub avoid: &'a [ServerUrl],
+    /// The prefill server whose caches a decode server is to fetch.
+    pub prefill: Option<&'a ServerUrl>,
 }
 
 /// How many requests more than the average a server may have, as a share, before a prefix does not bind to it: 5/4 leaves few

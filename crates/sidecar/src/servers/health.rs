@@ -14,6 +14,8 @@ pub(super) struct Health {
     /// The last probe failed.
     down: bool,
     failures: u32,
+    /// Requests in a row that were given up for its silence, which those that are costly bring about, too.
+    silences: u32,
     /// Requests have failed: it is left alone until then, and after that gets one request each [`PAUSE`] until one succeeds. Their
     /// ends are not waited for, since an answer may take minutes, and a server that hangs gives none.
     open: Option<Instant>,
@@ -45,19 +47,40 @@ impl Health {
         }
     }
 
-    /// Takes note that an answer has begun well: others may be sent to it, and the next failure counts as if this had not been.
-    pub(super) const fn answered(&mut self) {
-        self.open = None;
+    /// Takes note that an answer has begun well: others may be sent to it, and the next failure counts as if this had not been. Tells
+    /// whether it is well, if that is news.
+    pub(super) fn answered(&mut self) -> Option<bool> {
+        self.silences = 0;
+        self.open.take().map(|_| true)
     }
 
-    pub(super) fn judged(&mut self, failed: bool, now: Instant) {
+    /// Takes note that a request was given up for its silence; whether that was so often that it is to be asked for a sign of life.
+    pub(super) fn silent(&mut self) -> bool {
+        self.silences += 1;
+        let often = self.silences >= FAILURES;
+        if often {
+            self.silences = 0;
+        }
+        often
+    }
+
+    /// Takes note that it gives no sign of life, whatever it is asked. Tells whether it is well, if that is news.
+    pub(super) fn dead(&mut self, now: Instant) -> Option<bool> {
+        self.failures = self.failures.max(FAILURES);
+        self.judged(true, now)
+    }
+
+    /// Takes how a request has ended. Tells whether it is well, if that is news.
+    pub(super) fn judged(&mut self, failed: bool, now: Instant) -> Option<bool> {
         if !failed {
-            (self.failures, self.open) = (0, None);
-            return;
+            self.failures = 0;
+            return self.answered();
         }
         self.failures = self.failures.saturating_add(1);
-        if self.failures >= FAILURES {
-            self.open = Some(now + PAUSE);
+        if self.failures < FAILURES {
+            return None;
         }
+        let before = self.open.replace(now + PAUSE);
+        before.is_none().then_some(false)
     }
 }

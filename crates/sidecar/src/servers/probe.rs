@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::task::{AbortHandle, JoinSet};
 
-use super::Servers;
+use super::{Servers, told};
 use crate::Role;
 use crate::target::ServerUrl;
 use crate::upstream::{SendError, Upstream};
@@ -25,20 +25,32 @@ const WITHIN: Duration = Duration::from_secs(15);
 pub(crate) async fn probe_all(servers: Arc<Servers>, upstream: Upstream) {
     let ask = |role, url: ServerUrl| {
         let upstream = upstream.clone();
-        async move {
-            match upstream.probe(&url, role, "/health", WITHIN).await {
-                Err(SendError::NoFiles) => None,
-                status => Some(status.is_ok_and(|status| status.is_success())),
-            }
-        }
+        async move { ask(&upstream, role, &url).await }
     };
     probe_with(servers, ask).await;
 }
 
-/// Probes by asking like this; `None` is no news.
+/// Asks one server; tells why it is not well otherwise. `None` is no news: this process has no file to ask with.
+pub(super) async fn ask(
+    upstream: &Upstream,
+    role: Role,
+    url: &ServerUrl,
+) -> Option<Result<(), String>> {
+    match upstream.probe(url, role, "/health", WITHIN).await {
+        Ok(status) if status.is_success() => Some(Ok(())),
+        Ok(status) => Some(Err(format!(
+            "GET /health answers with status {}",
+            status.as_u16()
+        ))),
+        Err(SendError::NoFiles) => None,
+        Err(error) => Some(Err(error.to_string())),
+    }
+}
+
+/// Probes by asking like this.
 async fn probe_with<F>(servers: Arc<Servers>, ask: impl Fn(Role, ServerUrl) -> F)
 where
-    F: Future<Output = Option<bool>> + Send + 'static,
+    F: Future<Output = Option<Result<(), String>>> + Send + 'static,
 {
     let mut under_way = JoinSet::new();
     let mut asked: HashMap<(Role, ServerUrl), AbortHandle> = HashMap::new();
@@ -60,11 +72,11 @@ where
             let (servers, answer) = (servers.clone(), ask(role, url.clone()));
             let server = url.clone();
             let probe = under_way.spawn(async move {
-                let Some(healthy) = answer.await else { return };
-                if servers.probed(role, &server, healthy) {
-                    let now = if healthy { "is well" } else { "is down" };
-                    tracing::info!(%server, role = role.name(), "a server {now}");
-                }
+                let Some(answer) = answer.await else { return };
+                let news = servers.probed(role, &server, answer.is_ok());
+                told(role, &server, news.then_some(answer.is_ok()), || {
+                    answer.err().unwrap_or_default()
+                });
             });
             asked.insert((role, url), probe);
         }
@@ -80,11 +92,12 @@ mod tests {
     use super::*;
     use crate::observe::ServerState;
     use crate::servers::Origin;
+    use crate::warnings::Warnings;
 
     /// One server, how often it was asked within 10 s, and what it is then.
     async fn run<F>(ask: impl Fn(u32) -> F) -> (u32, ServerState)
     where
-        F: Future<Output = bool> + Send + 'static,
+        F: Future<Output = Result<(), String>> + Send + 'static,
     {
         let servers = Arc::new(Servers::new(false));
         let url = ServerUrl::parse("http://s:1").expect("a URL");
@@ -104,7 +117,7 @@ mod tests {
     async fn a_probe_that_panics_ends_no_other() {
         let panics = |number| async move {
             assert_ne!(number, 0, "the first probe panics");
-            false
+            Err(String::new())
         };
         assert_eq!(run(panics).await, (10, ServerState::Down));
     }
@@ -113,8 +126,27 @@ mod tests {
     async fn a_server_that_answers_late_is_asked_once_at_a_time() {
         let late = |_| async {
             sleep(Duration::from_millis(3_500)).await;
-            true
+            Ok(())
         };
         assert_eq!(run(late).await, (3, ServerState::Up));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn the_log_says_when_a_server_goes_and_comes_and_why() {
+        let warnings = Warnings::default();
+        let _guard = tracing::subscriber::set_default(warnings.clone());
+        let answers = |number| async move {
+            match number {
+                2..5 => Err("no answer within 15s".to_owned()),
+                _ => Ok(()),
+            }
+        };
+        assert_eq!(run(answers).await.1, ServerState::Up);
+        let said = warnings.said();
+        let [down, back] = &said[..] else {
+            panic!("{said:?}");
+        };
+        assert!(down.contains("is down") && down.contains("no answer within 15s"));
+        assert!(down.contains("http://s:1") && back.contains("is back"));
     }
 }

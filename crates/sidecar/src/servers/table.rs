@@ -30,6 +30,8 @@ pub(super) struct Table {
     decode: Servers,
     /// The number of the next server.
     next: u64,
+    /// Prefill and decode servers of which the one has failed lately with what the other gave it.
+    misfits: HashMap<(ServerUrl, ServerUrl), Health>,
 }
 
 /// The servers of one role.
@@ -82,6 +84,7 @@ impl Table {
             prefill: Servers::default(),
             decode: Servers::default(),
             next: 0,
+            misfits: HashMap::new(),
         }
     }
 
@@ -147,10 +150,15 @@ impl Table {
 
     /// Takes this server; not so if it is to be left alone.
     pub(super) fn claim(&mut self, role: Role, url: &ServerUrl, tokens: u64, now: Instant) -> bool {
+        let fits = role == Role::Decode || self.fits_any(url, now);
         let entry = self.named(role, url);
-        let admits = entry.health.admits(now);
+        let admits = fits && entry.health.admits(now);
         if admits {
             entry.take(tokens, now);
+            let pairs = self.misfits.iter_mut();
+            for (_, health) in pairs.filter(|((prefill, _), _)| prefill == url) {
+                health.asked(now);
+            }
         }
         admits
     }
@@ -200,6 +208,17 @@ impl Table {
             fit.copied().collect()
         };
         let mut fit = those(&|health| health.admits(now));
+        match (role, wanted.prefill) {
+            (Role::Prefill, _) => fit.retain(|entry| self.fits_any(&entry.url, now)),
+            (Role::Decode, Some(prefill)) => {
+                let mut better = fit.clone();
+                better.retain(|entry| self.fits(prefill, &entry.url, now));
+                if !better.is_empty() {
+                    fit = better;
+                }
+            }
+            (Role::Decode, None) => {}
+        }
         if fit.is_empty() && role == Role::Decode {
             // One that accepts connections is a better guess than one that does not.
             fit = those(&|health| !health.is_down());
@@ -212,28 +231,91 @@ impl Table {
         let servers = self.role_mut(role);
         servers.last = number;
         servers.entries.get_mut(&url)?.take(wanted.tokens, now);
+        if let Some(pair) = wanted.prefill.map(|prefill| (prefill.clone(), url.clone()))
+            && let Some(health) = self.misfits.get_mut(&pair)
+        {
+            health.asked(now);
+        }
         Some(url)
     }
 
+    /// Whether a decode server may fetch from a prefill server.
+    fn fits(&self, prefill: &ServerUrl, decode: &ServerUrl, now: Instant) -> bool {
+        if self.misfits.is_empty() {
+            return true;
+        }
+        let health = self.misfits.get(&(prefill.clone(), decode.clone()));
+        health.is_none_or(|health| health.admits(now))
+    }
+
+    /// Whether any decode server may fetch from a prefill server: a prefill is in vain otherwise.
+    fn fits_any(&self, prefill: &ServerUrl, now: Instant) -> bool {
+        let mut decode = self.known(Role::Decode).peekable();
+        decode.peek().is_none() || decode.any(|decode| self.fits(prefill, decode, now))
+    }
+
+    /// Takes note that a decode server has failed with what a prefill server gave it, and has answered without. Tells whether the two
+    /// fit, if that is news.
+    pub(super) fn pair_misfits(
+        &mut self,
+        prefill: &ServerUrl,
+        decode: &ServerUrl,
+        now: Instant,
+    ) -> Option<bool> {
+        if self.misfits.len() >= MOST_NAMED_BY_REQUESTS {
+            // Those of servers that are gone are among them.
+            self.misfits.clear();
+        }
+        let pair = (prefill.clone(), decode.clone());
+        self.misfits.entry(pair).or_default().judged(true, now)
+    }
+
+    /// Takes note that a decode server has answered with what a prefill server gave it.
+    pub(super) fn pair_fits(&mut self, prefill: &ServerUrl, decode: &ServerUrl) {
+        if !self.misfits.is_empty() {
+            self.misfits.remove(&(prefill.clone(), decode.clone()));
+        }
+    }
+
     pub(super) fn probed(&mut self, role: Role, url: &ServerUrl, healthy: bool) -> bool {
+        let Some(entry) = self.role_mut(role).entries.get_mut(url) else {
+            return false;
+        };
+        let news = entry.health.probed(healthy);
+        entry.failures += u64::from(news && !healthy);
+        news
+    }
+
+    pub(super) fn answered(&mut self, role: Role, url: &ServerUrl) -> Option<bool> {
+        let entry = self.role_mut(role).entries.get_mut(url)?;
+        entry.health.answered()
+    }
+
+    /// Takes note that a request was given up for a server's silence; whether it is to be asked for a sign of life.
+    pub(super) fn silent(&mut self, role: Role, url: &ServerUrl) -> bool {
         let entry = self.role_mut(role).entries.get_mut(url);
-        entry.is_some_and(|entry| entry.health.probed(healthy))
+        entry.is_some_and(|entry| entry.health.silent())
     }
 
-    pub(super) fn answered(&mut self, role: Role, url: &ServerUrl) {
-        if let Some(entry) = self.role_mut(role).entries.get_mut(url) {
-            entry.health.answered();
-        }
+    /// Takes note that a server gives no sign of life. Tells whether it is well, if that is news.
+    pub(super) fn dead(&mut self, role: Role, url: &ServerUrl, now: Instant) -> Option<bool> {
+        let entry = self.role_mut(role).entries.get_mut(url)?;
+        entry.failures += 1;
+        entry.health.dead(now)
     }
 
-    pub(super) fn judged(&mut self, role: Role, url: &ServerUrl, failed: bool, now: Instant) {
+    /// Takes how a request to a server has ended. Tells whether it is well, if that is news.
+    pub(super) fn judged(
+        &mut self,
+        role: Role,
+        url: &ServerUrl,
+        failed: bool,
+        now: Instant,
+    ) -> Option<bool> {
         let breaks = self.breaks(role);
-        if let Some(entry) = self.role_mut(role).entries.get_mut(url) {
-            entry.failures += u64::from(failed);
-            if breaks {
-                entry.health.judged(failed, now);
-            }
-        }
+        let entry = self.role_mut(role).entries.get_mut(url)?;
+        entry.failures += u64::from(failed);
+        breaks.then(|| entry.health.judged(failed, now)).flatten()
     }
 
     pub(super) fn left(&mut self, role: Role, url: &ServerUrl, tokens: u64) {

@@ -29,6 +29,7 @@ fn choose(servers: &Arc<Servers>, policy: Policy, prefix: u64, now: Instant) -> 
         tokens: 10,
         prefix: Some(prefix),
         avoid: &[],
+        prefill: None,
     };
     servers.choose(Role::Decode, &wanted, policy, now)
 }
@@ -67,6 +68,7 @@ fn the_least_loaded_server_has_the_fewest_tokens() {
         tokens: 1_000,
         prefix: None,
         avoid: &[],
+        prefill: None,
     };
     let first = servers
         .choose(Role::Decode, &long, Policy::LeastLoaded, now)
@@ -158,6 +160,7 @@ fn where_no_decode_server_is_well_one_is_asked_all_the_same() {
         tokens: 1,
         prefix: None,
         avoid: &[],
+        prefill: None,
     };
     assert!(
         servers
@@ -169,12 +172,61 @@ fn where_no_decode_server_is_well_one_is_asked_all_the_same() {
         tokens: 1,
         prefix: None,
         avoid: &both,
+        prefill: None,
     };
     assert!(
         servers
             .choose(Role::Decode, &wanted, Policy::RoundRobin, now)
             .is_none()
     );
+}
+
+#[test]
+fn servers_that_misfit_are_kept_apart_and_are_not_at_fault() {
+    let (servers, mut now) = (proxy(2), Instant::now());
+    servers.set(Origin::Settings, Role::Prefill, &urls([7]));
+    let prefill = url(7);
+    let choose = |role, prefill, now| {
+        let wanted = Wanted {
+            tokens: 1,
+            prefix: None,
+            avoid: &[],
+            prefill,
+        };
+        servers.choose(role, &wanted, Policy::RoundRobin, now)
+    };
+    let misfit = |decode: u16, now| {
+        let claim = servers.claim(Role::Decode, &url(decode), 1, now);
+        let claim = claim.expect("it is up").fetching_from(Some(&prefill));
+        claim.pair().expect("a pair").misfits(now);
+    };
+    (0..3).for_each(|_| misfit(0, now));
+    for _ in 0..4 {
+        let claim = choose(Role::Decode, Some(&prefill), now).expect("a server");
+        assert_eq!(claim.url(), &url(1));
+    }
+    assert!(choose(Role::Prefill, None, now).is_some());
+    (0..3).for_each(|_| misfit(1, now));
+    assert!(choose(Role::Prefill, None, now).is_none(), "it is in vain");
+    assert!(servers.claim(Role::Prefill, &prefill, 1, now).is_none());
+    for known in servers.snapshot() {
+        assert_eq!((known.state, known.failures), (ServerState::Up, 0));
+    }
+    // Later they are tried again, and what fits is forgotten.
+    now += Duration::from_secs(2);
+    assert!(choose(Role::Prefill, None, now).is_some());
+    let claim = choose(Role::Decode, Some(&prefill), now).expect("a server");
+    claim.fetching_from(Some(&prefill)).succeeded(now);
+    assert!(choose(Role::Prefill, None, now).is_some());
+}
+
+#[test]
+fn what_probes_find_counts_as_a_failure() {
+    let servers = proxy(1);
+    for (healthy, failures) in [(true, 0), (false, 1), (false, 1), (true, 1), (false, 2)] {
+        servers.probed(Role::Decode, &url(0), healthy);
+        assert_eq!(servers.snapshot()[0].failures, failures);
+    }
 }
 
 #[test]

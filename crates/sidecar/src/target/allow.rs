@@ -1,6 +1,6 @@
 //! Which targets may be dialled: those that an operator lists, or all but a few that nobody means.
 
-use std::net::{IpAddr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use thiserror::Error;
 
@@ -83,7 +83,7 @@ impl AllowList {
     }
 
     /// Tells whether a host is on the list, with whatever port.
-    fn allows_host(&self, host: &Host) -> bool {
+    pub(crate) fn allows_host(&self, host: &Host) -> bool {
         self.0.iter().any(|item| item.hosts.contain(host))
     }
 }
@@ -186,20 +186,6 @@ pub fn allowed(list: Option<&AllowList>, target: &Target) -> bool {
     }
 }
 
-/// Tells whether a server may name this host as its own, with whatever port: the same, for a text that may have an IPv6 address
-/// without brackets.
-#[must_use]
-pub fn allowed_host(list: Option<&AllowList>, host: &str) -> bool {
-    let host = match host.parse::<Ipv6Addr>() {
-        Ok(address) => Ok(Host::from(address.to_canonical())),
-        Err(_) => Host::parse(host),
-    };
-    host.is_ok_and(|host| match list {
-        Some(list) => list.allows_host(&host),
-        None => host.address().is_none_or(may_dial),
-    })
-}
-
 /// Tells whether an address is one that a server of models may have: not a link-local one, and not one at which clouds hand
 /// out the credentials of a machine. To be asked for the addresses that a name stands for, too.
 #[must_use]
@@ -207,23 +193,52 @@ pub fn may_dial(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => !address.is_link_local() && !METADATA_V4.contains(&address.octets()),
         IpAddr::V6(address) => {
-            let forbidden = address.is_unicast_link_local() || METADATA_V6.contains(&address);
-            !forbidden && embedded(address).is_none_or(|inner| may_dial(inner.into()))
+            let [first, second, ..] = address.segments();
+            let forbidden = address.is_unicast_link_local()
+                || METADATA_V6.contains(&address)
+                || METADATA_V6_NETWORKS.contains(&[first, second]);
+            !forbidden && embedded(address).all(|inner| may_dial(inner.into()))
         }
     }
 }
 
 /// Metadata services other than at 169.254.0.0/16: Alibaba's, Azure's.
 const METADATA_V4: [[u8; 4]; 2] = [[100, 100, 100, 200], [168, 63, 129, 16]];
-/// Those of Amazon and Google.
+/// Those of Amazon and Oracle: all of the network of 32 bits.
+const METADATA_V6_NETWORKS: [[u16; 2]; 2] = [[0xfd00, 0xec2], [0xfd00, 0xc1]];
+/// Those of Google and Scaleway.
 const METADATA_V6: [Ipv6Addr; 2] = [
-    Ipv6Addr::new(0xfd00, 0xec2, 0, 0, 0, 0, 0, 0x254),
     Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254),
+    Ipv6Addr::new(0xfd00, 0x42, 0, 0, 0, 0, 0, 0x42),
 ];
 
-/// The IPv4 address that an IPv6 address stands for: mapped, compatible, or behind a NAT64 gateway.
-fn embedded(address: Ipv6Addr) -> Option<std::net::Ipv4Addr> {
-    let nat64 = address.segments()[..6] == [0x64, 0xff9b, 0, 0, 0, 0];
-    let last = std::net::Ipv4Addr::from_bits(address.to_bits() as u32);
-    if nat64 { Some(last) } else { address.to_ipv4() }
+/// The IPv4 addresses that an IPv6 address may stand for: mapped, compatible and translated (RFC 4291, RFC 2765), behind a NAT64
+/// gateway (RFC 6052, and RFC 8215 with any length of prefix), by 6to4 (RFC 3056), Teredo (RFC 4380) or ISATAP (RFC 5214).
+fn embedded(address: Ipv6Addr) -> impl Iterator<Item = Ipv4Addr> {
+    let bits = address.to_bits();
+    let [a, b, c, d, e, f, ..] = address.segments();
+    let at = |end: u32| (bits >> (128 - end)) as u32;
+    // Behind prefixes shorter than 96 bits the address has eight zero bits in it, which are the bits 64 to 71.
+    let around = |prefix: u32| {
+        let before = 64 - prefix;
+        let head = ((bits >> 64) & ((1u128 << before) - 1)) as u32;
+        let tail = (bits << 72).checked_shr(96 + before).unwrap_or(0) as u32;
+        head.checked_shl(32 - before).unwrap_or(0) | tail
+    };
+    let last = bits as u32;
+    let low = [a, b, c, d] == [0; 4] && matches!((e, f), (0, 0 | 0xffff) | (0xffff, 0));
+    let nat64 = [a, b, c, d, e, f] == [0x64, 0xff9b, 0, 0, 0, 0];
+    let local_nat64 = [a, b, c] == [0x64, 0xff9b, 1];
+    let isatap = e & !0x200 == 0 && f == 0x5efe;
+    [
+        (low || nat64 || local_nat64 || isatap).then_some(last),
+        local_nat64.then(|| around(48)),
+        local_nat64.then(|| around(56)),
+        local_nat64.then(|| around(64)),
+        (a == 0x2002).then(|| at(48)),
+        ([a, b] == [0x2001, 0]).then_some(!last),
+    ]
+    .into_iter()
+    .flatten()
+    .map(Ipv4Addr::from_bits)
 }

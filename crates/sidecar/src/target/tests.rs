@@ -302,7 +302,8 @@ fn lists_allow_hosts_with_their_ports() {
         ("", false),
         ("prefill.example ", false),
     ] {
-        assert_eq!(allowed_host(Some(&list), host), allowed, "{host}");
+        let host_allowed = Host::read(host).is_some_and(|host| list.allows_host(&host));
+        assert_eq!(host_allowed, allowed, "{host}");
     }
     assert!(!AllowList::default().allows(&Target::parse("a:1").unwrap()));
     let all = self::list(&["0.0.0.0/0", "::/0"]);
@@ -377,6 +378,25 @@ fn without_a_list_link_local_and_metadata_addresses_are_forbidden() {
         ("[fd00:ec2::254]:80", false),
         ("[fd00:0ec2:0:0:0:0:0:0254]:80", false),
         ("[fd20:ce::254]:80", false),
+        ("[fd00:ec2::23]:80", false),
+        ("[fd00:ec2:ffff::1]:80", false),
+        ("[fd00:c1::a9fe:a9fe]:80", false),
+        ("[fd00:c1:1::1]:80", false),
+        ("[fd00:c2::a9fe:a9fe]:80", true),
+        ("[fd00:42::42]:80", false),
+        ("[2002:a9fe:a9fe::1]:80", false),
+        ("[2002:a00:1::1]:80", true),
+        ("[64:ff9b:1::a9fe:a9fe]:80", false),
+        ("[64:ff9b:1:a9fe:a9:fe00::]:80", false),
+        ("[64:ff9b:1:ffa9:fe:a9fe::]:80", false),
+        ("[64:ff9b:1:ffff:a9:fea9:fe00::]:80", false),
+        ("[64:ff9b:1::a00:1]:80", true),
+        ("[::ffff:0:a9fe:a9fe]:80", false),
+        ("[::ffff:0:a00:1]:80", true),
+        ("[2001:0:a::5601:5601]:80", false),
+        ("[2001:db8::5efe:a9fe:a9fe]:80", false),
+        ("[2001:db8::200:5efe:a9fe:a9fe]:80", false),
+        ("[2001:db8::1]:80", true),
         ("100.100.100.200:80", false),
         ("[::ffff:100.100.100.200]:80", false),
         ("168.63.129.16:80", false),

@@ -2,7 +2,6 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair, date_time_ymd};
@@ -16,6 +15,7 @@ use super::serving::AcceptError;
 use super::*;
 use crate::Role;
 use crate::settings::{ServingTls, UpstreamTls};
+use crate::warnings::Warnings;
 
 /// An authority, and a folder for what it signs.
 struct Authority {
@@ -340,29 +340,10 @@ async fn clients_have_to_show_a_certificate_of_their_authority() {
     assert!(talk_to(&made, &skip(servers.trusted())).await.is_err());
 }
 
-/// Counts warnings.
-struct Warnings(Arc<AtomicUsize>);
-
-impl tracing::Subscriber for Warnings {
-    fn enabled(&self, metadata: &tracing::Metadata<'_>) -> bool {
-        *metadata.level() == tracing::Level::WARN && metadata.target().ends_with("tls::renewed")
-    }
-    fn new_span(&self, _: &tracing::span::Attributes<'_>) -> tracing::span::Id {
-        tracing::span::Id::from_u64(1)
-    }
-    fn record(&self, _: &tracing::span::Id, _: &tracing::span::Record<'_>) {}
-    fn record_follows_from(&self, _: &tracing::span::Id, _: &tracing::span::Id) {}
-    fn event(&self, _: &tracing::Event<'_>) {
-        self.0.fetch_add(1, Ordering::Relaxed);
-    }
-    fn enter(&self, _: &tracing::span::Id) {}
-    fn exit(&self, _: &tracing::span::Id) {}
-}
-
 #[tokio::test(start_paused = true)]
 async fn what_cannot_be_used_keeps_what_was_before_and_is_told_once() {
-    let warnings = Arc::new(AtomicUsize::new(0));
-    let _guard = tracing::subscriber::set_default(Warnings(warnings.clone()));
+    let warnings = Warnings::default();
+    let _guard = tracing::subscriber::set_default(warnings.clone());
     let authority = Authority::new();
     let good = authority.sign(|_| ());
     authority.write(&good);
@@ -381,13 +362,13 @@ async fn what_cannot_be_used_keeps_what_was_before_and_is_told_once() {
         for _ in 0..3 {
             serving.renew();
         }
-        assert_eq!(warnings.load(Ordering::Relaxed), number);
+        assert_eq!(warnings.said().len(), number);
         let agreed = talk_to(&serving, &authority.trusted()).await.unwrap();
         assert_eq!(agreed.server, before);
     }
     authority.write(&other);
     serving.renew();
-    assert_eq!(warnings.load(Ordering::Relaxed), bad.len());
+    assert_eq!(warnings.said().len(), bad.len());
     let agreed = talk_to(&serving, &authority.trusted()).await.unwrap();
     assert_eq!(agreed.server, first(&authority.path("tls.crt")));
     assert_ne!(agreed.server, before);

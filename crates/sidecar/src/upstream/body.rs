@@ -12,6 +12,7 @@ use thiserror::Error;
 use super::connection::Connection;
 use super::pool::Place;
 use crate::exchange::Trouble;
+use crate::socket::Peer;
 
 /// The body of a request to a server: what is here already, then what still comes from the client.
 pub(crate) struct Outgoing {
@@ -137,6 +138,7 @@ impl Body for Outgoing {
 pub(crate) struct Answer {
     body: Incoming,
     kept: Option<(Connection, Place)>,
+    peer: Peer,
 }
 
 impl Answer {
@@ -150,6 +152,7 @@ impl Answer {
         response.map(|body| {
             let mut answer = Self {
                 body,
+                peer: connection.peer,
                 kept: Some((connection, place)),
             };
             if !upgraded {
@@ -157,6 +160,11 @@ impl Answer {
             }
             answer
         })
+    }
+
+    /// Where it comes from.
+    pub(crate) const fn peer(&self) -> Peer {
+        self.peer
     }
 
     /// Lets the connection go its own way, as after an upgrade.

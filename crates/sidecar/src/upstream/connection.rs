@@ -16,12 +16,14 @@ use hyper_util::rt::TokioIo;
 use tokio::io::{AsyncRead, AsyncWrite};
 
 use super::Outgoing;
+use crate::socket::Peer;
 
 /// Headers that a server's answer may have.
 const MOST_HEADERS: usize = 256;
 
 pub(super) struct Connection {
     sender: SendRequest<Outgoing>,
+    pub(super) peer: Peer,
     /// What reads and writes the socket; gone once it has ended.
     driver: Option<Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>>,
 }
@@ -30,6 +32,7 @@ impl Connection {
     /// Begins HTTP/1.1 on a stream.
     pub(super) async fn new<T: AsyncRead + AsyncWrite + Send + Unpin + 'static>(
         stream: T,
+        peer: Peer,
     ) -> io::Result<Self> {
         let (sender, driver) = http1::Builder::new()
             .max_headers(MOST_HEADERS)
@@ -38,6 +41,7 @@ impl Connection {
             .map_err(io::Error::other)?;
         Ok(Self {
             sender,
+            peer,
             driver: Some(Box::pin(driver.with_upgrades())),
         })
     }

@@ -97,6 +97,21 @@ async fn what_is_known_is_shown_at_each_width_and_in_light_and_dark() {
         browser.log("browser").await,
         Vec::<serde_json::Value>::new()
     );
+    // On a narrow screen servers come second, and the head says how many of them are down.
+    browser.look(360, 900, "light").await;
+    let second = "const top = id => document.getElementById(id).getBoundingClientRect().top; \
+                  return top('h-requests') < top('h-servers') && top('h-servers') < top('h-latency')";
+    assert_eq!(browser.script(second).await, json!(true));
+    let down = "return document.getElementById('down').innerText";
+    assert_eq!(browser.script(down).await, json!("1 of 5 down"));
+    let of = "return document.querySelector('#latency th').innerText";
+    let of = browser.script(of).await;
+    assert!(
+        of.as_str().is_some_and(|of| of.starts_with("Prefill of ")),
+        "{of}"
+    );
+    let left = "return [...document.querySelectorAll('#rows .bad')].filter(one => one.innerText.includes('client left')).length";
+    assert_eq!(browser.script(left).await, json!(0));
     let axis = "return document.getElementById('axis').innerText";
     let first_token = browser.script(axis).await;
     browser

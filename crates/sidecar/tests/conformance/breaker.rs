@@ -157,3 +157,41 @@ async fn retries_of_a_request_are_not_cut_short() {
     play::client(&rig, &case, &[]).await.expect("an answer");
     assert_eq!(rig.prefill[0].seen().len(), 6);
 }
+
+#[tokio::test]
+async fn a_prefill_that_is_costly_blames_no_server_that_is_well() {
+    let case = Case {
+        body: Bytes(b"{}".to_vec()),
+        settings: Knobs {
+            prefill_timeout_ms: Some(100),
+            ..Knobs::default()
+        },
+        ..Case::default()
+    };
+    let rig = Rig::start(&case).await;
+    let (prefill, decode) = (&rig.prefill[0], &rig.decode[0]);
+    let answer = || Leg {
+        answers: Bytes(b"{}".to_vec()),
+        ..Leg::default()
+    };
+    let silent = || Leg {
+        mute: true,
+        end: End::Silence,
+        ..Leg::default()
+    };
+    // Each prefill takes too long. After the third the server is asked whether it is well, and says so.
+    let legs = [silent(), silent(), silent(), answer(), silent()];
+    prefill.play(legs.iter().map(|leg| play::script(&rig, leg)).collect());
+    let legs = (0..4).map(|_| play::script(&rig, &answer()));
+    decode.play(legs.collect());
+    for seen in [1, 2, 4, 5] {
+        play::client(&rig, &case, &[]).await.expect("an answer");
+        for _ in 0..1_000 {
+            if prefill.seen().len() == seen {
+                break;
+            }
+            sleep(Duration::from_millis(10)).await;
+        }
+        assert_eq!(prefill.seen().len(), seen, "it is not left alone");
+    }
+}

@@ -71,7 +71,7 @@ pub(crate) struct Knobs {
     pub(crate) pod_ip: Option<String>,
     pub(crate) sample: bool,
     pub(crate) allow: Option<String>,
-    pub(crate) verify_remote_host: bool,
+    pub(crate) verify_remote_host: Option<bool>,
     pub(crate) trust: bool,
     pub(crate) chunk: Option<u32>,
     pub(crate) body_limit: Option<u64>,

@@ -136,7 +136,7 @@ fn settings(knobs: &Knobs, prefill: &[Fake], decode: &[Fake]) -> Settings {
             prefill_tls: false,
             sample: knobs.sample,
             allow: allow.map(|allow| AllowList::parse([allow]).expect("an allow-list")),
-            verify_remote_host: knobs.verify_remote_host,
+            verify_remote_host: knobs.verify_remote_host.unwrap_or(true),
         })
     };
     // With several ranks the ports in a row have to be known beforehand.

@@ -205,7 +205,7 @@ proptest! {
                 }
                 Step::Choose(policy, avoid, tokens) => {
                     let avoided = urls(avoid.iter().copied());
-                    let wanted = Wanted { tokens, prefix: Some(tokens), avoid: &avoided };
+                    let wanted = Wanted { tokens, prefix: Some(tokens), avoid: &avoided, prefill: None };
                     let claim = servers.choose(Role::Decode, &wanted, policy, now);
                     let fit = model.fit(&avoid, now);
                     let Some(claim) = claim else {
@@ -271,7 +271,11 @@ proptest! {
                 }
                 Step::Probe(name, healthy) => {
                     let known = model.servers.iter_mut().find(|server| server.name == name);
-                    let news = known.is_some_and(|server| std::mem::replace(&mut server.down, !healthy) == healthy);
+                    let news = known.is_some_and(|server| {
+                        let news = std::mem::replace(&mut server.down, !healthy) == healthy;
+                        server.failures += u64::from(news && !healthy);
+                        news
+                    });
                     prop_assert_eq!(servers.probed(Role::Decode, &url(name), healthy), news);
                 }
                 Step::Wait(milliseconds) => now += Duration::from_millis(milliseconds),

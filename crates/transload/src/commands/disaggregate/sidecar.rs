@@ -1,5 +1,7 @@
 //! `transload sidecar`: prefill/decode disaggregation beside a decode server.
 
+use std::net::IpAddr;
+
 use clap::ArgAction;
 use transload_sidecar::settings::{Beside, Mode, Settings};
 use transload_sidecar::target::{AllowList, ServerUrl, Target};
@@ -44,15 +46,18 @@ pub(crate) struct Args {
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "As llm-d's sidecar has them")]
 struct Options {
-    /// The port that clients connect to, on all interfaces.
+    /// The port that clients connect to.
     #[arg(long, value_name = "PORT", default_value_t = 8000)]
     port: u16,
+    /// The address that clients connect to. Default: all interfaces.
+    #[arg(long, value_name = "ADDR", default_value = "", hide_default_value = true, value_parser = values::host)]
+    host: IpAddr,
     /// The port of the decode server, on this host.
     #[arg(long, visible_alias = "model-server-port", value_name = "PORT", default_value_t = 8001,
         value_parser = clap::value_parser!(u16).range(1..))]
     vllm_port: u16,
     /// Data-parallel ranks of the decode server: so many ports from --port on, before as many from --vllm-port on.
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..))]
     data_parallel_size: u16,
     /// Draw a prefill server at random where a request names several, in place of taking the first.
     #[arg(long, value_name = "BOOL", action = ArgAction::Set, num_args = 0..=1, default_value = "false",
@@ -85,9 +90,9 @@ struct Options {
     /// repeated. Default: all but link-local and metadata addresses.
     #[arg(long, help_heading = SECURITY, value_name = "HOST[:PORT],…", action = ArgAction::Append)]
     allow_prefill: Vec<String>,
-    /// Hold the host that a prefill server names in its answer against the same rule.
+    /// Take only addresses of a prefill server itself, or of --allow-prefill, from its answer.
     #[arg(long, help_heading = SECURITY, value_name = "BOOL", action = ArgAction::Set, num_args = 0..=1,
-        default_value = "false", default_missing_value = "true", value_parser = values::switch)]
+        default_value = "true", default_missing_value = "true", value_parser = values::switch)]
     verify_remote_host: bool,
     #[command(flatten)]
     common: Common,
@@ -165,7 +170,7 @@ impl Args {
 
 impl Options {
     fn settings(self, environment: Environment<'_>) -> Result<Settings, Failure> {
-        let ranks = self.data_parallel_size.max(1);
+        let ranks = self.data_parallel_size;
         for (flag, first) in [("--port", self.port), ("--vllm-port", self.vllm_port)] {
             if first.checked_add(ranks - 1).is_none() {
                 return Err(Failure::input(
@@ -214,7 +219,7 @@ impl Options {
             "OTEL_TRACES_EXPORTER" if tracing == Some(true) => Some("otlp".to_owned()),
             _ => environment(name),
         };
-        let listen = (std::net::Ipv6Addr::UNSPECIFIED, self.port).into();
+        let listen = (self.host, self.port).into();
         let mut settings =
             self.common
                 .settings(&self.protocol, mode, listen, self.secure_proxy, environment)?;
