@@ -11,7 +11,7 @@ use super::layers::Layers;
 use super::mla::{latent, packed};
 use crate::document::Value;
 use crate::dtype::Dtype;
-use crate::spec::{ScaledLatent, Spec};
+use crate::spec::{Opaque, ScaledLatent, Spec};
 
 pub(super) const KINS: &[Kin] = &[Kin {
     members: &[("deepseek_v32", DEEPSEEK_V32), ("glm_moe_dsa", GLM_MOE_DSA)],
@@ -37,6 +37,7 @@ fn caches(config: &Config<'_>) -> Result<Layers, ConfigError> {
     let latent = match config.cache_dtype()? {
         // Sparse kernels have a format of their own for fp8, and vLLM takes it where fp8 is asked for.
         CacheDtype::Plain(Dtype::F8E4M3) => packed(config)?,
+        CacheDtype::Nvfp4DsMla => packed_in_nvfp4(config)?,
         _ => latent(config)?,
     };
     let index = Spec::Indexer(index_keys(config, 1)?);
@@ -47,6 +48,25 @@ fn caches(config: &Config<'_>) -> Result<Layers, ConfigError> {
         }
     }
     Ok(layers)
+}
+
+/// The latent in 4 bits with an fp8 scale for every 16 elements, the rotated part in fp8: 352 bytes of 512 + 64
+/// elements.
+fn packed_in_nvfp4(config: &Config<'_>) -> Result<Spec, ConfigError> {
+    let (rank, rotated) = (
+        config.positive("kv_lora_rank")?,
+        config.positive("qk_rope_head_dim")?,
+    );
+    if !rank.is_multiple_of(16) {
+        let problem = format!("is {rank}, which nvfp4_ds_mla cannot scale 16 by 16");
+        return Err(config.fault("kv_lora_rank", problem));
+    }
+    Ok(Spec::Opaque(Opaque {
+        heads: 1,
+        entry_bytes: rank / 2 + rank / 16 + rotated,
+        tokens_per_state: 1,
+        packed_heads: None,
+    }))
 }
 
 /// Keys of an indexer: 128 bytes and 4 of scale with 128 elements.
