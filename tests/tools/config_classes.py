@@ -69,7 +69,8 @@ def cache_layer_types():
 
 LAYER_TYPES = cache_layer_types()
 
-MLA = ("deepseek_v2", "deepseek_v3", "axk1", "glm4_moe_lite", "mistral4", "longcat_flash", "deepseek_v32", "glm_moe_dsa", "kimi_linear", "bailing_hybrid")
+MLA = ("deepseek_v2", "deepseek_v3", "axk1", "glm4_moe_lite", "mistral4", "longcat_flash", "deepseek_v32", "glm_moe_dsa", "kimi_linear", "bailing_hybrid",
+       "hy_v4", "hy_v4_vl_text")
 
 
 def heads_and_width(family, layer):
@@ -168,7 +169,7 @@ def caches(family, config):
         elif kind == "minimax_m3_sparse":
             layers.append(attention(family, layer, kind, {}) + [f"index {layer.index_head_dim}"])
         elif kind == "indexed_attention":
-            chooses = config.indexer_types[i] == "full" if family == "glm_moe_dsa" else True
+            chooses = config.indexer_types[i] == "full" if family in ("glm_moe_dsa", "hy_v4", "hy_v4_vl_text") else True
             index = [f"index {layer.index_head_dim}"] if chooses else []
             layers.append(attention(family, layer, kind, extra) + index)
         elif kind in ("full_attention", "sliding_attention", "chunked_attention"):
@@ -207,7 +208,9 @@ def ranges(ids):
 # Classes of text models that are only found inside of their wrappers.
 INNER = {
     "qwen2_5_omni_text": ("qwen2_5_omni", "Qwen2_5OmniTextConfig"),
+    "hy_v4_vl_text": ("hy_v4_vl", "HYV4VLTextConfig"),
     "minimax_m3_vl_text": ("minimax_m3_vl", "MiniMaxM3VLTextConfig"),
+    "muse_glimmer_text": ("muse_glimmer", "MuseGlimmerTextConfig"),
     "qwen3_omni_moe_text": ("qwen3_omni_moe", "Qwen3OmniMoeTextConfig"),
 }
 
@@ -267,6 +270,7 @@ mellum mimo_v2_flash step3p5 gemma3_text gemma3n_text gemma4_text gemma4_unified
 gpt_bigcode deepseek_v2 deepseek_v3 axk1 glm4_moe_lite mistral4 longcat_flash deepseek_v32 glm_moe_dsa deepseek_v4 bamba
 falcon_h1 qwen3_next qwen3_5_text qwen3_5_moe_text olmo_hybrid granitemoehybrid jamba kimi_linear lfm2 lfm2_moe mamba
 falcon_mamba mamba2 minimax nemotron_h zamba2 bailing_hybrid minimax_m3_vl_text
+hy_v4 hy_v4_vl_text muse_glimmer_text
 """.split()
 
 # Keys that vary, and their values; a key is given where the draw is not `ABSENT`.
@@ -350,6 +354,7 @@ OWN = {
         "index_topk_pattern": (ABSENT, ABSENT, ABSENT, "FSS"),
         "indexer_types": (ABSENT, ABSENT, ABSENT, ["full", "shared"]),
     },
+    "hy_v4": {"indexer_types": (ABSENT, ["full", "shared"]), "qk_rope_head_dim": (ABSENT, 64)},
     "deepseek_v4": {"compress_ratios": (ABSENT, [0, 4, 128], [128, 4], [4])},
     "bamba": {**MAMBA, "attn_layer_indices": (ABSENT, [], [0], [0, 2])},
     "falcon_h1": {**MAMBA, "mamba_d_ssm": (ABSENT, None, 512)},

@@ -5,7 +5,7 @@
 //! layers that cache the same become one [group](ModelGroup). Families that cache in the same way share a
 //! file, which starts with the shape that they yield.
 //!
-//! Families and presets are those of the config classes of `transformers` 5.23.0; what engines make of
+//! Families and presets are those of the config classes of `transformers` 5.24.0; what engines make of
 //! them (which layers own a cache, types of recurrent state, sizes of packed entries) is vLLM's.
 //!
 //! ```
