@@ -1,13 +1,16 @@
 #!/usr/bin/env python3
 """Asks the config classes of `transformers` what the layers of models cache, and writes down what they say.
 
-    pip install transformers==5.23.0        # no torch is needed
+    pip install transformers==5.24.0        # no torch is needed
     python tests/tools/config_classes.py             # writes crates/layout/tests/catalog/classes.json
     python tests/tools/config_classes.py --check     # says whether it would write what is there already
 
 The answers are a fixture: crates/layout/tests/catalog/classes.rs holds the model catalog against them, layer
 by layer, and runs wherever the tests run. This tool does not: it needs a package index. It is run, and what
 it writes is committed, when a family is added or `transformers` is followed to another release.
+
+It also writes crates/layout/src/catalog/keys.txt: the keys of the classes that the catalog may leave unread, since
+its answer was compared with that of the class.
 
 Four sorts of configs are asked about: the published ones in crates/layout/tests/catalog/configs, an empty one
 of each family, variations of the keys that matter, drawn from a seed, and those of models with images or speech
@@ -32,20 +35,24 @@ import argparse
 import ast
 import hashlib
 import importlib
+import inspect
 import json
 import pathlib
 import random
+import re
 import sys
 
 import transformers
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
-VERSION = "5.23.0"
+VERSION = "5.24.0"
 SEED = 20_261_121
 VARIATIONS = 9
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 CATALOG = ROOT / "crates/layout/tests/catalog"
 FIXTURE = CATALOG / "classes.json"
+SOURCES = ROOT / "crates/layout/src/catalog"
+KEYS = SOURCES / "keys.txt"
 
 # --- what a config object says -----------------------------------------------------------
 
@@ -62,7 +69,8 @@ def cache_layer_types():
 
 LAYER_TYPES = cache_layer_types()
 
-MLA = ("deepseek_v2", "deepseek_v3", "axk1", "glm4_moe_lite", "mistral4", "longcat_flash", "deepseek_v32", "glm_moe_dsa", "kimi_linear")
+MLA = ("deepseek_v2", "deepseek_v3", "axk1", "glm4_moe_lite", "mistral4", "longcat_flash", "deepseek_v32", "glm_moe_dsa", "kimi_linear", "bailing_hybrid",
+       "hy_v4", "hy_v4_vl_text")
 
 
 def heads_and_width(family, layer):
@@ -124,7 +132,7 @@ def recurrent(family, c):
         return [f"conv channels {c.hidden_size} conv {c.conv_L_cache - 1}"]
     if family == "minimax":
         return [f"linear {c.num_attention_heads}x{c.head_dim or c.hidden_size // c.num_attention_heads}"]
-    if family == "kimi_linear":
+    if family in ("kimi_linear", "bailing_hybrid"):
         size = f"{c.linear_num_heads}x{c.linear_head_dim}"
         return [f"delta keys {size} values {size} conv {c.linear_conv_kernel_dim - 1}"]
     keys = f"{c.linear_num_key_heads}x{c.linear_key_head_dim}"
@@ -158,8 +166,10 @@ def caches(family, config):
             layers.append(recurrent(family, layer))
         elif kind == "hybrid":
             layers.append(recurrent(family, layer) + attention(family, layer, "full_attention", {}))
+        elif kind == "minimax_m3_sparse":
+            layers.append(attention(family, layer, kind, {}) + [f"index {layer.index_head_dim}"])
         elif kind == "indexed_attention":
-            chooses = config.indexer_types[i] == "full" if family == "glm_moe_dsa" else True
+            chooses = config.indexer_types[i] == "full" if family in ("glm_moe_dsa", "hy_v4", "hy_v4_vl_text") else True
             index = [f"index {layer.index_head_dim}"] if chooses else []
             layers.append(attention(family, layer, kind, extra) + index)
         elif kind in ("full_attention", "sliding_attention", "chunked_attention"):
@@ -198,6 +208,9 @@ def ranges(ids):
 # Classes of text models that are only found inside of their wrappers.
 INNER = {
     "qwen2_5_omni_text": ("qwen2_5_omni", "Qwen2_5OmniTextConfig"),
+    "hy_v4_vl_text": ("hy_v4_vl", "HYV4VLTextConfig"),
+    "minimax_m3_vl_text": ("minimax_m3_vl", "MiniMaxM3VLTextConfig"),
+    "muse_glimmer_text": ("muse_glimmer", "MuseGlimmerTextConfig"),
     "qwen3_omni_moe_text": ("qwen3_omni_moe", "Qwen3OmniMoeTextConfig"),
 }
 
@@ -256,7 +269,8 @@ gpt_oss vaultgemma olmo3 kolibri1 cwm granite_swa granitemoe_swa cohere2 exaone4
 mellum mimo_v2_flash step3p5 gemma3_text gemma3n_text gemma4_text gemma4_unified_text llama4_text dbrx falcon gpt2 gptj
 gpt_bigcode deepseek_v2 deepseek_v3 axk1 glm4_moe_lite mistral4 longcat_flash deepseek_v32 glm_moe_dsa deepseek_v4 bamba
 falcon_h1 qwen3_next qwen3_5_text qwen3_5_moe_text olmo_hybrid granitemoehybrid jamba kimi_linear lfm2 lfm2_moe mamba
-falcon_mamba mamba2 minimax nemotron_h zamba2
+falcon_mamba mamba2 minimax nemotron_h zamba2 bailing_hybrid minimax_m3_vl_text
+hy_v4 hy_v4_vl_text muse_glimmer_text
 """.split()
 
 # Keys that vary, and their values; a key is given where the draw is not `ABSENT`.
@@ -340,6 +354,7 @@ OWN = {
         "index_topk_pattern": (ABSENT, ABSENT, ABSENT, "FSS"),
         "indexer_types": (ABSENT, ABSENT, ABSENT, ["full", "shared"]),
     },
+    "hy_v4": {"indexer_types": (ABSENT, ["full", "shared"]), "qk_rope_head_dim": (ABSENT, 64)},
     "deepseek_v4": {"compress_ratios": (ABSENT, [0, 4, 128], [128, 4], [4])},
     "bamba": {**MAMBA, "attn_layer_indices": (ABSENT, [], [0], [0, 2])},
     "falcon_h1": {**MAMBA, "mamba_d_ssm": (ABSENT, None, 512)},
@@ -380,6 +395,17 @@ OWN = {
     "qwen3_5_text": DELTA,
     "qwen3_5_moe_text": DELTA,
     "olmo_hybrid": {key: values for key, values in DELTA.items() if key != "full_attention_interval"},
+    "bailing_hybrid": {
+        "head_dim": (ABSENT, 16, 64),
+        "short_conv_kernel_size": (ABSENT, 3),
+        "layer_group_size": (ABSENT, 2, 3),
+    },
+    "minimax_m3_vl_text": {
+        "index_head_dim": (ABSENT, 64),
+        "sparse_attention_config": (
+            ABSENT, {"sparse_index_dim": 32, "sparse_attention_freq": [0, 0, 1, 1]}, {"sparse_attention_freq": [1, 0, 1, 1]}
+        ),
+    },
     "kimi_linear": {
         "linear_num_heads": (ABSENT, 16),
         "linear_attn_config": (ABSENT, {"head_dim": 64}, {"num_heads": 4, "short_conv_kernel_size": 3}),
@@ -433,6 +459,8 @@ def variation(family, draw):
             continue
         if isinstance(value, list) and value and key not in ("attn_layer_indices", "full_attn_idxs"):
             value = cycled(value, layers)
+        if key == "sparse_attention_config":
+            value = {**value, "sparse_attention_freq": cycled(value["sparse_attention_freq"], layers)}
         if key == "index_topk_pattern":
             value = cycled(value, layers)
         config[key] = value
@@ -482,7 +510,7 @@ def cases():
             raise SystemExit(f"{path.name}: its class refuses it")
         config = read(config)
         dtype = config.get_text_config(decoder=True).dtype or config.dtype
-        asked.append({"file": path.stem, "dtype": dtype, "caches": said})
+        asked.append({"file": path.stem, "dtype": dtype and str(dtype).removeprefix("torch."), "caches": said})
     for family in FAMILIES:
         config = {"model_type": family}
         said = ask(config)
@@ -511,6 +539,71 @@ def cases():
     return asked, strangers
 
 
+# --- which keys need not be read ---------------------------------------------------------
+
+# Keys of published configs that few classes have: where a config comes from, weights, drafts, and how it is trained
+# or run.
+PUBLISHED = """
+_attn_implementation _attn_implementation_autoset _commit_hash _experts_implementation _flash_attn_2_enabled
+_moe_implementation _name_or_path architectures attn_implementation attn_pdrop auto_map aux_loss_alpha
+aux_loss_coef base_model_ep_plan base_model_pp_plan base_model_tp_plan beta_fast compression_config dtype embd_pdrop
+ep_size force_download fp32_residual generation_config hidden_dropout language model_max_length model_type
+moe_aux_loss_coeff moe_router_dtype mup_enabled n_ctx num_mtp_layers num_mtp_modules num_nextn_predict_layers
+output_router_logits output_token_counts parallelization_style
+pretraining_tp quantization quantization_config quantize residual_dropout resid_pdrop rope_interleave rope_scaling
+rope_theta rope_type rotary_dim rotary_pct scoring_func seq_aux seq_length sliding_window_size_in_blocks
+special_tokens summary_activation task_specific_params sparse_disable_index_value sparse_init_block sparse_score_type tf_legacy_loss tokenizer_class topk_method torch_dtype
+torchscript transformers_version transformers.js_config unsloth_fixed unsloth_version use_bfloat16 use_cache
+use_flash_attn use_mrope use_qk_norm vision_end_token_id vision_start_token_id vision_token_id vocab_size
+""".split()
+
+
+# Families whose classes are not in `transformers`, and those whose keys they have.
+ALIKE = {
+    "gemma4_assistant_text": "gemma4_text",
+    "kimi_k2": "deepseek_v3",
+    "mimo_v2": "mimo_v2_flash",
+    "minimax_m1": "minimax",
+    "minimax_m3_text": "minimax_m3_vl_text",
+    "minimax_text_01": "minimax",
+}
+
+
+def keys_of(config_class):
+    """Every key that a class takes: its fields, their other names, and what else its source speaks of."""
+    names = set(fields(config_class))
+    for base in config_class.__mro__[:-1]:
+        names |= set(getattr(base, "attribute_map", None) or {}) | set((getattr(base, "attribute_map", None) or {}).values())
+        if base.__module__.startswith("transformers.models."):
+            names |= set(re.findall(r'"([a-zA-Z]\w*)"', inspect.getsource(base)))
+    return {name for name in names if not name.startswith("_")}
+
+
+def harmless_keys():
+    """What `unread.rs` says of it."""
+    of_family = {family: keys_of(class_of(family)) for family in FAMILIES}
+    for path in sorted((CATALOG / "configs").glob("*.json")):
+        config = json.loads(path.read_text())
+        if class_of(config["model_type"]) is not None:
+            family = read(config).get_text_config(decoder=True).model_type
+            of_family[family] |= set(re.findall(r'"(\w+)":', json.dumps(config)))
+    of_family |= {family: of_family[alike] for family, alike in ALIKE.items()}
+    everywhere = set(PUBLISHED) | set().union(*of_family.values())
+    for model_type in CONFIG_MAPPING.keys():
+        kind = CONFIG_MAPPING[model_type]
+        inner = getattr(kind, "sub_configs", None) or getattr(kind, "sub_configs_defaults", None)
+        if inner and "text_config" in inner:
+            everywhere |= fields(kind) | set(inner)
+    # What the catalog reads of some family is about caches.
+    asked = set()
+    for path in SOURCES.glob("*.rs"):
+        asked |= set(re.findall(r'"([a-zA-Z][a-zA-Z0-9_]*)"', path.read_text()))
+    about_caches = asked - set(PUBLISHED)
+    lines = {"*": everywhere - about_caches}
+    lines |= {family: keys & about_caches for family, keys in of_family.items()}
+    return "".join(f"{name}: {' '.join(sorted(keys))}\n" for name, keys in lines.items() if keys)
+
+
 def fixture():
     transformers.logging.set_verbosity(50)
     asked, strangers = cases()
@@ -530,11 +623,11 @@ def main():
     check = arguments.parse_args().check
     if transformers.__version__ != VERSION:
         raise SystemExit(f"this is transformers {transformers.__version__}, and the fixture is of {VERSION}")
-    text = fixture()
-    if not check:
-        FIXTURE.write_text(text)
-    elif FIXTURE.read_text() != text:
-        raise SystemExit(f"{FIXTURE.relative_to(ROOT)} is not what this tool writes")
+    for path, text in ((KEYS, harmless_keys()), (FIXTURE, fixture())):
+        if not check:
+            path.write_text(text)
+        elif path.read_text() != text:
+            raise SystemExit(f"{path.relative_to(ROOT)} is not what this tool writes")
 
 
 if __name__ == "__main__":

@@ -1,14 +1,17 @@
 //! Reads keys of a `config.json`, with the values that its config class has where a key is absent.
 //!
 //! Other than in a [document](crate::document), keys that nobody asks for are no faults: a config is
-//! about much more than caches. The first fault found is the one that is told.
+//! about much more than caches. Which of them [may be](super::unread) about caches is told with the answer. The
+//! first fault found is the one that is told.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use thiserror::Error;
 
 use super::UnknownFamily;
+use super::packed::Packed;
 use crate::deployment::{MAX_LAYERS, MAX_SIZE};
 use crate::document::Value;
 use crate::dtype::Dtype;
@@ -56,12 +59,18 @@ pub enum CacheDtype {
     /// vLLM's `fp8_ds_mla`, for MLA only: the latent in fp8, a float32 scale for every 128 elements, and the
     /// rotary part in bf16: 656 bytes a token in DeepSeek V3.2.
     Fp8DsMla,
+    /// vLLM's `nvfp4_ds_mla`, for latents of sparse attention only: two elements in a byte, an fp8 scale for
+    /// every 16 of them, and the rotary part in fp8: 352 bytes a token in DeepSeek V3.2.
+    Nvfp4DsMla,
+    /// Rows of elements with their scales, one for the key and one for the value of a token and head.
+    Packed(Packed),
 }
 
 impl CacheDtype {
     /// Names of types, as documents, engines and configs write them.
-    const NAMES: [(&'static str, CacheDtype); 16] = {
-        use CacheDtype::{Fp8DsMla, Plain};
+    const NAMES: [(&'static str, CacheDtype); 28] = {
+        use CacheDtype::{Fp8DsMla, Nvfp4DsMla, Plain};
+        use Packed::{Fp8PerTokenHead, Int4PerTokenHead, Int8PerTokenHead, Nvfp4, UltraQuant};
         [
             ("f32", Plain(Dtype::F32)),
             ("f16", Plain(Dtype::F16)),
@@ -71,6 +80,17 @@ impl CacheDtype {
             ("i8", Plain(Dtype::I8)),
             ("u8", Plain(Dtype::U8)),
             ("fp8_ds_mla", Fp8DsMla),
+            ("nvfp4_ds_mla", Nvfp4DsMla),
+            ("nvfp4", CacheDtype::Packed(Nvfp4)),
+            ("nvfp4_4over6", CacheDtype::Packed(Nvfp4)),
+            ("int8_per_token_head", CacheDtype::Packed(Int8PerTokenHead)),
+            ("fp8_per_token_head", CacheDtype::Packed(Fp8PerTokenHead)),
+            ("int4_per_token_head", CacheDtype::Packed(Int4PerTokenHead)),
+            ("turboquant_k8v4", turboquant(8, 4)),
+            ("turboquant_4bit_nc", turboquant(4, 4)),
+            ("turboquant_k3v4_nc", turboquant(3, 4)),
+            ("turboquant_3bit_nc", turboquant(3, 3)),
+            ("ultraquant_4bit", CacheDtype::Packed(UltraQuant)),
             ("float32", Plain(Dtype::F32)),
             ("float16", Plain(Dtype::F16)),
             ("half", Plain(Dtype::F16)),
@@ -78,6 +98,7 @@ impl CacheDtype {
             ("fp8", Plain(Dtype::F8E4M3)),
             ("fp8_e4m3", Plain(Dtype::F8E4M3)),
             ("fp8_e5m2", Plain(Dtype::F8E5M2)),
+            ("fp8_inc", Plain(Dtype::F8E4M3)),
             ("int8", Plain(Dtype::I8)),
         ]
     };
@@ -89,10 +110,25 @@ impl CacheDtype {
         names.find(|(known, _)| *known == name).map(|(_, d)| *d)
     }
 
+    /// The name that engines have for it.
+    pub fn name(self) -> &'static str {
+        let mut names = Self::NAMES.iter();
+        names
+            .find(|(_, known)| *known == self)
+            .map_or("unknown", |(name, _)| name)
+    }
+
     /// Every name that is understood.
     pub fn names() -> impl Iterator<Item = &'static str> {
         Self::NAMES.iter().map(|(name, _)| *name)
     }
+}
+
+const fn turboquant(key_bits: u64, value_bits: u64) -> CacheDtype {
+    CacheDtype::Packed(Packed::TurboQuant {
+        key_bits,
+        value_bits,
+    })
 }
 
 /// One table of a config.
@@ -108,6 +144,10 @@ pub(super) struct Config<'a> {
     pub(super) cache_dtype: Option<CacheDtype>,
     /// What was taken for granted so far, for all tables of the config.
     pub(super) assumed: Rc<RefCell<Vec<Assumption>>>,
+    /// Paths of the keys that were asked for so far, in all tables of the config.
+    pub(super) read: Rc<RefCell<BTreeSet<String>>>,
+    /// The key of `quantization_config` that names a cache's type which nobody knows.
+    pub(super) unknown_cache: Rc<Cell<Option<&'static str>>>,
 }
 
 /// A value that was taken for granted, since a config does not have its key.
@@ -146,7 +186,9 @@ impl<'a> Config<'a> {
 
     /// What the config says; `None` where it says nothing. Null is a value.
     pub(super) fn get(&self, key: &str) -> Option<&'a Value> {
-        self.table.get(key)
+        let value = self.table.get(key)?;
+        self.read.borrow_mut().insert(self.path_of(key));
+        Some(value)
     }
 
     fn preset(&self, key: &str) -> Option<Preset> {
@@ -380,6 +422,7 @@ impl<'a> Config<'a> {
             Value::Table(_) => value,
             other => return Err(self.mistyped(key, "a table", other)),
         };
+        self.read.borrow_mut().insert(self.path_of(key));
         Ok(Some(Config {
             path: self.path_of(key),
             table,
@@ -387,6 +430,8 @@ impl<'a> Config<'a> {
             presets: &[],
             cache_dtype: self.cache_dtype,
             assumed: self.assumed.clone(),
+            read: self.read.clone(),
+            unknown_cache: self.unknown_cache.clone(),
         }))
     }
 
@@ -430,44 +475,82 @@ impl<'a> Config<'a> {
     }
 
     /// The type that keys, values and latents are cached in: the one asked for, else the one that the
-    /// checkpoint's quantisation names, else the model's.
+    /// checkpoint's quantisation names, else the model's. Rows that are packed come from elements of the
+    /// model's own type, and [are packed](super::packed) once it is known what each layer caches.
     pub(super) fn cache_dtype(&self) -> Result<CacheDtype, ConfigError> {
-        if let Some(dtype) = self.cache_dtype {
-            return Ok(dtype);
+        match self.wanted_cache()? {
+            None | Some(CacheDtype::Packed(_)) => Ok(CacheDtype::Plain(self.model_dtype()?)),
+            Some(dtype) => Ok(dtype),
         }
-        if let Some(dtype) = self.quantized_cache() {
-            return Ok(CacheDtype::Plain(dtype));
-        }
-        Ok(CacheDtype::Plain(self.model_dtype()?))
     }
 
-    /// The same for attention, which has no packed format.
+    /// The type that an operator or the checkpoint wants in place of the model's.
+    pub(super) fn wanted_cache(&self) -> Result<Option<CacheDtype>, ConfigError> {
+        match self.cache_dtype {
+            Some(dtype) => Ok(Some(dtype)),
+            None => self.quantized_cache(),
+        }
+    }
+
+    /// The same for attention, which has formats of its own.
     pub(super) fn plain_cache_dtype(&self) -> Result<Dtype, ConfigError> {
         match self.cache_dtype()? {
             CacheDtype::Plain(dtype) => Ok(dtype),
-            CacheDtype::Fp8DsMla => Err(ConfigError::Dtype(
-                "fp8_ds_mla is a format of latents; this model caches keys and values (fp8 is theirs)"
-                    .to_owned(),
-            )),
+            other => Err(ConfigError::Dtype(format!(
+                "{} is a format of latents; this model caches keys and values (fp8 is theirs)",
+                other.name()
+            ))),
         }
     }
 
-    /// fp8, where a checkpoint brings the scales for it: `quantization_config` of compressed-tensors
-    /// (`kv_cache_scheme`) or of ModelOpt (`kv_cache_quant_algo`).
-    fn quantized_cache(&self) -> Option<Dtype> {
-        let places = [Some(self.table), self.outer];
-        let mut configs = places.into_iter().flatten();
-        let quantization = configs.find_map(|config| config.get("quantization_config"))?;
-        let modelopt = matches!(
-            quantization.get("kv_cache_quant_algo"),
-            Some(Value::Text(algo)) if algo.eq_ignore_ascii_case("fp8")
-        );
-        let scheme = quantization.get("kv_cache_scheme");
-        let compressed_tensors = scheme.is_some_and(|scheme| {
-            scheme.get("num_bits") == Some(&Value::Integer(8))
-                && scheme.get("type") == Some(&Value::Text("float".to_owned()))
-        });
-        (modelopt || compressed_tensors).then_some(Dtype::F8E4M3)
+    /// The type that a checkpoint brings the scales for: `quantization_config` of compressed-tensors
+    /// (`kv_cache_scheme`) or of ModelOpt (`kv_cache_quant_algo`, which may be in a table `quantization`).
+    ///
+    /// Engines keep to the model's type where they do not know the algorithm. So does this, and the key counts
+    /// as not read.
+    fn quantized_cache(&self) -> Result<Option<CacheDtype>, ConfigError> {
+        let places = [Some(self.table), self.outer].into_iter().flatten();
+        let keys = ["quantization_config", "compression_config"];
+        let mut found = places.flat_map(|place| keys.iter().filter_map(|key| place.get(key)));
+        let Some(quantization) = found.find(|value| **value != Value::Null) else {
+            return Ok(None);
+        };
+        let nested = quantization.get("quantization");
+        for table in [nested, Some(quantization)].into_iter().flatten() {
+            for key in ["kv_cache_scheme", "kv_cache_quant_algo"] {
+                let dtype = match table.get(key) {
+                    None | Some(Value::Null) => continue,
+                    Some(Value::Text(algorithm)) => {
+                        let algorithm = algorithm.to_ascii_lowercase();
+                        match algorithm.as_str() {
+                            "" | "none" | "auto" => continue,
+                            name => CacheDtype::from_name(name),
+                        }
+                    }
+                    Some(scheme) => {
+                        let kind = match scheme.get("type") {
+                            Some(Value::Text(kind)) => kind.as_str(),
+                            _ => "",
+                        };
+                        match (scheme.get("num_bits"), kind) {
+                            (Some(Value::Integer(8)), "float") => {
+                                Some(CacheDtype::Plain(Dtype::F8E4M3))
+                            }
+                            (Some(Value::Integer(8)), "int") => Some(CacheDtype::Plain(Dtype::I8)),
+                            (Some(Value::Integer(4)), "float") => {
+                                Some(CacheDtype::Packed(Packed::Nvfp4))
+                            }
+                            _ => None,
+                        }
+                    }
+                };
+                if dtype.is_none() {
+                    self.unknown_cache.set(Some(key));
+                }
+                return Ok(dtype);
+            }
+        }
+        Ok(None)
     }
 }
 

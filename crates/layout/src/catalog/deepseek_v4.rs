@@ -149,7 +149,7 @@ impl Row {
         let packed = match config.cache_dtype {
             None | Some(CacheDtype::Fp8DsMla | CacheDtype::Plain(Dtype::F8E4M3)) => true,
             Some(CacheDtype::Plain(Dtype::Bf16)) => false,
-            Some(CacheDtype::Plain(other)) => {
+            Some(other) => {
                 let name = other.name();
                 return Err(ConfigError::Dtype(format!(
                     "{name}: DeepSeek V4 caches in fp8_ds_mla (fp8 is the same) or in bf16"

@@ -28,6 +28,11 @@ pub(super) const KINS: &[Kin] = &[
         ],
         caches: gemma4,
     },
+    Kin {
+        // The model that drafts for a Gemma 4: all its layers look at the caches of that.
+        members: &[("gemma4_assistant_text", GEMMA4)],
+        caches: |config| Ok(Layers::of(config.layers("num_hidden_layers")?)),
+    },
 ];
 
 const GEMMA3: Presets = &class(26, 2304, 8)

@@ -11,12 +11,40 @@ use super::layers::Layers;
 use super::mla::{latent, packed};
 use crate::document::Value;
 use crate::dtype::Dtype;
-use crate::spec::{ScaledLatent, Spec};
+use crate::spec::{Opaque, ScaledLatent, Spec};
 
-pub(super) const KINS: &[Kin] = &[Kin {
-    members: &[("deepseek_v32", DEEPSEEK_V32), ("glm_moe_dsa", GLM_MOE_DSA)],
-    caches,
-}];
+pub(super) const KINS: &[Kin] = &[
+    Kin {
+        members: &[("deepseek_v32", DEEPSEEK_V32), ("glm_moe_dsa", GLM_MOE_DSA)],
+        caches: |config| {
+            let count = config.layers("num_hidden_layers")?;
+            caches(config, &choosing(config, count)?)
+        },
+    },
+    Kin {
+        // The first layer chooses, then one in four.
+        members: &[("hy_v4", HY_V4), ("hy_v4_vl_text", GLM_MOE_DSA)],
+        caches: |config| {
+            let count = config.layers("num_hidden_layers")?;
+            let said = config.words_by_layer("indexer_types", count, &WORDS)?;
+            let rule = |layer: u64| layer == 0 || layer % 4 == 1;
+            caches(
+                config,
+                &said.unwrap_or_else(|| (0..count).map(rule).collect()),
+            )
+        },
+    },
+];
+
+/// Whether a layer chooses tokens by itself.
+const WORDS: [(&str, bool); 2] = [("full", true), ("shared", false)];
+
+const HY_V4: Presets = &[
+    ("num_hidden_layers", Number(34)),
+    ("kv_lora_rank", Number(512)),
+    ("qk_rope_head_dim", Number(64)),
+    ("index_head_dim", Number(128)),
+];
 
 const DEEPSEEK_V32: Presets = &[
     ("num_hidden_layers", Number(61)),
@@ -32,21 +60,41 @@ const GLM_MOE_DSA: Presets = &[
     ("index_head_dim", Number(128)),
 ];
 
-fn caches(config: &Config<'_>) -> Result<Layers, ConfigError> {
-    let mut layers = Layers::of(config.layers("num_hidden_layers")?);
+fn caches(config: &Config<'_>, choosing: &[bool]) -> Result<Layers, ConfigError> {
+    let mut layers = Layers::of(choosing.len() as u64);
     let latent = match config.cache_dtype()? {
         // Sparse kernels have a format of their own for fp8, and vLLM takes it where fp8 is asked for.
         CacheDtype::Plain(Dtype::F8E4M3) => packed(config)?,
+        CacheDtype::Nvfp4DsMla => packed_in_nvfp4(config)?,
         _ => latent(config)?,
     };
     let index = Spec::Indexer(index_keys(config, 1)?);
-    for (layer, chooses) in layers.ids().zip(choosing(config, layers.ids().end)?) {
+    for (layer, chooses) in layers.ids().zip(choosing) {
         layers.add(layer, "mla", [latent.clone()]);
-        if chooses {
+        if *chooses {
             layers.add(layer, "indexer", [index.clone()]);
         }
     }
     Ok(layers)
+}
+
+/// The latent in 4 bits with an fp8 scale for every 16 elements, the rotated part in fp8: 352 bytes of 512 + 64
+/// elements.
+fn packed_in_nvfp4(config: &Config<'_>) -> Result<Spec, ConfigError> {
+    let (rank, rotated) = (
+        config.positive("kv_lora_rank")?,
+        config.positive("qk_rope_head_dim")?,
+    );
+    if !rank.is_multiple_of(16) {
+        let problem = format!("is {rank}, which nvfp4_ds_mla cannot scale 16 by 16");
+        return Err(config.fault("kv_lora_rank", problem));
+    }
+    Ok(Spec::Opaque(Opaque {
+        heads: 1,
+        entry_bytes: rank / 2 + rank / 16 + rotated,
+        tokens_per_state: 1,
+        packed_heads: None,
+    }))
 }
 
 /// Keys of an indexer: 128 bytes and 4 of scale with 128 elements.
@@ -71,12 +119,11 @@ pub(super) fn index_keys(
 /// `index_skip_topk_offset` on. All of them, where a config says nothing.
 fn choosing(config: &Config<'_>, layers: u64) -> Result<Vec<bool>, ConfigError> {
     const PATTERN: &str = "index_topk_pattern";
-    let known = [("full", true), ("shared", false)];
-    if let Some(said) = config.words_by_layer("indexer_types", layers, &known)? {
+    if let Some(said) = config.words_by_layer("indexer_types", layers, &WORDS)? {
         return Ok(said);
     }
     if let Some(Value::List(_)) = config.get(PATTERN) {
-        let known = [known[0], known[1], ("F", true), ("S", false)];
+        let known = [WORDS[0], WORDS[1], ("F", true), ("S", false)];
         return Ok(config
             .words_by_layer(PATTERN, layers, &known)?
             .unwrap_or_default());

@@ -110,12 +110,22 @@ fn page(config: &Config<'_>, linear: Option<&Config<'_>>) -> Result<Vec<Spec>, C
     let (table, key) = place("head_dim", "linear_head_dim");
     let head_dim = table.positive(key)?;
     let (table, key) = place("short_conv_kernel_size", "linear_conv_kernel_dim");
+    kda(config, heads, head_dim, taps(table, key)?)
+}
+
+/// Kimi delta attention with so many heads, and inputs that its convolutions remember.
+pub(super) fn kda(
+    config: &Config<'_>,
+    heads: u64,
+    head_dim: u64,
+    conv_states: u64,
+) -> Result<Vec<Spec>, ConfigError> {
     let conv = GdnConv {
         key_heads: heads,
         key_head_dim: head_dim,
         value_heads: heads,
         value_head_dim: head_dim,
-        conv_states: taps(table, key)?,
+        conv_states,
         dtype: config.model_dtype()?,
         conv_layout: ConvLayout::Sd,
     };

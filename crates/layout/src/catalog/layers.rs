@@ -71,6 +71,33 @@ impl Layers {
         }
     }
 
+    /// Whether any layer caches such a spec.
+    pub(super) fn any(&self, is: impl Fn(&Spec) -> bool) -> bool {
+        self.groups.iter().flat_map(|group| &group.specs).any(is)
+    }
+
+    /// The same layers, what each caches in a group of this name having been changed.
+    pub(super) fn mapped<E>(
+        self,
+        mut change: impl FnMut(u64, &str, &mut Vec<Spec>) -> Result<(), E>,
+    ) -> Result<Self, E> {
+        let mut mapped = Self::of(self.count);
+        let mut caches: Vec<(u32, usize)> = Vec::new();
+        for (place, group) in self.groups.iter().enumerate() {
+            caches.extend(group.layers.iter().map(|layer| (*layer, place)));
+        }
+        caches.sort_unstable();
+        for (layer, place) in caches {
+            let Some(group) = self.groups.get(place) else {
+                continue;
+            };
+            let (layer, mut specs) = (layer.into(), group.specs.clone());
+            change(layer, group.name, &mut specs)?;
+            mapped.add(layer, group.name, specs);
+        }
+        Ok(mapped)
+    }
+
     pub(super) fn model(self, family: &str) -> Model {
         let groups = self.groups.into_iter().map(|group| ModelGroup {
             name: match group.number {
@@ -85,6 +112,9 @@ impl Layers {
             num_layers: self.count as u32,
             groups: groups.collect(),
             assumed: Vec::new(),
+            wrapper: None,
+            unread: Vec::new(),
+            packed: None,
         }
     }
 }

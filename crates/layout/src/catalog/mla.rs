@@ -6,9 +6,11 @@
 //! whose caches are `mla` and `mla-b`, both under the layer's id.
 
 use super::Kin;
+use super::attention::{in_every_layer, keys_and_values};
 use super::config::Preset::Number;
 use super::config::{CacheDtype, Config, ConfigError, Presets};
 use super::layers::Layers;
+use crate::document::Value;
 use crate::spec::{Mla, Opaque, Spec};
 
 pub(super) const KINS: &[Kin] = &[
@@ -24,6 +26,9 @@ pub(super) const KINS: &[Kin] = &[
         ],
         caches: |config| {
             let mut layers = Layers::of(config.layers("num_hidden_layers")?);
+            if without_latents(config)? {
+                return in_every_layer(config, layers.ids().end, &keys_and_values(config)?);
+            }
             let latent = latent(config)?;
             for layer in layers.ids() {
                 layers.add(layer, "mla", [latent.clone()]);
@@ -74,7 +79,23 @@ pub(super) fn latent(config: &Config<'_>) -> Result<Spec, ConfigError> {
             sliding_window: None,
         })),
         CacheDtype::Fp8DsMla => packed(config),
+        // `cache_dtype` has no others: rows are packed after this.
+        CacheDtype::Nvfp4DsMla | CacheDtype::Packed(_) => Err(ConfigError::Dtype(
+            "nvfp4_ds_mla is a format of sparse attention's latents; this model's attention is none"
+                .to_owned(),
+        )),
     }
+}
+
+/// Whether a model of this shape caches keys and values all the same (DeepSeek-OCR, small DeepSeek-VL2): it says
+/// so, and its heads have no rotated part, by which engines tell.
+fn without_latents(config: &Config<'_>) -> Result<bool, ConfigError> {
+    let said = config.get("use_mla").is_some() && !config.flag("use_mla")?;
+    let zero = |key| match config.get(key) {
+        Some(Value::Null) | None => Ok(false),
+        Some(_) => Ok::<bool, ConfigError>(config.number(key)? == 0),
+    };
+    Ok(said || zero("qk_rope_head_dim")? && zero("qk_nope_head_dim")?)
 }
 
 /// The latent in fp8 with a float32 scale for every 128 elements, the rotated part in bf16: 656 bytes of

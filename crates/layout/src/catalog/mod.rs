@@ -5,7 +5,7 @@
 //! layers that cache the same become one [group](ModelGroup). Families that cache in the same way share a
 //! file, which starts with the shape that they yield.
 //!
-//! Families and presets are those of the config classes of `transformers` 5.23.0; what engines make of
+//! Families and presets are those of the config classes of `transformers` 5.24.0; what engines make of
 //! them (which layers own a cache, types of recurrent state, sizes of packed entries) is vLLM's.
 //!
 //! ```
@@ -23,6 +23,7 @@
 //! ```
 
 mod attention;
+mod bailing;
 mod bamba;
 mod chunk;
 mod config;
@@ -39,12 +40,15 @@ mod lfm2;
 mod mamba1;
 mod mamba2;
 mod minimax;
+mod minimax_m3;
 mod mla;
 mod nemotron_h;
+mod packed;
 mod presets;
 mod recurrent;
 mod renamed;
 mod serve;
+mod unread;
 mod vllm;
 mod window;
 mod window_heads;
@@ -56,6 +60,7 @@ use thiserror::Error;
 pub use self::config::{Assumption, CacheDtype, ConfigError};
 use self::config::{Config, Presets};
 use self::layers::Layers;
+pub use self::packed::Packed;
 pub use self::serve::{Engine, Serving};
 pub use self::vllm::HybridPage;
 use self::wrapper::TextPart;
@@ -74,6 +79,13 @@ pub struct Model {
     pub groups: Vec<ModelGroup>,
     /// What was taken for granted where its config lacks a key.
     pub assumed: Vec<Assumption>,
+    /// The `model_type` around its text part, where no wrapper of that name is known.
+    pub wrapper: Option<String>,
+    /// Paths of keys that were not read, though they may change what is cached: no config class is known that has
+    /// them and caches the same whatever they are.
+    pub unread: Vec<String>,
+    /// How its keys, values or latents are packed. Their sizes are then those of rows, in bytes.
+    pub packed: Option<Packed>,
 }
 
 /// Layers that cache the same, and are given blocks together.
@@ -103,11 +115,18 @@ impl Model {
         let part = TextPart::of(config)?;
         let known = kins().find_map(|kin| kin.member(part.family));
         let (caches, presets) = known.ok_or_else(|| UnknownFamily::of(part.family))?;
-        let config = part.config(presets, options.cache_dtype);
-        let model = caches(&config)?.model(part.family);
+        let table = part.config(presets, options.cache_dtype);
+        let layers = caches(&table)?;
+        let (packed, layers) = match table.wanted_cache()? {
+            Some(CacheDtype::Packed(packed)) => (Some(packed), packed.applied(layers)?),
+            _ => (None, layers),
+        };
         Ok(Self {
-            assumed: config.assumed.take(),
-            ..model
+            assumed: table.assumed.take(),
+            wrapper: part.stranger.map(str::to_owned),
+            unread: unread::keys(&part, &table),
+            packed,
+            ..layers.model(part.family)
         })
     }
 
@@ -147,6 +166,7 @@ const CATALOG: &[&[Kin]] = &[
     indexer::KINS,
     deepseek_v4::KINS,
     &[
+        bailing::KIN,
         bamba::KIN,
         falcon_h1::KIN,
         gdn::OLMO_HYBRID_KIN,
@@ -161,6 +181,7 @@ const CATALOG: &[&[Kin]] = &[
         mamba2::KIN,
         minimax::KIN,
         minimax::ORIGINAL_KIN,
+        minimax_m3::KIN,
         nemotron_h::KIN,
         zamba2::KIN,
     ],
@@ -186,9 +207,17 @@ impl UnknownFamily {
 
     fn of(family: &str) -> Self {
         let known: Vec<&str> = Model::families().collect();
+        // The next release of a family differs from the last in what follows its name.
+        fn stem(name: &str) -> &str {
+            let end = name.find(|letter: char| !letter.is_ascii_alphabetic());
+            name.get(..end.unwrap_or(name.len())).unwrap_or(name)
+        }
+        let mut nearest: Vec<&str> = nearest(family, &known).collect();
+        nearest.sort_by_key(|known| stem(family).is_empty() || stem(known) != stem(family));
+        nearest.truncate(Self::NEAREST);
         Self {
             family: family.to_owned(),
-            nearest: nearest(family, &known).take(Self::NEAREST).collect(),
+            nearest,
         }
     }
 

@@ -71,6 +71,9 @@ impl Model {
             num_layers: stages.max().unwrap_or(0),
             groups: groups.collect(),
             assumed: Vec::new(),
+            wrapper: None,
+            unread: Vec::new(),
+            packed: None,
         }
     }
 

@@ -70,6 +70,15 @@ pub(super) const KINS: &[Kin] = &[
         caches: |config| caches(config, size(config)?, full_every(4)),
     },
     Kin {
+        // Every fourth sees everything, counted from the last.
+        members: &[("muse_glimmer_text", MUSE_GLIMMER)],
+        caches: |config| {
+            let last = config.layers("num_hidden_layers")? - 1;
+            let rule = |layer: u64| !last.saturating_sub(layer).is_multiple_of(4);
+            caches(config, size(config)?, rule)
+        },
+    },
+    Kin {
         members: &[("kolibri1", KOLIBRI1)],
         caches: |config| caches(config, size(config)?, full_every(5)),
     },
@@ -151,6 +160,7 @@ const SMOLLM3: Presets = &class(36, 2048, 16)
     .presets;
 const GEMMA2: Presets = &class(26, 2304, 8).kv(4).dim(256).window(4096).presets;
 const GPT_OSS: Presets = &class(36, 2880, 64).kv(8).dim(64).window(128).presets;
+const MUSE_GLIMMER: Presets = &class(52, 6656, 32).kv(2).dim(128).window(2048).presets;
 const KOLIBRI1: Presets = &class(50, 2560, 48).kv(4).dim(128).window(513).presets;
 const CWM: Presets = &class(64, 6144, 48).kv(8).dim(128).window(8192).presets;
 const COHERE2: Presets = &class(40, 8192, 64).window(4096).and(PATTERN, 4).presets;

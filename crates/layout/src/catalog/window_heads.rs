@@ -11,7 +11,8 @@ use crate::spec::Attention;
 
 pub(super) const KINS: &[Kin] = &[
     Kin {
-        members: &[("mimo_v2_flash", MIMO_V2_FLASH)],
+        // The later one's class comes with its checkpoints, so nothing is taken for granted.
+        members: &[("mimo_v2_flash", MIMO_V2_FLASH), ("mimo_v2", &[])],
         caches: mimo_v2_flash,
     },
     Kin {

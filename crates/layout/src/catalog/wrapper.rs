@@ -22,8 +22,11 @@ const WRAPPED: &[(&str, &str)] = &[
     ("aya_vision", "cohere2"),
     ("cohere2_vision", "cohere2"),
     ("cosmos3_omni", "qwen3_vl_text"),
+    ("deepseek_ocr", "deepseek_v2"),
+    ("deepseek_ocr2", "deepseek_v2"),
     ("deepseek_vl", "llama"),
     ("deepseek_vl_hybrid", "llama"),
+    ("deepseek_vl_v2", "deepseek_v2"),
     ("exaone4_5", "exaone4"),
     ("fast_vlm", "qwen2"),
     ("fun_asr_nano", "qwen3"),
@@ -41,6 +44,7 @@ const WRAPPED: &[(&str, &str)] = &[
     ("got_ocr2", "qwen2"),
     ("granite_speech", "granite"),
     ("granite_speech_plus", "granite"),
+    ("hy_v4_vl", "hy_v4_vl_text"),
     ("hyperclovax_vision_v2", "hyperclovax"),
     ("idefics2", "mistral"),
     ("idefics3", "llama"),
@@ -60,9 +64,11 @@ const WRAPPED: &[(&str, &str)] = &[
     ("minicpmv4_7", "qwen3_5_text"),
     ("mistral3", "mistral"),
     ("moss_transcribe_diarize", "qwen3"),
+    ("muse_glimmer", "muse_glimmer_text"),
     ("musicflamingo", "qwen2"),
     ("nemo_speechlm", "nemotron_h"),
     ("nemotron_h_omni", "nemotron_h"),
+    ("omniasr", "llama"),
     ("ovis2", "qwen2"),
     ("paligemma", "gemma"),
     ("perception_lm", "llama"),
@@ -91,6 +97,13 @@ const WRAPPED: &[(&str, &str)] = &[
     ("voxtral", "llama"),
 ];
 
+/// Wrappers whose text model is of a family of its own, whatever its table calls itself.
+const OWN_TEXT: &[(&str, &str)] = &[
+    ("gemma4_assistant", "gemma4_assistant_text"),
+    ("gemma4_unified_assistant", "gemma4_assistant_text"),
+    ("minimax_m3_vl", "minimax_m3_vl_text"),
+];
+
 /// Wrappers whose class has a text model of its own where a config has no table for it, which is not that of
 /// the text model's class.
 const TEXT_PRESETS: &[(&str, Presets)] = &[
@@ -102,6 +115,7 @@ const TEXT_PRESETS: &[(&str, Presets)] = &[
     ("mistral3", &class(40, 5120, 32).kv(8).dim(128).presets),
     ("moss_transcribe_diarize", QWEN3_0_6B),
     ("nemo_speechlm", NEMOTRON_3_NANO),
+    ("omniasr", &class(12, 4096, 8).presets),
     ("paligemma", &class(18, 2048, 8).kv(1).dim(256).presets),
     ("pp_chart2table", QWEN2_0_5B),
     ("qwen3_asr", QWEN3_1_7B),
@@ -160,6 +174,10 @@ pub(super) struct TextPart<'a> {
     pub(super) family: &'a str,
     /// What the wrapper has in place of the presets of the family.
     presets: Option<Presets>,
+    /// The `model_type` of a table around it that is no known wrapper's.
+    pub(super) stranger: Option<&'a str>,
+    /// Tables around it of which nobody knows what they say, with their paths and the key that leads inwards.
+    pub(super) around: Vec<(String, &'a Value, &'static str)>,
 }
 
 impl<'a> TextPart<'a> {
@@ -176,28 +194,41 @@ impl<'a> TextPart<'a> {
             outer: None,
             family: "",
             presets: None,
+            stranger: None,
+            around: Vec::new(),
         };
+        let mut own = None;
         // A config has finitely many tables, so this ends.
         loop {
             let here = part.config(&[], None);
-            if let Some(family) = here.text("model_type")? {
-                part.family = family;
-            }
+            let named = here.text("model_type")?;
+            part.family = own.or(named).unwrap_or(part.family);
             let presets = TEXT_PRESETS
                 .iter()
                 .find(|(family, _)| *family == part.family);
             let merged = presets.filter(|(wrapper, _)| *wrapper == MERGED);
-            if let Some((_, text)) = WRAPPED.iter().find(|(family, _)| *family == part.family) {
-                part.family = text;
-            }
+            let text = |known: &[(&'static str, &'static str)], family: &str| {
+                let mut known = known.iter();
+                known
+                    .find(|(wrapper, _)| *wrapper == family)
+                    .map(|(_, text)| *text)
+            };
+            own = own.or(text(OWN_TEXT, part.family));
+            let known = own.or(text(WRAPPED, part.family));
+            let wrapper = part.family;
+            part.family = known.unwrap_or(part.family);
             let inner = TEXT_KEYS
                 .iter()
-                .map(|key| here.inside(key))
+                .map(|key| Ok::<_, ConfigError>(here.inside(key)?.map(|inner| (*key, inner))))
                 .find_map(Result::transpose);
-            let Some(inner) = inner.transpose()? else {
+            let Some((key, inner)) = inner.transpose()? else {
                 part.presets = part.presets.or(presets.map(|(_, presets)| *presets));
                 break;
             };
+            if known.is_none() {
+                part.stranger = part.stranger.or(named.filter(|named| *named == wrapper));
+                part.around.push((part.path.clone(), part.table, key));
+            }
             part.presets = merged.map(|(_, presets)| *presets);
             (part.path, part.table, part.outer) = (inner.path, inner.table, inner.outer);
         }
@@ -219,6 +250,8 @@ impl<'a> TextPart<'a> {
             presets: self.presets.unwrap_or(presets),
             cache_dtype,
             assumed: Rc::default(),
+            read: Rc::default(),
+            unknown_cache: Rc::default(),
         }
     }
 }

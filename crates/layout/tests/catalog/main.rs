@@ -8,4 +8,5 @@ mod defaults;
 mod footprint;
 mod fuzz;
 mod recurrent;
+mod reported;
 mod traps;

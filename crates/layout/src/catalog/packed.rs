@@ -1,0 +1,153 @@
+//! Packs rows of keys, values and latents as engines do that keep their elements in less than a byte, or with
+//! scales of their own.
+//!
+//! A packed row is counted in bytes (`u8`), one for the key and one for the value of each token and head. So it
+//! is cut by heads and by tokens, and never inside. NVFP4 keeps elements and scales apart, so that a page of it has
+//! four parts: elements and scales of the keys, elements and scales of the values, each `[heads, S, [bytes]]`.
+//!
+//! The sizes are vLLM 0.32's: `nvfp4_kv_cache_full_dim`,
+//! `TritonAttentionBackend.customize_spec`, `MLACommonBackend.customize_spec`, `TurboQuantConfig.slot_size_aligned`
+//! and UltraQuant's `slot_size`.
+
+use super::Model;
+use super::config::{CacheDtype, ConfigError};
+use super::layers::Layers;
+use crate::dtype::Dtype;
+use crate::spec::{Opaque, Spec};
+
+/// How elements and their scales share a row.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Packed {
+    /// Two elements in a byte, and an fp8 scale for every 16 of them. A block holds all elements of a head
+    /// before all their scales, and the keys of all heads before the values.
+    Nvfp4,
+    /// Elements of a byte, and a float32 scale in each row.
+    Int8PerTokenHead,
+    /// The same in fp8.
+    Fp8PerTokenHead,
+    /// Two elements in a byte, and a float32 scale in each row.
+    Int4PerTokenHead,
+    /// Keys of so many bits with a float16 norm (8 bits are fp8, without one), values of so many with a scale and
+    /// a zero point in float16. The first two and the last two layers stay as they are.
+    TurboQuant {
+        /// Bits of an element of a key.
+        key_bits: u64,
+        /// Bits of an element of a value.
+        value_bits: u64,
+    },
+    /// Two elements in a byte, and a scale of a byte for every 32 of them. The first two and the last two layers
+    /// stay as they are.
+    UltraQuant,
+}
+
+/// Layers at either end of a model whose keys and values TurboQuant and UltraQuant do not pack.
+const ENDS: u64 = 2;
+
+impl Packed {
+    /// The caches of a model whose rows are packed.
+    pub(super) fn applied(self, layers: Layers) -> Result<Layers, ConfigError> {
+        let count = layers.ids().end;
+        // Models that also keep recurrent states have too few layers with keys to leave any out.
+        let ends = match self {
+            Self::TurboQuant { .. } | Self::UltraQuant if !layers.any(Spec::is_recurrent) => {
+                ENDS.min(count / 2)
+            }
+            _ => 0,
+        };
+        layers.mapped(|layer, name, specs| {
+            match &mut specs[..] {
+                [Spec::Attention(attention)] if (ends..count - ends).contains(&layer) => {
+                    let elements = attention.head_dim;
+                    let (key, value) = self.rows(elements, attention.v_head_dim)?;
+                    (attention.head_dim, attention.v_head_dim) = (key, value);
+                    attention.dtype = Dtype::U8;
+                    let heads = attention.heads;
+                    // Of a window, whose parts have no spec, the sizes alone are right.
+                    let all = (attention.sliding_window, attention.chunk_size) == (None, None);
+                    if self == Self::Nvfp4 && all {
+                        let part = |entry_bytes| {
+                            Spec::Opaque(Opaque {
+                                heads,
+                                entry_bytes,
+                                tokens_per_state: 1,
+                                packed_heads: None,
+                            })
+                        };
+                        let side = [part(elements / 2), part(elements / 16)];
+                        *specs = [side.clone(), side].concat();
+                    }
+                }
+                // Keys of an indexer have a type of their own.
+                [Spec::Mla(mla)] if name != "indexer" => {
+                    mla.latent = self.latent(mla.latent)?;
+                    mla.dtype = Dtype::U8;
+                }
+                _ => {}
+            }
+            Ok(())
+        })
+    }
+
+    /// Why a model that is packed so cannot be cut for a transfer, if that is so.
+    pub fn uncut(self, model: &Model) -> Option<&'static str> {
+        let attention =
+            |spec: &Spec| matches!(spec, Spec::Attention(spec) if spec.dtype == Dtype::U8);
+        let specs = model.groups.iter().flat_map(|group| &group.specs);
+        (self == Self::Nvfp4 && specs.into_iter().any(attention)).then_some(
+            "nvfp4 keeps the scales of a block behind its elements, so what a window or a chunk needs of a block \
+             is no run of bytes",
+        )
+    }
+
+    /// Bytes of a key and of a value with so many elements.
+    fn rows(self, key: u64, value: u64) -> Result<(u64, u64), ConfigError> {
+        let multiple = |of: u64| match [key, value].iter().find(|size| !size.is_multiple_of(of)) {
+            Some(size) => {
+                Err(self.misfit(format!("heads of {size} elements are no multiple of {of}")))
+            }
+            None => Ok(()),
+        };
+        let bits = |elements: u64, bits: u64| (elements * bits).div_ceil(8);
+        match self {
+            Self::Nvfp4 if key != value => Err(self.misfit(format!(
+                "keys of {key} elements and values of {value} have rows of different sizes, which it has not"
+            ))),
+            Self::Nvfp4 => {
+                multiple(16)?;
+                Ok((key / 2 + key / 16, value / 2 + value / 16))
+            }
+            Self::Int8PerTokenHead | Self::Fp8PerTokenHead => Ok((key + 4, value + 4)),
+            Self::Int4PerTokenHead => {
+                multiple(2)?;
+                Ok((key / 2 + 4, value / 2 + 4))
+            }
+            Self::TurboQuant {
+                key_bits,
+                value_bits,
+            } => {
+                let key = bits(key, key_bits) + if key_bits == 8 { 0 } else { 2 };
+                let value = bits(value, value_bits) + 4;
+                // A slot is a whole number of pairs of bytes.
+                Ok((key, value + (key + value) % 2))
+            }
+            Self::UltraQuant => {
+                multiple(32)?;
+                Ok((key / 2 + key / 32, value / 2 + value / 32))
+            }
+        }
+    }
+
+    /// Bytes of a latent with so many elements, its rotated part included.
+    fn latent(self, elements: u64) -> Result<u64, ConfigError> {
+        match self {
+            Self::Int8PerTokenHead | Self::Fp8PerTokenHead => Ok(elements + 8),
+            Self::Int4PerTokenHead if elements.is_multiple_of(2) => Ok(elements / 2 + 8),
+            _ => Err(self.misfit("this model caches latents, which it is no format of".to_owned())),
+        }
+    }
+
+    fn misfit(self, problem: String) -> ConfigError {
+        ConfigError::Dtype(format!("{}: {problem}", CacheDtype::Packed(self).name()))
+    }
+}
