@@ -5,12 +5,13 @@
 
 use std::process::ExitCode;
 
+use anyhow::{Context, Error};
 use transload_tests::kvboost::{Agreement, replay};
 
-fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
+fn main() -> anyhow::Result<ExitCode> {
     let folder = std::env::args_os()
         .nth(1)
-        .ok_or("name a folder of recordings")?;
+        .context("name a folder of recordings")?;
     let mut all = Agreement::default();
     let mut files: Vec<_> = std::fs::read_dir(folder)?.collect::<Result<_, _>>()?;
     files.sort_by_key(std::fs::DirEntry::file_name);
@@ -19,7 +20,8 @@ fn main() -> Result<ExitCode, Box<dyn std::error::Error>> {
         if !name.ends_with(".json") {
             continue;
         }
-        if let Some(some) = replay(&name, &std::fs::read_to_string(file.path())?)? {
+        let recorded = std::fs::read_to_string(file.path())?;
+        if let Some(some) = replay(&name, &recorded).map_err(Error::msg)? {
             println!("{name}: {} of {} agree", some.agree, some.of);
             all += some;
         }

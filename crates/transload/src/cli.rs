@@ -62,3 +62,56 @@ impl Cli {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::path::Path;
+
+    use super::*;
+
+    /// Every `transload …` in a block of `sh`, of the README and of the book.
+    #[test]
+    fn commands_of_the_book_are_commands() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let (mut pages, mut folders) = (vec![root.join("README.md")], vec![root.join("docs/src")]);
+        while let Some(folder) = folders.pop() {
+            for entry in fs::read_dir(folder).expect("a folder of the book") {
+                let path = entry.expect("an entry").path();
+                match path.extension() {
+                    None => folders.push(path),
+                    Some(kind) if kind == "md" => pages.push(path),
+                    Some(_) => {}
+                }
+            }
+        }
+        let mut found = 0;
+        for page in pages {
+            let text = fs::read_to_string(&page).expect("a page");
+            for block in text.split("```").skip(1).step_by(2) {
+                let Some(script) = block.strip_prefix("sh\n") else {
+                    continue;
+                };
+                for line in script.replace("\\\n", " ").lines() {
+                    let words = line.split([' ', '\t']).filter(|word| !word.is_empty());
+                    let words = words.take_while(|word| !["#", "|", ">", "&"].contains(word));
+                    // Behind variables of the environment, or cargo's own arguments.
+                    let words: Vec<_> = words.skip_while(|word| word.contains('=')).collect();
+                    let arguments = match &words[..] {
+                        ["transload", arguments @ ..]
+                        | ["cargo", "run", "--release", "--", arguments @ ..] => arguments,
+                        _ => continue,
+                    };
+                    let line = std::iter::once(&"transload").chain(arguments);
+                    let wrong = match Cli::try_parse_from(line) {
+                        Err(error) => error.exit_code() != 0,
+                        Ok(_) => false,
+                    };
+                    assert!(!wrong, "{}: {arguments:?}", page.display());
+                    found += 1;
+                }
+            }
+        }
+        assert!(found > 20, "the book has {found} commands");
+    }
+}

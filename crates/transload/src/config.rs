@@ -17,8 +17,9 @@ use std::ops::Range;
 
 use thiserror::Error;
 
-use crate::document::{Syntax, TextError, text};
+use crate::document::{Syntax, TextError, read_text};
 use crate::layout::catalog::{ConfigError, Model, Options};
+use crate::layout::document::{SyntaxError, Value};
 
 /// The largest config that is read, in bytes. Those with a table of every quantised tensor have a tenth
 /// of this.
@@ -88,7 +89,7 @@ pub enum ModelError {
 /// [`ModelError`].
 pub fn read_from(name: &str, config: impl Read, options: &Options) -> Result<Model, ModelError> {
     let name = name.to_owned();
-    match text::read(config, MAX_BYTES) {
+    match read_text(config, MAX_BYTES) {
         Ok(text) => parse(&name, &text, options),
         Err(TextError::Read(source)) => Err(ModelError::Read { name, source }),
         Err(TextError::TooLarge) => Err(ModelError::TooLarge { name }),
@@ -102,7 +103,7 @@ pub fn read_from(name: &str, config: impl Read, options: &Options) -> Result<Mod
 /// # Errors
 /// [`ModelError::Syntax`] or [`ModelError::Config`].
 pub fn parse(name: &str, text: &str, options: &Options) -> Result<Model, ModelError> {
-    let text = text::unmarked(text);
+    let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     if text.trim().is_empty() {
         let name = name.to_owned();
         return Err(ModelError::Empty { name });
@@ -111,8 +112,8 @@ pub fn parse(name: &str, text: &str, options: &Options) -> Result<Model, ModelEr
         let name = name.to_owned();
         return Err(ModelError::Deployment { name });
     }
-    let value = text::value(&without_infinities(text), Syntax::Json);
-    let value = value.map_err(|(problem, span)| ModelError::Syntax {
+    let value = Value::from_text(&without_infinities(text), Syntax::Json);
+    let value = value.map_err(|SyntaxError { problem, span }| ModelError::Syntax {
         name: name.to_owned(),
         text: text.to_owned(),
         problem,

@@ -8,7 +8,7 @@ use miette::{
 };
 use thiserror::Error;
 use transload::config::ModelError;
-use transload::document::{DocumentError, Located};
+use transload::document::{DocumentError, Located, ParseError};
 use transload::layout::catalog::{ConfigError, Model};
 use transload::layout::document::{Fault, Faults};
 
@@ -154,15 +154,21 @@ impl From<ModelError> for Failure {
     }
 }
 
+impl From<ParseError> for Failure {
+    fn from(error: ParseError) -> Self {
+        DocumentError::from(error).into()
+    }
+}
+
 impl From<DocumentError> for Failure {
     fn from(error: DocumentError) -> Self {
         let of_config;
         let right = match &error {
             DocumentError::Read { .. } => "name a file that exists and may be read",
-            DocumentError::Empty { .. } => {
+            DocumentError::Parse(ParseError::Empty { .. }) => {
                 "write a deployment document into it; `transload inspect config.json --deployment` prints one"
             }
-            DocumentError::ModelConfig { name } => {
+            DocumentError::Parse(ParseError::ModelConfig { name }) => {
                 of_config = format!(
                     "say how the model is served: transload plan {name} --from-side tp=4,block=16 --to-side \
                      tp=8,block=64 --tokens 2000; or make a document of it: transload inspect {name} --tp 4 \
@@ -170,12 +176,12 @@ impl From<DocumentError> for Failure {
                 );
                 &of_config
             }
-            DocumentError::Syntax { name, .. }
+            DocumentError::Parse(ParseError::Syntax { name, .. })
                 if name.ends_with(".yaml") || name.ends_with(".yml") =>
             {
                 "documents are TOML or JSON, and called .toml or .json; this was read as TOML"
             }
-            DocumentError::Syntax { .. } => {
+            DocumentError::Parse(ParseError::Syntax { .. }) => {
                 "write TOML or JSON; the file's name says which, and else a brace begins JSON"
             }
             DocumentError::TooLarge { .. } | DocumentError::NotText { .. } => {
@@ -186,19 +192,19 @@ impl From<DocumentError> for Failure {
             }
         };
         Self::Input(match error {
-            DocumentError::Syntax {
+            DocumentError::Parse(ParseError::Syntax {
                 name,
                 text,
                 syntax,
                 problem,
                 span,
-            } if span.as_ref().is_none_or(|span| fits(&text, span)) => Report::new(Marked {
+            }) if span.as_ref().is_none_or(|span| fits(&text, span)) => Report::new(Marked {
                 wrong: format!("{name} is no {syntax}"),
                 right: right.to_owned(),
                 labels: vec![mark(&text, span, problem)],
                 text: NamedSource::new(name, text),
             }),
-            DocumentError::Faults { name, text, faults } => {
+            DocumentError::Parse(ParseError::Faults { name, text, faults }) => {
                 let mut wrong = match faults.len() {
                     1 => format!("{name} has a fault"),
                     n => format!("{name} has {n} faults"),

@@ -4,7 +4,7 @@ mod common;
 #[path = "common/stores.rs"]
 mod stores;
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -121,7 +121,9 @@ fn deployment_documents_are_right() {
     let mut found = 0;
     for page in pages() {
         let mut head = String::new();
-        for block in blocks(&page).iter().filter(|b| b.language == "toml") {
+        let blocks = blocks(&page);
+        let documents = blocks.iter().filter(|b| b.language == "toml");
+        for block in documents.filter(|b| !b.text.starts_with("[dependencies]")) {
             let text = match block.text.starts_with("[[group]]") {
                 true => format!("{head}{}", block.text),
                 false => block.text.clone(),
@@ -138,6 +140,130 @@ fn deployment_documents_are_right() {
         }
     }
     assert!(found > 2, "the book has {found} deployment documents");
+}
+
+/// What authors of connectors are told to depend on is what the example of one depends on.
+#[test]
+fn dependencies_are_those_of_the_example() {
+    type Manifest = toml::Table;
+    let features = |of: &toml::Value| -> BTreeSet<String> {
+        let listed = of["features"].as_array().expect("features").iter();
+        listed
+            .map(|f| f.as_str().expect("a name").to_owned())
+            .collect()
+    };
+    let read = |text: &str| -> Manifest { toml::from_str(text).expect("a manifest") };
+    let manifest = |dir: &str| {
+        let path = root().join(dir).join("Cargo.toml");
+        read(&fs::read_to_string(path).expect("a manifest"))
+    };
+    let example = manifest("examples/connector");
+    let ours = example["dependencies"].as_table().expect("dependencies");
+    let ours = ours
+        .iter()
+        .filter(|(name, _)| name.starts_with("transload"));
+    let ours: Vec<_> = ours.collect();
+    let mut found = 0;
+    for page in pages() {
+        let blocks = blocks(&page);
+        let told = blocks.iter().filter(|b| b.language == "toml");
+        for block in told.filter(|b| b.text.starts_with("[dependencies]")) {
+            let told = read(&block.text);
+            let told = told["dependencies"].as_table().expect("dependencies");
+            assert_eq!(told.len(), ours.len(), "{}", page.display());
+            for (name, wanted) in &ours {
+                let path = told[*name]["path"].as_str().expect("a path");
+                let dir = path.strip_prefix("../transload/").expect("a clone");
+                let theirs = manifest(dir);
+                assert_eq!(theirs["package"]["name"].as_str(), Some(name.as_str()));
+                // The workspace turns the defaults off, others have them.
+                let mut features_told = features(&told[*name]);
+                if let Some(defaults) = theirs["features"].get("default") {
+                    let defaults = defaults.as_array().expect("a list").iter();
+                    features_told.extend(defaults.map(|f| f.as_str().expect("one").to_owned()));
+                }
+                assert_eq!(features_told, features(wanted), "{}", page.display());
+            }
+            found += 1;
+        }
+    }
+    assert_eq!(found, 2, "the README and the guide to agents");
+}
+
+/// Rust of the book is compiled and run as doc tests of the library, Python by the tests that name its page.
+#[test]
+fn every_line_of_code_is_run() {
+    let python = BTreeMap::from([
+        (
+            "docs/src/guide/gpu.md",
+            "crates/python/tests/test_package.py",
+        ),
+        ("docs/src/guide/llama.md", "tests/engines/test_llama.py"),
+        (
+            "docs/src/guide/python.md",
+            "crates/python/tests/test_package.py",
+        ),
+        ("docs/src/guide/reuse.md", "tests/hf/test_blend.py"),
+        ("docs/src/guide/transformers.md", "tests/hf/test_guide.py"),
+    ]);
+    let library = include_str!("../src/lib.rs");
+    for page in pages() {
+        let name = page.strip_prefix(root()).expect("a page of ours");
+        let name = name.display().to_string();
+        let text = fs::read_to_string(&page).expect("a page");
+        let fences = text
+            .lines()
+            .filter_map(|l| l.trim_start().strip_prefix("```"));
+        let languages: BTreeSet<&str> = fences.collect();
+        for language in &languages {
+            let plain = ["rust", "python"]
+                .iter()
+                .all(|of| !language.starts_with(of) || language == of);
+            assert!(plain, "{name}: {language} is not run");
+        }
+        if languages.contains("rust") {
+            assert!(
+                library.contains(&format!("../../../{name}\")")),
+                "{name} is no doc test"
+            );
+        }
+        assert_eq!(
+            languages.contains("python"),
+            python.contains_key(name.as_str()),
+            "{name}"
+        );
+        // What stands in a sentence is compiled by nobody, so it is a name and no statement.
+        let prose: String = text.split("```").step_by(2).collect();
+        for code in prose.split('`').skip(1).step_by(2) {
+            let field = code.split_once(" = ").is_some_and(|(left, _)| {
+                let name = |part: &str| {
+                    !part.is_empty() && part.chars().all(|c| c == '_' || c.is_ascii_alphanumeric())
+                };
+                left.contains('.') && left.split('.').all(name)
+            });
+            assert!(!field, "{name}: `{code}` belongs into a block");
+        }
+    }
+    for (page, test) in python {
+        let test = fs::read_to_string(root().join(test)).expect("a test");
+        let file = page.rsplit('/').next().expect("a file");
+        assert!(test.contains(file) && test.contains("```python"), "{page}");
+    }
+}
+
+/// Nothing is on PyPI or crates.io before a person publishes it, so commands install from a clone.
+#[test]
+fn what_is_installed_can_be_had() {
+    for page in pages() {
+        for line in fs::read_to_string(&page).expect("a page").lines() {
+            let installs = ["pip install ", "cargo install ", "cargo add "];
+            let told = installs.iter().find_map(|install| line.split_once(install));
+            let packages = told.map_or("", |(_, packages)| packages).split('`').next();
+            let by_name = |word: &str| word.trim_matches('\'').starts_with("transload");
+            let mut words = packages.unwrap_or_default().split_whitespace();
+            assert!(!words.any(by_name), "{}: {line}", page.display());
+        }
+    }
 }
 
 #[test]

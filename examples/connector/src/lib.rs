@@ -2,7 +2,7 @@
 
 #![forbid(unsafe_code)]
 
-use transload::layout::{Axis, ComponentView};
+use transload_layout::{Axis, ComponentView};
 
 /// The extents of what the model computes for the prompt: keys and values, layers, tokens, heads, channels.
 const MODEL: [usize; 5] = [2, 4, 40, 4, 64];

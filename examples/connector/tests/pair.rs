@@ -5,16 +5,16 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use transload::document::{self, Syntax};
-use transload::layout::{Deployment, Rank, make_meta_kv_cache};
-use transload::transfer::agent::{Agent, Lease, LeaseRequest};
-use transload::transfer::content::Content;
-use transload::transfer::identity::Identity;
-use transload::transfer::ids::{Direction, LeaseSetId, ServiceName};
-use transload::transfer::lease::LeaseEnd;
-use transload::transfer::memory::Memory;
-use transload::transfer::plan::{BlockTable, Tables};
-use transload::transfer::ticket::{Claims, Ticket};
+use transload_layout::document::{Syntax, parse};
+use transload_layout::{Rank, make_meta_kv_cache};
+use transload_transfer::agent::{Agent, Lease, LeaseRequest};
+use transload_transfer::content::Content;
+use transload_transfer::identity::Identity;
+use transload_transfer::ids::{Direction, LeaseSetId, ServiceName};
+use transload_transfer::lease::LeaseEnd;
+use transload_transfer::memory::Memory;
+use transload_transfer::plan::{BlockTable, Tables};
+use transload_transfer::ticket::{Claims, Ticket};
 
 const GUIDE: &str = include_str!("../../../docs/src/guide/engines.md");
 
@@ -44,6 +44,10 @@ fn decode(dir: &Path, ticket: Stdio) -> Command {
     let mut decode = Command::new(env!("CARGO_BIN_EXE_decode"));
     decode.arg(dir.join("certs")).stdin(ticket);
     decode.stdout(Stdio::piped()).stderr(Stdio::piped());
+    // Which `anyhow` would print behind an error.
+    decode
+        .env_remove("RUST_BACKTRACE")
+        .env_remove("RUST_LIB_BACKTRACE");
     decode
 }
 
@@ -67,6 +71,35 @@ fn what_is_prefilled_arrives_in_another_layout() {
     assert_eq!(said(&output), (Some(0), line.to_owned()));
     assert!(GUIDE.contains(line), "the guide shows what they print");
     assert!(prefill.wait().unwrap().success(), "its lease was completed");
+}
+
+/// A ticket of another cluster, a folder without certificates and no ticket at all.
+#[tokio::test]
+async fn what_goes_wrong_is_said_in_sentences() {
+    let (dir, others) = (certs(), certs());
+    let (agent, _, forged) = altered(&others.path().join("certs")).await;
+    let said = |dir: &Path, ticket: &str| {
+        let mut decode = decode(dir, Stdio::piped()).spawn().unwrap();
+        // Where it ends before it reads, nothing takes this.
+        let _ = decode.stdin.take().unwrap().write_all(ticket.as_bytes());
+        let output = decode.wait_with_output().unwrap();
+        let (code, said) = said(&output);
+        assert_eq!(code, Some(1), "{said}");
+        said
+    };
+    let forged = said(dir.path(), forged.expose());
+    assert_eq!(
+        forged,
+        "Error: the ticket was not sealed with this cluster's key, or was changed since\n"
+    );
+    let missing = said(&dir.path().join("nowhere"), "");
+    assert!(missing.contains("decode.pem: No such file"), "{missing}");
+    let none = said(dir.path(), "");
+    assert_eq!(
+        none,
+        "Error: a ticket of this version begins with \"tl1.\"\n"
+    );
+    agent.shutdown(Duration::from_secs(1)).await;
 }
 
 #[tokio::test]
@@ -93,7 +126,7 @@ async fn a_byte_that_is_wrong_is_noticed() {
 /// A prefill server in this process, with one bit of one value flipped in its cache.
 async fn altered(certs: &Path) -> (Agent, Lease, Ticket) {
     let text = include_str!("../prefill.toml");
-    let deployment: Deployment = document::parse("prefill.toml", text, Syntax::Toml).unwrap();
+    let deployment = parse("prefill.toml", text, Syntax::Toml).unwrap();
     let bytes = deployment.groups()[0].placement(0).allocation_bytes;
     let mut cache = Memory::allocate(&[bytes as usize]).unwrap();
     let blocks = vec![0, 1, 2];

@@ -14,6 +14,8 @@ mod near;
 mod read;
 mod reader;
 mod schema;
+#[cfg(feature = "text")]
+mod text;
 mod value;
 mod write;
 
@@ -24,6 +26,8 @@ pub use fault::{Fault, Faults};
 pub(crate) use near::nearest;
 pub(crate) use read::parse_order;
 pub use schema::json_schema;
+#[cfg(feature = "text")]
+pub use text::{Located, ParseError, Syntax, SyntaxError, parse};
 pub use value::Value;
 
 use crate::placement::Allocation;

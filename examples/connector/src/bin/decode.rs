@@ -4,22 +4,23 @@
 
 use std::time::Duration;
 
+use anyhow::{Context, bail};
 use engine::{computed, prompt};
-use transload::document::{self, Syntax};
-use transload::layout::{Deployment, make_meta_kv_cache};
-use transload::transfer::agent::{Agent, PullRequest};
-use transload::transfer::content::Content;
-use transload::transfer::identity::Identity;
-use transload::transfer::ids::ServiceName;
-use transload::transfer::memory::Memory;
-use transload::transfer::plan::{BlockTable, Tables};
-use transload::transfer::ticket::Ticket;
+use transload_layout::document::{Syntax, parse};
+use transload_layout::make_meta_kv_cache;
+use transload_transfer::agent::{Agent, PullRequest};
+use transload_transfer::content::Content;
+use transload_transfer::identity::Identity;
+use transload_transfer::ids::ServiceName;
+use transload_transfer::memory::Memory;
+use transload_transfer::plan::{BlockTable, Tables};
+use transload_transfer::ticket::Ticket;
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let certs = std::env::args().nth(1).ok_or("usage: decode CERTS")?;
+async fn main() -> anyhow::Result<()> {
+    let certs = std::env::args().nth(1).context("usage: decode CERTS")?;
     let text = include_str!("../../decode.toml");
-    let deployment: Deployment = document::parse("decode.toml", text, Syntax::Toml)?;
+    let deployment = parse("decode.toml", text, Syntax::Toml)?;
 
     // One agent for both ranks, each with a cache of its own.
     let identity = Identity::load_agent(certs, &ServiceName::new("decode")?)?;
@@ -56,7 +57,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
             for (at, expected) in computed(component, &blocks) {
                 let found = array[at];
                 if found != expected {
-                    return Err(format!("rank {rank} {at:?}: {found} is not {expected}").into());
+                    bail!("rank {rank} {at:?}: {found} is not {expected}");
                 }
                 verified += 1;
             }

@@ -4,23 +4,24 @@
 
 use std::time::Duration;
 
+use anyhow::{Context, bail};
 use engine::{computed, prompt};
-use transload::document::{self, Syntax};
-use transload::layout::{Rank, make_meta_kv_cache};
-use transload::transfer::agent::{Agent, LeaseRequest};
-use transload::transfer::content::Content;
-use transload::transfer::identity::Identity;
-use transload::transfer::ids::{Direction, LeaseSetId, ServiceName};
-use transload::transfer::lease::LeaseEnd;
-use transload::transfer::memory::Memory;
-use transload::transfer::plan::{BlockTable, Tables};
-use transload::transfer::ticket::{Claims, Ticket};
+use transload_layout::document::{Syntax, parse};
+use transload_layout::{Rank, make_meta_kv_cache};
+use transload_transfer::agent::{Agent, LeaseRequest};
+use transload_transfer::content::Content;
+use transload_transfer::identity::Identity;
+use transload_transfer::ids::{Direction, LeaseSetId, ServiceName};
+use transload_transfer::lease::LeaseEnd;
+use transload_transfer::memory::Memory;
+use transload_transfer::plan::{BlockTable, Tables};
+use transload_transfer::ticket::{Claims, Ticket};
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let certs = std::env::args().nth(1).ok_or("usage: prefill CERTS")?;
+async fn main() -> anyhow::Result<()> {
+    let certs = std::env::args().nth(1).context("usage: prefill CERTS")?;
     let text = include_str!("../../prefill.toml");
-    let deployment = document::parse("prefill.toml", text, Syntax::Toml)?;
+    let deployment = parse("prefill.toml", text, Syntax::Toml)?;
 
     // The cache: one allocation, for there is one rank with one group of layers.
     let group = &deployment.groups()[0];
@@ -69,6 +70,6 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     agent.shutdown(Duration::from_secs(1)).await;
     match end {
         LeaseEnd::Completed => Ok(()),
-        end => Err(format!("the lease ended otherwise: {end}").into()),
+        end => bail!("the lease ended otherwise: {end}"),
     }
 }

@@ -4,8 +4,7 @@ use std::ops::Range;
 
 use toml::de::DeTable;
 
-use super::{Located, Syntax};
-use crate::layout::document::Faults;
+use super::{Faults, Located, Syntax};
 
 /// Finds each fault's place. JSON has no spans: its faults keep their key paths alone.
 pub(super) fn all(faults: Faults, text: &str, syntax: Syntax) -> Vec<Located> {

@@ -1,6 +1,6 @@
 use std::path::Path;
 
-use super::{DocumentError, Syntax, parse, read, read_from};
+use super::{ParseError, Syntax, parse};
 
 const GOOD: &str = r#"
 schema = "transload.deployment/1"
@@ -23,7 +23,7 @@ dtype = "bf16"
 /// What the fault at `path` marks in the text.
 #[track_caller]
 fn marked<'t>(text: &'t str, path: &str) -> &'t str {
-    let Err(DocumentError::Faults { faults, .. }) = parse("a.toml", text, Syntax::Toml) else {
+    let Err(ParseError::Faults { faults, .. }) = parse("a.toml", text, Syntax::Toml) else {
         panic!("faults are expected");
     };
     let located = faults.iter().find(|l| l.fault.path == path);
@@ -84,12 +84,11 @@ fn a_missing_field_marks_the_table_that_lacks_it() {
 
 #[test]
 fn text_that_is_neither_says_where_it_stops() {
-    let Err(DocumentError::Syntax { span, .. }) = parse("a", "tp = = 2", Syntax::Toml) else {
+    let Err(ParseError::Syntax { span, .. }) = parse("a", "tp = = 2", Syntax::Toml) else {
         panic!("a syntax error is expected");
     };
     assert_eq!(span.map(|s| s.start), Some(5));
-    let Err(DocumentError::Syntax { span, .. }) = parse("a", "{\n \"tp\": ]\n}", Syntax::Json)
-    else {
+    let Err(ParseError::Syntax { span, .. }) = parse("a", "{\n \"tp\": ]\n}", Syntax::Json) else {
         panic!("a syntax error is expected");
     };
     assert_eq!(span.map(|s| s.start), Some(9));
@@ -109,27 +108,16 @@ fn a_byte_order_mark_is_no_part_of_a_document() {
     let value: toml::Value = toml::from_str(GOOD).expect("TOML");
     for text in [GOOD.to_owned(), value_as_json(&value)] {
         let marked = format!("\u{feff}{text}");
-        let from = |text: &str| read_from("stdin", text.as_bytes()).expect("a deployment");
+        let from = |text: &str| {
+            parse("stdin", text, Syntax::of(Path::new("stdin"), text)).expect("a deployment")
+        };
         assert_eq!(from(&marked), from(&text));
     }
     let text = format!("\u{feff}{}", GOOD.replace("tp = 2", "tp = 0"));
-    let Err(DocumentError::Faults { text, faults, .. }) = parse("a", &text, Syntax::Toml) else {
+    let Err(ParseError::Faults { text, faults, .. }) = parse("a", &text, Syntax::Toml) else {
         panic!("faults are expected");
     };
     assert_eq!(&text[faults[0].span.clone().expect("a span")], "tp = 0");
-}
-
-#[test]
-fn files_that_are_no_documents_are_told_apart() {
-    let dir = tempfile::tempdir().expect("a folder");
-    let path = dir.path().join("a.toml");
-    assert!(matches!(read(&path), Err(DocumentError::Read { .. })));
-    std::fs::write(&path, [0xff, 0xfe]).expect("a file");
-    assert!(matches!(read(&path), Err(DocumentError::NotText { .. })));
-    std::fs::write(&path, vec![b' '; super::MAX_BYTES as usize + 1]).expect("a file");
-    assert!(matches!(read(&path), Err(DocumentError::TooLarge { .. })));
-    std::fs::write(&path, GOOD).expect("a file");
-    assert_eq!(read(&path).expect("a deployment").name(), "prefill");
 }
 
 /// Deep nesting must end in an error, not in a full stack.
@@ -138,11 +126,11 @@ fn deep_nesting_is_refused() {
     let deep = format!("a = {}{}", "[".repeat(100_000), "]".repeat(100_000));
     assert!(matches!(
         parse("a", &deep, Syntax::Toml),
-        Err(DocumentError::Syntax { .. })
+        Err(ParseError::Syntax { .. })
     ));
     let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
     assert!(matches!(
         parse("a", &deep, Syntax::Json),
-        Err(DocumentError::Syntax { .. })
+        Err(ParseError::Syntax { .. })
     ));
 }
