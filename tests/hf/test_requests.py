@@ -205,3 +205,24 @@ def test_verify_compares_with_one_step(reuse):
 
     reuse.read = spoilt
     assert reuse.verify([prompt(LENGTH)[0]]).kl > 1e-6
+
+
+@pytest.mark.smallest
+def test_a_second_reuse_of_an_attached_model_is_refused(model, reuse, store):
+    reuse.attach()
+    for again in (reuse.attach, lambda: Reuse(model, store, name="second")):
+        with pytest.raises(RuntimeError, match="detach"):
+            again()
+    reuse.detach()
+    Reuse(model, store, name="second").attach()
+
+
+@pytest.mark.smallest
+def test_arguments_of_other_types(reuse, store):
+    ids = prompt(LENGTH)
+    assert reuse.warm(ids) == reuse.warm(ids[0]) == 512
+    for wrong, said in (("text", "is a text"), (ids.repeat(2, 1), "no list of tokens"), (None, "no list of tokens")):
+        with pytest.raises(TypeError, match=said):
+            reuse.warm(wrong)
+    with pytest.raises(TypeError, match="model is a str: load it first"):
+        Reuse("llama", store, name="m")

@@ -220,7 +220,9 @@ def _state(part: Part, number: int) -> dict[str, Any]:
         # transformers keep a tap more than they need.
         return {"kind": "mamba1_conv", "d_inner": shape[0], "conv_kernel": shape[1] + 1, "conv_layout": "DS", "dtype": dtype}
     if part.attribute == "recurrent_states" and len(shape) == 2:
-        return {"kind": "mamba1_ssm", "d_inner": shape[0], "state_size": shape[1], "dtype": dtype}
+        raise UnsupportedCache(
+            f"layer {number} keeps a state of Mamba 1: behind one transformers does not compute what it computes without"
+        )
     if part.attribute == "recurrent_states" and len(shape) == 3:
         return {"kind": "linear", "heads": shape[0], "head_dim": shape[1], "v_head_dim": shape[2], "dtype": dtype}
     raise UnsupportedCache(f"layer {number}: {part.attribute} of shape {list(shape)} cannot be saved")

@@ -58,6 +58,10 @@ class Reuse:
         save: Literal["prompt", "all"] | None = "prompt",
         sharing: Literal["any", "engine", "version"] = "version",
     ) -> None:
+        if not isinstance(model, torch.nn.Module):
+            raise TypeError(f"model is a {type(model).__name__}: load it first, as with AutoModelForCausalLM.from_pretrained")
+        if isinstance(getattr(model.__dict__.get("generate"), "__self__", None), Reuse):
+            raise RuntimeError("a Reuse is attached to this model: detach() that one first")
         if save not in ("prompt", "all", None):
             raise ValueError(f"save={save!r}: it is 'prompt', 'all' or None")
         self.model, self.codec, self.save = model, codec, save
@@ -100,7 +104,13 @@ class Reuse:
         return output
 
     def attach(self) -> None:
-        """Has `model.generate` itself do it."""
+        """Has `model.generate` itself do it.
+
+        Raises:
+            RuntimeError: a `Reuse` is attached to it already.
+        """
+        if isinstance(getattr(self.model.__dict__.get("generate"), "__self__", None), Reuse):
+            raise RuntimeError("a Reuse is attached to this model: detach() that one first")
         self.model.generate = self.generate
 
     def detach(self) -> None:
@@ -115,8 +125,8 @@ class Reuse:
         Raises:
             NotReused: the model computes otherwise now than when it answers, or its weights cannot be named.
         """
+        ids = _tokens(ids)[: self.decoder.longest - 1]
         by, layers = self.decoder.identity(), self.decoder.layers
-        ids = [int(each) for each in ids][: self.decoder.longest - 1]
         ids = ids[: len(ids) // CHUNK * CHUNK]
         found = self.find(ids, by, len(ids))
         if not ids or found and found.tokens == len(ids):
@@ -230,3 +240,15 @@ class Reuse:
     def _count(self, word: str, number: int = 1, of: collections.Counter[str] | None = None) -> None:
         with self._lock:
             (self._counts if of is None else of)[word] += number
+
+
+def _tokens(ids: Any) -> list[int]:
+    """The tokens of one prompt, `[N]` or `[1, N]`."""
+    if isinstance(ids, str):
+        raise TypeError("ids is a text: give its tokens, as tokenizer(text).input_ids has them")
+    if isinstance(ids, torch.Tensor) and ids.dim() == 2 and len(ids) == 1:
+        ids = ids[0]
+    try:
+        return [int(each) for each in ids]
+    except (TypeError, ValueError) as why:
+        raise TypeError(f"ids is a {type(ids).__name__} that is no list of tokens: give those of one prompt") from why

@@ -16,6 +16,7 @@ from fastapi import HTTPException
 from transformers.cli.serving import model_manager, server
 from transformers.cli.transformers import app as command
 
+from .. import StoreError
 from . import Reuse, UnsupportedCache
 
 _build_server = server.build_server
@@ -39,7 +40,7 @@ class ModelManager(model_manager.ModelManager):
         if self.reuse is None or self.reuse.model is not model:
             try:
                 self.reuse = Reuse(model, **vars(self.options) | {"name": self.options.name or self.force_model})
-            except (UnsupportedCache, ValueError) as why:
+            except (UnsupportedCache, ValueError, StoreError) as why:
                 sys.exit(f"{self.force_model}: {why}")
             self.reuse.attach()
             self.model_id = model_id

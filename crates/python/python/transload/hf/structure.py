@@ -8,6 +8,7 @@ import functools
 import hashlib
 import importlib.util
 import os
+import re
 import sys
 import sysconfig
 import types
@@ -22,7 +23,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 OWN = frozenset(vars(torch.nn.Module())) | {"_is_hf_initialized", "_hf_hook", "_old_forward", "gradient_checkpointing"}
 """Attributes of any module that do not change what it computes; and where accelerate has put its tensors."""
 OF_MODELS = frozenset(
-    "name_or_path warnings_issued generation_config generate all_tied_weights_keys hf_device_map device_map hf_quantizer"
+    "name_or_path padding_idx warnings_issued generation_config generate all_tied_weights_keys hf_device_map device_map hf_quantizer"
     " is_quantized quantization_method is_parallelizable model_parallel is_gradient_checkpointing peft_config".split()
 )
 """The same, of a whole model of transformers."""
@@ -77,9 +78,11 @@ class Structure:
         rope = str(own.get("rope_type"))
         moving = MOVING if "dynamic" in rope or "longrope" in rope else ()
         passed = OF_MODELS if isinstance(module, PreTrainedModel) else ()
+        if type(module) is torch.nn.Embedding:
+            passed = ("padding_idx",)  # It has no gradient, and is a row as others.
         said = [path, self._class(type(module))]
         for name, value in own.items():
-            if name in OWN or name in passed or passed and name.startswith("_") or _moves(name, moving):
+            if name in OWN or name in passed or passed is OF_MODELS and name.startswith("_") or _moves(name, moving):
                 continue
             if name == "forward" and _is_its_own(module, value):
                 continue
@@ -102,7 +105,8 @@ class Structure:
         of_all = (torch_module._global_forward_hooks, torch_module._global_forward_pre_hooks)
         every = [("all modules", each) for each in of_all if each]
         for path, module in model.named_modules():
-            every += [(path, each) for each in (module._forward_hooks, module._forward_pre_hooks) if each]
+            own = vars(module)
+            every += [(path, each) for each in (own["_forward_hooks"], own["_forward_pre_hooks"]) if each]
         for path, hooks in every:
             for hook in hooks.values():
                 if not (getattr(hook, "__module__", None) or "").startswith(HELPFUL):
@@ -117,37 +121,38 @@ class Structure:
     def _class(self, of: type) -> str:
         if of not in self._classes:
             self._classes[of] = f"{of.__module__}.{of.__qualname__}"
-            self._see(of.__module__, of.__qualname__)
+            self._see(of.__module__, self._classes[of])
             owner = next(each for each in of.__mro__ if "forward" in vars(each))
             forward = vars(owner)["forward"]
             while isinstance(forward, types.FunctionType):
-                self._see_function(forward, owner.__module__)
+                self._see_function(forward, owner.__module__, f"{owner.__qualname__}.forward")
                 forward = getattr(forward, "__wrapped__", None)
             if of.__module__.split(".")[0] != "torch":
-                for each in list(vars(sys.modules.get(of.__module__, types)).values()):
+                for name, each in list(vars(sys.modules.get(of.__module__, types)).items()):
                     if isinstance(each, types.FunctionType):
-                        self._see_function(each, of.__module__)
+                        self._see_function(each, of.__module__, name)
         return self._classes[of]
 
-    def _see_function(self, function: types.FunctionType, of: str) -> None:
-        """Notes the file of a function that came from elsewhere: modules, classes and functions can be replaced by it."""
+    def _see_function(self, function: types.FunctionType, of: str, name: str) -> None:
+        """Notes a function of a module that came from elsewhere: it may stand in the place of another one."""
         file = function.__code__.co_filename
-        if not _has_version(file) and file != getattr(sys.modules.get(of), "__file__", None):
-            self._see(function.__module__, function.__qualname__, file)
-            self.text.append(f"{of} has {function.__module__}.{function.__qualname__}")
+        if file != getattr(sys.modules.get(of), "__file__", None):
+            self._see(function.__module__, f"{of}.{name} is {_name(function)}", file)
 
-    def _see(self, module: str | None, name: str, file: str | None = None) -> None:
-        file = file or getattr(sys.modules.get(module or ""), "__file__", None)
-        if file and _has_version(file) or module == "builtins":
+    def _see(self, module: str | None, what: str, file: str | None = None) -> None:
+        file = file or getattr(sys.modules.get(module or ""), "__file__", None) or ""
+        if _has_version(file) or module == "builtins":
             return
         digest = _file_digest(file)
         if digest is None:
-            self._miss(f"{module}.{name}, whose code is in no file")
+            self._miss(f"{what}, whose code is in no file")
         else:
-            self.code[f"{module}"] = digest
+            self.code[what] = digest
 
     def value(self, value: Any, where: str) -> str:
         """What a module has as an attribute, in words that are the same in every process."""
+        if id(value) in self._configs:
+            return self._configs[id(value)]
         if value is None or isinstance(value, (bool, int, float, complex, str, bytes, enum.Enum, torch.dtype)):
             return repr(value)
         if isinstance(value, torch.device):
@@ -175,25 +180,25 @@ class Structure:
         return _name(value)
 
     def _config(self, config: PreTrainedConfig, where: str) -> str:
-        if id(config) not in self._configs:
-            # Said before its fields are: one may lead back.
-            self._configs[id(config)] = f"config {len(self._configs)}"
-            fields = {key: each for key, each in vars(config).items() if key not in OF_CONFIGS and not key.startswith("_")}
-            self.text.append(f"{self._configs[id(config)]} {self.value(dict(sorted(fields.items())), where)}")
-        return self._configs[id(config)]
+        # Said before its fields are: one may lead back.
+        name = self._configs[id(config)] = f"config {len(self._configs)}"
+        fields = {key: each for key, each in vars(config).items() if key not in OF_CONFIGS and not key.startswith("_")}
+        self.text.append(f"{name} {self.value(dict(sorted(fields.items())), where)}")
+        return name
 
     def _function(self, function: types.FunctionType, where: str) -> str:
         code = function.__code__
         if any(name != "__class__" for name in code.co_freevars):
             return self._miss(f"{where}, {_name(function)}, which closes over {', '.join(code.co_freevars)}", function)
-        self._see(function.__module__, function.__qualname__, code.co_filename)
+        self._see(function.__module__, _name(function), code.co_filename)
         defaults = self.value([function.__defaults__, function.__kwdefaults__], where)
         return f"{_name(function)}:{code.co_firstlineno} {defaults}"
 
 
 def unwrapped(module: torch.nn.Module) -> torch.nn.Module | None:
     """The module that a layer of PEFT wraps."""
-    if not hasattr(module, "merged_adapters") and not hasattr(module, "modules_to_save"):
+    # Not by `hasattr`, which is slow where a module has none, and thousands have none.
+    if "merged_adapters" not in vars(module) and not hasattr(type(module), "merged_adapters"):
         return None
     inside = module._modules
     return inside.get("base_layer", inside.get("original_module"))
@@ -216,12 +221,15 @@ def blank(model: Any) -> Structure | None:
 
 
 class _Empty(TorchFunctionMode):
-    """Has uninitialized tensors take no memory: parameters begin as such, what is computed does not. In this thread alone."""
+    """Has uninitialized tensors take no memory and no filling: parameters begin as such, what is computed does not. It holds in
+    this thread alone."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is torch.empty and kwargs.get("device") is None:
             kwargs = kwargs | {"device": "meta"}
+        elif re.search("[^_]_$", func.__name__) and args and getattr(args[0], "is_meta", False):
+            return args[0]
         return func(*args, **kwargs)
 
 
@@ -250,9 +258,9 @@ def _name(value: Any) -> str:
     return f"{of.__module__}.{of.__qualname__}"
 
 
-def _file_digest(file: str | None) -> str | None:
+def _file_digest(file: str) -> str | None:
     try:
-        found = os.stat(file or "")
+        found = os.stat(file)
     except OSError:
         return None
     return _digest_of(file, found.st_mtime_ns, found.st_size)
