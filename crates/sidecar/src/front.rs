@@ -55,8 +55,6 @@ pub(crate) struct Choice {
     prefill: Option<ServerUrl>,
     /// The only decode server, where there is but one.
     decode: Option<ServerUrl>,
-    /// The prefill server whose caches the decode server is to fetch.
-    fetched_from: Option<ServerUrl>,
     /// How much work the prompt is, in tokens.
     tokens: u64,
     /// What prompts share that begin alike.
@@ -76,22 +74,20 @@ impl Front {
         }
     }
 
-    /// Takes a server for a leg, other than these; `None` where there is none.
+    /// Takes a server for a leg, other than these; `None` where there is none. A decode server may have to fetch caches from a
+    /// prefill server.
     fn claim(
         &self,
         role: Role,
         choice: &Choice,
         avoid: &[ServerUrl],
+        fetched_from: Option<&ServerUrl>,
         now: Instant,
     ) -> Option<Claim> {
         let only = match role {
             Role::Prefill => &choice.prefill,
             Role::Decode => &choice.decode,
         };
-        let fetched_from = choice
-            .fetched_from
-            .as_ref()
-            .filter(|_| role == Role::Decode);
         let claim = match (only, &self.settings.mode) {
             (Some(url), _) if avoid.contains(url) => None,
             (Some(url), _) if choice.again => {

@@ -394,7 +394,7 @@ fn prefilled(asked: &Asked, body: &Value, head: &str, known: &Known) -> Answer {
     }
     let usage = json!({"prompt_tokens": 20, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": cached_at_prefill(number)}});
     let params = json!({"do_remote_prefill": true, "remote_engine_id": format!("e{number}"), "remote_block_ids": [[1, 2, number]],
-        "remote_host": "10.0.0.1", "remote_port": 7600});
+        "remote_host": "127.0.0.1", "remote_port": 7600});
     let answer = json!({"id": "p", "choices": [], "usage": usage, "kv_transfer_params": params});
     plain(200, answer.to_string())
 }

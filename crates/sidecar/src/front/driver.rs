@@ -20,7 +20,7 @@ use crate::Role;
 use crate::exchange::{Action, Asked, Event, Exchange, Failure};
 use crate::observe::{FailureKind, Outcome, Path, Record};
 use crate::servers::{Claim, Pair};
-use crate::socket::is_local;
+use crate::socket::{Peer, is_local};
 use crate::target::ServerUrl;
 use crate::telemetry::Trace;
 use crate::upstream::{Answer, Outgoing, SendError};
@@ -61,6 +61,8 @@ struct Leg {
     state: LegState,
     /// That of its answer, where it is the server's own.
     reason: Option<ReasonPhrase>,
+    /// Where it came from.
+    peer: Option<Peer>,
     /// The server has failed, though it answers.
     blamed: bool,
 }
@@ -296,11 +298,14 @@ impl Driver {
         self.choice.again =
             role == Role::Prefill && self.asked.iter().any(|(asked, _)| *asked == role);
         let mut asked = self.asked.iter().rev();
-        self.choice.fetched_from = asked
+        let fetched_from = asked
             .find(|(asked, _)| *asked == Role::Prefill)
             .filter(|_| role == Role::Decode && self.exchange.path() == Path::Disaggregated)
-            .map(|(_, url)| url.clone());
-        let claim = taken.or_else(|| self.front.claim(role, &self.choice, &avoid, now));
+            .map(|(_, url)| url);
+        let claim = taken.or_else(|| {
+            let front = &self.front;
+            front.claim(role, &self.choice, &avoid, fetched_from, now)
+        });
         let Some(claim) = claim else {
             return self
                 .exchange
@@ -335,6 +340,7 @@ impl Driver {
             claim,
             state: LegState::Asked(answer),
             reason: None,
+            peer: None,
             blamed: false,
         });
     }
@@ -353,10 +359,10 @@ impl Driver {
                 if !status.is_server_error() {
                     leg.claim.answered();
                 }
-                if let (Role::Prefill, LegState::Answering(answer, _)) = (role, &leg.state) {
+                if role == Role::Prefill {
                     self.exchange.answered_by(Asked {
                         named: leg.claim.url().target.host.clone(),
-                        peer: Some(answer.peer()),
+                        peer: leg.peer.take(),
                         is_local,
                     });
                 }
@@ -432,6 +438,7 @@ impl Leg {
                             let (mut head, body) = response.into_parts();
                             self.state = LegState::Answering(body, None);
                             self.reason = head.extensions.remove();
+                            self.peer = head.extensions.remove();
                             super::headers::end_hop(&mut head.headers);
                             Event::Head(role, head.status, head.headers)
                         }

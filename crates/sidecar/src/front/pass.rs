@@ -148,7 +148,7 @@ impl Front {
         let mut refused = Vec::new();
         let mut trouble = Trouble::not_ready();
         // A server that has seen nothing of the request leaves it to another one.
-        while let Some(claim) = self.claim(Role::Decode, choice, &refused, Instant::now()) {
+        while let Some(claim) = self.claim(Role::Decode, choice, &refused, None, Instant::now()) {
             let sent = self.upstream.offer(Role::Decode, claim.url(), request);
             let (error, unsent) = match sent.await {
                 Ok(response) => {

@@ -377,7 +377,7 @@ impl Front {
     /// Where the servers of a request over SGLang meet: at its prefill server, which is chosen for good.
     fn bootstrap(&self, choice: &mut Choice) -> Option<Bootstrap> {
         if choice.prefill.is_none() {
-            let claim = self.claim(Role::Prefill, choice, &[], Instant::now())?;
+            let claim = self.claim(Role::Prefill, choice, &[], None, Instant::now())?;
             choice.prefill = Some(claim.url().clone());
             choice.taken = Some(claim);
         }

@@ -12,7 +12,6 @@ use thiserror::Error;
 use super::connection::Connection;
 use super::pool::Place;
 use crate::exchange::Trouble;
-use crate::socket::Peer;
 
 /// The body of a request to a server: what is here already, then what still comes from the client.
 pub(crate) struct Outgoing {
@@ -138,21 +137,20 @@ impl Body for Outgoing {
 pub(crate) struct Answer {
     body: Incoming,
     kept: Option<(Connection, Place)>,
-    peer: Peer,
 }
 
 impl Answer {
-    /// The answer that came by a connection.
+    /// The answer that came by a connection. Its extensions say from where.
     pub(super) fn of(
-        response: Response<Incoming>,
+        mut response: Response<Incoming>,
         connection: Connection,
         place: Place,
     ) -> Response<Self> {
+        response.extensions_mut().insert(connection.peer);
         let upgraded = response.status() == StatusCode::SWITCHING_PROTOCOLS;
         response.map(|body| {
             let mut answer = Self {
                 body,
-                peer: connection.peer,
                 kept: Some((connection, place)),
             };
             if !upgraded {
@@ -160,11 +158,6 @@ impl Answer {
             }
             answer
         })
-    }
-
-    /// Where it comes from.
-    pub(crate) const fn peer(&self) -> Peer {
-        self.peer
     }
 
     /// Lets the connection go its own way, as after an upgrade.
