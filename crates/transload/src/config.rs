@@ -12,8 +12,10 @@
 //! ```
 
 use std::borrow::Cow;
+use std::fs::File;
 use std::io::{self, Read};
 use std::ops::Range;
+use std::path::Path;
 
 use thiserror::Error;
 
@@ -83,14 +85,47 @@ pub enum ModelError {
     },
 }
 
+/// Reads a config from a file, with the `hf_quant_config.json` beside it where checkpoints of ModelOpt say how
+/// they are quantised and the config does not.
+///
+/// # Errors
+/// [`ModelError`], of either file.
+pub fn read(path: &Path, options: &Options) -> Result<Model, ModelError> {
+    let name = path.display().to_string();
+    let mut config = value(&name, &contents(path)?)?;
+    let beside = path.with_file_name("hf_quant_config.json");
+    let says = |key| config.get(key).is_some_and(|value| *value != Value::Null);
+    if !says("quantization_config") && !says("compression_config") && beside.is_file() {
+        let quantization = value(&beside.display().to_string(), &contents(&beside)?)?;
+        if let Value::Table(keys) = &mut config {
+            keys.retain(|(key, _)| key != "quantization_config");
+            keys.push(("quantization_config".to_owned(), quantization));
+        }
+    }
+    model(&name, &config, options)
+}
+
+fn contents(path: &Path) -> Result<String, ModelError> {
+    let name = path.display().to_string();
+    let failed = |source| ModelError::Read {
+        name: name.clone(),
+        source,
+    };
+    text_of(&name, File::open(path).map_err(failed)?)
+}
+
 /// Reads a config from anything that can be read to its end; `name` is what errors call it.
 ///
 /// # Errors
 /// [`ModelError`].
 pub fn read_from(name: &str, config: impl Read, options: &Options) -> Result<Model, ModelError> {
+    parse(name, &text_of(name, config)?, options)
+}
+
+fn text_of(name: &str, config: impl Read) -> Result<String, ModelError> {
     let name = name.to_owned();
     match read_text(config, MAX_BYTES) {
-        Ok(text) => parse(&name, &text, options),
+        Ok(text) => Ok(text),
         Err(TextError::Read(source)) => Err(ModelError::Read { name, source }),
         Err(TextError::TooLarge) => Err(ModelError::TooLarge { name }),
         Err(TextError::NotText) => Err(ModelError::NotText { name }),
@@ -103,6 +138,17 @@ pub fn read_from(name: &str, config: impl Read, options: &Options) -> Result<Mod
 /// # Errors
 /// [`ModelError::Syntax`] or [`ModelError::Config`].
 pub fn parse(name: &str, text: &str, options: &Options) -> Result<Model, ModelError> {
+    model(name, &value(name, text)?, options)
+}
+
+fn model(name: &str, config: &Value, options: &Options) -> Result<Model, ModelError> {
+    Model::from_config(config, options).map_err(|source| ModelError::Config {
+        name: name.to_owned(),
+        source,
+    })
+}
+
+fn value(name: &str, text: &str) -> Result<Value, ModelError> {
     let text = text.strip_prefix('\u{feff}').unwrap_or(text);
     if text.trim().is_empty() {
         let name = name.to_owned();
@@ -113,15 +159,11 @@ pub fn parse(name: &str, text: &str, options: &Options) -> Result<Model, ModelEr
         return Err(ModelError::Deployment { name });
     }
     let value = Value::from_text(&without_infinities(text), Syntax::Json);
-    let value = value.map_err(|SyntaxError { problem, span }| ModelError::Syntax {
+    value.map_err(|SyntaxError { problem, span }| ModelError::Syntax {
         name: name.to_owned(),
         text: text.to_owned(),
         problem,
         span,
-    })?;
-    Model::from_config(&value, options).map_err(|source| ModelError::Config {
-        name: name.to_owned(),
-        source,
     })
 }
 

@@ -296,6 +296,14 @@ fn mistakes_of_newcomers_are_told_what_to_type() {
         (&["config.json", "--memory", "40"], "write 40GiB"),
         (&["config.json", "--tokens", "1e6"], "128k (128,000)"),
         (&["config.json", "--pp", "33"], "take 32 stages at most"),
+        (
+            &["config.json", "--engine", "vllm", "--block-size", "17"],
+            "take 16 or 32",
+        ),
+        (
+            &["config.json", "--engine", "vllm", "--block-size", "0"],
+            "block_size",
+        ),
     ] {
         let ran = transload_in(dir.path(), &[&["inspect"], args].concat());
         assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{args:?}");
@@ -306,6 +314,86 @@ fn mistakes_of_newcomers_are_told_what_to_type() {
         ran.stdout.contains("a sequence of 131,072 tokens"),
         "{}",
         ran.stdout
+    );
+}
+
+#[test]
+fn what_means_something_is_taken() {
+    let told = inspect_json("llama-3.1-8b.json", &["--tokens", "0"]);
+    assert_eq!(told["sequence"]["bytes"], 0);
+    // A block of 17 tokens is one, outside of engines that cannot have it.
+    let told = inspect_json("llama-3.1-8b.json", &["--block-size", "17"]);
+    assert_eq!(told["groups"][0]["block_bytes"], 17 * 131_072);
+    let small = inspect("llama-3.1-8b.json", &["--order", "hnd"]).stdout;
+    let large = inspect("llama-3.1-8b.json", &["--order", "HND"]).stdout;
+    assert_eq!(small, large);
+}
+
+fn reported(name: &str) -> String {
+    let folder = configs().join("../reported");
+    fs::read_to_string(folder.join(format!("{name}.json"))).expect("a config")
+}
+
+#[test]
+fn a_draft_that_owns_no_cache_is_told_so() {
+    let config = reported("gemma-4-assistant");
+    let told = own(&config, &[]);
+    assert_eq!((told.code, told.stderr.as_str()), (Some(0), ""));
+    assert!(told.stdout.contains("owns no cache"), "{}", told.stdout);
+    let told = own(&config, &["--format", "json"]).json();
+    assert_eq!(told["bytes_per_token"], 0);
+    assert_eq!(told["groups"], json!([]));
+    let told = own(&config, &["--deployment"]);
+    assert_eq!(told.code, Some(2));
+    assert!(told.told().contains("owns no cache"), "{}", told.stderr);
+}
+
+#[test]
+fn what_is_not_understood_is_told_with_the_answer() {
+    let config =
+        r#"{"model_type": "new_vl", "text_config": {"model_type": "llama", "index_keys": 4}}"#;
+    let told = own(config, &[]).stdout;
+    assert!(
+        told.contains("\"new_vl\" is no wrapper of the catalog"),
+        "{told}"
+    );
+    let unread = "not read, though it may change what is cached: text_config.index_keys";
+    assert!(told.contains(unread), "{told}");
+    let told = own(config, &["--format", "json"]).json();
+    assert_eq!(told["wrapper"], "new_vl");
+    assert_eq!(told["unread"], json!(["text_config.index_keys"]));
+    assert_eq!(inspect_json("llama-3.1-8b.json", &[])["unread"], json!([]));
+}
+
+#[test]
+fn packed_caches_are_told_by_name() {
+    let told = own(&reported("qwen3-nvfp4"), &[]).stdout;
+    assert!(told.contains("costs 41,472 bytes"), "{told}");
+    assert!(told.contains("nvfp4: sizes"), "{told}");
+    let told = inspect_json("llama-3.1-8b.json", &["--dtype", "turboquant_k8v4"]);
+    assert_eq!(told["packed"], "turboquant_k8v4");
+}
+
+/// ModelOpt's checkpoints once said it in a file of its own.
+#[test]
+fn hf_quant_config_beside_the_config_is_read() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let config = fs::read(configs().join("llama-3.1-8b.json")).expect("a config");
+    fs::write(dir.path().join("config.json"), config).expect("a file");
+    let quantization =
+        r#"{"producer": {"name": "modelopt"}, "quantization": {"kv_cache_quant_algo": "FP8"}}"#;
+    fs::write(dir.path().join("hf_quant_config.json"), quantization).expect("a file");
+    for config in ["config.json", "."] {
+        let told = transload_in(dir.path(), &["inspect", config, "--format", "json"]).json();
+        assert_eq!(told["bytes_per_token"], 65_536, "{config}");
+    }
+    fs::write(dir.path().join("hf_quant_config.json"), "{").expect("a file");
+    let ran = transload_in(dir.path(), &["inspect", "."]);
+    assert_eq!(ran.code, Some(2));
+    assert!(
+        ran.told().contains("hf_quant_config.json is no JSON"),
+        "{}",
+        ran.stderr
     );
 }
 

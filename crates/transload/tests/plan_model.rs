@@ -33,6 +33,47 @@ fn canonical(more: &[&str]) -> Ran {
     transload_in(llama().path(), &args)
 }
 
+/// A head's elements and their scales are parts of a page, each cut by heads and by tokens.
+#[test]
+fn packed_rows_are_cut_by_heads() {
+    for (dtype, bytes) in [
+        ("nvfp4", 80 * 8 * 144),
+        ("int8_per_token_head", 80 * 8 * 264),
+    ] {
+        let ran = canonical(&["--dtype", dtype, "--format", "json"]);
+        assert_eq!(ran.json()["totals"]["bytes"], 2048 * bytes, "{dtype}");
+    }
+    let configs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../layout/tests/catalog/configs");
+    let windows =
+        "plan gpt-oss-120b.json --dtype nvfp4 --from-side tp=2 --to-side tp=4 --tokens 100";
+    let windows: Vec<&str> = windows.split(' ').collect();
+    let ran = transload_in(&configs, &windows);
+    assert_eq!(ran.code, Some(2));
+    assert!(
+        ran.told().contains("nvfp4 keeps the scales"),
+        "{}",
+        ran.stderr
+    );
+}
+
+#[test]
+fn links_and_sides_are_taken_as_people_type_them() {
+    let seconds = |link| {
+        let told = canonical(&["--link", link, "--format", "json"]).json();
+        told["estimate"]["seconds_with_a_link_each"].as_f64()
+    };
+    assert_eq!(seconds("2x200Gbit"), seconds("400Gbit"));
+    assert!(seconds("400Gbit").is_some());
+    let ran = canonical(&["--link", "-1Gbit"]);
+    assert_eq!(ran.code, Some(2));
+    assert!(ran.told().contains("write it as 100Gbit"), "{}", ran.stderr);
+    let replicas = "plan config.json --from-side tp=1,dp=8,order=nhd --to-side tp=8 --tokens 64";
+    let replicas: Vec<&str> = replicas.split(' ').collect();
+    let ran = transload_in(llama().path(), &replicas);
+    assert_eq!(ran.code, Some(2));
+    assert!(ran.told().contains("leave dp out"), "{}", ran.stderr);
+}
+
 #[test]
 fn sides_can_be_described() {
     let plan = canonical(&["--format", "json"]).json();

@@ -1,13 +1,12 @@
 //! The model that a command is about: a `config.json`, or a description of one's own.
 
-use std::fs::File;
 use std::io;
 use std::path::{Path, PathBuf};
 
 use clap::ValueHint;
-use transload::config::{self, ModelError};
+use transload::config;
 use transload::document;
-use transload::layout::catalog::{CacheDtype, Model, Options, Serving};
+use transload::layout::catalog::{CacheDtype, Engine, Model, Options, Serving};
 use transload::layout::{Deployment, Order};
 
 use crate::failure::Failure;
@@ -17,7 +16,8 @@ use crate::show::number;
 #[derive(Debug, clap::Args)]
 pub(crate) struct ModelArgs {
     /// Type of the cached keys, values and latents, where it is not the model's own: bf16, f16, f32,
-    /// fp8 (f8e4m3), fp8_e5m2 (f8e5m2), fp8_ds_mla, i8.
+    /// fp8 (f8e4m3), fp8_e5m2 (f8e5m2), i8, or one that vLLM packs: fp8_ds_mla, nvfp4, nvfp4_ds_mla,
+    /// int4_per_token_head, int8_per_token_head, fp8_per_token_head, turboquant_k8v4, ….
     #[arg(long, value_name = "TYPE", value_parser = dtype)]
     dtype: Option<CacheDtype>,
 
@@ -43,15 +43,9 @@ impl ModelArgs {
                 };
                 let config = in_folder(config);
                 let called = called(&config);
-                let model = if config.as_os_str() == "-" {
-                    config::read_from(&called, io::stdin().lock(), &options)
-                } else {
-                    let failed = |source| ModelError::Read {
-                        name: called.clone(),
-                        source,
-                    };
-                    let file = File::open(&config).map_err(failed);
-                    file.and_then(|file| config::read_from(&called, file, &options))
+                let model = match config.as_os_str() == "-" {
+                    true => config::read_from(&called, io::stdin().lock(), &options),
+                    false => config::read(&config, &options),
                 };
                 Ok((model?, called))
             }
@@ -71,6 +65,9 @@ impl ModelArgs {
     }
 }
 
+/// Tokens that the attention kernels of vLLM read at once.
+const VLLM_BLOCK: u64 = 16;
+
 /// A side that serves a model.
 pub(crate) fn served(
     model: &Model,
@@ -78,6 +75,23 @@ pub(crate) fn served(
     serving: &Serving,
     tokens: u64,
 ) -> Result<Deployment, Failure> {
+    if model.groups.is_empty() {
+        return Err(Failure::input(
+            format!("{called} owns no cache: its layers look at the caches of another model"),
+            "take the config of the model that it drafts for",
+        ));
+    }
+    let ragged = |size: &u64| !size.is_multiple_of(VLLM_BLOCK);
+    if let (Some(Engine::Vllm), Some(size)) = (serving.engine, serving.block_size.filter(ragged)) {
+        let below = size / VLLM_BLOCK * VLLM_BLOCK;
+        let above = below.saturating_add(VLLM_BLOCK);
+        let right = match below {
+            0 => format!("take {above}"),
+            _ => format!("take {below} or {above}"),
+        };
+        let problem = format!("block size {size}: vLLM takes multiples of {VLLM_BLOCK}");
+        return Err(Failure::input(problem, right));
+    }
     if serving.pp > u64::from(model.num_layers) {
         return Err(Failure::input(
             format!(
@@ -115,10 +129,11 @@ fn dtype(name: &str) -> Result<CacheDtype, String> {
     })
 }
 
-/// An order that can be read, as it was typed.
+/// An order that can be read, in capitals: small letters mean the same.
 pub(crate) fn order(text: &str) -> Result<String, String> {
-    match Order::parse(text) {
-        Ok(_) => Ok(text.to_owned()),
-        Err(error) => Err(error.to_string()),
+    let capitals = text.to_ascii_uppercase();
+    match Order::parse(&capitals) {
+        Ok(_) => Ok(capitals),
+        Err(error) => Err(Order::parse(text).err().unwrap_or(error).to_string()),
     }
 }

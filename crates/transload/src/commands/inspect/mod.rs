@@ -91,6 +91,13 @@ pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
         order: args.order.clone(),
         ..Serving::default()
     };
+    if model.groups.is_empty() && !args.deployment {
+        output.show(
+            || report::without_caches(&model, args.tokens),
+            || report::ownerless(&model, &called),
+        )?;
+        return Ok(());
+    }
     let deployment = super::model::served(&model, &called, &serving, args.tokens)?;
     if args.deployment {
         let document = deployment.document().to_value();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use serde::Serialize;
-use transload::layout::catalog::{HybridPage, Model, ModelGroup, Serving};
+use transload::layout::catalog::{CacheDtype, HybridPage, Model, ModelGroup, Serving};
 use transload::layout::document::Value;
 use transload::layout::footprint::Footprint;
 use transload::layout::spec::ContentSizeError;
@@ -65,6 +65,14 @@ pub(super) struct Json<'a> {
     ranks: Vec<RankJson>,
     /// What was taken where the config has no such key.
     assumed: BTreeMap<&'a str, &'a str>,
+    /// The `model_type` around the text model, where it is no known wrapper's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    wrapper: Option<&'a str>,
+    /// Keys that were not read, though they may change what is cached.
+    unread: &'a [String],
+    /// The type whose rows `groups` count in bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    packed: Option<&'static str>,
     #[serde(skip_serializing_if = "Option::is_none")]
     hybrid_page: Option<PageJson>,
 }
@@ -266,9 +274,10 @@ impl<'a> Report<'a> {
             layer_kinds: layer_kinds(self.model),
             groups: groups.collect(),
             ranks: ranks.collect(),
-            assumed: (self.model.assumed.iter())
-                .map(|assumed| (assumed.key.as_str(), assumed.value.as_str()))
-                .collect(),
+            assumed: assumed(self.model),
+            wrapper: self.model.wrapper.as_deref(),
+            unread: &self.model.unread,
+            packed: packed(self.model),
             hybrid_page: self.page.map(|page| PageJson {
                 block_size: page.block_size,
                 state_bytes: page.state_bytes,
@@ -315,17 +324,7 @@ impl<'a> Report<'a> {
                 (page.bytes - page.state_bytes) as f64 / page.state_bytes as f64 * 100.0,
             );
         }
-        if !self.model.assumed.is_empty() {
-            let assumed = self.model.assumed.iter();
-            let assumed =
-                assumed.map(|assumed| format!("{} = {}", assumed.key, short(&assumed.value)));
-            let assumed: Vec<String> = assumed.collect();
-            let _ = writeln!(
-                text,
-                "\n assumed, since the config does not say: {}",
-                assumed.join(", ")
-            );
-        }
+        text.push_str(&notes(self.model));
         let width = terminal::width(std::io::stdout()).map_or(WIDTH, usize::from);
         for group in 0..self.deployment.groups().len() {
             text.push('\n');
@@ -406,6 +405,91 @@ impl LayerKind {
             false => format!("{} {}", self.layers, self.caches.join(" + ")),
         }
     }
+}
+
+fn assumed(model: &Model) -> BTreeMap<&str, &str> {
+    let assumed = model.assumed.iter();
+    let assumed = assumed.map(|assumed| (assumed.key.as_str(), assumed.value.as_str()));
+    assumed.collect()
+}
+
+fn packed(model: &Model) -> Option<&'static str> {
+    model.packed.map(|packed| CacheDtype::Packed(packed).name())
+}
+
+/// What was taken for granted, and what was not understood.
+fn notes(model: &Model) -> String {
+    let mut text = String::new();
+    if let Some(packed) = packed(model) {
+        let _ = writeln!(
+            text,
+            "\n {packed}: sizes of what is packed are bytes, elements with their scales"
+        );
+    }
+    if !model.assumed.is_empty() {
+        let assumed = model.assumed.iter();
+        let assumed = assumed.map(|assumed| format!("{} = {}", assumed.key, short(&assumed.value)));
+        let assumed: Vec<String> = assumed.collect();
+        let _ = writeln!(
+            text,
+            "\n assumed, since the config does not say: {}",
+            assumed.join(", ")
+        );
+    }
+    if let Some(wrapper) = &model.wrapper {
+        let wrapper = Value::Text(wrapper.clone()).describe();
+        let _ = writeln!(
+            text,
+            "\n {wrapper} is no wrapper of the catalog: this is what its text model would cache by itself"
+        );
+    }
+    if !model.unread.is_empty() {
+        let unread = model
+            .unread
+            .iter()
+            .map(|key| key.escape_debug().to_string());
+        let unread: Vec<String> = unread.collect();
+        let _ = writeln!(
+            text,
+            "\n not read, though it may change what is cached: {}",
+            unread.join(", ")
+        );
+    }
+    text
+}
+
+/// A model whose layers all look at the caches of another one.
+pub(super) fn without_caches(model: &Model, tokens: u64) -> Json<'_> {
+    Json {
+        schema: "transload.inspect/1",
+        family: &model.family,
+        num_layers: model.num_layers,
+        bytes_per_token: Number::Whole(0),
+        fixed_bytes: 0,
+        sequence: Sequence {
+            tokens,
+            bytes: 0,
+            allocated_bytes: 0,
+        },
+        layer_kinds: layer_kinds(model),
+        groups: Vec::new(),
+        ranks: Vec::new(),
+        assumed: assumed(model),
+        wrapper: model.wrapper.as_deref(),
+        unread: &model.unread,
+        packed: None,
+        hybrid_page: None,
+    }
+}
+
+/// The same for people.
+pub(super) fn ownerless(model: &Model, called: &str) -> String {
+    format!(
+        " {called}: {}, {}\n\n owns no cache: its layers look at the caches of the model that it drafts for\n{}",
+        model.family,
+        number::count(model.num_layers.into(), "layer"),
+        notes(model)
+    )
 }
 
 /// How many layers cache what, in the order in which the layers come.

@@ -40,7 +40,7 @@ impl FromStr for Description {
                 "blocks" => side.num_blocks = Some(number()?),
                 "order" => side.order = Some(model::order(value)?),
                 "conv" => {
-                    side.conv_layout = match value {
+                    side.conv_layout = match value.to_ascii_uppercase().as_str() {
                         "DS" => ConvLayout::Ds,
                         "SD" => ConvLayout::Sd,
                         _ => return Err(format!("conv has to be DS or SD, not {value:?}")),
@@ -57,6 +57,14 @@ impl FromStr for Description {
                     }
                 }
                 "name" => side.name = value.to_owned(),
+                // Replicas do not share the cache of a request, so one of them is like no data parallelism.
+                "dp" if number()? == 1 => {}
+                "dp" => {
+                    return Err(format!(
+                        "dp={value} is {value} replicas, and a request's cache lies in one of them: leave dp \
+                         out, and give the tp of one replica, as tp=1"
+                    ));
+                }
                 _ => return Err(format!("{key:?} is no key of a side; the keys are {KEYS}")),
             }
             if given.contains(&key) {
@@ -101,6 +109,13 @@ mod tests {
             ..Serving::default()
         };
         assert_eq!(read.0, expected);
+        for (small, large) in [
+            ("order=nhd", "order=NHD"),
+            ("order=lbh[ds,sd],conv=ds,dp=1", "order=LBH[DS,SD],conv=DS"),
+        ] {
+            let [small, large] = [small, large].map(str::parse::<Description>);
+            assert_eq!(small, large);
+        }
     }
 
     #[test]
@@ -116,7 +131,11 @@ mod tests {
             ),
             ("tp=0", "tp has to be a whole number from 1, not \"0\""),
             ("tp=2,tp=4", "tp is given twice"),
-            ("conv=sd", "conv has to be DS or SD, not \"sd\""),
+            ("conv=s", "conv has to be DS or SD, not \"s\""),
+            (
+                "tp=1,dp=8",
+                "dp=8 is 8 replicas, and a request's cache lies in one of them: leave dp out",
+            ),
             ("order=LXS", "'X' is no axis"),
             (
                 "rank=3",

@@ -17,9 +17,17 @@ pub(crate) struct Rate(f64);
 impl FromStr for Rate {
     type Err = String;
 
-    /// `100Gbit`, `400 Gb/s`, `25GB/s`, `12.5GiB/s`: bits with a small b, bytes with a large one.
+    /// `100Gbit`, `400 Gb/s`, `25GB/s`, `12.5GiB/s`, `2x200Gbit`: bits with a small b, bytes with a large one.
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text:?} is no rate; write it as 100Gbit or 12.5GB/s");
+        let wrong = || format!("{text:?} is no rate; write it as 100Gbit, 2x200Gbit or 12.5GB/s");
+        if let Some((links, each)) = text.split_once(['x', '×']) {
+            let links = links.trim().parse::<u32>().ok().filter(|links| *links > 0);
+            let (links, Self(each)) = (
+                links.ok_or_else(wrong)?,
+                each.parse::<Self>().map_err(|_| wrong())?,
+            );
+            return Ok(Self(f64::from(links) * each));
+        }
         let (value, unit) = number::quantity(text).ok_or_else(wrong)?;
         let unit = unit.trim_end_matches("/s").trim_end_matches("ps");
         let (scale, rest) = match unit.as_bytes() {
@@ -150,11 +158,24 @@ mod tests {
             ("25GB/s", 25e9),
             ("1GiB/s", 1024f64.powi(3)),
             ("2.5MB", 2.5e6),
+            ("2x200Gbit", 50e9),
+            ("8 x 50 Gb/s", 50e9),
         ] {
             assert_eq!(text.parse::<Rate>(), Ok(Rate(bytes)), "{text}");
         }
         for text in [
-            "", "100", "fast", "0Gbit", "-1Gbit", "1Gx", "1e3Gbit", "1..2Gbit",
+            "",
+            "100",
+            "fast",
+            "0Gbit",
+            "-1Gbit",
+            "1Gx",
+            "1e3Gbit",
+            "1..2Gbit",
+            "0x100Gbit",
+            "x100Gbit",
+            "2x",
+            "-2x100Gbit",
         ] {
             assert!(text.parse::<Rate>().is_err(), "{text}");
         }

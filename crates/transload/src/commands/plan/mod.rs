@@ -132,9 +132,9 @@ pub(crate) struct Args {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     svg: Option<PathBuf>,
 
-    /// Tell how long it takes on a link that carries so much: 100Gbit, 12.5GB/s. Counted with scattered
+    /// Tell how long it takes on a link that carries so much: 100Gbit, 2x200Gbit, 12.5GB/s. Counted with scattered
     /// blocks, as engines have them that have run for a while; or as listed, where blocks are.
-    #[arg(long, value_name = "RATE")]
+    #[arg(long, value_name = "RATE", allow_hyphen_values = true)]
     link: Option<Rate>,
 
     /// Estimate as if block i were block i on both sides, so that chunks run on from block to block: as in
