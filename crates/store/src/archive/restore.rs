@@ -205,6 +205,17 @@ impl RankArchive {
             };
             for (piece, read) in now.iter().zip::<Vec<_>>(read) {
                 let (hash, usable) = (piece.hash.into(), (item.root.chunks - 1) * TOKEN_CHUNK);
+                let is_whole = |data: &Bytes| blake3::hash(data) == piece.hash;
+                let mut read = read;
+                // A copy that is wrong says nothing of the store below it.
+                if !matches!(&read, Ok(Some(data)) if is_whole(data))
+                    && matches!(&read, Ok(_) | Err(StoreError::Damaged { .. }))
+                {
+                    match store.reread_chunk(&hash) {
+                        Ok(None) | Err(StoreError::Damaged { .. }) => {}
+                        again => read = again,
+                    }
+                }
                 let data: Bytes = match read {
                     Ok(Some(data)) => data,
                     Ok(None) => return Err(ArchiveError::Missing { hash, usable }),
@@ -213,8 +224,7 @@ impl RankArchive {
                     }
                     Err(error) => return Err(error.into()),
                 };
-                let is_whole = blake3::hash(&data) == piece.hash;
-                let decoded = is_whole.then(|| held.decode(codec, piece, span, &data));
+                let decoded = is_whole(&data).then(|| held.decode(codec, piece, span, &data));
                 let Some(raw) = decoded.flatten() else {
                     return Err(ArchiveError::Damaged { hash, usable });
                 };

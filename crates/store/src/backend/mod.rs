@@ -108,6 +108,13 @@ pub trait Backend: fmt::Debug + Send + Sync {
         Err(Revision::unsupported())
     }
 
+    /// Reads a chunk from where everything has to be, for a caller that found its bytes wrong or missing. Copies above are
+    /// dropped where they can be. `None` also where there are no copies, and asking again is of no use.
+    fn reread_chunk(&self, hash: &ChunkHash) -> Result<Option<Bytes>, StoreError> {
+        let _ = hash;
+        Ok(None)
+    }
+
     /// A hint that these chunks will be read soon. May do nothing.
     fn prefetch_chunks(&self, hashes: &[ChunkHash]) -> Result<(), StoreError> {
         let _ = hashes;

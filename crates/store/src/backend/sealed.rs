@@ -39,6 +39,11 @@ impl Seal<'_> {
         header
     }
 
+    /// The checksum that stands in the header, for who keeps it elsewhere.
+    pub(crate) fn sum(self, data: &[u8]) -> u32 {
+        self.checksum((data.len() as u64).to_le_bytes(), data)
+    }
+
     /// The value of what was stored.
     ///
     /// # Errors

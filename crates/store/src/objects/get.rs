@@ -124,7 +124,13 @@ impl Objects {
         let hashes: Vec<ChunkHash> = pieces.iter().map(|piece| piece.hash).collect();
         let read = readable(&hashes, |hashes| self.store.get_chunks(hashes))?;
         for (piece, data) in pieces.iter_mut().zip(read) {
-            match data.filter(|data| piece.is(data)) {
+            let mut data = data.filter(|data| piece.is(data));
+            if data.is_none() {
+                let again = |_: &[ChunkHash]| Ok(vec![self.store.reread_chunk(&piece.hash)?]);
+                let again = readable(&[piece.hash], again)?.pop().flatten();
+                data = again.filter(|data| piece.is(data));
+            }
+            match data {
                 Some(data) => piece.write(&data),
                 None => {
                     // Another piece of it may be noted already.

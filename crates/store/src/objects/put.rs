@@ -7,7 +7,7 @@ use bytes::Bytes;
 use super::cut::{cut, total};
 use super::record::{LARGEST, LONGEST_META, Record};
 use super::{ObjectError, Objects, name};
-use crate::backend::Put;
+use crate::backend::{Backend, Put};
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
 use crate::work::on_threads;
@@ -74,15 +74,13 @@ impl Objects {
             .collect();
         let all: Vec<&Vec<&[u8]>> = pieces.iter().flatten().collect();
         let begin = || Ok(Vec::new());
-        let put = |together: &mut Vec<u8>, parts: &&Vec<&[u8]>| match &parts[..] {
-            [whole] => self.put_piece(whole),
-            parts => {
-                together.clear();
-                parts
-                    .iter()
-                    .for_each(|part| together.extend_from_slice(part));
-                self.put_piece(together)
-            }
+        // A copy is hashed and put: the caller's memory may change between the two.
+        let put = |together: &mut Vec<u8>, parts: &&Vec<&[u8]>| {
+            together.clear();
+            parts
+                .iter()
+                .for_each(|part| together.extend_from_slice(part));
+            self.put_piece(together)
         };
         let mut hashes = on_threads(self.threads, &all, begin, put)?.into_iter();
         for (source, pieces) in sources.iter().zip(&pieces) {
@@ -113,10 +111,12 @@ impl Objects {
             if self.store.put_chunk(&chunk, data)? == Put::Stored {
                 return Ok(hash);
             }
-            match self.store.get_chunk(&chunk) {
-                Ok(Some(there)) if there == data => return Ok(hash),
-                Ok(_) | Err(StoreError::Damaged { .. }) => {}
-                Err(error) => return Err(error),
+            for read in [Backend::get_chunk, Backend::reread_chunk] {
+                match read(&*self.store, &chunk) {
+                    Ok(Some(there)) if there == data => return Ok(hash),
+                    Ok(_) | Err(StoreError::Damaged { .. }) => {}
+                    Err(error) => return Err(error),
+                }
             }
         }
         Err(StoreError::Damaged {

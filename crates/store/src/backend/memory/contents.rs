@@ -8,6 +8,7 @@ use bytes::Bytes;
 use super::policy::{Policy, RECENCY_WINDOW};
 use crate::backend::Put;
 use crate::backend::references::References;
+use crate::backend::sealed::Seal;
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
 use crate::name::ManifestName;
@@ -40,9 +41,18 @@ pub(super) enum Key {
     Manifest(ManifestName),
 }
 
+/// A value, and the checksum that it had when it was put: other code of the process may write where it lies.
+#[derive(Clone, Debug)]
+pub(super) struct Value {
+    pub(super) data: Bytes,
+    sum: u32,
+}
+
 #[derive(Clone, Debug)]
 pub(super) struct Chunk {
-    pub(super) data: Bytes,
+    pub(super) value: Value,
+    /// It was read and is not what was put; the next put replaces it.
+    pub(super) damaged: bool,
     /// By so many manifests.
     pub(super) references: u64,
     /// It waits for its manifest.
@@ -52,12 +62,31 @@ pub(super) struct Chunk {
 
 #[derive(Clone, Debug)]
 pub(super) struct Manifest {
-    pub(super) data: Bytes,
+    pub(super) value: Value,
     /// Which put it was.
     pub(super) put: u64,
     pub(super) used: SystemTime,
     refers: Vec<ChunkHash>,
     cost: u64,
+}
+
+impl Value {
+    pub(super) fn new(seal: Seal<'_>, data: Bytes) -> Self {
+        let sum = seal.sum(&data);
+        Self { data, sum }
+    }
+
+    /// # Errors
+    /// [`StoreError::Damaged`] if it changed since it was put.
+    pub(super) fn read(self, seal: Seal<'_>) -> Result<Bytes, StoreError> {
+        match seal.sum(&self.data) {
+            found if found == self.sum => Ok(self.data),
+            found => Err(StoreError::Damaged {
+                what: seal.to_string(),
+                how: format!("its checksum should be {:08x} and is {found:08x}", self.sum),
+            }),
+        }
+    }
 }
 
 impl Default for Contents {
@@ -88,24 +117,31 @@ impl Contents {
     pub(super) fn put_chunk(
         &mut self,
         hash: &ChunkHash,
-        data: Bytes,
+        value: Value,
         pending: bool,
     ) -> Result<Put, StoreError> {
         let key = Key::Chunk(*hash);
+        let mut put = Put::AlreadyThere;
         if let Some(chunk) = self.chunks.get_mut(hash) {
             chunk.used = SystemTime::now();
             chunk.pending |= pending;
+            if std::mem::take(&mut chunk.damaged) {
+                self.used = self.used - cost(&chunk.value.data) + cost(&value.data);
+                chunk.value = value;
+                put = Put::Stored;
+            }
             if chunk.references == 0 {
                 self.policy.put(key.clone(), 0.0);
                 self.policy.pin(&key, chunk.pending);
             }
-            return Ok(Put::AlreadyThere);
+            return Ok(put);
         }
-        self.make_room(cost(&data), None)?;
-        self.used += cost(&data);
+        self.make_room(cost(&value.data), None)?;
+        self.used += cost(&value.data);
         self.named.insert(hash);
         let chunk = Chunk {
-            data,
+            value,
+            damaged: false,
             references: 0,
             pending,
             used: SystemTime::now(),
@@ -121,7 +157,7 @@ impl Contents {
     pub(super) fn put_manifest(
         &mut self,
         name: &ManifestName,
-        data: Bytes,
+        value: Value,
         needed: &[ChunkHash],
     ) -> Result<Vec<ChunkHash>, StoreError> {
         let gone = needed
@@ -132,11 +168,11 @@ impl Contents {
             return Ok(gone);
         }
         let mut refers = needed.to_vec();
-        self.named.find(&data, &mut |hash| refers.push(*hash));
+        self.named.find(&value.data, &mut |hash| refers.push(*hash));
         refers.sort_unstable();
         refers.dedup();
         let list = refers.len().saturating_mul(size_of::<ChunkHash>());
-        let cost = cost(&data).saturating_add((name.as_str().len() + list) as u64);
+        let cost = cost(&value.data).saturating_add((name.as_str().len() + list) as u64);
         // First, so that what it refers to does not make room for it.
         refers.iter().for_each(|hash| self.refer(hash));
         if let Err(full) = self.make_room(cost, Some(name)) {
@@ -147,7 +183,7 @@ impl Contents {
         self.puts += 1;
         self.used += cost;
         let manifest = Manifest {
-            data,
+            value,
             put: self.puts,
             used: SystemTime::now(),
             refers,
@@ -202,7 +238,7 @@ impl Contents {
 
     pub(super) fn remove_chunk(&mut self, hash: &ChunkHash) {
         if let Some(chunk) = self.chunks.remove(hash) {
-            self.used -= cost(&chunk.data);
+            self.used -= cost(&chunk.value.data);
             self.named.remove(hash);
             self.policy.remove(&Key::Chunk(*hash));
         }

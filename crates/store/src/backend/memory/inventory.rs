@@ -2,8 +2,8 @@
 
 use bytes::Bytes;
 
-use super::MemoryStore;
 use super::contents::Contents;
+use super::{MemoryStore, chunk, manifest};
 use crate::backend::{
     ChunkEntry, CollectOptions, Collected, Fault, Inventory, ManifestEntry, Progress, Usage,
     is_leftover,
@@ -23,7 +23,7 @@ impl Inventory for MemoryStore {
                 .iter()
                 .map(|(name, there)| ManifestEntry {
                     name: name.clone(),
-                    bytes: there.data.len() as u64,
+                    bytes: there.value.data.len() as u64,
                     last_used: Some(there.used),
                 });
             entries.collect()
@@ -33,8 +33,11 @@ impl Inventory for MemoryStore {
 
     fn peek_manifests(&self, names: &[ManifestName]) -> Result<Vec<Option<Bytes>>, StoreError> {
         let manifests = &self.contents().manifests;
-        let data = |name| manifests.get(name).map(|there| there.data.clone());
-        Ok(names.iter().map(data).collect())
+        let data = |name| {
+            let there = manifests.get(name)?;
+            Some(there.value.clone().read(manifest(name)))
+        };
+        names.iter().map(|name| data(name).transpose()).collect()
     }
 
     fn chunks(
@@ -45,7 +48,7 @@ impl Inventory for MemoryStore {
             let contents = self.contents();
             let entries = contents.chunks.iter().map(|(hash, chunk)| ChunkEntry {
                 hash: *hash,
-                bytes: chunk.data.len() as u64,
+                bytes: chunk.value.data.len() as u64,
                 last_used: Some(chunk.used),
             });
             entries.collect()
@@ -56,8 +59,11 @@ impl Inventory for MemoryStore {
     fn usage(&self) -> Result<Usage, StoreError> {
         let contents = self.contents();
         let sum = |lens: &mut dyn Iterator<Item = usize>| lens.map(|len| len as u64).sum();
-        let manifests = &mut contents.manifests.values().map(|there| there.data.len());
-        let chunks = &mut contents.chunks.values().map(|chunk| chunk.data.len());
+        let manifests = &mut contents
+            .manifests
+            .values()
+            .map(|there| there.value.data.len());
+        let chunks = &mut contents.chunks.values().map(|chunk| chunk.value.data.len());
         Ok(Usage {
             manifests: contents.manifests.len() as u64,
             manifest_bytes: sum(manifests),
@@ -68,12 +74,28 @@ impl Inventory for MemoryStore {
         })
     }
 
-    /// Finds nothing: a chunk does not go without the manifests that refer to it, and memory is not checked.
+    /// Finds values that changed since they were put. A chunk does not go without the manifests that refer to it.
     fn verify(
         &self,
-        _: &mut dyn FnMut(Progress),
-        _: &mut dyn FnMut(Fault),
+        progress: &mut dyn FnMut(Progress),
+        fault: &mut dyn FnMut(Fault),
     ) -> Result<(), StoreError> {
+        let contents = self.contents().clone();
+        let total = (contents.chunks.len() + contents.manifests.len()) as u64;
+        let chunks = contents.chunks.iter();
+        let chunks = chunks.map(|(hash, there)| there.value.clone().read(chunk(hash)));
+        let manifests = contents.manifests.iter();
+        let manifests = manifests.map(|(name, there)| there.value.clone().read(manifest(name)));
+        for (done, read) in (1..).zip(chunks.chain(manifests)) {
+            if let Err(StoreError::Damaged { what, how }) = read {
+                fault(Fault { what, how });
+            }
+            progress(Progress {
+                step: "reading memory",
+                done,
+                total,
+            });
+        }
         Ok(())
     }
 

@@ -19,8 +19,9 @@ use bytes::Bytes;
 
 pub use self::policy::{Policy, RECENCY_WINDOW};
 
-use self::contents::{Contents, Key};
+use self::contents::{Contents, Key, Value};
 use super::guard::Guard;
+use super::sealed::Seal;
 use super::{Backend, Inventory, Put, Revision};
 use crate::error::StoreError;
 use crate::export::Plugin;
@@ -97,7 +98,13 @@ impl MemoryStore {
 
     /// Keeps a copy of a chunk that another store has: no manifest is to come, so that it may go at once.
     pub(super) fn cache_chunk(&self, hash: &ChunkHash, data: Bytes) -> Result<Put, StoreError> {
-        self.contents().put_chunk(hash, data, false)
+        let value = Value::new(chunk(hash), data);
+        self.contents().put_chunk(hash, value, false)
+    }
+
+    /// Drops a copy of a chunk that another store has, and whose bytes are wrong.
+    pub(super) fn drop_chunk(&self, hash: &ChunkHash) {
+        self.contents().remove_chunk(hash);
     }
 
     /// How many values were evicted since it was made.
@@ -114,17 +121,25 @@ impl MemoryStore {
     }
 }
 
+fn chunk(hash: &ChunkHash) -> Seal<'_> {
+    Seal::Chunk(hash.as_bytes())
+}
+
+fn manifest(name: &ManifestName) -> Seal<'_> {
+    Seal::Manifest(name.as_str().as_bytes())
+}
+
 impl Backend for MemoryStore {
     fn put_chunk(&self, hash: &ChunkHash, data: &[u8]) -> Result<Put, StoreError> {
         // The copy is made without the lock.
-        let known = self
-            .contents()
-            .chunks
-            .get(hash)
-            .map(|chunk| chunk.data.clone());
-        let data = known.unwrap_or_else(|| Bytes::copy_from_slice(data));
+        let known = self.contents().chunks.get(hash).cloned();
+        let known = known.filter(|chunk| !chunk.damaged);
+        let value = known.map_or_else(
+            || Value::new(chunk(hash), Bytes::copy_from_slice(data)),
+            |chunk| chunk.value,
+        );
         let mut contents = self.contents();
-        let put = contents.put_chunk(hash, data, true);
+        let put = contents.put_chunk(hash, value, true);
         match &put {
             Ok(_) => self.0.guard.put(hash),
             // Whoever has put some of a save and gets no further gives the room back.
@@ -140,14 +155,26 @@ impl Backend for MemoryStore {
     fn get_chunk(&self, hash: &ChunkHash) -> Result<Option<Bytes>, StoreError> {
         let mut contents = self.contents();
         contents.hit(&Key::Chunk(*hash));
-        Ok(contents.chunks.get(hash).map(|chunk| chunk.data.clone()))
+        let value = contents.chunks.get(hash).map(|chunk| chunk.value.clone());
+        // Checked without the lock.
+        drop(contents);
+        let Some(value) = value else { return Ok(None) };
+        let place = value.data.as_ptr();
+        let read = value.read(chunk(hash));
+        if read.is_err()
+            && let Some(there) = self.contents().chunks.get_mut(hash)
+        {
+            there.damaged |= there.value.data.as_ptr() == place;
+        }
+        read.map(Some)
     }
 
     fn put_manifest(&self, name: &ManifestName, data: &[u8]) -> Result<(), StoreError> {
-        let copy = Bytes::copy_from_slice(data);
+        let copy = Value::new(manifest(name), Bytes::copy_from_slice(data));
+        let needs = copy.data.clone();
         let mut contents = self.contents();
         let guard = &self.0.guard;
-        let needed = guard.needed([data])?;
+        let needed = guard.needed([&needs[..]])?;
         let gone = contents.put_manifest(name, copy, &needed.chunks)?;
         if let Some(error) = guard.gone(&needed, &gone) {
             return Err(error);
@@ -159,7 +186,12 @@ impl Backend for MemoryStore {
     fn get_manifest(&self, name: &ManifestName) -> Result<Option<Bytes>, StoreError> {
         let mut contents = self.contents();
         contents.hit(&Key::Manifest(name.clone()));
-        Ok(contents.manifests.get(name).map(|there| there.data.clone()))
+        let value = contents
+            .manifests
+            .get(name)
+            .map(|there| there.value.clone());
+        drop(contents);
+        value.map(|value| value.read(manifest(name))).transpose()
     }
 
     fn delete_manifest(&self, name: &ManifestName) -> Result<(), StoreError> {
@@ -172,8 +204,11 @@ impl Backend for MemoryStore {
         name: &ManifestName,
     ) -> Result<Option<(Bytes, Revision)>, StoreError> {
         let contents = self.contents();
-        let there = contents.manifests.get(name);
-        Ok(there.map(|there| (there.data.clone(), Revision::new(there.put))))
+        let Some(there) = contents.manifests.get(name) else {
+            return Ok(None);
+        };
+        let data = there.value.clone().read(manifest(name))?;
+        Ok(Some((data, Revision::new(there.put))))
     }
 
     fn delete_revision(
@@ -191,7 +226,7 @@ impl Backend for MemoryStore {
         let contents = self.contents();
         let absent = hashes
             .iter()
-            .filter(|hash| !contents.chunks.contains_key(*hash));
+            .filter(|hash| contents.chunks.get(*hash).is_none_or(|chunk| chunk.damaged));
         Some(absent.copied().collect())
     }
 

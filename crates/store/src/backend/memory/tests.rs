@@ -192,3 +192,89 @@ proptest! {
         }
     }
 }
+
+/// Changes a byte of a chunk where it lies.
+fn spoil(store: &MemoryStore, hash: &ChunkHash) {
+    let mut contents = store.contents();
+    let value = &mut contents.chunks.get_mut(hash).unwrap().value;
+    let mut data = value.data.to_vec();
+    data[7] ^= 1;
+    value.data = data.into();
+}
+
+#[test]
+fn a_wrong_byte_is_damage_until_it_is_put_again() {
+    let store = MemoryStore::new();
+    save(&store, 0, &[0]).unwrap();
+    let before = used(&store);
+    let (hash, data) = chunk(0);
+    spoil(&store, &hash);
+    let mut faults = Vec::new();
+    let inventory = store.inventory().unwrap();
+    inventory
+        .verify(&mut |_| (), &mut |fault| faults.push(fault.chunk()))
+        .unwrap();
+    assert_eq!(faults, [Some(hash)]);
+    let read = store.get_chunk(&hash);
+    assert!(matches!(read, Err(StoreError::Damaged { .. })), "{read:?}");
+    assert_eq!(store.absent_chunks(&[hash]).unwrap(), [hash]);
+    assert_eq!(store.put_chunk(&hash, &data).unwrap(), Put::Stored);
+    assert_eq!(store.get_chunk(&hash).unwrap().unwrap(), data);
+    assert_eq!(used(&store), before);
+}
+
+/// Whether memory changed after the copy was made, or the copy was wrong from the beginning.
+#[cfg(feature = "objects")]
+#[test]
+fn a_wrong_byte_in_memory_costs_the_tier_below_nothing() {
+    use crate::backend::tier::{Tier, TierStore, Write};
+    use crate::objects::{Objects, Source, Target};
+    use std::sync::Arc;
+
+    let bytes = vec![5; 9000];
+    let hash = ChunkHash::from(blake3::hash(&bytes));
+    for torn in [false, true] {
+        let (memory, below) = (MemoryStore::new(), MemoryStore::new());
+        let tiers = vec![
+            Tier::memory("memory", memory.clone()),
+            Tier::new("below", Arc::new(below.clone())),
+        ];
+        let store = Arc::new(TierStore::new(tiers, Write::Through).unwrap());
+        let objects = Objects::new(store, b"ns").unwrap();
+        let put = |key| {
+            let parts: &[&[u8]] = &[&bytes];
+            let meta = b"";
+            objects.put(&[Source { key, meta, parts }]).unwrap()
+        };
+        let spoil = || match torn {
+            false => spoil(&memory, &hash),
+            true => {
+                memory.drop_chunk(&hash);
+                memory.cache_chunk(&hash, vec![6; 9000].into()).unwrap();
+            }
+        };
+        put(b"one");
+        spoil();
+        let mut read = vec![0; 9000];
+        let found = objects.get(&mut [Target {
+            key: b"one",
+            parts: &mut [&mut read],
+        }]);
+        assert!(found.unwrap()[0].is_some(), "torn {torn}");
+        assert_eq!(read, bytes);
+        assert_eq!(below.contents().manifests.len(), 1);
+        spoil();
+        put(b"two");
+        assert_eq!(
+            objects
+                .get(&mut [Target {
+                    key: b"two",
+                    parts: &mut [&mut read]
+                }])
+                .unwrap()
+                .len(),
+            1
+        );
+        assert_eq!(read, bytes);
+    }
+}

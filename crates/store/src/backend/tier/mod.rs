@@ -107,6 +107,14 @@ impl TierStore {
         &*self.tiers[self.authority].store
     }
 
+    fn put_below(&self, hash: &ChunkHash, data: &[u8]) -> Result<Put, StoreError> {
+        let put = self.owner().put_chunk(hash, data)?;
+        if let Some(back) = &self.back {
+            back.put_chunk(hash);
+        }
+        Ok(put)
+    }
+
     /// The tiers that only have copies of what is put, from the lowest up.
     fn above(&self) -> impl Iterator<Item = &Tier> {
         self.tiers[..self.authority].iter().rev()
@@ -126,17 +134,24 @@ impl TierStore {
 
 impl Backend for TierStore {
     fn put_chunk(&self, hash: &ChunkHash, data: &[u8]) -> Result<Put, StoreError> {
-        let put = self.owner().put_chunk(hash, data)?;
-        if self.authority > 0 {
-            let data = Bytes::copy_from_slice(data);
-            for tier in self.above() {
-                tier.copy_chunk(hash, &data);
-            }
+        if self.authority == 0 {
+            return self.put_below(hash, data);
         }
-        if let Some(back) = &self.back {
-            back.put_chunk(hash);
+        // All tiers get one copy: the caller's memory may change meanwhile.
+        let data = Bytes::copy_from_slice(data);
+        let put = self.put_below(hash, &data)?;
+        for tier in self.above() {
+            tier.copy_chunk(hash, &data);
         }
         Ok(put)
+    }
+
+    fn reread_chunk(&self, hash: &ChunkHash) -> Result<Option<Bytes>, StoreError> {
+        self.above().for_each(|tier| tier.drop_chunk(hash));
+        let tiers = self.tiers[self.authority..].iter();
+        let mut read = tiers.map(|tier| tier.store.get_chunk(hash));
+        read.find(|read| !matches!(read, Ok(None)))
+            .unwrap_or(Ok(None))
     }
 
     fn get_chunk(&self, hash: &ChunkHash) -> Result<Option<Bytes>, StoreError> {

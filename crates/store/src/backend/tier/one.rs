@@ -113,6 +113,13 @@ impl Tier {
         put.ok()
     }
 
+    /// Drops a copy of a chunk that is wrong, where the tier can.
+    pub(super) fn drop_chunk(&self, hash: &ChunkHash) {
+        if let Some(memory) = self.memory.as_ref().filter(|_| self.is_cache) {
+            memory.drop_chunk(hash);
+        }
+    }
+
     /// Puts copies of manifests. Where it cannot, those that it had are removed. Whether it could.
     pub(super) fn copy_manifests(&self, manifests: &[(ManifestName, Bytes)]) -> bool {
         let put = self.store.put_manifests(manifests).is_ok();

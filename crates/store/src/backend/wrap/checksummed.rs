@@ -118,6 +118,11 @@ impl<B: Backend> Backend for Checksummed<B> {
         self.inner.put_manifests(&sealed)
     }
 
+    fn reread_chunk(&self, hash: &ChunkHash) -> Result<Option<Bytes>, StoreError> {
+        let value = self.inner.reread_chunk(hash)?;
+        value.map(|value| chunk(hash).open(value)).transpose()
+    }
+
     fn absent_chunks(&self, hashes: &[ChunkHash]) -> Option<Vec<ChunkHash>> {
         self.inner.absent_chunks(hashes)
     }

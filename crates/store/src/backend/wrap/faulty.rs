@@ -241,6 +241,10 @@ impl<B: Backend> Backend for Faulty<B> {
         self.inner.batch()
     }
 
+    fn reread_chunk(&self, hash: &ChunkHash) -> Result<Option<Bytes>, StoreError> {
+        self.inner.reread_chunk(hash)
+    }
+
     fn absent_chunks(&self, hashes: &[ChunkHash]) -> Option<Vec<ChunkHash>> {
         self.inner.absent_chunks(hashes)
     }

@@ -222,6 +222,10 @@ impl<B: Backend> Backend for Metered<B> {
         self.put_manifest.run(manifests.len(), |()| bytes, call)
     }
 
+    fn reread_chunk(&self, hash: &ChunkHash) -> Result<Option<Bytes>, StoreError> {
+        self.inner.reread_chunk(hash)
+    }
+
     fn absent_chunks(&self, hashes: &[ChunkHash]) -> Option<Vec<ChunkHash>> {
         self.inner.absent_chunks(hashes)
     }

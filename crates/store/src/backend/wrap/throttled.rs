@@ -160,6 +160,10 @@ impl<B: Backend> Backend for Throttled<B> {
         self.inner.put_manifests(manifests)
     }
 
+    fn reread_chunk(&self, hash: &ChunkHash) -> Result<Option<Bytes>, StoreError> {
+        self.inner.reread_chunk(hash)
+    }
+
     fn absent_chunks(&self, hashes: &[ChunkHash]) -> Option<Vec<ChunkHash>> {
         self.inner.absent_chunks(hashes)
     }
