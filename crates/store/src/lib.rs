@@ -35,6 +35,7 @@ mod open;
 mod reading;
 #[cfg(any(feature = "archive", feature = "objects"))]
 mod record;
+pub mod size;
 mod uri;
 #[cfg(any(feature = "archive", feature = "file", feature = "objects"))]
 mod work;

@@ -90,9 +90,9 @@ fn bench_gpu_measures_everything() {
         let json = ran.json();
         assert_eq!(json["bench"], "gpu");
         let results = json["results"].as_array().expect("figures");
-        // Two of each length of runs; the canonical case; three of the bus; four of submitting; mark, kernels; two of the ring;
+        // Two of each length of runs; the canonical case; three of the bus from each of three positions; four of submitting; mark, kernels; two of the ring;
         // agents.
-        assert_eq!(results.len(), 8 + 1 + 3 + 4 + 2 + 2 + 1);
+        assert_eq!(results.len(), 8 + 1 + 9 + 4 + 2 + 2 + 1);
         for figure in results {
             assert!(figure["median"].as_f64() > Some(0.0), "{figure}");
             assert!(figure["ratio"].as_f64() > Some(0.0), "{figure}");

@@ -493,7 +493,7 @@ fn gc_removes_what_nothing_needs_when_its_time_is_over() {
         (&json!(0), &json!(0))
     );
     for more in [&["--dry-run"][..], &[]] {
-        let args = [&["--grace", "0", "--cap", "1", "--format", "json"], more].concat();
+        let args = [&["--grace", "0", "--cap", "1B", "--format", "json"], more].concat();
         let ran = store.run("gc", &args);
         assert_eq!(ran.code, Some(1), "{more:?}: {}", ran.stderr);
         let json = ran.json();
@@ -503,11 +503,14 @@ fn gc_removes_what_nothing_needs_when_its_time_is_over() {
         assert!(ran.told().contains("over the cap"), "{}", ran.stderr);
     }
     assert_eq!(store.json("ls", &[])["usage"]["manifests"], 0);
-    let table = store.run("gc", &["--cap", "1"]).stdout;
+    let table = store.run("gc", &["--cap", "1B"]).stdout;
     assert!(
         table.contains("over the cap of 1 B: what is left"),
         "{table}"
     );
+    let ran = store.run("gc", &["--cap", "5"]);
+    assert_eq!(ran.code, Some(2));
+    assert!(ran.told().contains("write 5GiB or 5MiB, or 5B for bytes"));
     let ran = store.run("gc", &["--grace", "fortnight"]);
     assert_eq!(ran.code, Some(2));
     assert!(

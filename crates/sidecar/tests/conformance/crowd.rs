@@ -135,7 +135,7 @@ fn no_file_left_is_no_servers_failure() {
         let whole = getrlimit(Resource::Nofile);
         let none = Rlimit {
             current: Some(1),
-            ..whole.clone()
+            ..whole
         };
         setrlimit(Resource::Nofile, none).expect("a lower limit");
         for _ in 0..4 {

@@ -25,7 +25,6 @@ mod revision;
 #[cfg(feature = "s3")]
 pub mod s3;
 mod sealed;
-mod size;
 pub mod tier;
 pub mod wrap;
 

@@ -31,7 +31,7 @@ fn memory_is_one_store_for_each_uri_of_a_process() {
         error.to_string().contains("with a cap of 4294967296 bytes"),
         "{error}"
     );
-    let capped = open("tier://5000=memory://capped").unwrap();
+    let capped = open("tier://5000B=memory://capped").unwrap();
     let full = capped.put_chunk(&chunk(0).0, &[0; 5000]).unwrap_err();
     assert!(matches!(full, StoreError::Full { cap: 5000, .. }), "{full}");
 }

@@ -73,43 +73,6 @@ pub(crate) fn bytes_wide(n: u128) -> String {
     bytes(u64::try_from(n).unwrap_or(u64::MAX))
 }
 
-/// A length as people type it: `40GiB`, `80 GB`, `1.5TiB`, `1048576`.
-pub(crate) fn parse_bytes(text: &str) -> Result<u64, String> {
-    let wrong = || format!("{text:?} is no size; write a number and a unit, as 40GiB");
-    let (value, unit) = quantity(text).ok_or_else(wrong)?;
-    let scale = match unit {
-        "" | "B" => 1.0,
-        "kB" | "KB" => 1e3,
-        "MB" => 1e6,
-        "GB" => 1e9,
-        "TB" => 1e12,
-        "KiB" | "K" => f64::from(1 << 10),
-        "MiB" | "M" => f64::from(1 << 20),
-        "GiB" | "G" => f64::from(1 << 30),
-        "TiB" | "T" => f64::from(1 << 30) * 1024.0,
-        _ => {
-            return Err(format!(
-                "{unit:?} is no unit of size; the units are B, KiB, MiB, GiB and TiB (kB, MB, GB and TB of \
-                 1000)"
-            ));
-        }
-    };
-    match value * scale < u64::MAX as f64 {
-        true => Ok((value * scale) as u64),
-        false => Err(wrong()),
-    }
-}
-
-/// The same where bytes are hardly ever meant: with a unit, which people forget.
-pub(crate) fn parse_memory(text: &str) -> Result<u64, String> {
-    match quantity(text) {
-        Some((_, "")) => Err(format!(
-            "{text} has no unit; write {text}GiB or {text}MiB, or {text}B for bytes"
-        )),
-        _ => parse_bytes(text),
-    }
-}
-
 /// A number of tokens as people type it: `2000`, `128k` (128,000), `128Ki` (131,072), `1.5M`.
 pub(crate) fn parse_tokens(text: &str) -> Result<u64, String> {
     let wrong = || {
@@ -243,23 +206,6 @@ mod tests {
         ] {
             let error = parse_tokens(text).expect_err(text);
             assert!(error.contains("128k (128,000)"), "{text}: {error}");
-        }
-    }
-
-    #[test]
-    fn sizes_have_units() {
-        assert_eq!(parse_memory("1.5KiB"), Ok(1536));
-        assert_eq!(parse_memory("80 GB"), Ok(80_000_000_000));
-        assert_eq!(parse_memory("7B"), Ok(7));
-        assert_eq!(parse_bytes("7"), Ok(7));
-        for (text, told) in [
-            ("40", "write 40GiB"),
-            ("40Gb", "is no unit of size"),
-            ("lots", "as 40GiB"),
-            ("", "as 40GiB"),
-        ] {
-            let error = parse_memory(text).expect_err(text);
-            assert!(error.contains(told), "{text}: {error}");
         }
     }
 

@@ -123,7 +123,7 @@ impl FileOptions {
         self
     }
 
-    /// With the cap that `TRANSLOAD_FILE_CAP` names, as `500GiB`, `1.5TiB` or a number of bytes; for a group if
+    /// With the cap that `TRANSLOAD_FILE_CAP` names, as `500GiB`, `1.5TiB` or `4096B`; for a group if
     /// `TRANSLOAD_FILE_GROUP` is `1`; with the [`lock_timeout`](Self::lock_timeout) of `TRANSLOAD_FILE_LOCK_TIMEOUT`
     /// seconds.
     ///
@@ -154,7 +154,7 @@ impl FileOptions {
                 ),
             })?;
         }
-        options.cap = super::size::from_env(Self::CAP_VARIABLE)?;
+        options.cap = crate::size::from_env(Self::CAP_VARIABLE)?;
         Ok(options)
     }
 }

@@ -93,7 +93,7 @@ impl MemoryStore {
     /// # Errors
     /// [`StoreError::Unsupported`] if it is set to what is no size.
     pub(crate) fn cap_from_env() -> Result<u64, StoreError> {
-        Ok(super::size::from_env(Self::CAP_VARIABLE)?.unwrap_or(Self::DEFAULT_CAP))
+        Ok(crate::size::from_env(Self::CAP_VARIABLE)?.unwrap_or(Self::DEFAULT_CAP))
     }
 
     /// Keeps a copy of a chunk that another store has: no manifest is to come, so that it may go at once.

@@ -1,6 +1,6 @@
 //! The grammar of `tier://[CAP=]URI,…`.
 
-use crate::backend::size;
+use crate::size;
 use crate::uri::{StoreUri, UriError};
 
 /// One of the stores that a tier's URI names.
@@ -77,9 +77,9 @@ fn parse_cap(uri: &StoreUri, part: &StoreUri, cap: &str) -> Result<u64, UriError
         return Err(uri.wrong(format!("a store of `{}` takes no cap", part.scheme())));
     }
     match size::parse(cap) {
-        None => Err(uri.wrong(format!("`{cap}` is no size; write it as 500GiB"))),
-        Some(0) => Err(uri.wrong("a tier with a cap of 0 keeps nothing")),
-        some => Ok(some.unwrap_or_default()),
+        Err(why) => Err(uri.wrong(format!("its cap: {why}"))),
+        Ok(0) => Err(uri.wrong("a tier with a cap of 0 keeps nothing")),
+        Ok(cap) => Ok(cap),
     }
 }
 
@@ -128,9 +128,10 @@ mod tests {
             ("tier://file:///a,file:///a", "file is in it twice"),
             ("tier://0=memory://,file:///a", "a cap of 0"),
             ("tier://0GiB=file:///a", "a cap of 0"),
-            ("tier://=memory://", "`` is no size"),
-            ("tier://much=memory://", "`much` is no size"),
-            ("tier://-1=memory://", "`-1` is no size"),
+            ("tier://=memory://", "its cap: \"\" is no size"),
+            ("tier://8=memory://", "write 8GiB"),
+            ("tier://much=memory://", "\"much\" is no size"),
+            ("tier://-1=memory://", "\"-1\" is no size"),
             ("tier://1GiB=redis://host", "`redis` takes no cap"),
             ("tier://1GiB=s3://bucket", "`s3` takes no cap"),
             ("tier://8GiB=memory", "begins with a scheme"),

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgAction, ValueHint};
+use transload::store::size;
 use transload_sidecar::settings::{
     KvConnector, Limits, Mode, PrefillFailure, ServingTls, Settings, UpstreamTls,
 };
@@ -13,7 +14,6 @@ use transload_sidecar::telemetry::Otlp;
 
 use super::values::{self, Admin, Stage, Stages};
 use crate::failure::Failure;
-use crate::show::number;
 
 /// The heading of options that say what clients may bring about.
 pub(super) const SECURITY: &str = "What clients may bring about";
@@ -221,10 +221,10 @@ struct Bounds {
     #[arg(long, value_name = "TIME", default_value = "2s", value_parser = values::timeout)]
     connect_timeout: Duration,
     /// The longest body that is read whole, of a request or of a prefill's answer.
-    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = number::parse_memory)]
+    #[arg(long, value_name = "SIZE", default_value = "64MiB", value_parser = size::parse)]
     body_limit: u64,
     /// The memory of all such bodies at a time; further ones are refused with 503. Default: 1GiB, or twice --body-limit.
-    #[arg(long, value_name = "SIZE", value_parser = number::parse_memory)]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     body_memory: Option<u64>,
     /// Connections of clients at a time; a further one takes the place of an idle one. Default: a third of the files that
     /// the process may have open, 65536 at most.

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use clap::{ValueEnum, ValueHint};
 use transload::layout::catalog::{Engine, Serving};
+use transload::store::size;
 
 use self::report::Report;
 use super::model::ModelArgs;
@@ -67,7 +68,7 @@ pub(crate) struct Args {
     tokens: u64,
 
     /// Memory of each rank for caches, as 40GiB: tells how many such sequences fit.
-    #[arg(long, value_name = "SIZE", value_parser = number::parse_memory)]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     memory: Option<u64>,
 
     /// Print a deployment document (TOML, or with --format json JSON) to start from.

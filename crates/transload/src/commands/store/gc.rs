@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use transload::store::backend::{CollectOptions, Collected, Usage};
+use transload::store::size;
 
 use super::ls::{JsonUsage, summary};
 use super::{Store, follow, time};
@@ -36,7 +37,7 @@ pub(super) struct Args {
     grace: Duration,
 
     /// Remove manifests, those first that were not used for longest, until the store is not larger.
-    #[arg(long, value_name = "SIZE", value_parser = number::parse_bytes)]
+    #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     cap: Option<u64>,
 
     /// Only tell what would go.
