@@ -44,16 +44,19 @@ fn packed_rows_are_cut_by_heads() {
         assert_eq!(ran.json()["totals"]["bytes"], 2048 * bytes, "{dtype}");
     }
     let configs = Path::new(env!("CARGO_MANIFEST_DIR")).join("../layout/tests/catalog/configs");
-    let windows =
-        "plan gpt-oss-120b.json --dtype nvfp4 --from-side tp=2 --to-side tp=4 --tokens 100";
-    let windows: Vec<&str> = windows.split(' ').collect();
-    let ran = transload_in(&configs, &windows);
-    assert_eq!(ran.code, Some(2));
-    assert!(
-        ran.told().contains("nvfp4 keeps the scales"),
-        "{}",
-        ran.stderr
-    );
+    for windows in [
+        "plan gpt-oss-120b.json --dtype nvfp4 --from-side tp=2 --to-side tp=4 --tokens 100",
+        "inspect gpt-oss-120b.json --dtype nvfp4 --deployment",
+    ] {
+        let windows: Vec<&str> = windows.split(' ').collect();
+        let ran = transload_in(&configs, &windows);
+        assert_eq!(ran.code, Some(2));
+        assert!(
+            ran.told().contains("nvfp4 keeps the scales"),
+            "{}",
+            ran.stderr
+        );
+    }
 }
 
 #[test]

@@ -315,8 +315,10 @@ impl Plan {
                     .extend(fault.status().map(|status| (Role::Decode, status)));
             }
         }
-        // What has failed may be asked for again.
+        // What has failed may be asked for again, also by a decode server's own word where it had a ticket.
+        let with_ticket = self.route.is_disaggregated() && setting.connector == Connector::NixlV2;
         may.answer = may.error
+            || with_ticket && self.decode.first() == Some(&Fault::Server5xx)
             || setting.connector == Connector::Sglang
             || self.decode.first().is_none_or(|fault| fault.answers());
         if self.route.is_disaggregated() && self.prefill.contains(&Fault::Client4xx) {

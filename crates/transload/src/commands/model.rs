@@ -68,6 +68,17 @@ impl ModelArgs {
 /// Tokens that the attention kernels of vLLM read at once.
 const VLLM_BLOCK: u64 = 16;
 
+/// Refuses a model whose blocks cannot be cut as a deployment document would say.
+pub(crate) fn check_plannable(model: &Model, called: &str) -> Result<(), Failure> {
+    match model.packed.and_then(|packed| packed.uncut(model)) {
+        None => Ok(()),
+        Some(why) => Err(Failure::input(
+            format!("{called}: no plan is made of its cache: {why}"),
+            "plan it in another type: --dtype fp8, --dtype bf16",
+        )),
+    }
+}
+
 /// A side that serves a model.
 pub(crate) fn served(
     model: &Model,

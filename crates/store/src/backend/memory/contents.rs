@@ -236,6 +236,14 @@ impl Contents {
         true
     }
 
+    /// Removes a chunk whose bytes are wrong; one that a manifest needs, or waits for, stays until it is put again.
+    pub(super) fn doubt_chunk(&mut self, hash: &ChunkHash) {
+        match self.chunks.get_mut(hash) {
+            Some(chunk) if chunk.references > 0 || chunk.pending => chunk.damaged = true,
+            _ => self.remove_chunk(hash),
+        }
+    }
+
     pub(super) fn remove_chunk(&mut self, hash: &ChunkHash) {
         if let Some(chunk) = self.chunks.remove(hash) {
             self.used -= cost(&chunk.value.data);

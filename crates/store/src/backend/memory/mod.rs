@@ -104,7 +104,7 @@ impl MemoryStore {
 
     /// Drops a copy of a chunk that another store has, and whose bytes are wrong.
     pub(super) fn drop_chunk(&self, hash: &ChunkHash) {
-        self.contents().remove_chunk(hash);
+        self.contents().doubt_chunk(hash);
     }
 
     /// How many values were evicted since it was made.

@@ -223,6 +223,19 @@ fn a_wrong_byte_is_damage_until_it_is_put_again() {
     assert_eq!(used(&store), before);
 }
 
+/// A store of this name may be open alone, too, where its manifests need the chunk.
+#[test]
+fn a_chunk_that_a_manifest_needs_is_not_dropped() {
+    let store = MemoryStore::new();
+    save(&store, 0, &[0]).unwrap();
+    let (hash, data) = chunk(0);
+    store.drop_chunk(&hash);
+    assert_eq!(store.absent_chunks(&[hash]).unwrap(), [hash]);
+    assert_eq!(store.put_chunk(&hash, &data).unwrap(), Put::Stored);
+    save(&store, 1, &[0]).unwrap();
+    assert_eq!(store.contents().chunks[&hash].references, 2);
+}
+
 /// Whether memory changed after the copy was made, or the copy was wrong from the beginning.
 #[cfg(feature = "objects")]
 #[test]

@@ -101,6 +101,7 @@ pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
     }
     let deployment = super::model::served(&model, &called, &serving, args.tokens)?;
     if args.deployment {
+        super::model::check_plannable(&model, &called)?;
         let document = deployment.document().to_value();
         let text = || report::toml(&document, &args, &called);
         output.show(|| &document, text)?;

@@ -35,13 +35,8 @@ pub(super) fn read(args: &Args) -> Result<[Deployment; 2], Failure> {
         true => Some(args.model.read(args.config.as_deref())?),
         false => None,
     };
-    if let Some((model, called)) = &model
-        && let Some(why) = model.packed.and_then(|packed| packed.uncut(model))
-    {
-        return Err(Failure::input(
-            format!("{called}: no plan is made of its cache: {why}"),
-            "plan it in another type: --dtype fp8, --dtype bf16",
-        ));
+    if let Some((described, called)) = &model {
+        model::check_plannable(described, called)?;
     }
     let mut sides = [None, None];
     for (side, file) in sides.iter_mut().zip(files) {
