@@ -72,7 +72,7 @@ def marks_streams(driver):
     with pytest.raises(TypeError, match="of version 1"):
         Mark(Newer())
     stream.destroy()
-    with pytest.raises(CudaError, match="is none of device 0, or was destroyed: cuEventRecord gives"):
+    with pytest.raises(CudaError, match="is none of device 0, or was destroyed: cuStreamIsCapturing gives"):
         Mark(stream)
     # Of a thread that has used no GPU nobody knows whose default stream it means.
     failed = []
