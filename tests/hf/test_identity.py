@@ -290,15 +290,13 @@ def quantized(model):
 def test_what_cannot_be_seen_is_refused_by_name(change, said, folder, store):
     model = load(folder)
     reuse = Reuse(model, store, name="m")
-    reuse.attach()
-    answer(model.generate, IDS)
+    answer(reuse.generate, IDS)
     other = change(model) or model
     with pytest.raises(NotReused, match=f"{said}.*give weights a text of your own"):
         Reuse(other, f"{store}-other", name="m")
     if other is model:
-        answer(model.generate, IDS)
+        answer(reuse.generate, IDS)
         assert reuse.stats()["restored_tokens"] == 0 and len(reuse.stats()["not_reused"]) == 1
-    reuse.detach()
     # Who knows what it is says so.
     named = Reuse(other, store, name="m", weights="as changed by the test")
     for restored in (0, 256):
