@@ -166,6 +166,7 @@ def test_what_a_blend_has_computed_is_not_saved(attached, store):
     blend.verify([(passages, question)])
     answer = blend.generate_passages(passages, question, max_new_tokens=300, min_new_tokens=300)
     assert answer.approximate
+    blend._reuse.detach()
     fresh = Reuse(model, store, name="llama", weights="of the test")
     _, restored = fresh.restore(answer.sequences[0].tolist(), fresh.decoder.identity())
     assert restored == 256, "the first passage, and nothing that stands behind it"

@@ -167,10 +167,12 @@ def test_nothing_is_encoded_twice(store):
     """Each token of a prompt passes the model once, however much was restored."""
     for name in ("llama", "gemma3"):
         model = tiny_models.make(name)
-        reuse, seen = Reuse(model, store, name=name), []
+        seen = []
         model.register_forward_pre_hook(
             lambda module, args, given: seen.append(given["input_ids"].shape[1]), with_kwargs=True
         )
+        # A hook may compute anything, so the model is given a name.
+        reuse = Reuse(model, store, name=name, weights="of the test")
         longer = torch.cat([IDS, prompt(400, seed=6)], 1)
         for ids, computed in ((IDS, 600), (IDS, 600 - 512), (longer, 1000 - 512), (longer, 1000 - 768)):
             seen.clear()
