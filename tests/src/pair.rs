@@ -230,8 +230,13 @@ impl Pair {
     }
 
     /// The same, with these settings; the ranks of a side take turns on its GPUs.
-    pub fn deep_on_several([src, dst]: [&[&Gpu]; 2], options: AgentOptions) -> Self {
-        let deep = |shape| of_layers(DEEP, 39, shape);
+    pub fn deep_on_several(gpus: [&[&Gpu]; 2], options: AgentOptions) -> Self {
+        Self::deep_of_heads(39, gpus, options)
+    }
+
+    /// [`DEEP`] layers whose heads have so many elements of 2 bytes.
+    pub fn deep_of_heads(head_dim: u32, [src, dst]: [&[&Gpu]; 2], options: AgentOptions) -> Self {
+        let deep = |shape| of_layers(DEEP, head_dim, shape);
         let deployments = [deep((2, 4, "NHD")), deep((4, 6, "HND"))];
         let extras = [src, dst].map(|gpus| (further_path(), (gpus, Access::ReadWrite)));
         let options = [options.clone(), options];
