@@ -1,4 +1,4 @@
-//! What is logged at WARN, for tests.
+//! A subscriber that collects warnings, for tests.
 
 use std::fmt::{Debug, Write};
 use std::sync::{Arc, Mutex};

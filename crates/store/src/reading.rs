@@ -6,6 +6,8 @@ use bytes::Bytes;
 use crate::backend::Backend;
 use crate::error::StoreError;
 #[cfg(any(feature = "archive", feature = "objects"))]
+use crate::hash::ChunkHash;
+#[cfg(any(feature = "archive", feature = "objects"))]
 use crate::name::ManifestName;
 
 /// Reads values in one call of the store. What the store finds damaged is `None`, as what it does not have.
@@ -26,6 +28,34 @@ pub fn readable<K>(
             })
             .collect(),
         other => other,
+    }
+}
+
+/// Takes what was read of a chunk if it is whole; otherwise asks the store again, below any copy that may be wrong.
+///
+/// # Errors
+/// [`StoreError::Damaged`] if its bytes are wrong there, too, or whatever the store fails with.
+#[cfg(any(feature = "archive", feature = "objects"))]
+pub(crate) fn whole_chunk(
+    store: &dyn Backend,
+    hash: &ChunkHash,
+    read: Result<Option<Bytes>, StoreError>,
+    is_whole: impl Fn(&[u8]) -> bool,
+) -> Result<Option<Bytes>, StoreError> {
+    let checked = |read: Result<Option<Bytes>, StoreError>| match read {
+        Ok(Some(data)) if !is_whole(&data) => Err(StoreError::Damaged {
+            what: format!("chunk {hash}"),
+            how: "it has other bytes than its hash is of".to_owned(),
+        }),
+        read => read,
+    };
+    let first = checked(read);
+    if !matches!(first, Ok(None) | Err(StoreError::Damaged { .. })) {
+        return first;
+    }
+    match checked(store.reread_chunk(hash)) {
+        Ok(None) | Err(StoreError::Damaged { .. }) => first,
+        again => again,
     }
 }
 

@@ -7,7 +7,8 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use transload_layout::Rank;
 use transload_store::archive::{ArchiveError, Found, NAMES, Part, Prompt, SaveRequest};
-use transload_store::backend::{MemoryStore, Revision};
+use transload_store::backend::tier::Write;
+use transload_store::backend::{MemoryStore, Revision, Tier, TierStore};
 use transload_store::{Backend, ChunkHash, ManifestName, Put, StoreError};
 
 use crate::engines::{Engine, archive};
@@ -203,6 +204,39 @@ fn a_piece_that_is_gone_or_changed_is_an_error_and_is_saved_anew() {
             engine.save(&archive, &prompt, &request).unwrap();
             assert_eq!(archive.find(&prompt).unwrap().tokens(), 1024);
         }
+    }
+}
+
+/// Only the tier that has everything can say that something is lost or damaged.
+#[test]
+fn a_copy_that_is_wrong_in_a_tier_costs_nothing() {
+    let tokens: Vec<u32> = (0..1024).collect();
+    let prompt = Prompt::new(&tokens);
+    let here = document(2);
+    for instead in [
+        Instead::Bytes(vec![7; 100].into()),
+        Instead::Bytes(Bytes::new()),
+        Instead::Refusal,
+        Instead::Nothing,
+    ] {
+        let above = Arc::new(Changed::default());
+        let tiers = vec![
+            Tier::new("above", above.clone()),
+            Tier::new("below", Arc::new(MemoryStore::new())),
+        ];
+        let store: Arc<dyn Backend> = Arc::new(TierStore::new(tiers, Write::Through).unwrap());
+        let archive = archive(&store, &here);
+        let engine = Engine::computed(&here, 1024, 3);
+        engine
+            .save(&archive, &prompt, &SaveRequest::tokens(1024))
+            .unwrap();
+        *above.instead.lock().unwrap() = Some((3, instead));
+        let (restored, expected) = (Engine::new(&here, 1024), Engine::new(&here, 1024));
+        let found = archive.find(&prompt).unwrap();
+        restored.restore(&archive, &found, 0).unwrap();
+        engine.transfer_needed(&expected, 0, 1024);
+        assert!(restored.bytes() == expected.bytes());
+        assert_eq!(archive.find(&prompt).unwrap().tokens(), 1024);
     }
 }
 

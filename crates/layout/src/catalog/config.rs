@@ -492,7 +492,7 @@ impl<'a> Config<'a> {
         }
     }
 
-    /// The same for attention, which has formats of its own.
+    /// Reads the type of a cache that has no packed form; a packed one is an error.
     pub(super) fn plain_cache_dtype(&self) -> Result<Dtype, ConfigError> {
         match self.cache_dtype()? {
             CacheDtype::Plain(dtype) => Ok(dtype),

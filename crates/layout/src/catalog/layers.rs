@@ -76,7 +76,7 @@ impl Layers {
         self.groups.iter().flat_map(|group| &group.specs).any(is)
     }
 
-    /// The same layers, what each caches in a group of this name having been changed.
+    /// Has `change` rewrite the specs of each layer and group, given the layer's number and the group's name.
     pub(super) fn mapped<E>(
         self,
         mut change: impl FnMut(u64, &str, &mut Vec<Spec>) -> Result<(), E>,

@@ -24,7 +24,7 @@ pub enum Packed {
     Nvfp4,
     /// Elements of a byte, and a float32 scale in each row.
     Int8PerTokenHead,
-    /// The same in fp8.
+    /// Elements of a byte in fp8, and a float32 scale in each row.
     Fp8PerTokenHead,
     /// Two elements in a byte, and a float32 scale in each row.
     Int4PerTokenHead,
@@ -63,7 +63,7 @@ impl Packed {
                     (attention.head_dim, attention.v_head_dim) = (key, value);
                     attention.dtype = Dtype::U8;
                     let heads = attention.heads;
-                    // Of a window, whose parts have no spec, the sizes alone are right.
+                    // The spec of such a part has no window. So a window stays a row of bytes, of which only the size is right.
                     let all = (attention.sliding_window, attention.chunk_size) == (None, None);
                     if self == Self::Nvfp4 && all {
                         let part = |entry_bytes| {

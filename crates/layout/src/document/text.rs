@@ -11,7 +11,7 @@ use thiserror::Error;
 use super::{Fault, Faults, Value};
 use crate::deployment::Deployment;
 
-/// What a document is written in.
+/// The syntax of a document.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Syntax {
     /// TOML.
@@ -21,8 +21,8 @@ pub enum Syntax {
 }
 
 impl Syntax {
-    /// As the file's name says; if it does not, JSON where the text starts with a brace (after a byte
-    /// order mark, if there is one), and TOML elsewhere.
+    /// Tells the syntax by the file's extension. Without a known one it is JSON if the text starts with a brace (after a byte
+    /// order mark, if there is one), and TOML otherwise.
     pub fn of(name: &Path, text: &str) -> Self {
         match name.extension().and_then(|extension| extension.to_str()) {
             Some("json") => Self::Json,

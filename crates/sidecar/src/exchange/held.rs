@@ -71,7 +71,7 @@ impl Held {
     }
 }
 
-/// What is wrong where nothing is wrong with the answer.
+/// Says that this process has no memory for an answer: the server is not at fault.
 pub(super) const NO_ROOM: &str = "finds no memory left (--body-memory)";
 pub(super) const TOO_LONG: &str = "is longer than --body-limit";
 const UNDECODABLE: &str = "cannot be decoded";

@@ -17,7 +17,7 @@ pub(crate) enum RemoteHosts {
 /// The prefill server that was asked.
 #[derive(Debug, Clone)]
 pub(crate) struct Asked {
-    /// As the request names it.
+    /// The host that the request names.
     pub(crate) named: Host,
     /// Where it was reached.
     pub(crate) peer: Option<Peer>,

@@ -67,13 +67,13 @@ impl Connections {
 
     /// Gives a client a place, if need be that of another one; `None` where all have requests under way.
     pub(super) fn enter(self: &Arc<Self>, client: IpAddr) -> Option<Arc<Seat>> {
-        if self.seats().count >= self.most && !self.make_room() {
-            return None;
-        }
         let (network, id) = (network(client), self.turn());
         let state = Arc::new(State::default());
         state.idle_since.store(id, Ordering::Relaxed);
         let mut seats = self.seats();
+        if seats.count >= self.most && !seats.make_room() {
+            return None;
+        }
         seats.count += 1;
         let of = seats.of.entry(network).or_default();
         of.insert(id, state.clone());
@@ -86,28 +86,9 @@ impl Connections {
         }))
     }
 
-    /// Closes the connection that has been idle for longest, of the address that has the most; where none of its are idle, of
-    /// the one that comes next.
+    /// Closes an idle connection, if there is one.
     pub(super) fn make_room(&self) -> bool {
-        let mut seats = self.seats();
-        let idle = |(network, of): (&IpAddr, &BTreeMap<u64, Arc<State>>)| {
-            let idle = of
-                .iter()
-                .filter(|(_, state)| state.requests.load(Ordering::Relaxed) == 0);
-            let oldest = idle.min_by_key(|(_, state)| state.idle_since.load(Ordering::Relaxed));
-            oldest.map(|(id, _)| (*network, *id))
-        };
-        let most = seats.of.iter().max_by_key(|(_, of)| of.len());
-        let found = most.and_then(idle).or_else(|| {
-            let mut networks: Vec<_> = seats.of.iter().collect();
-            networks.sort_by_key(|(_, of)| std::cmp::Reverse(of.len()));
-            networks.into_iter().find_map(idle)
-        });
-        let state = found.and_then(|(network, id)| seats.remove(network, id));
-        if let Some(state) = &state {
-            state.closed.notify_one();
-        }
-        state.is_some()
+        self.seats().make_room()
     }
 
     fn turn(&self) -> u64 {
@@ -120,6 +101,29 @@ impl Connections {
 }
 
 impl Seats {
+    /// Closes the connection that has been idle for longest, of the address that has the most; where none of its are idle, of
+    /// the one that comes next.
+    fn make_room(&mut self) -> bool {
+        let idle = |(network, of): (&IpAddr, &BTreeMap<u64, Arc<State>>)| {
+            let idle = of
+                .iter()
+                .filter(|(_, state)| state.requests.load(Ordering::Relaxed) == 0);
+            let oldest = idle.min_by_key(|(_, state)| state.idle_since.load(Ordering::Relaxed));
+            oldest.map(|(id, _)| (*network, *id))
+        };
+        let most = self.of.iter().max_by_key(|(_, of)| of.len());
+        let found = most.and_then(idle).or_else(|| {
+            let mut networks: Vec<_> = self.of.iter().collect();
+            networks.sort_by_key(|(_, of)| std::cmp::Reverse(of.len()));
+            networks.into_iter().find_map(idle)
+        });
+        let state = found.and_then(|(network, id)| self.remove(network, id));
+        if let Some(state) = &state {
+            state.closed.notify_one();
+        }
+        state.is_some()
+    }
+
     fn remove(&mut self, network: IpAddr, id: u64) -> Option<Arc<State>> {
         let of = self.of.get_mut(&network)?;
         let state = of.remove(&id)?;
@@ -200,7 +204,7 @@ mod tests {
         let seat = greedy[0].as_ref().expect("a place");
         // The first one was idle last, and the second has a request.
         drop(seat.busy());
-        let busy = greedy[1].as_ref().map(Seat::busy_of);
+        let busy = greedy[1].as_ref().map(|seat| seat.busy());
         let newcomer = enter("::ffff:10.0.0.2");
         assert_eq!(greedy.each_ref().map(is_closed), [false, false, true]);
         drop(greedy);
@@ -210,7 +214,7 @@ mod tests {
         assert_eq!(all.seats().count, 2);
         let more = [enter("10.0.0.2"), enter("10.0.0.3")];
         let requests: Vec<_> = [&one, &newcomer, &more[0], &more[1]]
-            .map(|seat| seat.as_ref().map(Seat::busy_of))
+            .map(|seat| seat.as_ref().map(|seat| seat.busy()))
             .into();
         assert!(enter("10.0.0.4").is_none(), "all are busy");
         drop(requests);
@@ -223,11 +227,5 @@ mod tests {
                 .count(),
             1
         );
-    }
-
-    impl Seat {
-        fn busy_of(seat: &Arc<Self>) -> Busy {
-            seat.busy()
-        }
     }
 }

@@ -17,7 +17,7 @@ use crate::exchange::Trouble;
 pub(crate) struct Outgoing {
     here: Bytes,
     rest: Option<Incoming>,
-    /// What is asked about each piece of the rest, and about nothing at its end.
+    /// Checks each piece of the rest before it is sent, and is called with `None` at the end.
     check: Option<Check>,
 }
 

@@ -9,6 +9,13 @@ use crate::fakes::End;
 use crate::play;
 use crate::rig::Rig;
 
+fn answer() -> Leg {
+    Leg {
+        answers: Bytes(b"{}".to_vec()),
+        ..Leg::default()
+    }
+}
+
 #[tokio::test]
 async fn a_prefill_server_is_taken_back_when_its_answer_begins() {
     let case = Case {
@@ -17,10 +24,6 @@ async fn a_prefill_server_is_taken_back_when_its_answer_begins() {
     };
     let rig = Rig::start(&case).await;
     let (prefill, decode) = (&rig.prefill[0], &rig.decode[0]);
-    let answer = || Leg {
-        answers: Bytes(b"{}".to_vec()),
-        ..Leg::default()
-    };
     let breaks = || Leg {
         mute: true,
         end: End::Reset,
@@ -73,10 +76,6 @@ async fn a_server_that_breaks_what_is_passed_through_is_left_alone() {
     };
     let rig = Rig::start(&case).await;
     let (breaking, other) = (&rig.decode[0], &rig.decode[1]);
-    let answer = || Leg {
-        answers: Bytes(b"{}".to_vec()),
-        ..Leg::default()
-    };
     let breaks = Leg {
         cut: Some(1),
         end: End::Reset,
@@ -106,10 +105,6 @@ async fn a_server_of_sglang_is_tried_again_after_a_pause() {
     };
     let rig = Rig::start(&case).await;
     let (prefill, decode) = (&rig.prefill[0], &rig.decode[0]);
-    let answer = || Leg {
-        answers: Bytes(b"{}".to_vec()),
-        ..Leg::default()
-    };
     let fails = || Leg {
         status: 500,
         ..answer()
@@ -142,10 +137,6 @@ async fn retries_of_a_request_are_not_cut_short() {
         ..Case::default()
     };
     let rig = Rig::start(&case).await;
-    let answer = || Leg {
-        answers: Bytes(b"{}".to_vec()),
-        ..Leg::default()
-    };
     let fails = Leg {
         status: 503,
         ..answer()
@@ -170,10 +161,6 @@ async fn a_prefill_that_is_costly_blames_no_server_that_is_well() {
     };
     let rig = Rig::start(&case).await;
     let (prefill, decode) = (&rig.prefill[0], &rig.decode[0]);
-    let answer = || Leg {
-        answers: Bytes(b"{}".to_vec()),
-        ..Leg::default()
-    };
     let silent = || Leg {
         mute: true,
         end: End::Silence,

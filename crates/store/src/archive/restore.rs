@@ -1,6 +1,5 @@
 //! Restoring one rank's share.
 
-use bytes::Bytes;
 use transload_transfer::memory::Memory;
 use transload_transfer::plan::Tables;
 
@@ -12,7 +11,7 @@ use super::staging::{RankGroup, Span};
 use super::{ArchiveError, Cache, RankArchive};
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
-use crate::reading;
+use crate::reading::{self, whole_chunk};
 
 /// What [`RankArchive::restore`] did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -205,18 +204,8 @@ impl RankArchive {
             };
             for (piece, read) in now.iter().zip::<Vec<_>>(read) {
                 let (hash, usable) = (piece.hash.into(), (item.root.chunks - 1) * TOKEN_CHUNK);
-                let is_whole = |data: &Bytes| blake3::hash(data) == piece.hash;
-                let mut read = read;
-                // A copy that is wrong says nothing of the store below it.
-                if !matches!(&read, Ok(Some(data)) if is_whole(data))
-                    && matches!(&read, Ok(_) | Err(StoreError::Damaged { .. }))
-                {
-                    match store.reread_chunk(&hash) {
-                        Ok(None) | Err(StoreError::Damaged { .. }) => {}
-                        again => read = again,
-                    }
-                }
-                let data: Bytes = match read {
+                let is_whole = |data: &[u8]| blake3::hash(data) == piece.hash;
+                let data = match whole_chunk(&**store, &hash, read, is_whole) {
                     Ok(Some(data)) => data,
                     Ok(None) => return Err(ArchiveError::Missing { hash, usable }),
                     Err(StoreError::Damaged { .. }) => {
@@ -224,8 +213,7 @@ impl RankArchive {
                     }
                     Err(error) => return Err(error.into()),
                 };
-                let decoded = is_whole(&data).then(|| held.decode(codec, piece, span, &data));
-                let Some(raw) = decoded.flatten() else {
+                let Some(raw) = held.decode(codec, piece, span, &data) else {
                     return Err(ArchiveError::Damaged { hash, usable });
                 };
                 total += data.len() as u64;

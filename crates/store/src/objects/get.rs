@@ -6,7 +6,7 @@ use super::cut::{cut, total};
 use super::{Info, ObjectError, Objects};
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
-use crate::reading::{forget, readable};
+use crate::reading::{forget, readable, whole_chunk};
 use crate::work::on_threads;
 
 /// An object to read.
@@ -124,15 +124,11 @@ impl Objects {
         let hashes: Vec<ChunkHash> = pieces.iter().map(|piece| piece.hash).collect();
         let read = readable(&hashes, |hashes| self.store.get_chunks(hashes))?;
         for (piece, data) in pieces.iter_mut().zip(read) {
-            let mut data = data.filter(|data| piece.is(data));
-            if data.is_none() {
-                let again = |_: &[ChunkHash]| Ok(vec![self.store.reread_chunk(&piece.hash)?]);
-                let again = readable(&[piece.hash], again)?.pop().flatten();
-                data = again.filter(|data| piece.is(data));
-            }
+            let data = whole_chunk(&*self.store, &piece.hash, Ok(data), |data| piece.is(data));
             match data {
-                Some(data) => piece.write(&data),
-                None => {
+                Ok(Some(data)) => piece.write(&data),
+                Err(error) if !matches!(error, StoreError::Damaged { .. }) => return Err(error),
+                Ok(None) | Err(_) => {
                     // Another piece of it may be noted already.
                     let _ = broken[piece.object].set((piece.hash, piece.bytes()));
                 }

@@ -7,9 +7,10 @@ use bytes::Bytes;
 use super::cut::{cut, total};
 use super::record::{LARGEST, LONGEST_META, Record};
 use super::{ObjectError, Objects, name};
-use crate::backend::{Backend, Put};
+use crate::backend::Put;
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
+use crate::reading::whole_chunk;
 use crate::work::on_threads;
 
 /// An object to put.
@@ -111,12 +112,11 @@ impl Objects {
             if self.store.put_chunk(&chunk, data)? == Put::Stored {
                 return Ok(hash);
             }
-            for read in [Backend::get_chunk, Backend::reread_chunk] {
-                match read(&*self.store, &chunk) {
-                    Ok(Some(there)) if there == data => return Ok(hash),
-                    Ok(_) | Err(StoreError::Damaged { .. }) => {}
-                    Err(error) => return Err(error),
-                }
+            let read = self.store.get_chunk(&chunk);
+            match whole_chunk(&*self.store, &chunk, read, |there| there == data) {
+                Ok(Some(_)) => return Ok(hash),
+                Ok(None) | Err(StoreError::Damaged { .. }) => {}
+                Err(error) => return Err(error),
             }
         }
         Err(StoreError::Damaged {

@@ -275,9 +275,9 @@ struct Worker {
     lanes: Vec<Lane>,
     /// Which lane is next.
     turn: usize,
-    /// What has no piece yet.
+    /// Requests that wait for a free piece.
     waiting: VecDeque<Want>,
-    /// What has a piece and is not submitted yet, by [`Way`].
+    /// Moves that have a piece and wait to be submitted, by [`Way`].
     ready: [VecDeque<Move>; 2],
     /// How many bytes are submitted and not done yet, by [`Way`].
     submitted: [usize; 2],

@@ -51,7 +51,7 @@ pub(super) struct Value {
 #[derive(Clone, Debug)]
 pub(super) struct Chunk {
     pub(super) value: Value,
-    /// It was read and is not what was put; the next put replaces it.
+    /// It is not what was put: readers are told so, and the next put replaces it.
     pub(super) damaged: bool,
     /// By so many manifests.
     pub(super) references: u64,

@@ -155,12 +155,18 @@ impl Backend for MemoryStore {
     fn get_chunk(&self, hash: &ChunkHash) -> Result<Option<Bytes>, StoreError> {
         let mut contents = self.contents();
         contents.hit(&Key::Chunk(*hash));
-        let value = contents.chunks.get(hash).map(|chunk| chunk.value.clone());
+        let there = contents.chunks.get(hash).cloned();
         // Checked without the lock.
         drop(contents);
-        let Some(value) = value else { return Ok(None) };
-        let place = value.data.as_ptr();
-        let read = value.read(chunk(hash));
+        let Some(there) = there else { return Ok(None) };
+        if there.damaged {
+            return Err(StoreError::Damaged {
+                what: chunk(hash).to_string(),
+                how: "its bytes were found to be wrong before".to_owned(),
+            });
+        }
+        let place = there.value.data.as_ptr();
+        let read = there.value.read(chunk(hash));
         if read.is_err()
             && let Some(there) = self.contents().chunks.get_mut(hash)
         {

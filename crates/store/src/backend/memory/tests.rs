@@ -230,6 +230,8 @@ fn a_chunk_that_a_manifest_needs_is_not_dropped() {
     save(&store, 0, &[0]).unwrap();
     let (hash, data) = chunk(0);
     store.drop_chunk(&hash);
+    let read = store.get_chunk(&hash);
+    assert!(matches!(read, Err(StoreError::Damaged { .. })), "{read:?}");
     assert_eq!(store.absent_chunks(&[hash]).unwrap(), [hash]);
     assert_eq!(store.put_chunk(&hash, &data).unwrap(), Put::Stored);
     save(&store, 1, &[0]).unwrap();

@@ -417,7 +417,7 @@ fn packed(model: &Model) -> Option<&'static str> {
     model.packed.map(|packed| CacheDtype::Packed(packed).name())
 }
 
-/// What was taken for granted, and what was not understood.
+/// Tells which defaults were assumed, and which keys of the config were not read.
 fn notes(model: &Model) -> String {
     let mut text = String::new();
     if let Some(packed) = packed(model) {
@@ -482,7 +482,7 @@ pub(super) fn without_caches(model: &Model, tokens: u64) -> Json<'_> {
     }
 }
 
-/// The same for people.
+/// Tells people that a model owns no cache.
 pub(super) fn ownerless(model: &Model, called: &str) -> String {
     format!(
         " {called}: {}, {}\n\n owns no cache: its layers look at the caches of the model that it drafts for\n{}",
