@@ -36,8 +36,8 @@ fn a_tier_above_that_is_down_is_passed_over_and_counted() {
     let stats = store.tiers();
     assert_eq!(
         stats[0].skipped,
-        2 + 2,
-        "a chunk and a manifest, put and carried up"
+        2 + 1,
+        "a chunk and a manifest that were put, and the chunk that was read"
     );
     assert!(stats[0].failures >= 1);
     // What it missed is not believed when it is back.
@@ -228,6 +228,7 @@ fn a_crash_at_each_call_of_a_later_copy_loses_only_the_copy() {
                     Tier::new("below", Arc::new(dying)),
                 ];
                 let store = TierStore::new(tiers, Write::Back).unwrap();
+                let mut removed = false;
                 for n in 0..4 {
                     for part in 0..3 {
                         store
@@ -241,13 +242,17 @@ fn a_crash_at_each_call_of_a_later_copy_loses_only_the_copy() {
                         .put_manifest(&name(&n.to_string()), &manifest)
                         .unwrap();
                     if n == 2 {
-                        store.delete_manifest(&name("0")).unwrap();
+                        removed = store.delete_manifest(&name("0")).is_ok();
                     }
                 }
                 drop(store);
+                let tiers = [&above, &below].map(|tier| Tier::new("", Arc::new(tier.clone())));
+                let again = TierStore::new(tiers.into(), Write::Back).unwrap();
                 for n in 0..4_u64 {
                     let name = name(&n.to_string());
-                    assert_eq!(above.get_manifest(&name).unwrap().is_some(), n != 0);
+                    // One that could not be removed below is there still, and its caller was told.
+                    let there = again.get_manifest(&name).unwrap().is_some();
+                    assert!(there == (n != 0) || n == 0 && !removed, "{kind:?} {nth}");
                     let copied = below.get_manifest(&name).unwrap().is_some();
                     for part in 0..3 {
                         let (hash, data) = chunk(10 * n + part);

@@ -34,18 +34,111 @@ fn what_is_found_below_is_there_above_afterwards() {
     assert_eq!(above.get_chunk(&hash).unwrap().unwrap(), data);
     assert_eq!(
         above.get_manifest(&name("1")).unwrap().unwrap(),
-        hash.as_bytes()
+        hash.as_bytes(),
+        "for the chunk's sake"
     );
     assert!(above.get_chunk(&chunk(2).0).unwrap().is_none());
-    // It answers alone.
     below.set_plan(down());
     assert_eq!(store.get_chunk(&hash).unwrap().unwrap(), data);
-    assert!(store.get_manifest(&name("1")).unwrap().is_some());
+    assert!(store.get_manifest(&name("1")).is_err());
     let stats = store.tiers();
     let [up, low] = &stats[..] else { panic!() };
-    assert_eq!((up.hits, up.misses, up.promotions), (2, 2, 2));
+    assert_eq!((up.hits, up.misses, up.promotions), (1, 1, 2));
     assert_eq!((low.hits, low.misses, low.promotions), (2, 0, 0));
     assert_eq!(low.bytes, data.len() as u64 + 32);
+}
+
+/// Two hosts, each with a tier of its own, and the store that they share; also after a restart.
+#[test]
+fn what_others_replace_and_remove_is_not_read_above() {
+    for kinds in ["f", "m", "fm", "mf"] {
+        for write in [Write::Through, Write::Back] {
+            let folder = tempfile::tempdir().unwrap();
+            let file = |place: &str| -> Arc<dyn Backend> {
+                let options = transload_store::backend::file::FileOptions::new();
+                let place = folder.path().join(place);
+                Arc::new(transload_store::backend::file::FileStore::open(place, options).unwrap())
+            };
+            let memory = [(); 2].map(|()| MemoryStore::new());
+            let host = |n: usize| {
+                let kinds = kinds.chars().map(|kind| match kind {
+                    'm' => Tier::memory("memory", memory[n].clone()),
+                    _ => Tier::new("local", file(&format!("host {n}"))),
+                });
+                let shared = Tier::new("shared", file("shared"));
+                TierStore::new(kinds.chain([shared]).collect(), write).unwrap()
+            };
+            let [here, there] = [host(0), host(1)];
+            let get = |store: &TierStore, n: u64| {
+                let names = [name(&n.to_string()), name("never")];
+                let found = store.get_manifests(&names).unwrap();
+                let peeked = store.inventory().unwrap().peek_manifests(&names).unwrap();
+                assert_eq!(found, peeked, "{kinds} {write:?}");
+                found[0].clone()
+            };
+            saved(&here, 0..4);
+            here.flush();
+            assert!((0..4).all(|n| get(&there, n).is_some()));
+            there.put_manifest(&name("0"), b"newer").unwrap();
+            there.flush();
+            there.delete_manifest(&name("1")).unwrap();
+            let (_, revision) = there.manifest_revision(&name("2")).unwrap().unwrap();
+            assert!(there.delete_revision(&name("2"), &revision).unwrap());
+            let as_they_are = |store: &TierStore| {
+                let there = [0, 1, 2, 3].map(|n| get(store, n));
+                let third = Bytes::copy_from_slice(chunk(3).0.as_bytes());
+                let newer = Bytes::from_static(b"newer");
+                let wanted = [Some(newer), None, None, Some(third)];
+                assert_eq!(there, wanted, "{kinds} {write:?}");
+                let mut listed = Vec::new();
+                let inventory = store.inventory().unwrap();
+                let all = &mut |entry: transload_store::backend::ManifestEntry| {
+                    listed.push(entry.name);
+                    Ok(())
+                };
+                inventory.manifests(all).unwrap();
+                listed.sort();
+                assert_eq!(listed, [name("0"), name("3")], "{kinds} {write:?}");
+            };
+            as_they_are(&here);
+            drop(here);
+            as_they_are(&host(0));
+            as_they_are(&there);
+        }
+    }
+}
+
+/// A copy that a tier keeps for its chunks is put anew, and goes, as the last tier's manifest does.
+#[test]
+fn copies_of_manifests_become_what_the_last_tier_has() {
+    let (above, below) = (sound(), sound());
+    let store = two(&above, &below, Write::Through);
+    saved(&store, 0..2);
+    below.put_manifest(&name("0"), b"newer").unwrap();
+    below.delete_manifest(&name("1")).unwrap();
+    store.get_manifests(&[name("0"), name("1")]).unwrap();
+    let copies = above.get_manifests(&[name("0"), name("1")]).unwrap();
+    assert_eq!(copies, [Some(Bytes::from_static(b"newer")), None]);
+}
+
+/// A manifest is pending where it was put until it was copied below; then it only holds its chunks there.
+#[test]
+fn what_was_copied_later_holds_its_chunks_under_another_name() {
+    let (above, below) = (sound(), sound());
+    let store = two(&above, &below, Write::Back);
+    saved(&store, 0..1);
+    store.flush();
+    assert_eq!(above.get_manifest(&name("0")).unwrap(), None);
+    let (copy, hash) = (name("transload.copy/0"), chunk(0).0);
+    assert_eq!(above.get_manifest(&copy).unwrap().unwrap(), hash.as_bytes());
+    assert_eq!(
+        below.get_manifest(&name("0")).unwrap().unwrap(),
+        hash.as_bytes()
+    );
+    let refused = store.put_manifest(&copy, b"").unwrap_err().to_string();
+    assert!(refused.contains("copies in a tier"), "{refused}");
+    store.delete_manifest(&name("0")).unwrap();
+    assert_eq!(above.get_manifest(&copy).unwrap(), None);
 }
 
 /// A batch asks each tier once, for what is still missing.
@@ -104,9 +197,9 @@ fn memory_above_another_tier_keeps_chunks_only() {
     assert!(store.get_chunk(&chunk(7).0).is_err());
 }
 
-/// A read does not wait for a put that takes its time, and does not carry up what that replaces.
+/// A read does not wait for a put that takes its time.
 #[test]
-fn a_manifest_that_is_being_put_is_read_and_not_carried_up() {
+fn a_manifest_that_is_being_put_is_read() {
     let (above, below) = (sound(), MemoryStore::new());
     below.put_manifest(&name("m"), b"old").unwrap();
     let (tell, put) = std::sync::mpsc::channel();
@@ -121,7 +214,6 @@ fn a_manifest_that_is_being_put_is_read_and_not_carried_up() {
         let putting = scope.spawn(|| store.put_manifest(&name("m"), b"new").unwrap());
         put.recv().unwrap();
         assert_eq!(store.get_manifest(&name("m")).unwrap().unwrap(), "old");
-        assert_eq!(above.get_manifest(&name("m")).unwrap(), None);
         go_on.send(()).unwrap();
         putting.join().unwrap();
     });

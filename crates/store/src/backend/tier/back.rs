@@ -9,7 +9,7 @@ use std::thread::{self, JoinHandle};
 
 use bytes::Bytes;
 
-use super::names::hold;
+use super::names::{copy_name, hold};
 use super::one::Tier;
 use crate::backend::guard::Guard;
 use crate::error::StoreError;
@@ -65,7 +65,7 @@ impl Back {
         self.guard.put(hash);
     }
 
-    /// The authority has these manifests, whose names are held.
+    /// Adds manifests that the authority has.
     pub(super) fn put_manifests(
         &self,
         manifests: &[(ManifestName, Bytes)],
@@ -85,7 +85,7 @@ impl Back {
         Ok(())
     }
 
-    /// Waits while too much waits. Called before names are held, which the thread needs.
+    /// Waits while too much waits.
     pub(super) fn wait_for_room(&self) {
         drop(self.queue.wait_while(|state| state.waiting > MOST));
     }
@@ -95,10 +95,11 @@ impl Back {
         drop(self.queue.wait_while(works));
     }
 
-    /// Whether a copy of this manifest waits or is being made.
-    pub(super) fn is_late(&self, name: &ManifestName) -> bool {
-        let state = self.queue.state();
-        state.puts.contains_key(name) || state.busy.as_ref() == Some(name)
+    /// Waits until no copy of this manifest waits or is being made.
+    pub(super) fn wait_for(&self, name: &ManifestName) {
+        let is_late =
+            |state: &State| state.puts.contains_key(name) || state.busy.as_ref() == Some(name);
+        drop(self.queue.wait_while(is_late));
     }
 }
 
@@ -155,30 +156,53 @@ impl Queue {
                 return;
             };
             drop(state);
-            below.retain(|tier| copy(from, tier, &name, &chunks) || !self.state().closing);
+            let mut copied = copy(from, &below, &name, &chunks).into_iter();
+            let closing = self.state().closing;
+            below.retain(|_| copied.next() == Some(true) || !closing);
             self.state().busy = None;
             self.changed.notify_all();
         }
     }
 }
 
-/// Puts chunks, and then what the authority, the last of `from`, has of a manifest by now: whoever changes it waits meanwhile,
-/// so that it is not put after it was deleted. What was put later than its chunks here waits in the queue again with its own.
-/// Whether the tier has what it should have.
-fn copy(from: &[Tier], to: &Tier, name: &ManifestName, chunks: &[ChunkHash]) -> bool {
-    let copied = chunks.iter().all(|hash| copy_chunk(from, to, hash));
-    let _held = hold([name].into_iter());
-    match from.last().map(|tier| tier.store.get_manifest(name)) {
-        Some(Ok(Some(data))) if copied => to.copy_manifests(&[(name.clone(), data)]),
-        // It was deleted, here and below.
-        Some(Ok(None)) => true,
-        // What is there is an older one.
-        _ => {
-            to.count(|stats| &mut stats.skipped, 1);
-            to.drop_manifest(name);
-            false
+/// Puts chunks below, and then what the authority, the last of `from`, has of a manifest by now. What was put later than its
+/// chunks here waits in the queue again with its own. Once all tiers below have it, it is not pending any more. Which of
+/// them have what they should have.
+fn copy(from: &[Tier], below: &[&Tier], name: &ManifestName, chunks: &[ChunkHash]) -> Vec<bool> {
+    let with_chunks = |tier: &&Tier| chunks.iter().all(|hash| copy_chunk(from, tier, hash));
+    let mut copied: Vec<bool> = below.iter().map(with_chunks).collect();
+    let authority = &from[from.len() - 1];
+    // It is not put after it was deleted.
+    let _held = hold(name);
+    let pending = match authority.store.manifest_revision(name) {
+        // A plugin cannot tell puts apart. What it has stays pending: removing it might remove one that was put since.
+        Err(StoreError::Unsupported { .. }) => authority
+            .store
+            .get_manifest(name)
+            .map(|there| there.map(|data| (data, None))),
+        other => other.map(|there| there.map(|(data, revision)| (data, Some(revision)))),
+    };
+    let Ok(Some((data, revision))) = pending else {
+        // It was deleted, here and below; or what is there cannot be read, and the next put tries again.
+        return vec![pending.is_ok(); below.len()];
+    };
+    for (tier, copied) in below.iter().zip(&mut copied) {
+        *copied = *copied && tier.copy_manifests(&[(name.clone(), data.clone())]);
+        if !*copied {
+            tier.count(|stats| &mut stats.skipped, 1);
+            // An older one, which would be read if the authority lost this one.
+            tier.drop_manifest(name);
         }
     }
+    if let Some(revision) = revision.filter(|_| copied.iter().all(|copied| *copied)) {
+        if let Some(copy) = copy_name(name) {
+            authority.copy_manifests(&[(copy, data)]);
+        }
+        if authority.store.delete_revision(name, &revision).is_err() {
+            authority.count(|stats| &mut stats.failures, 1);
+        }
+    }
+    copied
 }
 
 fn copy_chunk(from: &[Tier], to: &Tier, hash: &ChunkHash) -> bool {

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use bytes::Bytes;
 
-use super::{Tier, TierStore};
+use super::{Tier, TierStore, names};
 use crate::backend::{
     ChunkEntry, CollectOptions, Collected, Fault, Inventory, ManifestEntry, Progress, Usage,
 };
@@ -17,17 +17,24 @@ impl TierStore {
         let tiers = self.tiers.iter();
         tiers.filter_map(|tier| Some((tier, tier.store.inventory()?)))
     }
+
+    fn inventories_of_manifests(&self) -> impl Iterator<Item = &dyn Inventory> {
+        self.true_tiers()
+            .filter_map(|at| self.tiers[at].store.inventory())
+    }
 }
 
 impl Inventory for TierStore {
-    /// Each once, as the fastest tier has it that can be listed.
+    /// Each once: pending ones, and those of the last tier.
     fn manifests(
         &self,
         visit: &mut dyn FnMut(ManifestEntry) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
         let mut seen = HashSet::new();
-        for (_, inventory) in self.inventories() {
-            inventory.manifests(&mut |entry| match seen.insert(entry.name.clone()) {
+        for inventory in self.inventories_of_manifests() {
+            inventory.manifests(&mut |entry| match !names::is_copy(&entry.name)
+                && seen.insert(entry.name.clone())
+            {
                 true => visit(entry),
                 false => Ok(()),
             })?;
@@ -37,7 +44,7 @@ impl Inventory for TierStore {
 
     fn peek_manifests(&self, names: &[ManifestName]) -> Result<Vec<Option<Bytes>>, StoreError> {
         let mut found: Vec<Option<Bytes>> = vec![None; names.len()];
-        for (_, inventory) in self.inventories() {
+        for inventory in self.inventories_of_manifests() {
             let missing: Vec<usize> = (0..names.len()).filter(|&n| found[n].is_none()).collect();
             if missing.is_empty() {
                 break;

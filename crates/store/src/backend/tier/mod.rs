@@ -6,12 +6,19 @@
 //! | `one` | a tier: its store and its counts |
 //! | `read` | going down from tier to tier, and carrying up what was found |
 //! | `back` | copies that are made later |
-//! | `names` | one change of a manifest at a time |
+//! | `names` | the names of manifests that only hold chunks, and one change of a manifest at a time |
 //! | `inventory` | listing, verifying and collecting all of them |
 //!
-//! The **authority** is the tier that has everything: the last one, or, where copies below it are made later, the first
-//! that outlives the process. A put is made there first, and has succeeded with it; the tiers above only have copies, of
-//! which any may be missing.
+//! The **authority** is the tier where a put has succeeded: the last one, or, where copies below it are made later, the
+//! first that outlives the process.
+//!
+//! Chunks never change, so any tier answers for them. Manifests do, and other processes change them in the last tier: what
+//! that says is true, whatever the tiers above have. These keep **copies** of manifests all the same, since a store such as
+//! `file` publishes chunks with a manifest and collects what no manifest refers to. Nobody reads a copy.
+//!
+//! Where copies below are made later, a manifest of the authority is **pending** until all tiers below have it. A pending
+//! one is what was put last, and is read before the last tier is asked. Afterwards it becomes a copy, under another name
+//! than its own, so that a restart can tell the two apart.
 
 mod back;
 mod inventory;
@@ -27,7 +34,7 @@ use bytes::Bytes;
 pub use self::one::{Tier, TierStats};
 
 use self::back::Back;
-use self::names::change;
+use self::names::{copy_name, hold};
 use super::{Backend, Inventory, Put, Revision};
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
@@ -42,10 +49,11 @@ pub enum Write {
     Back,
 }
 
-/// A store made of tiers, the fastest first. Each read goes down until one has the value, and carries it up.
+/// A store made of tiers, the fastest first. Each read of chunks goes down until one has the value, and carries it up;
+/// manifests are those of the last tier.
 ///
-/// A tier above the authority that fails is passed over and counted; the authority's errors are the caller's. Manifests are
-/// put and removed in the authority first, and a chunk is put into each tier before the manifest that came after it.
+/// A tier above the authority that fails is passed over and counted; the errors of the authority and of the last tier are
+/// the caller's. A chunk is put into each tier before the manifest that came after it.
 #[derive(Debug)]
 pub struct TierStore {
     tiers: Arc<Vec<Tier>>,
@@ -53,10 +61,10 @@ pub struct TierStore {
     back: Option<Back>,
 }
 
-/// Which put of a manifest each tier has, of those that have these bytes.
+/// Which put of a manifest this is: in the tier with this place.
 struct Mark {
-    data: Bytes,
-    puts: Vec<(usize, Revision)>,
+    at: usize,
+    revision: Revision,
 }
 
 impl TierStore {
@@ -120,15 +128,28 @@ impl TierStore {
         self.tiers[..self.authority].iter().rev()
     }
 
-    /// Removes copies of a manifest from tiers that may have one.
-    fn drop_copies<'a>(&self, tiers: impl IntoIterator<Item = &'a Tier>, name: &ManifestName) {
-        let tiers = tiers.into_iter().filter(|tier| !tier.is_cache);
-        tiers.for_each(|tier| tier.drop_manifest(name));
+    /// The tiers whose manifests are true, the first that has one: pending ones, and those of the last tier.
+    fn true_tiers(&self) -> impl DoubleEndedIterator<Item = usize> {
+        let last = self.tiers.len() - 1;
+        (self.authority..=last).filter(move |at| *at == self.authority || *at == last)
     }
 
-    /// Whether the tiers below the authority have not heard of a manifest's last change.
-    fn is_late(&self, name: &ManifestName) -> bool {
-        self.back.as_ref().is_some_and(|back| back.is_late(name))
+    /// The name of a manifest's copy in the tier with this place.
+    fn name_of_copy(&self, at: usize, name: &ManifestName) -> Option<ManifestName> {
+        match at == self.authority {
+            true => copy_name(name),
+            false => Some(name.clone()),
+        }
+    }
+
+    /// Removes the copies of a manifest from the tiers that keep them.
+    fn drop_copies(&self, name: &ManifestName) {
+        let above = self.tiers[..self.tiers.len() - 1].iter().enumerate();
+        for (at, tier) in above.filter(|(_, tier)| !tier.is_cache) {
+            if let Some(name) = self.name_of_copy(at, name) {
+                tier.drop_manifest(&name);
+            }
+        }
     }
 }
 
@@ -168,10 +189,12 @@ impl Backend for TierStore {
     }
 
     fn delete_manifest(&self, name: &ManifestName) -> Result<(), StoreError> {
-        let _held = change([name].into_iter());
-        self.owner().delete_manifest(name)?;
-        let (above, below) = self.tiers.split_at(self.authority);
-        self.drop_copies(below[1..].iter().chain(above), name);
+        let _held = hold(name);
+        // From the last tier up: a pending manifest hides what is below it until that is gone.
+        for at in self.true_tiers().rev() {
+            self.tiers[at].store.delete_manifest(name)?;
+        }
+        self.drop_copies(name);
         Ok(())
     }
 
@@ -179,31 +202,16 @@ impl Backend for TierStore {
         &self,
         name: &ManifestName,
     ) -> Result<Option<(Bytes, Revision)>, StoreError> {
-        let mut found: Option<Bytes> = None;
-        let mut puts = Vec::new();
-        for at in self.of_manifests() {
-            if !self.may_ask(at, name) {
-                continue;
-            }
-            match self.tiers[at].store.manifest_revision(name) {
-                // What the fastest tier says is what was read, and what goes.
-                Ok(Some((data, _))) if found.as_ref().is_some_and(|above| *above != data) => break,
-                Ok(Some((data, revision))) => {
-                    found = Some(data);
-                    puts.push((at, revision));
-                }
-                Ok(None) => {}
-                Err(error) if self.must_answer(at, name) => return Err(error),
-                Err(_) => self.tiers[at].count(|stats| &mut stats.failures, 1),
+        if let Some(back) = &self.back {
+            // A pending one would move to the last tier, where the same put has another revision.
+            back.wait_for(name);
+        }
+        for at in self.true_tiers() {
+            if let Some((data, revision)) = self.tiers[at].store.manifest_revision(name)? {
+                return Ok(Some((data, Revision::new(Mark { at, revision }))));
             }
         }
-        Ok(found.map(|data| {
-            let mark = Mark {
-                data: data.clone(),
-                puts,
-            };
-            (data, Revision::new(mark))
-        }))
+        Ok(None)
     }
 
     fn delete_revision(
@@ -211,32 +219,23 @@ impl Backend for TierStore {
         name: &ManifestName,
         revision: &Revision,
     ) -> Result<bool, StoreError> {
-        let Some(Mark { data, puts }) = revision.mark() else {
+        let Some(Mark { at, revision }) = revision.mark() else {
             return Ok(false);
         };
-        let owner = puts.iter().find(|(at, _)| *at == self.authority);
-        let Some((owner, revision)) = owner.or(puts.last()) else {
-            return Ok(false);
-        };
-        let _held = change([name].into_iter());
-        let is_late = self.is_late(name);
-        if !self.tiers[*owner].store.delete_revision(name, revision)? {
+        let _held = hold(name);
+        let last = self.tiers.len() - 1;
+        let is_pending = *at < last;
+        if !is_pending && self.authority < last && self.owner().get_manifest(name)?.is_some() {
             return Ok(false);
         }
-        self.drop_copies(&self.tiers[..*owner], name);
-        for tier in &self.tiers[owner + 1..] {
-            // There may be a copy by now, or what others have put; or an older one, where this one is still to be copied.
-            let removed = match tier.store.manifest_revision(name) {
-                Ok(Some(_)) if is_late => tier.store.delete_manifest(name).map(|()| true),
-                Ok(Some((there, copy))) if there == *data => {
-                    tier.store.delete_revision(name, &copy)
-                }
-                other => other.map(|_| false),
-            };
-            if removed.is_err() {
-                tier.drop_manifest(name);
-            }
+        if !self.tiers[*at].store.delete_revision(name, revision)? {
+            return Ok(false);
         }
+        if is_pending {
+            // What it was to replace.
+            self.tiers[last].store.delete_manifest(name)?;
+        }
+        self.drop_copies(name);
         Ok(true)
     }
 
@@ -275,21 +274,20 @@ impl Backend for TierStore {
             return Ok(());
         }
         if let Some(back) = &self.back {
+            manifests
+                .iter()
+                .try_for_each(|(name, _)| names::is_free(name))?;
             back.wait_for_room();
         }
-        let names = manifests.iter().map(|(name, _)| name);
-        let _held = change(names.clone());
-        if let Err(error) = self.owner().put_manifests(manifests) {
-            // Some may have been put: then copies of what was there before are wrong.
-            names.for_each(|name| self.drop_copies(self.above(), name));
-            return Err(error);
-        }
-        for tier in self.above().filter(|tier| !tier.is_cache) {
-            tier.copy_manifests(manifests);
-        }
+        self.owner().put_manifests(manifests)?;
         match &self.back {
             Some(back) => back.put_manifests(manifests),
-            None => Ok(()),
+            None => {
+                for tier in self.above().filter(|tier| !tier.is_cache) {
+                    tier.copy_manifests(manifests);
+                }
+                Ok(())
+            }
         }
     }
 
@@ -298,6 +296,9 @@ impl Backend for TierStore {
     }
 
     fn inventory(&self) -> Option<&dyn Inventory> {
-        Some(self)
+        let mut of_manifests = self.true_tiers().map(|at| &self.tiers[at].store);
+        of_manifests
+            .all(|store| store.inventory().is_some())
+            .then_some(self)
     }
 }

@@ -1,6 +1,5 @@
-//! One tier: a store, what was asked of it, and which of its manifests are not to be believed.
+//! One tier: a store, and what was asked of it.
 
-use std::collections::HashSet;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use bytes::Bytes;
@@ -16,11 +15,9 @@ pub struct Tier {
     pub(super) store: Arc<dyn Backend>,
     /// The same, where it is one that no other process sees.
     memory: Option<MemoryStore>,
-    /// It is memory above another tier, and keeps no manifests: nobody would tell it what other processes replace and remove.
+    /// It is memory above another tier: it keeps each chunk by itself, and needs no manifests.
     pub(super) is_cache: bool,
     stats: Mutex<TierStats>,
-    /// Manifests that were replaced or removed elsewhere when this tier failed.
-    outdated: Mutex<HashSet<ManifestName>>,
 }
 
 /// What a tier was asked for, and what came of it, by one handle. Values are chunks and manifests.
@@ -45,9 +42,6 @@ pub struct TierStats {
     pub evictions: Option<u64>,
 }
 
-/// How many outdated manifests are remembered. With so many, none of the tier's manifests are read on this handle any more.
-const MOST: usize = 65_536;
-
 impl Tier {
     /// Of any store; the name is for statistics.
     pub fn new(name: impl Into<String>, store: Arc<dyn Backend>) -> Self {
@@ -60,7 +54,6 @@ impl Tier {
             memory: None,
             is_cache: false,
             stats: Mutex::new(stats),
-            outdated: Mutex::default(),
         }
     }
 
@@ -120,48 +113,24 @@ impl Tier {
         }
     }
 
-    /// Puts copies of manifests. Where it cannot, those that it had are removed. Whether it could.
+    /// Puts manifests that another tier has. Whether it could.
     pub(super) fn copy_manifests(&self, manifests: &[(ManifestName, Bytes)]) -> bool {
         let put = self.store.put_manifests(manifests).is_ok();
         if !put {
             self.count(|stats| &mut stats.skipped, manifests.len());
         }
-        for (name, _) in manifests {
-            match put {
-                true => self.believe(name),
-                false => self.drop_manifest(name),
-            }
-        }
         put
     }
 
-    /// Removes a copy of a manifest. If that fails, it is not read any more.
+    /// Removes a manifest whose staying would do no harm.
     pub(super) fn drop_manifest(&self, name: &ManifestName) {
-        if self.store.delete_manifest(name).is_ok() {
-            return self.believe(name);
+        if self.store.delete_manifest(name).is_err() {
+            self.count(|stats| &mut stats.failures, 1);
         }
-        let mut outdated = lock(&self.outdated);
-        if outdated.len() < MOST {
-            outdated.insert(name.clone());
-        }
-    }
-
-    /// What it says of this manifest is true again, unless there were too many to remember.
-    fn believe(&self, name: &ManifestName) {
-        let mut outdated = lock(&self.outdated);
-        if outdated.len() < MOST {
-            outdated.remove(name);
-        }
-    }
-
-    /// Whether what it says of this manifest is not to be believed.
-    pub(super) fn is_outdated(&self, name: &ManifestName) -> bool {
-        let outdated = lock(&self.outdated);
-        outdated.len() >= MOST || outdated.contains(name)
     }
 }
 
 fn lock<T>(state: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Counts and a set are whole whatever panicked beside them.
+    // Counts are whole whatever panicked beside them.
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -2,8 +2,7 @@
 
 use bytes::Bytes;
 
-use super::names::{changes, try_hold};
-use super::{Tier, TierStore};
+use super::TierStore;
 use crate::backend::{Backend, Put};
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
@@ -22,8 +21,7 @@ impl TierStore {
         let found = self.descend(
             hashes,
             0..=last,
-            |_, _| true,
-            |at, _| at == last,
+            |at| at == last,
             |store, hashes| store.get_chunks(hashes),
         )?;
         for (hash, found) in hashes.iter().zip(&found) {
@@ -40,53 +38,33 @@ impl TierStore {
         &self,
         names: &[ManifestName],
     ) -> Result<Vec<Option<Bytes>>, StoreError> {
-        let before: Vec<u64> = names.iter().map(changes).collect();
         let found = self.descend(
             names,
-            self.of_manifests(),
-            |at, name| self.may_ask(at, name),
-            |at, name| self.must_answer(at, name),
+            self.true_tiers(),
+            |_| true,
             |store, names| store.get_manifests(names),
         )?;
-        self.carry_up(names, &before, &found);
+        self.renew_copies(names, &found);
         Ok(values(found))
     }
 
-    /// The tiers that have manifests.
-    pub(super) fn of_manifests(&self) -> impl DoubleEndedIterator<Item = usize> {
-        (0..self.tiers.len()).filter(|at| !self.tiers[*at].is_cache)
-    }
-
-    /// Whether what a tier says of a manifest can be believed.
-    pub(super) fn may_ask(&self, at: usize, name: &ManifestName) -> bool {
-        !self.tiers[at].is_outdated(name) && (at <= self.authority || !self.is_late(name))
-    }
-
-    /// Whether no tier below can be asked instead.
-    pub(super) fn must_answer(&self, at: usize, name: &ManifestName) -> bool {
-        at == self.tiers.len() - 1 || at == self.authority && self.is_late(name)
-    }
-
-    /// Asks one tier after the other for what is missing. One that fails is passed over, unless it must answer for a key.
+    /// Asks one tier after the other for what is missing. One that fails is passed over, unless it must answer.
     fn descend<K: Clone>(
         &self,
         keys: &[K],
         tiers: impl IntoIterator<Item = usize>,
-        may_ask: impl Fn(usize, &K) -> bool,
-        must_answer: impl Fn(usize, &K) -> bool,
+        must_answer: impl Fn(usize) -> bool,
         read: impl Fn(&dyn Backend, &[K]) -> Result<Vec<Option<Bytes>>, StoreError>,
     ) -> Result<Found, StoreError> {
         let mut found: Found = vec![None; keys.len()];
         for at in tiers {
-            let missing = (0..keys.len()).filter(|&n| found[n].is_none() && may_ask(at, &keys[n]));
-            let missing: Vec<usize> = missing.collect();
+            let missing: Vec<usize> = (0..keys.len()).filter(|&n| found[n].is_none()).collect();
             let asked: Vec<K> = missing.iter().map(|&n| keys[n].clone()).collect();
             if asked.is_empty() {
-                continue;
+                break;
             }
             let tier = &self.tiers[at];
-            let must = asked.iter().any(|key| must_answer(at, key));
-            let answer = match must {
+            let answer = match must_answer(at) {
                 true => read(&*tier.store, &asked),
                 // A value that is damaged here is missing, and is put again when it was found below.
                 false => readable(&asked, |keys| read(&*tier.store, keys)),
@@ -100,7 +78,7 @@ impl TierStore {
                 }
                 Err(error) => {
                     tier.count(|stats| &mut stats.failures, 1);
-                    if must {
+                    if must_answer(at) {
                         return Err(error);
                     }
                 }
@@ -109,53 +87,42 @@ impl TierStore {
         Ok(found)
     }
 
-    /// Puts manifests into the tiers above the one that had them, unless they were changed since they were looked for, or are
-    /// being changed now.
-    fn carry_up(&self, names: &[ManifestName], before: &[u64], found: &Found) {
-        for at in self.of_manifests() {
-            let above: Vec<&Tier> = self
-                .of_manifests()
-                .take_while(|above| *above < at)
-                .map(|above| &self.tiers[above])
-                .collect();
-            let here = names.iter().zip(before).zip(found);
-            let here: Vec<_> = here
-                .filter_map(|((name, before), found)| match found {
-                    Some((tier, data)) if *tier == at => Some((name, *before, data)),
-                    _ => None,
-                })
-                .collect();
-            if above.is_empty() || here.is_empty() {
+    /// Makes the copies of manifests what the last tier said: those that are the same count as used, others are replaced,
+    /// and those of what is not there any more go, so that their chunks can.
+    fn renew_copies(&self, names: &[ManifestName], found: &Found) {
+        let last = self.tiers.len() - 1;
+        let is_pending =
+            |found: &Option<(usize, Bytes)>| matches!(found, Some((at, _)) if *at < last);
+        let settled = names
+            .iter()
+            .zip(found)
+            .filter(|(_, found)| !is_pending(found));
+        let settled: Vec<_> = settled.collect();
+        for (at, tier) in self.tiers[..last].iter().enumerate().rev() {
+            if tier.is_cache {
                 continue;
             }
-            let held = try_hold(here.iter().map(|(name, ..)| *name));
-            let same = here
-                .into_iter()
-                .filter(|(name, before, _)| held.is_unchanged(name, *before));
-            let same: Vec<_> = same
-                .map(|(name, _, data)| (name.clone(), data.clone()))
-                .collect();
-            if same.is_empty() {
+            let here = settled.iter().filter_map(|(name, found)| {
+                let data = found.as_ref().map(|(_, data)| data);
+                Some((self.name_of_copy(at, name)?, data))
+            });
+            let (names, wanted): (Vec<ManifestName>, Vec<Option<&Bytes>>) = here.unzip();
+            let Ok(there) = readable(&names, |names| tier.store.get_manifests(names)) else {
+                tier.count(|stats| &mut stats.failures, 1);
                 continue;
-            }
-            for tier in above.iter().rev() {
-                let put = tier.copy_manifests(&same);
-                tier.count(
-                    |stats| &mut stats.promotions,
-                    if put { same.len() } else { 0 },
-                );
-            }
-            // Another process may have changed one meanwhile. It changes this tier first and then those above, so that
-            // what it puts later stays.
-            let names: Vec<ManifestName> = same.iter().map(|(name, _)| name.clone()).collect();
-            let now = self.tiers[at]
-                .store
-                .get_manifests(&names)
-                .unwrap_or_else(|_| vec![None; names.len()]);
-            for ((name, data), now) in same.iter().zip(now) {
-                if now.as_ref() != Some(data) {
-                    above.iter().for_each(|tier| tier.drop_manifest(name));
+            };
+            let mut missing = Vec::new();
+            for ((name, wanted), there) in names.into_iter().zip(wanted).zip(there) {
+                match wanted {
+                    Some(data) if there.as_ref() != Some(data) => {
+                        missing.push((name, data.clone()))
+                    }
+                    None if there.is_some() => tier.drop_manifest(&name),
+                    _ => {}
                 }
+            }
+            if !missing.is_empty() && tier.copy_manifests(&missing) {
+                tier.count(|stats| &mut stats.promotions, missing.len());
             }
         }
     }
