@@ -49,7 +49,7 @@ pub(crate) fn check(data: &[u8]) {
     // None of its pieces is there.
     let mut bytes = vec![0; record.bytes as usize];
     let mut get = || {
-        let mut parts = [&mut bytes[..]];
+        let mut parts = [(&mut bytes).into()];
         let target = Target {
             key: &key,
             parts: &mut parts,
@@ -61,7 +61,7 @@ pub(crate) fn check(data: &[u8]) {
     let source = Source {
         key: &key,
         meta: &record.meta,
-        parts: &[&zeros],
+        parts: &[(&zeros).into()],
     };
     let put = objects.put(&[source]).expect("memory");
     assert_eq!(put[0] == Put::AlreadyThere, record.bytes == 0);

@@ -192,6 +192,46 @@ def test_a_chat_goes_on_in_another_llama(models, store, name, stream):
     assert loaded == [len(longer) - len(SUFFIX)]
 
 
+@pytest.mark.smallest
+@pytest.mark.parametrize(
+    "same, header, kept, common",
+    [
+        (False, [2], [2], 1),
+        (False, [2, 70], [2, 70], 1),
+        (False, [2, 70, 71], [2, 70], 1),
+        (True, [2, 70, 71], [2, 70], 1),
+        (False, [70, 71], [70, 71], 2),
+    ],
+    ids=["a mark", "a mark and a role", "an open thought", "an open thought, in one process", "no mark"],
+)
+@pytest.mark.parametrize("name", ["gemma2", "mamba"])
+def test_a_chat_goes_on_without_its_thoughts(models, store, name, same, header, kept, common, monkeypatch):
+    """Prompts end with a header, of which the next turn has what is kept, and the answer without what was thought before."""
+    computed, evaluate = [], Llama.eval
+
+    def counted(llm, tokens):
+        # Those of the prompt, and not of the answer.
+        computed.extend(range(llm.n_tokens, min(llm.n_tokens + len(tokens), len(turn + header))))
+        evaluate(llm, tokens)
+
+    monkeypatch.setattr(Llama, "eval", counted)
+    model = getattr(models, name)
+    # Answers of letters: llama-cpp-python waits for the end of one that has several bytes, and these models may never come to it.
+    letters = {"logit_bias": dict.fromkeys(range(131, 259), -1000)}
+    llm, alone = start(model, store, n_ctx=512), start(model, n_ctx=512)
+    turn = PROMPT[:80]
+    for number in range(2):
+        complete(llm, turn + header, **letters)
+        there = len(turn) + common
+        turn = turn + kept + [80 + number] * 7 + SUFFIX
+        llm = llm if same else start(model, store, n_ctx=512)
+        computed.clear()
+        said = complete(llm, turn + header, **letters)["choices"][0]["text"]
+        # The same context may have more.
+        assert computed[0] == there or same and computed[0] > there
+        assert said == complete(alone, turn + header, **letters)["choices"][0]["text"]
+
+
 def test_a_hit_stays_one_and_begins_anywhere(models, store):
     computed(start(models.llama, store))
     other = start(models.llama, store)

@@ -2,7 +2,7 @@
 
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
-use pyo3::types::PyDict;
+use pyo3::types::{PyCFunction, PyDict};
 
 use crate::errors::CacheMemoryError;
 
@@ -190,17 +190,11 @@ impl<'py> Interface<'py> {
     }
 }
 
-/// Gives the objects that keep the bytes of an object where they are, for as long as they are held.
-pub(crate) fn hold(object: &Bound<'_, PyAny>) -> PyResult<Vec<Py<PyAny>>> {
+/// Gives the objects that keep the bytes of allocation `number` where they are, for as long as they are held.
+pub(crate) fn hold(number: usize, object: &Bound<'_, PyAny>) -> PyResult<Vec<Py<PyAny>>> {
     let mut held = vec![object.clone().unbind()];
     if object.hasattr("data_ptr")? {
-        // A tensor can be given another storage.
-        let storage = match object.hasattr("untyped_storage")? {
-            true => object.call_method0("untyped_storage")?,
-            false => object.clone(),
-        };
-        held.extend(unresizable(&storage)?.map(Bound::unbind));
-        held.push(storage.unbind());
+        held.extend(hold_storage(number, object, true)?);
     } else {
         // An array does not count who has its buffer; what it does not resize, whatever it is told, is an array that is
         // weakly referenced. The bytes may be those of its base.
@@ -210,33 +204,93 @@ pub(crate) fn hold(object: &Bound<'_, PyAny>) -> PyResult<Vec<Py<PyAny>>> {
             held.push(weakly.call1((&array,))?.unbind());
             array = array.getattr("base")?;
         }
+        if array.hasattr("data_ptr")? {
+            // It is numpy's view of a tensor, so it says nothing that numpy has seen the storage.
+            held.extend(hold_storage(number, &array, false)?);
+        }
     }
     Ok(held)
 }
 
-/// An array over the bytes of a storage: torch resizes no storage that numpy has seen. None for what is no storage of
-/// torch's, but only looks like one.
-fn unresizable<'py>(storage: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'py, PyAny>>> {
-    let Some(torch) = imported(storage.py(), "torch")? else {
-        return Ok(None);
+/// Keeps the bytes of a tensor, or of a storage, where they are: torch resizes no storage that numpy has seen, and moves none
+/// into shared memory whose methods for that refuse. Memory that torch did not
+/// allocate may be moved by its owner all the same, and is refused if so told.
+fn hold_storage(
+    number: usize,
+    object: &Bound<'_, PyAny>,
+    refuse_foreign: bool,
+) -> PyResult<Vec<Py<PyAny>>> {
+    // A tensor can be given another storage, so that its own is held. One that has a type is a coat of the one without.
+    let method = ["untyped_storage", "untyped"];
+    let method = method
+        .into_iter()
+        .find(|name| matches!(object.hasattr(*name), Ok(true)));
+    let storage = match method {
+        Some(method) => object.call_method0(method)?,
+        None => object.clone(),
     };
+    let mut held = vec![storage.clone().unbind()];
+    let Some(torch) = imported(storage.py(), "torch")? else {
+        return Ok(held);
+    };
+    // What only looks like a storage of torch's is left alone.
     let is_storage = torch.hasattr("UntypedStorage")?
         && storage.is_instance(&torch.getattr("UntypedStorage")?)?;
     let on = |device: &Bound<'_, PyAny>| device.getattr("type")?.extract::<String>();
     if !is_storage || on(&storage.getattr("device")?)? != "cpu" {
-        return Ok(None);
+        return Ok(held);
     }
     let options = PyDict::new(storage.py());
     options.set_item("dtype", torch.getattr("uint8")?)?;
     let bytes = torch.call_method("empty", (0,), Some(&options))?;
-    let array = bytes
-        .call_method1("set_", (storage,))?
-        .call_method0("numpy");
-    array.map(Some).map_err(|error| {
+    let bytes = bytes.call_method1("set_", (&storage,))?;
+    if !storage.call_method0("is_shared")?.is_truthy()? {
+        let is_held = storage.hasattr(HELD)?;
+        if refuse_foreign && !is_held && !storage.call_method0("resizable")?.is_truthy()? {
+            return Err(refused(number, FOREIGN));
+        }
+        if !is_held {
+            forbid_sharing(&storage)?;
+        }
+        if !bytes.call_method0("untyped_storage")?.is(&storage) {
+            let why =
+                "this version of torch may move it into shared memory: call share_memory_() first";
+            return Err(refused(number, why));
+        }
+    }
+    let array = bytes.call_method0("numpy").map_err(|error| {
         CacheMemoryError::new_err(format!(
             "torch cannot promise to leave this storage where it is ({error}): is numpy installed?"
         ))
-    })
+    })?;
+    held.push(array.unbind());
+    Ok(held)
+}
+
+/// Why a storage is refused that cannot be resized although nobody has registered it.
+const FOREIGN: &str = "its storage is memory that torch did not allocate, or numpy has seen it, and torch does not say which: \
+    what owns it might move it. Give what the tensor was made of, or `tensor.numpy()`, or a clone, or register it before numpy sees it";
+
+/// Marks a storage whose methods refuse to share it.
+const HELD: &str = "_transload_held";
+
+/// Has a storage refuse to be moved into shared memory, for which torch would free the memory that is registered. The methods
+/// are replaced in the one object that torch has for the storage, so that tensors and queues meet them, too.
+fn forbid_sharing(storage: &Bound<'_, PyAny>) -> PyResult<()> {
+    let refuse = PyCFunction::new_closure(storage.py(), None, None, |_, _| -> PyResult<()> {
+        Err(CacheMemoryError::new_err(
+            "this storage is registered with transload and stays where it is: call share_memory_() before it is registered",
+        ))
+    })?;
+    for method in [
+        "share_memory_",
+        "_share_fd_cpu_",
+        "_share_filename_cpu_",
+        HELD,
+    ] {
+        storage.setattr(method, &refuse)?;
+    }
+    Ok(())
 }
 
 /// Whether it is a numpy array, and not a scalar, which looks like one and owns nothing. Who has one has imported

@@ -84,6 +84,21 @@ impl Buffer {
     pub(crate) fn len(&self) -> usize {
         self.view.len.unsigned_abs()
     }
+
+    /// Copies the bytes, which Python may write, while the interpreter's lock keeps it from that.
+    pub(crate) fn to_vec(&self, _locked: Python<'_>) -> Vec<u8> {
+        let len = self.len();
+        let mut copy: Vec<u8> = Vec::with_capacity(len);
+        if len > 0 {
+            // SAFETY: the exporter keeps so many bytes there while the view is held, and the copy has room for them.
+            unsafe {
+                copy.as_mut_ptr()
+                    .copy_from_nonoverlapping(self.view.buf.cast::<u8>(), len);
+                copy.set_len(len);
+            }
+        }
+        copy
+    }
 }
 
 impl Drop for Buffer {

@@ -1,7 +1,5 @@
 //! States of llama.cpp's sequences.
 
-use std::ptr::with_exposed_provenance;
-
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use transload::store;
@@ -60,9 +58,8 @@ impl LlamaStates {
         let sample = sample.map(|sample| Buffer::new(sample, false));
         let inner = match sample.transpose()? {
             Some(sample) => {
-                // SAFETY: the caller of `new` leaves the sample alone until it has returned.
-                let sample = unsafe { bytes(&sample) };
-                py.detach(|| States::new(store, model, sample))
+                let sample = sample.to_vec(py);
+                py.detach(|| States::new(store, model, &sample))
             }
             None => States::whole(store, model),
         };
@@ -75,7 +72,9 @@ impl LlamaStates {
     ///
     /// Args:
     ///     tokens: all tokens of the sequence.
-    ///     state: its state, any contiguous buffer. Nobody writes it meanwhile.
+    ///     state: its state, any contiguous buffer.
+    ///     prompt: how many of the tokens were the prompt. Where states are kept whole, the prompt's own is not replaced, since
+    ///         the next turn of a chat may not begin with all of this one's answer.
     ///
     /// Returns:
     ///     How many bytes of it were not in the store before.
@@ -83,12 +82,17 @@ impl LlamaStates {
     /// Raises:
     ///     ArchiveError: the state cannot be read, is not one of these tokens at positions 0, 1, ..., once each in one
     ///         sequence, or has other layers than the sample; or the store failed.
-    fn save(&self, py: Python<'_>, tokens: Vec<u32>, state: &Bound<'_, PyAny>) -> PyResult<u64> {
-        let state = Buffer::new(state, false)?;
-        // SAFETY: the caller leaves the state alone until this has returned.
-        let state = unsafe { bytes(&state) };
+    #[pyo3(signature = (tokens, state, *, prompt = 0))]
+    fn save(
+        &self,
+        py: Python<'_>,
+        tokens: Vec<u32>,
+        state: &Bound<'_, PyAny>,
+        prompt: usize,
+    ) -> PyResult<u64> {
+        let state = Buffer::new(state, false)?.to_vec(py);
         let states = self.inner.get()?;
-        let saved = py.detach(|| states.save(&tokens, state));
+        let saved = py.detach(|| states.save_turn(prompt, &tokens, &state));
         Ok(saved.map_err(raise!(ArchiveError))?.bytes)
     }
 
@@ -114,13 +118,9 @@ impl LlamaStates {
         found: &LlamaFound,
     ) -> PyResult<Option<Bound<'py, PyBytes>>> {
         let states = self.inner.get()?;
-        let mut restored = false;
-        let state = PyBytes::new_with(py, found.inner.bytes(), |state| {
-            let whole = py.detach(|| states.restore(&found.inner, state));
-            restored = whole.map_err(raise!(ArchiveError))?;
-            Ok(())
-        })?;
-        Ok(restored.then_some(state))
+        let state = py.detach(|| states.restore(&found.inner));
+        let state = state.map_err(raise!(ArchiveError))?;
+        Ok(state.map(|state| PyBytes::new(py, &state)))
     }
 
     /// Tells how many bytes the whole store takes up, as `Objects.usage` does.
@@ -141,20 +141,5 @@ impl LlamaFound {
     #[getter]
     fn tokens(&self) -> usize {
         self.inner.tokens()
-    }
-}
-
-/// Returns the bytes of a buffer.
-///
-/// # Safety
-/// Nobody writes the buffer's memory while the returned slice is in use.
-unsafe fn bytes(buffer: &Buffer) -> &[u8] {
-    match buffer.len() {
-        // The address of no bytes may be null.
-        0 => &[],
-        len => {
-            // SAFETY: the buffer keeps so many bytes there; the rest is the caller's word.
-            unsafe { std::slice::from_raw_parts(with_exposed_provenance(buffer.address()), len) }
-        }
     }
 }

@@ -17,7 +17,8 @@ use crate::mark::{Device, read_device};
 /// The allocations of one rank and one group, all in memory of the host or all on one GPU: an engine's own, or new ones.
 ///
 /// Nothing is copied. The objects are kept alive for as long as this memory, or a transfer that uses it, is; until then
-/// numpy refuses to resize them. A torch storage on the CPU can never be resized again. One on a GPU must not be: torch
+/// numpy refuses to resize them. A torch storage on the CPU can never be resized again, nor moved into shared memory: call
+/// `share_memory_()` first, or pass it through a queue of `torch.multiprocessing` first. One on a GPU must not be resized: torch
 /// would give its bytes to somebody else.
 ///
 /// Args:
@@ -28,7 +29,8 @@ use crate::mark::{Device, read_device};
 ///     writable: whether transfers may write to it.
 ///
 /// Raises:
-///     CacheMemoryError: an object is not contiguous, on a device of another kind, not writable, or not there; not all
+///     CacheMemoryError: a tensor was made of memory that torch did not allocate, which its owner may move: give the owner, such
+///         as the numpy array; an object is not contiguous, on a device of another kind, not writable, or not there; not all
 ///         are on one device; the driver knows no such memory on that GPU, or there is no CUDA here; or torch lacks
 ///         the numpy that it takes to keep a storage from being resized.
 ///     TypeError: an object is none of these.
@@ -59,7 +61,9 @@ impl Memory {
         }
         let allocations: Vec<Bound<'_, PyAny>> = allocations.extract()?;
         // What holds a buffer in place comes first: what is looked at before could be elsewhere after.
-        let held = allocations.iter().map(hold).collect::<PyResult<Vec<_>>>()?;
+        let held = allocations.iter().enumerate();
+        let held = held.map(|(number, object)| hold(number, object));
+        let held = held.collect::<PyResult<Vec<_>>>()?;
         let parts = allocations.iter().enumerate();
         let parts = parts.map(|(number, object)| Allocation::read(number, object, writable));
         let parts = parts.collect::<PyResult<Vec<_>>>()?;

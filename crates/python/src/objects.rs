@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
 use transload::store;
 use transload::store::backend::{Backend, Put};
-use transload::store::objects::{self, Info, ObjectError, Source, Target};
+use transload::store::objects::{self, Info, ObjectError, Part, PartMut, Source, Target};
 
 use crate::errors::{StoreError, chain, raise};
 use crate::in_process::InProcess;
@@ -75,8 +75,8 @@ impl Objects {
         let (inner, keys) = (self.inner.get()?, values::keys(keys)?);
         let metas = metas(meta, keys.len())?;
         let (values, held) = Values::read(values, keys.len(), false)?;
-        // SAFETY: `held` outlives the call; a bare address comes with the caller's word, and so does it that nobody writes.
-        let bytes = unsafe { values.bytes() };
+        // SAFETY: `held` outlives the call; a bare address comes with the caller's word.
+        let bytes = unsafe { values.to_put() };
         let put = py.detach(|| put(inner, &keys, &metas, &bytes));
         drop(held);
         put.map_err(failed)
@@ -100,7 +100,7 @@ impl Objects {
         let (inner, keys) = (self.inner.get()?, values::keys(keys)?);
         let (values, held) = Values::read(values, keys.len(), true)?;
         // SAFETY: as for `put`.
-        let mut memory = unsafe { values.memory() };
+        let mut memory = unsafe { values.to_fill() };
         let got = py.detach(|| get(inner, &keys, &mut memory));
         drop(held);
         Ok(infos(got.map_err(failed)?))
@@ -286,7 +286,7 @@ pub(crate) fn put(
     objects: &objects::Objects,
     keys: &[Vec<u8>],
     metas: &[Vec<u8>],
-    values: &[Vec<&[u8]>],
+    values: &[Vec<Part<'_>>],
 ) -> Result<Vec<bool>, ObjectError> {
     let sources = keys.iter().zip(metas).zip(values);
     let sources = sources.map(|((key, meta), parts)| Source { key, meta, parts });
@@ -298,7 +298,7 @@ pub(crate) fn put(
 pub(crate) fn get(
     objects: &objects::Objects,
     keys: &[Vec<u8>],
-    memory: &mut [Vec<&mut [u8]>],
+    memory: &mut [Vec<PartMut<'_>>],
 ) -> Result<Vec<Option<Info>>, ObjectError> {
     let targets = keys.iter().zip(memory);
     let targets = targets.map(|(key, parts)| Target { key, parts });

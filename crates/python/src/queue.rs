@@ -311,13 +311,13 @@ impl Batch {
         match self {
             Self::Set(keys, values) => {
                 // SAFETY: the queue holds the buffers until the result is drained or all threads have ended; a bare address
-                // comes with the caller's word, and so does it that nobody writes.
-                let bytes = unsafe { values.bytes() };
+                // comes with the caller's word.
+                let bytes = unsafe { values.to_put() };
                 put(objects, keys, &vec![Vec::new(); keys.len()], &bytes).map(|_| None)
             }
             Self::Get(keys, values) => {
-                // SAFETY: as above; it was read to be written.
-                let mut memory = unsafe { values.memory() };
+                // SAFETY: as above.
+                let mut memory = unsafe { values.to_fill() };
                 get(objects, keys, &mut memory).map(|got| Some(are_some(got)))
             }
             Self::Exists(keys) => objects.has(&slices(keys)).map(|had| Some(are_some(had))),

@@ -4,6 +4,8 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
 
+use transload::store::objects;
+
 use crate::buffer::Buffer;
 
 /// A key or a namespace: bytes, or text as UTF-8.
@@ -95,37 +97,32 @@ impl Values {
         Ok(())
     }
 
-    /// The bytes of each value.
+    /// The parts of each value, to be put. Python may write them meanwhile.
     ///
     /// # Safety
-    /// Until their last use the memory stays where it is, and nobody writes it.
-    pub(crate) unsafe fn bytes<'a>(&self) -> Vec<Vec<&'a [u8]>> {
+    /// Until their last use the memory stays where it is.
+    pub(crate) unsafe fn to_put<'a>(&self) -> Vec<Vec<objects::Part<'a>>> {
         self.map(|part| {
             let start = std::ptr::with_exposed_provenance(part.address);
             // SAFETY: `Part::read` has checked the numbers; the rest is the caller's promise.
-            unsafe { std::slice::from_raw_parts(start, part.len) }
+            unsafe { objects::Part::from_raw_parts(start, part.len) }
         })
     }
 
-    /// The memory of each value, which was read to be written.
+    /// The parts of each value, which was read to be written. Python may read and write them meanwhile.
     ///
     /// # Safety
-    /// Until its last use it stays where it is, and nobody else reads or writes it.
-    pub(crate) unsafe fn memory<'a>(&self) -> Vec<Vec<&'a mut [u8]>> {
+    /// Until their last use the memory stays where it is.
+    pub(crate) unsafe fn to_fill<'a>(&self) -> Vec<Vec<objects::PartMut<'a>>> {
         self.map(|part| {
             let start = std::ptr::with_exposed_provenance_mut(part.address);
-            // SAFETY: `Part::read` has checked the numbers, and `check_apart` that no two parts share a byte; the rest is
-            // the caller's promise.
-            unsafe { std::slice::from_raw_parts_mut(start, part.len) }
+            // SAFETY: `Part::read` has checked the numbers; the rest is the caller's promise.
+            unsafe { objects::PartMut::from_raw_parts(start, part.len) }
         })
     }
 
-    /// Makes a slice of each part. Those of no bytes, which may be anywhere, are left out.
-    fn map<T>(&self, slice: impl Fn(&Part) -> T) -> Vec<Vec<T>> {
-        let parts = |parts: &Vec<Part>| {
-            let parts = parts.iter().filter(|part| part.len > 0);
-            parts.map(&slice).collect()
-        };
+    fn map<T>(&self, make: impl Fn(&Part) -> T) -> Vec<Vec<T>> {
+        let parts = |parts: &Vec<Part>| parts.iter().map(&make).collect();
         self.0.iter().map(parts).collect()
     }
 }

@@ -140,7 +140,7 @@ fn objects_are_told_by_their_keys() {
         parts,
     };
     let put = objects.put(&[
-        source(b"a\x1b[2J\xff", &[&[1; 3000], &[2; 2000]]),
+        source(b"a\x1b[2J\xff", &[(&[1; 3000]).into(), (&[2; 2000]).into()]),
         source(&long, &[]),
     ]);
     put.expect("put");
@@ -189,15 +189,16 @@ fn verify_finds_objects_that_cannot_be_read() {
     // Manifests of a store that has the pieces, put into one that has not.
     let memory = Arc::new(MemoryStore::new());
     let objects = Objects::new(memory, b"ns").expect("objects");
+    let bytes = [b"bytes".into()];
     let source = |key, parts| Source {
         key,
         meta: b"",
         parts,
     };
-    objects.put(&[source(b"one", &[b"bytes"])]).expect("put");
+    objects.put(&[source(b"one", &bytes)]).expect("put");
     let folder = store.0.path().join("other");
     let other = Objects::new(open(&uri(&folder)).expect("a store"), b"ns").expect("objects");
-    other.put(&[source(b"one", &[b"bytes"])]).expect("put");
+    other.put(&[source(b"one", &bytes)]).expect("put");
     let listed = transload(&["store", "ls", &uri(&folder), "--format", "json"]).json();
     let name = &names(&listed["manifests"], "name")[0];
     let name = ManifestName::new(name.as_str()).expect("a name");

@@ -32,6 +32,10 @@ from ._transload import LlamaFound, LlamaStates
 
 _log = logging.getLogger(__name__)
 
+_HEADER = 32
+"""In how many tokens at the end of a prompt the mark of the answer's beginning is looked for: `<|im_start|>assistant` and
+what templates put behind it have fewer than 10."""
+
 _SETTINGS = (
     "type_k type_v attention_type rope_scaling_type rope_freq_base rope_freq_scale yarn_ext_factor"
     " yarn_attn_factor yarn_beta_fast yarn_beta_slow yarn_orig_ctx"
@@ -69,6 +73,9 @@ class Cache(llama_cache.BaseLlamaCache):
         sample = None if self._whole else _sample(llm)
         weights = _identity(llm, {} if applied is None else applied)
         self._states = LlamaStates(uri, name, weights, sample, engine_version=llama_cpp.__version__)
+        # The prompt that is about to be computed, and the state on the way that its chat will come back to.
+        self._prompt: list[int] = []
+        self._halfway: tuple[list[int], Any] | None = None
         _take_over(llm)
 
     @property
@@ -81,6 +88,11 @@ class Cache(llama_cache.BaseLlamaCache):
         hit = self._find(key)
         if hit is None:
             raise KeyError("no beginning of these tokens is saved")
+        llm = self._llm()
+        if llm is not None and (llm._is_recurrent or llm._is_hybrid):
+            # llama-cpp-python prefers what the context has, and computes all anew when that cannot be cut.
+            if Llama.longest_token_prefix(llm._input_ids, key) < llm.n_tokens:
+                llm.reset()
         return hit
 
     def __contains__(self, key: Sequence[int]) -> bool:
@@ -95,14 +107,47 @@ class Cache(llama_cache.BaseLlamaCache):
             _refuse(llm)
             if llm._shifted:
                 raise ValueError("positions of the context were shifted")
-            self._states.save(llm.input_ids[: llm.n_tokens].tolist(), _state(llm))
+            prompt = self._save_halfway()
+            self._states.save(llm.input_ids[: llm.n_tokens].tolist(), _state(llm), prompt=prompt)
         except Exception as error:
             _log.warning("a state of %d tokens was not saved: %s", llm.n_tokens, error)
+
+    def _save_halfway(self) -> int:
+        """Saves the state at the end of the last prompt, unless that was done. Of how many tokens it is."""
+        if self._halfway is None:
+            return 0
+        (tokens, state), self._halfway = self._halfway, None
+        self._states.save(tokens, state)
+        return len(tokens)
+
+    def _compute(self, llm: Llama, tokens: Sequence[int]) -> None:
+        """Has a `Llama` compute tokens. Where these are the rest of a prompt, and states can only be kept whole, it stops at
+        the last place that the next turn of a chat is sure to have in common: a template may leave out what a model
+        thought, or open a thought at the end of the prompt, but not the mark behind which the answer begins."""
+        prompt, self._prompt = self._prompt, []
+        if self._whole and prompt and llm.input_ids[: llm.n_tokens].tolist() + list(tokens) == prompt:
+            end = len(prompt)
+            vocabulary = llama_cpp.llama_model_get_vocab(llm.model)
+            marks = range(end - 1, max(end - _HEADER, 1) - 1, -1)
+            mark = next((at for at in marks if llama_cpp.llama_vocab_is_control(vocabulary, prompt[at])), end - 1)
+            if (first := mark + 1 - llm.n_tokens) > 0:
+                type(llm).eval(llm, tokens[:first])
+                try:
+                    self._halfway = prompt[: mark + 1], _state(llm)
+                except Exception as error:
+                    _log.warning("a state of %d tokens is not saved: %s", llm.n_tokens, error)
+                tokens = tokens[first:]
+                if not tokens:
+                    return
+        type(llm).eval(llm, tokens)
 
     def _find(self, key: Sequence[int]) -> Hit | None:
         # Behind a whole state llama.cpp has to compute a token: it cannot take one off.
         tokens = list(key)[: -1 if self._whole else None]
+        self._prompt = list(key)
         try:
+            # Nobody waited for the last answer's end.
+            self._save_halfway()
             if (llm := self._llm()) is not None:
                 _refuse(llm)
             found = self._states.find(tokens)
@@ -152,7 +197,7 @@ class Hit:
 
 def _take_over(llm: Llama) -> None:
     """Has hits restored without scores, of which llama-cpp-python would write n_batch x n_vocab, completions make no copy of
-    the context for a cache that takes its own, and shifts noted: rows that were computed behind other tokens look like
+    the context for a cache that takes its own, prompts stopped at the state that is kept of them, and shifts noted: rows that were computed behind other tokens look like
     any. All other calls are answered as before."""
     of = weakref.ref(llm)
 
@@ -165,6 +210,10 @@ def _take_over(llm: Llama) -> None:
     def load_state(state: Any) -> None:
         state.cache._load(of(), state) if isinstance(state, Hit) else type(of()).load_state(of(), state)
 
+    def evaluate(tokens: Sequence[int]) -> None:
+        llm = of()
+        llm.cache._compute(llm, tokens) if isinstance(llm.cache, Cache) else type(llm).eval(llm, tokens)
+
     def reset() -> None:
         of()._shifted = False
         type(of()).reset(of())
@@ -173,7 +222,8 @@ def _take_over(llm: Llama) -> None:
         of()._shifted = True
         type(of()._ctx).kv_cache_seq_shift(of()._ctx, *given)
 
-    llm.save_state, llm.load_state, llm.reset, llm._ctx.kv_cache_seq_shift = save_state, load_state, reset, shift
+    llm.save_state, llm.load_state, llm.eval, llm.reset = save_state, load_state, evaluate, reset
+    llm._ctx.kv_cache_seq_shift = shift
     llm._shifted = getattr(llm, "_shifted", False)
 
 

@@ -117,14 +117,6 @@ pub enum LlamaError {
         "the state has other layers, types or row lengths than the context that this was opened for"
     )]
     OtherShape,
-    /// Memory to restore into is not as long as the state will be.
-    #[error("the state to restore has {needed} bytes, and {given} were given")]
-    Length {
-        /// How long the state will be.
-        needed: usize,
-        /// How much there is.
-        given: usize,
-    },
     /// Rows could not be saved or restored.
     #[error(transparent)]
     Archive(#[from] ArchiveError),

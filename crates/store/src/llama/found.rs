@@ -9,13 +9,12 @@ use super::save::{behind_table, meta};
 use super::shape::{RowLayout, Shape};
 use super::{CHUNK, Kind, LlamaError, ObjectKey, PLACES, Rows, States, names, places};
 use crate::archive::{self, ArchiveError, Prompt};
-use crate::objects::{Info, Target};
+use crate::objects::Info;
 
 /// A saved beginning of a prompt.
 #[derive(Clone, Debug)]
 pub struct Found {
     tokens: usize,
-    bytes: usize,
     /// By whole token chunks; none where states are kept whole.
     rows: Option<archive::Found>,
     /// What lies behind them, or the whole state.
@@ -32,11 +31,6 @@ impl Found {
     /// How many tokens of the prompt the state will be of; never 0.
     pub fn tokens(&self) -> usize {
         self.tokens
-    }
-
-    /// Bytes of that state.
-    pub fn bytes(&self) -> usize {
-        self.bytes
     }
 }
 
@@ -71,10 +65,8 @@ impl States {
         let (shared, rest) = rests.max_by_key(|(shared, _)| *shared).unzip();
         let shared = shared.unwrap_or(0);
         let tokens = whole + shared;
-        let layout = rows.layout(tokens);
         Ok((tokens > 0).then(|| Found {
             tokens,
-            bytes: rows.shape.end(&layout),
             rows: Some(found),
             object: rest.filter(|_| shared > 0),
         }))
@@ -89,10 +81,8 @@ impl States {
             let found = found.filter_map(|((place, key), info)| {
                 let (info, whole) = (info?, place / PLACES * CHUNK);
                 let behind = tokens.get(whole..whole + cells(&info))?;
-                let bytes = usize::try_from(info.bytes).ok()?;
                 (meta(behind) == info.meta && whole + behind.len() > 0).then(|| Found {
                     tokens: whole + behind.len(),
-                    bytes,
                     rows: None,
                     object: Some(Object { key: *key, info }),
                 })
@@ -105,24 +95,20 @@ impl States {
     }
 
     /// Makes the state that was found, for `llama_state_seq_set_data`: cells 0, 1, ... of one sequence, with values as the
-    /// context wants them. `false` if a part of it is gone or damaged by now, or was replaced: find again then, since that
-    /// was forgotten. What `state` holds after `false` or an error is of no use.
+    /// context wants them. `None` if a part of it is gone or damaged by now, or was replaced: find again then, since that
+    /// was forgotten.
+    ///
+    /// Memory is taken for the prompt's tokens, and for what was read; never because a manifest says so.
     ///
     /// # Errors
-    /// [`LlamaError::Length`] unless `state` has the bytes of the found state; or if the store fails.
-    pub fn restore(&self, found: &Found, state: &mut [u8]) -> Result<bool, LlamaError> {
-        if state.len() != found.bytes {
-            return Err(LlamaError::Length {
-                needed: found.bytes,
-                given: state.len(),
-            });
-        }
+    /// If the store fails.
+    pub fn restore(&self, found: &Found) -> Result<Option<Vec<u8>>, LlamaError> {
         match (&self.kind, &found.rows, &found.object) {
             (Kind::Rows(rows), Some(chunks), object) => {
-                self.restore_rows(rows, chunks, (object.as_ref(), found.tokens), state)
+                self.restore_rows(rows, chunks, (object.as_ref(), found.tokens))
             }
-            (_, _, Some(object)) => self.read(object, state),
-            _ => Ok(false),
+            (_, _, Some(object)) => self.read(object),
+            _ => Ok(None),
         }
     }
 
@@ -131,24 +117,22 @@ impl States {
         rows: &Rows,
         chunks: &archive::Found,
         (object, tokens): (Option<&Object>, usize),
-        state: &mut [u8],
-    ) -> Result<bool, LlamaError> {
-        let mut rest = match object {
-            Some(object) => vec![0; object.info.bytes as usize],
-            None => Vec::new(),
-        };
-        if let Some(object) = object
-            && !self.read(object, &mut rest)?
-        {
-            return Ok(false);
+    ) -> Result<Option<Vec<u8>>, LlamaError> {
+        let mut rest = Vec::new();
+        if let Some(object) = object {
+            let Some(read) = self.read(object)? else {
+                return Ok(None);
+            };
+            rest = read;
         }
         let layout = rows.layout(tokens);
-        rows.shape.write_heads(&layout, state);
+        let mut state = vec![0; rows.shape.end(&layout)];
+        rows.shape.write_heads(&layout, &mut state);
         let deployment = rows.shape.deployment(&layout)?;
         let rank = rows.archive.rank(&deployment, Rank(0))?;
         let whole = chunks.tokens() as usize;
         let memory = (state.as_mut_ptr(), state.len());
-        // SAFETY: `state` is borrowed for all of it and not used otherwise; the archive's threads end, and its clones of the memories go,
+        // SAFETY: `state` is not used otherwise before this returns; the archive's threads end, and its clones of the memories go,
         // before its calls return.
         let restored = unsafe {
             rows.shape
@@ -169,18 +153,15 @@ impl States {
         match restored {
             Err(LlamaError::Archive(
                 ArchiveError::Missing { .. } | ArchiveError::Damaged { .. },
-            )) => Ok(false),
-            other => other.map(|()| true),
+            )) => Ok(None),
+            other => other.map(|()| Some(state)),
         }
     }
 
     /// Reads an object, if it is the one that was found.
-    fn read(&self, object: &Object, bytes: &mut [u8]) -> Result<bool, LlamaError> {
-        let read = self.objects.get(&mut [Target {
-            key: &object.key,
-            parts: &mut [bytes],
-        }])?;
-        Ok(read[0].as_ref() == Some(&object.info))
+    fn read(&self, object: &Object) -> Result<Option<Vec<u8>>, LlamaError> {
+        let read = self.objects.read(&object.key)?;
+        Ok(read.and_then(|(info, bytes)| (info == object.info).then_some(bytes)))
     }
 }
 

@@ -40,8 +40,7 @@
 //! let prompt = [&tokens[..280], &[7, 7, 7]].concat();
 //! let found = states.find(&prompt)?.unwrap();
 //! assert_eq!(found.tokens(), 280);
-//! let mut restored = vec![0; found.bytes()];
-//! assert!(states.restore(&found, &mut restored)?);
+//! let restored = states.restore(&found)?.expect("nobody has removed it meanwhile");
 //! assert_eq!(restored, state(280));
 //! # Ok::<(), transload_store::llama::LlamaError>(())
 //! ```

@@ -26,11 +26,26 @@ impl States {
     /// If the state cannot be read; if it is not one of these tokens at positions 0, 1, ..., once each in one sequence, or
     /// of the layers that this was opened for (states that are kept whole tell neither); or if the store fails.
     pub fn save(&self, tokens: &[u32], state: &[u8]) -> Result<Saved, LlamaError> {
+        self.save_turn(0, tokens, state)
+    }
+
+    /// Saves as [`save`](Self::save) does, and leaves the state of the first `prompt` tokens where it is. Otherwise a state
+    /// that is kept whole takes the place of one that it continues: the next turn of a chat may begin with the prompt of this
+    /// one, and not with its answer.
+    ///
+    /// # Errors
+    /// As for [`save`](Self::save).
+    pub fn save_turn(
+        &self,
+        prompt: usize,
+        tokens: &[u32],
+        state: &[u8],
+    ) -> Result<Saved, LlamaError> {
         match &self.kind {
             Kind::Rows(rows) => self.save_rows(rows, tokens, state),
             Kind::Whole => {
                 check_head(state)?;
-                let bytes = match self.room(tokens)? {
+                let bytes = match self.room(prompt, tokens)? {
                     Some(room) => self.put(&room, state)?,
                     None => 0,
                 };
@@ -51,7 +66,7 @@ impl States {
         let behind = tokens.len() - whole;
         let room = match behind {
             0 => None,
-            _ => self.room(tokens)?,
+            _ => self.room(0, tokens)?,
         };
         let mut rest = Vec::new();
         let mut saved = Saved::default();
@@ -94,8 +109,9 @@ impl States {
         Ok(saved)
     }
 
-    /// Finds a place for what is kept of a sequence behind its whole token chunks; `None` if as much is there already.
-    fn room(&self, tokens: &[u32]) -> Result<Option<Room>, LlamaError> {
+    /// Finds a place for what is kept of a sequence behind its whole token chunks, other than that of its first `prompt`
+    /// tokens; `None` if as much is there already.
+    fn room(&self, prompt: usize, tokens: &[u32]) -> Result<Option<Room>, LlamaError> {
         let chunks = tokens.len() / CHUNK;
         let meta = meta(&tokens[chunks * CHUNK..]);
         let keys = places(&self.keys(tokens)[chunks..]);
@@ -105,13 +121,14 @@ impl States {
         if matches!(self.kind, Kind::Rows(_)) && there.iter().flatten().any(has_more) {
             return Ok(None);
         }
-        let key = keys[place(&there, &meta)];
+        let prompt = tokens.get(chunks * CHUNK..prompt).map(self::meta);
+        let key = keys[place(&there, &meta, prompt.as_deref())];
         Ok(Some(Room { key, meta }))
     }
 
     /// Puts what is kept of a sequence into its place. How many bytes were not in the store before.
     fn put(&self, Room { key, meta }: &Room, value: &[u8]) -> Result<u64, LlamaError> {
-        let parts = &[value];
+        let parts = &[value.into()];
         let put = self.objects.put(&[Source { key, meta, parts }])?;
         Ok(match put[0] {
             Put::Stored => value.len() as u64,
@@ -126,14 +143,20 @@ struct Room {
     meta: Vec<u8>,
 }
 
-/// Which place these tokens take: that of what they continue, or an empty one, or any. The last is chosen by the tokens, so
-/// that no place is replaced more often than others.
-fn place(there: &[Option<Info>], behind: &[u8]) -> usize {
-    let continued = there.iter().enumerate().filter_map(|(place, info)| {
-        let saved = &info.as_ref()?.meta;
+/// Which place these tokens take: that of what they continue, or an empty one, or any, but not that of their prompt. The
+/// last is chosen by the tokens, so that no place is replaced more often than others.
+fn place(there: &[Option<Info>], behind: &[u8], prompt: Option<&[u8]>) -> usize {
+    let saved = |place: usize| Some(&there[place].as_ref()?.meta[..]);
+    let free = |place: &usize| prompt.is_none() || saved(*place) != prompt;
+    let continued = (0..PLACES).filter(free).filter_map(|place| {
+        let saved = saved(place)?;
         behind.starts_with(saved).then_some((saved.len(), place))
     });
-    let any = || usize::from(blake3::hash(behind).as_bytes()[0]) % PLACES;
+    let any = || {
+        let first = usize::from(blake3::hash(behind).as_bytes()[0]);
+        let mut places = (first..first + PLACES).map(|place| place % PLACES);
+        places.find(free).unwrap_or(0)
+    };
     match continued.max() {
         Some((_, place)) => place,
         None => there.iter().position(Option::is_none).unwrap_or_else(any),

@@ -2,10 +2,11 @@
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use super::cut::{cut, total};
-use super::{Info, ObjectError, Objects};
+use super::part::{PartMut, pieces_mut, total_mut};
+use super::{Info, ObjectError, Objects, PIECE};
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
+use crate::name::ManifestName;
 use crate::reading::{forget, readable, whole_chunk};
 use crate::work::on_threads;
 
@@ -15,7 +16,7 @@ pub struct Target<'a, 'p> {
     /// Its key.
     pub key: &'a [u8],
     /// The memory that takes its bytes, one part behind the other: as long together as the object.
-    pub parts: &'a mut [&'p mut [u8]],
+    pub parts: &'a mut [PartMut<'p>],
 }
 
 /// A piece to read.
@@ -24,7 +25,7 @@ struct Piece<'a> {
     /// The place of its object in the batch.
     object: usize,
     hash: ChunkHash,
-    parts: Vec<&'a mut [u8]>,
+    parts: Vec<PartMut<'a>>,
 }
 
 /// A piece that cannot be read: its hash, and how long it should be.
@@ -51,17 +52,14 @@ impl Objects {
         let names = self.names(&keys)?;
         let found = self.find(&keys, &names)?;
         // One of another length is a miss.
-        let fits = found
-            .into_iter()
-            .zip(&*targets)
-            .map(|(found, target)| found.filter(|found| found.record.bytes == total(target.parts)));
+        let fits = found.into_iter().zip(&*targets).map(|(found, target)| {
+            found.filter(|found| found.record.bytes == total_mut(target.parts))
+        });
         let found: Vec<_> = fits.collect();
         let mut pieces = Vec::new();
         for (object, (found, target)) in found.iter().zip(targets).enumerate() {
             let Some(found) = found else { continue };
-            let parts = target.parts.iter_mut().map(|part| &mut **part);
-            let parts = cut(parts, <[u8]>::split_at_mut);
-            let both = found.record.pieces().zip(parts);
+            let both = found.record.pieces().zip(pieces_mut(target.parts));
             pieces.extend(both.map(|(hash, parts)| Piece {
                 object,
                 hash,
@@ -76,12 +74,51 @@ impl Objects {
             let Some(broken) = broken.get() else {
                 return Some(found.record.info());
             };
-            forget(&*self.store, name, |there| {
-                there == found.manifest && !self.is_healed(broken)
-            });
+            self.forget_broken(name, &found.manifest, broken);
             None
         });
         Ok(read.collect())
+    }
+
+    /// Reads an object whatever its length: memory is taken for what was read, and not for what its manifest says. `None` is
+    /// a miss, as for [`get`](Self::get).
+    ///
+    /// # Errors
+    /// As for [`get`](Self::get).
+    pub fn read(&self, key: &[u8]) -> Result<Option<(Info, Vec<u8>)>, ObjectError> {
+        let names = self.names(&[key])?;
+        let Some(found) = self.find(&[key], &names)?.pop().flatten() else {
+            return Ok(None);
+        };
+        let mut bytes: Vec<u8> = Vec::new();
+        let mut left = found.record.bytes;
+        let hashes: Vec<ChunkHash> = found.record.pieces().collect();
+        for hashes in hashes.chunks(IN_FLIGHT as usize / PIECE) {
+            let start = bytes.len();
+            let some = left.min((hashes.len() * PIECE) as u64);
+            left -= some;
+            bytes.resize(start + some as usize, 0);
+            let pieces = hashes.iter().zip(bytes[start..].chunks_mut(PIECE));
+            let pieces = pieces.map(|(&hash, memory)| Piece {
+                object: 0,
+                hash,
+                parts: vec![memory.into()],
+            });
+            let broken = [OnceLock::new()];
+            self.fill(pieces.collect(), &broken)?;
+            if let Some(broken) = broken[0].get() {
+                self.forget_broken(&names[0], &found.manifest, broken);
+                return Ok(None);
+            }
+        }
+        Ok(Some((found.record.info(), bytes)))
+    }
+
+    /// Removes an object one of whose pieces could not be read, unless it was put again.
+    fn forget_broken(&self, name: &ManifestName, manifest: &[u8], broken: &Broken) {
+        forget(&*self.store, name, |there| {
+            there == manifest && !self.is_healed(broken)
+        });
     }
 
     /// Reads pieces, on a few threads, and notes of each object the first one that cannot be read.
@@ -150,7 +187,7 @@ impl Objects {
 
 impl Piece<'_> {
     fn bytes(&self) -> u64 {
-        total(&self.parts)
+        total_mut(&self.parts)
     }
 
     fn is(&self, data: &[u8]) -> bool {
@@ -159,13 +196,49 @@ impl Piece<'_> {
 
     fn write(&mut self, mut data: &[u8]) {
         for part in &mut self.parts {
-            let (now, later) = data.split_at(part.len());
-            part.copy_from_slice(now);
-            data = later;
+            data = part.fill(data);
         }
     }
 }
 
 fn is_of(hash: &ChunkHash, data: &[u8]) -> bool {
     ChunkHash::from(blake3::hash(data)) == *hash
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use std::sync::Arc;
+
+    use super::*;
+    use crate::backend::{Backend, MemoryStore};
+    use crate::objects::name;
+    use crate::objects::record::{LARGEST, Record};
+
+    #[test]
+    fn a_manifest_that_claims_much_takes_no_memory() {
+        let peak = || {
+            let status = std::fs::read_to_string("/proc/self/status").unwrap();
+            let line = status.lines().find(|line| line.starts_with("VmPeak:"));
+            let kib = line.unwrap().split_whitespace().nth(1).unwrap();
+            kib.parse::<u64>().unwrap() << 10
+        };
+        let store = Arc::new(MemoryStore::new());
+        let record = Record {
+            namespace: b"ns".to_vec(),
+            key: b"key".to_vec(),
+            bytes: LARGEST,
+            meta: Vec::new(),
+            pieces: vec![[7; 32]; LARGEST as usize / PIECE],
+        };
+        let manifest = name::manifest(b"ns", b"key");
+        store.put_manifest(&manifest, &record.encode()).unwrap();
+        let objects = Objects::new(store, b"ns").unwrap();
+        assert_eq!(
+            objects.has(&[b"key"]).unwrap()[0].as_ref().unwrap().bytes,
+            LARGEST
+        );
+        let before = peak();
+        assert_eq!(objects.read(b"key").unwrap(), None);
+        assert!(peak() < before + (1 << 30));
+    }
 }

@@ -21,25 +21,25 @@
 //!
 //! let objects = Objects::new(Arc::new(MemoryStore::new()), b"llama-3.1-8b@r1")?;
 //! let (keys, values) = ([1; 1000], [2; 500]);
-//! objects.put(&[Source { key: b"block 7", meta: b"bf16", parts: &[&keys, &values] }])?;
+//! objects.put(&[Source { key: b"block 7", meta: b"bf16", parts: &[(&keys).into(), (&values).into()] }])?;
 //!
 //! let found = objects.has(&[b"block 7", b"block 8"])?;
 //! assert_eq!(found[0].as_ref().map(|info| info.bytes), Some(1500));
 //! assert_eq!(found[1], None);
 //!
 //! let mut block = [0; 1500];
-//! let mut parts = [&mut block[..]];
+//! let mut parts = [(&mut block).into()];
 //! let read = objects.get(&mut [Target { key: b"block 7", parts: &mut parts }])?;
 //! assert_eq!(read[0].as_ref().map(|info| &info.meta[..]), Some(&b"bf16"[..]));
 //! assert_eq!(block[999..1001], [1, 2]);
 //! # Ok::<(), transload_store::objects::ObjectError>(())
 //! ```
 
-mod cut;
 mod error;
 mod get;
 mod list;
 mod name;
+mod part;
 mod put;
 mod record;
 
@@ -51,6 +51,7 @@ pub use error::ObjectError;
 pub use get::Target;
 pub use list::Listed;
 pub use name::{LONGEST_NAME, NAMES};
+pub use part::{Part, PartMut};
 pub use put::Source;
 pub use record::{LARGEST, LONGEST_META, PIECE, Record};
 

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use bytes::Bytes;
 
-use super::cut::{cut, total};
+use super::part::{Part, pieces, total};
 use super::record::{LARGEST, LONGEST_META, Record};
 use super::{ObjectError, Objects, name};
 use crate::backend::Put;
@@ -21,7 +21,7 @@ pub struct Source<'a> {
     /// What to put beside it, at most 4 KiB.
     pub meta: &'a [u8],
     /// The memory whose bytes make it up, one behind the other.
-    pub parts: &'a [&'a [u8]],
+    pub parts: &'a [Part<'a>],
 }
 
 impl Objects {
@@ -71,16 +71,14 @@ impl Objects {
         let mut manifests = Vec::with_capacity(sources.len());
         let pieces: Vec<_> = sources
             .iter()
-            .map(|source| cut(source.parts.iter().copied(), <[u8]>::split_at))
+            .map(|source| pieces(source.parts.iter().copied()))
             .collect();
-        let all: Vec<&Vec<&[u8]>> = pieces.iter().flatten().collect();
+        let all: Vec<&Vec<Part<'_>>> = pieces.iter().flatten().collect();
         let begin = || Ok(Vec::new());
         // A copy is hashed and put: the caller's memory may change between the two.
-        let put = |together: &mut Vec<u8>, parts: &&Vec<&[u8]>| {
+        let put = |together: &mut Vec<u8>, parts: &&Vec<Part<'_>>| {
             together.clear();
-            parts
-                .iter()
-                .for_each(|part| together.extend_from_slice(part));
+            parts.iter().for_each(|part| part.append_to(together));
             self.put_piece(together)
         };
         let mut hashes = on_threads(self.threads, &all, begin, put)?.into_iter();

@@ -26,9 +26,6 @@ fn states(store: &Arc<dyn Backend>, sample: &[u8]) -> States {
 /// What is found of a prompt: how many tokens, and their state.
 fn load(states: &States, tokens: &[u32]) -> Option<(usize, Vec<u8>)> {
     let found = states.find(tokens).unwrap()?;
-    let mut state = vec![0; found.bytes()];
-    states
-        .restore(&found, &mut state)
-        .unwrap()
-        .then(|| (found.tokens(), state))
+    let state = states.restore(&found).unwrap()?;
+    Some((found.tokens(), state))
 }

@@ -137,3 +137,27 @@ fn whole_states_are_found_for_exactly_their_tokens() {
     let long = [&own[..700], &tokens(2, 40_000)].concat();
     assert_eq!(load(&states, &long).unwrap().0, 700);
 }
+
+/// The next turn of a chat may begin with the prompt of this one and another answer: both states stay, however many turns.
+#[test]
+fn the_end_of_a_turn_does_not_replace_its_prompt() {
+    for shared in [0, 250, 270] {
+        let store: Arc<dyn Backend> = Arc::new(MemoryStore::new());
+        let states = States::whole(store, Identity::new("m", "w")).unwrap();
+        let model = f16(1, 4);
+        let found = |own: &[u32], more| {
+            let (tokens, state) = load(&states, &[own, &tokens(more, 5)].concat()).unwrap();
+            assert!(state == sorted(&model, &own[..tokens], false));
+            tokens
+        };
+        for turn in 1..=30_u32 {
+            let prompt = [&tokens(0, shared)[..], &tokens(1, 4 * turn as usize)].concat();
+            let end = [&prompt[..], &tokens(100 + turn, 3)].concat();
+            let state = |own: &[u32]| sorted(&model, own, false);
+            states.save(&prompt, &state(&prompt)).unwrap();
+            states.save_turn(prompt.len(), &end, &state(&end)).unwrap();
+            assert_eq!(found(&prompt, 2), prompt.len(), "{shared} {turn}");
+            assert_eq!(found(&end, 3), end.len(), "{shared} {turn}");
+        }
+    }
+}

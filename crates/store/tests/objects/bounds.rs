@@ -6,7 +6,8 @@ use bytes::Bytes;
 use transload_store::backend::MemoryStore;
 use transload_store::backend::file::{FileOptions, FileStore};
 use transload_store::objects::{
-    LARGEST, LONGEST_META, LONGEST_NAME, ObjectError, Objects, PIECE, Record, Source, Target,
+    LARGEST, LONGEST_META, LONGEST_NAME, ObjectError, Objects, PIECE, Part, PartMut, Record,
+    Source, Target,
 };
 use transload_store::{Backend, ChunkHash, ManifestName, Put, StoreError};
 
@@ -61,7 +62,7 @@ fn keys_have_1_to_4096_bytes() {
         };
         is_told(objects.put(&keys.map(source)).unwrap_err());
         let mut bytes = [0; 5];
-        let mut parts = [&mut bytes[..]];
+        let mut parts = [(&mut bytes).into()];
         let targets = &mut [
             Target {
                 key: keys[0],
@@ -100,8 +101,8 @@ fn meta_has_4096_bytes_at_most() {
 fn objects_have_64_gib_at_most() {
     let objects = new();
     let part = vec![0; 1 << 28];
-    let mut parts = vec![&part[..]; (LARGEST >> 28) as usize];
-    parts.push(&part[..1]);
+    let mut parts = vec![Part::from(&part); (LARGEST >> 28) as usize];
+    parts.push(Part::from(&part[..1]));
     let source = Source {
         key: b"one",
         meta: b"",
@@ -131,7 +132,7 @@ fn batches_may_be_empty_or_long() {
     objects.delete(&[]).unwrap();
 
     let keys: Vec<[u8; 4]> = (0..10_000_u32).map(u32::to_le_bytes).collect();
-    let parts: Vec<[&[u8]; 1]> = keys.iter().map(|key| [&key[..]]).collect();
+    let parts: Vec<[Part<'_>; 1]> = keys.iter().map(|key| [key.into()]).collect();
     let sources = keys.iter().zip(&parts);
     let sources = sources.map(|(key, parts)| Source {
         key,
@@ -145,7 +146,7 @@ fn batches_may_be_empty_or_long() {
         vec![Put::AlreadyThere; 10_000]
     );
     let mut memory = vec![[0; 4]; 10_000];
-    let mut parts: Vec<[&mut [u8]; 1]> = memory.iter_mut().map(|bytes| [&mut bytes[..]]).collect();
+    let mut parts: Vec<[PartMut<'_>; 1]> = memory.iter_mut().map(|bytes| [bytes.into()]).collect();
     let targets = keys.iter().zip(&mut parts);
     let mut targets: Vec<Target<'_, '_>> =
         targets.map(|(key, parts)| Target { key, parts }).collect();
@@ -166,15 +167,15 @@ fn batches_may_be_empty_or_long() {
 #[test]
 fn a_key_may_be_there_twice() {
     let objects = new();
-    let source = |meta, parts| Source {
-        key: b"one",
-        meta,
-        parts,
-    };
-    let put = objects.put(&[source(b"1", &[b"first"]), source(b"2", &[b"second"])]);
+    fn source<'a>(meta: &'a [u8], parts: &'a [Part<'a>]) -> Source<'a> {
+        let key = b"one";
+        Source { key, meta, parts }
+    }
+    let values = [[b"first".into()], [b"second".into()]];
+    let put = objects.put(&[source(b"1", &values[0]), source(b"2", &values[1])]);
     assert_eq!(put.unwrap(), [Put::Stored; 2]);
     let (mut a, mut b) = ([0; 6], [0; 6]);
-    let (mut first, mut second) = ([&mut a[..]], [&mut b[..]]);
+    let (mut first, mut second) = ([(&mut a).into()], [(&mut b).into()]);
     let read = objects.get(&mut [
         Target {
             key: b"one",

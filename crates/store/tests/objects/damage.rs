@@ -54,7 +54,7 @@ fn a_flawed_piece_is_a_miss_and_the_next_put_heals_it() {
             store.spoil(pieces(1)[n], flaw.clone());
 
             let (mut one, mut two) = (vec![9; LEN], vec![9; LEN]);
-            let (mut first, mut second) = ([&mut one[..]], [&mut two[..]]);
+            let (mut first, mut second) = ([(&mut one).into()], [(&mut two).into()]);
             let read = objects.get(&mut [
                 Target {
                     key: b"one",
@@ -111,7 +111,7 @@ fn a_store_that_keeps_what_is_damaged_takes_no_object_of_it() {
         let source = Source {
             key: b"other",
             meta: b"",
-            parts: &[&bytes],
+            parts: &[(&bytes).into()],
         };
         let error = objects.put(&[source]).unwrap_err();
         assert!(
@@ -165,7 +165,7 @@ fn silence_is_no_miss() {
     put(&objects, b"one", b"", &content(1, LEN));
     store.spoil(pieces(1)[1], Flaw::Silent);
     let mut bytes = vec![0; LEN];
-    let mut parts = [&mut bytes[..]];
+    let mut parts = [(&mut bytes).into()];
     let target = Target {
         key: b"one",
         parts: &mut parts,
@@ -188,7 +188,7 @@ fn what_was_collected_before_it_was_published_is_put_again() {
         let source = Source {
             key: b"one",
             meta: b"",
-            parts: &[b"bytes"],
+            parts: &[b"bytes".into()],
         };
         let put = objects.put(&[source]);
         assert_eq!(put.is_ok(), is_put);

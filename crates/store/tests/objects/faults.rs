@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use transload_store::backend::MemoryStore;
 use transload_store::backend::wrap::{Call, Effect, Faulty, Plan};
-use transload_store::objects::{ObjectError, Objects, Source, Target};
+use transload_store::objects::{ObjectError, Objects, Part, Source, Target};
 use transload_store::{Backend, StoreError};
 
 use crate::model::{content, get};
@@ -44,7 +44,7 @@ fn step(objects: &Objects, step: &Step, expected: &mut Expected) -> Result<(), O
             }
             let keys: Vec<[u8; 1]> = puts.iter().map(|(key, _)| [*key]).collect();
             let values: Vec<Vec<u8>> = puts.iter().map(|&(key, len)| value(key, len)).collect();
-            let parts: Vec<[&[u8]; 1]> = values.iter().map(|bytes| [&bytes[..]]).collect();
+            let parts: Vec<[Part<'_>; 1]> = values.iter().map(|bytes| [bytes.into()]).collect();
             let sources = keys.iter().zip(&parts).map(|(key, parts)| Source {
                 key,
                 meta: b"",
@@ -63,7 +63,7 @@ fn step(objects: &Objects, step: &Step, expected: &mut Expected) -> Result<(), O
                 .iter()
                 .map(|info| info.as_ref().map_or(1, |info| info.bytes));
             let mut memory: Vec<Vec<u8>> = lengths.map(|len| vec![0; len as usize]).collect();
-            let mut parts: Vec<_> = memory.iter_mut().map(|bytes| [&mut bytes[..]]).collect();
+            let mut parts: Vec<_> = memory.iter_mut().map(|bytes| [bytes.into()]).collect();
             let targets = asked.iter().zip(&mut parts);
             let mut targets: Vec<_> = targets.map(|(key, parts)| Target { key, parts }).collect();
             let read = objects.get(&mut targets)?;

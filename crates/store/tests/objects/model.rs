@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use transload_store::backend::CollectOptions;
-use transload_store::objects::{Objects, PIECE, Source, Target};
+use transload_store::objects::{Objects, PIECE, Part, PartMut, Source, Target};
 use transload_store::{Backend, Put};
 
 /// How many steps to make: `TRANSLOAD_TEST_STEPS` of them, or as many as usual.
@@ -35,14 +35,14 @@ impl Random {
     }
 
     /// Cuts bytes in places of no meaning.
-    fn cuts<'a>(&mut self, mut bytes: &'a [u8]) -> Vec<&'a [u8]> {
+    fn cuts<'a>(&mut self, mut bytes: &'a [u8]) -> Vec<Part<'a>> {
         let mut parts = Vec::new();
         for _ in 0..self.below(4) {
             let (part, rest) = bytes.split_at(self.below(bytes.len() as u64 + 1) as usize);
-            parts.push(part);
+            parts.push(part.into());
             bytes = rest;
         }
-        parts.push(bytes);
+        parts.push(bytes.into());
         parts
     }
 }
@@ -57,7 +57,7 @@ pub(crate) fn content(seed: u64, len: usize) -> Vec<u8> {
 }
 
 pub(crate) fn put(objects: &Objects, key: &[u8], meta: &[u8], bytes: &[u8]) -> Put {
-    let parts = [bytes];
+    let parts = [bytes.into()];
     let source = Source {
         key,
         meta,
@@ -69,7 +69,7 @@ pub(crate) fn put(objects: &Objects, key: &[u8], meta: &[u8], bytes: &[u8]) -> P
 /// What is read of a key, and its meta, if it has this length.
 pub(crate) fn get(objects: &Objects, key: &[u8], len: usize) -> Option<(Vec<u8>, Vec<u8>)> {
     let mut bytes = vec![0x5a; len];
-    let mut parts = [&mut bytes[..]];
+    let mut parts = [(&mut bytes).into()];
     let target = Target {
         key,
         parts: &mut parts,
@@ -173,7 +173,7 @@ fn put_some(
             (meta, content(random.below(4), random.length()))
         })
         .collect();
-    let parts: Vec<Vec<&[u8]>> = values.iter().map(|(_, bytes)| random.cuts(bytes)).collect();
+    let parts: Vec<Vec<Part<'_>>> = values.iter().map(|(_, bytes)| random.cuts(bytes)).collect();
     let sources: Vec<Source<'_>> = (0..keys.len())
         .map(|n| Source {
             key: &keys[n],
@@ -230,15 +230,15 @@ fn get_some(
             }
         })
         .collect();
-    let mut parts: Vec<Vec<&mut [u8]>> = Vec::new();
+    let mut parts: Vec<Vec<PartMut<'_>>> = Vec::new();
     for mut rest in memory.iter_mut().map(|bytes| &mut bytes[..]) {
         let mut cut = Vec::new();
         for _ in 0..random.below(4) {
             let (part, after) = rest.split_at_mut(random.below(rest.len() as u64 + 1) as usize);
-            cut.push(part);
+            cut.push(part.into());
             rest = after;
         }
-        cut.push(rest);
+        cut.push(rest.into());
         parts.push(cut);
     }
     let mut targets: Vec<Target<'_, '_>> = keys

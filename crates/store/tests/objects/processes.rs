@@ -98,7 +98,7 @@ fn other_process() {
                 let source = Source {
                     key: &key,
                     meta: b"",
-                    parts: &[&bytes],
+                    parts: &[(&bytes).into()],
                 };
                 match objects.put(&[source]) {
                     Ok(_) => break puts += 1,

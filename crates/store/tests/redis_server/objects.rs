@@ -39,7 +39,7 @@ fn a_look_up_and_a_load_are_few_round_trips() {
     assert_eq!(store.round_trips() - before, 1);
 
     let mut memory = vec![[0; 4]; keys.len()];
-    let mut parts: Vec<_> = memory.iter_mut().map(|bytes| [&mut bytes[..]]).collect();
+    let mut parts: Vec<_> = memory.iter_mut().map(|bytes| [bytes.into()]).collect();
     let targets = asked.iter().zip(&mut parts);
     let mut targets: Vec<_> = targets.map(|(key, parts)| Target { key, parts }).collect();
     let before = store.round_trips();

@@ -257,7 +257,7 @@ fn a_wrong_byte_in_memory_costs_the_tier_below_nothing() {
         let store = Arc::new(TierStore::new(tiers, Write::Through).unwrap());
         let objects = Objects::new(store, b"ns").unwrap();
         let put = |key| {
-            let parts: &[&[u8]] = &[&bytes];
+            let parts = &[(&bytes).into()];
             let meta = b"";
             objects.put(&[Source { key, meta, parts }]).unwrap()
         };
@@ -273,7 +273,7 @@ fn a_wrong_byte_in_memory_costs_the_tier_below_nothing() {
         let mut read = vec![0; 9000];
         let found = objects.get(&mut [Target {
             key: b"one",
-            parts: &mut [&mut read],
+            parts: &mut [(&mut read).into()],
         }]);
         assert!(found.unwrap()[0].is_some(), "torn {torn}");
         assert_eq!(read, bytes);
@@ -284,7 +284,7 @@ fn a_wrong_byte_in_memory_costs_the_tier_below_nothing() {
             objects
                 .get(&mut [Target {
                     key: b"two",
-                    parts: &mut [&mut read]
+                    parts: &mut [(&mut read).into()]
                 }])
                 .unwrap()
                 .len(),

@@ -48,9 +48,8 @@ fn check(disk: &SimulatedDisk, saved: u32) -> Result<(), String> {
         let Some(found) = states.find(&prompt)? else {
             return Ok(Some((0, Vec::new())));
         };
-        let mut bytes = vec![0; found.bytes()];
-        let restored = states.restore(&found, &mut bytes)?;
-        Ok(restored.then_some((found.tokens() as u32, bytes)))
+        let restored = states.restore(&found)?;
+        Ok(restored.map(|bytes| (found.tokens() as u32, bytes)))
     };
     match load().map_err(|error: LlamaError| error.to_string())? {
         None => Err("a piece of what is found is lost".to_owned()),

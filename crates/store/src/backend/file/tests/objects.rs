@@ -62,7 +62,7 @@ fn put_some(
         .iter()
         .map(|(&key, &len)| ([key], value(key, len)))
         .collect();
-    let parts: Vec<[&[u8]; 1]> = values.iter().map(|(_, bytes)| [&bytes[..]]).collect();
+    let parts: Vec<_> = values.iter().map(|(_, bytes)| [bytes.into()]).collect();
     let sources = values.iter().zip(&parts).map(|((key, _), parts)| Source {
         key,
         meta: b"",
@@ -84,7 +84,7 @@ fn check(disk: &SimulatedDisk, expected: &Expected) -> Result<(), String> {
         }
         let Some(len) = len else { continue };
         let mut bytes = vec![9; len];
-        let mut parts = [&mut bytes[..]];
+        let mut parts = [(&mut bytes).into()];
         let target = Target {
             key: &[*key],
             parts: &mut parts,

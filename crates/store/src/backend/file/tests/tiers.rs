@@ -82,9 +82,13 @@ fn a_disk_above_that_dies_ends_nothing() {
 
 #[test]
 fn what_is_copied_later_is_durable_before() {
-    let above = |expected: &Expected, left: &[SimulatedDisk; 2]| alone(expected, &left[0]);
-    assert_right(lives(Write::Back, Dies::Above, above), 50);
-    assert_right(lives(Write::Back, Dies::Below, above), 20);
+    // Above while it is pending, and below afterwards.
+    let both = |expected: &Expected, left: &[SimulatedDisk; 2]| {
+        let store = tiers(left, Write::Back).map_err(|error| error.to_string())?;
+        expected.check(&store)
+    };
+    assert_right(lives(Write::Back, Dies::Above, both), 50);
+    assert_right(lives(Write::Back, Dies::Below, both), 20);
 }
 
 /// At whatever change the copies end, what is there below is whole.
