@@ -26,7 +26,9 @@ fn fake(answer: impl Fn(&mut TcpStream) + Send + Sync + 'static) -> String {
                 while let Ok(read @ 1..) = stream.read(&mut request) {
                     let request = String::from_utf8_lossy(&request[..read]).into_owned();
                     if request.contains("PING") {
-                        let _ = stream.write_all(b"+PONG\r\n");
+                        // As a server does that is older than the first of these.
+                        let opening = b"-ERR unknown command 'HELLO'\r\n+PONG\r\n+OK\r\n";
+                        let _ = stream.write_all(opening);
                     } else if request.contains("CONFIG") {
                         let _ = stream.write_all(b"*0\r\n");
                     } else {
