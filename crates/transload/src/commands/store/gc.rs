@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use transload::store::backend::{CollectOptions, Collected, Usage};
-use transload::store::size;
+use transload::store::{period, size};
 
 use super::ls::{JsonUsage, summary};
 use super::{Store, follow, time};
@@ -33,7 +33,7 @@ pub(super) struct Args {
     uri: String,
 
     /// How long chunks stay that nothing refers to: longer than any save takes.
-    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = time::parse_period)]
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = period::parse)]
     grace: Duration,
 
     /// Remove manifests, those first that were not used for longest, until the store is not larger.
