@@ -25,7 +25,7 @@ pub enum Dtype {
 }
 
 impl Dtype {
-    /// Every type with the name that documents use.
+    /// Every type with the name that documents are written with.
     pub const ALL: [(Dtype, &'static str); 10] = [
         (Dtype::F64, "f64"),
         (Dtype::F32, "f32"),
@@ -39,12 +39,38 @@ impl Dtype {
         (Dtype::U8, "u8"),
     ];
 
-    /// The type of this name, as written in a deployment document.
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.iter().find(|(_, n)| *n == name).map(|(d, _)| *d)
+    /// What torch and vLLM call these types.
+    pub const ALIASES: [(Dtype, &'static str); 15] = [
+        (Dtype::F64, "float64"),
+        (Dtype::F32, "float32"),
+        (Dtype::F16, "float16"),
+        (Dtype::F16, "half"),
+        (Dtype::Bf16, "bfloat16"),
+        (Dtype::F8E4M3, "fp8"),
+        (Dtype::F8E4M3, "fp8_e4m3"),
+        (Dtype::F8E4M3, "fp8_inc"),
+        (Dtype::F8E4M3, "float8_e4m3fn"),
+        (Dtype::F8E5M2, "fp8_e5m2"),
+        (Dtype::F8E5M2, "float8_e5m2"),
+        (Dtype::I32, "int32"),
+        (Dtype::I16, "int16"),
+        (Dtype::I8, "int8"),
+        (Dtype::U8, "uint8"),
+    ];
+
+    /// Every name that is understood, the one that documents are written with first.
+    pub fn names() -> impl Iterator<Item = (&'static str, Self)> {
+        let all = Self::ALL.iter().chain(&Self::ALIASES);
+        all.map(|(dtype, name)| (*name, *dtype))
     }
 
-    /// The name that documents use.
+    /// The type of this name: a document's (`bf16`), or that of torch or vLLM (`bfloat16`).
+    pub fn from_name(name: &str) -> Option<Self> {
+        let mut names = Self::names();
+        names.find(|(known, _)| *known == name).map(|(_, d)| d)
+    }
+
+    /// The name that documents are written with.
     pub fn name(self) -> &'static str {
         Self::ALL
             .iter()

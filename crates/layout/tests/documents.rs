@@ -1,8 +1,9 @@
 //! Bad documents: each fault has a key path and says what would be right, and all come in one report.
 
 use serde_json::{Value as Json, json};
-use transload_layout::Deployment;
+use transload_layout::catalog::CacheDtype;
 use transload_layout::document::{Faults, Value};
+use transload_layout::{Deployment, Dtype};
 
 fn good() -> Json {
     json!({
@@ -61,6 +62,24 @@ fn numbers_are_whole_positive_and_not_absurd() {
         assert_fault(&with(pointer, json!("8")), path, "whole number, not \"8\"");
         assert_fault(&with(pointer, json!(u64::MAX)), path, "has to be from 1 to");
     }
+}
+
+#[test]
+fn types_have_the_names_of_torch_and_vllm_too() {
+    let typed = |name: &str| check(&with("/group/0/spec/0/dtype", json!(name)));
+    for (dtype, alias) in Dtype::ALIASES {
+        let deployment = typed(alias).unwrap();
+        assert_eq!(deployment, typed(dtype.name()).unwrap(), "{alias}");
+        let cache = CacheDtype::from_name(alias);
+        assert_eq!(cache, Some(CacheDtype::Plain(dtype)), "{alias}");
+    }
+    assert_eq!(typed("fp8"), typed("f8e4m3"));
+    let path = "group[0].spec[0].dtype";
+    assert_fault(
+        &with("/group/0/spec/0/dtype", json!("nvfp4")),
+        path,
+        "\"fp8\"",
+    );
 }
 
 #[test]

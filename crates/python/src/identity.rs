@@ -8,6 +8,7 @@ use transload::transfer::ids::ServiceName;
 use transload::transfer::ticket::TicketKey;
 
 use crate::errors::{IdentityError, raise};
+use crate::logs;
 
 /// A certificate and its key, from a folder that `transload certs init` made.
 ///
@@ -16,8 +17,10 @@ use crate::errors::{IdentityError, raise};
 ///         reads it again when its files change.
 ///     name: the name of the service whose certificate it is.
 ///
+/// A key that others can read is told of as a warning, since container platforms mount secrets with the modes they like.
+///
 /// Raises:
-///     IdentityError: a file is missing, unreadable, open to others, or does not suit the rest.
+///     IdentityError: a file is missing, unreadable, or does not suit the rest.
 #[pyclass(frozen, module = "transload")]
 pub(crate) struct Identity {
     pub(crate) inner: identity::Identity,
@@ -27,7 +30,8 @@ pub(crate) struct Identity {
 impl Identity {
     #[new]
     #[pyo3(signature = (folder, name = None))]
-    fn new(folder: PathBuf, name: Option<&str>) -> PyResult<Self> {
+    fn new(py: Python<'_>, folder: PathBuf, name: Option<&str>) -> PyResult<Self> {
+        logs::start(py)?;
         let inner = match name {
             Some(name) => {
                 let name = ServiceName::new(name).map_err(raise!(IdentityError))?;

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -105,6 +106,31 @@ def test_a_handler_may_use_the_agent(pair):
         assert until(lambda: gauges)[0]["jobs"] == 0
     finally:
         logger.removeHandler(handler)
+
+
+OPEN_KEY = """
+import logging, sys, transload
+logging.basicConfig(format="%(name)s %(levelname)s %(message)s")
+transload.Identity(sys.argv[1], "prefill")
+"""
+
+
+def test_a_key_that_others_can_read_is_told_of(certs, tmp_path):
+    """By the first thing that logs in its process."""
+    folder = shutil.copytree(certs, tmp_path / "certs")
+
+    def told():
+        command = [sys.executable, "-c", OPEN_KEY, str(folder)]
+        done = subprocess.run(command, timeout=60, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        return done.stderr
+
+    assert told() == ""
+    [key] = folder.glob("**/prefill*key*")
+    key.chmod(0o644)
+    words = told()
+    assert words.startswith("transload.transfer WARNING a secret key is readable by others; chmod 600 it"), words
+    assert str(key) in words and "644" in words
 
 
 LAST_WORDS = """

@@ -2,7 +2,7 @@
 
 mod connections;
 mod driver;
-mod forms;
+pub(crate) mod forms;
 mod headers;
 mod incoming;
 mod pass;

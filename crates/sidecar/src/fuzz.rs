@@ -4,6 +4,7 @@
 
 use serde_json::value::RawValue;
 
+use crate::front::forms;
 use crate::{json, strict, target, usage};
 
 /// All bytes of a client's connection.
@@ -54,6 +55,23 @@ pub fn target(data: &[u8]) {
     let mut lines = text.split('\n');
     let list = lines.next().unwrap_or_default();
     target::oracle::check(list, &lines.collect::<Vec<_>>());
+}
+
+/// A client's form. A line says its `Content-Type`; where that is empty, the rest are fields of a line.
+pub fn form(data: &[u8]) {
+    let end = data.iter().position(|byte| *byte == b'\n');
+    let (kind, body) = data.split_at(end.unwrap_or(data.len()));
+    let body = body.get(1..).unwrap_or_default();
+    if kind.is_empty() {
+        return forms::oracle::check_line(body);
+    }
+    // No header has others.
+    if kind.iter().any(u8::is_ascii_control) {
+        return;
+    }
+    for pieces in cuts(body) {
+        forms::oracle::check(kind, &pieces);
+    }
 }
 
 /// Cuts bytes one by one, in two, and elsewhere: where, they say themselves.
@@ -112,6 +130,11 @@ mod tests {
     #[test]
     fn texts_are_replayed() {
         replay("json", json);
+    }
+
+    #[test]
+    fn forms_are_replayed() {
+        replay("form", form);
     }
 
     #[test]

@@ -32,6 +32,7 @@ mod name;
 #[cfg(feature = "objects")]
 pub mod objects;
 mod open;
+pub mod period;
 mod reading;
 #[cfg(any(feature = "archive", feature = "objects"))]
 mod record;

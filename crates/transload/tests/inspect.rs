@@ -125,7 +125,7 @@ fn types_of_caches_can_be_chosen() {
     );
     let ran = inspect("llama-3.1-8b.json", &["--dtype", "fp9"]);
     assert!(
-        ran.told().contains("the types are f32, f16, bf16"),
+        ran.told().contains("the types are f64, f32, f16, bf16"),
         "{}",
         ran.stderr
     );

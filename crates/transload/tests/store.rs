@@ -512,13 +512,91 @@ fn gc_removes_what_nothing_needs_when_its_time_is_over() {
     let ran = store.run("gc", &["--cap", "5"]);
     assert_eq!(ran.code, Some(2));
     assert!(ran.told().contains("write 5GiB or 5MiB, or 5B for bytes"));
-    let ran = store.run("gc", &["--grace", "fortnight"]);
-    assert_eq!(ran.code, Some(2));
-    assert!(
-        ran.told().contains("write it as 90s, 30min, 1h or 2d"),
-        "{}",
-        ran.stderr
+    for (grace, says) in [
+        ("fortnight", "as 90s, 30min or 1h"),
+        ("5", "write 5s or 5min, or 5ms"),
+    ] {
+        let ran = store.run("gc", &["--grace", grace]);
+        assert_eq!(ran.code, Some(2));
+        assert!(ran.told().contains(says), "{}", ran.stderr);
+    }
+}
+
+#[test]
+fn a_cap_below_what_is_in_use_removes_nothing() {
+    let store = Filled::new();
+    for more in [&["--dry-run"][..], &[]] {
+        let args = [
+            &["--grace", "2h", "--cap", "1KiB", "--format", "json"],
+            more,
+        ]
+        .concat();
+        let ran = store.run("gc", &args);
+        assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+        let told = ran.told();
+        for says in ["nothing", "in use", "grace period of 2 h", "larger cap"] {
+            assert!(told.contains(says), "{says}: {told}");
+        }
+        let json = ran.json();
+        let (usage, removed) = (&json["usage"], &json["removed"]);
+        assert_eq!(
+            (&removed["manifests"], &removed["bytes"]),
+            (&json!(0), &json!(0))
+        );
+        assert_eq!(
+            (&usage["manifests"], &usage["chunks"]),
+            (&json!(2), &json!(3))
+        );
+        let bytes = |of: &str| usage[of].as_u64().expect("a number");
+        assert_eq!(
+            json["in_use_bytes"],
+            bytes("manifest_bytes") + bytes("chunk_bytes")
+        );
+    }
+    let json = store.json("gc", &["--cap", "1GiB"]);
+    assert_eq!(json["removed"]["manifests"], 0, "it fits");
+}
+
+/// The last tier's cap is the command's, and those above have their own.
+#[test]
+fn each_tier_is_held_to_its_own_cap() {
+    let dir = tempfile::tempdir().expect("a folder");
+    let [near, far] = ["near", "far"].map(|name| uri(&dir.path().join(name)));
+    let tiers = format!("tier://{near},{far}");
+    let store = open(&tiers).expect("a store");
+    let hash: ChunkHash = HASHES[0].parse().expect("a hash");
+    store.put_chunk(&hash, &[7; 40_000]).expect("it is put");
+    let name = ManifestName::new("m").expect("a name");
+    store
+        .put_manifest(&name, HASHES[0].as_bytes())
+        .expect("it is put");
+    drop(store);
+    let usage =
+        |uri: &str| transload(&["store", "ls", uri, "--format", "json"]).json()["usage"].clone();
+    // Each takes up less than the cap, and both more.
+    for more in ["--dry-run", "--format=json"] {
+        let ran = transload(&["store", "gc", &tiers, "--grace", "0", "--cap", "60kB", more]);
+        assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    }
+    assert_eq!(
+        (&usage(&near)["chunks"], &usage(&far)["chunks"]),
+        (&json!(1), &json!(1))
     );
+    let ran = transload(&[
+        "store",
+        "gc",
+        &format!("tier://20kB={near},{far}"),
+        "--grace",
+        "0",
+    ]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert_eq!(
+        (&usage(&near)["chunks"], &usage(&far)["chunks"]),
+        (&json!(0), &json!(1))
+    );
+    let ran = transload(&["store", "gc", &tiers, "--grace", "0", "--cap", "20kB"]);
+    assert_eq!(ran.code, Some(0), "{}", ran.stderr);
+    assert_eq!(usage(&far)["chunks"], 0);
 }
 
 /// What has to be copied is read, and what is damaged is not copied.
@@ -571,7 +649,7 @@ fn uris_that_are_none_say_what_would_be_right() {
     for (variable, value) in [
         ("TRANSLOAD_FILE_CAP", "nonsense"),
         ("TRANSLOAD_FILE_LOCK_TIMEOUT", "0"),
-        ("TRANSLOAD_FILE_LOCK_TIMEOUT", "1 min"),
+        ("TRANSLOAD_FILE_LOCK_TIMEOUT", "60"),
     ] {
         let output = common::command()
             .env(variable, value)
@@ -593,7 +671,7 @@ fn a_lock_is_waited_for_as_long_as_the_environment_says() {
     let lock = fs::File::open(store.folder().join("store.lock")).expect("a file");
     lock.lock().expect("locked");
     let output = common::command()
-        .env("TRANSLOAD_FILE_LOCK_TIMEOUT", "1")
+        .env("TRANSLOAD_FILE_LOCK_TIMEOUT", "1s")
         .args(["store", "gc", &uri(&store.folder())])
         .output();
     let ran = Ran::new(output.expect("it starts"));

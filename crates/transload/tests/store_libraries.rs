@@ -42,7 +42,7 @@ fn the_plugin_of_the_guide_keeps_the_contract_but_for_what_it_keeps() {
         "--scratch",
         // No clock goes so far.
         "--limit",
-        "18446744073709551615",
+        "99999999999999d",
         "--format",
         "json",
     ]);

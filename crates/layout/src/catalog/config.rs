@@ -67,18 +67,11 @@ pub enum CacheDtype {
 }
 
 impl CacheDtype {
-    /// Names of types, as documents, engines and configs write them.
-    const NAMES: [(&'static str, CacheDtype); 28] = {
-        use CacheDtype::{Fp8DsMla, Nvfp4DsMla, Plain};
+    /// Names of what is no plain type, as engines and configs write them.
+    const PACKED: [(&'static str, CacheDtype); 12] = {
+        use CacheDtype::{Fp8DsMla, Nvfp4DsMla};
         use Packed::{Fp8PerTokenHead, Int4PerTokenHead, Int8PerTokenHead, Nvfp4, UltraQuant};
         [
-            ("f32", Plain(Dtype::F32)),
-            ("f16", Plain(Dtype::F16)),
-            ("bf16", Plain(Dtype::Bf16)),
-            ("f8e4m3", Plain(Dtype::F8E4M3)),
-            ("f8e5m2", Plain(Dtype::F8E5M2)),
-            ("i8", Plain(Dtype::I8)),
-            ("u8", Plain(Dtype::U8)),
             ("fp8_ds_mla", Fp8DsMla),
             ("nvfp4_ds_mla", Nvfp4DsMla),
             ("nvfp4", CacheDtype::Packed(Nvfp4)),
@@ -91,36 +84,32 @@ impl CacheDtype {
             ("turboquant_k3v4_nc", turboquant(3, 4)),
             ("turboquant_3bit_nc", turboquant(3, 3)),
             ("ultraquant_4bit", CacheDtype::Packed(UltraQuant)),
-            ("float32", Plain(Dtype::F32)),
-            ("float16", Plain(Dtype::F16)),
-            ("half", Plain(Dtype::F16)),
-            ("bfloat16", Plain(Dtype::Bf16)),
-            ("fp8", Plain(Dtype::F8E4M3)),
-            ("fp8_e4m3", Plain(Dtype::F8E4M3)),
-            ("fp8_e5m2", Plain(Dtype::F8E5M2)),
-            ("fp8_inc", Plain(Dtype::F8E4M3)),
-            ("int8", Plain(Dtype::I8)),
         ]
     };
 
     /// The type of this name: a document's (`bf16`), vLLM's (`fp8_e4m3`) or torch's (`bfloat16`).
     pub fn from_name(name: &str) -> Option<Self> {
         let name = name.strip_prefix("torch.").unwrap_or(name);
-        let mut names = Self::NAMES.iter();
-        names.find(|(known, _)| *known == name).map(|(_, d)| *d)
+        let plain = Dtype::from_name(name).map(Self::Plain);
+        let mut packed = Self::PACKED.iter();
+        plain.or_else(|| packed.find(|(known, _)| *known == name).map(|(_, d)| *d))
     }
 
     /// The name that engines have for it.
     pub fn name(self) -> &'static str {
-        let mut names = Self::NAMES.iter();
-        names
+        if let Self::Plain(dtype) = self {
+            return dtype.name();
+        }
+        let mut packed = Self::PACKED.iter();
+        packed
             .find(|(_, known)| *known == self)
             .map_or("unknown", |(name, _)| name)
     }
 
     /// Every name that is understood.
     pub fn names() -> impl Iterator<Item = &'static str> {
-        Self::NAMES.iter().map(|(name, _)| *name)
+        let packed = Self::PACKED.iter().map(|(name, _)| *name);
+        Dtype::names().map(|(name, _)| name).chain(packed)
     }
 }
 

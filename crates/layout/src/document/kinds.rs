@@ -263,7 +263,7 @@ impl Reader<'_, '_> {
     }
 
     fn dtype(&mut self) -> Dtype {
-        let names = Dtype::ALL.map(|(dtype, name)| (name, dtype));
+        let names: Vec<_> = Dtype::names().collect();
         self.name("dtype", &names, "type of the elements")
             .unwrap_or(Dtype::U8)
     }

@@ -171,16 +171,18 @@ impl Multipart {
 
 /// Checks a form whose fields are in its line (`application/x-www-form-urlencoded`).
 pub(super) fn urlencoded(text: &[u8]) -> Result<(), Fault> {
-    // Some parsers part fields at semicolons, too.
-    for field in text.split(|byte| matches!(byte, b'&' | b';')) {
-        let equals = memchr::memchr(b'=', field).unwrap_or(field.len());
-        let name = unescaped(&field[..equals]);
-        let name = String::from_utf8_lossy(&name);
-        if holds_params(&name)? {
-            check(
-                &name,
-                &unescaped(field.get(equals + 1..).unwrap_or_default()),
-            )?;
+    // Some parsers part fields at semicolons, too, or only there.
+    for ends in [&b"&"[..], b";", b"&;"] {
+        for field in text.split(|byte| ends.contains(byte)) {
+            let equals = memchr::memchr(b'=', field).unwrap_or(field.len());
+            let name = unescaped(&field[..equals]);
+            let name = String::from_utf8_lossy(&name);
+            if holds_params(&name)? {
+                check(
+                    &name,
+                    &unescaped(field.get(equals + 1..).unwrap_or_default()),
+                )?;
+            }
         }
     }
     Ok(())
@@ -269,7 +271,7 @@ fn parameter<'a>(header: &'a [u8], name: &[u8]) -> Result<Option<&'a [u8]>, Faul
             _ => value.split_at(memchr::memchr(b';', value).unwrap_or(value.len())),
         };
         let is_alone = matches!(rest.trim_ascii_start(), [] | [b';', ..]);
-        let is_plain = !value.iter().any(|byte| matches!(byte, b'\\' | b'"'));
+        let is_plain = !value.iter().any(|byte| matches!(byte, b'\\' | b'"' | b';'));
         if !is_alone || !is_plain || found.replace(value.trim_ascii_end()).is_some() {
             return fault();
         }
@@ -277,5 +279,7 @@ fn parameter<'a>(header: &'a [u8], name: &[u8]) -> Result<Option<&'a [u8]>, Faul
     Ok(found)
 }
 
+#[cfg(any(test, feature = "fuzz"))]
+pub(crate) mod oracle;
 #[cfg(test)]
 mod tests;

@@ -51,6 +51,11 @@ pub trait Inventory: Send + Sync {
         options: &CollectOptions,
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Collected, StoreError>;
+
+    /// The store that the cap of a collection is for, where it is not this one: the last of several tiers.
+    fn capped(&self) -> Option<&dyn Inventory> {
+        None
+    }
 }
 
 /// One manifest in a listing.

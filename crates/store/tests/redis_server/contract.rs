@@ -43,6 +43,29 @@ fn keeps_chunks_and_manifests() {
 }
 
 #[test]
+fn a_cluster_and_a_sentinel_are_refused_by_name() {
+    for (arguments, kind, instead) in [
+        (
+            &["--cluster-enabled", "yes"][..],
+            "a Redis Cluster",
+            "a single server",
+        ),
+        (&["--sentinel"], "a Sentinel", "get-master-addr-by-name"),
+    ] {
+        let Some(server) = server::Server::start(arguments) else {
+            return;
+        };
+        // A database is chosen only where there are databases.
+        for rest in ["", "/0/prefix", "/1"] {
+            let uri = server.uri(rest).parse().unwrap();
+            let error = RedisStore::open(&uri, quick()).unwrap_err().to_string();
+            assert!(error.contains(kind) && error.contains(instead), "{error}");
+            assert!(!error.contains('\n'), "{error}");
+        }
+    }
+}
+
+#[test]
 fn takes_every_key_name_and_length() {
     let server = server!();
     let store = server.open("/2/a prefix/slot*1");
@@ -490,7 +513,9 @@ fn passes_the_conformance_kit() {
 #[test]
 fn passes_the_conformance_kit_as_a_tier() {
     let server = server!();
-    let folder = tempfile::tempdir().unwrap();
+    // In memory where that can be: nothing crashes here, and waiting for a disk takes most of the time.
+    let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
+    let folder = folder.unwrap();
     for (n, kinds) in ["fr", "rf", "mfr"].into_iter().enumerate() {
         for write in [Write::Through, Write::Back] {
             let place = format!("{n}{write:?}");

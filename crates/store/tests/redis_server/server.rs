@@ -100,12 +100,19 @@ pub(crate) fn free_port() -> u16 {
 fn spawn(port: u16, dir: &TempDir, args: &[String]) -> Child {
     let port = port.to_string();
     // A TLS server listens there and nowhere else.
+    // A Sentinel begins with a configuration file that it can write.
+    let sentinel = args.iter().any(|arg| arg == "--sentinel");
+    let config = dir.path().join("sentinel.conf");
+    if sentinel {
+        std::fs::write(&config, "").unwrap();
+    }
     let port: &[&str] = if args.iter().any(|arg| arg == "--tls-cert-file") {
         &["--port", "0", "--tls-port", &port]
     } else {
         &["--port", &port]
     };
     Command::new("redis-server")
+        .args(sentinel.then_some(&config))
         .args(port)
         .args(["--bind", "127.0.0.1", "--save", "", "--loglevel", "warning"])
         .arg("--dir")

@@ -481,6 +481,30 @@ fn an_object_that_is_too_short_is_damaged() {
 }
 
 #[test]
+fn what_a_server_does_not_know_is_asked_once() {
+    type Ask = fn(&S3Store) -> Result<(), StoreError>;
+    let cases: [(&str, Ask); 5] = [
+        ("HeadObject", |store| {
+            store.put_chunk(&hash(b"x"), b"x").map(drop)
+        }),
+        ("GetObject", |store| store.get_chunk(&hash(b"x")).map(drop)),
+        ("PutObject", |store| store.put_manifest(&name("m"), b"m")),
+        ("DeleteObject", |store| store.delete_manifest(&name("m"))),
+        ("ListObjectsV2", |store| {
+            store.inventory().unwrap().usage().map(drop)
+        }),
+    ];
+    for (operation, ask) in cases {
+        let mut server = Server::s3s();
+        let store = server.open("/kv");
+        server.restart_without(operation);
+        let error = ask(&store).unwrap_err().to_string();
+        assert!(error.contains("501 Not Implemented"), "{error}");
+        assert_eq!(server.refused(), 1, "{operation}: {error}");
+    }
+}
+
+#[test]
 fn no_length_of_an_object_is_believed() {
     let server = Impostor::start(|path| match path.ends_with("/kv_store_format") {
         true => (b"transload kv_store s3 1\n".to_vec(), 24),

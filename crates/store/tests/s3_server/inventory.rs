@@ -68,6 +68,21 @@ fn lists_verifies_and_collects() {
 }
 
 #[test]
+fn a_server_without_bulk_deletes_is_collected_as_any_other() {
+    let mut server = Server::s3s();
+    server.restart_without("DeleteObjects");
+    let store = server.open("/kv");
+    save(&store, "m", &[1, 2]);
+    save(&store, "n", &[2, 3]);
+    store.delete_manifest(&name("n")).unwrap();
+    let options = CollectOptions::new().with_grace(Duration::ZERO);
+    let collected = store.inventory().unwrap().collect(&options, &mut |_| {});
+    assert_eq!(collected.unwrap().chunks, 1);
+    assert_eq!(server.file("kv/c").read_dir().unwrap().count(), 2);
+    assert_eq!(server.refused(), 0);
+}
+
+#[test]
 fn verify_finds_what_was_changed() {
     let server = Server::s3s();
     let store = server.open("/kv");

@@ -4,9 +4,12 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use hyper_util::rt::{TokioExecutor, TokioIo};
+use s3s::access::{S3Access, S3AccessContext};
 use s3s::auth::SimpleAuth;
 use s3s::service::S3ServiceBuilder;
 use tempfile::TempDir;
@@ -20,6 +23,7 @@ pub(crate) struct Server {
     dir: TempDir,
     pub(crate) port: u16,
     run: Run,
+    lacks: Lacks,
     /// Keeps the port while no server listens there: it is nobody else's, and refuses connections.
     _port: TcpSocket,
 }
@@ -40,6 +44,7 @@ impl Server {
             dir,
             port,
             run: Run::Stopped,
+            lacks: Lacks::default(),
             _port: held,
         };
         server.start();
@@ -68,6 +73,7 @@ impl Server {
             dir: tempfile::tempdir().unwrap(),
             port,
             run: Run::Moto(child),
+            lacks: Lacks::default(),
             _port: held,
         };
         let began = Instant::now();
@@ -122,6 +128,7 @@ impl Server {
             .unwrap();
         let mut builder = S3ServiceBuilder::new(s3s_fs::FileSystem::new(self.dir.path()).unwrap());
         builder.set_auth(SimpleAuth::from_single("key", "secret"));
+        builder.set_access(self.lacks.clone());
         let service = builder.build();
         let listener = runtime.block_on(async {
             let began = Instant::now();
@@ -179,9 +186,39 @@ impl Server {
         S3Store::open(&uri.parse().unwrap(), self.options())
     }
 
+    /// Starts s3s-fs again, as a server that does not know an operation and answers 501.
+    pub(crate) fn restart_without(&mut self, operation: &'static str) {
+        self.kill();
+        self.lacks.operation = Some(operation);
+        self.start();
+    }
+
+    /// How often the operation that it lacks was asked for.
+    pub(crate) fn refused(&self) -> usize {
+        self.lacks.asked.load(Ordering::Relaxed)
+    }
+
     /// Where s3s-fs keeps an object.
     pub(crate) fn file(&self, key: &str) -> PathBuf {
         self.dir.path().join("bucket").join(key)
+    }
+}
+
+/// An operation that a server does not know, and how often it was asked for.
+#[derive(Clone, Default)]
+struct Lacks {
+    operation: Option<&'static str>,
+    asked: Arc<AtomicUsize>,
+}
+
+#[async_trait::async_trait]
+impl S3Access for Lacks {
+    async fn check(&self, context: &mut S3AccessContext<'_>) -> s3s::S3Result<()> {
+        if Some(context.s3_op().name()) != self.operation {
+            return Ok(());
+        }
+        self.asked.fetch_add(1, Ordering::Relaxed);
+        Err(s3s::s3_error!(NotImplemented, "this server lacks it"))
     }
 }
 

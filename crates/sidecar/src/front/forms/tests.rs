@@ -103,6 +103,7 @@ fn what_is_not_and_what_others_may_read_so_is_refused() {
         disposition("name*0=\"kv_\"; name*1=\"transfer_params\""),
         disposition("name=\"kv\\_transfer_params\""),
         disposition("name=\"a\"b"),
+        disposition("name=\"kv_transfer_params;b\""),
         disposition("filename=\"a\""),
         form(&[("Content-Type: text/plain", "1")]),
         form(&[(&format!("{audio}\r\n{audio}"), "1")]),
@@ -165,6 +166,7 @@ fn forms_in_a_line_are_read_too() {
         "vllm_xargs=%7B%22kv_transfer_params%22:1%7D&vllm_xargs=1",
         "vllm_xargs={%22kv_transfer_params%22:+1",
         "{\"a\":\"&vllm_xargs=%7B%22kv_transfer_params%22%3A1%7D&\"}",
+        "vllm_xargs=;{\"kv_transfer_params\":1}",
     ] {
         assert!(urlencoded(text.as_bytes()).is_err(), "{text:?} passes");
     }

@@ -51,6 +51,7 @@ use crate::error::StoreError;
 use crate::export::Plugin;
 use crate::hash::ChunkHash;
 use crate::name::ManifestName;
+use crate::period;
 use crate::uri::StoreUri;
 
 /// How to open a file store.
@@ -91,7 +92,7 @@ impl FileOptions {
     /// The environment variable that says whether a store that is made is for a group.
     pub const GROUP_VARIABLE: &str = "TRANSLOAD_FILE_GROUP";
 
-    /// The environment variable that says how many seconds a call waits for a lock.
+    /// The environment variable that says how long a call waits for a lock.
     pub const LOCK_TIMEOUT_VARIABLE: &str = "TRANSLOAD_FILE_LOCK_TIMEOUT";
 
     /// No cap.
@@ -124,8 +125,8 @@ impl FileOptions {
     }
 
     /// With the cap that `TRANSLOAD_FILE_CAP` names, as `500GiB`, `1.5TiB` or `4096B`; for a group if
-    /// `TRANSLOAD_FILE_GROUP` is `1`; with the [`lock_timeout`](Self::lock_timeout) of `TRANSLOAD_FILE_LOCK_TIMEOUT`
-    /// seconds.
+    /// `TRANSLOAD_FILE_GROUP` is `1`; with the [`lock_timeout`](Self::lock_timeout) of `TRANSLOAD_FILE_LOCK_TIMEOUT`,
+    /// as `90s`.
     ///
     /// # Errors
     /// [`StoreError::Unsupported`] if one is set and not of that form.
@@ -144,25 +145,16 @@ impl FileOptions {
             };
         }
         if let Some(text) = std::env::var_os(Self::LOCK_TIMEOUT_VARIABLE) {
-            let seconds = text.to_str().and_then(parse_seconds);
-            options.lock_timeout = seconds.ok_or_else(|| StoreError::Unsupported {
-                what: "a setting from the environment",
-                why: format!(
-                    "{}={} is no whole number of seconds, at least 1; write it as 600",
-                    Self::LOCK_TIMEOUT_VARIABLE,
-                    text.to_string_lossy()
-                ),
-            })?;
+            let text = text.to_string_lossy();
+            options.lock_timeout =
+                period::parse_limit(&text).map_err(|why| StoreError::Unsupported {
+                    what: "a setting from the environment",
+                    why: format!("{}={text}: {why}", Self::LOCK_TIMEOUT_VARIABLE),
+                })?;
         }
         options.cap = crate::size::from_env(Self::CAP_VARIABLE)?;
         Ok(options)
     }
-}
-
-/// `600`: so many seconds, at least one.
-fn parse_seconds(text: &str) -> Option<Duration> {
-    let seconds = text.parse().ok().filter(|seconds| *seconds > 0);
-    seconds.map(Duration::from_secs)
 }
 
 /// A handle on a store in a folder.

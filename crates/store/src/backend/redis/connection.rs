@@ -34,6 +34,9 @@ pub(super) enum Failure {
     /// The server understood and refused.
     #[error("the server refused: {0}")]
     Refused(String),
+    /// The server is of a kind that cannot hold a store.
+    #[error("it is {0}")]
+    Kind(&'static str),
     /// The certificate authorities cannot be read.
     #[error("cannot read certificates from {file}: {why}")]
     Authorities {
@@ -151,15 +154,57 @@ impl Connector {
             inner,
             timeout: limit,
         };
-        // Whether it serves us: the crate asks nothing of a server without a password.
-        let reply = connection.call(&reply::command(&[b"PING"]))?;
-        if reply != Reply::Status("PONG".into()) {
-            return Err(unexpected(&reply));
+        // Whether it serves us: the crate asks nothing of a server without a password. All in one round trip, and the
+        // database last, since neither a cluster nor a Sentinel has any.
+        let database = self.address.database.to_string();
+        let words: [&[&[u8]]; 3] = [&[b"HELLO"], &[b"PING"], &[b"SELECT", database.as_bytes()]];
+        let commands: Vec<u8> = words
+            .iter()
+            .flat_map(|words| reply::command(words).get_packed_command())
+            .collect();
+        connection.send(&commands)?;
+        let [hello, ping, select] = [
+            connection.receive()?,
+            connection.receive()?,
+            connection.receive()?,
+        ];
+        serves(&hello)?;
+        for (reply, expected) in [(ping, "PONG"), (select, "OK")] {
+            match reply {
+                Reply::Status(text) if text == expected => {}
+                Reply::Error(why) => return Err(Failure::Refused(why)),
+                other => return Err(unexpected(&other)),
+            }
         }
         connection.timeout = self.options.timeout;
         Ok(connection)
     }
 }
+
+/// Refuses a server that says that it is of a kind that cannot hold a store. Whoever does not know the question is none of
+/// these, or says so later.
+fn serves(hello: &Reply) -> Result<(), Failure> {
+    let Reply::Array(items) = hello else {
+        return Ok(());
+    };
+    let mode = items
+        .chunks_exact(2)
+        .find_map(|pair| match (&pair[0], &pair[1]) {
+            (Reply::Bulk(key), Reply::Bulk(mode)) if key == b"mode" => Some(mode.as_slice()),
+            _ => None,
+        });
+    match mode {
+        Some(b"cluster") => Err(Failure::Kind(CLUSTER)),
+        Some(b"sentinel") => Err(Failure::Kind(SENTINEL)),
+        _ => Ok(()),
+    }
+}
+
+const CLUSTER: &str = "a node of a Redis Cluster, where a manifest and its chunks would lie on different servers; \
+     give a single server, with or without replicas";
+
+const SENTINEL: &str = "a Sentinel, which keeps no data; give the server that it watches, which \
+     `SENTINEL get-master-addr-by-name NAME` tells";
 
 /// Between two questions to a server that is reading its data.
 const LOADING_PAUSE: Duration = Duration::from_millis(50);
@@ -179,9 +224,7 @@ fn info(address: &Address, options: &RedisOptions) -> Result<ConnectionInfo, Red
     } else {
         ConnectionAddr::Tcp(host, port)
     };
-    let mut login = RedisConnectionInfo::default()
-        .set_db(i64::from(address.database))
-        .set_skip_set_lib_name();
+    let mut login = RedisConnectionInfo::default().set_skip_set_lib_name();
     if let Some(user) = &address.user {
         // The crate logs in only with a password. A user who needs none takes any.
         login = login.set_username(user).set_password("");

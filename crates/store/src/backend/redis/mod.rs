@@ -12,7 +12,8 @@
 //! | `transload:generation`, `transload:removed`, `transload:marks` | what collections need to know |
 //!
 //! The header holds the length and a CRC32C, so a changed value is an error and not data. Other keys of the
-//! database are left alone. A Redis Cluster is not served: keys of one save lie in several of its slots.
+//! database are left alone. A Redis Cluster is not served: keys of one save lie in several of its slots. It is refused
+//! when it is opened, and so is a Sentinel.
 //!
 //! # What is promised
 //! - A manifest is published by a script, in one step, after the server acknowledged every chunk put before
@@ -92,7 +93,7 @@ impl RedisStore {
     ///
     /// # Errors
     /// [`StoreError::Uri`] if the URI is none of these; [`StoreError::Remote`] if the server cannot be
-    /// reached, is not whom it should be, or wants another password.
+    /// reached, is not whom it should be, wants another password, or is one of a cluster or a Sentinel.
     pub fn open(uri: &StoreUri, options: RedisOptions) -> Result<Self, StoreError> {
         let address = Address::parse(uri)?;
         let action = format!("open redis {address}");

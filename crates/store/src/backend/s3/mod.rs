@@ -43,6 +43,7 @@
 //!   by the longest save; less than twice as much is refused, apart from zero for a store that nobody uses.
 
 mod ahead;
+mod connector;
 mod inventory;
 mod keys;
 mod options;

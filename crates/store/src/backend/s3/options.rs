@@ -24,7 +24,7 @@ pub struct S3Options {
     pub timeout: Duration,
     /// For how long after its beginning a request that failed is tried again, at most ten times. Longer than
     /// [`timeout`](Self::timeout), or one that took too long would not be. 3 min; ten attempts at a server that
-    /// refuses at once take about one.
+    /// refuses at once take about one. What is answered with 501 is not tried again.
     pub retry: Duration,
     /// A chunk that is found there is written anew if it is older than this, so that no collection takes it
     /// from under a save. Collections with a grace period below twice as much are refused. 20 min.

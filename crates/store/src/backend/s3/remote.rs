@@ -20,6 +20,7 @@ use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, oneshot};
 
 use super::LONGEST;
+use super::connector::Connector;
 use super::options::{self, S3Options};
 use crate::backend::Revision;
 use crate::backend::damaged::Damaged;
@@ -90,6 +91,9 @@ impl Remote {
         let unsigned = builder.get_config_value(&AmazonS3ConfigKey::SkipSignature);
         let unsigned = unsigned.is_some_and(|skip| options::truth(&skip));
         let store = builder
+            .with_http_connector(Connector::default())
+            // Each of our deletes is of one object, so a bulk delete saves nothing, and some stores have none.
+            .with_disable_bulk_delete(true)
             .with_retry(RetryConfig {
                 backoff: BackoffConfig::default(),
                 max_retries: 10,

@@ -107,7 +107,7 @@ impl Inventory for TierStore {
         Ok(())
     }
 
-    /// Collects in each tier. A cap is that of the last one: those above have their own.
+    /// Collects in each tier. A cap is that of the last one; those above are held to their own.
     fn collect(
         &self,
         options: &CollectOptions,
@@ -118,9 +118,9 @@ impl Inventory for TierStore {
         let mut all = Collected::default();
         for (tier, inventory) in self.inventories() {
             let mut options = options.clone();
-            options.cap = options
-                .cap
-                .filter(|_| last.is_some_and(|last| std::ptr::eq(tier, last)));
+            if !last.is_some_and(|last| std::ptr::eq(tier, last)) {
+                options.cap = inventory.usage()?.cap;
+            }
             let some = inventory.collect(&options, progress)?;
             all.manifests += some.manifests;
             all.leftovers += some.leftovers;
@@ -130,5 +130,9 @@ impl Inventory for TierStore {
             all.damaged += some.damaged;
         }
         Ok(all)
+    }
+
+    fn capped(&self) -> Option<&dyn Inventory> {
+        self.tiers.last()?.store.inventory()
     }
 }

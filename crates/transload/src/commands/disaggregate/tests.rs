@@ -329,7 +329,7 @@ fn faults_say_what_would_be_right() {
         (&["sidecar", "--enable-tls=prefill"], &[]),
         (&["sidecar", "--prefill-timeout=300"], &[]),
         (&["sidecar", "--prefill-timeout=0s"], &[]),
-        (&["sidecar", "--prefill-timeout=5h"], &[]),
+        (&["sidecar", "--prefill-timeout=5w"], &[]),
         (&["sidecar", "--drain=99999m"], &[]),
         (&["sidecar", "--body-limit=64"], &[]),
         (&["sidecar", "--body-limit=64MeB"], &[]),

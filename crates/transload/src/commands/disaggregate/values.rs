@@ -4,11 +4,10 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
+use transload::store::period::{self, PeriodError};
 use transload_sidecar::Role;
 use transload_sidecar::settings::{KvConnector, Policy, PrefillFailure};
 use transload_sidecar::target::ServerUrl;
-
-use crate::show::number;
 
 /// The longest period that an option takes: a day. Deadlines far away overflow clocks.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
@@ -24,31 +23,19 @@ pub(super) fn switch(text: &str) -> Result<bool, String> {
 
 /// Reads a period: `200ms`, `30s`, `5m`.
 pub(super) fn period(text: &str) -> Result<Duration, String> {
-    let wrong = || "it is no period; write it as 200ms, 30s or 5m".to_owned();
-    let (value, unit) = number::quantity(text).ok_or_else(wrong)?;
-    let seconds = match unit {
-        "ms" => value / 1000.0,
-        "s" => value,
-        "m" => value * 60.0,
-        "" if value == 0.0 => value,
-        "" => {
-            return Err(format!(
-                "it has no unit; write {text}s for seconds, or ms or m"
-            ));
-        }
-        _ => return Err(wrong()),
-    };
-    match Duration::try_from_secs_f64(seconds) {
-        Ok(period) if period <= LONGEST => Ok(period),
-        _ => Err("it is longer than a day; write at most 1440m".to_owned()),
-    }
+    within_a_day(period::parse(text))
 }
 
 /// Reads how long something may take: a period that is not nothing.
 pub(super) fn timeout(text: &str) -> Result<Duration, String> {
-    match period(text)? {
-        Duration::ZERO => Err("it leaves no time at all; write at least 1ms".to_owned()),
-        period => Ok(period),
+    within_a_day(period::parse_limit(text))
+}
+
+fn within_a_day(period: Result<Duration, PeriodError>) -> Result<Duration, String> {
+    match period {
+        Ok(period) if period <= LONGEST => Ok(period),
+        Ok(_) => Err("it is longer than a day; write at most 24h".to_owned()),
+        Err(error) => Err(error.to_string()),
     }
 }
 

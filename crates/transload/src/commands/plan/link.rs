@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use transload::layout::Rank;
+use transload::store::period::{self, PeriodError};
 use transload::transfer::plan::BoundPlan;
 
 use crate::show::number;
@@ -29,6 +30,11 @@ impl FromStr for Rate {
             return Ok(Self(f64::from(links) * each));
         }
         let (value, unit) = number::quantity(text).ok_or_else(wrong)?;
+        if unit.is_empty() {
+            return Err(format!(
+                "{text} has no unit; write {text}Gbit or {text}GB/s"
+            ));
+        }
         let unit = unit.trim_end_matches("/s").trim_end_matches("ps");
         let (scale, rest) = match unit.as_bytes() {
             [b'K' | b'k', b'i', rest @ ..] => (1024.0, rest),
@@ -54,16 +60,13 @@ impl FromStr for Rate {
 
 /// What a chunk costs: `3.9us`, `400ns`.
 pub(crate) fn parse_cost(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is no time; write it as 4us or 400ns");
-    let (value, unit) = number::quantity(text).ok_or_else(wrong)?;
-    let scale = match unit {
-        "ns" => 1e-9,
-        "us" | "µs" => 1e-6,
-        "ms" => 1e-3,
-        "s" => 1.0,
-        _ => return Err(wrong()),
-    };
-    Duration::try_from_secs_f64(value * scale).map_err(|_| wrong())
+    period::parse(text).map_err(|error| match error {
+        PeriodError::NoUnit { text } => format!("{text} has no unit; write {text}us or {text}ns"),
+        PeriodError::NoPeriod { text } => {
+            format!("{text:?} is no time; write a number and a unit, as 4us or 400ns")
+        }
+        error => error.to_string(),
+    })
 }
 
 /// Where the blocks of an estimated transfer lie.
@@ -179,6 +182,8 @@ mod tests {
         ] {
             assert!(text.parse::<Rate>().is_err(), "{text}");
         }
+        let error = "100".parse::<Rate>().expect_err("no unit");
+        assert_eq!(error, "100 has no unit; write 100Gbit or 100GB/s");
     }
 
     #[test]
@@ -199,8 +204,13 @@ mod tests {
     fn costs_are_times() {
         assert_eq!(parse_cost("3.9us"), Ok(Duration::from_nanos(3900)));
         assert_eq!(parse_cost("400 ns"), Ok(Duration::from_nanos(400)));
-        for text in ["", "4", "us", "4m", "-4us", "1.2.3s"] {
-            assert!(parse_cost(text).is_err(), "{text}");
+        for (text, told) in [
+            ("4", "write 4us or 4ns"),
+            ("-4us", "as 4us or 400ns"),
+            ("4 weeks", "is no unit of time"),
+        ] {
+            let error = parse_cost(text).expect_err(text);
+            assert!(error.contains(told), "{text}: {error}");
         }
     }
 }

@@ -11,7 +11,7 @@ use transload::store::conformance::{
     run_in_child,
 };
 use transload::store::loader::Library;
-use transload::store::{ManifestName, StoreUri, is_built_in, open};
+use transload::store::{ManifestName, StoreUri, is_built_in, open, period};
 
 use super::printable;
 use crate::command::Itself;
@@ -67,9 +67,9 @@ pub(super) struct Args {
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
 
-    /// How long one item may take, in seconds, before its process is killed.
-    #[arg(long, value_name = "S", default_value_t = 600, value_parser = clap::value_parser!(u64).range(1..))]
-    limit: u64,
+    /// How long one item may take before its process is killed.
+    #[arg(long, value_name = "TIME", default_value = "10min", value_parser = period::parse_limit)]
+    limit: Duration,
 
     /// Runs one item: what a second process is started for.
     #[arg(long, hide = true, value_name = "NAME", requires = "seed")]
@@ -238,8 +238,7 @@ impl Args {
             }
             command
         };
-        let limit = Duration::from_secs(self.limit);
-        Ok(check_in_children(options, limit, &command, found))
+        Ok(check_in_children(options, self.limit, &command, found))
     }
 }
 

@@ -1,10 +1,10 @@
 //! `transload store gc`: removes what no manifest needs, and with a cap what was not used for longest.
 
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use serde::Serialize;
-use transload::store::backend::{CollectOptions, Collected, Usage};
-use transload::store::size;
+use transload::store::backend::{CollectOptions, Collected, Inventory, Usage};
+use transload::store::{StoreError, period, size};
 
 use super::ls::{JsonUsage, summary};
 use super::{Store, follow, time};
@@ -21,7 +21,8 @@ Examples:
 
 What saves left that died goes, and chunks that no manifest refers to, unless
 they were put or read within the grace period. With a cap, manifests go first,
-those that were not used for longest, until what is left fits. It is safe
+those that were not used for longest, until what is left fits; but nothing
+goes if more than the cap was put or read within the grace period. It is safe
 while others read and save, as long as no save takes longer than the grace
 period. Exit code 1 means that the store is still larger than the cap.";
 
@@ -33,10 +34,10 @@ pub(super) struct Args {
     uri: String,
 
     /// How long chunks stay that nothing refers to: longer than any save takes.
-    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = time::parse_period)]
+    #[arg(long, value_name = "TIME", default_value = "1h", value_parser = period::parse)]
     grace: Duration,
 
-    /// Remove manifests, those first that were not used for longest, until the store is not larger.
+    /// Remove manifests, those first that were not used for longest, until the store is not larger; of tiers, the last.
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     cap: Option<u64>,
 
@@ -55,15 +56,9 @@ pub(super) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
         options = options.with_cap(cap);
     }
     let bar = Progress::new("collecting", 1);
-    let collected = inventory.collect(&options, &mut follow(&bar));
-    let collected = collected.map_err(|error| store.failed(&error))?;
+    let report = Report::of(args, inventory, &options, &bar);
+    let report = report.map_err(|error| store.failed(&error))?;
     drop(bar);
-    let usage = inventory.usage().map_err(|error| store.failed(&error))?;
-    let report = Report {
-        args,
-        collected,
-        usage,
-    };
     output.show(|| report.json(), || report.table())?;
     match report.over_cap() {
         None | Some(0) => Ok(()),
@@ -78,6 +73,40 @@ struct Report<'a> {
     args: &'a Args,
     collected: Collected,
     usage: Usage,
+    capped: Option<Capped>,
+}
+
+/// What a cap is held against: all of the store, or the last of its tiers.
+struct Capped {
+    cap: u64,
+    /// What was put or read within the grace period, in bytes.
+    in_use: u64,
+    /// What there is afterwards, or would be, in bytes.
+    left: u64,
+}
+
+impl Capped {
+    /// Whether nothing may go: the cap would take what is in use.
+    fn is_too_small(&self) -> bool {
+        self.in_use > self.cap
+    }
+}
+
+/// What was put or read within the grace period, in bytes.
+fn in_use(inventory: &dyn Inventory, grace: Duration) -> Result<u64, StoreError> {
+    let now = SystemTime::now();
+    let mut bytes: u64 = 0;
+    let mut add = |used: Option<SystemTime>, more| {
+        // Of another machine's clock, which may be ahead.
+        let age = used.map(|used| now.duration_since(used).unwrap_or_default());
+        if age.is_some_and(|age| age < grace) {
+            bytes = bytes.saturating_add(more);
+        }
+        Ok(())
+    };
+    inventory.manifests(&mut |entry| add(entry.last_used, entry.bytes))?;
+    inventory.chunks(&mut |entry| add(entry.last_used, entry.bytes))?;
+    Ok(bytes)
 }
 
 /// The schema `transload.store.gc/1`.
@@ -91,6 +120,8 @@ struct Json<'a> {
     removed: Removed,
     in_grace: u64,
     damaged: u64,
+    /// What was put or read within the grace period; `null` without a cap.
+    in_use_bytes: Option<u64>,
     /// By how much the cap was missed, or would be; `null` without one.
     over_cap_bytes: Option<u64>,
     usage: JsonUsage,
@@ -105,17 +136,61 @@ struct Removed {
     bytes: u64,
 }
 
-impl Report<'_> {
-    fn over_cap(&self) -> Option<u64> {
-        let gone = match self.args.dry_run {
-            true => self.collected.bytes,
-            false => 0,
+impl<'a> Report<'a> {
+    /// Collects, unless more is in use than the cap.
+    fn of(
+        args: &'a Args,
+        inventory: &dyn Inventory,
+        options: &CollectOptions,
+        bar: &Progress,
+    ) -> Result<Self, StoreError> {
+        let last = inventory.capped();
+        let mut capped = match args.cap {
+            None => None,
+            Some(cap) => Some(Capped {
+                cap,
+                in_use: in_use(last.unwrap_or(inventory), args.grace)?,
+                left: 0,
+            }),
         };
-        let total = self.usage.total_bytes.saturating_sub(gone);
-        Some(total.saturating_sub(self.args.cap?))
+        let goes = !capped.as_ref().is_some_and(Capped::is_too_small);
+        let collected = match goes {
+            true => inventory.collect(options, &mut follow(bar))?,
+            false => Collected::default(),
+        };
+        let usage = inventory.usage()?;
+        if let Some(capped) = &mut capped {
+            let left = last.map_or(Ok(usage), |last| last.usage())?.total_bytes;
+            let would_go = match last {
+                _ if !args.dry_run => 0,
+                // What all tiers would give back says nothing of the last, and asking it once more changes nothing.
+                Some(last) if goes => last.collect(options, &mut follow(bar))?.bytes,
+                _ => collected.bytes,
+            };
+            capped.left = left.saturating_sub(would_go);
+        }
+        Ok(Self {
+            args,
+            collected,
+            usage,
+            capped,
+        })
+    }
+
+    fn over_cap(&self) -> Option<u64> {
+        let capped = self.capped.as_ref()?;
+        Some(capped.left.saturating_sub(capped.cap))
     }
 
     fn why_over(&self) -> String {
+        if let Some(capped) = self.capped.as_ref().filter(|capped| capped.is_too_small()) {
+            return format!(
+                "nothing was removed, since {} are in use, put or read within the grace period of {}; give a larger cap, \
+                 or a shorter --grace (0 if nobody uses the store)",
+                number::bytes(capped.in_use),
+                time::period(self.args.grace),
+            );
+        }
         match (self.collected.in_grace, self.usage.manifests) {
             (0, 0) => "what is left are the store's own records".to_owned(),
             (0, _) => {
@@ -144,6 +219,7 @@ impl Report<'_> {
             },
             in_grace: self.collected.in_grace,
             damaged: self.collected.damaged,
+            in_use_bytes: self.capped.as_ref().map(|capped| capped.in_use),
             over_cap_bytes: self.over_cap(),
             usage: (&self.usage).into(),
         }

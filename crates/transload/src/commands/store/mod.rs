@@ -173,7 +173,7 @@ impl Store {
             StoreError::Locked { .. } => Failure::no(
                 wrong,
                 "try again once the collection or save that holds it has ended, or wait longer \
-                 (TRANSLOAD_FILE_LOCK_TIMEOUT, in seconds); `lslocks` names the process",
+                 (TRANSLOAD_FILE_LOCK_TIMEOUT, as 10min); `lslocks` names the process",
             ),
             _ => Failure::input(wrong, "is the store still there, and may you use it?"),
         }

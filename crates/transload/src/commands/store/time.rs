@@ -1,4 +1,4 @@
-//! Times of a store: ages for people, seconds since 1970 for programs, periods as people type them.
+//! Times of a store: ages and periods for people, seconds since 1970 for programs.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -32,24 +32,6 @@ pub(super) fn period(period: Duration) -> String {
 
 const UNITS: [(u64, &str); 4] = [(1, "s"), (60, "min"), (3600, "h"), (86_400, "d")];
 
-/// A period as people type it: `90s`, `30min`, `1.5h`, `2d`, `0`.
-pub(super) fn parse_period(text: &str) -> Result<Duration, String> {
-    let wrong = || format!("{text:?} is no period; write it as 90s, 30min, 1h or 2d");
-    let (value, name) = number::quantity(text).ok_or_else(wrong)?;
-    let seconds = match name {
-        "m" => 60,
-        "" if value == 0.0 => 1,
-        name => {
-            UNITS
-                .iter()
-                .find(|(_, unit)| *unit == name)
-                .ok_or_else(wrong)?
-                .0
-        }
-    };
-    Duration::try_from_secs_f64(value * seconds as f64).map_err(|_| wrong())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -71,30 +53,5 @@ mod tests {
         let now = SystemTime::now();
         assert_eq!(age(None, now), "-");
         assert_eq!(age(Some(now + Duration::from_secs(9)), now), "0 s");
-    }
-
-    #[test]
-    fn periods_are_typed_with_their_unit() {
-        for (text, seconds) in [
-            ("0", 0),
-            ("90s", 90),
-            ("30 min", 1800),
-            ("30m", 1800),
-            ("1.5h", 5400),
-            ("2d", 172_800),
-        ] {
-            assert_eq!(parse_period(text), Ok(Duration::from_secs(seconds)));
-        }
-        for text in [
-            "",
-            "1",
-            "h",
-            "-1h",
-            "1 week",
-            "1e30d",
-            "99999999999999999999d",
-        ] {
-            assert!(parse_period(text).is_err(), "{text}");
-        }
     }
 }
