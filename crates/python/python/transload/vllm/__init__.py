@@ -26,6 +26,7 @@ module               what it is about
 `engine_calls`       calls of vLLM's engine that connectors are not told of
 `versions`           the versions of vLLM that it knows
 `stats`              figures for vLLM's log and for Prometheus
+`startup`            what is refused when vLLM starts, before it loads the model or after
 `connector`          the class that vLLM makes; it hands everything to the others
 ===================  =====================================================================
 """
