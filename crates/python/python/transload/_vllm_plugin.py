@@ -71,4 +71,6 @@ def _with_connector(vllm_config: VllmConfig) -> Iterator[VllmConfig]:
             if given.get("kv_connector") == CONNECTOR:
                 inner = copy.copy(vllm_config)
                 inner.kv_transfer_config = type(transfer)(**given)
+                # What is left there has to be there when MultiConnector makes it again.
+                given["kv_connector_extra_config"] = inner.kv_transfer_config.kv_connector_extra_config
                 yield inner

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .config import Config, ConfigError
+from .config import BEFORE, Config, ConfigError
+from .weights import before_loading
 from .windows import has_windows
 
 if TYPE_CHECKING:
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
 
 
 def check_early(vllm_config: VllmConfig, real: KVTransferConfig) -> None:
-    """Checks all that both halves of the connector will want of a configuration, before vLLM loads anything.
+    """Checks all that both halves of the connector will want of a configuration, before vLLM loads anything, and leaves there what
+    is to be seen then only.
 
     Raises:
         ConfigError: it names the option, setting or certificate, and what it has to be.
@@ -28,6 +30,8 @@ def check_early(vllm_config: VllmConfig, real: KVTransferConfig) -> None:
     if parallel.nnodes == 1 and parallel.distributed_executor_backend in ("uni", "mp"):
         for rank in range(parallel.tensor_parallel_size):
             config.identity(rank)
+    extra = vllm_config.kv_transfer_config.kv_connector_extra_config
+    extra[BEFORE] = before_loading(vllm_config.model_config)
 
 
 def check(vllm_config: VllmConfig, real: KVTransferConfig) -> Config:
