@@ -8,6 +8,7 @@ import os
 import re
 import shlex
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -310,6 +311,36 @@ def test_wrong_settings_end_the_start_of_a_server(engine):
         engine(uri="")
     with pytest.raises(ValueError, match="tp_lcm_size 16 asks for 16 head groups of kv"):
         engine("page_head", settings={"tp_lcm_size": 16})
+
+
+def test_the_namespace_is_made_of_what_the_server_computes_with(store, tmp_path, monkeypatch):
+    from transload import _computes as computes
+
+    # The model lies there for long.
+    monkeypatch.setattr(computes, "_process_began", lambda: time.time() + 60)
+    folders = [tmp_path / name for name in ("model", "adapter")]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "config.json").write_text('{"model_type": "llama", "architectures": ["LlamaForCausalLM"]}')
+        (folder / "model.safetensors").write_bytes(b"a")
+    pool = host_pool(device_pool(), "page_first")
+
+    def serve(content, **arguments):
+        (folders[0] / "model.safetensors").write_bytes(content)
+        set_global_server_args_for_scheduler(ServerArgs(model_path=str(folders[0]), device="cpu", **arguments))
+        storage = Storage(config({"uri": store, "interface_v1": 1}))
+        storage._objects._thread.join(60)
+        storage.register_mem_pool_host(pool)
+        return storage
+
+    try:
+        first = serve(b"a")
+        assert first.batch_set_v1(["page"], torch.arange(PAGE)) == [True]
+        assert serve(b"a").batch_exists(["page"]) == 1
+        others = serve(b"b"), serve(b"a", quantization="fp8"), serve(b"a", lora_paths=[f"name={folders[1]}"])
+        assert [each.batch_exists(["page"]) for each in others] == [0, 0, 0]
+    finally:
+        set_global_server_args_for_scheduler(ServerArgs(model_path="dummy", device="cpu"))
 
 
 def test_settings_come_through_sglangs_command_line(store):

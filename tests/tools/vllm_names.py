@@ -16,6 +16,7 @@ CLASSES = {
     ("KVConnectorBase_V1", BASE): ("TransloadConnector", "connector.py"),
 }
 CALLED = {
+    "vllm.engine.arg_utils": {"EngineArgs": {"create_engine_config": ["usage_context", "headless"]}},
     "vllm.v1.engine.core": {
         "EngineCore": {
             "add_lora": ["lora_request"],

@@ -59,7 +59,8 @@ create_exception!(
     TransferError,
     TransloadError,
     "A pull or a push failed: nothing touches its blocks any more. `kind` is a word for counters, such as \
-     `refused`, `timed_out` or `unreachable`."
+     `refused`, `timed_out` or `unreachable`; `is_misfit` says that all between the two agents fail so, until one of them is started \
+     otherwise."
 );
 create_exception!(
     transload,
@@ -93,6 +94,7 @@ pub(crate) fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("LeaseError", py.get_type::<LeaseError>())?;
     let transfer = py.get_type::<TransferError>();
     transfer.setattr("kind", "other")?;
+    transfer.setattr("is_misfit", false)?;
     module.add("TransferError", transfer)?;
     module.add("AgentError", py.get_type::<AgentError>())?;
     module.add("StoreError", py.get_type::<StoreError>())?;

@@ -263,7 +263,7 @@ pub(crate) fn notice_failed(py: Python<'_>, error: &NoticeError) -> PyErr {
     }
 }
 
-/// A `TransferError` with its `kind`.
+/// A `TransferError` with its `kind` and `is_misfit`.
 pub(crate) fn failed(py: Python<'_>, error: &Failed) -> PyErr {
     if let Failed::Gone(gone) = error {
         return AgentError::new_err(gone.to_string());
@@ -271,5 +271,6 @@ pub(crate) fn failed(py: Python<'_>, error: &Failed) -> PyErr {
     let raised = TransferError::new_err(chain(error));
     // Without it, the exception is still the right one.
     let _ = raised.value(py).setattr("kind", error.kind());
+    let _ = raised.value(py).setattr("is_misfit", error.is_misfit());
     raised
 }

@@ -121,9 +121,13 @@ class HiCacheStorage:
 
 
 class Server:
-    """Has the setting of a server, or is none."""
+    """Has the settings of a server, or is none."""
 
-    kv_cache_dtype = None
+    model_path = "org/model"
+    kv_cache_dtype = revision = quantization = quantization_param_path = context_length = None
+    load_format, json_model_override_args, model_loader_extra_config = "auto", "{}", "{}"
+    speculative_draft_model_path = speculative_draft_model_revision = None
+    speculative_draft_load_format = speculative_draft_model_quantization = lora_paths = None
 
     @classmethod
     def get_model(cls):
@@ -261,4 +265,4 @@ def installed():
     return stand_in.installed("transload.sglang", modules)
 
 
-get_model = Server.get_model
+get_model = get_spec = get_lora = Server.get_model

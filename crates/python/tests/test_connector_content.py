@@ -1,8 +1,10 @@
 """vLLM's connector: blocks are only taken for what they are, whatever weights and adapters are called."""
 
 import os
+import shutil
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from vllm_stand_in import vllm_names as vllm
@@ -363,6 +365,56 @@ def test_one_changed_byte(two_engines, weights):
     )
     known(prefill), known(decode)
     not_loaded(decode, prefilled(prefill, TOKENS), kind="content")
+
+
+def same_size_and_time(file):
+    before = file.stat()
+    file.write_bytes(b"others "[: before.st_size])
+    os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+CHANGED = {
+    "content": lambda folder: same_size_and_time(folder / "model.safetensors"),
+    "another file in its place": lambda folder: shutil.copy2(folder / "model.safetensors", folder / "new").replace(folder / "model.safetensors"),
+    "a file more": lambda folder: (folder / "other.safetensors").write_bytes(b"x"),
+    "a file less": lambda folder: (folder / "second.safetensors").unlink(),
+    "another folder": lambda folder: (folder.rename(folder.with_name("old")), shutil.copytree(folder.with_name("old"), folder)),
+    "the config": lambda folder: (folder / "config.json").write_text('{"a": 1}'),
+    "nothing": lambda folder: None,
+    "what is no weights": lambda folder: (folder / "README.md").write_text("x"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("outer", [False, True])
+@pytest.mark.parametrize("what", CHANGED)
+def test_files_that_change_before_the_connector_is_made(connector, weights, server_certs, outer, what):
+    """vLLM may have loaded what was there before: it is looked at when vLLM has made its configuration."""
+    from transload._vllm_plugin import register
+    from transload.vllm.weights import Unnamed, Weights
+
+    folder = Path(weights("model"))
+    (folder / "second.safetensors").write_bytes(b"second")
+    register()
+    config = vllm.vllm_config(extra={"certs": str(server_certs)}, model=folder, tp=2)
+    if outer:
+        given = vars(config.kv_transfer_config)
+        config.kv_transfer_config = vllm.KVTransferConfig("MultiConnector", "kv_both", {"connectors": [dict(given)]})
+    config = vllm.EngineArgs(config).create_engine_config()
+    if outer:
+        [given] = config.kv_transfer_config.kv_connector_extra_config["connectors"]
+        config.kv_transfer_config = vllm.KVTransferConfig(**given)
+    connector.Config.read(config)
+    CHANGED[what](folder)
+    asked = Weights(config, is_asked=True)
+    end = time.monotonic() + 20
+    while (asked._files._name, asked._files._why.startswith("the weight files are being")) == (None, True):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    if what in ("nothing", "what is no weights"):
+        assert asked.name(None)
+    else:
+        with pytest.raises(Unnamed, match="changed, added or removed since this server started.*: start it again, or give"):
+            asked.name(None)
 
 
 def test_reading_ends_with_the_server(engine, held, weights):

@@ -284,6 +284,46 @@ def test_sides_of_two_models(engine, caplog, groups, words):
     assert len(told) == 2 and all(word in line for word in words for line in told), logged
 
 
+def test_sides_that_never_fit_are_told_once(engine, caplog, mode):
+    """Each request is computed here, and its blocks there are given back at once, whatever their lease."""
+    caplog.set_level("DEBUG")
+    prefill = engine("prefill", [Attention(range(4), dtype=torch.bfloat16)], tp=2)
+    decode = engine("decode", tp=2, blocks=12, extra={"mode": mode})
+
+    def lines(text, level="WARNING"):
+        return [each.getMessage() for each in caplog.records if each.levelname == level and text in each.getMessage()]
+
+    for seed in range(3):
+        decode.figures.reset()
+        tokens = prompt(100, seed)
+        refuse(decode, tokens, prefilled(prefill, tokens), "incompatible")
+        # Leases last 60 s.
+        end_alike(prefill, decode)
+        # Each rank of either side says so once.
+        assert len(lines("was not loaded")) == 2, lines("was not loaded")
+        assert all("nor will others be from there, until either server is started otherwise" in line for line in lines("was not loaded"))
+        assert not lines("was not loaded", "ERROR")
+        assert len(lines("was not loaded", "DEBUG")) == 2 * seed
+    told = len(lines("something else"))
+    assert told
+    # One that is aborted while it waits is given up, too.
+    params = prefilled(prefill, TOKENS)
+    other = decode.add(prompt(250, seed=8), max_tokens=10**6)
+    decode.run(lambda: other.status is vllm.RequestStatus.RUNNING)
+    waits = decode.add(TOKENS, dict(params))
+    decode.step()
+    assert waits.status is vllm.RequestStatus.WAITING
+    decode.abort(waits)
+    decode.abort(other)
+    end_alike(decode, prefill)
+    assert prefill.figures.data["leases"] == {"cancelled": 8}
+    assert not lines("ended before its ticket went out")
+    assert len(lines("something else")) == told
+    # It is another server when it is started otherwise.
+    prefill.shutdown()
+    move(engine("prefill", tp=2, port=prefill.port), decode, TOKENS)
+
+
 def test_a_refusal_leaves_what_is_cached_as_it_is(two_engines, monkeypatch):
     monkeypatch.setattr(vllm.KVCacheConfig, "needs_kv_cache_zeroing", True)
     prefill, decode = two_engines({}, {"tp": 2, "prefix_caching": True})

@@ -139,13 +139,83 @@ def test_parallelism_that_is_not_handled(connector, server_certs, kind):
 
 
 def test_a_device_that_is_not_handled(connector, server_certs):
-    """It is said before vLLM measures and allocates its cache, but after it has loaded the model: it makes no connector
-    before."""
     config = vllm.vllm_config(extra={"certs": str(server_certs)})
     config.device_config.device_type = "xpu"
     for role in vllm.KVConnectorRole:
         with pytest.raises(connector.ConfigError, match="vLLM computes on 'xpu': .* memory of the host and of NVIDIA GPUs"):
             connector.TransloadConnector(config, role, None)
+
+
+def set_at(path, value):
+    """Sets something of a configuration."""
+
+    def change(config):
+        *parts, last = path.split(".")
+        for part in parts:
+            config = getattr(config, part)
+        setattr(config, last, value)
+
+    return change
+
+
+EARLY = {
+    "pipelines": ({}, set_at("parallel_config.pipeline_parallel_size", 2), "--pipeline-parallel-size is 2: TransloadConnector"),
+    "data": ({}, set_at("parallel_config.data_parallel_size", 2), "--data-parallel-size is 2: TransloadConnector"),
+    "contexts": ({}, set_at("parallel_config.decode_context_parallel_size", 2), "--decode-context-parallel-size is 2"),
+    "a device": ({}, set_at("device_config.device_type", "xpu"), "vLLM computes on 'xpu'"),
+    "sleep": ({}, set_at("model_config.enable_sleep_mode", True), "--enable-sleep-mode takes"),
+    "an unknown setting": ({"cert": "x"}, None, "extra_config.cert is not a setting; did you mean 'certs'"),
+    "a wrong value": ({"mode": "pul"}, None, "extra_config.mode is 'pul': give pull or push"),
+    "ports beyond the last": ({"port": 65535}, set_at("parallel_config.tensor_parallel_size", 2),
+                              "extra_config.port is 65535, and the last of 2 ranks would take 65536: give at most 65534"),
+    "an announcement": ({"announce": "http://x", "announce_url": "http://127.0.0.1:8000"}, None, "extra_config.announce and announce_url: "),
+    "no certificates": ({"certs": "/nowhere"}, None, "no certificate for 'prefill'.*transload certs add /nowhere prefill="),
+    "a rank's certificate": ({}, set_at("parallel_config.tensor_parallel_size", 5), "no certificate for 'prefill'"),
+    "a codec": ({"codec": "q8", "store": "file:///kv"}, set_at("cache_config.enable_prefix_caching", True), "--no-enable-prefix-caching"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", EARLY)
+@pytest.mark.parametrize("outer", [None, "MultiConnector"])
+def test_what_is_refused_before_a_model_is_loaded(connector, server_certs, what, outer):
+    """It is refused in one line when vLLM makes its configuration, which is before it starts engines."""
+    from transload._vllm_plugin import register
+
+    extra, change, message = EARLY[what]
+    register()
+    register()
+
+    def made(extra, change):
+        config = vllm.vllm_config(extra={"certs": str(server_certs)} | extra, tp=2)
+        inner = config.kv_transfer_config
+        if outer:
+            given = {"kv_connector": inner.kv_connector, "kv_role": inner.kv_role, "kv_connector_extra_config": inner.kv_connector_extra_config}
+            others = {"kv_connector": "OffloadingConnector", "kv_role": "kv_both"}
+            config.kv_transfer_config = vllm.KVTransferConfig(outer, "kv_both", {"connectors": [others, given]}, "recompute")
+        if change is not None:
+            change(config)
+        assert vllm.EngineArgs(config).create_engine_config(headless=False) is config
+
+    made({}, None)
+    with pytest.raises(connector.ConfigError, match=message) as raised:
+        made(extra, change)
+    assert "\n" not in str(raised.value)
+
+
+def test_who_is_not_checked_early(connector):
+    """A vLLM without this connector, and ranks on other hosts, whose certificates are there."""
+    from transload._vllm_plugin import register
+
+    register()
+    config = vllm.vllm_config(extra={"certs": "/nowhere"})
+    for change in (
+        set_at("kv_transfer_config.kv_connector", "NixlConnector"),
+        set_at("kv_transfer_config", None),
+        lambda config: (set_at("kv_transfer_config", vllm.vllm_config(extra={"certs": "/nowhere"}).kv_transfer_config)(config),
+                        set_at("parallel_config.nnodes", 2)(config)),
+    ):  # fmt: skip
+        change(config)
+        assert vllm.EngineArgs(config).create_engine_config() is config
 
 
 def test_memory_that_is_taken_away(connector, server_certs):

@@ -13,7 +13,7 @@ def model(connector, tmp_path):
     """A model in a folder, with one weight file."""
 
     def make(folder="model", *, weights=bytes(100_000), revision=None, quantization=None, overrides=None,
-             other_config=None, rope=None, max_model_len=4096, **config):  # fmt: skip
+             other_config=None, rope=None, max_model_len=4096, original_max_model_len=None, **config):  # fmt: skip
         path = tmp_path / folder
         path.mkdir(exist_ok=True)
         if weights is not None:
@@ -26,6 +26,7 @@ def model(connector, tmp_path):
             hf_overrides=overrides or {},
             hf_text_config=SimpleNamespace(rope_parameters=rope),
             max_model_len=max_model_len,
+            original_max_model_len=original_max_model_len,
             revision=revision,
             quantization=quantization,
         )
@@ -33,10 +34,10 @@ def model(connector, tmp_path):
     return make
 
 
-def weights_of(model):
+def weights_of(model, before=None):
     from transload.vllm.weights import weights_of
 
-    return weights_of(model)
+    return weights_of(model, before=before)
 
 
 def test_the_same_weights_elsewhere(model):
@@ -61,13 +62,26 @@ LONG_ROPE = {"rope_type": "longrope", "original_max_position_embeddings": 4096}
 
 
 @pytest.mark.parametrize("rope", [LONG_ROPE, {"full_attention": LONG_ROPE, "sliding_attention": {"rope_type": "default"}}])
-def test_keys_rotated_for_long_sequences(model, rope):
+def test_keys_rotated_for_long_sequences(connector, model, rope):
     """vLLM chooses the factors of LongRoPE by the longest sequence that a server takes, not by those that come."""
 
     def of(length, **hub):
         return weights_of(model("hub" if hub else "here", rope=rope, max_model_len=length, **hub))
 
     assert of(1024) == of(4096) != of(4097) == of(8192)
+    # (the longest when vLLM loaded the model, if anybody has looked, and now) and which factors it has taken by the first
+    for before, now, original, far in (
+        (None, 4096, 4096, False), (None, 8192, 8192, True), (4096, 4096, -1, False), (8192, 8192, -1, True), (8192, 4096, -1, True),
+        (8192, 1024, -1, True), (None, 8192, -1, True), (None, 4096, -1, None),
+    ):  # fmt: skip
+        for more in {}, {"weights": None, "revision": "c" * 40}:
+            here = model("hub" if more else "here", rope=rope, max_model_len=now, original_max_model_len=original, **more)
+            looked = {} if before is None else {"max_model_len": before}
+            if far is None:
+                with pytest.raises(connector.ConfigError, match="LongRoPE .* --max-model-len auto is not known.* give a number, or give"):
+                    weights_of(here, looked)
+            else:
+                assert weights_of(here, looked) == of(8192 if far else 4096, **more), (before, now, original)
     hub = {"weights": None, "revision": "c" * 40}
     assert of(4096, **hub) != of(8192, **hub)
 

@@ -64,6 +64,51 @@ def test_others_say_what_to_install(name, monkeypatch):
         transload.lmcache.Other
 
 
+def test_what_the_server_cannot_see_is_told(plugins, tmp_path, caplog):
+    uri = f"file://{tmp_path}/store"
+    Client(uri=uri, namespace="mine").close()
+    plugins.L2Adapter({"uri": uri, "namespace": "mine"}).close()
+    assert not caplog.records
+    for make in lambda: Client(uri=uri), lambda: plugins.L2Adapter({"uri": uri}):
+        caplog.clear()
+        make().close()
+        [line] = [each.getMessage() for each in caplog.records]
+        assert "LMCache's server sees none: give adapter_params a 'namespace' that is another for each" in line
+
+
+def test_chunks_of_other_weights_are_not_found(plugins, tmp_path, monkeypatch, caplog):
+    from transload import _computes as computes
+
+    monkeypatch.setattr(computes, "_process_began", lambda: time.time() + 60)
+    config = SimpleNamespace(extra_config={
+        "p.module_path": "transload.lmcache", "p.class_name": "Storage", "p.uri": f"file://{tmp_path}/store"
+    })  # fmt: skip
+
+    def storage(model, role, memory=None):
+        metadata = SimpleNamespace(model_name=str(model), role=role, get_shapes=lambda: [(2,)], get_dtypes=lambda: ["bf16"])
+        made = plugins.Storage(config=config, metadata=metadata, local_cpu_backend=memory)
+        if hasattr(made._objects, "_thread"):
+            made._objects._thread.join(20)
+        return made
+
+    def of(content):
+        folder = tmp_path / content
+        folder.mkdir()
+        (folder / "model.safetensors").write_text(content)
+        return folder
+
+    first, other, key = of("first"), of("other"), CacheEngineKey(1)
+    worker = storage(first, "worker", stand_in.LocalCPUBackend())
+    [task] = worker.batched_submit_put_task([key], [MemoryObj([(100,)], [uint8])])
+    task.result(20)
+    assert storage(first, "scheduler").contains(key) and worker.contains(key)
+    assert "adapters, quantization and overrides that the engine is told of are not" in caplog.text
+    assert not storage(other, "scheduler").contains(key)
+    caplog.clear()
+    assert not storage("org/model", "scheduler").contains(key)
+    assert "'org/model' is no folder of weights" in caplog.text
+
+
 class Fails:
     """Objects of a store that has failed, or that cannot list."""
 
@@ -280,7 +325,7 @@ def storage(plugins, tmp_path):
     made = []
 
     def make(memory=True, layout="a", **settings):
-        metadata = SimpleNamespace(get_shapes=lambda: [[layout]], get_dtypes=lambda: [uint8])
+        metadata = SimpleNamespace(model_name="org/model", get_shapes=lambda: [[layout]], get_dtypes=lambda: [uint8])
         ours = {"module_path": "transload.lmcache", "class_name": "Storage", "uri": f"file://{tmp_path}/store", **settings}
         config = SimpleNamespace(extra_config={f"storage_plugin.ours.{name}": value for name, value in ours.items()})
         memory = stand_in.LocalCPUBackend() if memory else None

@@ -2,7 +2,9 @@
 
 import shutil
 import threading
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy
 import pytest
@@ -55,6 +57,91 @@ def load(storage, keys, numbers=None):
 
 def same(one, other, pages):
     return all(numpy.array_equal(one.page(a), other.page(b)) for a, b in pages)
+
+
+# --- what computes ---
+
+
+@pytest.fixture
+def served(package, monkeypatch, tmp_path):
+    """Has this process be a server of a model that has lain there for long."""
+    from transload import _computes as computes
+
+    monkeypatch.setattr(computes, "_process_began", lambda: time.time() + 60)
+    folders = {}
+    for name in "model", "draft", "adapter":
+        folders[name] = tmp_path / name
+        folders[name].mkdir()
+        (folders[name] / "model.safetensors").write_bytes(name.encode())
+        (folders[name] / "config.json").write_text('{"a": 1}')
+    (folders["adapter"] / "adapter_config.json").write_text("{}")
+    monkeypatch.setattr(sglang.Server, "kv_cache_dtype", "auto")
+    monkeypatch.setattr(sglang.Server, "model_path", str(folders["model"]))
+    monkeypatch.setattr(sglang.Server, "speculative_draft_model_path", str(folders["draft"]))
+    monkeypatch.setattr(sglang.Server, "lora_paths", [SimpleNamespace(lora_name="a", lora_path=str(folders["adapter"]))])
+    return folders
+
+
+def named(storage):
+    """Once it is known what computes."""
+    if thread := getattr(storage._objects, "_thread", None):
+        thread.join(20)
+    return storage
+
+
+OTHERS = {
+    "weights": lambda on, folders: (folders["model"] / "model.safetensors").write_bytes(b"other"),
+    "the config": lambda on, folders: (folders["model"] / "config.json").write_text('{"a": 2}'),
+    "another draft": lambda on, folders: (folders["draft"] / "model.safetensors").write_bytes(b"other"),
+    "no draft": lambda on, folders: on.setattr(sglang.Server, "speculative_draft_model_path", None),
+    "an adapter": lambda on, folders: (folders["adapter"] / "model.safetensors").write_bytes(b"other"),
+    "an adapter's config": lambda on, folders: (folders["adapter"] / "adapter_config.json").write_text('{"r": 8}'),
+    "no adapter": lambda on, folders: on.setattr(sglang.Server, "lora_paths", None),
+    "quantization": lambda on, folders: on.setattr(sglang.Server, "quantization", "fp8"),
+    "overrides": lambda on, folders: on.setattr(sglang.Server, "json_model_override_args", '{"rope_theta": 1}'),
+    "a commit": lambda on, folders: (on.setattr(sglang.Server, "model_path", "org/model"), on.setattr(sglang.Server, "revision", "c" * 40)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", OTHERS)
+def test_pages_of_what_computes_otherwise_are_not_found(attach, served, monkeypatch, what):
+    ranks = [named(attach(HostPool("page_first"), tp_rank=rank, tp_size=2)) for rank in range(2)]
+    assert all(save(each, KEYS[:4]) == [True] * 4 for each in ranks)
+    copy = served["model"].with_name("copy")
+    shutil.copytree(served["model"], copy)
+    monkeypatch.setattr(sglang.Server, "model_path", str(copy))
+    assert all(named(attach(HostPool("page_first"), tp_rank=rank, tp_size=2)).batch_exists(KEYS[:4]) == 4 for rank in range(2))
+    path = str(served["adapter"])
+    for form in [f"a={path}"], {"a": path}, [{"lora_name": "a", "lora_path": path}]:
+        monkeypatch.setattr(sglang.Server, "lora_paths", form)
+        assert named(attach(HostPool("page_first"), tp_size=2)).batch_exists(KEYS[:4]) == 4, form
+    OTHERS[what](monkeypatch, {**served, "model": copy})
+    other = named(attach(HostPool("page_first"), tp_size=2))
+    assert other.batch_exists(KEYS[:4]) == 0
+    assert save(other, KEYS[:1]) == [True] and other.batch_exists(KEYS[:4]) == 1
+    # Who names it is not asked.
+    assert attach(HostPool("page_first"), namespace="mine", tp_size=2).batch_exists(KEYS[:4]) == 0
+
+
+@pytest.mark.parametrize("given", [{"model_path": "org/model"}, {"load_format": "dummy"}, {"kv_cache_dtype": None}, {"lora_paths": {"a": "org/b"}}])
+def test_what_cannot_be_seen_is_told(attach, served, monkeypatch, caplog, given):
+    for name, value in given.items():
+        monkeypatch.setattr(sglang.Server, name, value)
+    storage = attach(HostPool("page_first"))
+    assert save(storage, KEYS[:1]) == [True]
+    [line] = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert "what computes cannot be seen here" in line and "give a namespace that is another for each" in line
+    assert attach(HostPool("page_first"), namespace="default").batch_exists(KEYS[:1]) == 1
+
+
+def test_weights_that_changed_since_the_process_began_have_no_name(attach, served, monkeypatch, caplog):
+    """It may have loaded what was there before."""
+    monkeypatch.undo()
+    monkeypatch.setattr(sglang.Server, "kv_cache_dtype", "auto")
+    monkeypatch.setattr(sglang.Server, "model_path", str(served["model"]))
+    storage = named(attach(HostPool("page_first")))
+    assert save(storage, KEYS[:1]) == [False] and storage.batch_exists(KEYS[:1]) == 0 and not storage.clear()
+    assert "was changed since this process began" in caplog.text
 
 
 # --- settings ---

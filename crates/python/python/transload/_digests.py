@@ -40,14 +40,14 @@ class Digests:
             Stopped: `stop` has returned true.
             OSError: the file cannot be read, or has changed meanwhile.
         """
-        before = _look(path)
+        before = look(path)
         kept = self._recall(before)
         if kept is not None:
             return kept
         found = file_digest(path, stop=stop)
         if found is None:
             raise Stopped
-        after = _look(path)
+        after = look(path)
         if after != before:
             raise OSError(f"{path} was changed while it was read")
         if time.time() - max(before[3:]) / 1e9 > UNSETTLED_SECONDS:
@@ -95,7 +95,7 @@ def cache_folder() -> Path:
     return Path(base).expanduser() / "transload" / "digests"
 
 
-def _look(path: Path) -> tuple[int, ...]:
+def look(path: Path) -> tuple[int, ...]:
     """What tells a file, as it is now, from others and from itself before a change."""
     found = path.stat()
     return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)

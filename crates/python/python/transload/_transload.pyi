@@ -53,6 +53,7 @@ class TransferError(TransloadError):
         "unknown",
         "unreachable",
     ]
+    is_misfit: bool
 
 class AgentError(TransloadError): ...
 class StoreError(TransloadError): ...

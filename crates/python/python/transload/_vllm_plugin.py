@@ -3,15 +3,25 @@
 It is not in `transload.vllm`, which imports vLLM's connectors: servers that do not use Transload must not pay for that.
 """
 
+from __future__ import annotations
+
+import copy
+import functools
 import logging
+import sys
+from typing import TYPE_CHECKING, Any, Iterator
 
 from ._vllm_logs import hide_tickets
+
+if TYPE_CHECKING:
+    from vllm.config import VllmConfig
 
 CONNECTOR = "TransloadConnector"
 
 
 def register() -> None:
-    """Makes the connector known by its name alone, also within vLLM's MultiConnector. It may be called again.
+    """Makes the connector known by its name alone, also within vLLM's MultiConnector, and has configurations with it checked
+    when vLLM makes them. It may be called again.
 
     A vLLM that has no such connectors goes on without: it may be used for something else than Transload.
     """
@@ -20,7 +30,47 @@ def register() -> None:
 
         if CONNECTOR not in KVConnectorFactory._registry:
             KVConnectorFactory.register_connector(CONNECTOR, "transload.vllm", CONNECTOR)
+        _check_configurations()
     except Exception as error:  # noqa: BLE001: vLLM would not start, whatever it is for.
         logging.getLogger("vllm." + __name__).warning("%s is not registered: %s", CONNECTOR, error)
     # API servers log requests, and need not import the connector.
     hide_tickets()
+
+
+def _check_configurations() -> None:
+    """Has each configuration checked that is made of options in this process. vLLM itself asks connectors nothing that depends on
+    their configuration before it has loaded the model."""
+    # Engines and workers are given one that is made, and do not import this.
+    module = sys.modules.get("vllm.engine.arg_utils")
+    if module is None or getattr(module.EngineArgs.create_engine_config, "is_checked", False):
+        return
+    create = module.EngineArgs.create_engine_config
+
+    @functools.wraps(create)
+    def checked(*arguments: Any, **more: Any) -> VllmConfig:
+        vllm_config = create(*arguments, **more)
+        for ours in _with_connector(vllm_config):
+            from .vllm.startup import check_early
+
+            check_early(ours, vllm_config.kv_transfer_config)
+        return vllm_config
+
+    checked.is_checked = True
+    module.EngineArgs.create_engine_config = checked
+
+
+def _with_connector(vllm_config: VllmConfig) -> Iterator[VllmConfig]:
+    """The configuration of each of this package's connectors in one, as MultiConnector makes them of those within it."""
+    transfer = vllm_config.kv_transfer_config
+    if transfer is None:
+        return
+    if transfer.kv_connector == CONNECTOR:
+        yield vllm_config
+    elif transfer.kv_connector == "MultiConnector":
+        for given in (transfer.kv_connector_extra_config or {}).get("connectors") or ():
+            if given.get("kv_connector") == CONNECTOR:
+                inner = copy.copy(vllm_config)
+                inner.kv_transfer_config = type(transfer)(**given)
+                # What is left there has to be there when MultiConnector makes it again.
+                given["kv_connector_extra_config"] = inner.kv_transfer_config.kv_connector_extra_config
+                yield inner

@@ -10,9 +10,11 @@ from . import torch_numpy, vllm_names
 
 PLACES = [
     "config",
+    "distributed.kv_transfer.kv_connector.factory",
     "distributed.kv_transfer.kv_connector.v1.base",
     "distributed.kv_transfer.kv_connector.v1.metrics",
     "distributed.parallel_state",
+    "engine.arg_utils",
     "lora.request",
     "lora.worker_manager",
     "model_executor.layers.mamba.mamba_utils",
@@ -27,7 +29,7 @@ PLACES = [
 ]
 
 
-FOLLOWED = vllm_names.EngineCore, vllm_names.EngineCoreProc, vllm_names.WorkerLoRAManager
+FOLLOWED = vllm_names.EngineArgs, vllm_names.EngineCore, vllm_names.EngineCoreProc, vllm_names.WorkerLoRAManager
 
 
 @contextlib.contextmanager

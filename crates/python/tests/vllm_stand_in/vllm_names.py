@@ -187,6 +187,30 @@ class WorkerLoRAManager:
         self.models[request.lora_int_id] = model
 
 
+# --- vllm/engine/arg_utils.py ----------------------------------------------------------
+
+
+class EngineArgs:
+    """What a server is started with; there it makes the configuration, out of options."""
+
+    def __init__(self, config):
+        self.config = config
+
+    def create_engine_config(self, usage_context=None, headless=False):
+        return self.config
+
+
+# --- vllm/distributed/kv_transfer/kv_connector/factory.py ------------------------------
+
+
+class KVConnectorFactory:
+    _registry: dict[str, Any] = {}
+
+    @classmethod
+    def register_connector(cls, name, module_path, class_name):
+        cls._registry[name] = module_path, class_name
+
+
 # --- vllm/v1/engine/core.py ------------------------------------------------------------
 
 
@@ -407,6 +431,22 @@ def get_current_vllm_config_or_none():
     return current_config
 
 
+@dataclass
+class KVTransferConfig:
+    kv_connector: str
+    kv_role: str
+    kv_connector_extra_config: dict[str, Any] = field(default_factory=dict)
+    kv_load_failure_policy: str = "fail"
+
+    @property
+    def is_kv_producer(self):
+        return self.kv_role in ("kv_producer", "kv_both")
+
+    @property
+    def is_kv_consumer(self):
+        return self.kv_role in ("kv_consumer", "kv_both")
+
+
 def vllm_config(role="kv_producer", extra=None, *, tp=1, rank=0, heads=4, backends=None, lookahead=0, groups=None,
                 prefix_caching=False, model=None, max_loras=4, cache_dtype="auto", device="cpu"):  # fmt: skip
     """What the connector reads of vLLM's configuration. `backends`: the attention backend of each layer."""
@@ -415,14 +455,7 @@ def vllm_config(role="kv_producer", extra=None, *, tp=1, rank=0, heads=4, backen
         for name, backend in (backends or {}).items()
     }
     return SimpleNamespace(
-        kv_transfer_config=SimpleNamespace(
-            kv_role=role,
-            kv_connector="TransloadConnector",
-            kv_connector_extra_config=extra,
-            kv_load_failure_policy="fail",
-            is_kv_producer=role in ("kv_producer", "kv_both"),
-            is_kv_consumer=role in ("kv_consumer", "kv_both"),
-        ),
+        kv_transfer_config=KVTransferConfig("TransloadConnector", role, extra),
         parallel_config=SimpleNamespace(
             tensor_parallel_size=tp,
             pipeline_parallel_size=1,
@@ -430,6 +463,8 @@ def vllm_config(role="kv_producer", extra=None, *, tp=1, rank=0, heads=4, backen
             prefill_context_parallel_size=1,
             data_parallel_size=1,
             rank=rank,
+            nnodes=1,
+            distributed_executor_backend="uni" if tp == 1 else "mp",
         ),
         device_config=SimpleNamespace(device_type=device),
         model_config=SimpleNamespace(

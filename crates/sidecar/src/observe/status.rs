@@ -54,6 +54,9 @@ pub struct ServerStatus {
     pub requests: u64,
     /// How many of them it failed.
     pub failures: u64,
+    /// Prefill servers that a decode server is kept apart from, since it fails with what they give it.
+    #[serde(serialize_with = "urls")]
+    pub misfits: Vec<ServerUrl>,
 }
 
 /// Whether a server is asked.
@@ -244,6 +247,10 @@ pub(super) fn millis(time: Duration) -> f64 {
 
 fn role<S: Serializer>(role: &Role, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_str(role.name())
+}
+
+fn urls<S: Serializer>(urls: &[ServerUrl], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_seq(urls.iter().map(ToString::to_string))
 }
 
 fn url<S: Serializer>(url: &ServerUrl, to: S) -> Result<S::Ok, S::Error> {

@@ -275,6 +275,7 @@ fn the_document_has_the_fields_that_people_rely_on() {
         in_flight: 1,
         requests: 2,
         failures: 3,
+        misfits: vec![server("127.0.0.1:8200")],
     }];
     let status = serde_json::to_value(observer.status(servers, None, clock.0)).expect("JSON");
     assert_eq!(status["schema"], "transload.status/1");
@@ -282,7 +283,7 @@ fn the_document_has_the_fields_that_people_rely_on() {
     assert_eq!(
         status["servers"],
         serde_json::json!([{"url": "http://[::1]:8100", "role": "prefill", "state": "open",
-            "in_flight": 1, "requests": 2, "failures": 3}])
+            "in_flight": 1, "requests": 2, "failures": 3, "misfits": ["http://127.0.0.1:8200"]}])
     );
     assert_eq!(
         status["requests"],

@@ -336,6 +336,12 @@ impl Table {
             entries.sort_unstable_by_key(|entry| entry.number);
             all.extend(entries.into_iter().map(|entry| entry.status(role)));
         }
+        for status in all.iter_mut().filter(|each| each.role == Role::Decode) {
+            let apart = self.misfits.iter().filter(|(_, health)| health.is_open());
+            let from = apart.filter(|((_, decode), _)| *decode == status.url);
+            status.misfits = from.map(|((prefill, _), _)| prefill.clone()).collect();
+            status.misfits.sort_unstable_by_key(ToString::to_string);
+        }
         all
     }
 }
@@ -358,6 +364,7 @@ impl Entry {
             in_flight: self.in_flight,
             requests: self.requests,
             failures: self.failures,
+            misfits: Vec::new(),
         }
     }
 }

@@ -211,12 +211,22 @@ fn servers_that_misfit_are_kept_apart_and_are_not_at_fault() {
     assert!(servers.claim(Role::Prefill, &prefill, 1, now).is_none());
     for known in servers.snapshot() {
         assert_eq!((known.state, known.failures), (ServerState::Up, 0));
+        let apart = match known.role {
+            Role::Decode => vec![prefill.clone()],
+            Role::Prefill => Vec::new(),
+        };
+        assert_eq!(known.misfits, apart);
     }
     // Later they are tried again, and what fits is forgotten.
     now += Duration::from_secs(2);
     assert!(choose(Role::Prefill, None, now).is_some());
     let claim = choose(Role::Decode, Some(&prefill), now).expect("a server");
+    let fits = claim.url().clone();
     claim.fetching_from(Some(&prefill)).succeeded(now);
+    let apart = |of: &ServerStatus| !of.misfits.is_empty();
+    let kept: Vec<_> = servers.snapshot().into_iter().filter(apart).collect();
+    assert_eq!(kept.len(), 1);
+    assert_ne!(kept[0].url, fits);
     assert!(choose(Role::Prefill, None, now).is_some());
 }
 

@@ -214,6 +214,7 @@ pub(crate) fn server(
         in_flight,
         requests,
         failures,
+        misfits: Vec::new(),
     }
 }
 

@@ -29,7 +29,10 @@ async fn what_is_known_is_shown_at_each_width_and_in_light_and_dark() {
     let Some(browser) = Browser::start().await else {
         return;
     };
-    let (address, world, task) = start(busy(30)).await;
+    let mut world = busy(30);
+    let prefill = world.servers[0].url.clone();
+    world.servers[4].misfits = vec![prefill.clone()];
+    let (address, world, task) = start(world).await;
     let own = format!("http://{address}/");
     browser.look(1280, 900, "light").await;
     browser.open(&own).await;
@@ -47,6 +50,13 @@ async fn what_is_known_is_shown_at_each_width_and_in_light_and_dark() {
             .script("return document.querySelectorAll('#servers li').length")
             .await,
         json!(5)
+    );
+    let misfits = format!("misfit: kept apart from {prefill}");
+    let shown = "return document.getElementById('servers').innerText";
+    let shown = browser.script(shown).await;
+    assert!(
+        shown.as_str().is_some_and(|text| text.contains(&misfits)),
+        "{shown}"
     );
     browser
         .script("document.querySelectorAll('#rows .row')[8].click()")

@@ -164,6 +164,17 @@ impl TransferError {
     }
 }
 
+impl TransferError {
+    /// Tells whether every transfer between these two agents fails so, until one of them is started otherwise
+    /// ([`HelloRefusal::is_misfit`]).
+    pub fn is_misfit(&self) -> bool {
+        match self {
+            TransferError::Job(JobError::Hello { refusal, .. }) => refusal.is_misfit(),
+            _ => false,
+        }
+    }
+}
+
 /// Why a ticket could not be cancelled or renewed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
@@ -191,7 +202,23 @@ mod tests {
             JobError::Plan { why: why() },
             JobError::NotPushed { agent, refusal },
         ] {
-            assert_eq!(TransferError::from(error).kind(), "incompatible");
+            let error = TransferError::from(error);
+            assert_eq!(error.kind(), "incompatible");
+            // Another request may be planned.
+            assert!(!error.is_misfit());
+        }
+    }
+
+    #[test]
+    fn who_never_fits_is_told_from_who_may() {
+        let versions = HelloRefusal::Version {
+            ours: (1, 2),
+            theirs: (3, 3),
+        };
+        for (refusal, never) in [(versions, true), (HelloRefusal::ShuttingDown, false)] {
+            let agent = AgentId::new("owner").unwrap();
+            let error = TransferError::from(JobError::Hello { agent, refusal });
+            assert_eq!(error.is_misfit(), never);
         }
     }
 }

@@ -140,6 +140,13 @@ impl Notices {
         cx.send(conn, Message::Notice(message));
     }
 
+    /// An agent will never hear from us: nothing waits for it any more.
+    pub(super) fn agent_misfits<P: Planner>(&mut self, cx: &mut Context<P>, agent: &AgentId) {
+        for id in self.offered.keys().copied().collect::<Vec<_>>() {
+            self.heard(cx, id, agent, None);
+        }
+    }
+
     /// An agent has heard a notice, or, without an outcome, has lost what it is about.
     pub(super) fn heard<P: Planner>(
         &mut self,

@@ -167,7 +167,7 @@ impl JobError {
     }
 
     /// Whether the owner has said, of the lease itself, that it is not ours to use. Then there is
-    /// nothing of ours to cancel, and something of others to break.
+    /// nothing of ours to cancel, and something of others to break. Nor can anything be said to an owner that we do not fit.
     pub(super) fn is_not_ours(&self) -> bool {
         match self {
             JobError::Refused { refusal, .. } | JobError::NotPushed { refusal, .. } => matches!(
@@ -182,6 +182,7 @@ impl JobError {
                     | Refusal::DeviceLost
                     | Refusal::DeviceStalled
             ),
+            JobError::Hello { refusal, .. } => refusal.is_misfit(),
             _ => false,
         }
     }

@@ -124,6 +124,12 @@ impl HelloRefusal {
         matches!(self, HelloRefusal::Crowded { .. })
     }
 
+    /// Tells whether the two agents will never talk to each other, until one of them is started otherwise: they cache different
+    /// things, or speak no common version.
+    pub fn is_misfit(&self) -> bool {
+        matches!(self, HelloRefusal::Specs(_) | HelloRefusal::Version { .. })
+    }
+
     /// The same as the other side would say it: what is here is there.
     #[must_use]
     pub fn mirrored(mut self) -> Self {

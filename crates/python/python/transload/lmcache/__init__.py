@@ -34,7 +34,17 @@ def __getattr__(name: str):
 def Client(**settings) -> ObjectQueue:
     """Makes a client for LMCache's `native_plugin`, out of its `adapter_params`: `uri`, `namespace`, `workers`, `threads`."""
     known = read_settings(settings, "adapter_params", namespace="lmcache.Client", workers=4)
+    tell_what_is_not_seen(settings)
     return ObjectQueue(known["uri"], known["namespace"], workers=known["workers"], threads=known["threads"])
+
+
+def tell_what_is_not_seen(given: dict) -> None:
+    """Warns of a namespace that is left to its default: LMCache's server sees no model that could name one."""
+    if "namespace" not in given:
+        log.warning(
+            "keys say nothing of weights, adapters and quantization, and LMCache's server sees none: give adapter_params a 'namespace' "
+            "that is another for each, or what others have computed under the same name is taken for a model's"
+        )
 
 
 def read_settings(given: dict, where: str, **defaults) -> dict:

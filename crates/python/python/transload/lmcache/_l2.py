@@ -16,7 +16,7 @@ from lmcache.v1.distributed.l2_adapters.base import L2AdapterInterface
 from lmcache.v1.distributed.l2_adapters.config import L2AdapterConfigBase
 
 from .. import Objects, StoreError
-from . import Threads, describe, log, read_settings
+from . import Threads, describe, log, read_settings, tell_what_is_not_seen
 
 KINDS = ("store", "lookup", "load")
 # How many keys are accounted for where a store cannot list what it has, and what it has removed is not seen.
@@ -29,6 +29,7 @@ class L2AdapterConfig(L2AdapterConfigBase):
     def __init__(self, **settings):
         defaults = {"namespace": "lmcache.L2Adapter", "workers": 4, "max_capacity_gb": 0}
         self.__dict__.update(read_settings(settings, "adapter_params", **defaults))
+        tell_what_is_not_seen(settings)
 
     @classmethod
     def from_dict(cls, d: dict) -> "L2AdapterConfig":

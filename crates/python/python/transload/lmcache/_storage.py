@@ -1,6 +1,7 @@
 """A storage plugin for LMCache's engine in one process."""
 
 import asyncio
+import functools
 import json
 import math
 import threading
@@ -10,8 +11,11 @@ import torch
 from lmcache.v1.memory_management import MemoryFormat, MemoryObj
 from lmcache.v1.storage_backend.abstract_backend import StoragePluginInterface
 
-from .. import Objects
+from .._computes import Model, Unseen, objects
 from . import Threads, describe, log, read_settings
+
+
+NAMESPACE = "lmcache.Storage"
 
 
 class Storage(StoragePluginInterface):
@@ -24,7 +28,8 @@ class Storage(StoragePluginInterface):
     def __init__(self, dst_device="cpu", config=None, metadata=None, local_cpu_backend=None, loop=None, **_later):
         super().__init__(dst_device, config, metadata, local_cpu_backend, loop)
         settings = _settings(getattr(config, "extra_config", None) or {})
-        self._objects = Objects(settings["uri"], settings["namespace"], threads=settings["threads"])
+        what = functools.partial(_what_computes, metadata)
+        self._objects = objects(settings["uri"], settings["namespace"], NAMESPACE, what, threads=settings["threads"])
         self._readers, self._writers = Threads("load", settings["workers"]), Threads("store", settings["workers"])
         self._lock = threading.Lock()
         self._putting: set = set()
@@ -180,6 +185,24 @@ class Storage(StoragePluginInterface):
         return f"{[list(shape) for shape in self.metadata.get_shapes()]} {self.metadata.get_dtypes()}"
 
 
+def _what_computes(metadata) -> tuple[list[Model], list]:
+    """The model that LMCache tells of. A scheduler is told no more than its workers, with whom it has to agree.
+
+    Raises:
+        Unseen: it tells of none.
+    """
+    if metadata is None:
+        raise Unseen("LMCache tells of no model")
+    model = Model(str(metadata.model_name))
+    model.check()
+    log.warning(
+        "the weight files of %r are in the namespace; adapters, quantization and overrides that the engine is told of are not, which "
+        "LMCache does not tell: where these differ, give a namespace that is another for each",
+        model.path,
+    )
+    return [model], []
+
+
 def _settings(extra: dict) -> dict:
     """The settings of the one plugin in LMCache's `extra_config` that is this one, whatever name it has there."""
     ours = [
@@ -192,4 +215,4 @@ def _settings(extra: dict) -> dict:
         raise ValueError(f"extra_config has {len(ours)} storage plugins of transload.lmcache; it may have one")
     given = {name.removeprefix(ours[0]): value for name, value in extra.items() if name.startswith(ours[0])}
     del given["module_path"], given["class_name"]
-    return read_settings(given, f"extra_config's {ours[0][:-1]}", namespace="lmcache.Storage", workers=4)
+    return read_settings(given, f"extra_config's {ours[0][:-1]}", namespace=None, workers=4)

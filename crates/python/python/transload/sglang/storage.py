@@ -7,13 +7,15 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sglang.srt.mem_cache.hicache_storage import HiCacheStorage, PoolHitPolicy, PoolName, PoolTransferResult
 
-from transload import Objects, TransloadError
+from transload import TransloadError
 
+from .._computes import Model, Unseen, objects
 from .pool import Pool, Value
 
 if TYPE_CHECKING:
@@ -26,6 +28,9 @@ logger = logging.getLogger(__name__)
 _OURS = {"uri", "namespace"}
 _SGLANGS = {"backend_name", "module_path", "class_name", "interface_v1", "file_storage_path"}
 """Settings that SGLang reads itself and hands on all the same."""
+
+_FROM_FILES = ("auto", "safetensors", "fastsafetensors", "instanttensor", "pt", "npcache", "gguf", "mistral", "bitsandbytes", "layered")
+"""Values of ``--load-format`` with which weights come from the files of the model."""
 
 _FIGURES = 4096
 """Transfers that are kept for `get_stats`; the scheduler asks many times a second."""
@@ -47,17 +52,18 @@ class Storage(HiCacheStorage):
         if unknown := sorted(settings.keys() - _OURS - _SGLANGS):
             unknown = ", ".join(unknown)
             raise ValueError(f"transload.sglang does not know the setting {unknown}: it takes uri and namespace")
-        uri, namespace = settings.get("uri"), settings.get("namespace", "default")
+        uri, namespace = settings.get("uri"), settings.get("namespace")
         if not (isinstance(uri, str) and uri):
             raise ValueError("transload.sglang needs the setting uri, which names a store, as file:///var/cache/kv does")
-        if not (isinstance(namespace, str) and namespace):
+        if namespace is not None and not (isinstance(namespace, str) and namespace):
             raise ValueError("the setting namespace of transload.sglang is a text that is not empty")
         if not storage_config.model_name:
             raise ValueError("SGLang names no model: set --served-model-name, or pages of two models would be the same")
         self._config = storage_config
         self._whole = not settings.get("interface_v1")
         # JSON quotes both names, so that no namespace and model together read like another pair.
-        self._objects = Objects(uri, json.dumps(["sglang", namespace, storage_config.model_name]))
+        called = lambda namespace: json.dumps(["sglang", namespace, storage_config.model_name])  # noqa: E731
+        self._objects = objects(uri, namespace, "default", _what_computes, called=called)
         self._pools: dict[str, Pool] = {}
         self._failing: set[str] = set()
         self._figures_lock = threading.Lock()
@@ -271,6 +277,49 @@ class Storage(HiCacheStorage):
             self._failing.discard(action)
             logger.warning("can %s again", action)
         return result
+
+
+def _what_computes() -> tuple[list[Model], Any]:
+    """The models and adapters of the server in this process, and what it was told to do otherwise than their files say. It is the
+    same in the process of each rank.
+
+    Raises:
+        Unseen: there is no server, or its weights come from elsewhere.
+    """
+    from sglang.srt.runtime_context import get_lora, get_model, get_spec
+
+    try:
+        model, spec, lora = get_model(), get_spec(), get_lora()
+        formats = [model.load_format, spec.speculative_draft_load_format]
+        models = [Model(model.model_path, model.revision)]
+        if spec.speculative_draft_model_path:
+            models.append(Model(spec.speculative_draft_model_path, spec.speculative_draft_model_revision))
+        adapters = sorted(_adapters(lora.lora_paths))
+        # What is chosen by length is in no file, nor are scales that are given beside.
+        settings = [model.quantization, model.json_model_override_args, model.model_loader_extra_config, model.context_length]
+        settings += [spec.speculative_draft_model_quantization, [name for name, _ in adapters]]
+        beside = model.quantization_param_path
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise Unseen(f"this process has no server of a version that is known here: {error}") from error
+    if elsewhere := [each for each in formats if each and str(getattr(each, "value", each)) not in _FROM_FILES]:
+        raise Unseen(f"--load-format {elsewhere[0]} takes weights from elsewhere than the files of the model")
+    if beside:
+        settings.append(Path(beside).read_text())
+    return models + [Model(path) for _, path in adapters], settings
+
+
+def _adapters(given: Any) -> Iterator[tuple[str, str]]:
+    """Name and path of each adapter, in whichever form SGLang has them: as they were typed, or read."""
+    if isinstance(given, dict):
+        yield from given.items()
+        return
+    for each in given or ():
+        if isinstance(each, str):
+            name, is_named, path = each.partition("=")
+            yield name, path if is_named else name
+        else:
+            of = each if isinstance(each, dict) else {name: getattr(each, name) for name in ("lora_name", "lora_path")}
+            yield str(of["lora_name"]), of["lora_path"]
 
 
 def _leading(there: list[bool]) -> int:

@@ -20,12 +20,14 @@ module               what it is about
 `saved_scheduler`    which prefixes are loaded from the store and saved to it
 `saved_worker`       loads and saves of one rank's blocks
 `saved`              what both have of the store: the archive, and threads that wait for it
+`misfits`            prefill servers whose blocks can never be loaded here
 `windows`            whether a request still has the blocks of its windows
 `weights`            what tells the weights of a model apart from all others
 `adapters`           what tells adapters apart
 `engine_calls`       calls of vLLM's engine that connectors are not told of
 `versions`           the versions of vLLM that it knows
 `stats`              figures for vLLM's log and for Prometheus
+`startup`            what is refused when vLLM starts, before it loads the model or after
 `connector`          the class that vLLM makes; it hands everything to the others
 ===================  =====================================================================
 """

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
 
+BEFORE = "_before_loading"
+"""No setting of an operator's: what `weights.before_loading` has found, which travels to the engine with the settings."""
 _INSTANCE = re.compile(r"[A-Za-z0-9._~-]{1,58}")
 """With a rank behind it, it is still a name for an agent."""
 
@@ -97,6 +99,7 @@ class Config:
         """
         transfer = vllm_config.kv_transfer_config
         given: dict[str, Any] = dict(transfer.kv_connector_extra_config or {})
+        given.pop(BEFORE, None)
         known = {field.name: field for field in dataclasses.fields(cls)}
         for name in given:
             if name not in known:

@@ -16,8 +16,7 @@ from vllm.distributed.kv_transfer.kv_connector.v1.base import (
 from vllm.v1.metrics.cache_hit_source import CacheHitSource
 
 from .._vllm_logs import hide_tickets, log_as_vllm_does
-from . import engine_calls
-from .config import Config, ConfigError
+from . import engine_calls, startup
 from .messages import Report, Step
 from .scheduler import Scheduler
 from .stats import PromMetrics, Stats
@@ -50,14 +49,8 @@ class TransloadConnector(KVConnectorBase_V1, SupportsHMA):
     def __init__(self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig) -> None:
         super().__init__(vllm_config, role, kv_cache_config)
         log_as_vllm_does()
-        config = Config.read(vllm_config)
-        refuse_what_is_not_handled(vllm_config, kv_cache_config, config)
-        if config.store is not None:
-            recompute_what_is_not_loaded(vllm_config, role)
-        if not config.is_exact:
-            refuse_what_would_share_it(vllm_config, role, "codec", config.codec, "the store")
-        if config.wire_codec != "exact" and vllm_config.kv_transfer_config.is_kv_consumer:
-            refuse_what_would_share_it(vllm_config, role, "wire_codec", config.wire_codec, "other servers")
+        config = startup.check(vllm_config, _real(vllm_config, role))
+        startup.check_windows(vllm_config, kv_cache_config, config)
         self._scheduler: Scheduler | None = None
         self._worker: Worker | None = None
         if role is KVConnectorRole.SCHEDULER:
@@ -205,83 +198,9 @@ class TransloadConnector(KVConnectorBase_V1, SupportsHMA):
         return step
 
 
-def recompute_what_is_not_loaded(vllm_config: VllmConfig, role: KVConnectorRole) -> None:
-    """Has vLLM compute what a store fails to load: that can always be done, so it is no reason to fail a request.
-
-    Raises:
-        ConfigError: another connector holds this one, and its settings, which are what counts, say otherwise.
-    """
-    vllm_config.kv_transfer_config.kv_load_failure_policy = "recompute"
-    real = _real(vllm_config, role)
-    if real.kv_load_failure_policy != "recompute":
-        raise ConfigError(
-            f"kv_load_failure_policy is {real.kv_load_failure_policy!r} beside {real.kv_connector}'s connectors, so that "
-            "a store that fails would fail requests: with kv_connector_extra_config.store, give "
-            '"kv_load_failure_policy": "recompute" there'
-        )
-
-
-def refuse_what_would_share_it(vllm_config: VllmConfig, role: KVConnectorRole, name: str, codec: str, where: str) -> None:
-    """Refuses what would give blocks that are not exact to others as if they were.
-
-    Raises:
-        ConfigError: vLLM's own prefix cache would, or another connector.
-    """
-    because = f"kv_connector_extra_config.{name} is {codec!r}, so that what is loaded from {where} is not exact, and"
-    if vllm_config.cache_config.enable_prefix_caching:
-        raise ConfigError(
-            f"{because} vLLM's own prefix cache would give it to other requests as if it were: start the server with "
-            f"--no-enable-prefix-caching, or leave {name} out"
-        )
-    real = _real(vllm_config, role)
-    if real.kv_connector != vllm_config.kv_transfer_config.kv_connector:
-        raise ConfigError(f"{because} other connectors of {real.kv_connector} would take it for that: leave {name} out")
-
-
 def _real(vllm_config: VllmConfig, role: KVConnectorRole) -> KVTransferConfig:
     """The configuration that counts: connectors within MultiConnector are given one of their own, and workers are made within
     the real one."""
     ours = vllm_config.kv_transfer_config
     outer = get_current_vllm_config_or_none() if role is KVConnectorRole.WORKER else None
     return ours if outer is None else outer.kv_transfer_config
-
-
-def refuse_what_is_not_handled(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, config: Config) -> None:
-    """Says by name what this connector would get wrong.
-
-    Raises:
-        ConfigError: it names the option, and what it has to be.
-    """
-    parallel = vllm_config.parallel_config
-    for option, size in (
-        ("pipeline-parallel-size", parallel.pipeline_parallel_size),
-        ("decode-context-parallel-size", parallel.decode_context_parallel_size),
-        ("prefill-context-parallel-size", parallel.prefill_context_parallel_size),
-        ("data-parallel-size", parallel.data_parallel_size),
-    ):
-        if size > 1:
-            raise ConfigError(f"--{option} is {size}: TransloadConnector supports 1 so far")
-    device = vllm_config.device_config.device_type
-    if device not in ("cpu", "cuda"):
-        raise ConfigError(
-            f"vLLM computes on {device!r}: TransloadConnector moves caches in memory of the host and of NVIDIA GPUs"
-        )
-    if vllm_config.model_config.enable_sleep_mode:
-        # Sleep unmaps the cache, of which the agents that have it registered know nothing.
-        raise ConfigError(
-            "--enable-sleep-mode takes the cache's memory away while it is registered: leave it out "
-            "(--enable-cumem-allocator may stay)"
-        )
-    if config.store is not None and not vllm_config.model_config.is_prefix_caching_supported:
-        raise ConfigError(
-            "vLLM does not reuse prefixes of this model, so that kv_connector_extra_config.store may not either: "
-            "leave it out"
-        )
-    # Whatever its role, a server loads from a store.
-    loads = vllm_config.kv_transfer_config.is_kv_consumer or config.store is not None
-    if loads and has_windows(kv_cache_config) and vllm_config.cache_config.enable_prefix_caching:
-        # A window begins within a block. What is before it is not loaded, but vLLM would cache the block as a whole.
-        raise ConfigError(
-            "some layers see a window of the tokens before theirs: a server that loads such blocks has to be started "
-            "with --no-enable-prefix-caching so far"
-        )

@@ -10,19 +10,20 @@ then on only the operator can name them, with the version that vLLM itself takes
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import re
 import threading
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Callable
+from typing import TYPE_CHECKING, Any, Callable
 
 from vllm.logger import init_logger
 from vllm.transformers_utils.config import iter_rope_parameters
 
 from .. import _weights
-from .._digests import Stopped
-from .config import ConfigError
+from .._digests import Stopped, look
+from .config import BEFORE, ConfigError
 
 if TYPE_CHECKING:
     from vllm.config import ModelConfig, VllmConfig
@@ -140,6 +141,9 @@ class _Files:
     """The name of weights as they are in files: a commit, or a digest that a thread of low priority reads."""
 
     def __init__(self, vllm_config: VllmConfig) -> None:
+        found = (vllm_config.kv_transfer_config.kv_connector_extra_config or {}).get(BEFORE)
+        # Where nobody has looked before, vLLM may have loaded other files than are there now.
+        self._before = found if isinstance(found, dict) else {"files": _seen(vllm_config.model_config)}
         self._name: str | None = None
         self._why = ""
         self._stop = threading.Event()
@@ -149,7 +153,7 @@ class _Files:
         elif _commit(model) is not None:
             # A commit is no work; what is in the settings may still be without a name.
             try:
-                self._name = weights_of(model)
+                self._name = weights_of(model, before=self._before)
             except ConfigError as error:
                 self._give_up(str(error))
         else:
@@ -182,7 +186,7 @@ class _Files:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
         begun = time.monotonic()
         try:
-            self._name = weights_of(model, self._stop.is_set)
+            self._name = weights_of(model, self._stop.is_set, self._before)
         except Stopped:
             self._why = "nobody waits for the weight files to be read any more"
         except Exception as error:  # noqa: BLE001: whatever it is, it leaves the weights without a name.
@@ -195,18 +199,44 @@ class _Files:
         logger.warning("%s: there are no tickets, and nothing is saved or loaded; %s", why, NAME_THEM)
 
 
-def weights_of(model: ModelConfig, stop: Callable[[], bool] = lambda: False) -> str:
+def before_loading(model: ModelConfig) -> dict[str, Any]:
+    """What has to be seen before vLLM loads the model, to tell later what it has loaded: its files may be replaced, and
+    with ``--max-model-len auto`` its longest sequence is made to fit in memory after its rotary embeddings were made for another."""
+    return {"files": _seen(model), "max_model_len": model.max_model_len}
+
+
+def weights_of(model: ModelConfig, stop: Callable[[], bool] = lambda: False, before: dict[str, Any] | None = None) -> str:
     """A text that is the same on every server with these weights, and on no other.
 
     It is the commit if the model was loaded from a hub, otherwise a digest of all that its weight files hold and of its
-    config; and with it what the server was told to do otherwise.
+    config; and with it what the server was told to do otherwise. `before` is what `before_loading` has found, as far as somebody has
+    looked.
 
     Raises:
         ConfigError: nothing is there that tells them apart.
         OSError: a file cannot be read, or has changed meanwhile.
         Stopped: `stop` has returned true.
     """
-    return f"{_commit(model) or _content(model, stop)}-{_settings(model)}"
+    before = before or {}
+    _refuse_other_files(model, before)
+    name = f"{_commit(model) or _content(model, stop)}-{_settings(model, before.get('max_model_len'))}"
+    _refuse_other_files(model, before)
+    return name
+
+
+def _refuse_other_files(model: ModelConfig, before: dict[str, Any]) -> None:
+    if before.get("files", now := _seen(model)) != now:
+        raise ConfigError(
+            f"files of weights or the config in {model.model!r} were changed, added or removed since this server started, so that "
+            f"they may not be what it has loaded: start it again, or {NAME_THEM}"
+        )
+
+
+def _seen(model: ModelConfig) -> str:
+    """A digest of what tells the model's files, as they are now, from others and from themselves before a change."""
+    configs = (Path(folder) / "config.json" for folder in (model.model, model.hf_config_path) if folder)
+    files = [*_weight_files(model), *(path for path in configs if path.is_file())]
+    return hashlib.blake2b(repr([(str(path), look(path)) for path in files]).encode(), digest_size=20).hexdigest()
 
 
 def _content(model: ModelConfig, stop: Callable[[], bool]) -> str:
@@ -216,19 +246,28 @@ def _content(model: ModelConfig, stop: Callable[[], bool]) -> str:
     return _weights.content(Path(model.model), files, stop)
 
 
-def _settings(model: ModelConfig) -> str:
+def _settings(model: ModelConfig, length: int | None) -> str:
     """A digest of what the server was told to do otherwise than the files say: another config, overrides of it, quantization,
     and with LongRoPE how its longest sequence has keys rotated."""
     if callable(model.hf_overrides):
         raise ConfigError(f"hf_overrides is a function, and what one does cannot be compared: give a dict, or {NAME_THEM}")
-    return _weights.settings(model.hf_overrides, model.quantization, _rotated_far(model), _given_config(model))
+    return _weights.settings(model.hf_overrides, model.quantization, _rotated_far(model, length), _given_config(model))
 
 
-def _rotated_far(model: ModelConfig) -> list[bool]:
+def _rotated_far(model: ModelConfig, length: int | None) -> list[bool]:
     """Of each LongRoPE of the model: whether all keys are rotated by the factors for long sequences. vLLM takes them where
-    the server may have such sequences, however short those are that come."""
-    long = (rope for rope in iter_rope_parameters(model.hf_text_config) if rope.get("rope_type") == "longrope")
-    return [model.max_model_len > rope["original_max_position_embeddings"] for rope in long]
+    the server may have such sequences, however short those are that come: by the longest that it knew of when it made them."""
+    long = [rope for rope in iter_rope_parameters(model.hf_text_config) if rope.get("rope_type") == "longrope"]
+    fitted = length is None and getattr(model, "original_max_model_len", None) == -1
+    known = model.max_model_len if length is None else length
+    far = [known > rope["original_max_position_embeddings"] for rope in long]
+    # What was fitted is shorter than what was before, never longer.
+    if fitted and not all(far):
+        raise ConfigError(
+            "which factors of LongRoPE vLLM has taken with --max-model-len auto is not known, since nobody looked before it loaded the "
+            f"model: give a number, or {NAME_THEM}"
+        )
+    return far
 
 
 def _commit(model: ModelConfig) -> str | None:

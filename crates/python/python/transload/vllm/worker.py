@@ -33,6 +33,7 @@ from vllm.logger import init_logger
 
 from . import adapters, cache
 from .messages import Lend, Load, RankAddress, Report, Step
+from .misfits import Misfits
 from .saved_worker import SavedWorker
 from .stats import Stats
 
@@ -96,6 +97,8 @@ class Worker:
         """Requests whose load is not wanted any more, also where it has ended well."""
         self._told: adapters.Loaded = {}
         self._notices: list[tuple[str, Completion]] = []
+        self._any_address = "[::]" if ":" in config.host else "0.0.0.0"
+        self._misfits = Misfits(self._identity, f"{self._any_address}:0")
         self._stats = Stats()
         self._counted: dict[str, Any] = {}
         self._incarnation = 0
@@ -121,12 +124,11 @@ class Worker:
         self._incarnation, server = get_tp_group().broadcast_object(own, src=0)
         if self._identity is None:
             return
-        host = "[::]" if ":" in self._config.host else "0.0.0.0"
         self._agent = Agent(
             self._identity,
             self._cache.deployment,
             {self._rank: self._cache.memories},
-            bind=f"{host}:{self._config.port + self._rank}",
+            bind=f"{self._any_address}:{self._config.port + self._rank}",
             incarnation=self._incarnation,
             instance=server if self._ranks == 1 else f"{server}-{self._rank}",
             lanes=self._config.lanes,
@@ -154,6 +156,7 @@ class Worker:
             self.saved.shutdown()
         if self._agent is not None:
             self._agent.shutdown(1.0)
+        self._misfits.shutdown()
 
     # --- each step -------------------------------------------------------------------
 
@@ -325,8 +328,8 @@ class Worker:
             try:
                 lease.renew(self._config.lease_seconds)
             except (LeaseError, AgentError) as error:
-                # One that is read already, by a decode server that is ahead of this step, is as it should be.
-                if not (lease.ended.done() and _end_of(lease) == "completed"):
+                # One that is read already, or given up, by a decode server that is ahead of this step is as it should be.
+                if not (lease.ended.done() and _end_of(lease) in ("completed", "cancelled")):
                     logger.warning("the lease of request %s ended before its ticket went out: %s", request_id, error)
 
     def _reclaim(self, request_id: str) -> None:
@@ -359,6 +362,9 @@ class Worker:
         try:
             if load.ticket is None:
                 raise TicketError("it came without a ticket that can be read")
+            if (misfit := self._misfits.error(load.ticket)) is not None:
+                self._failed(request_id, loading, misfit)
+                return
             loading.transfer = self._agent.pull(
                 load.ticket,
                 [self._rank],
@@ -389,8 +395,14 @@ class Worker:
     def _failed(self, request_id: str, loading: _Loading, error: TransloadError) -> None:
         kind = error.kind if isinstance(error, TransferError) else _KINDS[type(error)]
         self._stats.failed(kind)
-        level = logging.DEBUG if request_id in self._stopped else logging.ERROR
-        logger.log(level, "request %s was not loaded with %r (%s): %s", request_id, loading.ticket, kind, error)
+        level, more = logging.DEBUG if request_id in self._stopped else logging.ERROR, ""
+        if loading.ticket is not None and isinstance(error, TransferError) and error.is_misfit:
+            level = logging.DEBUG
+            if self._misfits.meet(loading.ticket, error):
+                level, more = logging.WARNING, "; nor will others be from there, until either server is started otherwise"
+            if self._rank == 0:
+                self._give_up(loading.ticket)
+        logger.log(level, "request %s was not loaded with %r (%s): %s%s", request_id, loading.ticket, kind, error, more)
 
     # --- telling owners --------------------------------------------------------------
 
@@ -399,9 +411,18 @@ class Worker:
         if agent is None:
             return
         for ticket, seconds in step.renew.items():
-            self._notices.append(("renew", agent.renew(ticket, seconds)))
+            if self._misfits.error(ticket) is None:
+                self._notices.append(("renew", agent.renew(ticket, seconds)))
         for ticket in step.give_up:
-            self._notices.append(("give up", agent.cancel(ticket)))
+            self._give_up(ticket)
+
+    def _give_up(self, ticket: Ticket) -> None:
+        assert self._agent is not None
+        teller = self._agent if self._misfits.error(ticket) is None else self._misfits
+        try:
+            self._notices.append(("give up", teller.cancel(ticket)))
+        except AgentError as error:
+            logger.warning("cannot give up a ticket: %s", error)
 
     def _hear_notices(self) -> None:
         waiting = []

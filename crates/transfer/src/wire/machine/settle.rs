@@ -142,7 +142,7 @@ impl<P: Planner> Machine<P> {
     }
 
     fn on_news(&mut self, news: News) {
-        let (mut g, owner, jobs, _) = self.parts();
+        let (mut g, owner, jobs, notices) = self.parts();
         match news {
             News::Up(agent, incarnation) => self.agent_up(&agent, incarnation),
             News::Lost {
@@ -156,6 +156,9 @@ impl<P: Planner> Machine<P> {
                 }
             }
             News::Unwelcome(agent, refusal) => {
+                if refusal.is_misfit() {
+                    notices.agent_misfits(g.cx, &agent);
+                }
                 let error = JobError::Hello {
                     agent: agent.clone(),
                     refusal,

@@ -1,5 +1,6 @@
 //! Done, cancel and renew.
 
+use super::jobs::job;
 use super::*;
 
 #[test]
@@ -190,4 +191,29 @@ fn reach_the_life_that_the_ticket_means() {
     ));
     greet(&mut t, 2);
     assert!(matches!(t.said.last(), Some(Message::Notice(_))));
+}
+
+#[test]
+fn are_not_tried_with_an_agent_that_misfits() {
+    let mut t = Table::lonely("holder", HOLDER, Options::default());
+    t.do_(|machine, now, _| machine.start(now, job(1, Direction::Pull), BLOCKS))
+        .unwrap();
+    t.do_(|machine, now, _| machine.renew_ticket(now, &ticket(2), secs(20)))
+        .unwrap();
+    t.dialled("owner");
+    t.took();
+    t.hear(Message::Unwelcome(HelloRefusal::Specs(Difference {
+        field: "dtype".into(),
+        ours: "bf16".into(),
+        theirs: "f32".into(),
+    })));
+    assert!(matches!(
+        t.job(),
+        Err(JobError::Hello { refusal, .. }) if refusal.is_misfit()
+    ));
+    t.wait(secs(30));
+    let actions = t.took();
+    let dials = |action: &Action<_>| matches!(action, Action::Connect(_));
+    assert!(!actions.iter().any(dials), "{actions:?}");
+    assert!(t.machine.is_idle(), "it waits for nobody");
 }

@@ -1,0 +1,74 @@
+"""Prefill servers whose blocks can never be loaded here: the two cache different things, or speak no common version.
+
+They are known by their life: one that is started otherwise is another. Agents that do not fit do not talk to each other. So what such
+a server holds for this one is given back by an agent without memory, with which any will talk.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from transload import Agent, Completion, Deployment, Ticket, TicketError, TransferError
+
+if TYPE_CHECKING:
+    from transload import Identity
+
+NOTHING = {
+    "schema": "transload.deployment/1",
+    "block_size": 1,
+    "num_blocks": 1,
+    "group": [{"name": "none", "layers": "0", "spec": [{"kind": "opaque", "heads": 1, "entry_bytes": 1}]}],
+}
+"""The deployment of an agent without memory."""
+MOST = 256
+"""How many servers are remembered; of more, the oldest is met anew."""
+
+_Life = tuple[bytes, int]
+
+
+class Misfits:
+    """Those that one worker has met."""
+
+    def __init__(self, identity: Identity | None, bind: str) -> None:
+        """`bind`: the address of the agent without memory, which is made when there is something to give back."""
+        self._identity, self._bind = identity, bind
+        self._met: dict[_Life, TransferError] = {}
+        self._agent: Agent | None = None
+
+    def error(self, ticket: Ticket) -> TransferError | None:
+        """Why nothing is loaded from the server of a ticket, if that is known."""
+        return self._met.get(self._life(ticket)) if self._met else None
+
+    def meet(self, ticket: Ticket, error: TransferError) -> bool:
+        """Takes note that the server of a ticket does not fit; whether that is news."""
+        life = self._life(ticket)
+        if life is None or life in self._met:
+            return False
+        # Its traceback would keep what this step has in hand.
+        self._met[life] = error.with_traceback(None)
+        if len(self._met) > MOST:
+            del self._met[next(iter(self._met))]
+        return True
+
+    def cancel(self, ticket: Ticket) -> Completion:
+        """Gives up what a ticket of such a server stands for.
+
+        Raises:
+            AgentError: there can be no agent for it.
+        """
+        assert self._identity is not None
+        if self._agent is None:
+            self._agent = Agent(self._identity, Deployment(NOTHING), {}, bind=self._bind, lanes=1)
+        return self._agent.cancel(ticket)
+
+    def shutdown(self) -> None:
+        """vLLM is ending."""
+        if self._agent is not None:
+            self._agent.shutdown(1.0)
+
+    def _life(self, ticket: Ticket) -> _Life | None:
+        try:
+            said = ticket.open(self._identity)
+        except TicketError:
+            return None
+        return said["deployment"], said["incarnation"]

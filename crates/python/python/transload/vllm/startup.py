@@ -1,0 +1,127 @@
+"""What is refused when vLLM starts, each by name: settings, certificates, and ways of setting vLLM up that are not handled.
+
+vLLM makes connectors after it has loaded the model. What its configuration says is checked as soon as there is one, in the
+process that makes it (`transload._vllm_plugin`), and again by each half of the connector, whoever has made the configuration.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .config import BEFORE, Config, ConfigError
+from .weights import before_loading
+from .windows import has_windows
+
+if TYPE_CHECKING:
+    from vllm.config import KVTransferConfig, VllmConfig
+    from vllm.v1.kv_cache_interface import KVCacheConfig
+
+
+def check_early(vllm_config: VllmConfig, real: KVTransferConfig) -> None:
+    """Checks all that both halves of the connector will want of a configuration, before vLLM loads anything, and leaves there what
+    is to be seen then only.
+
+    Raises:
+        ConfigError: it names the option, setting or certificate, and what it has to be.
+    """
+    config, parallel = check(vllm_config, real), vllm_config.parallel_config
+    config.announcements(vllm_config.kv_transfer_config.kv_role)
+    # Elsewhere ranks may be on other hosts, which have certificates of their own.
+    if parallel.nnodes == 1 and parallel.distributed_executor_backend in ("uni", "mp"):
+        for rank in range(parallel.tensor_parallel_size):
+            config.identity(rank)
+    extra = vllm_config.kv_transfer_config.kv_connector_extra_config
+    extra[BEFORE] = before_loading(vllm_config.model_config)
+
+
+def check(vllm_config: VllmConfig, real: KVTransferConfig) -> Config:
+    """The settings of this server. `real` is the configuration that counts where another connector holds this one.
+
+    Raises:
+        ConfigError: it names the option or setting, and what it has to be.
+    """
+    config = Config.read(vllm_config)
+    _refuse_what_is_not_handled(vllm_config, config)
+    if config.store is not None:
+        _recompute_what_is_not_loaded(vllm_config, real)
+    if not config.is_exact:
+        _refuse_what_would_share_it(vllm_config, real, "codec", config.codec, "the store")
+    if config.wire_codec != "exact" and vllm_config.kv_transfer_config.is_kv_consumer:
+        _refuse_what_would_share_it(vllm_config, real, "wire_codec", config.wire_codec, "other servers")
+    return config
+
+
+def check_windows(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, config: Config) -> None:
+    """Refuses a prefix cache where windows are loaded. Which layers have some is known when vLLM has loaded the model.
+
+    Raises:
+        ConfigError: it names the option.
+    """
+    # Whatever its role, a server loads from a store.
+    loads = vllm_config.kv_transfer_config.is_kv_consumer or config.store is not None
+    if loads and has_windows(kv_cache_config) and vllm_config.cache_config.enable_prefix_caching:
+        # A window begins within a block. What is before it is not loaded, but vLLM would cache the block as a whole.
+        raise ConfigError(
+            "some layers see a window of the tokens before theirs: a server that loads such blocks has to be started "
+            "with --no-enable-prefix-caching so far"
+        )
+
+
+def _refuse_what_is_not_handled(vllm_config: VllmConfig, config: Config) -> None:
+    """Says by name what this connector would get wrong."""
+    parallel = vllm_config.parallel_config
+    for option, size in (
+        ("pipeline-parallel-size", parallel.pipeline_parallel_size),
+        ("decode-context-parallel-size", parallel.decode_context_parallel_size),
+        ("prefill-context-parallel-size", parallel.prefill_context_parallel_size),
+        ("data-parallel-size", parallel.data_parallel_size),
+    ):
+        if size > 1:
+            raise ConfigError(f"--{option} is {size}: TransloadConnector supports 1 so far")
+    last = config.port + parallel.tensor_parallel_size - 1
+    if config.certs is not None and last > 65535:
+        raise ConfigError(
+            f"kv_connector_extra_config.port is {config.port}, and the last of {parallel.tensor_parallel_size} ranks would "
+            f"take {last}: give at most {65536 - parallel.tensor_parallel_size}"
+        )
+    device = vllm_config.device_config.device_type
+    if device not in ("cpu", "cuda"):
+        raise ConfigError(
+            f"vLLM computes on {device!r}: TransloadConnector moves caches in memory of the host and of NVIDIA GPUs"
+        )
+    if vllm_config.model_config.enable_sleep_mode:
+        # Sleep unmaps the cache, of which the agents that have it registered know nothing.
+        raise ConfigError(
+            "--enable-sleep-mode takes the cache's memory away while it is registered: leave it out "
+            "(--enable-cumem-allocator may stay)"
+        )
+    if config.store is not None and not vllm_config.model_config.is_prefix_caching_supported:
+        raise ConfigError(
+            "vLLM does not reuse prefixes of this model, so that kv_connector_extra_config.store may not either: "
+            "leave it out"
+        )
+
+
+def _recompute_what_is_not_loaded(vllm_config: VllmConfig, real: KVTransferConfig) -> None:
+    """Has vLLM compute what a store fails to load: that can always be done, so it is no reason to fail a request. Where another
+    connector holds this one, its settings are what counts."""
+    vllm_config.kv_transfer_config.kv_load_failure_policy = "recompute"
+    if real.kv_load_failure_policy != "recompute":
+        raise ConfigError(
+            f"kv_load_failure_policy is {real.kv_load_failure_policy!r} beside {real.kv_connector}'s connectors, so that "
+            "a store that fails would fail requests: with kv_connector_extra_config.store, give "
+            '"kv_load_failure_policy": "recompute" there'
+        )
+
+
+def _refuse_what_would_share_it(vllm_config: VllmConfig, real: KVTransferConfig, name: str, codec: str, where: str) -> None:
+    """Refuses what would give blocks that are not exact to others as if they were: vLLM's own prefix cache, or another
+    connector."""
+    because = f"kv_connector_extra_config.{name} is {codec!r}, so that what is loaded from {where} is not exact, and"
+    if vllm_config.cache_config.enable_prefix_caching:
+        raise ConfigError(
+            f"{because} vLLM's own prefix cache would give it to other requests as if it were: start the server with "
+            f"--no-enable-prefix-caching, or leave {name} out"
+        )
+    if real.kv_connector != vllm_config.kv_transfer_config.kv_connector:
+        raise ConfigError(f"{because} other connectors of {real.kv_connector} would take it for that: leave {name} out")
