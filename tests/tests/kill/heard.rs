@@ -1,0 +1,143 @@
+//! Sources that die in the midst of a load are heard of at once, whatever the patience with those that are silent; and sources
+//! that stand still for a while are waited for.
+
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process};
+use tokio::task::JoinHandle;
+use tokio::time::{sleep, timeout};
+use transload_tests::cluster::{Cache, Origins, Side, claims_of, mint, transfer_of};
+use transload_transfer::agent::{Agent, PullReport, TransferError};
+use transload_transfer::ids::Direction;
+use transload_transfer::wire::{JobError, Path};
+
+use crate::peer::Peer;
+use crate::request::RANKS;
+use crate::siege::{Siege, choose_path};
+
+/// A load takes nothing like it, and silence is not noticed before.
+const LONG: Duration = Duration::from_secs(60);
+
+/// A load in its midst: the first layer has come, and the source has the others only when it is told to.
+struct Load {
+    agent: Agent,
+    cache: Cache,
+    source: Peer,
+    request: u64,
+    pulling: JoinHandle<Result<PullReport, TransferError>>,
+}
+
+impl Load {
+    async fn begin(siege: &Siege, [source, puller]: [&'static str; 2], path: Option<Path>) -> Self {
+        let cache = siege.cache(Side::Decode);
+        let agent = siege.agent(puller, &cache, &RANKS);
+        let (incarnation, request) = (siege.incarnation(), siege.request());
+        let mut source = Peer::start(siege, source, &RANKS[..2], incarnation).await;
+        source.say(&format!("begin {request}"));
+        assert_eq!(source.hear().await.unwrap(), format!("begun {request}"));
+        let addresses = vec![source.address(); 2];
+        let claims = claims_of(
+            request,
+            Direction::Pull,
+            source.owner,
+            incarnation,
+            addresses,
+        );
+        let mut pull = transfer_of(
+            Side::Decode,
+            &RANKS,
+            mint(&agent.ticket_key(), &claims),
+            request,
+        );
+        choose_path(path, &mut pull);
+        pull.request.by_layer = true;
+        pull.timeout = 2 * LONG;
+        cache.clear();
+        let empty = cache.checksum();
+        let pulling = tokio::spawn({
+            let agent = agent.clone();
+            async move { agent.pull(pull).await }
+        });
+        let begun = timeout(LONG, async {
+            while cache.checksum() == empty {
+                sleep(Duration::from_millis(10)).await;
+            }
+        });
+        begun.await.expect("its first layer comes");
+        Self {
+            agent,
+            cache,
+            source,
+            request,
+            pulling,
+        }
+    }
+
+    /// Ends both sides; those among the `victims` as they have been ended.
+    async fn end(self, victims: &[u32]) {
+        self.source.ended(victims, 0);
+        self.agent.shutdown(Duration::from_secs(1)).await;
+    }
+}
+
+pub(crate) fn a_source_that_dies_is_heard_of(mut siege: Siege) {
+    siege.patience = Some(LONG);
+    siege.lay(async || {
+        let mut load = Load::begin(&siege, ["prefill-0", "decode-0"], siege.path).await;
+        load.source.kill();
+        let victim = load.source.id();
+        let ended = timeout(LONG / 2, &mut load.pulling).await;
+        let error = ended.expect("it is heard of").unwrap().unwrap_err();
+        let TransferError::Job(JobError::Unreachable { why, .. }) = &error else {
+            panic!("{error}");
+        };
+        let port = load.source.address().port;
+        let expected = format!("no process is at 127.0.0.1:{port}: its port is closed");
+        assert_eq!(why.to_string(), expected);
+        load.end(&[victim]).await;
+    });
+}
+
+#[test]
+fn a_source_that_dies_is_heard_of_over_the_network() {
+    a_source_that_dies_is_heard_of(Siege::new(5, Some(Path::QUIC)));
+}
+
+#[test]
+fn a_source_that_dies_is_heard_of_over_a_ring() {
+    a_source_that_dies_is_heard_of(Siege::new(6, Some(Path::RING)));
+}
+
+/// With the patience of vLLM's connector.
+#[test]
+fn sources_that_stand_still_are_waited_for() {
+    let mut siege = Siege::new(7, None);
+    siege.patience = Some(Duration::from_secs(5));
+    let origins = Origins::new();
+    siege.lay(async || {
+        let mut loads = [
+            Load::begin(&siege, ["prefill-0", "decode-0"], Some(Path::QUIC)).await,
+            Load::begin(&siege, ["prefill-1", "decode-1"], Some(Path::RING)).await,
+        ];
+        let signal = |load: &Load, signal| {
+            let source = Pid::from_raw(load.source.id().try_into().unwrap()).unwrap();
+            kill_process(source, signal).unwrap();
+        };
+        loads.iter().for_each(|load| signal(load, Signal::STOP));
+        sleep(Duration::from_secs(2)).await;
+        loads.iter().for_each(|load| signal(load, Signal::CONT));
+        for load in &mut loads {
+            load.source.say(&format!("finish {}", load.request));
+            let report = timeout(LONG, &mut load.pulling).await.expect("it ends");
+            let report = report.unwrap().unwrap();
+            assert!(
+                report.routes.iter().all(|route| route.attempts == 1),
+                "{report:?}"
+            );
+            origins.check(&load.cache, load.request, &RANKS).unwrap();
+        }
+        for load in loads {
+            load.end(&[]).await;
+        }
+    });
+}
