@@ -420,8 +420,9 @@ def test_options_are_those_of_the_agent(certs):
         with pytest.raises(ValueError, match=f"{name} is -1"):
             Engine(certs, "decode", options={name: -1})
     for name in ("stall_seconds", "connect_seconds"):
-        for wrong in (-1, 0, 1e6, float("nan"), float("inf")):
-            with pytest.raises(ValueError, match=f"^{name} is {wrong}: give seconds, from 0.1 to 86400$"):
+        wrongs = [(-1, "-1"), (0, "0"), (1e6, "1000000"), (float("nan"), "NaN"), (float("inf"), "inf")]
+        for wrong, shown in wrongs:
+            with pytest.raises(ValueError, match=f"^{name} is {shown}: give seconds, from 0.1 to 86400$"):
                 Engine(certs, "decode", options={name: wrong})
     for engine in (prefill, decode):
         engine.agent.shutdown(0)

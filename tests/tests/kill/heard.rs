@@ -73,6 +73,11 @@ impl Load {
         }
     }
 
+    fn signal(&self, signal: Signal) {
+        let source = Pid::from_raw(self.source.id().try_into().unwrap()).unwrap();
+        kill_process(source, signal).unwrap();
+    }
+
     /// Ends both sides; those among the `victims` as they have been ended.
     async fn end(self, victims: &[u32]) {
         self.source.ended(victims, 0);
@@ -80,20 +85,26 @@ impl Load {
     }
 }
 
-pub(crate) fn a_source_that_dies_is_heard_of(mut siege: Siege) {
-    siege.patience = Some(LONG);
+pub(crate) fn a_source_that_dies_is_heard_of(siege: Siege) {
+    a_source_is_given_up(siege, LONG, Signal::KILL, |port| {
+        format!("no process is at 127.0.0.1:{port}: its port is closed")
+    });
+}
+
+/// Has a source get a signal in the midst of a load, and looks at why it is given up then.
+fn a_source_is_given_up(mut siege: Siege, patience: Duration, by: Signal, why: fn(u16) -> String) {
+    siege.patience = Some(patience);
     siege.lay(async || {
         let mut load = Load::begin(&siege, ["prefill-0", "decode-0"], siege.path).await;
-        load.source.kill();
+        load.signal(by);
         let victim = load.source.id();
         let ended = timeout(LONG / 2, &mut load.pulling).await;
         let error = ended.expect("it is heard of").unwrap().unwrap_err();
-        let TransferError::Job(JobError::Unreachable { why, .. }) = &error else {
+        let TransferError::Job(JobError::Unreachable { why: found, .. }) = &error else {
             panic!("{error}");
         };
-        let port = load.source.address().port;
-        let expected = format!("no process is at 127.0.0.1:{port}: its port is closed");
-        assert_eq!(why.to_string(), expected);
+        assert_eq!(found.to_string(), why(load.source.address().port));
+        load.source.kill();
         load.end(&[victim]).await;
     });
 }
@@ -108,6 +119,15 @@ fn a_source_that_dies_is_heard_of_over_a_ring() {
     a_source_that_dies_is_heard_of(Siege::new(6, Some(Path::RING)));
 }
 
+/// It says no more than a machine that has vanished.
+#[test]
+fn a_source_that_stands_still_for_too_long_is_given_up() {
+    let (siege, patience) = (Siege::new(8, Some(Path::RING)), Duration::from_secs(2));
+    a_source_is_given_up(siege, patience, Signal::STOP, |port| {
+        format!("127.0.0.1:{port} has not answered within 2s")
+    });
+}
+
 /// With the patience of vLLM's connector.
 #[test]
 fn sources_that_stand_still_are_waited_for() {
@@ -119,13 +139,9 @@ fn sources_that_stand_still_are_waited_for() {
             Load::begin(&siege, ["prefill-0", "decode-0"], Some(Path::QUIC)).await,
             Load::begin(&siege, ["prefill-1", "decode-1"], Some(Path::RING)).await,
         ];
-        let signal = |load: &Load, signal| {
-            let source = Pid::from_raw(load.source.id().try_into().unwrap()).unwrap();
-            kill_process(source, signal).unwrap();
-        };
-        loads.iter().for_each(|load| signal(load, Signal::STOP));
+        loads.iter().for_each(|load| load.signal(Signal::STOP));
         sleep(Duration::from_secs(2)).await;
-        loads.iter().for_each(|load| signal(load, Signal::CONT));
+        loads.iter().for_each(|load| load.signal(Signal::CONT));
         for load in &mut loads {
             load.source.say(&format!("finish {}", load.request));
             let report = timeout(LONG, &mut load.pulling).await.expect("it ends");
