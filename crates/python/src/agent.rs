@@ -21,7 +21,7 @@ use crate::logs;
 use crate::mark::Mark;
 use crate::memory::Memory;
 use crate::metrics::metrics;
-use crate::runtime::{Made, handle, quiet, seconds};
+use crate::runtime::{Made, handle, patience, quiet, seconds};
 use crate::ticket::Ticket;
 use crate::transfer::{Transfer, failed, named_codec, notice_failed, transfer_request};
 
@@ -62,6 +62,10 @@ pub(crate) fn default_instance(port: u16) -> String {
 ///     notice_wait: seconds that an owner which cannot be reached is tried, to be told that its leases are done with or
 ///         given up. If None, 60.
 ///     keep_idle: seconds that a connection is kept which nothing needs; at least twice `early_wait`. If None, 60.
+///     stall_seconds: seconds that a peer may stand still, or be silent, before what moves between the two fails and is tried
+///         again. A process that is gone is heard of in a second whatever this is: it is for machines that vanish, and
+///         for processes that hang. Where it is less than 2, peers need the same. If None, 20, and 10 for the silence.
+///     connect_seconds: seconds that an agent is dialled which does not answer. If None, 15.
 ///     codecs: in which codecs others may have what they pull from here sent, besides exactly: some of `q8` and `q4`.
 ///
 /// Raises:
@@ -78,7 +82,7 @@ impl Agent {
     #[new]
     #[pyo3(signature = (identity, deployment, memories, *, bind = "0.0.0.0:0", incarnation = None, instance = None,
         lanes = None, lane_ports = None, early_wait = None, notice_wait = None, keep_idle = None,
-        codecs = Vec::new()))]
+        stall_seconds = None, connect_seconds = None, codecs = Vec::new()))]
     #[allow(clippy::too_many_arguments)]
     fn new(
         py: Python<'_>,
@@ -93,6 +97,8 @@ impl Agent {
         early_wait: Option<f64>,
         notice_wait: Option<f64>,
         keep_idle: Option<f64>,
+        stall_seconds: Option<f64>,
+        connect_seconds: Option<f64>,
         codecs: Vec<String>,
     ) -> PyResult<Self> {
         logs::start(py)?;
@@ -109,6 +115,12 @@ impl Agent {
             if let Some(given) = given {
                 *option = seconds(name, given)?;
             }
+        }
+        if let Some(given) = stall_seconds {
+            options = options.stall(patience("stall_seconds", given)?);
+        }
+        if let Some(given) = connect_seconds {
+            options = options.connect_wait(patience("connect_seconds", given)?);
         }
         let codecs = codecs.iter().map(|name| named_codec(name));
         options.wire.codecs = codecs.collect::<PyResult<_>>()?;

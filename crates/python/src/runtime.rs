@@ -103,6 +103,16 @@ pub(crate) fn seconds(what: &str, seconds: f64) -> PyResult<Duration> {
     })
 }
 
+/// A time in seconds from Python for which a peer is waited, as the network takes it.
+pub(crate) fn patience(what: &str, given: f64) -> PyResult<Duration> {
+    match (0.1..=86_400.0).contains(&given) {
+        true => seconds(what, given),
+        false => Err(PyValueError::new_err(format!(
+            "{what} is {given}: give seconds, from 0.1 to 86400"
+        ))),
+    }
+}
+
 /// A keeper for a request's blocks, and what hears when it goes: nothing touches the blocks any more then.
 pub(crate) fn quiet() -> (Arc<dyn Any + Send + Sync>, Quiet) {
     let (keeper, gone) = oneshot::channel::<()>();

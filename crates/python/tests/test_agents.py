@@ -398,6 +398,7 @@ def test_options_are_those_of_the_agent(certs):
     life = transload.new_incarnation()
     assert transload.new_incarnation() != life
     options = {"incarnation": life, "early_wait": 0.1, "notice_wait": 1, "keep_idle": 5.0}
+    options |= {"stall_seconds": 5, "connect_seconds": 2.5}
     prefill = Engine(certs, "prefill", options=options)
     assert prefill.agent.incarnation == life
     decode = Engine(certs, "decode", options={"lanes": 1, "lane_ports": (21000, 21999)})
@@ -418,6 +419,11 @@ def test_options_are_those_of_the_agent(certs):
     for name in ("early_wait", "notice_wait", "keep_idle"):
         with pytest.raises(ValueError, match=f"{name} is -1"):
             Engine(certs, "decode", options={name: -1})
+    for name in ("stall_seconds", "connect_seconds"):
+        wrongs = [(-1, "-1"), (0, "0"), (1e6, "1000000"), (float("nan"), "NaN"), (float("inf"), "inf")]
+        for wrong, shown in wrongs:
+            with pytest.raises(ValueError, match=f"^{name} is {shown}: give seconds, from 0.1 to 86400$"):
+                Engine(certs, "decode", options={name: wrong})
     for engine in (prefill, decode):
         engine.agent.shutdown(0)
 

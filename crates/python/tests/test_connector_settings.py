@@ -22,12 +22,13 @@ def test_defaults(connector):
     config = read(connector)
     assert (config.agent, config.host, config.port, config.require) == ("prefill", "192.0.2.7", 7600, "any")
     assert (config.lease_seconds, config.timeout_seconds, config.mode) == (60, 300, "pull")
+    assert (config.stall_seconds, config.connect_seconds) == (5, 5)
     assert read(connector, "kv_consumer").agent == "decode"
 
 
 def test_what_is_given(connector):
     given = {"agent": "a", "host": "b", "port": 1, "lanes": 3, "require": "quic"}
-    given |= {"lease_seconds": 1, "timeout_seconds": 2.5, "mode": "push"}
+    given |= {"lease_seconds": 1, "timeout_seconds": 2.5, "mode": "push", "stall_seconds": 20, "connect_seconds": 1}
     config = read(connector, **given)
     assert {name: getattr(config, name) for name in given} == given
     assert str(read(connector, certs="/certs").certs) == "/certs"
@@ -53,6 +54,10 @@ WRONG = [
     ({"lease_seconds": float("nan")}, "extra_config.lease_seconds is nan: give 1 to 86400 seconds"),
     ({"timeout_seconds": 1e6}, "extra_config.timeout_seconds is 1000000.0: give 1 to 86400 seconds"),
     ({"timeout_seconds": True}, "extra_config.timeout_seconds is True: give a number"),
+    ({"stall_seconds": 1}, "extra_config.stall_seconds is 1.0: give 2 to 86400 seconds"),
+    ({"stall_seconds": float("inf")}, "extra_config.stall_seconds is inf: give 2 to 86400 seconds"),
+    ({"connect_seconds": 0}, "extra_config.connect_seconds is 0.0: give 1 to 86400 seconds"),
+    ({"connect_seconds": "5"}, "extra_config.connect_seconds is '5': give a number"),
     ({"mode": "stream"}, "extra_config.mode is 'stream': give pull or push"),
     ({"codec": "q4"}, "extra_config.codec is 'q4', and there is no store that it is for: give kv_connector_extra_config.store"),
     ({"codec": "int4", "store": "file:///kv"}, "extra_config.codec is 'int4': give exact, q8 or q4"),

@@ -10,11 +10,13 @@
 //! - [`destinations`]: who pulls, while its sources die.
 //! - [`sources`]: who is pulled from, while its destinations die.
 //! - [`openings`]: who is pushed to, while the pusher dies.
+//! - [`heard`]: who is heard of at once when it dies, and waited for when it stands still.
 //! - [`on_gpu`]: the first two with all caches on a GPU.
 //! - [`slots`]: the same where the other's GPU stands still, or is lost, while it has slots of a ring.
 
 mod blow;
 mod destinations;
+mod heard;
 #[cfg(target_os = "linux")]
 mod on_gpu;
 mod openings;

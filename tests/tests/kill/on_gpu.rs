@@ -4,6 +4,7 @@ use transload_tests::fake_cuda::run_anywhere;
 use transload_transfer::wire::Path;
 
 use crate::destinations::destinations_survive;
+use crate::heard::a_source_that_dies_is_heard_of;
 use crate::request::RANKS;
 use crate::siege::Siege;
 use crate::sources::a_source_survives;
@@ -12,6 +13,14 @@ const PATHS: [(u64, Path); 3] = [(10, Path::QUIC), (11, Path::RING), (12, Path::
 
 /// A round takes longer where it opens a driver in two more processes.
 const ONE_ROUND: (&str, &str) = ("TRANSLOAD_TEST_KILLS", "1");
+
+#[test]
+fn a_source_on_a_gpu_that_dies_is_heard_of() {
+    let name = "on_gpu::a_source_on_a_gpu_that_dies_is_heard_of";
+    run_anywhere(name, &[], |_| {
+        a_source_that_dies_is_heard_of(Siege::on_gpu(18, Path::DEVICE));
+    });
+}
 
 #[test]
 fn destinations_on_a_gpu_survive_their_sources() {

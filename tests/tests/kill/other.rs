@@ -4,17 +4,17 @@ use std::path::Path;
 use std::time::Duration;
 
 use transload_layout::Rank;
-use transload_tests::cluster::{Cache, Origins, Side, impatient, transfer_of, unused};
+use transload_tests::cluster::{Cache, Origins, Side, TOKENS, lease_of, transfer_of, unused};
 use transload_tests::fake_cuda::Driver;
 use transload_tests::process::{heard, say};
-use transload_transfer::agent::{Agent, PullReport, PullRequest, TransferError};
+use transload_transfer::agent::{Agent, Lease, PullReport, PullRequest, TransferError};
 use transload_transfer::device::Gpu;
 use transload_transfer::ids::{Direction, Incarnation};
 use transload_transfer::ticket::Ticket;
 use transload_transfer::wire;
 
 use crate::request::{ends, kind, open};
-use crate::siege::{choose_path, load, took_path};
+use crate::siege::{choose_path, load, options, took_path};
 
 /// What befalls a GPU in the midst of the next transfer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -83,7 +83,9 @@ fn other_process() {
     let cache = Cache::on(side, gpu.as_ref());
     let origins = (side == Side::Decode).then(Origins::new);
     let identity = load(Path::new(&variable("TRANSLOAD_TEST_FOLDER")), &name);
-    let agent = cache.agent(identity, ranks.clone(), incarnation, impatient());
+    let patience = variable("TRANSLOAD_TEST_PATIENCE").parse().unwrap();
+    let patience = (patience > 0).then_some(Duration::from_secs(patience));
+    let agent = cache.agent(identity, ranks.clone(), incarnation, options(patience));
     let digest = agent.deployment_digest();
     let digest: String = digest.0.iter().map(|byte| format!("{byte:02x}")).collect();
     say(&format!("{} {digest}", agent.control_addr().port()));
@@ -114,6 +116,18 @@ fn other_process() {
                 say(&format!("leased {request}"));
                 continue;
             }
+            if words[0] == "begin" {
+                cache.fill(request);
+                leases = (begin(&agent, side, &ranks, request).await, request);
+                say(&format!("begun {request}"));
+                continue;
+            }
+            if words[0] == "finish" {
+                for lease in &leases.0 {
+                    lease.finish_prefill().await.unwrap();
+                }
+                continue;
+            }
             let ticket = Ticket::from_text(words[2]).unwrap();
             match direction {
                 Direction::Pull => cache.clear(),
@@ -140,6 +154,20 @@ fn other_process() {
         unused(&agent).await;
         agent.shutdown(Duration::from_secs(1)).await;
     });
+}
+
+/// Leases blocks of which the first layer is prefilled, and the others not yet.
+async fn begin(agent: &Agent, side: Side, ranks: &[Rank], request: u64) -> Vec<Lease> {
+    let mut leases = Vec::new();
+    for &rank in ranks {
+        let mut lease = lease_of(side, rank, request);
+        lease.prefilled = false;
+        (lease.ttl, lease.hard_bound) = (Duration::from_secs(60), Duration::from_secs(60));
+        let lease = agent.lease(lease).await.unwrap();
+        lease.ready(0, TOKENS).await.unwrap();
+        leases.push(lease);
+    }
+    leases
 }
 
 async fn move_it(

@@ -24,6 +24,8 @@ impl Peer {
         let ranks: Vec<_> = ranks.iter().map(|rank| rank.0.to_string()).collect();
         let path = siege.path.map_or("any".to_owned(), |path| path.to_string());
         let on_gpu = if siege.gpu.is_some() { "1" } else { "0" };
+        let patience = siege.patience.map_or(0, |patience| patience.as_secs());
+        let patience = patience.to_string();
         let mut process = Other::start(
             "other::other_process",
             &[
@@ -36,6 +38,7 @@ impl Peer {
                 ("TRANSLOAD_TEST_LIFE", &incarnation.0.to_string()),
                 ("TRANSLOAD_TEST_PATH", &path),
                 ("TRANSLOAD_TEST_ON_GPU", on_gpu),
+                ("TRANSLOAD_TEST_PATIENCE", &patience),
             ],
         );
         let said = process.hear().await.expect("it has started");

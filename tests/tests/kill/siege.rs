@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use transload_layout::Rank;
 use transload_tests::cluster::{CLUSTER, Cache, Side, impatient};
 use transload_tests::process::{Belongings, Chance, alone, resident_kib};
-use transload_transfer::agent::{Agent, PullReport, PullRequest};
+use transload_transfer::agent::{Agent, AgentOptions, PullReport, PullRequest};
 use transload_transfer::device::Gpu;
 use transload_transfer::identity::{Authority, Identity, Roles};
 use transload_transfer::ids::{ClusterName, Incarnation, ServiceName};
@@ -54,6 +54,8 @@ pub(crate) struct Siege {
     pub(crate) path: Option<wire::Path>,
     /// Where all caches are, also those of the others.
     pub(crate) gpu: Option<Gpu>,
+    /// How long everybody waits for a peer; far less than elsewhere without one.
+    pub(crate) patience: Option<Duration>,
     pub(crate) folder: TempDir,
     chance: Cell<u64>,
     requests: Cell<u64>,
@@ -78,6 +80,7 @@ impl Siege {
         Self {
             path,
             gpu: None,
+            patience: None,
             folder,
             chance: Cell::new(seed),
             requests: Cell::default(),
@@ -133,7 +136,12 @@ impl Siege {
     pub(crate) fn agent(&self, name: &str, cache: &Cache, ranks: &[Rank]) -> Agent {
         let identity = load(self.folder.path(), name);
         let ranks = ranks.iter().copied();
-        cache.agent(identity, ranks, Incarnation::new(1, 1), impatient())
+        cache.agent(
+            identity,
+            ranks,
+            Incarnation::new(1, 1),
+            options(self.patience),
+        )
     }
 
     /// A new life.
@@ -206,6 +214,16 @@ impl Siege {
             }
         }
     }
+}
+
+/// Settings with so much patience.
+pub(crate) fn options(patience: Option<Duration>) -> AgentOptions {
+    let Some(patience) = patience else {
+        return impatient();
+    };
+    let mut options = AgentOptions::default();
+    options.quic.lanes = 2;
+    options.stall(patience).connect_wait(patience)
 }
 
 fn number(variable: &str, otherwise: u64) -> u64 {

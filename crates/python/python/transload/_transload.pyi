@@ -301,6 +301,8 @@ class Agent:
         early_wait: float | None = None,
         notice_wait: float | None = None,
         keep_idle: float | None = None,
+        stall_seconds: float | None = None,
+        connect_seconds: float | None = None,
         codecs: Sequence[str] = (),
     ) -> Agent: ...
     @property

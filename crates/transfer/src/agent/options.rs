@@ -37,3 +37,51 @@ impl Default for AgentOptions {
         }
     }
 }
+
+impl AgentOptions {
+    /// Sets how long a peer may stand still: how long a transfer may make no progress, and how long a connection may be
+    /// silent. 20 s and 10 s by default. A process that is gone is heard of in a second whatever this is: it is for machines
+    /// that vanish, and for processes that hang. From 2 s on any value suits peers of any other.
+    #[must_use]
+    pub fn stall(mut self, after: Duration) -> Self {
+        let often = after / 4;
+        self.wire.stall = after;
+        self.wire.heartbeat = self.wire.heartbeat.min(often);
+        self.quic.stall_timeout = after;
+        self.quic.idle_timeout = after;
+        self.quic.keep_alive = self.quic.keep_alive.min(often);
+        self
+    }
+
+    /// Sets how long an agent is dialled that does not answer, at each address that its host has. 15 s by default.
+    #[must_use]
+    pub fn connect_wait(mut self, wait: Duration) -> Self {
+        let handshake = &mut self.quic.handshake_timeout;
+        // Silence takes as many attempts as there are at most.
+        *handshake = wait.min((*handshake).max(wait / self.wire.attempts.max(1)));
+        self.wire.connect_wait = wait;
+        self.wire.hello_wait = self.wire.hello_wait.min(wait);
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn any_patience_makes_settings_that_can_be() {
+        for millis in [100, 999, 5_000, 20_000, 86_400_000] {
+            let patience = Duration::from_millis(millis);
+            let options = AgentOptions::default()
+                .stall(patience)
+                .connect_wait(patience);
+            let AgentOptions { wire, quic, .. } = &options;
+            assert_eq!(quic.check(), Ok(()));
+            assert!(4 * wire.heartbeat <= wire.stall, "{options:?}");
+            let once = quic.handshake_timeout;
+            let in_all = wire.attempts * once + Duration::from_millis(1);
+            assert!(once <= patience && in_all >= patience, "{options:?}");
+        }
+    }
+}

@@ -6,12 +6,13 @@ use std::{
     sync::Arc,
 };
 
-use quinn::{Endpoint, EndpointConfig, ServerConfig};
+use quinn::{Endpoint, ServerConfig};
 
 use super::{
     error::{BindError, CloseCode},
     options::QuicOptions,
     path::ETHERNET_UDP_PAYLOAD,
+    reset::ResetSecret,
     socket::{self, Buffers},
     threads::{NetThread, OnThread},
 };
@@ -35,11 +36,12 @@ impl Bound {
         addr: SocketAddr,
         options: &QuicOptions,
         server: &ServerConfig,
+        secret: &ResetSecret,
     ) -> Result<Self, BindError> {
         let socket = socket::bind(addr, options.socket_buffer.min(CONTROL_BUFFER));
         let socket = socket.map_err(failed_at(addr))?;
         let largest = options.largest_udp_payload().min(ETHERNET_UDP_PAYLOAD);
-        Self::new("transload-control", socket, largest, server)
+        Self::new("transload-control", socket, largest, server, secret)
     }
 
     /// Binds a socket for each lane, at the IP address of `control` and a port of its own.
@@ -47,13 +49,15 @@ impl Bound {
         control: SocketAddr,
         options: &QuicOptions,
         server: &ServerConfig,
+        secret: &ResetSecret,
     ) -> Result<Vec<Self>, BindError> {
         let largest = options.largest_udp_payload();
         bind_lanes(control, options)?
             .into_iter()
             .enumerate()
             .map(|(index, socket)| {
-                Self::new(&format!("transload-lane{index}"), socket, largest, server)
+                let name = format!("transload-lane{index}");
+                Self::new(&name, socket, largest, server, secret)
             })
             .collect()
     }
@@ -63,17 +67,18 @@ impl Bound {
         (socket, buffers): Socket,
         largest_payload: u16,
         server: &ServerConfig,
+        secret: &ResetSecret,
     ) -> Result<Self, BindError> {
         let thread = NetThread::start(name).map_err(BindError::Thread)?;
-        let mut config = EndpointConfig::default();
+        let unspecified = SocketAddr::from(([0, 0, 0, 0], 0));
+        let addr = socket.local_addr().map_err(failed_at(unspecified))?;
+        let mut config = secret.endpoint_at(addr);
         // In range: the payload was clamped.
         let _ = config.max_udp_payload_size(largest_payload);
         let runtime = Arc::new(OnThread {
             thread: thread.handle.clone(),
             largest_payload,
         });
-        let unspecified = SocketAddr::from(([0, 0, 0, 0], 0));
-        let addr = socket.local_addr().map_err(failed_at(unspecified))?;
         let endpoint = Endpoint::new(config, Some(server.clone()), socket, runtime)
             .map_err(failed_at(addr))?;
         Ok(Self {

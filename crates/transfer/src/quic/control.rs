@@ -1,16 +1,26 @@
 //! The control connection: [frames](crate::wire::frame) between two agents.
 
-use std::{collections::VecDeque, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    collections::VecDeque,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
 use bytes::Bytes;
-use quinn::{Connection, ReadError, RecvStream, SendStream, WriteError};
+use quinn::{Connection, ConnectionError, ReadError, RecvStream, SendStream, WriteError};
 use tokio::{
+    runtime::Handle,
     sync::OwnedSemaphorePermit,
     time::{Instant, timeout, timeout_at},
 };
 
 use super::acceptor::Met;
 use super::error::{CloseCode, ConnectionLost, ControlError};
+use super::probe::peer_gone;
 use crate::identity::PeerIdentity;
 use crate::wire::frame::FrameReader;
 
@@ -47,6 +57,8 @@ struct Shared {
     connection: Connection,
     peer: PeerIdentity,
     frame_timeout: Duration,
+    /// Whether it was closed since the peer's process is gone.
+    gone: Arc<AtomicBool>,
     /// Holds a place among the connections that peers have opened, until it is dropped.
     _known: Option<OwnedSemaphorePermit>,
 }
@@ -54,6 +66,15 @@ struct Shared {
 impl Shared {
     fn close(&self, code: CloseCode, reason: &str) {
         self.connection.close(code.wire(), reason.as_bytes());
+    }
+
+    fn lost(&self, error: ConnectionError) -> ConnectionLost {
+        match error {
+            ConnectionError::LocallyClosed if self.gone.load(Ordering::Relaxed) => {
+                ConnectionLost::Gone(self.connection.remote_address())
+            }
+            error => error.into(),
+        }
     }
 }
 
@@ -64,12 +85,25 @@ impl Drop for Shared {
 }
 
 impl ControlConnection {
-    pub(super) fn new(met: Met, frame_timeout: Duration) -> Self {
+    /// Takes over a connection. It is closed once the peer's process is gone, which a task on `thread` looks out for.
+    pub(super) fn new(met: Met, frame_timeout: Duration, thread: &Handle) -> Self {
         let (send, receive) = met.stream;
+        let gone = Arc::new(AtomicBool::new(false));
+        let (connection, found) = (met.connection.clone(), gone.clone());
+        thread.spawn(async move {
+            tokio::select! {
+                _ = connection.closed() => {}
+                () = peer_gone(&connection) => {
+                    found.store(true, Ordering::Relaxed);
+                    connection.close(CloseCode::DONE.wire(), b"your port is closed");
+                }
+            }
+        });
         let shared = Arc::new(Shared {
             connection: met.connection,
             peer: met.peer,
             frame_timeout,
+            gone,
             _known: met.known,
         });
         Self {
@@ -106,7 +140,8 @@ impl ControlConnection {
 
     /// Waits until the connection is gone, and says how. Cancel-safe.
     pub async fn closed(&self) -> ConnectionLost {
-        self.sender.shared.connection.closed().await.into()
+        let shared = &self.sender.shared;
+        shared.lost(shared.connection.closed().await)
     }
 }
 
@@ -147,7 +182,9 @@ impl ControlSender {
         };
         match timeout(after, write).await {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(WriteError::ConnectionLost(lost))) => Err(ControlError::Lost(lost.into())),
+            Ok(Err(WriteError::ConnectionLost(lost))) => {
+                Err(ControlError::Lost(self.shared.lost(lost)))
+            }
             Ok(Err(_)) => Err(ControlError::Ended),
             Err(_) => {
                 self.shared
@@ -202,7 +239,7 @@ impl ControlReceiver {
                 Ok(None) if between => return Err(ControlError::Ended),
                 Ok(None) => return Err(ControlError::Truncated),
                 Err(ReadError::ConnectionLost(lost)) => {
-                    return Err(ControlError::Lost(lost.into()));
+                    return Err(ControlError::Lost(self.shared.lost(lost)));
                 }
                 Err(_) => return Err(ControlError::Ended),
             }

@@ -18,6 +18,8 @@ use super::{
     lane::Lane,
     options::QuicOptions,
     path::{Path, TransportTowards, admit_lane, control_transport, lane_transport},
+    probe::closed_port,
+    reset::ResetSecret,
     session::{LaneSession, Registry},
     threads::GOODBYE,
 };
@@ -56,8 +58,9 @@ impl Endpoints {
         let credentials = Arc::new(Credentials::new(identity, options.clone())?);
         let server = credentials.server();
 
-        let control = Bound::for_control(addr, &options, &server)?;
-        let lanes = Bound::for_lanes(addr, &options, &server)?;
+        let secret = ResetSecret::of(&credentials.identity());
+        let control = Bound::for_control(addr, &options, &server, &secret)?;
+        let lanes = Bound::for_lanes(addr, &options, &server, &secret)?;
         for short in lanes.iter().flat_map(|lane| lane.buffers.short()).take(2) {
             tracing::warn!("{short}");
         }
@@ -157,10 +160,9 @@ impl Endpoints {
             introduction: CONTROL_PREAMBLE,
         };
         let met = self.dial(call).await?;
-        Ok(ControlConnection::new(
-            met,
-            self.inner.options.frame_timeout,
-        ))
+        let patience = self.inner.options.frame_timeout;
+        let thread = &self.inner.control.thread.handle;
+        Ok(ControlConnection::new(met, patience, thread))
     }
 
     /// The next control connection that a peer has opened. Its handshake is done and its peer known.
@@ -246,11 +248,19 @@ impl Endpoints {
 
     async fn dial(&self, call: Call<'_>) -> Result<Met, ConnectError> {
         let addr = call.addr;
-        let after = self.inner.options.handshake_timeout;
+        let options = &self.inner.options;
+        // Whichever is shorter.
+        let after = options.handshake_timeout.min(options.idle_timeout);
         let deadline = Instant::now() + after;
         let mut pause = FIRST_PAUSE;
         loop {
-            let result = match timeout_at(deadline, self.attempt(&call)).await {
+            let attempt = async {
+                tokio::select! {
+                    met = self.attempt(&call) => met,
+                    () = closed_port(addr) => Err(ConnectError::PortClosed(addr)),
+                }
+            };
+            let result = match timeout_at(deadline, attempt).await {
                 Ok(Err(ConnectError::Lost(ConnectionLost::Silent))) | Err(_) => {
                     Err(ConnectError::TimedOut { addr, after })
                 }
@@ -325,7 +335,12 @@ async fn welcome_control(
         return guest.close(CloseCode::BUSY);
     };
     if answer(&mut guest.stream.0).await {
-        place.send(ControlConnection::new(guest, options.frame_timeout));
+        let thread = tokio::runtime::Handle::current();
+        place.send(ControlConnection::new(
+            guest,
+            options.frame_timeout,
+            &thread,
+        ));
     }
 }
 

@@ -71,6 +71,9 @@ pub enum ConnectionLost {
     /// The peer's process forgot the connection: it restarted.
     #[error("the peer has restarted")]
     Reset,
+    /// The peer's process is gone: the system has closed its port.
+    #[error("the peer's process is gone: its port, {0}, is closed")]
+    Gone(SocketAddr),
     /// The peer closed it.
     #[error("closed by the peer: {code}{}", if reason.is_empty() { String::new() } else { format!(" ({reason})") })]
     ClosedByPeer {
@@ -156,6 +159,9 @@ pub enum ConnectError {
     /// Nobody answered, or the answer took too long.
     #[error("{addr} has not answered within {after:?}")]
     TimedOut { addr: SocketAddr, after: Duration },
+    /// The host is there, and no process has the port.
+    #[error("no process is at {0}: its port is closed")]
+    PortClosed(SocketAddr),
     /// The address cannot be reached from the bound one: port 0, or another address family.
     #[error("{0} cannot be reached from the address that is bound here")]
     Address(SocketAddr),

@@ -37,6 +37,8 @@ mod lane;
 mod options;
 mod path;
 mod places;
+mod probe;
+mod reset;
 mod session;
 mod socket;
 mod stream;

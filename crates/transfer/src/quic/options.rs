@@ -83,7 +83,8 @@ pub struct QuicOptions {
     pub idle_timeout: Duration,
 
     /// How often to say something on a connection that would otherwise be silent. Less than half the
-    /// idle timeout.
+    /// idle timeout. Control connections do every half a second at least, which tells a peer that is there from one whose
+    /// process is gone.
     pub keep_alive: Duration,
 }
 

@@ -134,6 +134,7 @@ pub(super) fn control_transport(path: Path, options: &QuicOptions) -> Arc<Transp
     let mut config = common(path, options);
     let window = VarInt::from_u32(CONTROL_WINDOW);
     config
+        .keep_alive_interval(Some(options.keep_alive.min(CONTROL_KEEP_ALIVE)))
         .max_concurrent_bidi_streams(VarInt::from_u32(1))
         .max_concurrent_uni_streams(VarInt::from_u32(0))
         .stream_receive_window(window)
@@ -141,6 +142,10 @@ pub(super) fn control_transport(path: Path, options: &QuicOptions) -> Arc<Transp
         .send_window(u64::from(CONTROL_WINDOW));
     Arc::new(config)
 }
+
+/// How often at least something is said on a control connection, so that a peer that is there is heard of as often: one small
+/// packet and its answer.
+pub(super) const CONTROL_KEEP_ALIVE: Duration = Duration::from_millis(500);
 
 /// Four messages of the largest size in each direction.
 const CONTROL_WINDOW: u32 = 256 << 10;

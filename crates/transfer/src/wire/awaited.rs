@@ -38,6 +38,8 @@ pub enum Awaited {
     Turn,
     /// The owner's push, which has not begun, or its word that all is pushed.
     Push,
+    /// The plan of what moves, which is compiled here.
+    Plan,
 }
 
 impl Awaited {
@@ -62,6 +64,7 @@ impl fmt::Display for Awaited {
             Awaited::Commit => f.write_str("the commit, after all bytes"),
             Awaited::Landing => f.write_str("word that all bytes have landed"),
             Awaited::Turn => f.write_str("its turn, behind other transfers there"),
+            Awaited::Plan => f.write_str("its plan, which is compiled here"),
             Awaited::Push => f.write_str("the owner's push, or word that all is pushed"),
         }
     }
@@ -74,14 +77,18 @@ pub struct Waiting {
     pub on: Awaited,
     /// The agent.
     pub agent: AgentId,
-    /// Its address in the ticket: host and port.
-    pub address: String,
+    /// Where it was asked: host and port. None where it has connected to us, or need not be asked.
+    pub address: Option<String>,
 }
 
 impl fmt::Display for Waiting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { on, agent, address } = self;
-        write!(f, "{on} (agent {agent} at {address})")
+        write!(f, "{on} (agent {agent}")?;
+        if let Some(address) = address {
+            write!(f, " at {address}")?;
+        }
+        f.write_str(")")
     }
 }
 

@@ -48,9 +48,13 @@ pub struct Options {
     pub invited_per_service: usize,
     /// How long a new connection has until both sides are welcome, and how long a peer that has too many is tried again.
     pub hello_wait: Duration,
+    /// How long an agent that does not answer is dialled, however few attempts that are, before the jobs that need it fail.
+    /// One whose port is closed has failed after [`attempts`](Self::attempts), which takes a second.
+    pub connect_wait: Duration,
     /// How long a transfer may stand still before it is failed and tried again.
     pub stall: Duration,
-    /// How often a peer that has to wait for us hears that it is worth it; well below its `stall`.
+    /// How often a peer that has to wait for us hears that it is worth it; well below its `stall`, which may be as short as
+    /// the 5 s of vLLM's connector.
     pub heartbeat: Duration,
     /// How long the source keeps a committed transfer in mind if the peer does not say that it has landed.
     pub landing_wait: Duration,
@@ -92,8 +96,9 @@ impl Default for Options {
             jobs: 4096,
             invited_per_service: 2048,
             hello_wait: Duration::from_secs(5),
+            connect_wait: Duration::from_secs(15),
             stall: Duration::from_secs(20),
-            heartbeat: Duration::from_secs(5),
+            heartbeat: Duration::from_secs(1),
             landing_wait: Duration::from_secs(60),
             attempts: 3,
             backoff: Duration::from_millis(50),

@@ -68,6 +68,11 @@ class Config:
     more. Beyond it the oldest are taken back."""
     timeout_seconds: float = 300.0
     """How long a load may take, retries included."""
+    stall_seconds: float = 5.0
+    """How long another server may stand still, or be silent, before a load from it is tried again. A process that is gone is
+    heard of in a second; this is for machines that vanish."""
+    connect_seconds: float = 5.0
+    """How long a server that does not answer is tried to be connected to, before a load from it fails."""
     store: str | None = None
     """URI of the store that prefixes are loaded from, and, unless this is a consumer, saved to."""
     store_model: str | None = None
@@ -168,6 +173,8 @@ class Config:
         for name, least in (
             ("lease_seconds", 1),
             ("timeout_seconds", 1),
+            ("stall_seconds", 2),
+            ("connect_seconds", 1),
             ("store_wait_seconds", 0),
             ("store_timeout_seconds", 0),
         ):

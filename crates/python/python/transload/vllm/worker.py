@@ -133,6 +133,8 @@ class Worker:
             instance=server if self._ranks == 1 else f"{server}-{self._rank}",
             lanes=self._config.lanes,
             lane_ports=self._config.lane_ports,
+            stall_seconds=self._config.stall_seconds,
+            connect_seconds=self._config.connect_seconds,
             codecs=[] if self._config.wire_codec == "exact" else [self._config.wire_codec],
         )
         logger.info("agent %s is on UDP port %d", self._agent.name, self._agent.port)

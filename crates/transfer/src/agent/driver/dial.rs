@@ -59,7 +59,9 @@ impl Lookups {
             match endpoints.connect(address, Some(&service)).await {
                 Ok(connection) => return Ok(connection),
                 // It names the address.
-                Err(error @ ConnectError::TimedOut { .. }) => why = error.to_string(),
+                Err(error @ (ConnectError::TimedOut { .. } | ConnectError::PortClosed(_))) => {
+                    why = error.to_string();
+                }
                 Err(error) => why = format!("{address}: {error}"),
             }
         }

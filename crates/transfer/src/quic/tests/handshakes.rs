@@ -216,6 +216,34 @@ async fn nobody_there_is_a_timeout() {
     );
 }
 
+/// A host without a process at the port says so, and nobody waits for an answer.
+#[tokio::test]
+async fn a_closed_port_is_heard_of() {
+    let patient = QuicOptions {
+        handshake_timeout: 2 * PATIENCE,
+        idle_timeout: 2 * PATIENCE,
+        ..impatient()
+    };
+    let a = bind(&authority(), "a", patient);
+    let addr = std::net::UdpSocket::bind(loopback(0)).unwrap().local_addr();
+    let addr = addr.unwrap();
+    let peer = AgentId::from(&service("b"));
+    let dialled = timeout(PATIENCE, async {
+        tokio::join!(
+            a.connect(addr, None),
+            a.connect_lane(0, addr, &peer, &Nonce([0; 16]))
+        )
+    });
+    let (control, lane) = dialled.await.expect("it is heard of");
+    assert_eq!(control.unwrap_err(), ConnectError::PortClosed(addr));
+    assert_eq!(lane.unwrap_err(), ConnectError::PortClosed(addr));
+    assert!(
+        ConnectError::PortClosed(addr)
+            .to_string()
+            .contains(&addr.to_string())
+    );
+}
+
 #[tokio::test]
 async fn closing_tells_the_peer_and_ends_accepting() {
     let Pair { a, b, at_a, at_b } = Pair::new().await;

@@ -11,6 +11,7 @@ use super::*;
 /// Passes packets between whoever sends to it and a server, as long as they are small enough.
 pub(super) struct Relay {
     pub(super) addr: SocketAddr,
+    front: UdpSocket,
     largest: Arc<AtomicUsize>,
 }
 
@@ -29,6 +30,7 @@ impl Relay {
         let front = UdpSocket::bind(loopback(0)).unwrap();
         let back = UdpSocket::bind(back).unwrap();
         let addr = front.local_addr().unwrap();
+        let kept = front.try_clone().unwrap();
         let largest = Arc::new(AtomicUsize::new(largest));
         let client = Arc::new(std::sync::Mutex::new(None));
         for socket in [&front, &back] {
@@ -67,7 +69,22 @@ impl Relay {
         // They end when nothing has come for a while.
         thread::spawn(forward);
         thread::spawn(backward);
-        Self { addr, largest }
+        Self {
+            addr,
+            front: kept,
+            largest,
+        }
+    }
+
+    /// Has the system refuse what comes from anywhere else, probes included.
+    fn refuse_all_but(&self, client: SocketAddr) {
+        self.front.connect(client).unwrap();
+    }
+
+    /// Lets nothing through in either direction, or everything.
+    fn let_through(&self, all: bool) {
+        let largest = if all { 65_507 } else { 0 };
+        self.largest.store(largest, Ordering::Relaxed);
     }
 }
 
@@ -105,8 +122,89 @@ async fn a_peer_that_vanishes_is_given_up_after_the_idle_timeout() {
     let (at_a, at_b) = (at_a.unwrap(), at_b.unwrap());
     // Silence within the timeout does no harm: keep-alives go on.
     tokio::time::sleep(Duration::from_millis(1200)).await;
-    relay.largest.store(0, Ordering::Relaxed);
+    relay.let_through(false);
     assert_eq!(at_a.closed().await, ConnectionLost::Silent);
     assert_eq!(at_b.closed().await, ConnectionLost::Silent);
     assert_serves(&b, &authority).await;
+}
+
+/// Long enough for a peer to be taken for gone, were its port closed.
+const STAND_STILL: Duration = Duration::from_millis(1300);
+
+/// Something between answers probes in the peer's place: from the first on, and then not even silence is taken for the peer's
+/// end; or later, and the peer is heard of.
+#[tokio::test]
+async fn refused_probes_end_nothing_that_may_be_there() {
+    let patient = QuicOptions {
+        idle_timeout: 2 * PATIENCE,
+        ..impatient()
+    };
+    let authority = authority();
+    let case = async |from_the_first_on: bool| {
+        let a = bind(&authority, "a", patient.clone());
+        let b = bind(&authority, "b", patient.clone());
+        let relay = Relay::to(b.control_addr(), 65_507);
+        if from_the_first_on {
+            relay.refuse_all_but(a.control_addr());
+        }
+        // Where probes are refused an attempt has little time, and a busy machine may need several.
+        let mut at_a = loop {
+            match a.connect(relay.addr, None).await {
+                Ok(connection) => break connection,
+                Err(ConnectError::PortClosed(_)) if from_the_first_on => {}
+                Err(error) => panic!("{error}"),
+            }
+        };
+        // Until it has been heard of after the first probe.
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        relay.refuse_all_but(a.control_addr());
+        relay.let_through(!from_the_first_on);
+        tokio::time::sleep(STAND_STILL).await;
+        relay.let_through(true);
+        at_a.sender.send(framed(b"still here")).await.unwrap();
+        loop {
+            // Of an attempt that had too little time nothing comes.
+            let mut at_b = b.accept().await.unwrap();
+            if let Ok(frame) = at_b.receiver.recv().await {
+                return assert_eq!(frame, &b"still here"[..]);
+            }
+        }
+    };
+    let cases = timeout(PATIENCE, async { tokio::join!(case(true), case(false)) });
+    cases.await.expect("it comes");
+}
+
+/// The peer has vanished without a word, and is there again at once: nothing was heard of its port meanwhile.
+#[tokio::test]
+async fn a_restarted_peer_resets_the_connections_of_its_life_before() {
+    let patient = QuicOptions {
+        idle_timeout: 2 * PATIENCE,
+        keep_alive: Duration::from_millis(100),
+        ..impatient()
+    };
+    let authority = authority();
+    let a = bind(&authority, "a", patient.clone());
+    let identity = identity(&authority, "b");
+    let start = |addr| Endpoints::bind(identity.clone(), patient.clone(), addr);
+    let b = start(loopback(0)).unwrap();
+    let addr = b.control_addr();
+    let relay = Relay::to(addr, 65_507);
+    let (at_a, at_b) = tokio::join!(a.connect(relay.addr, None), b.accept());
+    let (at_a, at_b) = (at_a.unwrap(), at_b.unwrap());
+    relay.let_through(false);
+    drop((b, at_b));
+    let reborn = timeout(PATIENCE, async {
+        loop {
+            match start(addr) {
+                Ok(endpoints) => return endpoints,
+                // The old socket is closed once nobody waits for its goodbye any more.
+                Err(BindError::Socket { .. }) => tokio::time::sleep(Duration::from_millis(5)).await,
+                Err(error) => panic!("{error}"),
+            }
+        }
+    });
+    let _reborn = reborn.await.expect("its port becomes free");
+    relay.let_through(true);
+    let lost = timeout(PATIENCE, at_a.closed()).await;
+    assert_eq!(lost.expect("it is heard of"), ConnectionLost::Reset);
 }

@@ -21,7 +21,7 @@ use std::collections::btree_map::{BTreeMap, Entry};
 use super::{Job, JobSpec, Jobs};
 use crate::ids::{AgentId, Direction};
 use crate::lease::{LeaseEnd, LeaseKey, LeaseSpec};
-use crate::ticket::{Claims, RankAddress};
+use crate::ticket::Claims;
 use crate::wire::message::Invitation;
 use crate::wire::{
     Awaited, ConnId, Context, Ground, JobError, JobId, Message, Planner, Refusal, Role,
@@ -77,20 +77,17 @@ impl Invited {
 
     /// The first agent that has not said whether it pushes, else the first of whom nothing has landed, else the first of
     /// all; and what is awaited of it.
-    pub(super) fn first_unheard<'a>(
-        &self,
-        claims: &'a Claims,
-    ) -> Option<(&'a RankAddress, Awaited)> {
+    pub(super) fn first_unheard<'a>(&self, claims: &'a Claims) -> Option<(&'a AgentId, Awaited)> {
         let mut ranks = claims.ranks.iter();
         let unheard = ranks.find_map(|rank| Some((rank, self.unheard.get(&rank.agent)?)));
         match unheard {
-            Some((rank, said)) if said.pausing => Some((rank, Awaited::Turn)),
-            Some((rank, _)) => Some((rank, Awaited::Answer)),
+            Some((rank, said)) if said.pausing => Some((&rank.agent, Awaited::Turn)),
+            Some((rank, _)) => Some((&rank.agent, Awaited::Answer)),
             None => {
                 let landed = |at: u32| self.routes.iter().any(|route| route.peer_rank.0 == at);
                 let late = (0..).zip(&claims.ranks).find(|(at, _)| !landed(*at));
                 let late = late.map(|(_, rank)| rank).or(claims.ranks.first());
-                Some((late?, Awaited::Push))
+                Some((&late?.agent, Awaited::Push))
             }
         }
     }

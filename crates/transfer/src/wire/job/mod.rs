@@ -278,26 +278,35 @@ impl<P: Planner> Jobs<P> {
     }
 
     /// What a pull or a push waits for.
-    pub(super) fn awaits(&self, peers: &Peers, flows: &Flows<P>, id: JobId) -> Option<Waiting> {
+    pub(super) fn awaits(
+        &self,
+        cx: &Context<P>,
+        peers: &Peers,
+        flows: &Flows<P>,
+        id: JobId,
+    ) -> Option<Waiting> {
         let job = self.jobs.get(&id)?;
-        let (address, transfer, idle) = match &job.invited {
-            None => job.first_open()?,
+        let (agent, transfer, idle) = match &job.invited {
+            None => job.first_open(cx)?,
             Some(invited) => {
-                let (address, idle) = invited.first_unheard(&job.claims)?;
+                let (agent, idle) = invited.first_unheard(&job.claims)?;
                 let opened = |t: &&Transfer<P>| matches!(t.side, Side::Lease(key) if invited.open.contains(&key));
                 let pushed = flows.all().find(opened);
-                (address, pushed.map(|t| t.flow.transfer), idle)
+                (agent, pushed.map(|t| t.flow.transfer), idle)
             }
         };
         let on = match transfer.and_then(|transfer| flows.get(transfer)) {
             Some(transfer) => transfer.awaits(),
-            None if peers.connection(&address.agent).is_none() => Awaited::Connection,
+            None if idle == Awaited::Plan => idle,
+            None if peers.connection(agent).is_none() => Awaited::Connection,
             None => idle,
         };
+        // The ticket's address may not have been asked: the agent has come by itself, or is still sought where it was before.
+        let asked = peers.address(agent).filter(|_| on != Awaited::Plan);
         Some(Waiting {
             on,
-            agent: address.agent.clone(),
-            address: shown(address),
+            agent: agent.clone(),
+            address: asked.map(shown),
         })
     }
 }
@@ -308,7 +317,7 @@ impl<P: Planner> Jobs<P> {
     pub(super) fn begin(&mut self, g: &mut Ground<'_, P>, id: JobId, job: Job<P>) {
         if job.dials() {
             for address in job.agents() {
-                g.peers.hurry(g.cx, &address.agent);
+                g.peers.hurry(g.cx, address);
             }
         }
         self.jobs.insert(id, job);
@@ -382,7 +391,7 @@ impl<P: Planner> Jobs<P> {
     pub(super) fn timed_out(&mut self, g: &mut Ground<'_, P>, id: JobId) {
         if let Some(job) = self.jobs.get(&id) {
             let timeout = job.spec.timeout;
-            let waiting = self.awaits(g.peers, g.flows, id);
+            let waiting = self.awaits(g.cx, g.peers, g.flows, id);
             self.stop(g, id, JobError::TimedOut { timeout, waiting });
         }
     }

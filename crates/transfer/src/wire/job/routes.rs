@@ -12,8 +12,8 @@ use crate::wire::flows::transfer::Transfer;
 use crate::wire::message::Ask;
 use crate::wire::owner::check_places_of_one;
 use crate::wire::{
-    Awaited, BlocksOf, Failure, Flow, Ground, Held, JobError, JobId, Message, Options, PlanAsk,
-    Planned, Planner, Refusal, Route, RouteReport, Side, Timer, Why,
+    Awaited, BlocksOf, Context, Failure, Flow, Ground, Held, JobError, JobId, Message, Options,
+    PlanAsk, Planned, Planner, Refusal, Route, RouteReport, Side, Timer, Why,
 };
 
 /// As many attempts as an owner may say that there were: more are not to be reached in the life of a lease.
@@ -147,9 +147,16 @@ impl<P: Planner> Job<P> {
     }
 
     /// The agent of the first route that has not landed, the attempt at it, and what it waits for without one.
-    pub(super) fn first_open(&self) -> Option<(&RankAddress, Option<TransferId>, Awaited)> {
+    pub(super) fn first_open(
+        &self,
+        cx: &Context<P>,
+    ) -> Option<(&AgentId, Option<TransferId>, Awaited)> {
         if self.plan.is_none() {
-            return Some((self.claims.ranks.first()?, None, Awaited::Attempt));
+            let idle = match cx.planner.ranks(&self.claims.owner) {
+                Some(_) => Awaited::Plan,
+                None => Awaited::Connection,
+            };
+            return Some((&self.claims.ranks.first()?.agent, None, idle));
         }
         let mut open = self.routes.iter().filter(|r| r.state != RouteState::Landed);
         let route = open.next()?;
@@ -157,7 +164,7 @@ impl<P: Planner> Job<P> {
             RouteState::Pausing { busy: true } => Awaited::Turn,
             _ => Awaited::Attempt,
         };
-        Some((self.address(route)?, route.trying(), idle))
+        Some((&self.address(route)?.agent, route.trying(), idle))
     }
 
     /// The transfers under way, of one rank or of all.

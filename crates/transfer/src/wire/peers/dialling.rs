@@ -12,18 +12,24 @@ pub(super) struct Dial {
     address: RankAddress,
     /// Whether an answer to [`Action::Connect`] is due.
     pub(super) asked: bool,
+    /// Where it was dialled last, or is now. The answer that is due says nothing of another address.
+    pub(super) tried: Option<RankAddress>,
     pub(super) failures: u32,
+    /// Since when it is dialled, or was found not to be connected any more.
+    since: Moment,
     /// Since when the agent has refused us as too many. It is patience that helps then, and not another attempt.
     pub(super) crowded: Option<Moment>,
 }
 
 impl Dial {
-    /// One that is under way.
-    fn to(address: &RankAddress) -> Self {
+    /// One that is about to begin.
+    fn to(address: &RankAddress, now: Moment) -> Self {
         Self {
             address: address.clone(),
-            asked: true,
+            asked: false,
+            tried: None,
             failures: 0,
+            since: now,
             crowded: None,
         }
     }
@@ -62,7 +68,7 @@ impl Peers {
         }
         // What led there has nothing to do with where the agent is now.
         if let Some(known) = self.agents.get_mut(&address.agent) {
-            known.dial = Some(Dial::to(address));
+            known.dial = Some(Dial::to(address, cx.now));
         }
         cx.timers.clear(&Timer::Dial(address.agent.clone()));
         for conn in past {
@@ -80,27 +86,28 @@ impl Peers {
         if let Some(dial) = &mut known.dial {
             // One that has restarted elsewhere is not to be found where it was.
             if dial.address != *address {
-                let asked = dial.asked;
+                let (asked, tried) = (dial.asked, dial.tried.take());
                 *dial = Dial {
                     asked,
-                    ..Dial::to(address)
+                    tried,
+                    ..Dial::to(address, cx.now)
                 };
             }
             return;
         }
-        known.dial = Some(Dial::to(address));
+        known.dial = Some(Dial::to(address, cx.now));
         self.dial_due(cx, &address.agent);
     }
 
-    /// Something new needs the agent: do not let it wait for the pause after an old failure.
-    pub(crate) fn hurry(&mut self, cx: &mut Context<impl Planner>, agent: &AgentId) {
+    /// Something new needs the agent, at this address: do not let it wait for the pause after an old failure.
+    pub(crate) fn hurry(&mut self, cx: &mut Context<impl Planner>, address: &RankAddress) {
+        let agent = &address.agent;
         let known = self.agents.get_mut(agent);
         let known = known.filter(|known| known.up.is_empty());
         if let Some(dial) = known.and_then(|known| known.dial.as_mut())
             && !dial.asked
         {
-            dial.failures = 0;
-            dial.crowded = None;
+            *dial = Dial::to(address, cx.now);
             cx.timers.clear(&Timer::Dial(agent.clone()));
             self.dial_due(cx, agent);
         }
@@ -112,6 +119,7 @@ impl Peers {
             return;
         };
         dial.asked = true;
+        dial.tried = Some(dial.address.clone());
         cx.act(Action::Connect(dial.address.clone()));
     }
 
@@ -141,9 +149,16 @@ impl Peers {
                 return;
             }
             dial.asked = false;
-            // A connection that was there and is lost is no failure to connect.
-            dial.failures = dial.failures.saturating_add(u32::from(!was_up));
-            let failed = dial.failures >= cx.options.attempts && !dial.has_patience(cx);
+            // A connection that was there and is lost is no failure to connect, nor is the silence of another address.
+            if was_up || dial.tried.as_ref() != Some(&dial.address) {
+                dial.since = cx.now;
+            } else {
+                dial.failures = dial.failures.saturating_add(1);
+            }
+            let patience = cx.options.connect_wait;
+            let enough =
+                dial.failures >= cx.options.attempts || cx.now.since(dial.since) >= patience;
+            let failed = enough && !dial.has_patience(cx);
             late = failed.then_some(why);
         }
         cx.tell(News::Away(agent, late));

@@ -16,7 +16,7 @@ use crate::codec::Codec;
 use crate::ids::{AgentId, DeploymentDigest, Incarnation, Rank, ServiceName};
 use crate::lease::Holder;
 use crate::moment::Moment;
-use crate::ticket::{Claims, Ticket};
+use crate::ticket::{Claims, RankAddress, Ticket};
 
 use dialling::Dial;
 
@@ -34,6 +34,8 @@ struct Session {
     /// Which instance of it the peer is: the one that we have dialled, or else the one that its hello names.
     agent: Option<AgentId>,
     dialled: bool,
+    /// Where, if it was us.
+    address: Option<RankAddress>,
     /// What that allows it.
     roles: Roles,
     seen: u64,
@@ -80,6 +82,15 @@ impl Peers {
     /// A connection to the agent that is up.
     pub(super) fn connection(&self, agent: &AgentId) -> Option<ConnId> {
         self.agents.get(agent)?.up.first().copied()
+    }
+
+    /// Where the agent was asked for: where it is connected, or was dialled last; of one that has connected to us nothing is
+    /// known.
+    pub(super) fn address(&self, agent: &AgentId) -> Option<&RankAddress> {
+        match self.connection(agent) {
+            Some(conn) => self.sessions.get(&conn)?.address.as_ref(),
+            None => self.agents.get(agent)?.dial.as_ref()?.tried.as_ref(),
+        }
     }
 
     /// What the peer has said about itself, where the connection is up.
@@ -226,9 +237,12 @@ impl Peers {
             cx.act(Action::Close(conn, reason));
             return false;
         }
+        let known = dialled.as_ref().and_then(|agent| self.agents.get(agent));
+        let dial = known.and_then(|known| known.dial.as_ref());
         let session = Session {
             service,
             dialled: dialled.is_some(),
+            address: dial.and_then(|dial| dial.tried.clone()),
             agent: dialled,
             roles,
             seen: 0,

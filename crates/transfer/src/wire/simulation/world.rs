@@ -343,6 +343,7 @@ pub(super) fn options() -> Options {
         jobs: 64,
         invited_per_service: 32,
         hello_wait: Duration::from_secs(1),
+        connect_wait: Duration::from_secs(3),
         stall: Duration::from_secs(3),
         heartbeat: Duration::from_secs(1),
         landing_wait: Duration::from_secs(5),

@@ -30,6 +30,10 @@ fn holder(direction: Direction) -> (Table, JobId) {
 
 pub(super) fn meet_owner(t: &mut Table) {
     t.dialled("owner");
+    greet_as_owner(t);
+}
+
+fn greet_as_owner(t: &mut Table) {
     let hello = Hello {
         deployment: OWNER.digest(),
         ..hello("owner")
@@ -601,6 +605,102 @@ fn give_up_on_who_cannot_be_reached() {
     t.do_(|machine, now, _| machine.connect_failed(now, &agent("owner"), "nobody answers"));
     assert!(t.machine.is_idle());
     assert_eq!(t.machine.gauges(), Gauges::default());
+}
+
+/// Silence is counted in time, however few attempts it takes; what is heard at once is counted in attempts.
+#[test]
+fn give_up_on_who_does_not_answer_for_so_long() {
+    let options = Options {
+        connect_wait: secs(5),
+        ..Options::default()
+    };
+    for (silence, attempts) in [(secs(5), 1), (secs(3), 2), (secs(0), 3)] {
+        let mut t = Table::lonely("holder", HOLDER, options.clone());
+        t.do_(|machine, now, _| machine.start(now, job(1, Direction::Pull), BLOCKS))
+            .unwrap();
+        for attempt in 1..=attempts {
+            let did = t.took();
+            assert!(
+                matches!(did[..], [Action::Connect { .. }]),
+                "{silence:?}, attempt {attempt}: {did:?}"
+            );
+            t.wait(silence);
+            t.do_(|machine, now, _| machine.connect_failed(now, &agent("owner"), "nobody answers"));
+            if attempt < attempts {
+                t.wait(secs(1));
+            }
+        }
+        assert!(matches!(t.job(), Err(JobError::Unreachable { .. })));
+    }
+}
+
+/// A ticket of an owner that has moved, and a job for it while the owner is dialled where it was.
+fn moved(options: Options) -> (Table, JobId) {
+    let mut t = Table::lonely("holder", HOLDER, options);
+    t.do_(|machine, now, _| machine.start(now, job(1, Direction::Pull), BLOCKS))
+        .unwrap();
+    let mut claims = claims(2, Direction::Pull);
+    for rank in &mut claims.ranks {
+        rank.host = "elsewhere.example".to_owned();
+    }
+    let spec = JobSpec {
+        ticket: mint(&claims),
+        ..job(2, Direction::Pull)
+    };
+    let id = t.do_(|machine, now, _| machine.start(now, spec, BLOCKS));
+    (t, id.unwrap())
+}
+
+/// An owner that is silent at one address has not been asked at another.
+#[test]
+fn dial_an_owner_that_has_moved_before_they_give_it_up() {
+    let options = Options {
+        connect_wait: secs(5),
+        ..Options::default()
+    };
+    let (mut t, _) = moved(options);
+    t.took();
+    t.wait(secs(5));
+    t.do_(|machine, now, _| machine.connect_failed(now, &agent("owner"), "nobody answers"));
+    t.wait(secs(1));
+    let did = t.took();
+    assert!(
+        matches!(&did[..], [Action::Connect(to)] if to.host == "elsewhere.example"),
+        "{did:?}"
+    );
+}
+
+/// An error that sends somebody to an address which nobody was asked at misleads.
+#[test]
+fn name_only_addresses_that_were_asked() {
+    let waiting = |t: &Table, id| match t.late(id) {
+        JobError::TimedOut { waiting, .. } => waiting.unwrap().to_string(),
+        other => panic!("{other}"),
+    };
+    let (t, id) = moved(Options::default());
+    let dialled = "a connection (agent owner at owner.example:7600)";
+    assert_eq!(waiting(&t, id), dialled);
+    for (comes_by_itself, compiles, expected) in [
+        (false, true, "an answer (agent owner at owner.example:7600)"),
+        (true, true, "an answer (agent owner)"),
+        (
+            false,
+            false,
+            "its plan, which is compiled here (agent owner)",
+        ),
+    ] {
+        let mut t = Table::lonely("holder", HOLDER, Options::default());
+        t.compiles = compiles;
+        let id = t
+            .do_(|machine, now, _| machine.start(now, job(1, Direction::Pull), BLOCKS))
+            .unwrap();
+        match comes_by_itself {
+            true => t.connect("owner", Roles::all()),
+            false => t.dialled("owner"),
+        }
+        greet_as_owner(&mut t);
+        assert_eq!(waiting(&t, id), expected);
+    }
 }
 
 #[test]

@@ -255,7 +255,9 @@ impl Table {
         let machine = &self.machine;
         JobError::TimedOut {
             timeout: secs(30),
-            waiting: machine.jobs.awaits(&machine.peers, &machine.flows, id),
+            waiting: machine
+                .jobs
+                .awaits(&machine.cx, &machine.peers, &machine.flows, id),
         }
     }
 

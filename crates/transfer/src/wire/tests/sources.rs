@@ -87,7 +87,7 @@ fn wait_for_the_prefill_and_say_so() {
     assert_eq!(t.said.pop(), Some(Message::Waiting { transfer: id, on }));
     t.said.clear();
     t.wait(secs(12));
-    assert_eq!(t.said.len(), 2, "every five seconds");
+    assert_eq!(t.said.len(), 12, "every second");
     t.do_(|machine, now, _| machine.finish_prefill(now, key_of(1)))
         .unwrap();
     assert!(matches!(&t.took()[..], [Action::Read(flow)] if flow.all_readable));
