@@ -335,7 +335,7 @@ def test_what_observes_changes_nothing(folder, store):
     assert Reuse(model, store, name="m").decoder.identity().weights[:40] == by_files[:40]
 
 
-@pytest.mark.parametrize("name", [*tiny_models.CONFIGS.keys() - {"mamba"}, "gpt2", "gptj", "bloom", "yarn", "dynamic"])
+@pytest.mark.parametrize("name", [*tiny_models.CONFIGS.keys() - set(tiny_models.MAMBA_1), "gpt2", "gptj", "bloom", "yarn", "dynamic"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_what_files_say_is_named_by_them(name, dtype, tmp_path, store):
     """Also where loading puts tensors together, ties them, or makes buffers; and after the model has computed."""

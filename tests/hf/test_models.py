@@ -9,7 +9,7 @@ from transload.hf import Layers, Reuse, UnsupportedCache
 from transformers import DynamicCache, cache_utils
 
 WHOLE = 700
-SHARED = [name for name in tiny_models.CONFIGS if name != "mamba"]
+SHARED = [name for name in tiny_models.CONFIGS if name not in tiny_models.MAMBA_1]
 
 
 def prompt(length, seed=1):
@@ -65,10 +65,11 @@ def test_cold_equals_warm(name, store):
 
 
 @pytest.mark.smallest
-@pytest.mark.parametrize("seed", range(4))
-def test_what_forgets_its_state_is_refused(seed, store):
+@pytest.mark.parametrize("name", tiny_models.MAMBA_1)
+@pytest.mark.parametrize("seed", range(2))
+def test_what_forgets_its_state_is_refused(name, seed, store):
     with pytest.raises(UnsupportedCache, match="keeps a state of Mamba 1"):
-        Reuse(tiny_models.make("mamba", seed), store, name="mamba")
+        Reuse(tiny_models.make(name, seed), store, name=name)
 
 
 def test_unknown_layers_are_refused_by_name():

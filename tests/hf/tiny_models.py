@@ -32,12 +32,18 @@ CONFIGS = {
         num_local_experts=2, num_experts_per_tok=1, intermediate_size_mlp=96, interleave_moe_layer_step=2,
     )),
     "mamba": ("Mamba", dict(state_size=16, expand=2, conv_kernel=4, time_step_rank=8)),
+    "falcon_mamba": ("FalconMamba", dict(state_size=16, expand=2, conv_kernel=4, time_step_rank=8)),
+    "jamba": ("Jamba", dict(
+        num_hidden_layers=4, attn_layer_period=2, attn_layer_offset=1, num_experts=2, num_experts_per_tok=1, mamba_d_state=16,
+        mamba_d_conv=4, mamba_expand=2, mamba_dt_rank=8, use_mamba_kernels=False,
+    )),
     "mamba2": ("Mamba2", dict(num_heads=8, head_dim=16, state_size=16, expand=2, n_groups=1, chunk_size=64, conv_kernel=4)),
     "qwen3_next": ("Qwen3Next", dict(layer_types=["linear_attention", "full_attention"], **GDN, **EXPERTS)),
     "lfm2": ("Lfm2", dict(layer_types=["conv", "full_attention"], conv_L_cache=3)),
     "falcon_h1": ("FalconH1", dict(mamba_d_ssm=128, mamba_n_heads=8, mamba_d_head=16, mamba_d_state=16, mamba_chunk_size=64)),
 }  # fmt: skip
 
+MAMBA_1 = ["mamba", "falcon_mamba", "jamba"]
 ROPE = dict(rope_theta=10000.0)
 POSITIONS = {
     "partial": ("Glm", dict(rope_parameters=ROPE | dict(rope_type="default", partial_rotary_factor=0.5))),
