@@ -6,6 +6,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
+use std::time::Duration;
 
 use bytes::Bytes;
 
@@ -18,6 +19,9 @@ use crate::name::ManifestName;
 
 /// How many manifests and chunks may wait, 4 MiB or so. Puts of manifests wait while there are more.
 const MOST: usize = 65_536;
+
+/// How often a refused copy is tried again: a tier that is back takes it at once, and one that never will is not asked for ever.
+const TRIES: u32 = 8;
 
 /// A queue of changes, and the thread that makes them below.
 #[derive(Debug)]
@@ -38,12 +42,24 @@ struct Queue {
 struct State {
     /// Each name once.
     order: VecDeque<ManifestName>,
-    /// With the chunks that are put before it.
-    puts: HashMap<ManifestName, Vec<ChunkHash>>,
+    puts: HashMap<ManifestName, Late>,
     /// The one that is being copied.
     busy: Option<ManifestName>,
     waiting: usize,
+    /// What a tier has refused, to be tried again once something else was copied.
+    refused: Vec<(ManifestName, Late)>,
     closing: bool,
+}
+
+/// A manifest that is to be copied.
+#[derive(Debug)]
+struct Late {
+    /// Those that are put before it.
+    chunks: Vec<ChunkHash>,
+    /// Of its bytes: what was put since has other chunks, and is copied with these.
+    digest: blake3::Hash,
+    /// How often a tier has refused it.
+    refusals: u32,
 }
 
 impl Back {
@@ -76,8 +92,13 @@ impl Back {
         // With the first one all chunks are there for the others, too.
         let mut chunks = needed.chunks.clone();
         let mut state = self.queue.state();
-        for (name, _) in manifests {
-            state.add(name, std::mem::take(&mut chunks));
+        for (name, data) in manifests {
+            let late = Late {
+                chunks: std::mem::take(&mut chunks),
+                digest: blake3::hash(data),
+                refusals: 0,
+            };
+            state.add(name.clone(), late);
         }
         drop(state);
         self.queue.changed.notify_all();
@@ -85,7 +106,7 @@ impl Back {
         Ok(())
     }
 
-    /// Waits while too much waits.
+    /// Blocks while more than [`MOST`] manifests and chunks wait.
     pub(super) fn wait_for_room(&self) {
         drop(self.queue.wait_while(|state| state.waiting > MOST));
     }
@@ -95,11 +116,13 @@ impl Back {
         drop(self.queue.wait_while(works));
     }
 
-    /// Waits until no copy of this manifest waits or is being made.
-    pub(super) fn wait_for(&self, name: &ManifestName) {
+    /// Waits until no copy of this manifest waits or is being made, but not for longer than this.
+    pub(super) fn wait_for(&self, name: &ManifestName, limit: Duration) {
         let is_late =
-            |state: &State| state.puts.contains_key(name) || state.busy.as_ref() == Some(name);
-        drop(self.queue.wait_while(is_late));
+            |state: &mut State| state.puts.contains_key(name) || state.busy.as_ref() == Some(name);
+        let state = self.queue.state();
+        let waited = self.queue.changed.wait_timeout_while(state, limit, is_late);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 }
 
@@ -114,23 +137,46 @@ impl Drop for Back {
 }
 
 impl State {
-    /// A manifest that is put again is copied once, after the chunks of all puts.
-    fn add(&mut self, name: &ManifestName, chunks: Vec<ChunkHash>) {
-        self.waiting += chunks.len();
-        if let Some(before) = self.puts.get_mut(name) {
-            return before.extend(chunks);
+    /// Adds a put. A manifest that is put again is copied once, after the chunks of all puts.
+    fn add(&mut self, name: ManifestName, late: Late) {
+        self.waiting += late.chunks.len();
+        if let Some(before) = self.puts.get_mut(&name) {
+            before.chunks.extend(late.chunks);
+            before.digest = late.digest;
+            before.refusals = late.refusals;
+            return;
         }
         self.waiting += 1;
         self.order.push_back(name.clone());
-        self.puts.insert(name.clone(), chunks);
+        self.puts.insert(name, late);
     }
 
-    fn next(&mut self) -> Option<(ManifestName, Vec<ChunkHash>)> {
+    fn next(&mut self) -> Option<(ManifestName, Late)> {
         let name = self.order.pop_front()?;
-        let chunks = self.puts.remove(&name)?;
-        self.waiting -= 1 + chunks.len();
+        let late = self.puts.remove(&name)?;
+        self.waiting -= 1 + late.chunks.len();
         self.busy = Some(name.clone());
-        Some((name, chunks))
+        Some((name, late))
+    }
+
+    /// Notes what came of a copy: once one succeeds, those that were refused are tried again, but not for ever.
+    fn done(&mut self, name: ManifestName, mut late: Late, was_refused: bool) {
+        self.busy = None;
+        if !was_refused {
+            for (name, late) in std::mem::take(&mut self.refused) {
+                // One that was put since has its own chunks, and needs those of before, too.
+                match self.puts.get_mut(&name) {
+                    Some(newer) => {
+                        self.waiting += late.chunks.len();
+                        newer.chunks.extend(late.chunks);
+                    }
+                    None => self.add(name, late),
+                }
+            }
+        } else if late.refusals < TRIES && self.refused.len() < MOST {
+            late.refusals += 1;
+            self.refused.push((name, late));
+        }
     }
 }
 
@@ -148,28 +194,35 @@ impl Queue {
     /// Copies what is put until there will be no more. Once that is known, a tier that refuses a copy gets no others: closing
     /// the store waits for work, and not for a server that is away.
     fn work(&self, tiers: &[Tier], authority: usize) {
-        let (from, below) = tiers.split_at(authority + 1);
-        let mut below: Vec<&Tier> = below.iter().collect();
+        let (from, all) = tiers.split_at(authority + 1);
+        let mut below: Vec<&Tier> = all.iter().collect();
         while !below.is_empty() {
             let mut state = self.wait_while(|state| state.order.is_empty() && !state.closing);
-            let Some((name, chunks)) = state.next() else {
+            let Some((name, late)) = state.next() else {
                 return;
             };
             drop(state);
-            let mut copied = copy(from, &below, &name, &chunks).into_iter();
-            let closing = self.state().closing;
-            below.retain(|_| copied.next() == Some(true) || !closing);
-            self.state().busy = None;
+            let copied = copy(from, all, &below, (&name, &late));
+            let mut state = self.state();
+            let mut each = copied.iter();
+            below.retain(|_| each.next() == Some(&true) || !state.closing);
+            state.done(name, late, copied.contains(&false));
+            drop(state);
             self.changed.notify_all();
         }
     }
 }
 
-/// Puts chunks below, and then what the authority, the last of `from`, has of a manifest by now. What was put later than its
-/// chunks here waits in the queue again with its own. Once all tiers below have it, it is not pending any more. Which of
-/// them have what they should have.
-fn copy(from: &[Tier], below: &[&Tier], name: &ManifestName, chunks: &[ChunkHash]) -> Vec<bool> {
-    let with_chunks = |tier: &&Tier| chunks.iter().all(|hash| copy_chunk(from, tier, hash));
+/// Puts a manifest of the authority, the last of `from`, into tiers `below`, after its chunks; those between that and the
+/// last tier get a copy. Once `all` of them have it, it is not pending any more. Returns which of `below` have refused
+/// nothing.
+fn copy(
+    from: &[Tier],
+    all: &[Tier],
+    below: &[&Tier],
+    (name, late): (&ManifestName, &Late),
+) -> Vec<bool> {
+    let with_chunks = |tier: &&Tier| late.chunks.iter().all(|hash| copy_chunk(from, tier, hash));
     let mut copied: Vec<bool> = below.iter().map(with_chunks).collect();
     let authority = &from[from.len() - 1];
     // It is not put after it was deleted.
@@ -182,20 +235,31 @@ fn copy(from: &[Tier], below: &[&Tier], name: &ManifestName, chunks: &[ChunkHash
             .map(|there| there.map(|data| (data, None))),
         other => other.map(|there| there.map(|(data, revision)| (data, Some(revision)))),
     };
-    let Ok(Some((data, revision))) = pending else {
-        // It was deleted, here and below; or what is there cannot be read, and the next put tries again.
-        return vec![pending.is_ok(); below.len()];
+    let (data, revision) = match pending {
+        Ok(Some((data, revision))) if blake3::hash(&data) == late.digest => (data, revision),
+        // It was deleted, here and below, or put again: then it is copied with the chunks of that put.
+        Ok(_) => return vec![true; below.len()],
+        Err(_) => return vec![false; below.len()],
     };
+    let copy = copy_name(name);
     for (tier, copied) in below.iter().zip(&mut copied) {
-        *copied = *copied && tier.copy_manifests(&[(name.clone(), data.clone())]);
+        let is_last = all.last().is_some_and(|last| std::ptr::eq(*tier, last));
+        let there = match (is_last, &copy) {
+            (true, _) => Some(name),
+            (false, copy) => copy.as_ref(),
+        };
+        let Some(there) = there else { continue };
+        *copied = *copied && tier.copy_manifests(&[(there.clone(), data.clone())]);
         if !*copied {
             tier.count(|stats| &mut stats.skipped, 1);
             // An older one, which would be read if the authority lost this one.
-            tier.drop_manifest(name);
+            tier.drop_manifest(there);
         }
     }
-    if let Some(revision) = revision.filter(|_| copied.iter().all(|copied| *copied)) {
-        if let Some(copy) = copy_name(name) {
+    if let Some(revision) =
+        revision.filter(|_| below.len() == all.len() && !copied.contains(&false))
+    {
+        if let Some(copy) = copy {
             authority.copy_manifests(&[(copy, data)]);
         }
         if authority.store.delete_revision(name, &revision).is_err() {

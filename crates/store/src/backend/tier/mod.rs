@@ -14,11 +14,12 @@
 //!
 //! Chunks never change, so any tier answers for them. Manifests do, and other processes change them in the last tier: what
 //! that says is true, whatever the tiers above have. These keep **copies** of manifests all the same, since a store such as
-//! `file` publishes chunks with a manifest and collects what no manifest refers to. Nobody reads a copy.
+//! `file` publishes chunks with a manifest and collects what no manifest refers to. Copies have names of their own, and
+//! nobody reads them.
 //!
 //! Where copies below are made later, a manifest of the authority is **pending** until all tiers below have it. A pending
-//! one is what was put last, and is read before the last tier is asked. Afterwards it becomes a copy, under another name
-//! than its own, so that a restart can tell the two apart.
+//! one is what was put last, and is read before the last tier is asked. Afterwards it becomes a copy, so that a restart can
+//! tell the two apart.
 
 mod back;
 mod inventory;
@@ -28,13 +29,14 @@ pub(crate) mod parts;
 mod read;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use bytes::Bytes;
 
 pub use self::one::{Tier, TierStats};
 
 use self::back::Back;
-use self::names::{copy_name, hold};
+use self::names::{copy_name, hold, is_free};
 use super::{Backend, Inventory, Put, Revision};
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
@@ -61,11 +63,16 @@ pub struct TierStore {
     back: Option<Back>,
 }
 
-/// Which put of a manifest this is: in the tier with this place.
+/// Which put of a manifest was read.
 struct Mark {
-    at: usize,
-    revision: Revision,
+    /// In the authority, where it is pending.
+    pending: Option<Revision>,
+    /// In the last tier: of the one that was read, or of the one that the pending one will replace there.
+    last: Option<Revision>,
 }
+
+/// How long a reader of a revision waits for the copy of a manifest that is under way: as long as a copy usually takes.
+const A_COPY: Duration = Duration::from_secs(1);
 
 impl TierStore {
     /// Of these tiers, the fastest first.
@@ -128,27 +135,19 @@ impl TierStore {
         self.tiers[..self.authority].iter().rev()
     }
 
-    /// The tiers whose manifests are true, the first that has one: pending ones, and those of the last tier.
+    /// Lists the tiers that are asked for manifests: the authority, if some may be pending there, and the last one. The
+    /// first that has a manifest is right.
     fn true_tiers(&self) -> impl DoubleEndedIterator<Item = usize> {
         let last = self.tiers.len() - 1;
         (self.authority..=last).filter(move |at| *at == self.authority || *at == last)
     }
 
-    /// The name of a manifest's copy in the tier with this place.
-    fn name_of_copy(&self, at: usize, name: &ManifestName) -> Option<ManifestName> {
-        match at == self.authority {
-            true => copy_name(name),
-            false => Some(name.clone()),
-        }
-    }
-
     /// Removes the copies of a manifest from the tiers that keep them.
     fn drop_copies(&self, name: &ManifestName) {
-        let above = self.tiers[..self.tiers.len() - 1].iter().enumerate();
-        for (at, tier) in above.filter(|(_, tier)| !tier.is_cache) {
-            if let Some(name) = self.name_of_copy(at, name) {
-                tier.drop_manifest(&name);
-            }
+        let Some(copy) = copy_name(name) else { return };
+        let above = self.tiers[..self.tiers.len() - 1].iter();
+        for tier in above.filter(|tier| !tier.is_cache) {
+            tier.drop_manifest(&copy);
         }
     }
 }
@@ -189,6 +188,7 @@ impl Backend for TierStore {
     }
 
     fn delete_manifest(&self, name: &ManifestName) -> Result<(), StoreError> {
+        is_free(name)?;
         let _held = hold(name);
         // From the last tier up: a pending manifest hides what is below it until that is gone.
         for at in self.true_tiers().rev() {
@@ -202,16 +202,24 @@ impl Backend for TierStore {
         &self,
         name: &ManifestName,
     ) -> Result<Option<(Bytes, Revision)>, StoreError> {
+        let last = &self.tiers[self.tiers.len() - 1].store;
+        let mut pending = None;
         if let Some(back) = &self.back {
-            // A pending one would move to the last tier, where the same put has another revision.
-            back.wait_for(name);
+            // One that is copied before its revision is used has another one then, and counts as put again.
+            back.wait_for(name, A_COPY);
+            pending = self.owner().manifest_revision(name)?;
         }
-        for at in self.true_tiers() {
-            if let Some((data, revision)) = self.tiers[at].store.manifest_revision(name)? {
-                return Ok(Some((data, Revision::new(Mark { at, revision }))));
+        let (data, pending, last) = match (pending, last.manifest_revision(name)) {
+            (Some((data, pending)), last) => {
+                let last = last.ok().flatten().map(|(_, revision)| revision);
+                (data, Some(pending), last)
             }
-        }
-        Ok(None)
+            (None, last) => match last? {
+                Some((data, revision)) => (data, None, Some(revision)),
+                None => return Ok(None),
+            },
+        };
+        Ok(Some((data, Revision::new(Mark { pending, last }))))
     }
 
     fn delete_revision(
@@ -219,24 +227,28 @@ impl Backend for TierStore {
         name: &ManifestName,
         revision: &Revision,
     ) -> Result<bool, StoreError> {
-        let Some(Mark { at, revision }) = revision.mark() else {
+        let Some(Mark { pending, last }) = revision.mark() else {
             return Ok(false);
         };
         let _held = hold(name);
-        let last = self.tiers.len() - 1;
-        let is_pending = *at < last;
-        if !is_pending && self.authority < last && self.owner().get_manifest(name)?.is_some() {
+        let is_last = pending.is_none();
+        if is_last && self.back.is_some() && self.owner().get_manifest(name)?.is_some() {
+            // It was put again, and that is pending.
             return Ok(false);
         }
-        if !self.tiers[*at].store.delete_revision(name, revision)? {
-            return Ok(false);
+        let mut removed = false;
+        // The last tier first, as when a manifest is removed. What others have put there meanwhile stays.
+        if let Some(last) = last {
+            let store = &self.tiers[self.tiers.len() - 1].store;
+            removed = store.delete_revision(name, last)?;
         }
-        if is_pending {
-            // What it was to replace.
-            self.tiers[last].store.delete_manifest(name)?;
+        if let Some(pending) = pending {
+            removed = self.owner().delete_revision(name, pending)?;
         }
-        self.drop_copies(name);
-        Ok(true)
+        if removed {
+            self.drop_copies(name);
+        }
+        Ok(removed)
     }
 
     /// Tells the tiers what each of them will be read for, down to the first that would have to ask a server what it has:
@@ -266,6 +278,7 @@ impl Backend for TierStore {
     }
 
     fn get_manifests(&self, names: &[ManifestName]) -> Result<Vec<Option<Bytes>>, StoreError> {
+        names.iter().try_for_each(is_free)?;
         self.read_manifests(names)
     }
 
@@ -273,18 +286,20 @@ impl Backend for TierStore {
         if manifests.is_empty() {
             return Ok(());
         }
+        manifests.iter().try_for_each(|(name, _)| is_free(name))?;
         if let Some(back) = &self.back {
-            manifests
-                .iter()
-                .try_for_each(|(name, _)| names::is_free(name))?;
             back.wait_for_room();
         }
         self.owner().put_manifests(manifests)?;
         match &self.back {
             Some(back) => back.put_manifests(manifests),
             None => {
+                let copies = manifests.iter();
+                let copies =
+                    copies.filter_map(|(name, data)| Some((copy_name(name)?, data.clone())));
+                let copies: Vec<_> = copies.collect();
                 for tier in self.above().filter(|tier| !tier.is_cache) {
-                    tier.copy_manifests(manifests);
+                    tier.copy_manifests(&copies);
                 }
                 Ok(())
             }

@@ -9,8 +9,9 @@ use crate::name::ManifestName;
 /// What the names of copies begin with.
 const COPY: &str = "transload.copy/";
 
-/// The name under which a tier keeps a copy of a manifest that is pending under its own. `None` if it would be too long:
-/// then the tier has no copy, and may collect its chunks.
+/// Makes the name under which a tier keeps a copy of a manifest: under its own name it would be a pending one, also to
+/// processes that make copies later. Returns `None` if it would be too long: then the tier has no copy, and may collect its
+/// chunks.
 pub(super) fn copy_name(name: &ManifestName) -> Option<ManifestName> {
     ManifestName::new(format!("{COPY}{name}")).ok()
 }

@@ -3,6 +3,7 @@
 use bytes::Bytes;
 
 use super::TierStore;
+use super::names::copy_name;
 use crate::backend::{Backend, Put};
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
@@ -91,33 +92,30 @@ impl TierStore {
     /// and those of what is not there any more go, so that their chunks can.
     fn renew_copies(&self, names: &[ManifestName], found: &Found) {
         let last = self.tiers.len() - 1;
-        let is_pending =
-            |found: &Option<(usize, Bytes)>| matches!(found, Some((at, _)) if *at < last);
-        let settled = names
+        let settled = names.iter().zip(found).filter_map(|(name, found)| {
+            let data = match found {
+                Some((at, _)) if *at < last => return None,
+                found => found.as_ref().map(|(_, data)| data),
+            };
+            Some((copy_name(name)?, data))
+        });
+        let (copies, wanted): (Vec<ManifestName>, Vec<Option<&Bytes>>) = settled.unzip();
+        for tier in self.tiers[..last]
             .iter()
-            .zip(found)
-            .filter(|(_, found)| !is_pending(found));
-        let settled: Vec<_> = settled.collect();
-        for (at, tier) in self.tiers[..last].iter().enumerate().rev() {
-            if tier.is_cache {
-                continue;
-            }
-            let here = settled.iter().filter_map(|(name, found)| {
-                let data = found.as_ref().map(|(_, data)| data);
-                Some((self.name_of_copy(at, name)?, data))
-            });
-            let (names, wanted): (Vec<ManifestName>, Vec<Option<&Bytes>>) = here.unzip();
-            let Ok(there) = readable(&names, |names| tier.store.get_manifests(names)) else {
+            .rev()
+            .filter(|tier| !tier.is_cache)
+        {
+            let Ok(there) = readable(&copies, |copies| tier.store.get_manifests(copies)) else {
                 tier.count(|stats| &mut stats.failures, 1);
                 continue;
             };
             let mut missing = Vec::new();
-            for ((name, wanted), there) in names.into_iter().zip(wanted).zip(there) {
+            for ((copy, wanted), there) in copies.iter().zip(&wanted).zip(there) {
                 match wanted {
                     Some(data) if there.as_ref() != Some(data) => {
-                        missing.push((name, data.clone()))
+                        missing.push((copy.clone(), Bytes::clone(data)));
                     }
-                    None if there.is_some() => tier.drop_manifest(&name),
+                    None if there.is_some() => tier.drop_manifest(copy),
                     _ => {}
                 }
             }
