@@ -232,6 +232,17 @@ def test_a_chat_goes_on_without_its_thoughts(models, store, name, same, header, 
         assert said == complete(alone, turn + header, **letters)["choices"][0]["text"]
 
 
+@pytest.mark.smallest
+@pytest.mark.parametrize("name", ["gemma2", "mamba"])
+def test_a_prompt_that_is_asked_again_keeps_its_state(models, store, name):
+    """The end of an answer does not replace the state at its prompt's mark, also where that was restored and not computed."""
+    prompt, letters = PROMPT[:80] + [2, 70], {"logit_bias": dict.fromkeys(range(131, 259), -1000)}
+    for _ in range(3):
+        complete(start(getattr(models, name), store, n_ctx=512), prompt, **letters)
+        llm = start(getattr(models, name), store, n_ctx=512)
+        assert restored(llm, prompt[:-1] + [90] + SUFFIX) == 81
+
+
 def test_a_hit_stays_one_and_begins_anywhere(models, store):
     computed(start(models.llama, store))
     other = start(models.llama, store)

@@ -1,5 +1,7 @@
 """Memory of torch that is registered stays where it is."""
 
+import itertools
+
 import numpy
 import pytest
 import torch
@@ -74,15 +76,28 @@ def test_what_is_registered_is_not_moved_into_shared_memory(given, share, strate
 
 
 @pytest.mark.smallest
-def test_what_is_shared_already_stays_where_it_is():
-    tensor = torch.zeros(1 << 20).share_memory_()
-    memory = transload.Memory([tensor])
-    address = tensor.data_ptr()
-    tensor.share_memory_()
-    _through_a_queue(tensor)
-    assert tensor.data_ptr() == address
-    memory.write(0, b"\x00\x00\x80\x3f")
-    assert tensor[0] == 1
+@pytest.mark.parametrize("shared, registered", itertools.product(["file_descriptor", "file_system"], repeat=2))
+def test_what_is_shared_already_stays_where_it_is(shared, registered):
+    before = torch.multiprocessing.get_sharing_strategy()
+    try:
+        torch.multiprocessing.set_sharing_strategy(shared)
+        tensor = torch.zeros(1 << 20).share_memory_()
+        torch.multiprocessing.set_sharing_strategy(registered)
+        memory = transload.Memory([tensor])
+        address = tensor.data_ptr()
+        tensor.share_memory_()
+        _through_a_queue(tensor)
+        # Another strategy would move it.
+        other = {"file_descriptor": "file_system", "file_system": "file_descriptor"}[registered]
+        torch.multiprocessing.set_sharing_strategy(other)
+        for share in (torch.Tensor.share_memory_, _through_a_queue):
+            with pytest.raises(transload.CacheMemoryError, match="keep the sharing strategy"):
+                share(tensor)
+        assert tensor.data_ptr() == address
+        memory.write(0, b"\x00\x00\x80\x3f")
+        assert tensor[0] == 1
+    finally:
+        torch.multiprocessing.set_sharing_strategy(before)
 
 
 @pytest.mark.smallest

@@ -213,14 +213,14 @@ pub(crate) fn hold(number: usize, object: &Bound<'_, PyAny>) -> PyResult<Vec<Py<
 }
 
 /// Keeps the bytes of a tensor, or of a storage, where they are: torch resizes no storage that numpy has seen, and moves none
-/// into shared memory whose methods for that refuse. Memory that torch did not
-/// allocate may be moved by its owner all the same, and is refused if so told.
+/// into shared memory whose methods for that refuse. With `refuse_foreign`, memory that torch did not allocate is an error,
+/// since its owner may move it all the same.
 fn hold_storage(
     number: usize,
     object: &Bound<'_, PyAny>,
     refuse_foreign: bool,
 ) -> PyResult<Vec<Py<PyAny>>> {
-    // A tensor can be given another storage, so that its own is held. One that has a type is a coat of the one without.
+    // A tensor can be given another storage, so the present one is held. A `TypedStorage` wraps an `UntypedStorage`.
     let method = ["untyped_storage", "untyped"];
     let method = method
         .into_iter()
@@ -244,19 +244,30 @@ fn hold_storage(
     options.set_item("dtype", torch.getattr("uint8")?)?;
     let bytes = torch.call_method("empty", (0,), Some(&options))?;
     let bytes = bytes.call_method1("set_", (&storage,))?;
-    if !storage.call_method0("is_shared")?.is_truthy()? {
-        let is_held = storage.hasattr(HELD)?;
-        if refuse_foreign && !is_held && !storage.call_method0("resizable")?.is_truthy()? {
-            return Err(refused(number, FOREIGN));
-        }
-        if !is_held {
-            forbid_sharing(&storage)?;
-        }
-        if !bytes.call_method0("untyped_storage")?.is(&storage) {
-            let why =
-                "this version of torch may move it into shared memory: call share_memory_() first";
-            return Err(refused(number, why));
-        }
+    let is_held = storage.hasattr(HELD)?;
+    let is_shared = storage.call_method0("is_shared")?.is_truthy()?;
+    if is_held {
+        // By an earlier registration.
+    } else if is_shared {
+        // Now, if ever: one that was shared in the other way is moved by this.
+        storage.call_method0("share_memory_")?;
+        let strategy = torch
+            .getattr("multiprocessing")?
+            .call_method0("get_sharing_strategy")?;
+        let other = match strategy.extract::<&str>()? {
+            "file_descriptor" => "_share_filename_cpu_",
+            _ => "_share_fd_cpu_",
+        };
+        forbid(&storage, &[other])?;
+    } else if refuse_foreign && !storage.call_method0("resizable")?.is_truthy()? {
+        return Err(refused(number, FOREIGN));
+    } else {
+        let all = ["share_memory_", "_share_fd_cpu_", "_share_filename_cpu_"];
+        forbid(&storage, &all)?;
+    }
+    if !bytes.call_method0("untyped_storage")?.is(&storage) {
+        let why = "this version of torch may move it into shared memory";
+        return Err(refused(number, why));
     }
     let array = bytes.call_method0("numpy").map_err(|error| {
         CacheMemoryError::new_err(format!(
@@ -271,24 +282,20 @@ fn hold_storage(
 const FOREIGN: &str = "its storage is memory that torch did not allocate, or numpy has seen it, and torch does not say which: \
     what owns it might move it. Give what the tensor was made of, or `tensor.numpy()`, or a clone, or register it before numpy sees it";
 
-/// Marks a storage whose methods refuse to share it.
+/// The attribute of a storage that is registered.
 const HELD: &str = "_transload_held";
 
-/// Has a storage refuse to be moved into shared memory, for which torch would free the memory that is registered. The methods
-/// are replaced in the one object that torch has for the storage, so that tensors and queues meet them, too.
-fn forbid_sharing(storage: &Bound<'_, PyAny>) -> PyResult<()> {
+/// Has a storage refuse methods that would move it into (other) shared memory, for which torch would free the memory that is
+/// registered. They are replaced in the one object that torch has for the storage, so that tensors and queues meet them, too.
+fn forbid(storage: &Bound<'_, PyAny>, methods: &[&str]) -> PyResult<()> {
     let refuse = PyCFunction::new_closure(storage.py(), None, None, |_, _| -> PyResult<()> {
         Err(CacheMemoryError::new_err(
-            "this storage is registered with transload and stays where it is: call share_memory_() before it is registered",
+            "this storage is registered with transload and stays where it is: call share_memory_() before it is registered, \
+             and keep the sharing strategy",
         ))
     })?;
-    for method in [
-        "share_memory_",
-        "_share_fd_cpu_",
-        "_share_filename_cpu_",
-        HELD,
-    ] {
-        storage.setattr(method, &refuse)?;
+    for method in methods.iter().chain([&HELD]) {
+        storage.setattr(*method, &refuse)?;
     }
     Ok(())
 }

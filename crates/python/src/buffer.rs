@@ -85,8 +85,8 @@ impl Buffer {
         self.view.len.unsigned_abs()
     }
 
-    /// Copies the bytes, which Python may write, while the interpreter's lock keeps it from that.
-    pub(crate) fn to_vec(&self, _locked: Python<'_>) -> Vec<u8> {
+    /// Copies the bytes. If others write them meanwhile, the copy has some of what they wrote.
+    pub(crate) fn to_vec(&self) -> Vec<u8> {
         let len = self.len();
         let mut copy: Vec<u8> = Vec::with_capacity(len);
         if len > 0 {

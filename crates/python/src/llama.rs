@@ -57,10 +57,7 @@ impl LlamaStates {
             .map_err(raise!(StoreError))?;
         let sample = sample.map(|sample| Buffer::new(sample, false));
         let inner = match sample.transpose()? {
-            Some(sample) => {
-                let sample = sample.to_vec(py);
-                py.detach(|| States::new(store, model, &sample))
-            }
+            Some(sample) => py.detach(|| States::new(store, model, &sample.to_vec())),
             None => States::whole(store, model),
         };
         Ok(Self {
@@ -90,9 +87,9 @@ impl LlamaStates {
         state: &Bound<'_, PyAny>,
         prompt: usize,
     ) -> PyResult<u64> {
-        let state = Buffer::new(state, false)?.to_vec(py);
+        let state = Buffer::new(state, false)?;
         let states = self.inner.get()?;
-        let saved = py.detach(|| states.save_turn(prompt, &tokens, &state));
+        let saved = py.detach(|| states.save_turn(prompt, &tokens, &state.to_vec()));
         Ok(saved.map_err(raise!(ArchiveError))?.bytes)
     }
 

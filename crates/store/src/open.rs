@@ -108,33 +108,30 @@ fn memory(uri: &StoreUri, cap: Option<u64>) -> Result<MemoryStore, StoreError> {
     MemoryStore::open_uri(uri, cap)
 }
 
-/// Tiers that are not there are left out where none is to be made, unless no other one is there than memory.
+/// Tiers that are not there are left out where none is to be made, but not the last one, which says what there is, nor the
+/// first that outlives the process where manifests may be pending there.
 fn tiers(uri: &StoreUri, absent: Absent) -> Result<Arc<dyn Backend>, StoreError> {
     let parts = tier::parts::parse(uri)?;
-    let (mut missing, mut tiers) = (None, Vec::new());
-    for part in &parts {
+    let write = match uri.scheme() {
+        "tier" => Write::Through,
+        _ => Write::Back,
+    };
+    let mut tiers = Vec::new();
+    for (at, part) in parts.iter().enumerate() {
         let name = part.uri.as_str();
         if part.uri.scheme() == "memory" && Library::find_named("memory")?.is_none() {
             tiers.push(Tier::memory(name, memory(&part.uri, part.cap)?));
             continue;
         }
         match open_with(&part.uri, absent, part.cap) {
-            Err(error @ StoreError::NotThere { .. }) if absent == Absent::Refuse => {
-                missing = Some(error);
-            }
+            Err(StoreError::NotThere { .. })
+                if absent == Absent::Refuse
+                    && at + 1 < parts.len()
+                    && (write == Write::Through || tiers.iter().any(Tier::outlives)) => {}
             store => tiers.push(Tier::new(name, store?)),
         }
     }
-    match missing {
-        Some(missing) if !tiers.iter().any(Tier::outlives) => Err(missing),
-        _ => {
-            let write = match uri.scheme() {
-                "tier" => Write::Through,
-                _ => Write::Back,
-            };
-            Ok(Arc::new(TierStore::new(tiers, write)?))
-        }
-    }
+    Ok(Arc::new(TierStore::new(tiers, write)?))
 }
 
 #[cfg(feature = "file")]

@@ -73,8 +73,9 @@ class Cache(llama_cache.BaseLlamaCache):
         sample = None if self._whole else _sample(llm)
         weights = _identity(llm, {} if applied is None else applied)
         self._states = LlamaStates(uri, name, weights, sample, engine_version=llama_cpp.__version__)
-        # The prompt that is about to be computed, and the state on the way that its chat will come back to.
+        # The prompt that is about to be computed, up to where its chat will come back, and the state there.
         self._prompt: list[int] = []
+        self._mark = 0
         self._halfway: tuple[list[int], Any] | None = None
         _take_over(llm)
 
@@ -106,34 +107,34 @@ class Cache(llama_cache.BaseLlamaCache):
         try:
             _refuse(llm)
             if llm._shifted:
+                self._halfway = None
                 raise ValueError("positions of the context were shifted")
-            prompt = self._save_halfway()
-            self._states.save(llm.input_ids[: llm.n_tokens].tolist(), _state(llm), prompt=prompt)
+            self._save_halfway()
+            self._states.save(llm.input_ids[: llm.n_tokens].tolist(), _state(llm), prompt=self._mark)
         except Exception as error:
             _log.warning("a state of %d tokens was not saved: %s", llm.n_tokens, error)
 
-    def _save_halfway(self) -> int:
-        """Saves the state at the end of the last prompt, unless that was done. Of how many tokens it is."""
-        if self._halfway is None:
-            return 0
-        (tokens, state), self._halfway = self._halfway, None
-        self._states.save(tokens, state)
-        return len(tokens)
+    def _save_halfway(self) -> None:
+        """Saves the state at the mark of the last prompt, if one waits."""
+        if self._halfway is not None:
+            (tokens, state), self._halfway = self._halfway, None
+            self._states.save(tokens, state)
 
     def _compute(self, llm: Llama, tokens: Sequence[int]) -> None:
         """Has a `Llama` compute tokens. Where these are the rest of a prompt, and states can only be kept whole, it stops at
         the last place that the next turn of a chat is sure to have in common: a template may leave out what a model
         thought, or open a thought at the end of the prompt, but not the mark behind which the answer begins."""
-        prompt, self._prompt = self._prompt, []
-        if self._whole and prompt and llm.input_ids[: llm.n_tokens].tolist() + list(tokens) == prompt:
+        prompt, self._prompt, self._mark = self._prompt, [], 0 if self._prompt else self._mark
+        if self._whole and prompt and not llm._shifted and llm.input_ids[: llm.n_tokens].tolist() + list(tokens) == prompt:
             end = len(prompt)
             vocabulary = llama_cpp.llama_model_get_vocab(llm.model)
             marks = range(end - 1, max(end - _HEADER, 1) - 1, -1)
             mark = next((at for at in marks if llama_cpp.llama_vocab_is_control(vocabulary, prompt[at])), end - 1)
-            if (first := mark + 1 - llm.n_tokens) > 0:
+            self._mark = mark + 1
+            if (first := self._mark - llm.n_tokens) > 0:
                 type(llm).eval(llm, tokens[:first])
                 try:
-                    self._halfway = prompt[: mark + 1], _state(llm)
+                    self._halfway = prompt[: self._mark], _state(llm)
                 except Exception as error:
                     _log.warning("a state of %d tokens is not saved: %s", llm.n_tokens, error)
                 tokens = tokens[first:]
@@ -196,9 +197,14 @@ class Hit:
 
 
 def _take_over(llm: Llama) -> None:
-    """Has hits restored without scores, of which llama-cpp-python would write n_batch x n_vocab, completions make no copy of
-    the context for a cache that takes its own, prompts stopped at the state that is kept of them, and shifts noted: rows that were computed behind other tokens look like
-    any. All other calls are answered as before."""
+    """Replaces methods of a `Llama`, for a cache that takes its own copies of the context:
+
+    - A hit is restored without scores, of which llama-cpp-python would write n_batch x n_vocab.
+    - A completion makes no copy of the context.
+    - A prompt is computed in two parts where a state is kept in its midst.
+    - A shift is noted, since rows that were computed behind other tokens look like any.
+
+    All other calls are answered as before."""
     of = weakref.ref(llm)
 
     def save_state() -> Any:

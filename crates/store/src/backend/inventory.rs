@@ -52,6 +52,24 @@ pub trait Inventory: Send + Sync {
         progress: &mut dyn FnMut(Progress),
     ) -> Result<Collected, StoreError>;
 
+    /// Adds up the bytes of manifests and chunks that were put or read within this time. A backend that can tell a look from a
+    /// use does not use them by this.
+    fn in_use(&self, within: Duration) -> Result<u64, StoreError> {
+        let now = SystemTime::now();
+        let mut bytes: u64 = 0;
+        let mut add = |used: Option<SystemTime>, more| {
+            // Of another machine's clock, which may be ahead.
+            let age = used.map(|used| now.duration_since(used).unwrap_or_default());
+            if age.is_some_and(|age| age < within) {
+                bytes = bytes.saturating_add(more);
+            }
+            Ok(())
+        };
+        self.manifests(&mut |entry| add(entry.last_used, entry.bytes))?;
+        self.chunks(&mut |entry| add(entry.last_used, entry.bytes))?;
+        Ok(bytes)
+    }
+
     /// The store that the cap of a collection is for, where it is not this one: the last of several tiers.
     fn capped(&self) -> Option<&dyn Inventory> {
         None

@@ -93,8 +93,13 @@ impl Objects {
         let mut bytes: Vec<u8> = Vec::new();
         let mut left = found.record.bytes;
         let hashes: Vec<ChunkHash> = found.record.pieces().collect();
-        for hashes in hashes.chunks(IN_FLIGHT as usize / PIECE) {
+        let mut rest = &hashes[..];
+        while !rest.is_empty() {
             let start = bytes.len();
+            // As much as was read, so that the threads have work.
+            let step = (4 * IN_FLIGHT as usize).max(start) / PIECE;
+            let (hashes, later) = rest.split_at(step.min(rest.len()));
+            rest = later;
             let some = left.min((hashes.len() * PIECE) as u64);
             left -= some;
             bytes.resize(start + some as usize, 0);

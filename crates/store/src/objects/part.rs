@@ -5,7 +5,8 @@ use std::marker::PhantomData;
 use super::record::PIECE;
 
 /// Memory whose bytes are put. Others may write it meanwhile, as Python and an engine may: it is copied once, through a
-/// pointer, and what is hashed and stored is the copy.
+/// pointer, so that no reference to it exists, and what is hashed and stored is the copy. Rust knows no copy of memory that is
+/// being written; that of the platform is relied on to copy some bytes or others, which nobody looks at before it has ended.
 #[derive(Clone, Copy, Debug)]
 pub struct Part<'a> {
     start: *const u8,
@@ -17,7 +18,7 @@ pub struct Part<'a> {
 #[derive(Debug)]
 pub struct PartMut<'a>(Part<'a>);
 
-// SAFETY: it stands for `&[u8]` but for bytes that change, and these are read through a pointer alone.
+// SAFETY: as of `&[u8]`, any thread may read the memory; whoever made the part has promised that it is there.
 unsafe impl Send for Part<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for Part<'_> {}

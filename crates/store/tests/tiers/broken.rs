@@ -3,12 +3,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use bytes::Bytes;
 use transload_store::backend::tier::Write;
 use transload_store::backend::wrap::{Call, Effect, Faulty, Metered, Plan, Throttled};
 use transload_store::backend::{MemoryStore, Tier, TierStore};
-use transload_store::{Backend, StoreError};
+use transload_store::{Backend, ChunkHash, ManifestName, Put, StoreError};
 
-use crate::{chunk, down, name, sound, two};
+use crate::{chunk, copy, down, name, sound, two};
 
 fn save(store: &dyn Backend, n: u64) -> Result<(), StoreError> {
     let (hash, data) = chunk(n);
@@ -42,10 +43,10 @@ fn a_tier_above_that_is_down_is_passed_over_and_counted() {
     assert!(stats[0].failures >= 1);
     // What it missed is not believed when it is back.
     above.set_plan(Plan::new());
-    assert!(above.get_manifest(&name("m")).unwrap().unwrap() != chunk(1).0.as_bytes());
+    assert!(above.get_manifest(&copy("m")).unwrap().unwrap() != chunk(1).0.as_bytes());
     assert_eq!(saved(&store), Some(1));
     assert_eq!(
-        above.get_manifest(&name("m")).unwrap().unwrap(),
+        above.get_manifest(&copy("m")).unwrap().unwrap(),
         chunk(1).0.as_bytes()
     );
     store.delete_manifest(&name("m")).unwrap();
@@ -173,6 +174,109 @@ fn a_revision_that_goes_before_it_was_copied_brings_nothing_back() {
     store.flush();
     assert_eq!(saved(&store), None);
     assert_eq!(saved(&below), None);
+}
+
+/// Another host has replaced it below while it was pending here: only this host's goes.
+#[test]
+fn a_pending_revision_goes_without_what_others_have_put() {
+    let (above, below) = (sound(), sound());
+    let store = two(&above, &below, Write::Back);
+    store.put_manifest(&name("m"), b"old").unwrap();
+    store.flush();
+    below.set_plan(down());
+    store.put_manifest(&name("m"), b"broken").unwrap();
+    store.flush();
+    below.set_plan(Plan::new());
+    let (data, revision) = store.manifest_revision(&name("m")).unwrap().unwrap();
+    assert_eq!(data, "broken");
+    below.put_manifest(&name("m"), b"theirs").unwrap();
+    assert!(store.delete_revision(&name("m"), &revision).unwrap());
+    assert_eq!(store.get_manifest(&name("m")).unwrap().unwrap(), "theirs");
+}
+
+/// Closing gives a tier up that is away; what the others have got is not thought to be everywhere.
+#[test]
+fn what_was_given_up_at_closing_is_pending_still() {
+    let [first, second] = [(); 2].map(|()| MemoryStore::new());
+    let last = sound();
+    let open = |last: Arc<dyn Backend>| {
+        let slow = Throttled::new(second.clone()).with_latency(Duration::from_millis(5));
+        let tiers = vec![
+            Tier::new("first", Arc::new(first.clone())),
+            Tier::new("second", Arc::new(slow)),
+            Tier::new("last", last),
+        ];
+        TierStore::new(tiers, Write::Back).unwrap()
+    };
+    let store = open(Arc::new(down_for_ever()));
+    for n in 0..20 {
+        store.put_manifest(&name(&n.to_string()), b"put").unwrap();
+    }
+    drop(store);
+    let store = open(last);
+    for n in 0..20 {
+        assert_eq!(
+            store.get_manifest(&name(&n.to_string())).unwrap().unwrap(),
+            "put"
+        );
+    }
+}
+
+/// A manifest is put again while the chunks of its first put are on their way: below it is never without its chunks.
+#[test]
+fn a_manifest_that_is_put_again_meanwhile_goes_with_its_own_chunks() {
+    #[derive(Debug)]
+    struct Whole(MemoryStore, std::sync::Mutex<std::sync::mpsc::Receiver<()>>);
+    impl Backend for Whole {
+        fn put_chunk(&self, hash: &ChunkHash, data: &[u8]) -> Result<Put, StoreError> {
+            self.1.lock().unwrap().recv().unwrap();
+            self.0.put_chunk(hash, data)
+        }
+        fn get_chunk(&self, hash: &ChunkHash) -> Result<Option<Bytes>, StoreError> {
+            self.0.get_chunk(hash)
+        }
+        fn put_manifest(&self, name: &ManifestName, data: &[u8]) -> Result<(), StoreError> {
+            let chunk = ChunkHash::new(data).unwrap();
+            assert!(self.0.get_chunk(&chunk)?.is_some(), "without its chunk");
+            self.0.put_manifest(name, data)
+        }
+        fn get_manifest(&self, name: &ManifestName) -> Result<Option<Bytes>, StoreError> {
+            self.0.get_manifest(name)
+        }
+        fn delete_manifest(&self, name: &ManifestName) -> Result<(), StoreError> {
+            self.0.delete_manifest(name)
+        }
+    }
+    let (go_on, may_go_on) = std::sync::mpsc::channel();
+    let below = MemoryStore::new();
+    let whole = Whole(below.clone(), std::sync::Mutex::new(may_go_on));
+    let tiers = vec![
+        Tier::new("above", sound() as Arc<dyn Backend>),
+        Tier::new("below", Arc::new(whole)),
+    ];
+    let store = TierStore::new(tiers, Write::Back).unwrap();
+    save(&store, 0).unwrap();
+    // Its copy is under way, or about to be: the chunk waits below.
+    save(&store, 1).unwrap();
+    go_on.send(()).unwrap();
+    go_on.send(()).unwrap();
+    store.flush();
+    assert_eq!(saved(&below), Some(1));
+    assert_eq!(saved(&store), Some(1));
+}
+
+/// A tier that is back gets what it has refused, once something else was copied.
+#[test]
+fn what_was_refused_is_copied_later() {
+    let (above, below) = (sound(), sound());
+    let store = two(&above, &below, Write::Back);
+    below.set_plan(down());
+    save(&store, 0).unwrap();
+    store.flush();
+    below.set_plan(Plan::new());
+    store.put_manifest(&name("other"), b"").unwrap();
+    store.flush();
+    assert_eq!(saved(&*below), Some(0));
 }
 
 #[test]

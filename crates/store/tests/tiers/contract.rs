@@ -1,4 +1,4 @@
-//! What `kv_store_v1` asks of a backend, of compositions of two and three: each tier first, last and between others.
+//! What `kv_store_v1` asks of a backend, of some compositions of two and three.
 
 use std::sync::Arc;
 

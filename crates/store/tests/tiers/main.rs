@@ -19,6 +19,11 @@ fn name(text: &str) -> ManifestName {
     ManifestName::new(text).unwrap()
 }
 
+/// The copy of a manifest in a tier above the last.
+fn copy(text: &str) -> ManifestName {
+    name(&format!("transload.copy/{text}"))
+}
+
 /// Chunk number `n`.
 fn chunk(n: u64) -> (ChunkHash, Vec<u8>) {
     let data = n.to_le_bytes().repeat(50);

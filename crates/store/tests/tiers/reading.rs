@@ -8,7 +8,7 @@ use transload_store::backend::wrap::{Faulty, Metered, Plan};
 use transload_store::backend::{MemoryStore, Put, Tier, TierStats, TierStore};
 use transload_store::{Backend, ChunkHash, ManifestName, StoreError};
 
-use crate::{chunk, down, name, sound, two};
+use crate::{chunk, copy, down, name, sound, two};
 
 fn saved(store: &dyn Backend, numbers: std::ops::Range<u64>) {
     for n in numbers {
@@ -33,7 +33,7 @@ fn what_is_found_below_is_there_above_afterwards() {
     assert_eq!(store.get_chunk(&hash).unwrap().unwrap(), data);
     assert_eq!(above.get_chunk(&hash).unwrap().unwrap(), data);
     assert_eq!(
-        above.get_manifest(&name("1")).unwrap().unwrap(),
+        above.get_manifest(&copy("1")).unwrap().unwrap(),
         hash.as_bytes(),
         "for the chunk's sake"
     );
@@ -117,7 +117,7 @@ fn copies_of_manifests_become_what_the_last_tier_has() {
     below.put_manifest(&name("0"), b"newer").unwrap();
     below.delete_manifest(&name("1")).unwrap();
     store.get_manifests(&[name("0"), name("1")]).unwrap();
-    let copies = above.get_manifests(&[name("0"), name("1")]).unwrap();
+    let copies = above.get_manifests(&[copy("0"), copy("1")]).unwrap();
     assert_eq!(copies, [Some(Bytes::from_static(b"newer")), None]);
 }
 
@@ -129,14 +129,20 @@ fn what_was_copied_later_holds_its_chunks_under_another_name() {
     saved(&store, 0..1);
     store.flush();
     assert_eq!(above.get_manifest(&name("0")).unwrap(), None);
-    let (copy, hash) = (name("transload.copy/0"), chunk(0).0);
+    let (copy, hash) = (copy("0"), chunk(0).0);
     assert_eq!(above.get_manifest(&copy).unwrap().unwrap(), hash.as_bytes());
     assert_eq!(
         below.get_manifest(&name("0")).unwrap().unwrap(),
         hash.as_bytes()
     );
-    let refused = store.put_manifest(&copy, b"").unwrap_err().to_string();
-    assert!(refused.contains("copies in a tier"), "{refused}");
+    for refused in [
+        store.put_manifest(&copy, b""),
+        store.delete_manifest(&copy),
+        store.get_manifest(&copy).map(drop),
+    ] {
+        let refused = refused.unwrap_err().to_string();
+        assert!(refused.contains("copies in a tier"), "{refused}");
+    }
     store.delete_manifest(&name("0")).unwrap();
     assert_eq!(above.get_manifest(&copy).unwrap(), None);
 }
@@ -217,7 +223,25 @@ fn a_manifest_that_is_being_put_is_read() {
         go_on.send(()).unwrap();
         putting.join().unwrap();
     });
-    assert_eq!(above.get_manifest(&name("m")).unwrap().unwrap(), "new");
+    assert_eq!(above.get_manifest(&copy("m")).unwrap().unwrap(), "new");
+}
+
+/// One process makes copies later, another one at once, on the same folders: nothing pending is taken for a copy.
+#[test]
+fn what_is_pending_for_one_is_no_copy_of_another() {
+    let (above, below) = (sound(), sound());
+    let back = two(&above, &below, Write::Back);
+    below.set_plan(down());
+    saved(&back, 0..1);
+    back.flush();
+    below.set_plan(Plan::new());
+    let through = two(&above, &below, Write::Through);
+    assert_eq!(through.get_manifest(&name("0")).unwrap(), None);
+    assert!(back.get_manifest(&name("0")).unwrap().is_some());
+    // The other way round: what is removed below is not brought back by a copy.
+    saved(&through, 1..2);
+    below.delete_manifest(&name("1")).unwrap();
+    assert_eq!(back.get_manifest(&name("1")).unwrap(), None);
 }
 
 /// Says that a manifest is about to be put, and waits.

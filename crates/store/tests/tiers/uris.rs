@@ -78,7 +78,15 @@ fn looking_makes_no_store() {
     assert_eq!(store.tiers().len(), 2);
     let usage = store.inventory().unwrap().usage().unwrap();
     assert_eq!((usage.manifests, usage.chunks), (1, 1));
-    assert!(!std::fs::exists(one).unwrap());
+    assert!(!std::fs::exists(&one).unwrap());
+    // The last tier says what there is, and where copies are made later, so does the first.
+    for uri in [
+        format!("tier://file://{two},file://{one}"),
+        format!("tier+back://file://{one},file://{two}"),
+    ] {
+        let error = open_existing(&uri).unwrap_err();
+        assert!(matches!(error, StoreError::NotThere { .. }), "{error}");
+    }
 }
 
 #[test]

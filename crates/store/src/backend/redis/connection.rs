@@ -172,6 +172,8 @@ impl Connector {
         for (reply, expected) in [(ping, "PONG"), (select, "OK")] {
             match reply {
                 Reply::Status(text) if text == expected => {}
+                // A connection begins there, and who may not choose need not.
+                Reply::Error(_) if expected == "OK" && self.address.database == 0 => {}
                 Reply::Error(why) => return Err(Failure::Refused(why)),
                 other => return Err(unexpected(&other)),
             }
@@ -181,8 +183,8 @@ impl Connector {
     }
 }
 
-/// Refuses a server that says that it is of a kind that cannot hold a store. Whoever does not know the question is none of
-/// these, or says so later.
+/// Refuses a server that says in its reply to `HELLO` that it cannot hold a store. A server before Redis 6 has no `HELLO`;
+/// if it is a cluster, the first save fails.
 fn serves(hello: &Reply) -> Result<(), Failure> {
     let Reply::Array(items) = hello else {
         return Ok(());

@@ -1,6 +1,6 @@
 //! `transload store gc`: removes what no manifest needs, and with a cap what was not used for longest.
 
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
 use serde::Serialize;
 use transload::store::backend::{CollectOptions, Collected, Inventory, Usage};
@@ -92,23 +92,6 @@ impl Capped {
     }
 }
 
-/// What was put or read within the grace period, in bytes.
-fn in_use(inventory: &dyn Inventory, grace: Duration) -> Result<u64, StoreError> {
-    let now = SystemTime::now();
-    let mut bytes: u64 = 0;
-    let mut add = |used: Option<SystemTime>, more| {
-        // Of another machine's clock, which may be ahead.
-        let age = used.map(|used| now.duration_since(used).unwrap_or_default());
-        if age.is_some_and(|age| age < grace) {
-            bytes = bytes.saturating_add(more);
-        }
-        Ok(())
-    };
-    inventory.manifests(&mut |entry| add(entry.last_used, entry.bytes))?;
-    inventory.chunks(&mut |entry| add(entry.last_used, entry.bytes))?;
-    Ok(bytes)
-}
-
 /// The schema `transload.store.gc/1`.
 #[derive(Serialize)]
 struct Json<'a> {
@@ -149,7 +132,7 @@ impl<'a> Report<'a> {
             None => None,
             Some(cap) => Some(Capped {
                 cap,
-                in_use: in_use(last.unwrap_or(inventory), args.grace)?,
+                in_use: last.unwrap_or(inventory).in_use(args.grace)?,
                 left: 0,
             }),
         };
@@ -163,7 +146,7 @@ impl<'a> Report<'a> {
             let left = last.map_or(Ok(usage), |last| last.usage())?.total_bytes;
             let would_go = match last {
                 _ if !args.dry_run => 0,
-                // What all tiers would give back says nothing of the last, and asking it once more changes nothing.
+                // `collected` is what all tiers would give back, so the last is asked by itself; a dry run changes nothing.
                 Some(last) if goes => last.collect(options, &mut follow(bar))?.bytes,
                 _ => collected.bytes,
             };
