@@ -70,7 +70,7 @@ def cache_layer_types():
 LAYER_TYPES = cache_layer_types()
 
 MLA = ("deepseek_v2", "deepseek_v3", "axk1", "glm4_moe_lite", "mistral4", "longcat_flash", "deepseek_v32", "glm_moe_dsa", "kimi_linear", "bailing_hybrid",
-       "hy_v4", "hy_v4_vl_text")
+       "hy_v4", "hy_v4_vl_text", "glm5_next_text")
 
 
 def heads_and_width(family, layer):
@@ -132,7 +132,7 @@ def recurrent(family, c):
         return [f"conv channels {c.hidden_size} conv {c.conv_L_cache - 1}"]
     if family == "minimax":
         return [f"linear {c.num_attention_heads}x{c.head_dim or c.hidden_size // c.num_attention_heads}"]
-    if family in ("kimi_linear", "bailing_hybrid"):
+    if family in ("kimi_linear", "bailing_hybrid", "glm5_next_text"):
         size = f"{c.linear_num_heads}x{c.linear_head_dim}"
         return [f"delta keys {size} values {size} conv {c.linear_conv_kernel_dim - 1}"]
     keys = f"{c.linear_num_key_heads}x{c.linear_key_head_dim}"
@@ -171,6 +171,9 @@ def caches(family, config):
         elif kind == "indexed_attention":
             chooses = config.indexer_types[i] == "full" if family in ("glm_moe_dsa", "hy_v4", "hy_v4_vl_text") else True
             index = [f"index {layer.index_head_dim}"] if chooses else []
+            if family == "glm5_next_text":
+                # One for a stretch of tokens, and in every layer, as vLLM has it.
+                index = [f"index {layer.index_head_dim} of {layer.index_kpool}"]
             layers.append(attention(family, layer, kind, extra) + index)
         elif kind in ("full_attention", "sliding_attention", "chunked_attention"):
             layers.append(attention(family, layer, kind, extra))
@@ -208,6 +211,7 @@ def ranges(ids):
 # Classes of text models that are only found inside of their wrappers.
 INNER = {
     "qwen2_5_omni_text": ("qwen2_5_omni", "Qwen2_5OmniTextConfig"),
+    "glm5_next_text": ("glm5_next", "Glm5NextTextConfig"),
     "hy_v4_vl_text": ("hy_v4_vl", "HYV4VLTextConfig"),
     "minimax_m3_vl_text": ("minimax_m3_vl", "MiniMaxM3VLTextConfig"),
     "muse_glimmer_text": ("muse_glimmer", "MuseGlimmerTextConfig"),
@@ -270,7 +274,7 @@ mellum mimo_v2_flash step3p5 gemma3_text gemma3n_text gemma4_text gemma4_unified
 gpt_bigcode deepseek_v2 deepseek_v3 axk1 glm4_moe_lite mistral4 longcat_flash deepseek_v32 glm_moe_dsa deepseek_v4 bamba
 falcon_h1 qwen3_next qwen3_5_text qwen3_5_moe_text olmo_hybrid granitemoehybrid jamba kimi_linear lfm2 lfm2_moe mamba
 falcon_mamba mamba2 minimax nemotron_h zamba2 bailing_hybrid minimax_m3_vl_text
-hy_v4 hy_v4_vl_text muse_glimmer_text
+hy_v4 hy_v4_vl_text muse_glimmer_text glm5_next_text
 """.split()
 
 # Keys that vary, and their values; a key is given where the draw is not `ABSENT`.
@@ -406,6 +410,14 @@ OWN = {
             ABSENT, {"sparse_index_dim": 32, "sparse_attention_freq": [0, 0, 1, 1]}, {"sparse_attention_freq": [1, 0, 1, 1]}
         ),
     },
+    "glm5_next_text": {
+        "num_key_value_heads": (None, 8),
+        "index_kpool": (ABSENT, 2, 32),
+        "qk_rope_head_dim": (ABSENT, 0),
+        "linear_num_heads": (ABSENT, 16),
+        "linear_conv_kernel_dim": (ABSENT, 3),
+        "linear_attn_config": (ABSENT, {"head_dim": 64}, {"num_heads": 4, "short_conv_kernel_size": 5}),
+    },
     "kimi_linear": {
         "linear_num_heads": (ABSENT, 16),
         "linear_attn_config": (ABSENT, {"head_dim": 64}, {"num_heads": 4, "short_conv_kernel_size": 3}),
@@ -419,6 +431,7 @@ LISTS = {
         "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "olmo_hybrid", "kimi_linear", "minimax", "granitemoehybrid"
     ),
     ("attention", "mamba"): ("granitemoehybrid",),
+    ("full_attention", "indexed_attention", "linear_attention"): ("glm5_next_text",),
     ("full_attention", "conv"): ("lfm2",),
     ("sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"): ("deepseek_v4",),
 }

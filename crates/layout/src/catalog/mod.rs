@@ -31,6 +31,7 @@ mod deepseek_v4;
 mod falcon_h1;
 mod gdn;
 mod gemma;
+mod glm5_next;
 mod granite_hybrid;
 mod indexer;
 mod jamba;
@@ -172,6 +173,7 @@ const CATALOG: &[&[Kin]] = &[
         gdn::OLMO_HYBRID_KIN,
         gdn::QWEN3_5_KIN,
         gdn::QWEN3_NEXT_KIN,
+        glm5_next::KIN,
         granite_hybrid::KIN,
         jamba::KIN,
         kimi_linear::KIN,

@@ -38,6 +38,7 @@ const WRAPPED: &[(&str, &str)] = &[
     ("glm46v", "glm4v_text"),
     ("glm4v", "glm4v_text"),
     ("glm4v_moe", "glm4v_moe_text"),
+    ("glm5_next", "glm5_next_text"),
     ("glm_ocr", "glm_ocr_text"),
     ("glmasr", "llama"),
     ("glmga", "glm4v_text"),
