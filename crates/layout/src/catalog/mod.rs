@@ -28,6 +28,7 @@ mod bamba;
 mod chunk;
 mod config;
 mod deepseek_v4;
+mod dots3_note;
 mod falcon_h1;
 mod gdn;
 mod gemma;
@@ -169,6 +170,7 @@ const CATALOG: &[&[Kin]] = &[
     &[
         bailing::KIN,
         bamba::KIN,
+        dots3_note::KIN,
         falcon_h1::KIN,
         gdn::OLMO_HYBRID_KIN,
         gdn::QWEN3_5_KIN,

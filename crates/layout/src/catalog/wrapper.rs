@@ -27,6 +27,7 @@ const WRAPPED: &[(&str, &str)] = &[
     ("deepseek_vl", "llama"),
     ("deepseek_vl_hybrid", "llama"),
     ("deepseek_vl_v2", "deepseek_v2"),
+    ("dots3_note", "dots3_note_text"),
     ("exaone4_5", "exaone4"),
     ("fast_vlm", "qwen2"),
     ("fun_asr_nano", "qwen3"),

@@ -227,6 +227,14 @@ const LATENTS: &[(&str, &[&str])] = &[
             "indexer-state 20: 512 f32, window 8",
         ],
     ),
+    (
+        "dots3_note_text",
+        &[
+            "mla 13: 1088 bf16",
+            "indexer 13: 128+4 B of 1",
+            "window 33: 1088 bf16, window 512",
+        ],
+    ),
     ("glm4_moe_lite", &["mla 47: 576 bf16"]),
     (
         "glm_moe_dsa",
