@@ -288,7 +288,7 @@ mellum mimo_v2_flash step3p5 gemma3_text gemma3n_text gemma4_text gemma4_unified
 gpt_bigcode deepseek_v2 deepseek_v3 axk1 glm4_moe_lite mistral4 longcat_flash deepseek_v32 glm_moe_dsa deepseek_v4 bamba
 falcon_h1 qwen3_next qwen3_5_text qwen3_5_moe_text olmo_hybrid granitemoehybrid jamba kimi_linear lfm2 lfm2_moe mamba
 falcon_mamba mamba2 minimax nemotron_h zamba2 bailing_hybrid minimax_m3_vl_text
-hy_v4 hy_v4_vl_text muse_glimmer_text glm5_next_text dots3_note_text
+hy_v4 hy_v4_vl_text muse_glimmer_text glm5_next_text dots3_note_text muse_glimmer_assistant
 """.split()
 
 # Keys that vary, and their values; a key is given where the draw is not `ABSENT`.

@@ -166,6 +166,10 @@ const KEYS_AND_VALUES: &[(&str, &[&str])] = &[
     ("ministral3", &["attn 34: 8x(128+128) bf16"]),
     ("mistral", &["window 32: 8x(128+128) bf16, window 4096"]),
     ("mixtral", &["attn 32: 8x(128+128) bf16"]),
+    (
+        "muse_glimmer_assistant",
+        &["window 5: 8x(128+128) bf16, window 2048"],
+    ),
     ("nanochat", &["attn 12: 6x(128+128) bf16"]),
     ("nemotron", &["attn 32: 48x(128+128) bf16"]),
     ("olmo", &["attn 32: 32x(128+128) bf16"]),
