@@ -70,7 +70,7 @@ def cache_layer_types():
 LAYER_TYPES = cache_layer_types()
 
 MLA = ("deepseek_v2", "deepseek_v3", "axk1", "glm4_moe_lite", "mistral4", "longcat_flash", "deepseek_v32", "glm_moe_dsa", "kimi_linear", "bailing_hybrid",
-       "hy_v4", "hy_v4_vl_text")
+       "hy_v4", "hy_v4_vl_text", "glm5_next_text", "dots3_note_text")
 
 
 def heads_and_width(family, layer):
@@ -132,7 +132,7 @@ def recurrent(family, c):
         return [f"conv channels {c.hidden_size} conv {c.conv_L_cache - 1}"]
     if family == "minimax":
         return [f"linear {c.num_attention_heads}x{c.head_dim or c.hidden_size // c.num_attention_heads}"]
-    if family in ("kimi_linear", "bailing_hybrid"):
+    if family in ("kimi_linear", "bailing_hybrid", "glm5_next_text"):
         size = f"{c.linear_num_heads}x{c.linear_head_dim}"
         return [f"delta keys {size} values {size} conv {c.linear_conv_kernel_dim - 1}"]
     keys = f"{c.linear_num_key_heads}x{c.linear_key_head_dim}"
@@ -150,6 +150,17 @@ def deepseek_v4(c, kind):
     return caches
 
 
+def dots3_note(config, layer, kind):
+    """Latents, those of all tokens in rows as long as those of a window: vLLM has one size of pages."""
+    windowed = config.per_layer_config["sliding_attention"]
+    row = windowed.kv_lora_rank + windowed.qk_rope_head_dim
+    if row < layer.kv_lora_rank + layer.qk_rope_head_dim:
+        raise ValueError("vLLM refuses this")
+    if kind == "sliding_attention":
+        return [f"latent {row} window {layer.sliding_window}"]
+    return [f"latent {row}", f"index {layer.index_head_dim}"]
+
+
 def caches(family, config):
     """What each layer caches."""
     if family in ("mamba", "falcon_mamba", "mamba2"):
@@ -162,6 +173,8 @@ def caches(family, config):
             layers.append([])
         elif family == "deepseek_v4":
             layers.append(deepseek_v4(layer, kind))
+        elif family == "dots3_note_text":
+            layers.append(dots3_note(config, layer, kind))
         elif kind in ("linear_attention", "conv", "mamba"):
             layers.append(recurrent(family, layer))
         elif kind == "hybrid":
@@ -171,6 +184,9 @@ def caches(family, config):
         elif kind == "indexed_attention":
             chooses = config.indexer_types[i] == "full" if family in ("glm_moe_dsa", "hy_v4", "hy_v4_vl_text") else True
             index = [f"index {layer.index_head_dim}"] if chooses else []
+            if family == "glm5_next_text":
+                # One for a stretch of tokens, and in every layer, as vLLM has it.
+                index = [f"index {layer.index_head_dim} of {layer.index_kpool}"]
             layers.append(attention(family, layer, kind, extra) + index)
         elif kind in ("full_attention", "sliding_attention", "chunked_attention"):
             layers.append(attention(family, layer, kind, extra))
@@ -208,6 +224,8 @@ def ranges(ids):
 # Classes of text models that are only found inside of their wrappers.
 INNER = {
     "qwen2_5_omni_text": ("qwen2_5_omni", "Qwen2_5OmniTextConfig"),
+    "dots3_note_text": ("dots3_note", "Dots3NoteTextConfig"),
+    "glm5_next_text": ("glm5_next", "Glm5NextTextConfig"),
     "hy_v4_vl_text": ("hy_v4_vl", "HYV4VLTextConfig"),
     "minimax_m3_vl_text": ("minimax_m3_vl", "MiniMaxM3VLTextConfig"),
     "muse_glimmer_text": ("muse_glimmer", "MuseGlimmerTextConfig"),
@@ -270,7 +288,7 @@ mellum mimo_v2_flash step3p5 gemma3_text gemma3n_text gemma4_text gemma4_unified
 gpt_bigcode deepseek_v2 deepseek_v3 axk1 glm4_moe_lite mistral4 longcat_flash deepseek_v32 glm_moe_dsa deepseek_v4 bamba
 falcon_h1 qwen3_next qwen3_5_text qwen3_5_moe_text olmo_hybrid granitemoehybrid jamba kimi_linear lfm2 lfm2_moe mamba
 falcon_mamba mamba2 minimax nemotron_h zamba2 bailing_hybrid minimax_m3_vl_text
-hy_v4 hy_v4_vl_text muse_glimmer_text
+hy_v4 hy_v4_vl_text muse_glimmer_text glm5_next_text dots3_note_text muse_glimmer_assistant
 """.split()
 
 # Keys that vary, and their values; a key is given where the draw is not `ABSENT`.
@@ -406,6 +424,24 @@ OWN = {
             ABSENT, {"sparse_index_dim": 32, "sparse_attention_freq": [0, 0, 1, 1]}, {"sparse_attention_freq": [1, 0, 1, 1]}
         ),
     },
+    "dots3_note_text": {
+        "num_key_value_heads": (None, 8),
+        "head_dim": (ABSENT,),
+        "sliding_window": (ABSENT, None, 77),
+        "sliding_window_size": (ABSENT, 64),
+        "use_sliding_window": (ABSENT, ABSENT, True),
+        "swa_kv_lora_rank": (ABSENT, 576, 768),
+        "swa_head_dim": (ABSENT, 320),
+        "swa_qk_nope_head_dim": (ABSENT, 128),
+    },
+    "glm5_next_text": {
+        "num_key_value_heads": (None, 8),
+        "index_kpool": (ABSENT, 2, 32),
+        "qk_rope_head_dim": (ABSENT, 0),
+        "linear_num_heads": (ABSENT, 16),
+        "linear_conv_kernel_dim": (ABSENT, 3),
+        "linear_attn_config": (ABSENT, {"head_dim": 64}, {"num_heads": 4, "short_conv_kernel_size": 5}),
+    },
     "kimi_linear": {
         "linear_num_heads": (ABSENT, 16),
         "linear_attn_config": (ABSENT, {"head_dim": 64}, {"num_heads": 4, "short_conv_kernel_size": 3}),
@@ -419,6 +455,8 @@ LISTS = {
         "qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "olmo_hybrid", "kimi_linear", "minimax", "granitemoehybrid"
     ),
     ("attention", "mamba"): ("granitemoehybrid",),
+    ("full_attention", "indexed_attention", "sliding_attention"): ("dots3_note_text",),
+    ("full_attention", "indexed_attention", "linear_attention"): ("glm5_next_text",),
     ("full_attention", "conv"): ("lfm2",),
     ("sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"): ("deepseek_v4",),
 }
@@ -475,6 +513,9 @@ def variation(family, draw):
         rest = [i for i in range(1, layers + 1) if i not in full]
         sizes = config.get("linear_attn_config", {})
         config["linear_attn_config"] = {**sizes, "full_attn_layers": full, "kda_layers": rest}
+    if family == "dots3_note_text" and config.get("sliding_window"):
+        # Where both are there vLLM reads this one, and the class the other.
+        config.pop("sliding_window_size", None)
     if family == "mamba2":
         config["head_dim"] = config["expand"] * 256 // config["num_heads"]
         config["n_groups"] = config.get("n_groups", 1)
@@ -569,6 +610,17 @@ ALIKE = {
 }
 
 
+# Keys that a class does not speak of, or puts together, and vLLM 0.32 reads of its configs.
+VLLM = {
+    "dots3_note_text": """
+        apply_mla_qkv_lora_rescale attention_gate_type indexer_rope_interleave swa_attention_gate_type swa_head_dim
+        swa_kv_lora_rank swa_num_attention_heads swa_num_key_value_heads swa_q_lora_rank swa_qk_nope_head_dim
+        swa_qk_rope_head_dim swa_v_head_dim
+    """,
+    "glm5_next_text": "indexer_rope_interleave mhc mla_use_nope",
+}
+
+
 def keys_of(config_class):
     """Every key that a class takes: its fields, their other names, and what else its source speaks of."""
     names = set(fields(config_class))
@@ -587,6 +639,8 @@ def harmless_keys():
         if class_of(config["model_type"]) is not None:
             family = read(config).get_text_config(decoder=True).model_type
             of_family[family] |= set(re.findall(r'"(\w+)":', json.dumps(config)))
+    for family, keys in VLLM.items():
+        of_family[family] |= set(keys.split())
     of_family |= {family: of_family[alike] for family, alike in ALIKE.items()}
     everywhere = set(PUBLISHED) | set().union(*of_family.values())
     for model_type in CONFIG_MAPPING.keys():

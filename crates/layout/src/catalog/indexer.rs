@@ -117,7 +117,7 @@ pub(super) fn index_keys(
 
 /// Which layers have an indexer: by name, by letter (F full, S shared), or one in every `index_topk_freq` from
 /// `index_skip_topk_offset` on. All of them, where a config says nothing.
-fn choosing(config: &Config<'_>, layers: u64) -> Result<Vec<bool>, ConfigError> {
+pub(super) fn choosing(config: &Config<'_>, layers: u64) -> Result<Vec<bool>, ConfigError> {
     const PATTERN: &str = "index_topk_pattern";
     if let Some(said) = config.words_by_layer("indexer_types", layers, &WORDS)? {
         return Ok(said);

@@ -99,7 +99,11 @@ fn numbered(
     Ok(mixers.into_iter().flatten().collect())
 }
 
-fn page(config: &Config<'_>, linear: Option<&Config<'_>>) -> Result<Vec<Spec>, ConfigError> {
+/// What a layer of Kimi delta attention keeps, by the inner table or the keys beside it.
+pub(super) fn page(
+    config: &Config<'_>,
+    linear: Option<&Config<'_>>,
+) -> Result<Vec<Spec>, ConfigError> {
     // Each size by itself: in the inner table, else beside it.
     let place = |inner, outer| match linear {
         Some(linear) if linear.get(inner).is_some() => (linear, inner),

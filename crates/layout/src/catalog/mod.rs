@@ -28,9 +28,11 @@ mod bamba;
 mod chunk;
 mod config;
 mod deepseek_v4;
+mod dots3_note;
 mod falcon_h1;
 mod gdn;
 mod gemma;
+mod glm5_next;
 mod granite_hybrid;
 mod indexer;
 mod jamba;
@@ -46,6 +48,7 @@ mod nemotron_h;
 mod packed;
 mod presets;
 mod recurrent;
+mod refused;
 mod renamed;
 mod serve;
 mod unread;
@@ -168,10 +171,12 @@ const CATALOG: &[&[Kin]] = &[
     &[
         bailing::KIN,
         bamba::KIN,
+        dots3_note::KIN,
         falcon_h1::KIN,
         gdn::OLMO_HYBRID_KIN,
         gdn::QWEN3_5_KIN,
         gdn::QWEN3_NEXT_KIN,
+        glm5_next::KIN,
         granite_hybrid::KIN,
         jamba::KIN,
         kimi_linear::KIN,
@@ -199,6 +204,8 @@ pub struct UnknownFamily {
     pub family: String,
     /// The known ones that are called most like it, the nearest first.
     pub nearest: Vec<&'static str>,
+    /// What it caches that no kind of spec says, where that is why it is not in the catalog.
+    pub why: Option<&'static str>,
 }
 
 impl UnknownFamily {
@@ -218,14 +225,20 @@ impl UnknownFamily {
         Self {
             family: family.to_owned(),
             nearest,
+            why: refused::why(family),
         }
     }
 
     fn text(&self) -> String {
-        format!(
-            "model_type: {} is no family of the catalog; the nearest are {}",
-            Value::Text(self.family.clone()).describe(),
-            self.nearest.join(", ")
-        )
+        let family = Value::Text(self.family.clone()).describe();
+        match self.why {
+            Some(why) => {
+                format!("model_type: {family} is refused: {why}; no kind of spec says that")
+            }
+            None => format!(
+                "model_type: {family} is no family of the catalog; the nearest are {}",
+                self.nearest.join(", ")
+            ),
+        }
     }
 }

@@ -89,6 +89,13 @@ impl Model {
             let convolutions = specs.iter_mut().filter_map(Spec::conv_layout_mut);
             convolutions.for_each(|layout| *layout = serving.conv_layout);
             let recurrent = specs.iter().all(Spec::is_recurrent);
+            let block_size = match &specs[..] {
+                // A ring, whose one block is as long as the stretch that is not compressed yet.
+                [Spec::Attention(spec)] if group.name == "indexer-state" => spec
+                    .chunk_size
+                    .map_or(block_size, |chunk| chunk.min(block_size)),
+                _ => block_size,
+            };
             let needed = match recurrent {
                 true => 1,
                 false => tokens.div_ceil(block_size.max(1)).max(1),

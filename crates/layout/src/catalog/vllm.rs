@@ -15,6 +15,9 @@ const KERNEL_BLOCK: u64 = 16;
 /// The same for MLA, whose decode kernels want whole 128 tokens.
 const MLA_BLOCK: u64 = 128;
 
+/// States of the smallest page that the kernels of sparse indexers take.
+const INDEXER_PAGE: u64 = 32;
+
 /// A page that attention and recurrent state share, on each rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HybridPage {
@@ -48,12 +51,18 @@ impl Model {
             .specs
             .iter()
             .any(|spec| matches!(spec, Spec::Mla(_)));
-        let asked = serving.block_size.unwrap_or(KERNEL_BLOCK).max(1);
+        let specs = self.groups.iter().flat_map(|group| &group.specs);
+        let indexers = specs.filter_map(|spec| match spec {
+            Spec::Indexer(spec) => spec.tokens_per_state.checked_mul(INDEXER_PAGE),
+            _ => None,
+        });
+        let kernel_block = indexers.fold(KERNEL_BLOCK, u64::max);
+        let asked = serving.block_size.unwrap_or(kernel_block).max(1);
         let step = asked.max(if latent { MLA_BLOCK } else { KERNEL_BLOCK });
         let needed = state_bytes
             .div_ceil(step.checked_mul(token)?)
             .checked_mul(step)?;
-        let needed = needed.checked_next_multiple_of(KERNEL_BLOCK)?;
+        let needed = needed.checked_next_multiple_of(kernel_block)?;
         let block_size = asked.max(needed);
         Some(HybridPage {
             block_size,

@@ -20,6 +20,8 @@ pub(super) const KINS: &[Kin] = &[
             // Without a window, unless the config has one.
             ("ministral3", &class(34, 4096, 32).kv(8).dim(128).presets),
             ("mixtral", &class(32, 4096, 32).kv(8).presets),
+            // The model that drafts for a Muse Glimmer, from what it keeps of that one's hidden states.
+            ("muse_glimmer_assistant", MUSE_GLIMMER_ASSISTANT),
             ("phi3", &class(32, 3072, 32).presets),
             ("phimoe", &class(32, 4096, 32).kv(8).presets),
             ("starcoder2", &class(30, 3072, 24).kv(2).presets),
@@ -161,6 +163,7 @@ const SMOLLM3: Presets = &class(36, 2048, 16)
 const GEMMA2: Presets = &class(26, 2304, 8).kv(4).dim(256).window(4096).presets;
 const GPT_OSS: Presets = &class(36, 2880, 64).kv(8).dim(64).window(128).presets;
 const MUSE_GLIMMER: Presets = &class(52, 6656, 32).kv(2).dim(128).window(2048).presets;
+const MUSE_GLIMMER_ASSISTANT: Presets = &class(5, 6656, 32).kv(8).dim(128).window(2048).presets;
 const KOLIBRI1: Presets = &class(50, 2560, 48).kv(4).dim(128).window(513).presets;
 const CWM: Presets = &class(64, 6144, 48).kv(8).dim(128).window(8192).presets;
 const COHERE2: Presets = &class(40, 8192, 64).window(4096).and(PATTERN, 4).presets;

@@ -166,6 +166,10 @@ const KEYS_AND_VALUES: &[(&str, &[&str])] = &[
     ("ministral3", &["attn 34: 8x(128+128) bf16"]),
     ("mistral", &["window 32: 8x(128+128) bf16, window 4096"]),
     ("mixtral", &["attn 32: 8x(128+128) bf16"]),
+    (
+        "muse_glimmer_assistant",
+        &["window 5: 8x(128+128) bf16, window 2048"],
+    ),
     ("nanochat", &["attn 12: 6x(128+128) bf16"]),
     ("nemotron", &["attn 32: 48x(128+128) bf16"]),
     ("olmo", &["attn 32: 32x(128+128) bf16"]),
@@ -225,6 +229,14 @@ const LATENTS: &[(&str, &[&str])] = &[
             "c4-state 20: 2048 f32, window 8",
             "indexer 20: 128+4 B of 4",
             "indexer-state 20: 512 f32, window 8",
+        ],
+    ),
+    (
+        "dots3_note_text",
+        &[
+            "mla 13: 1088 bf16",
+            "indexer 13: 128+4 B of 1",
+            "window 33: 1088 bf16, window 512",
         ],
     ),
     ("glm4_moe_lite", &["mla 47: 576 bf16"]),

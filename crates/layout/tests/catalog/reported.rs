@@ -94,7 +94,7 @@ fn a_key_that_changes_the_caches_of_others_is_named_where_it_is_not_read() {
 #[test]
 fn the_nearest_names_share_the_first_word() {
     for (family, stem) in [
-        ("qwen4_exp", "qwen"),
+        ("qwen5", "qwen"),
         ("minimax_m4", "minimax"),
         ("glm6next", "glm"),
         ("deepseek_v5", "deepseek"),
@@ -103,6 +103,29 @@ fn the_nearest_names_share_the_first_word() {
         let (_, nearest) = fault.split_once("the nearest are ").unwrap();
         let first = nearest.split(", ").next().unwrap();
         assert!(first.starts_with(stem), "{fault}");
+    }
+}
+
+#[test]
+fn a_family_that_no_spec_describes_is_refused_with_what_it_caches() {
+    for (config, expected) in [
+        (
+            json!({"model_type": "inkling_mm_model", "text_config": {"num_hidden_layers": 2, "hidden_size": 64}}),
+            "model_type: \"inkling_mm_model\" is refused: each of its layers keeps the last inputs of four convolutions ",
+        ),
+        (
+            json!({"model_type": "inkling_mm_model", "text_config": {"model_type": "inkling_text"}}),
+            "model_type: \"inkling_text\" is refused: ",
+        ),
+        (
+            json!({"model_type": "qwen4_exp", "text_config": {"model_type": "qwen4_exp_text"}}),
+            "model_type: \"qwen4_exp_text\" is refused: it keeps inputs of PLE convolutions whole on every rank, ",
+        ),
+    ] {
+        let fault = fault(&config);
+        assert!(fault.starts_with(expected), "{fault}");
+        assert!(fault.ends_with("; no kind of spec says that"), "{fault}");
+        assert_eq!(fault.lines().count(), 1);
     }
 }
 

@@ -1,8 +1,11 @@
 //! Keys that do not mean what they seem to mean, and what follows where they are null or missing.
 
-use serde_json::json;
+use serde_json::{Value as Json, json};
+use transload_layout::footprint::Footprint;
 
-use crate::common::{bare, caches, config, config_but, growth, layers, read};
+use crate::common::{
+    bare, caches, config, config_but, fault, growth, layers, read, read_in, specs,
+};
 
 #[test]
 fn a_head_dim_in_the_config_wins_over_the_hidden_size() {
@@ -272,6 +275,75 @@ fn deepseek_v4_may_name_its_layers_instead() {
         (layers(&model, "c4"), layers(&model, "c128")),
         ("1".into(), "2".into())
     );
+}
+
+/// The bytes of a block are those of vLLM 0.32's own classes, as `tests/tools/vllm_caches.py` has them.
+#[test]
+fn dots3_note_has_rows_of_one_length() {
+    let dots = |changes: Json| {
+        let mut config = bare("dots3_note");
+        let table = config.as_object_mut().unwrap();
+        table.extend(changes.as_object().unwrap().clone());
+        config
+    };
+    let model = read(&bare("dots3_note")).unwrap();
+    for (group, bytes) in [
+        ("mla", 2_228_224),
+        ("window", 2_228_224),
+        ("indexer", 135_168),
+    ] {
+        let footprint = Footprint::of(specs(&model, group), 8).unwrap();
+        assert_eq!(footprint.block_bytes(1024), bytes, "{group}");
+    }
+    let published = dots(json!({
+        "num_hidden_layers": 4, "num_nextn_predict_layers": 1, "use_dsa": true, "sliding_window_size": 256,
+        "layer_types": ["full_attention", "sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+        "swa_kv_lora_rank": 768, "swa_qk_rope_head_dim": 32, "swa_num_attention_heads": 64, "swa_attention_gate_type": "headwise",
+        "index_topk_pattern": "FFSF", "torch_dtype": "float16",
+    }));
+    let model = read(&published).unwrap();
+    assert_eq!(
+        caches(&model),
+        [
+            "mla 2: 800 f16",
+            "indexer 1: 128+4 B of 1",
+            "window 2: 800 f16, window 256"
+        ]
+    );
+    assert_eq!(
+        (model.num_layers, model.unread.len()),
+        (4, 0),
+        "{:?}",
+        model.unread
+    );
+    let all = read(&dots(json!({"use_sliding_window": false}))).unwrap();
+    assert_eq!(layers(&all, "mla"), "0-45");
+    for (changes, expected) in [
+        (json!({"use_dsa": false}), "use_dsa: cannot be false: "),
+        (
+            json!({"per_layer_config": {"2": {"kv_lora_rank": 9}}}),
+            "per_layer_config: is not what vLLM 0.32 reads ",
+        ),
+        (
+            json!({"kv_lora_rank": 1025}),
+            "kv_lora_rank: makes rows of 1089 elements, ",
+        ),
+        (
+            json!({"swa_head_dim": 192}),
+            "swa_head_dim: is 192, of which ",
+        ),
+        (
+            json!({"sliding_window_size": 0}),
+            "sliding_window_size: cannot be 0",
+        ),
+    ] {
+        let fault = fault(&dots(changes));
+        assert!(fault.starts_with(expected), "{fault}");
+    }
+    for dtype in ["fp8", "fp8_ds_mla", "nvfp4_ds_mla", "int8_per_token_head"] {
+        let error = read_in(dtype, &bare("dots3_note")).unwrap_err().to_string();
+        assert!(error.contains("dots3.note in bf16 or f16"), "{error}");
+    }
 }
 
 #[test]

@@ -1,11 +1,15 @@
 //! Delta nets: gated ones (Qwen3-Next, Qwen3.5, OLMo Hybrid) and Kimi's.
 
-use serde_json::json;
+use serde_json::{Value as Json, json};
+use transload_layout::catalog::{Engine, Serving};
+use transload_layout::deployment::Deployment;
 use transload_layout::dtype::Dtype;
+use transload_layout::footprint::Footprint;
 use transload_layout::spec::{Mla, Spec};
 
 use crate::common::{
-    attention, config, config_but, default_of, delta_net, groups, model, read, sizes, specs,
+    attention, bare, caches, config, config_but, default_of, delta_net, fault, groups, layers,
+    model, read, read_in, sizes, specs,
 };
 
 #[test]
@@ -118,4 +122,129 @@ fn kimi_linear_reads_kinds_first_and_sizes_beside_the_table() {
         specs(&model, "kda"),
         delta_net((8, 64), (8, 64), Dtype::F32)
     );
+}
+
+/// The bytes are those of vLLM 0.32's own classes, as `tests/tools/vllm_caches.py` has them.
+#[test]
+fn glm_5_3_flash_chooses_stretches_of_tokens() {
+    let model = default_of("glm5_next");
+    let attends = "3,7,11,15,19,23,27,31,35,39,43";
+    let names = ["kda", "mla", "indexer", "indexer-state"];
+    let found: Vec<&str> = groups(&model).iter().map(|(name, _)| *name).collect();
+    assert_eq!(found, names);
+    for name in &names[1..] {
+        assert_eq!(layers(&model, name), attends, "{name}");
+    }
+    assert_eq!(
+        specs(&model, "kda"),
+        delta_net((64, 128), (64, 128), Dtype::F32)
+    );
+    assert_eq!(
+        caches(&model)[1..],
+        [
+            "mla 11: 512 bf16",
+            "indexer 11: 128+4 B of 16",
+            "indexer-state 11: 1x(128+128) bf16, chunk 16"
+        ]
+    );
+    assert_eq!(
+        sizes(&model, "kda"),
+        (34, 3 * 24_576 * 2 + 64 * 128 * 128 * 4)
+    );
+    for (group, tokens, bytes) in [
+        ("mla", 1024, 1_048_576),
+        ("indexer", 1024, 8_448),
+        ("indexer-state", 16, 8_192),
+    ] {
+        for tp in [1, 8] {
+            let footprint = Footprint::of(specs(&model, group), tp).unwrap();
+            assert_eq!(footprint.block_bytes(tokens), bytes, "{group}, TP {tp}");
+        }
+    }
+}
+
+/// As `tests/tools/vllm_hybrid_pages.py` has it from vLLM 0.32 itself; kernels of the indexer take 32 stretches.
+#[test]
+fn glm_5_3_flash_gets_the_blocks_that_vllm_takes() {
+    let model = default_of("glm5_next_text");
+    for (tp, asked, taken, bytes) in [
+        (1, None, 4608, 4_718_592),
+        (1, Some(128), 4608, 4_718_592),
+        (1, Some(1024), 5120, 5_242_880),
+        (2, None, 2560, 2_621_440),
+        (2, Some(1024), 3072, 3_145_728),
+        (8, None, 1024, 1_048_576),
+        (8, Some(128), 1024, 1_048_576),
+    ] {
+        let serving = Serving {
+            tp,
+            block_size: asked,
+            engine: Some(Engine::Vllm),
+            ..Serving::default()
+        };
+        let page = model.hybrid_page(&serving);
+        let found = page.map(|page| (page.block_size, page.bytes));
+        assert_eq!(found, Some((taken, bytes)), "TP {tp}, {asked:?}");
+        let served = Deployment::from_document(model.serve(&serving, 8192)).unwrap();
+        let blocks: Vec<u64> = served
+            .groups()
+            .iter()
+            .map(|group| group.block_size())
+            .collect();
+        assert_eq!(blocks, [taken, taken, taken, 16]);
+    }
+}
+
+#[test]
+fn glm_5_3_flash_is_refused_where_engines_would_cache_otherwise() {
+    let glm = |changes: Json| {
+        let mut config = bare("glm5_next_text");
+        config
+            .as_object_mut()
+            .unwrap()
+            .extend(changes.as_object().unwrap().clone());
+        config
+    };
+    for (changes, expected) in [
+        (
+            json!({"index_kpool": 1}),
+            "index_kpool: has to be 2 or more: ",
+        ),
+        (
+            json!({"index_head_dim": 64}),
+            "index_head_dim: is 64, which ",
+        ),
+        (
+            json!({"indexer_types": vec!["shared"; 45]}),
+            "indexer_types: has layer 3 take over ",
+        ),
+        (
+            json!({"index_topk_freq": 3}),
+            "index_topk_freq: has layer 3 take over ",
+        ),
+    ] {
+        let fault = fault(&glm(changes));
+        assert!(fault.starts_with(expected), "{fault}");
+    }
+    for (dtype, changes, expected) in [
+        ("fp8", json!({}), Some("mla 11: 512 f8e4m3")),
+        ("fp8_ds_mla", json!({}), Some("mla 11: 1x656 B of 1")),
+        ("fp8_ds_mla", json!({"kv_lora_rank": 256}), None),
+        ("nvfp4_ds_mla", json!({}), None),
+        ("int8_per_token_head", json!({}), None),
+    ] {
+        let read = read_in(dtype, &glm(changes));
+        match (read, expected) {
+            (Ok(model), Some(expected)) => {
+                assert_eq!(caches(&model)[1], expected);
+                // Keys of the indexer have types of their own.
+                assert_eq!(
+                    caches(&model)[2..],
+                    caches(&default_of("glm5_next_text"))[2..]
+                );
+            }
+            (Err(error), None) => assert!(error.to_string().starts_with(dtype), "{error}"),
+            (read, _) => panic!("{dtype}: {read:?}"),
+        }
+    }
 }

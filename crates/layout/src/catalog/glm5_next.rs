@@ -1,0 +1,128 @@
+//! GLM-5.3-Flash (`glm5_next`): pages of Kimi delta attention as `kda` in three layers of four, and in the fourth
+//! latents as `mla`, which has no rotated part, and the keys by which stretches of `index_kpool` tokens are chosen.
+//!
+//! | group | layers | a state | of |
+//! |---|---|---|---|
+//! | `kda` | of linear attention | as of [Kimi Linear](super::kimi_linear) | the sequence |
+//! | `mla` | the others | `[512]` | a token |
+//! | `indexer` | the same | `[[data 128], [scale 4]]` | 16 tokens |
+//! | `indexer-state` | the same | `[[key 128], [score 128]]` bf16 | a token of the last stretch, while it is not full |
+//!
+//! The last is what vLLM's indexer needs to go on from any token. vLLM keeps it in a ring, a block for each request, all
+//! keys before all scores; an engine that decodes speculatively has a longer one.
+
+use super::Kin;
+use super::config::Preset::Number;
+use super::config::{CacheDtype, Config, ConfigError, Presets};
+use super::indexer::{choosing, index_keys};
+use super::kimi_linear::page;
+use super::layers::Layers;
+use super::recurrent::{Mixer, gather};
+use super::window::full_every;
+use crate::dtype::Dtype;
+use crate::spec::{Attention, Mla, Opaque, Spec};
+
+const PRESETS: Presets = &[
+    ("num_hidden_layers", Number(45)),
+    ("kv_lora_rank", Number(512)),
+    ("qk_rope_head_dim", Number(0)),
+    ("index_head_dim", Number(128)),
+    ("index_kpool", Number(16)),
+    ("linear_head_dim", Number(128)),
+    ("linear_num_heads", Number(64)),
+    ("linear_conv_kernel_dim", Number(4)),
+];
+
+pub(super) const KIN: Kin = Kin {
+    members: &[("glm5_next_text", PRESETS)],
+    caches,
+};
+
+fn caches(config: &Config<'_>) -> Result<Layers, ConfigError> {
+    let count = config.layers("num_hidden_layers")?;
+    let known = [
+        ("linear_attention", Mixer::Recurrent),
+        ("indexed_attention", Mixer::Attention),
+        ("full_attention", Mixer::Attention),
+    ];
+    let mixers = match config.words_by_layer("layer_types", count, &known)? {
+        Some(mixers) => mixers,
+        None => Mixer::each(count, |layer| !full_every(4)(layer)),
+    };
+    let linear = config.inside("linear_attn_config")?;
+    let mut layers = gather(
+        config,
+        &mixers,
+        ("kda", || page(config, linear.as_ref())),
+        ("mla", || latent(config)),
+    )?;
+    let pool = config.positive("index_kpool")?;
+    if pool == 1 {
+        let problem =
+            "has to be 2 or more: engines pool keys, and know no other indexer of this family";
+        return Err(config.fault("index_kpool", problem));
+    }
+    let index = Spec::Indexer(index_keys(config, pool)?);
+    let width = config.positive("index_head_dim")?;
+    let state = Spec::Attention(Attention {
+        heads: 1,
+        head_dim: width,
+        v_head_dim: width,
+        dtype: Dtype::Bf16,
+        sliding_window: None,
+        chunk_size: Some(pool),
+    });
+    let attends = mixers.iter().zip(choosing(config, count)?);
+    for (layer, (mixer, chooses)) in layers.ids().zip(attends) {
+        if *mixer != Mixer::Attention {
+            continue;
+        }
+        if !chooses {
+            return Err(shared(config, layer));
+        }
+        layers.add(layer, "indexer", [index.clone()]);
+        layers.add(layer, "indexer-state", [state.clone()]);
+    }
+    Ok(layers)
+}
+
+/// In the config class a layer may take over the choice of an earlier one. vLLM does not read that, and gives each an
+/// indexer: neither count would hold for both.
+fn shared(config: &Config<'_>, layer: u64) -> ConfigError {
+    let mut keys = ["indexer_types", "index_topk_pattern"].into_iter();
+    let key = keys.find(|key| config.get(key).is_some());
+    let problem = format!(
+        "has layer {layer} take over the tokens that another chose; vLLM 0.32 has an indexer in every layer that attends"
+    );
+    config.fault(key.unwrap_or("index_topk_freq"), problem)
+}
+
+/// `fp8` is fp8 here, since the kernels that read latents in `fp8_ds_mla` take that alone by its own name, and then
+/// with a rotated part of zeros: 656 bytes.
+fn latent(config: &Config<'_>) -> Result<Spec, ConfigError> {
+    let (rank, rotated) = (
+        config.positive("kv_lora_rank")?,
+        config.number("qk_rope_head_dim")?,
+    );
+    let wanted = config.wanted_cache()?;
+    match wanted {
+        Some(CacheDtype::Fp8DsMla) if (rank, rotated) == (512, 0) => Ok(Spec::Opaque(Opaque {
+            heads: 1,
+            entry_bytes: 656,
+            tokens_per_state: 1,
+            packed_heads: None,
+        })),
+        None | Some(CacheDtype::Plain(_)) => Ok(Spec::Mla(Mla {
+            latent: rank + rotated,
+            dtype: match wanted {
+                Some(CacheDtype::Plain(dtype)) => dtype,
+                _ => config.model_dtype()?,
+            },
+            sliding_window: None,
+        })),
+        Some(other) => Err(ConfigError::Dtype(format!(
+            "{}: engines keep the latents of this model in its own type, in fp8, or 512 without a rotated part in fp8_ds_mla",
+            other.name()
+        ))),
+    }
+}
