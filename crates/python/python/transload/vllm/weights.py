@@ -200,8 +200,11 @@ class _Files:
 
 
 def before_loading(model: ModelConfig) -> Before:
-    """What has to be seen before vLLM loads the model, to tell later what it has loaded: its files may be replaced, and
-    with ``--max-model-len auto`` its longest sequence is made to fit in memory after its rotary embeddings were made for another."""
+    """Records what `weights_of` needs to know of a model as it was before vLLM loaded it.
+
+    Its files may be replaced after vLLM has loaded them. And with ``--max-model-len auto`` vLLM makes the rotary embeddings for one
+    length, and later reduces the length to what fits in memory.
+    """
     return Before(files=_seen(model), max_model_len=model.max_model_len)
 
 
