@@ -19,6 +19,8 @@ from vllm_stand_in.fixtures import (
 )
 from vllm_stand_in.model import Attention, mamba2
 
+import transload
+
 TOKENS = prompt(100)
 
 
@@ -322,6 +324,55 @@ def test_sides_that_never_fit_are_told_once(engine, caplog, mode):
     # It is another server when it is started otherwise.
     prefill.shutdown()
     move(engine("prefill", tp=2, port=prefill.port), decode, TOKENS)
+
+
+def test_servers_of_another_protocol_are_not_dialled_again(engine, caplog, monkeypatch):
+    """No agent of this server can tell them anything, be it one without memory."""
+    caplog.set_level("DEBUG")
+    prefill, decode = engine("prefill", extra={"lease_seconds": 1}), engine("decode", blocks=12)
+    [worker] = [each._worker for each in decode.workers]
+    dialled = []
+
+    class OfAnotherVersion:
+        """Stands for an agent whose peers run another release: one process can load one release only."""
+
+        def __init__(self, agent):
+            self._agent = agent
+
+        def __getattr__(self, name):
+            return getattr(self._agent, name)
+
+        def pull(self, *_, **__):
+            dialled.append("pull")
+            error = transload.TransferError("protocol versions (1, 2) here, (3, 3) there")
+            error.kind, error.is_misfit = "version", True
+            raise error
+
+        def cancel(self, _):
+            dialled.append("cancel")
+            raise transload.AgentError("it was dialled")
+
+        renew = cancel
+
+    monkeypatch.setattr(worker, "_agent", OfAnotherVersion(worker._agent))
+    for seed in range(3):
+        decode.figures.reset()
+        tokens = prompt(100, seed)
+        refuse(decode, tokens, prefilled(prefill, tokens), "version")
+    # A request that is aborted while it waits is given up to nobody.
+    params = prefilled(prefill, TOKENS)
+    other = decode.add(prompt(250, seed=8), max_tokens=10**6)
+    decode.run(lambda: other.status is vllm.RequestStatus.RUNNING)
+    waits = decode.add(TOKENS, dict(params))
+    decode.step()
+    assert waits.status is vllm.RequestStatus.WAITING
+    decode.abort(waits)
+    decode.abort(other)
+    end_alike(decode, prefill)
+    assert dialled == ["pull"] and worker._misfits._agent is None
+    [line] = [each.getMessage() for each in caplog.records if each.levelname == "WARNING" and "was not loaded" in each.getMessage()]
+    assert "(version)" in line and "nor will others be from there" in line
+    assert prefill.figures.data["leases"] == {"expired": 4}
 
 
 def test_a_refusal_leaves_what_is_cached_as_it_is(two_engines, monkeypatch):

@@ -38,6 +38,8 @@ def test_what_is_given(connector):
 WRONG = [
     ({"cert": "x"}, r"extra_config.cert is not a setting; did you mean 'certs'\?"),
     ({"xyz": 1}, r"extra_config.xyz is not a setting; there are certs, agent, host, instance, port, "),
+    ({"_before_loading": {"files": "x", "max_model_len": 1}}, "extra_config._before_loading is not a setting"),
+    ({"_before_loading": {}}, "extra_config._before_loading is not a setting"),
     ({"certs": 7}, "extra_config.certs is 7: give a text"),
     ({"agent": 7}, "extra_config.agent is 7: give a text"),
     ({"host": None}, "extra_config.host is None: give a text"),

@@ -366,10 +366,22 @@ def test_storage_keeps_chunks_over_a_restart(storage):
     assert after.remove(KEYS[0]) and not after.remove(KEYS[0]) and not after.pin(KEYS[0])
 
 
-def test_storage_fails_softly(storage):
+HAS = "the call `has` of the store of LMCache's chunks"
+
+
+def test_storage_fails_softly(storage, caplog):
     one, objects, called = storage(), [chunk(0)], []
     put(one, KEYS[:1], objects)
+    works, one._objects = one._objects, Fails()
+    caplog.clear()
+    assert not any(one.contains(KEYS[0]) for _ in range(3))
+    # It says so once, until it works again.
+    one._objects = works
+    assert one.contains(KEYS[0]) and one.contains(KEYS[0])
     one._objects = Fails()
+    assert not one.contains(KEYS[0])
+    told = [each.getMessage() for each in caplog.records]
+    assert told == [f"{HAS} fails: the disk is full", f"{HAS} works again", told[0]]
     put(one, KEYS[1:2], objects, called.append)
     assert not called and objects[0].references == 1 and not one.exists_in_put_tasks(KEYS[1])
     assert not one.contains(KEYS[0]) and one.get_blocking(KEYS[0]) is None and not one.remove(KEYS[0])

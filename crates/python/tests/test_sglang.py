@@ -1,6 +1,7 @@
 """The storage for SGLang's hierarchical cache, on host pools of a stand-in for it."""
 
 import shutil
+import sys
 import threading
 import time
 from pathlib import Path
@@ -123,9 +124,14 @@ def test_pages_of_what_computes_otherwise_are_not_found(attach, served, monkeypa
     assert attach(HostPool("page_first"), namespace="mine", tp_size=2).batch_exists(KEYS[:4]) == 0
 
 
-@pytest.mark.parametrize("given", [{"model_path": "org/model"}, {"load_format": "dummy"}, {"kv_cache_dtype": None}, {"lora_paths": {"a": "org/b"}}])
+@pytest.mark.parametrize(
+    "given", [{"model_path": "org/model"}, {"load_format": "dummy"}, {"kv_cache_dtype": None}, {"lora_paths": {"a": "org/b"}}, None]
+)
 def test_what_cannot_be_seen_is_told(attach, served, monkeypatch, caplog, given):
-    for name, value in given.items():
+    if given is None:
+        # An SGLang that has its settings elsewhere.
+        monkeypatch.setitem(sys.modules, "sglang.srt.runtime_context", None)
+    for name, value in (given or {}).items():
         monkeypatch.setattr(sglang.Server, name, value)
     storage = attach(HostPool("page_first"))
     assert save(storage, KEYS[:1]) == [True]

@@ -125,7 +125,7 @@ impl Servers {
     /// All servers as they are now, prefill servers first.
     #[must_use]
     pub fn snapshot(&self) -> Vec<ServerStatus> {
-        self.lock().snapshot()
+        self.lock().snapshot(Instant::now())
     }
 
     /// A table whose holder has panicked is as good as before: every change of it is whole.

@@ -74,10 +74,11 @@ def objects(
     called: Callable[[str], str] = str,
     threads: int | None = None,
 ) -> Any:
-    """The objects of an engine: in the namespace that is `given`, or else in one for what computes, which is `seen`: models and
-    settings. Where that cannot be seen, in the namespace `otherwise`.
+    """Opens the objects of an engine in a store.
 
-    `called` makes the whole namespace of it. Until a namespace is known all calls raise StoreError.
+    Their namespace is `given`, if it is not None. Otherwise it is made of the models and settings that `seen` returns; if `seen`
+    cannot tell them, it is `otherwise`. `called` makes the store's full namespace of this name. All calls raise StoreError until the
+    namespace is known.
     """
     if given is None:
         try:

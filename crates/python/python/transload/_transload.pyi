@@ -52,6 +52,7 @@ class TransferError(TransloadError):
         "timed_out",
         "unknown",
         "unreachable",
+        "version",
     ]
     is_misfit: bool
 

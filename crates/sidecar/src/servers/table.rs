@@ -137,6 +137,14 @@ impl Table {
         self.role_mut(role)
             .entries
             .retain(|_, entry| !entry.is_over());
+        self.forget_pairs();
+    }
+
+    /// Forgets pairs of which a server is not known any more: one that is named again may be another.
+    fn forget_pairs(&mut self) {
+        let (prefill, decode) = (&self.prefill.entries, &self.decode.entries);
+        self.misfits
+            .retain(|(from, to), _| prefill.contains_key(from) && decode.contains_key(to));
     }
 
     /// The servers of a role that somebody but requests names.
@@ -187,6 +195,7 @@ impl Table {
             .map(|entry| entry.url.clone())
         {
             entries.remove(&url);
+            self.forget_pairs();
         }
     }
 
@@ -262,8 +271,12 @@ impl Table {
         decode: &ServerUrl,
         now: Instant,
     ) -> Option<bool> {
+        let are_known =
+            self.prefill.entries.contains_key(prefill) && self.decode.entries.contains_key(decode);
+        if !are_known {
+            return None;
+        }
         if self.misfits.len() >= MOST_NAMED_BY_REQUESTS {
-            // Those of servers that are gone are among them.
             self.misfits.clear();
         }
         let pair = (prefill.clone(), decode.clone());
@@ -325,11 +338,12 @@ impl Table {
             entry.tokens = entry.tokens.saturating_sub(tokens);
             if entry.is_over() {
                 entries.remove(url);
+                self.forget_pairs();
             }
         }
     }
 
-    pub(super) fn snapshot(&self) -> Vec<ServerStatus> {
+    pub(super) fn snapshot(&self, now: Instant) -> Vec<ServerStatus> {
         let mut all = Vec::new();
         for role in [Role::Prefill, Role::Decode] {
             let mut entries: Vec<&Entry> = self.role(role).entries.values().collect();
@@ -337,7 +351,10 @@ impl Table {
             all.extend(entries.into_iter().map(|entry| entry.status(role)));
         }
         for status in all.iter_mut().filter(|each| each.role == Role::Decode) {
-            let apart = self.misfits.iter().filter(|(_, health)| health.is_open());
+            let apart = self
+                .misfits
+                .iter()
+                .filter(|(_, health)| !health.admits(now));
             let from = apart.filter(|((_, decode), _)| *decode == status.url);
             status.misfits = from.map(|((prefill, _), _)| prefill.clone()).collect();
             status.misfits.sort_unstable_by_key(ToString::to_string);

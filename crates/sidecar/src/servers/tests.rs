@@ -219,15 +219,69 @@ fn servers_that_misfit_are_kept_apart_and_are_not_at_fault() {
     }
     // Later they are tried again, and what fits is forgotten.
     now += Duration::from_secs(2);
+    let kept_apart = |now| {
+        let known = servers.lock().snapshot(now);
+        let apart = known.into_iter().filter(|of| !of.misfits.is_empty());
+        apart.map(|of| of.url).collect::<Vec<_>>()
+    };
+    assert_eq!(kept_apart(now), []);
     assert!(choose(Role::Prefill, None, now).is_some());
     let claim = choose(Role::Decode, Some(&prefill), now).expect("a server");
     let fits = claim.url().clone();
     claim.fetching_from(Some(&prefill)).succeeded(now);
-    let apart = |of: &ServerStatus| !of.misfits.is_empty();
-    let kept: Vec<_> = servers.snapshot().into_iter().filter(apart).collect();
-    assert_eq!(kept.len(), 1);
-    assert_ne!(kept[0].url, fits);
+    let other = u16::from(fits == url(0));
+    misfit(other, now);
+    assert_eq!(kept_apart(now), [url(other)]);
     assert!(choose(Role::Prefill, None, now).is_some());
+}
+
+/// A server that is named again may be another one.
+#[test]
+fn a_server_that_is_forgotten_misfits_none() {
+    let now = Instant::now();
+    let ways: [(&[u16], fn(&Arc<Servers>, Instant)); 4] = [
+        (&[7], |servers, _| {
+            servers.set(Origin::Settings, Role::Prefill, &[])
+        }),
+        (&[7], |servers, _| {
+            servers.set(Origin::Settings, Role::Decode, &[])
+        }),
+        (&[7], |servers, now| {
+            let claim = servers.claim_again(Role::Prefill, &url(7), 1, now);
+            servers.set(Origin::Settings, Role::Prefill, &[]);
+            drop(claim);
+        }),
+        // One that a request has named makes room for others.
+        (&[], |servers, now| {
+            for number in 10_000..11_024 {
+                drop(servers.claim_again(Role::Prefill, &url(number), 1, now));
+            }
+        }),
+    ];
+    for (way, (named, forget)) in ways.into_iter().enumerate() {
+        let servers = proxy(1);
+        servers.set(
+            Origin::Settings,
+            Role::Prefill,
+            &urls(named.iter().copied()),
+        );
+        servers.lock().named(Role::Prefill, &url(7));
+        let misfits = || servers.lock().pair_misfits(&url(7), &url(0), now);
+        for _ in 0..3 {
+            misfits();
+        }
+        let fits = || servers.claim(Role::Prefill, &url(7), 1, now).is_some();
+        assert!(!fits());
+        forget(&servers, now);
+        // What is heard of it afterwards is about one that is gone.
+        for _ in 0..3 {
+            misfits();
+        }
+        for (role, number) in [(Role::Prefill, 7), (Role::Decode, 0)] {
+            servers.set(Origin::Settings, role, &urls([number]));
+        }
+        assert!(fits(), "way {way}");
+    }
 }
 
 #[test]

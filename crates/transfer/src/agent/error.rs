@@ -90,7 +90,7 @@ pub enum TransferError {
 impl TransferError {
     /// A word for counters and logs: `content`, `consumed`, `expired`, `unknown`, `cancelled`, `refused`,
     /// `peer_lost`, `restarted`, `unreachable`, `incompatible`, `failed`, `timed_out`, `busy`, `ticket`, `own`, `request`,
-    /// `shutting_down`, `device_lost`, `device_stalled` or `other`. The last two but one are told of devices of either side.
+    /// `shutting_down`, `version`, `device_lost`, `device_stalled` or `other`. The last two but one are told of devices of either side.
     pub fn kind(&self) -> &'static str {
         let error = match self {
             TransferError::Job(error) => error,
@@ -115,9 +115,8 @@ impl TransferError {
                 HelloRefusal::OtherInstance { .. } => "unreachable",
                 HelloRefusal::Crowded { .. } => "busy",
                 HelloRefusal::ShuttingDown => "shutting_down",
-                HelloRefusal::Version { .. }
-                | HelloRefusal::Document { .. }
-                | HelloRefusal::Specs(_) => "incompatible",
+                HelloRefusal::Version { .. } => "version",
+                HelloRefusal::Document { .. } | HelloRefusal::Specs(_) => "incompatible",
             },
             JobError::MayNotServe { .. } => "refused",
             JobError::Deployment { .. } | JobError::Restarted { .. } => "restarted",
@@ -215,10 +214,13 @@ mod tests {
             ours: (1, 2),
             theirs: (3, 3),
         };
-        for (refusal, never) in [(versions, true), (HelloRefusal::ShuttingDown, false)] {
+        for (refusal, kind, never) in [
+            (versions, "version", true),
+            (HelloRefusal::ShuttingDown, "shutting_down", false),
+        ] {
             let agent = AgentId::new("owner").unwrap();
             let error = TransferError::from(JobError::Hello { agent, refusal });
-            assert_eq!(error.is_misfit(), never);
+            assert_eq!((error.kind(), error.is_misfit()), (kind, never));
         }
     }
 }

@@ -22,7 +22,7 @@ class Storage(StoragePluginInterface):
     """Keeps LMCache's chunks in a store.
 
     A pin is nothing here: what is looked up is what a store's cap takes last, and a read of what is gone all the same is a miss.
-    What a store fails at is a miss as well, or a put that is not done, and a warning.
+    What a store fails at is a miss as well, or a put that is not done, and the log says so once.
     """
 
     def __init__(self, dst_device="cpu", config=None, metadata=None, local_cpu_backend=None, loop=None, **_later):
@@ -33,6 +33,7 @@ class Storage(StoragePluginInterface):
         self._readers, self._writers = Threads("load", settings["workers"]), Threads("store", settings["workers"])
         self._lock = threading.Lock()
         self._putting: set = set()
+        self._failing: set[str] = set()
         if local_cpu_backend is not None:
             # It is closed first, and its memory is what puts read.
             close_memory = local_cpu_backend.close
@@ -109,7 +110,7 @@ class Storage(StoragePluginInterface):
 
     def batched_remove(self, keys, force: bool = True) -> int:
         there = [key for key, info in zip(keys, self._ask(self._objects.has, keys)) if info is not None]
-        # `delete` returns None if it went well, and `_ask` a list if the store failed.
+        # `delete` returns None if it went well, and `_ask` a list if the store failed or there is nothing to ask.
         return len(there) if self._ask(self._objects.delete, there) is None else 0
 
     def get_allocator_backend(self):
@@ -146,12 +147,21 @@ class Storage(StoragePluginInterface):
             each.ref_count_down()
 
     def _ask(self, method, keys, *more):
-        """Asks the store. If it fails, it knows nothing of each key."""
+        """Asks the store. If it fails, it knows nothing of each key, and the log says so once, until it works again."""
+        if not keys:
+            return []
+        call = method.__name__
         try:
-            return method([key.to_string() for key in keys], *more)
+            result = method([key.to_string() for key in keys], *more)
         except Exception as error:
-            log.warning("the store of LMCache's chunks failed to %s: %s", method.__name__, error)
+            if call not in self._failing:
+                self._failing.add(call)
+                log.warning("the call `%s` of the store of LMCache's chunks fails: %s", call, error)
             return [None] * len(keys)
+        if call in self._failing:
+            self._failing.discard(call)
+            log.warning("the call `%s` of the store of LMCache's chunks works again", call)
+        return result
 
     async def _in_thread(self, method, keys):
         try:

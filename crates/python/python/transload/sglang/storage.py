@@ -286,9 +286,9 @@ def _what_computes() -> tuple[list[Model], Any]:
     Raises:
         Unseen: there is no server, or its weights come from elsewhere.
     """
-    from sglang.srt.runtime_context import get_lora, get_model, get_spec
-
     try:
+        from sglang.srt.runtime_context import get_lora, get_model, get_spec
+
         model, spec, lora = get_model(), get_spec(), get_lora()
         formats = [model.load_format, spec.speculative_draft_load_format]
         models = [Model(model.model_path, model.revision)]
@@ -299,7 +299,7 @@ def _what_computes() -> tuple[list[Model], Any]:
         settings = [model.quantization, model.json_model_override_args, model.model_loader_extra_config, model.context_length]
         settings += [spec.speculative_draft_model_quantization, [name for name, _ in adapters]]
         beside = model.quantization_param_path
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except (ImportError, AttributeError, KeyError, TypeError, ValueError) as error:
         raise Unseen(f"this process has no server of a version that is known here: {error}") from error
     if elsewhere := [each for each in formats if each and str(getattr(each, "value", each)) not in _FROM_FILES]:
         raise Unseen(f"--load-format {elsewhere[0]} takes weights from elsewhere than the files of the model")

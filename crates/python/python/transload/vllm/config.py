@@ -16,9 +16,14 @@ if TYPE_CHECKING:
 
 
 BEFORE = "_before_loading"
-"""No setting of an operator's: what `weights.before_loading` has found, which travels to the engine with the settings."""
+"""The key of a `Before` among the settings, with which it travels to the engine's processes. It is no setting of an operator's."""
 _INSTANCE = re.compile(r"[A-Za-z0-9._~-]{1,58}")
 """With a rank behind it, it is still a name for an agent."""
+
+
+class Before(dict[str, Any]):
+    """What `weights.before_loading` has found. It has a type of its own, which no JSON has: an operator who gave it could switch
+    off what is checked with it."""
 
 
 class ConfigError(ValueError):
@@ -104,7 +109,8 @@ class Config:
         """
         transfer = vllm_config.kv_transfer_config
         given: dict[str, Any] = dict(transfer.kv_connector_extra_config or {})
-        given.pop(BEFORE, None)
+        if isinstance(given.get(BEFORE), Before):
+            del given[BEFORE]
         known = {field.name: field for field in dataclasses.fields(cls)}
         for name in given:
             if name not in known:

@@ -1,7 +1,9 @@
 """Prefill servers whose blocks can never be loaded here: the two cache different things, or speak no common version.
 
-They are known by their life: one that is started otherwise is another. Agents that do not fit do not talk to each other. So what such
-a server holds for this one is given back by an agent without memory, with which any will talk.
+A server that is started again counts as another one, since it may have been started with other settings. Two agents that cache
+different things do not talk to each other. An agent without memory caches nothing, so any agent of its protocol talks to it: through
+it this server tells such a prefill server to free the blocks that it holds. A server that speaks no common version of the protocol
+talks to no agent of this server. It is told nothing, and frees its blocks when their leases expire.
 """
 
 from __future__ import annotations
@@ -50,12 +52,14 @@ class Misfits:
             del self._met[next(iter(self._met))]
         return True
 
-    def cancel(self, ticket: Ticket) -> Completion:
-        """Gives up what a ticket of such a server stands for.
+    def cancel(self, ticket: Ticket) -> Completion | None:
+        """Gives up what a ticket of such a server stands for; None where the server cannot be told.
 
         Raises:
             AgentError: there can be no agent for it.
         """
+        if (misfit := self.error(ticket)) is not None and misfit.kind == "version":
+            return None
         assert self._identity is not None
         if self._agent is None:
             self._agent = Agent(self._identity, Deployment(NOTHING), {}, bind=self._bind, lanes=1)

@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 
 def check_early(vllm_config: VllmConfig, real: KVTransferConfig) -> None:
-    """Checks all that both halves of the connector will want of a configuration, before vLLM loads anything, and leaves there what
-    is to be seen then only.
+    """Checks a configuration before vLLM loads the model, so that a server with a wrong one ends at once.
+
+    It also records the state of the model's files in the configuration: only now is it certain that these are what vLLM will load.
 
     Raises:
         ConfigError: it names the option, setting or certificate, and what it has to be.

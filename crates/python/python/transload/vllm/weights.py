@@ -23,7 +23,7 @@ from vllm.transformers_utils.config import iter_rope_parameters
 
 from .. import _weights
 from .._digests import Stopped, look
-from .config import BEFORE, ConfigError
+from .config import BEFORE, Before, ConfigError
 
 if TYPE_CHECKING:
     from vllm.config import ModelConfig, VllmConfig
@@ -143,7 +143,7 @@ class _Files:
     def __init__(self, vllm_config: VllmConfig) -> None:
         found = (vllm_config.kv_transfer_config.kv_connector_extra_config or {}).get(BEFORE)
         # Where nobody has looked before, vLLM may have loaded other files than are there now.
-        self._before = found if isinstance(found, dict) else {"files": _seen(vllm_config.model_config)}
+        self._before = found if isinstance(found, Before) else {"files": _seen(vllm_config.model_config)}
         self._name: str | None = None
         self._why = ""
         self._stop = threading.Event()
@@ -199,10 +199,13 @@ class _Files:
         logger.warning("%s: there are no tickets, and nothing is saved or loaded; %s", why, NAME_THEM)
 
 
-def before_loading(model: ModelConfig) -> dict[str, Any]:
-    """What has to be seen before vLLM loads the model, to tell later what it has loaded: its files may be replaced, and
-    with ``--max-model-len auto`` its longest sequence is made to fit in memory after its rotary embeddings were made for another."""
-    return {"files": _seen(model), "max_model_len": model.max_model_len}
+def before_loading(model: ModelConfig) -> Before:
+    """Records what `weights_of` needs to know of a model as it was before vLLM loaded it.
+
+    Its files may be replaced after vLLM has loaded them. And with ``--max-model-len auto`` vLLM makes the rotary embeddings for one
+    length, and later reduces the length to what fits in memory.
+    """
+    return Before(files=_seen(model), max_model_len=model.max_model_len)
 
 
 def weights_of(model: ModelConfig, stop: Callable[[], bool] = lambda: False, before: dict[str, Any] | None = None) -> str:

@@ -422,9 +422,12 @@ class Worker:
         assert self._agent is not None
         teller = self._agent if self._misfits.error(ticket) is None else self._misfits
         try:
-            self._notices.append(("give up", teller.cancel(ticket)))
+            notice = teller.cancel(ticket)
         except AgentError as error:
             logger.warning("cannot give up a ticket: %s", error)
+            return
+        if notice is not None:
+            self._notices.append(("give up", notice))
 
     def _hear_notices(self) -> None:
         waiting = []
