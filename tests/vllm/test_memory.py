@@ -76,7 +76,7 @@ def test_what_is_registered_is_not_moved_into_shared_memory(given, share, strate
 
 
 @pytest.mark.smallest
-@pytest.mark.parametrize("shared, registered", itertools.product(["file_descriptor", "file_system"], repeat=2))
+@pytest.mark.parametrize("shared, registered", [*itertools.product(["file_descriptor", "file_system"], repeat=2)])
 def test_what_is_shared_already_stays_where_it_is(shared, registered):
     before = torch.multiprocessing.get_sharing_strategy()
     try:

@@ -9,7 +9,7 @@ use miette::{
 use thiserror::Error;
 use transload::config::ModelError;
 use transload::document::{DocumentError, Located, ParseError};
-use transload::layout::catalog::{ConfigError, Model};
+use transload::layout::catalog::{ConfigError, Model, UnknownFamily};
 use transload::layout::document::{Fault, Faults};
 
 use crate::show::terminal;
@@ -118,6 +118,12 @@ impl From<ModelError> for Failure {
             }
             ModelError::Deployment { .. } => {
                 "give it as --spec FILE, to look at what it caches; or as --from or --to of `transload plan`"
+            }
+            ModelError::Config {
+                source: ConfigError::UnknownFamily(UnknownFamily { why: Some(_), .. }),
+                ..
+            } => {
+                "a file of your own, --spec FILE, can describe the rest of its caches; see docs/src/reference/models.md"
             }
             ModelError::Config {
                 source: ConfigError::UnknownFamily(_),
