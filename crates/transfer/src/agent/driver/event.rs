@@ -2,7 +2,6 @@
 
 use tokio::sync::oneshot;
 
-use super::dial::DialError;
 use super::transfers::BoundRoute;
 use crate::data::{Landing, SendEvent};
 use crate::ids::{AgentId, TransferId};
@@ -19,7 +18,7 @@ pub(super) enum ControlEvent {
     Arrived(ControlConnection),
     Dialled {
         agent: AgentId,
-        result: Result<ControlConnection, DialError>,
+        result: Result<ControlConnection, String>,
     },
     Received {
         conn: ConnId,

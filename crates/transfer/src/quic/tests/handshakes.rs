@@ -225,10 +225,8 @@ async fn a_closed_port_is_heard_of() {
         ..impatient()
     };
     let a = bind(&authority(), "a", patient);
-    // An address of its own, so that no other test is given the port meanwhile.
-    let alone = std::net::UdpSocket::bind((Ipv4Addr::new(127, 77, 3, 1), 0)).unwrap();
-    let addr = alone.local_addr().unwrap();
-    drop(alone);
+    let addr = std::net::UdpSocket::bind(loopback(0)).unwrap().local_addr();
+    let addr = addr.unwrap();
     let peer = AgentId::from(&service("b"));
     let dialled = timeout(PATIENCE, async {
         tokio::join!(
