@@ -99,7 +99,7 @@ def test_scores_of_restored_tokens_are_not_known(start):
 
 
 def test_a_failing_store_is_a_miss(start, model, caplog):
-    def fail(*given):
+    def fail(*given, **more):
         raise OSError("the disk is gone")
 
     llm = start()

@@ -65,8 +65,10 @@ class Storage:
         return self.array.nbytes
 
     def whole(self):
-        """Its bytes as the torch that is installed has them."""
-        return torch.from_numpy(self.array)
+        """Its bytes as the torch that is installed has them: an engine's own, and not somebody's that could be resized."""
+        whole = torch.from_numpy(self.array)
+        whole.untyped_storage()._transload_held = self
+        return whole
 
 
 class StorageOnGpu(Storage):
