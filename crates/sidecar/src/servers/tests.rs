@@ -239,7 +239,8 @@ fn servers_that_misfit_are_kept_apart_and_are_not_at_fault() {
 #[test]
 fn a_server_that_is_forgotten_misfits_none() {
     let now = Instant::now();
-    let ways: [(&[u16], fn(&Arc<Servers>, Instant)); 4] = [
+    type Way = fn(&Arc<Servers>, Instant);
+    let ways: [(&[u16], Way); 4] = [
         (&[7], |servers, _| {
             servers.set(Origin::Settings, Role::Prefill, &[])
         }),
