@@ -63,9 +63,10 @@ pub(crate) fn default_instance(port: u16) -> String {
 ///         given up. If None, 60.
 ///     keep_idle: seconds that a connection is kept which nothing needs; at least twice `early_wait`. If None, 60.
 ///     stall_seconds: seconds that a peer may stand still, or be silent, before what moves between the two fails and is tried
-///         again. A process that is gone is heard of in a second whatever this is: it is for machines that vanish, and
-///         for processes that hang. Where it is less than 2, peers need the same. If None, 20, and 10 for the silence.
-///     connect_seconds: seconds that an agent is dialled which does not answer. If None, 15.
+///         again. A process that is gone is heard of in a second whatever this is, where its host says that the port is
+///         closed: this is for hosts that vanish or say nothing, and for processes that hang. Where it is less than 2, peers need the same. If None, 20, and 10 for the silence.
+///     connect_seconds: seconds that an agent is dialled which does not answer, at each address of its host. If it is less
+///         than 5, connections from elsewhere have no longer either, until both sides have accepted each other. If None, 15.
 ///     codecs: in which codecs others may have what they pull from here sent, besides exactly: some of `q8` and `q4`.
 ///
 /// Raises:

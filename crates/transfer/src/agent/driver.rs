@@ -20,6 +20,7 @@ use tokio::time::{MissedTickBehavior, interval, sleep_until};
 
 use self::background::Background;
 use self::connections::Connections;
+use self::dial::DialError;
 use self::event::{ControlEvent, DataEvent};
 use self::promises::Promises;
 use self::shutdown::{NEVER, Shutdown};
@@ -275,7 +276,15 @@ impl Driver {
             ControlEvent::Arrived(connection) => self.connected(connection, None),
             ControlEvent::Dialled { agent, result } => match result {
                 Ok(connection) => self.connected(connection, Some(agent)),
-                Err(error) => {
+                Err(DialError::Unanswered(error)) => {
+                    tracing::warn!(%agent, %error, "could not connect");
+                    self.machine.connect_unanswered(now, &agent, error);
+                }
+                Err(DialError::Closed(error)) => {
+                    tracing::warn!(%agent, %error, "could not connect");
+                    self.machine.connect_refused(now, &agent, error);
+                }
+                Err(DialError::Failed(error)) => {
                     tracing::warn!(%agent, %error, "could not connect");
                     self.machine.connect_failed(now, &agent, error);
                 }

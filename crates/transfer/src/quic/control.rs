@@ -2,7 +2,7 @@
 
 use std::{
     collections::VecDeque,
-    net::SocketAddr,
+    net::{IpAddr, SocketAddr},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -86,14 +86,15 @@ impl Drop for Shared {
 
 impl ControlConnection {
     /// Takes over a connection. It is closed once the peer's process is gone, which a task on `thread` looks out for.
-    pub(super) fn new(met: Met, frame_timeout: Duration, thread: &Handle) -> Self {
+    /// It asks from the endpoint's IP address, `local`.
+    pub(super) fn new(met: Met, frame_timeout: Duration, local: IpAddr, thread: &Handle) -> Self {
         let (send, receive) = met.stream;
         let gone = Arc::new(AtomicBool::new(false));
         let (connection, found) = (met.connection.clone(), gone.clone());
         thread.spawn(async move {
             tokio::select! {
                 _ = connection.closed() => {}
-                () = peer_gone(&connection) => {
+                () = peer_gone(local, &connection) => {
                     found.store(true, Ordering::Relaxed);
                     connection.close(CloseCode::DONE.wire(), b"your port is closed");
                 }

@@ -1,6 +1,13 @@
 //! All sockets of one agent.
 
-use std::{fmt, future::Future, io, net::SocketAddr, sync::Arc, time::Duration};
+use std::{
+    fmt,
+    future::Future,
+    io,
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Duration,
+};
 
 use quinn::{ClientConfig, crypto::rustls::QuicClientConfig};
 use tokio::{
@@ -68,7 +75,8 @@ impl Endpoints {
         let registry = Arc::new(Registry::new());
         let (arrived, arrivals) = mpsc::channel(options.max_handshakes);
         let settings = options.clone();
-        let welcome = move |guest| welcome_control(guest, arrived.clone(), settings.clone());
+        let local = control.addr.ip();
+        let welcome = move |guest| welcome_control(guest, arrived.clone(), settings.clone(), local);
         Acceptor::start(&control, &options, &credentials, control_transport, welcome);
         for lane in &lanes {
             let thread = lane.thread.handle.clone();
@@ -161,8 +169,9 @@ impl Endpoints {
         };
         let met = self.dial(call).await?;
         let patience = self.inner.options.frame_timeout;
-        let thread = &self.inner.control.thread.handle;
-        Ok(ControlConnection::new(met, patience, thread))
+        let Bound { thread, addr, .. } = &self.inner.control;
+        let thread = &thread.handle;
+        Ok(ControlConnection::new(met, patience, addr.ip(), thread))
     }
 
     /// The next control connection that a peer has opened. Its handshake is done and its peer known.
@@ -247,7 +256,7 @@ impl Endpoints {
     }
 
     async fn dial(&self, call: Call<'_>) -> Result<Met, ConnectError> {
-        let addr = call.addr;
+        let (local, addr) = (call.bound.addr.ip(), call.addr);
         let options = &self.inner.options;
         // Whichever is shorter.
         let after = options.handshake_timeout.min(options.idle_timeout);
@@ -257,7 +266,7 @@ impl Endpoints {
             let attempt = async {
                 tokio::select! {
                     met = self.attempt(&call) => met,
-                    () = closed_port(addr) => Err(ConnectError::PortClosed(addr)),
+                    () = closed_port(local, addr) => Err(ConnectError::PortClosed(addr)),
                 }
             };
             let result = match timeout_at(deadline, attempt).await {
@@ -326,6 +335,7 @@ async fn welcome_control(
     mut guest: Met,
     arrived: mpsc::Sender<ControlConnection>,
     options: Arc<QuicOptions>,
+    local: IpAddr,
 ) {
     match guest.read().await {
         Some(preamble) if preamble == *CONTROL_PREAMBLE => {}
@@ -339,6 +349,7 @@ async fn welcome_control(
         place.send(ControlConnection::new(
             guest,
             options.frame_timeout,
+            local,
             &thread,
         ));
     }

@@ -1,6 +1,9 @@
 //! Probes, which find out that a port is closed: a host without a process at a port says so, to sockets that are connected to
 //! it. Those of QUIC are not, so they hear nothing.
 //!
+//! Hosts say so seldom: Linux sends another host six of these messages at once and then one a second, for all its ports
+//! together. So a peer is asked for only while it is silent, and one such answer is believed.
+//!
 //! Nothing is ended that has a sign of life. Whoever answers probes for somebody else (a firewall, an address that stands for
 //! several hosts) ends no connection, since its peer is heard of meanwhile.
 
@@ -18,25 +21,25 @@ use tokio::{
 
 use super::path::{CONTROL_KEEP_ALIVE, INITIAL_RTT};
 
-/// How long nothing is asked after a probe, nor after a peer was heard of. With [`CONTROL_KEEP_ALIVE`] a process that is gone
-/// is noticed within 1.1 s; half of this would save an eighth of that, and double the probes.
+/// How long this waits between two probes, and between two looks at whether a peer was heard of. A process that is gone is
+/// noticed within 1 s: after the longest silence of one that is there, which is 0.7 s, one such pause, and an answer.
 const PAUSE: Duration = Duration::from_millis(250);
 
 /// How long a probe waits for its answer, where the round trip is known: three of it, within these bounds. A socket is open for
 /// as long, once for each connection whose peer is silent.
 const ANSWER: (Duration, Duration) = (Duration::from_millis(10), INITIAL_RTT);
 
-/// How long a connection has to come about although its port was found closed: two round trips between distant hosts of one
-/// region.
-const BENEFIT_OF_DOUBT: Duration = INITIAL_RTT.saturating_mul(2);
+/// How long a connection has to come about although its port was found closed: QUIC sends its first packet again after 0.3 s
+/// and 0.9 s, so that the loss of one packet or two is not taken for the end of a process.
+const BENEFIT_OF_DOUBT: Duration = Duration::from_secs(1);
 
 /// A byte that is too short for a packet of QUIC's, which every endpoint drops.
 const PROBE: &[u8] = &[0];
 
-/// Asks whether a port is closed, from a port that nobody can know before, and waits for so long.
-async fn is_refused(addr: SocketAddr, answer: Duration) -> bool {
+/// Asks whether a port is closed, from a port of `local` that nobody can know before, and waits for so long.
+async fn is_refused(local: IpAddr, addr: SocketAddr, answer: Duration) -> bool {
     let asked = async {
-        let socket = towards(addr).await?;
+        let socket = towards(local, addr).await?;
         socket.send(PROBE).await?;
         socket.recv(&mut [0]).await
     };
@@ -44,53 +47,138 @@ async fn is_refused(addr: SocketAddr, answer: Duration) -> bool {
     matches!(answer, Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionRefused)
 }
 
-async fn towards(addr: SocketAddr) -> io::Result<UdpSocket> {
+/// Makes a socket that takes the way of the endpoint at `local`: routes and firewalls may depend on where packets come from.
+async fn towards(local: IpAddr, addr: SocketAddr) -> io::Result<UdpSocket> {
     let (addr, any): (_, IpAddr) = match addr.ip().to_canonical() {
         IpAddr::V4(v4) => ((v4, addr.port()).into(), Ipv4Addr::UNSPECIFIED.into()),
         // With its scope.
         IpAddr::V6(_) => (addr, Ipv6Addr::UNSPECIFIED.into()),
     };
-    let socket = UdpSocket::bind((any, 0)).await?;
+    let local = local.to_canonical();
+    let from = match local.is_ipv4() == any.is_ipv4() {
+        true => local,
+        // A wildcard of IPv6 serves IPv4 too.
+        false => any,
+    };
+    let socket = UdpSocket::bind((from, 0)).await?;
     socket.connect(addr).await?;
     Ok(socket)
 }
 
 /// Waits until a port that is being dialled is known to be closed: for ever, where nothing says so.
-pub(super) async fn closed_port(addr: SocketAddr) {
-    while !is_refused(addr, ANSWER.1).await {
+pub(super) async fn closed_port(local: IpAddr, addr: SocketAddr) {
+    while !is_refused(local, addr, ANSWER.1).await {
         sleep(PAUSE).await;
     }
     sleep(BENEFIT_OF_DOUBT).await;
 }
 
-/// Waits until the process at the other end of an open control connection is known to be gone: its port stays closed, and it
-/// has not even answered a keep-alive. For ever, where nothing says so; a process that stands still keeps its port.
-pub(super) async fn peer_gone(connection: &Connection) {
+/// Waits until the process at the other end of an open control connection is known to be gone: it has not even answered a
+/// keep-alive, and then its port is closed. For ever, where nothing says so; a process that stands still keeps its port.
+pub(super) async fn peer_gone(local: IpAddr, connection: &Connection) {
     let addr = connection.remote_address();
-    let round_trip = connection.rtt();
-    let answer = (3 * round_trip).clamp(ANSWER.0, ANSWER.1);
-    let silence = CONTROL_KEEP_ALIVE + 2 * INITIAL_RTT.max(round_trip);
     let heard = || connection.stats().udp_rx.datagrams;
-    let mut before = heard();
-    if is_refused(addr, answer).await {
-        sleep(silence).await;
+    let longest_silence = || CONTROL_KEEP_ALIVE + 2 * INITIAL_RTT.max(connection.rtt());
+    let refused = || {
+        is_refused(
+            local,
+            addr,
+            (3 * connection.rtt()).clamp(ANSWER.0, ANSWER.1),
+        )
+    };
+    if !gone(heard, longest_silence, refused).await {
+        tracing::debug!(%addr, "probes are refused, and the peer is there");
+        std::future::pending().await
+    }
+}
+
+/// Waits until a peer is known to be gone; or until something else is found to answer probes for it, which would do so while
+/// the peer stands still: then this gives `false`.
+async fn gone<Asked: Future<Output = bool>>(
+    heard: impl Fn() -> u64,
+    longest_silence: impl Fn() -> Duration,
+    refused: impl Fn() -> Asked,
+) -> bool {
+    let (mut before, mut since) = (heard(), Instant::now());
+    // The one probe of a peer that is there, which finds out whom not to ask later.
+    if refused().await {
+        sleep(longest_silence()).await;
         if heard() != before {
-            // Something else answers probes for it, and would do so while it stands still.
-            tracing::debug!(%addr, "probes are refused, and the peer is there");
-            return std::future::pending().await;
+            return false;
         }
     }
-    let mut closed_since = None;
     loop {
-        sleep(PAUSE).await;
         let now = heard();
         if now != before {
-            before = now;
-            closed_since = None;
-        } else if is_refused(addr, answer).await
-            && closed_since.get_or_insert_with(Instant::now).elapsed() >= silence
-        {
-            return;
+            (before, since) = (now, Instant::now());
+        } else if since.elapsed() >= longest_silence() && refused().await {
+            return heard() == before;
         }
+        sleep(PAUSE).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{cell::RefCell, collections::BTreeSet};
+
+    use super::*;
+
+    const HOUR: u64 = 3_600_000;
+
+    /// What becomes of a peer that is heard of every 540 ms until some time, and again from another time on, where probes are
+    /// refused from a third on: when it is asked for, and what comes of it. All in milliseconds, and in virtual time.
+    async fn watch(last: u64, again: u64, refused_from: u64) -> (Vec<u64>, Option<(u64, bool)>) {
+        let start = Instant::now();
+        let at = || u64::try_from(start.elapsed().as_millis()).unwrap();
+        let asked = RefCell::new(Vec::new());
+        let heard = || at().min(last) / 540 + at().saturating_sub(again) / 540;
+        let silence = || CONTROL_KEEP_ALIVE + 2 * INITIAL_RTT;
+        let refused = || async {
+            asked.borrow_mut().push(at());
+            sleep(ANSWER.0).await;
+            at() >= refused_from
+        };
+        let end = timeout(Duration::from_millis(HOUR), gone(heard, silence, refused)).await;
+        (asked.take(), end.ok().map(|is_gone| (at(), is_gone)))
+    }
+
+    /// Hosts say seldom that a port is closed, so those that are there must not use it up.
+    #[tokio::test(start_paused = true)]
+    async fn peers_that_are_heard_of_are_asked_for_once() {
+        assert_eq!(watch(HOUR, HOUR, HOUR).await, (vec![0], None));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn one_refusal_ends_a_silent_peer_and_none_ends_another() {
+        let asks = async |last, again, refused_from| {
+            let (asked, end) = watch(last, again, refused_from).await;
+            (asked.len(), end)
+        };
+        let last = 10 * 540;
+        let (asked, end) = asks(last, HOUR, last).await;
+        let (when, is_gone) = end.expect("it is noticed");
+        assert!(
+            asked == 2 && is_gone && when <= last + 1000,
+            "{asked} {when}"
+        );
+
+        // A host that says it late is asked until then.
+        let (asked, end) = asks(last, HOUR, 2 * last).await;
+        let (when, is_gone) = end.expect("it is noticed");
+        assert!(
+            asked > 10 && is_gone && when <= 2 * last + 1000,
+            "{asked} {when}"
+        );
+
+        // Something else answers: the first probe, or one while a peer stands still and then goes on.
+        assert_eq!(asks(HOUR, HOUR, 0).await, (1, Some((710, false))));
+        let mut seen = BTreeSet::new();
+        for again in last..last + 1000 {
+            let (asked, end) = asks(last, again, last).await;
+            seen.insert((asked, end.map(|(_, is_gone)| is_gone)));
+        }
+        // It goes on before the probe, while that is on its way, or later.
+        assert_eq!(seen, [(1, None), (2, Some(false)), (2, Some(true))].into());
     }
 }

@@ -1,21 +1,28 @@
 //! Stateless resets, by which a process that was restarted at a port tells peers that it does not know their connections
 //! (RFC 9000, section 10.3).
 
-use std::{net::SocketAddr, sync::Arc};
+use std::{net::SocketAddr, sync::Arc, time::Duration};
 
 use quinn::{
     EndpointConfig,
     crypto::{CryptoError, HmacKey},
 };
-use quinn_proto::HashedConnectionIdGenerator;
+use quinn_proto::{ConnectionId, ConnectionIdGenerator, InvalidCid, RandomConnectionIdGenerator};
 
 use crate::identity::Identity;
 
-/// What the keys of an agent's endpoints follow from: the same after a restart, as long as its certificate's key is.
+/// The secret that the keys of an agent's endpoints are derived from. It is the same after a restart, as long as the key of
+/// the agent's certificate is.
 pub(super) struct ResetSecret(blake3::Hasher);
 
 /// Makes the tokens by which peers know that a reset is the endpoint's.
-struct ResetKey([u8; blake3::KEY_LEN]);
+struct ResetKey(Key);
+
+/// Makes ids of connections that nobody else can: random bytes, and a tag. Without a tag anybody could ask for the reset token
+/// of an id before the endpoint gives it to a connection, and with few random bytes of all ids.
+struct TaggedIds(Key);
+
+type Key = [u8; blake3::KEY_LEN];
 
 impl ResetSecret {
     pub(super) fn of(identity: &Identity) -> Self {
@@ -27,25 +34,26 @@ impl ResetSecret {
         Self(secret)
     }
 
-    /// The settings of the endpoint at an address. Others of the same certificate, on this host and on others, have other
-    /// keys: none of them can be made to reset a connection of another.
+    /// The settings of the endpoint at an address. Its keys follow from the certificate's key, the bound address and the name
+    /// of the host, so others of the same certificate have other keys, and cannot be made to reset its connections, unless
+    /// all three are the same: then a process that sends one of them the other's packets can reset the other's connections.
     pub(super) fn endpoint_at(&self, addr: SocketAddr) -> EndpointConfig {
         let (key, ids) = self.keys_at(addr);
         let mut config = EndpointConfig::new(Arc::new(ResetKey(key)));
-        // It answers only for connections whose ids it may have given.
-        config.cid_generator(move || Box::new(HashedConnectionIdGenerator::from_key(ids)));
+        // It answers only for connections whose ids it, or its life before, has given.
+        config.cid_generator(move || Box::new(TaggedIds(ids)));
         config
     }
 
-    fn keys_at(&self, addr: SocketAddr) -> ([u8; blake3::KEY_LEN], u64) {
+    fn keys_at(&self, addr: SocketAddr) -> (Key, Key) {
         let mut secret = self.0.clone();
         secret.update(addr.to_string().as_bytes());
         secret.update(rustix::system::uname().nodename().to_bytes());
-        let (mut key, mut ids) = ([0; blake3::KEY_LEN], [0; 8]);
+        let (mut key, mut ids) = (Key::default(), Key::default());
         let mut derived = secret.finalize_xof();
         derived.fill(&mut key);
         derived.fill(&mut ids);
-        (key, u64::from_le_bytes(ids))
+        (key, ids)
     }
 }
 
@@ -64,6 +72,43 @@ impl HmacKey for ResetKey {
             true => Ok(()),
             false => Err(CryptoError),
         }
+    }
+}
+
+/// Bytes of an id that are random: among 2^32 connections hardly two have the same.
+const RANDOM: usize = 8;
+
+/// Bytes of its tag: one of 2^32 ids that somebody makes up is answered.
+const TAG: usize = 4;
+
+impl TaggedIds {
+    fn tag(&self, random: &[u8]) -> [u8; TAG] {
+        let mut tag = [0; TAG];
+        let mut hasher = blake3::Hasher::new_keyed(&self.0);
+        hasher.update(random).finalize_xof().fill(&mut tag);
+        tag
+    }
+}
+
+impl ConnectionIdGenerator for TaggedIds {
+    fn generate_cid(&mut self) -> ConnectionId {
+        let random = RandomConnectionIdGenerator::new(RANDOM).generate_cid();
+        ConnectionId::new(&[&random[..], &self.tag(&random)].concat())
+    }
+
+    fn validate(&self, id: &ConnectionId) -> Result<(), InvalidCid> {
+        match id.split_at_checked(RANDOM) {
+            Some((random, tag)) if self.tag(random) == tag => Ok(()),
+            _ => Err(InvalidCid),
+        }
+    }
+
+    fn cid_len(&self) -> usize {
+        RANDOM + TAG
+    }
+
+    fn cid_lifetime(&self) -> Option<Duration> {
+        None
     }
 }
 
@@ -92,6 +137,32 @@ mod tests {
         ] {
             let (key, ids) = keys(identity, addr);
             assert!(key != here.0 && ids != here.1, "{addr}");
+        }
+    }
+
+    /// A generator without a tag takes every id, and one with little entropy gives some id twice.
+    #[test]
+    fn ids_are_known_after_a_restart_and_cannot_be_made_up() {
+        let mut before = TaggedIds([1; 32]);
+        let (after, other) = (TaggedIds([1; 32]), TaggedIds([2; 32]));
+        let mut given = std::collections::HashSet::new();
+        for _ in 0..10_000 {
+            let id = before.generate_cid();
+            assert_eq!(id.len(), before.cid_len());
+            assert!(after.validate(&id).is_ok() && other.validate(&id).is_err());
+            assert!(given.insert(id));
+            for at in 0..id.len() {
+                let mut spoiled = id.to_vec();
+                spoiled[at] ^= 1;
+                assert!(after.validate(&ConnectionId::new(&spoiled)).is_err());
+            }
+        }
+        for len in 0..RANDOM + TAG {
+            assert!(
+                after
+                    .validate(&ConnectionId::new(&[0; RANDOM + TAG][..len]))
+                    .is_err()
+            );
         }
     }
 }

@@ -18,7 +18,8 @@ use crate::ticket::RankAddress;
 #[derive(Debug)]
 #[expect(missing_docs, reason = "the variants say what their fields are")]
 pub enum Action<B> {
-    /// Connect to an agent, whose certificate must be of its service. Answer with `connected`, or with `connect_failed`.
+    /// Connect to an agent, whose certificate must be of its service. Answer with `connected`, `connect_unanswered`,
+    /// `connect_refused` or `connect_failed`.
     Connect(RankAddress),
     /// Close a connection, after what was sent before has left. It is over for the machine already.
     Close(ConnId, CloseReason),

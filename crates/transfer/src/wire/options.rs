@@ -48,8 +48,9 @@ pub struct Options {
     pub invited_per_service: usize,
     /// How long a new connection has until both sides are welcome, and how long a peer that has too many is tried again.
     pub hello_wait: Duration,
-    /// How long an agent that does not answer is dialled, however few attempts that are, before the jobs that need it fail.
-    /// One whose port is closed has failed after [`attempts`](Self::attempts), which takes a second.
+    /// How long an agent that does not answer is dialled, however many attempts that takes, before the jobs that need it fail.
+    /// One that is known not to be there, since its port is closed, has failed after [`attempts`](Self::attempts),
+    /// or after one, where it was connected until then.
     pub connect_wait: Duration,
     /// How long a transfer may stand still before it is failed and tried again.
     pub stall: Duration,

@@ -166,8 +166,8 @@ impl JobError {
         }
     }
 
-    /// Whether the owner has said, of the lease itself, that it is not ours to use. Then there is
-    /// nothing of ours to cancel, and something of others to break. Nor can anything be said to an owner that we do not fit.
+    /// Whether the owner must not be told that the job is given up: it has said that the lease is not ours, so that a
+    /// cancellation could end what belongs to others; or it does not talk to us, since our deployments do not fit.
     pub(super) fn is_not_ours(&self) -> bool {
         match self {
             JobError::Refused { refusal, .. } | JobError::NotPushed { refusal, .. } => matches!(

@@ -75,9 +75,10 @@ class Config:
     """How long a load may take, retries included."""
     stall_seconds: float = 5.0
     """How long another server may stand still, or be silent, before a load from it is tried again. A process that is gone is
-    heard of in a second; this is for machines that vanish."""
+    heard of in a second, where its host says that the port is closed; this is for hosts that vanish or say nothing."""
     connect_seconds: float = 5.0
-    """How long a server that does not answer is tried to be connected to, before a load from it fails."""
+    """How long a server that does not answer is tried to be connected to, before a load from it fails. Connections from
+    elsewhere have no longer either, until both sides have accepted each other."""
     store: str | None = None
     """URI of the store that prefixes are loaded from, and, unless this is a consumer, saved to."""
     store_model: str | None = None

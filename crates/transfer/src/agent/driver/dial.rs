@@ -15,6 +15,17 @@ use crate::quic::{ConnectError, ControlConnection, Endpoints};
 /// often 10 s, where a name server does not answer, whatever our own patience.
 const LOOKUPS: usize = 16;
 
+/// Why no connection to an agent came about.
+#[derive(Debug)]
+pub(super) enum DialError {
+    /// One that was asked has not answered in time: an address of the agent's, or a name server.
+    Unanswered(String),
+    /// All have failed, and the port of the last is closed.
+    Closed(String),
+    /// All have failed otherwise.
+    Failed(String),
+}
+
 /// Who may ask for the addresses of a host.
 #[derive(Clone, Debug)]
 pub(super) struct Lookups(Arc<Semaphore>);
@@ -46,25 +57,36 @@ impl Lookups {
         agent: &AgentId,
         host: String,
         port: u16,
-    ) -> Result<ControlConnection, String> {
+    ) -> Result<ControlConnection, DialError> {
         let service = ServiceName::from(agent);
         let within = endpoints.options().handshake_timeout;
         let addresses = timeout(within, self.addresses(host.clone(), port)).await;
         let addresses = addresses.map_err(|_| {
-            format!("no name server has told of {host} within {within:?}, or too many other names were asked for")
+            DialError::Unanswered(format!("no name server has told of {host} within {within:?}, or too many other names were asked for"))
         })?;
-        let addresses = addresses.map_err(|error| format!("{host} has no address: {error}"))?;
-        let mut why = format!("{host}:{port} has no address");
+        let addresses = addresses
+            .map_err(|error| DialError::Failed(format!("{host} has no address: {error}")))?;
+        let mut unanswered = false;
+        let mut failed = DialError::Failed(format!("{host}:{port} has no address"));
         for address in addresses {
             match endpoints.connect(address, Some(&service)).await {
                 Ok(connection) => return Ok(connection),
-                // It names the address.
-                Err(error @ (ConnectError::TimedOut { .. } | ConnectError::PortClosed(_))) => {
-                    why = error.to_string();
+                // These two name the address.
+                Err(error @ ConnectError::TimedOut { .. }) => {
+                    unanswered = true;
+                    failed = DialError::Unanswered(error.to_string());
                 }
-                Err(error) => why = format!("{address}: {error}"),
+                Err(error @ ConnectError::PortClosed(_)) => {
+                    failed = DialError::Closed(error.to_string());
+                }
+                Err(error) => failed = DialError::Failed(format!("{address}: {error}")),
             }
         }
-        Err(why)
+        match failed {
+            DialError::Closed(why) | DialError::Failed(why) if unanswered => {
+                Err(DialError::Unanswered(why))
+            }
+            failed => Err(failed),
+        }
     }
 }

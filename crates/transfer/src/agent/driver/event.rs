@@ -2,6 +2,7 @@
 
 use tokio::sync::oneshot;
 
+use super::dial::DialError;
 use super::transfers::BoundRoute;
 use crate::data::{Landing, SendEvent};
 use crate::ids::{AgentId, TransferId};
@@ -18,7 +19,7 @@ pub(super) enum ControlEvent {
     Arrived(ControlConnection),
     Dialled {
         agent: AgentId,
-        result: Result<ControlConnection, String>,
+        result: Result<ControlConnection, DialError>,
     },
     Received {
         conn: ConnId,

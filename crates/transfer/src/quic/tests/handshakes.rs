@@ -225,8 +225,10 @@ async fn a_closed_port_is_heard_of() {
         ..impatient()
     };
     let a = bind(&authority(), "a", patient);
-    let addr = std::net::UdpSocket::bind(loopback(0)).unwrap().local_addr();
-    let addr = addr.unwrap();
+    // An address of its own, so that no other test is given the port meanwhile.
+    let alone = std::net::UdpSocket::bind((Ipv4Addr::new(127, 77, 3, 1), 0)).unwrap();
+    let addr = alone.local_addr().unwrap();
+    drop(alone);
     let peer = AgentId::from(&service("b"));
     let dialled = timeout(PATIENCE, async {
         tokio::join!(

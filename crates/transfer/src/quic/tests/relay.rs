@@ -128,8 +128,8 @@ async fn a_peer_that_vanishes_is_given_up_after_the_idle_timeout() {
     assert_serves(&b, &authority).await;
 }
 
-/// Long enough for a peer to be taken for gone, were its port closed.
-const STAND_STILL: Duration = Duration::from_millis(1300);
+/// Long enough for a peer to be taken for gone, were its port closed: three times what that takes.
+const STAND_STILL: Duration = Duration::from_secs(3);
 
 /// Something between answers probes in the peer's place: from the first on, and then not even silence is taken for the peer's
 /// end; or later, and the peer is heard of.

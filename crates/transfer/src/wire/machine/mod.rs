@@ -25,7 +25,7 @@ use crate::wire::options::Options;
 use crate::wire::outcome::JobError;
 use crate::wire::owner::Owner;
 use crate::wire::paths::Paths;
-use crate::wire::peers::Peers;
+use crate::wire::peers::{Peers, Without};
 use crate::wire::planner::{PlanAsk, Planned, Planner};
 use crate::wire::refusal::{Failure, Text};
 use crate::wire::stream::{StreamHeader, StreamTrailer};
@@ -229,11 +229,25 @@ impl<P: Planner> Machine<P> {
         });
     }
 
-    /// What [`Action::Connect`] asked for cannot be done.
+    /// Nobody has answered what [`Action::Connect`] asked for in time.
+    pub fn connect_unanswered(&mut self, now: Moment, agent: &AgentId, why: impl Into<Text>) {
+        self.without_connection(now, agent, Without::Unanswered, why.into());
+    }
+
+    /// No process is at the port that [`Action::Connect`] asked for.
+    pub fn connect_refused(&mut self, now: Moment, agent: &AgentId, why: impl Into<Text>) {
+        self.without_connection(now, agent, Without::Closed, why.into());
+    }
+
+    /// What [`Action::Connect`] asked for has failed otherwise.
     pub fn connect_failed(&mut self, now: Moment, agent: &AgentId, why: impl Into<Text>) {
+        self.without_connection(now, agent, Without::Failed, why.into());
+    }
+
+    fn without_connection(&mut self, now: Moment, agent: &AgentId, without: Without, why: Text) {
         self.enter(now, |m| {
             let agent = agent.clone();
-            m.peers.dial_failed(&mut m.cx, agent, false, why.into());
+            m.peers.dial_failed(&mut m.cx, agent, without, why);
         });
     }
 

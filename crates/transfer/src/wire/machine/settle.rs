@@ -18,6 +18,7 @@ use crate::wire::news::{News, Notify, Side, Why};
 use crate::wire::notice::Notices;
 use crate::wire::outcome::{JobError, RouteReport};
 use crate::wire::owner::Owner;
+use crate::wire::peers::Without;
 use crate::wire::planner::Planner;
 use crate::wire::refusal::{Failure, Text};
 
@@ -242,7 +243,12 @@ impl<P: Planner> Machine<P> {
                 owner.leases.agent_lost(g.cx.now, &agent);
             }
             let why = "the connection was lost".into();
-            g.peers.dial_failed(g.cx, agent, was_up, why);
+            let without = if was_up {
+                Without::Lost
+            } else {
+                Without::Failed
+            };
+            g.peers.dial_failed(g.cx, agent, without, why);
         }
         owner.forget_asks(conn);
         g.flows.disconnected(g.cx, conn);

@@ -6,6 +6,19 @@ use crate::moment::Moment;
 use crate::ticket::RankAddress;
 use crate::wire::{Action, CloseReason, Context, News, Planner, Text, Timer};
 
+/// How it comes that there is no connection to an agent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Without {
+    /// The last one that was up is lost.
+    Lost,
+    /// Nobody has answered an attempt in time. It is the time that counts then, and not how many attempts it holds.
+    Unanswered,
+    /// No process is at the port.
+    Closed,
+    /// An attempt has failed otherwise.
+    Failed,
+}
+
 /// Where an agent is, and what has come of dialling it.
 #[derive(Debug)]
 pub(super) struct Dial {
@@ -15,6 +28,10 @@ pub(super) struct Dial {
     /// Where it was dialled last, or is now. The answer that is due says nothing of another address.
     pub(super) tried: Option<RankAddress>,
     pub(super) failures: u32,
+    /// Whether jobs that needed the agent have failed for it. Those that begin after that have had no patience yet.
+    pub(super) given_up: bool,
+    /// Whether it was connected, and the connection is lost. It is gone for good, if its port is closed then.
+    lost: bool,
     /// Since when it is dialled, or was found not to be connected any more.
     since: Moment,
     /// Since when the agent has refused us as too many. It is patience that helps then, and not another attempt.
@@ -29,9 +46,20 @@ impl Dial {
             asked: false,
             tried: None,
             failures: 0,
+            given_up: false,
+            lost: false,
             since: now,
             crowded: None,
         }
+    }
+
+    /// Forgets failures, and counts time from now on. An answer that is due stays due.
+    fn begin_anew(&mut self, address: &RankAddress, now: Moment) {
+        *self = Self {
+            asked: self.asked,
+            tried: self.tried.take(),
+            ..Self::to(address, now)
+        };
     }
 
     /// Whether the agent has been found crowded, and not yet for as long as a greeting may take.
@@ -86,12 +114,7 @@ impl Peers {
         if let Some(dial) = &mut known.dial {
             // One that has restarted elsewhere is not to be found where it was.
             if dial.address != *address {
-                let (asked, tried) = (dial.asked, dial.tried.take());
-                *dial = Dial {
-                    asked,
-                    tried,
-                    ..Dial::to(address, cx.now)
-                };
+                dial.begin_anew(address, cx.now);
             }
             return;
         }
@@ -99,7 +122,8 @@ impl Peers {
         self.dial_due(cx, &address.agent);
     }
 
-    /// Something new needs the agent, at this address: do not let it wait for the pause after an old failure.
+    /// Something new needs the agent, at this address: it is dialled at once, and not after the pause that an old failure has
+    /// begun. What waits for the agent already has no more patience for that.
     pub(crate) fn hurry(&mut self, cx: &mut Context<impl Planner>, address: &RankAddress) {
         let agent = &address.agent;
         let known = self.agents.get_mut(agent);
@@ -107,7 +131,9 @@ impl Peers {
         if let Some(dial) = known.and_then(|known| known.dial.as_mut())
             && !dial.asked
         {
-            *dial = Dial::to(address, cx.now);
+            if dial.given_up || dial.address != *address {
+                dial.begin_anew(address, cx.now);
+            }
             cx.timers.clear(&Timer::Dial(agent.clone()));
             self.dial_due(cx, agent);
         }
@@ -123,12 +149,12 @@ impl Peers {
         cx.act(Action::Connect(dial.address.clone()));
     }
 
-    /// No connection to the agent can be had, or the last one is lost; it `was_up` or not.
+    /// No connection to the agent can be had, or the last one is lost.
     pub(crate) fn dial_failed(
         &mut self,
         cx: &mut Context<impl Planner>,
         agent: AgentId,
-        was_up: bool,
+        without: Without,
         why: Text,
     ) {
         let Some(known) = self.agents.get_mut(&agent) else {
@@ -141,6 +167,7 @@ impl Peers {
             }
             return;
         }
+        let was_up = without == Without::Lost;
         let mut late = None;
         // The peer came to us where there is none.
         if let Some(dial) = dial {
@@ -149,16 +176,27 @@ impl Peers {
                 return;
             }
             dial.asked = false;
-            // A connection that was there and is lost is no failure to connect, nor is the silence of another address.
-            if was_up || dial.tried.as_ref() != Some(&dial.address) {
-                dial.since = cx.now;
-            } else {
-                dial.failures = dial.failures.saturating_add(1);
-            }
+            let failures = match without {
+                // It begins anew, as it does where the answer is of another address.
+                Without::Lost => {
+                    dial.lost = true;
+                    dial.since = cx.now;
+                    0
+                }
+                _ if dial.tried.as_ref() != Some(&dial.address) => {
+                    dial.since = cx.now;
+                    0
+                }
+                Without::Unanswered => 0,
+                Without::Closed if dial.lost => cx.options.attempts,
+                Without::Closed | Without::Failed => 1,
+            };
+            dial.failures = dial.failures.saturating_add(failures);
             let patience = cx.options.connect_wait;
             let enough =
                 dial.failures >= cx.options.attempts || cx.now.since(dial.since) >= patience;
             let failed = enough && !dial.has_patience(cx);
+            dial.given_up |= failed;
             late = failed.then_some(why);
         }
         cx.tell(News::Away(agent, late));

@@ -280,6 +280,7 @@ impl Peers {
         if let Some(dial) = &mut known.dial {
             dial.asked = false;
             dial.failures = 0;
+            dial.given_up = false;
             dial.crowded = None;
         }
         for other in past {

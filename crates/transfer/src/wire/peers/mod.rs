@@ -19,6 +19,7 @@ use crate::moment::Moment;
 use crate::ticket::{Claims, RankAddress, Ticket};
 
 use dialling::Dial;
+pub(super) use dialling::Without;
 
 /// All connections, and the agents that are connected or to be connected to.
 #[derive(Debug, Default)]
@@ -34,9 +35,9 @@ struct Session {
     /// Which instance of it the peer is: the one that we have dialled, or else the one that its hello names.
     agent: Option<AgentId>,
     dialled: bool,
-    /// Where, if it was us.
+    /// The address that was dialled, if it was us who dialled.
     address: Option<RankAddress>,
-    /// What that allows it.
+    /// The roles that the peer's certificate gives it.
     roles: Roles,
     seen: u64,
     /// Announced, while its document is on its way.
@@ -84,8 +85,7 @@ impl Peers {
         self.agents.get(agent)?.up.first().copied()
     }
 
-    /// Where the agent was asked for: where it is connected, or was dialled last; of one that has connected to us nothing is
-    /// known.
+    /// The address at which the agent is connected, or was dialled last. None is known of an agent that has connected to us.
     pub(super) fn address(&self, agent: &AgentId) -> Option<&RankAddress> {
         match self.connection(agent) {
             Some(conn) => self.sessions.get(&conn)?.address.as_ref(),

@@ -330,6 +330,19 @@ fn fails_when_the_owner_is_gone() {
     assert_eq!(t.job(), Err(JobError::Unreachable { agent, why }));
 }
 
+/// A connection that is lost and a port that is closed are signs enough: hosts say seldom that one is.
+#[test]
+fn fails_at_once_when_the_port_of_the_owner_is_closed_as_well() {
+    let (mut t, id) = inviting();
+    invited(&mut t, id, Ok(()));
+    t.do_(|machine, now, conn| machine.disconnected(now, conn));
+    let owner = agent("owner");
+    t.wait(secs(1));
+    t.do_(|machine, now, _| machine.connect_refused(now, &owner, "its port is closed"));
+    let (agent, why) = (owner, "its port is closed".into());
+    assert_eq!(t.job(), Err(JobError::Unreachable { agent, why }));
+}
+
 #[test]
 fn fails_when_the_owner_has_restarted() {
     let mut t = Table::lonely("holder", HOLDER, Options::default());

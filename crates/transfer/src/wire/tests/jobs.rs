@@ -607,15 +607,21 @@ fn give_up_on_who_cannot_be_reached() {
     assert_eq!(t.machine.gauges(), Gauges::default());
 }
 
-/// Silence is counted in time, however few attempts it takes; what is heard at once is counted in attempts.
+/// Silence is counted in time, however many attempts it takes; what is heard at once is counted in attempts.
 #[test]
 fn give_up_on_who_does_not_answer_for_so_long() {
-    let options = Options {
-        connect_wait: secs(5),
-        ..Options::default()
-    };
-    for (silence, attempts) in [(secs(5), 1), (secs(3), 2), (secs(0), 3)] {
-        let mut t = Table::lonely("holder", HOLDER, options.clone());
+    for (wait, silence, attempts) in [
+        (5, secs(5), 1),
+        (5, secs(3), 2),
+        // A peer may be silent for 2 s, so no attempt takes longer. Between two the test waits for 1 s.
+        (60, secs(2), 21),
+        (60, secs(0), 3),
+    ] {
+        let options = Options {
+            connect_wait: secs(wait),
+            ..Options::default()
+        };
+        let mut t = Table::lonely("holder", HOLDER, options);
         t.do_(|machine, now, _| machine.start(now, job(1, Direction::Pull), BLOCKS))
             .unwrap();
         for attempt in 1..=attempts {
@@ -625,12 +631,40 @@ fn give_up_on_who_does_not_answer_for_so_long() {
                 "{silence:?}, attempt {attempt}: {did:?}"
             );
             t.wait(silence);
-            t.do_(|machine, now, _| machine.connect_failed(now, &agent("owner"), "nobody answers"));
+            t.do_(|machine, now, _| match silence.is_zero() {
+                true => machine.connect_failed(now, &agent("owner"), "its port is closed"),
+                false => machine.connect_unanswered(now, &agent("owner"), "nobody answers"),
+            });
             if attempt < attempts {
                 t.wait(secs(1));
             }
         }
         assert!(matches!(t.job(), Err(JobError::Unreachable { .. })));
+    }
+}
+
+/// Jobs that begin meanwhile have the owner dialled at once, and take no end of patience from those that wait. What begins
+/// after the owner was given up has its own.
+#[test]
+fn give_up_in_time_whatever_begins_meanwhile() {
+    let mut t = Table::lonely("holder", HOLDER, Options::default());
+    let begin = |t: &mut Table, n| {
+        let id = t.do_(|machine, now, _| machine.start(now, job(n, Direction::Pull), BLOCKS));
+        let did = t.took();
+        assert!(matches!(did[..], [Action::Connect(_)]), "{n}: {did:?}");
+        id.unwrap()
+    };
+    let fail = |t: &mut Table| {
+        t.do_(|machine, now, _| machine.connect_failed(now, &agent("owner"), "its port is closed"));
+    };
+    for round in 0..2 {
+        for n in 1..=3 {
+            begin(&mut t, 3 * round + n);
+            assert_eq!(t.machine.gauges().jobs, n as usize, "round {round}");
+            fail(&mut t);
+        }
+        assert_eq!(t.machine.gauges().jobs, 0, "round {round}");
+        t.took();
     }
 }
 
