@@ -58,7 +58,7 @@ pub(crate) fn default_instance(port: u16) -> String {
 ///         fills about one core. If None, half as many as there are cores, 4 at most.
 ///     lane_ports: first and last UDP port for the lanes, as `(7700, 7703)`: at least as many as there are lanes. If None,
 ///         the system chooses.
-///     early_wait: seconds that a pull which comes before its lease waits for it. If None, 10.
+///     early_wait: seconds that a pull which comes before its lease waits for it: half of `stall_seconds` at most. If None, 10.
 ///     notice_wait: seconds that an owner which cannot be reached is tried, to be told that its leases are done with or
 ///         given up. If None, 60.
 ///     keep_idle: seconds that a connection is kept which nothing needs; at least twice `early_wait`. If None, 60.

@@ -4,23 +4,23 @@ use std::time::Duration;
 
 use thiserror::Error;
 
-/// Why a text is no period.
+/// Says why a text is not a period.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages name the fields")]
 pub enum PeriodError {
-    /// A number alone: people mean minutes by it as often as seconds.
+    /// The text is a number without a unit, by which people mean minutes as often as seconds.
     #[error(
         "{text} has no unit; write {text}s or {text}min, or {text}ms for thousandths of a second"
     )]
     NoUnit { text: String },
-    /// A unit of nothing that is known.
+    /// The unit is not known.
     #[error("{unit:?} is no unit of time; the units are ns, us, ms, s, min (or m), h and d")]
     NoSuchUnit { unit: String },
-    /// No number, or more than can be counted.
+    /// The text is not a number with a unit, or the number is too large.
     #[error("{text:?} is no period; write a number and a unit, as 90s, 30min or 1h")]
     NoPeriod { text: String },
-    /// Nothing, of what takes some time.
+    /// The period is 0 where it has to take some time.
     #[error("{text} leaves no time at all; write at least 1ms")]
     NoTime { text: String },
 }

@@ -42,11 +42,15 @@ impl AgentOptions {
     /// Sets how long a peer may stand still: how long a transfer may make no progress, and how long a connection may be
     /// silent. 20 s and 10 s by default. A process that is gone is heard of in a second whatever this is, where its host says that the
     /// port is closed: this is for hosts that vanish or say nothing, and for processes that hang. From 2 s on any value suits peers of any other.
+    ///
+    /// A pull that comes before its lease waits for half as long at most, so that its peer hears that the lease is unknown
+    /// before it takes the silence for a standstill.
     #[must_use]
     pub fn stall(mut self, after: Duration) -> Self {
         let often = after / 4;
         self.wire.stall = after;
         self.wire.heartbeat = self.wire.heartbeat.min(often);
+        self.wire.early_wait = self.wire.early_wait.min(after / 2);
         self.quic.stall_timeout = after;
         self.quic.idle_timeout = after;
         self.quic.keep_alive = self.quic.keep_alive.min(often);
@@ -78,6 +82,7 @@ mod tests {
             let AgentOptions { wire, quic, .. } = &options;
             assert_eq!(quic.check(), Ok(()));
             assert!(4 * wire.heartbeat <= wire.stall, "{options:?}");
+            assert!(2 * wire.early_wait <= wire.stall, "{options:?}");
             assert!(quic.handshake_timeout <= patience, "{options:?}");
         }
     }

@@ -263,17 +263,16 @@ impl Endpoints {
         let deadline = Instant::now() + after;
         let mut pause = FIRST_PAUSE;
         loop {
-            let attempt = async {
-                tokio::select! {
-                    met = self.attempt(&call) => met,
-                    () = closed_port(local, addr) => Err(ConnectError::PortClosed(addr)),
-                }
-            };
-            let result = match timeout_at(deadline, attempt).await {
-                Ok(Err(ConnectError::Lost(ConnectionLost::Silent))) | Err(_) => {
-                    Err(ConnectError::TimedOut { addr, after })
-                }
-                Ok(result) => result,
+            let result = tokio::select! {
+                // Where both end at the deadline, this says more.
+                biased;
+                () = closed_port(local, addr, deadline) => Err(ConnectError::PortClosed(addr)),
+                met = timeout_at(deadline, self.attempt(&call)) => match met {
+                    Ok(Err(ConnectError::Lost(ConnectionLost::Silent))) | Err(_) => {
+                        Err(ConnectError::TimedOut { addr, after })
+                    }
+                    Ok(result) => result,
+                },
             };
             let is_busy = matches!(result, Err(ConnectError::Busy));
             if !is_busy || Instant::now() + pause >= deadline {

@@ -16,7 +16,7 @@ use std::{
 use quinn::Connection;
 use tokio::{
     net::UdpSocket,
-    time::{Instant, sleep, timeout},
+    time::{Instant, sleep, sleep_until, timeout},
 };
 
 use super::path::{CONTROL_KEEP_ALIVE, INITIAL_RTT};
@@ -65,12 +65,13 @@ async fn towards(local: IpAddr, addr: SocketAddr) -> io::Result<UdpSocket> {
     Ok(socket)
 }
 
-/// Waits until a port that is being dialled is known to be closed: for ever, where nothing says so.
-pub(super) async fn closed_port(local: IpAddr, addr: SocketAddr) {
+/// Waits until a port that is being dialled is known to be closed: for ever, where nothing says so. It takes no longer than to
+/// `deadline`, by which the dial ends, once it knows: a dial that had less time than the benefit of doubt has not timed out.
+pub(super) async fn closed_port(local: IpAddr, addr: SocketAddr, deadline: Instant) {
     while !is_refused(local, addr, ANSWER.1).await {
         sleep(PAUSE).await;
     }
-    sleep(BENEFIT_OF_DOUBT).await;
+    sleep_until(deadline.min(Instant::now() + BENEFIT_OF_DOUBT)).await;
 }
 
 /// Waits until the process at the other end of an open control connection is known to be gone: it has not even answered a
