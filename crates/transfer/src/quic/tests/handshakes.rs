@@ -228,6 +228,7 @@ async fn a_closed_port_is_heard_of() {
         let options = QuicOptions {
             handshake_timeout: long,
             idle_timeout: long,
+            keep_alive: long / 4,
             ..impatient()
         };
         let a = bind(&authority(), "a", options);
