@@ -195,19 +195,6 @@ fn is_right(bytes: &[u8]) -> bool {
         .all(|(page, chunk)| chunk.iter().all(|byte| *byte == page))
 }
 
-/// The functions of the driver that the device room calls, as it lists them itself.
-fn functions() -> Vec<&'static str> {
-    let source = include_str!("../../../crates/transfer/src/device/driver.rs");
-    let list = source
-        .split("functions! {")
-        .nth(1)
-        .unwrap()
-        .split('}')
-        .next()
-        .unwrap();
-    list.split_whitespace().collect()
-}
-
 /// Each function fails at each of its calls once. Whatever is reported good is right, what fails names the function, and
 /// nothing stays behind but what that call was to give back.
 #[test]
@@ -218,7 +205,7 @@ fn each_call_may_fail() {
         |fake| {
             assert!(is_right(&use_all().unwrap()));
             let (mut left, mut failed) = (settled(&fake, 0), 0);
-            for function in functions() {
+            for function in Fake::functions() {
                 let (before, _) = (fake.calls(function), use_all().unwrap());
                 let calls = fake.calls(function) - before;
                 // Each call of the first few, then some of the rest.
@@ -314,7 +301,7 @@ fn without_cuda_it_says_why() {
     let (_folder, old) = without(&fake, &["cuEventQuery"]);
     expect(&old, &[], &lacks("cuEventQuery"));
     if let Some((_folder, empty)) = fake_cuda::empty() {
-        expect(&empty, &[], &lacks(functions()[0]));
+        expect(&empty, &[], &lacks(Fake::functions()[0]));
     }
     expect(
         &fake,

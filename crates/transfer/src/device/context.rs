@@ -6,10 +6,9 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-use cudarc::driver::sys::{CUcontext, CUdevice, CUresult, CUstreamCaptureMode};
-
 use super::driver::{self, check};
 use super::error::{CallError, DeviceError};
+use super::sys::{CU_STREAM_CAPTURE_MODE_RELAXED, CUcontext, CUdevice, CUresult};
 
 /// The primary context of a device, kept for as long as this is.
 #[derive(Debug)]
@@ -101,7 +100,7 @@ impl Context {
         let mut entered = Entered {
             _thread: PhantomData,
             context: self,
-            mode: CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED,
+            mode: CU_STREAM_CAPTURE_MODE_RELAXED,
         };
         entered.exchange_mode();
         Ok(entered)
@@ -179,7 +178,7 @@ impl Drop for Context {
 /// The context is this thread's current one for as long as this is there.
 pub(super) struct Entered<'a> {
     context: &'a Context,
-    mode: CUstreamCaptureMode,
+    mode: u32,
     /// It is left on the thread that has entered it.
     _thread: PhantomData<*const ()>,
 }

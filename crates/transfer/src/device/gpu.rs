@@ -5,7 +5,6 @@ use std::ptr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cudarc::driver::sys::{CUfunction, CUmodule, CUresult};
 use tokio::sync::watch;
 
 use super::arena::Arena;
@@ -17,6 +16,7 @@ use super::peer::Peers;
 use super::queue::Queue;
 use super::resources::Stream;
 use super::sum::{self, Fold};
+use super::sys::{CUfunction, CUmodule, CUresult};
 
 /// `cuda/walk.cu` and `cuda/crc32c.cu`, compiled for a virtual GPU; the driver compiles that for the real one, once, and
 /// keeps the result.
@@ -129,7 +129,7 @@ impl Gpu {
         let mut device = 0;
         // SAFETY: the number goes into a local variable.
         match unsafe { driver::cuCtxGetDevice(&mut device) } {
-            CUresult::CUDA_ERROR_INVALID_CONTEXT => Ok(None),
+            CUresult::INVALID_CONTEXT => Ok(None),
             asked => {
                 driver::check("cuCtxGetDevice", asked)?;
                 Ok(Some(device.unsigned_abs()))

@@ -3,13 +3,12 @@
 use std::ptr;
 use std::sync::Arc;
 
-use cudarc::driver::sys::{CUresult, CUstream, CUstreamCaptureStatus};
-
 use super::context::Context;
 use super::driver;
 use super::error::DeviceError;
 use super::gpu::Gpu;
 use super::resources::Event;
+use super::sys::{CU_STREAM_CAPTURE_STATUS_NONE, CUresult, CUstream};
 
 /// A place in a stream of an engine: what was submitted to it before has to be done before something else may begin. Clones are the same mark.
 ///
@@ -43,7 +42,7 @@ impl Mark {
             false => unsafe { event.record_raw(stream) },
         });
         recorded.map_err(|error| match error {
-            DeviceError::Call(why) if why.code == CUresult::CUDA_ERROR_INVALID_HANDLE as u32 => {
+            DeviceError::Call(why) if why.code == CUresult::INVALID_HANDLE.0 => {
                 let ordinal = gpu.ordinal();
                 DeviceError::NotItsStream { ordinal, why }
             }
@@ -75,10 +74,9 @@ impl Mark {
 /// The stream is there, and one of this context.
 unsafe fn is_capturing(context: &Context, stream: CUstream) -> Result<bool, DeviceError> {
     let _entered = context.enter()?;
-    let none = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
-    let mut status = none;
+    let mut status = CU_STREAM_CAPTURE_STATUS_NONE;
     // SAFETY: the stream is there by the caller's word; the status goes into a local variable.
     let asked = unsafe { driver::cuStreamIsCapturing(stream, &mut status) };
     context.check("cuStreamIsCapturing", asked)?;
-    Ok(status != none)
+    Ok(status != CU_STREAM_CAPTURE_STATUS_NONE)
 }

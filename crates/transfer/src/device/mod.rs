@@ -10,7 +10,7 @@
 //!
 //! | file | idea |
 //! |---|---|
-//! | `driver`, `error` | the driver's functions, found at run time; what goes wrong |
+//! | `sys`, `driver`, `error` | names of the driver's header; its functions, found at run time; what goes wrong |
 //! | `context`, `resources`, `arena` | the context of a device; what is made in it and given back; what is kept and lent |
 //! | `launch` | from programs to launches of the kernel. Pure |
 //! | `gpu` | a device with the kernels loaded |
@@ -39,6 +39,7 @@ pub(crate) mod shuttle;
 mod staging;
 pub(crate) mod stream;
 mod sum;
+mod sys;
 #[cfg(test)]
 mod tests;
 
