@@ -1,5 +1,6 @@
 //! What is refused, what fails, and what is left behind by that.
 
+use std::fs;
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -277,6 +278,40 @@ fn a_lost_device_is_reported() {
     });
 }
 
+/// A driver that has been shut down, or says of events over and over that something unknown is wrong, is asked for nothing any more.
+#[test]
+fn a_driver_that_is_gone_is_left_alone() {
+    const SHUT_DOWN: u32 = 4;
+    const UNKNOWN: u32 = 999;
+    let name = "failures::a_driver_that_is_gone_is_left_alone";
+    run(name, &[("FAKE_CUDA_DEVICES", "4")], |fake| {
+        for (ordinal, function, code, times) in [
+            (0, "cuEventQuery", UNKNOWN, 15),
+            (1, "cuEventQuery", UNKNOWN, 16),
+            (2, "cuEventRecord", UNKNOWN, 16),
+            (3, "cuEventQuery", SHUT_DOWN, 1),
+        ] {
+            let gpu = Gpu::open(ordinal).unwrap();
+            let host = Memory::allocate(&[4096]).unwrap();
+            let memory = DeviceMemory::allocate(&gpu, &[4096]).unwrap();
+            let copied = || copy(&strided(2048, 512), &memory, &host, &CopyOptions::new());
+            (1..=times).for_each(|nth| fake.fail(function, nth, code));
+            if times == 15 {
+                copied().unwrap();
+                continue;
+            }
+            let error = copied().unwrap_err();
+            assert!(
+                matches!(&error, DeviceError::Lost { why, .. } if why.code == code),
+                "{error}"
+            );
+            let calls = fake.calls(function);
+            assert_eq!(copied().unwrap_err(), error);
+            assert_eq!(fake.calls(function), calls);
+        }
+    });
+}
+
 /// A machine without a driver, with an empty one, and with one that is too old: each says what is missing.
 #[test]
 fn without_cuda_it_says_why() {
@@ -308,7 +343,28 @@ fn without_cuda_it_says_why() {
         &[("FAKE_CUDA_DEVICES", "0")],
         "no CUDA here: the driver knows no device",
     );
-    let refused = [("FAKE_CUDA_FAIL", "cuInit:1:999")];
-    let why = "no CUDA here: cuInit gives CUDA_ERROR_UNKNOWN (999)";
-    expect(&fake, &refused, why);
+    let file = fake.to_str().unwrap().to_owned();
+    for (code, why) in [
+        (999, "no CUDA here: cuInit gives CUDA_ERROR_UNKNOWN (999)"),
+        (917, "no CUDA here: cuInit gives an unknown error (917)"),
+        (34, &NoCuda::Stub { file }.to_string()),
+    ] {
+        let refused = [("FAKE_CUDA_FAIL", &*format!("cuInit:1:{code}"))];
+        expect(&fake, &refused, why);
+    }
+}
+
+/// A toolkit has its stub as `libcuda.so`, wherever that is found first.
+#[test]
+fn a_stub_beside_the_driver_is_not_loaded() {
+    let Some((folder, stub)) = fake_cuda::empty() else {
+        return;
+    };
+    fs::rename(stub, folder.path().join("libcuda.so")).unwrap();
+    let variables = [("LD_LIBRARY_PATH", folder.path().to_str().unwrap())];
+    run(
+        "failures::a_stub_beside_the_driver_is_not_loaded",
+        &variables,
+        |_| assert_eq!(available(), Ok(())),
+    );
 }

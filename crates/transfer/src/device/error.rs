@@ -48,11 +48,12 @@ pub struct CallError {
 }
 
 impl CallError {
-    /// Whether the context is of no use any more, for the engine neither: every later call gives this error as well.
+    /// Whether the context is of no use any more, for the engine neither: every later call gives this error as well. So it is where the
+    /// driver has been shut down (4), as while a process ends.
     pub(super) fn is_sticky(&self) -> bool {
         matches!(
             self.code,
-            214 | 220 | 226 | 700 | 702 | 709 | 710 | 714..=719 | 721 | 810
+            4 | 214 | 220 | 226 | 700 | 702 | 709 | 710 | 714..=719 | 721 | 810
         )
     }
 }

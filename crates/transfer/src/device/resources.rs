@@ -169,9 +169,10 @@ impl Event {
     pub(super) unsafe fn record_raw(&self, stream: CUstream) -> Result<(), DeviceError> {
         let _entered = self.context.enter()?;
         // SAFETY: the event is there for as long as this is, the stream by the caller's word.
-        self.context.check("cuEventRecord", unsafe {
-            driver::cuEventRecord(self.raw, stream)
-        })
+        let recorded = unsafe { driver::cuEventRecord(self.raw, stream) };
+        self.context
+            .check_event("cuEventRecord", recorded)
+            .map(drop)
     }
 
     /// How much later than this another one was come to. Both are [timed](Self::timed).
@@ -189,10 +190,7 @@ impl Event {
     pub(super) fn is_done(&self, _: &Entered<'_>) -> Result<bool, DeviceError> {
         // SAFETY: the event is there for as long as this is.
         let asked = unsafe { driver::cuEventQuery(self.raw) };
-        match asked {
-            CUresult::NOT_READY => Ok(false),
-            asked => self.context.check("cuEventQuery", asked).map(|()| true),
-        }
+        self.context.check_event("cuEventQuery", asked)
     }
 }
 

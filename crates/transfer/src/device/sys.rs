@@ -43,6 +43,7 @@ impl CUresult {
     pub(super) const INVALID_CONTEXT: Self = Self(201);
     pub(super) const INVALID_HANDLE: Self = Self(400);
     pub(super) const NOT_READY: Self = Self(600);
+    pub(super) const UNKNOWN: Self = Self(999);
 }
 
 pub(super) const CU_EVENT_DEFAULT: u32 = 0;
