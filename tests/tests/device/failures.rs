@@ -7,7 +7,9 @@ use std::time::Duration;
 use transload_tests::fake_cuda::{self, Engine, Fake, run, without};
 use transload_transfer::copy::CopyOptions;
 use transload_transfer::device::measure::{Meter, PinnedMemory};
-use transload_transfer::device::{DeviceError, DeviceMemory, Gpu, Mark, NoCuda, available, copy};
+use transload_transfer::device::{
+    DeviceError, DeviceMemory, Gpu, GpuOptions, Mark, NoCuda, available, copy,
+};
 use transload_transfer::memory::{Access, CheckError, Memory};
 
 use super::{dense, strided};
@@ -310,6 +312,53 @@ fn a_driver_that_is_gone_is_left_alone() {
             assert_eq!(fake.calls(function), calls);
         }
     });
+}
+
+/// When the last clone is dropped, all is given back and no thread calls the driver any more: the process may end.
+#[test]
+fn a_gpu_that_is_dropped_has_given_all_back() {
+    run(
+        "failures::a_gpu_that_is_dropped_has_given_all_back",
+        &[],
+        |fake| {
+            for _ in 0..8 {
+                let gpu = Gpu::open(0).unwrap();
+                // SAFETY: the default stream is always there.
+                let mark = unsafe { Mark::new(&gpu, 0).unwrap() };
+                let (tell, told) = mpsc::channel();
+                mark.when_done(move |done| tell.send(done).unwrap());
+                told.recv().unwrap().unwrap();
+                drop((mark, gpu));
+                assert_eq!(fake.live(), 0);
+            }
+        },
+    );
+}
+
+/// A stream that stands still keeps a GPU from being given back only for so long; whoever waits for a mark is told when it goes on.
+#[test]
+fn a_gpu_is_dropped_while_a_stream_stands_still() {
+    run(
+        "failures::a_gpu_is_dropped_while_a_stream_stands_still",
+        &[],
+        |fake| {
+            let mut options = GpuOptions::default();
+            options.stall = Duration::from_millis(100);
+            let gpu = Gpu::open_with(0, &options).unwrap();
+            let engine = Engine::new(&fake);
+            fake.hold_stream(engine.stream() as usize, true);
+            // SAFETY: the stream is there until this process ends.
+            let mark = unsafe { Mark::new(&gpu, engine.stream()).unwrap() };
+            let (tell, told) = mpsc::channel();
+            mark.when_done(move |done| tell.send(done).unwrap());
+            drop((mark, gpu));
+            assert!(told.try_recv().is_err());
+            fake.hold_stream(engine.stream() as usize, false);
+            assert_eq!(told.recv_timeout(Duration::from_secs(20)).unwrap(), Ok(()));
+            // The engine's stream, module and pinned memory.
+            assert_eq!(settled(&fake, 3), 3);
+        },
+    );
 }
 
 /// A machine without a driver, with an empty one, and with one that is too old: each says what is missing.

@@ -128,7 +128,7 @@ impl Context {
     }
 
     /// A child that was forked off has the handles, but they are good for nothing there.
-    fn check_process(&self) -> Result<(), DeviceError> {
+    pub(super) fn check_process(&self) -> Result<(), DeviceError> {
         let ordinal = self.ordinal;
         match std::process::id() == self.process {
             true => Ok(()),

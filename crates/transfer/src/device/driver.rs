@@ -82,6 +82,7 @@ functions! {
     fn cuEventElapsedTime(milliseconds: *mut f32, start: CUevent, end: CUevent);
     fn cuEventQuery(event: CUevent);
     fn cuEventRecord(event: CUevent, stream: CUstream);
+    fn cuEventSynchronize(event: CUevent);
     fn cuGetErrorName(error: CUresult, name: *mut *const c_char);
     fn cuInit(flags: c_uint);
     fn cuLaunchKernel(
@@ -116,6 +117,7 @@ functions! {
     fn cuPointerGetAttribute(to: *mut c_void, attribute: u32, address: CUdeviceptr);
     fn cuStreamCreateWithPriority(stream: *mut CUstream, flags: c_uint, priority: c_int);
     fn cuStreamDestroy_v2(stream: CUstream);
+    fn cuStreamGetId(stream: CUstream, id: *mut c_ulonglong);
     fn cuStreamIsCapturing(stream: CUstream, status: *mut u32);
     fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint);
     fn cuThreadExchangeStreamCaptureMode(mode: *mut u32);

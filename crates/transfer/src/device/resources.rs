@@ -138,6 +138,11 @@ impl Event {
         Self::with(context, CU_EVENT_DISABLE_TIMING)
     }
 
+    /// One whose stream is [waited for](Self::wait) by threads that sleep meanwhile; without that they would ask without a pause.
+    pub(super) fn awaited(context: &Arc<Context>) -> Result<Self, DeviceError> {
+        Self::with(context, CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING)
+    }
+
     /// One that tells when it was come to.
     pub(super) fn timed(context: &Arc<Context>) -> Result<Self, DeviceError> {
         Self::with(context, CU_EVENT_DEFAULT)
@@ -191,6 +196,14 @@ impl Event {
         // SAFETY: the event is there for as long as this is.
         let asked = unsafe { driver::cuEventQuery(self.raw) };
         self.context.check_event("cuEventQuery", asked)
+    }
+
+    /// Has this thread sleep until its stream has come to it, and tells whether it has.
+    pub(super) fn wait(&self) -> Result<bool, DeviceError> {
+        let _entered = self.context.enter()?;
+        // SAFETY: as above.
+        let waited = unsafe { driver::cuEventSynchronize(self.raw) };
+        self.context.check_event("cuEventSynchronize", waited)
     }
 }
 

@@ -47,6 +47,7 @@ impl CUresult {
 }
 
 pub(super) const CU_EVENT_DEFAULT: u32 = 0;
+pub(super) const CU_EVENT_BLOCKING_SYNC: u32 = 1;
 pub(super) const CU_EVENT_DISABLE_TIMING: u32 = 2;
 pub(super) const CU_MEM_ACCESS_FLAGS_PROT_READWRITE: u32 = 3;
 pub(super) const CU_MEM_ALLOCATION_TYPE_PINNED: u32 = 1;
