@@ -195,8 +195,8 @@ fn file_of(address: usize) -> Option<String> {
         let (start, rest) = line.split_once('-')?;
         let (end, rest) = rest.split_once(' ')?;
         let number = |text| usize::from_str_radix(text, 16).ok();
-        let there = (number(start)?..number(end)?).contains(&address);
-        there.then(|| Some(rest[rest.find('/')?..].to_owned()))?
+        let (range, path) = (number(start)?..number(end)?, rest.find('/')?);
+        range.contains(&address).then(|| rest[path..].to_owned())
     })
 }
 
