@@ -26,7 +26,7 @@ fn main() {
     }
     build.compile("kernels");
 
-    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libcuda.so");
+    println!("cargo:rustc-cdylib-link-arg=-Wl,-soname,libcuda.so.1");
     // Streams are threads, which run on where a program closes the library.
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,nodelete");
 }

@@ -1,7 +1,7 @@
 //! The fake CUDA driver (`tests/fake-cuda`), for tests that need a GPU.
 //!
 //! A process has one driver, and it is found once. So the body of each such test runs in a process of its own, which
-//! loads the fake by its path first: whoever asks for a `libcuda.so` then gets that one. Tests that need none never meet it.
+//! loads the fake by its path first: whoever asks for `libcuda.so.1` then gets that one. Tests that need none never meet it.
 //!
 //! With `TRANSLOAD_TEST_GPU=1` the bodies of [`run_anywhere`] run on the driver and the GPU of this machine instead, and
 //! tests that need the fake are told as not run. `cuda/check` does that.
@@ -137,6 +137,17 @@ impl Fake {
         fail(CString::new(name).unwrap().as_ptr(), nth, code);
     }
 
+    /// The functions of the driver that this crate's device room calls, as it lists them itself.
+    pub fn functions() -> Vec<&'static str> {
+        let source = include_str!("../../crates/transfer/src/device/driver.rs");
+        let (_, list) = source.split_once("\nfunctions! {").unwrap();
+        let (list, _) = list.split_once("\n}").unwrap();
+        let lines = list
+            .lines()
+            .filter_map(|line| line.trim().strip_prefix("fn "));
+        lines.map(|line| line.split_once('(').unwrap().0).collect()
+    }
+
     /// How often a function was called, or an entry of a module launched.
     pub fn calls(&self, name: &str) -> u64 {
         // SAFETY: the fake has it like that.
@@ -248,7 +259,7 @@ pub fn without(library: &Path, symbols: &[&str]) -> (TempDir, PathBuf) {
         }
     }
     let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("libcuda.so");
+    let file = folder.path().join("libcuda.so.1");
     fs::write(&file, bytes).unwrap();
     (folder, file)
 }
@@ -256,11 +267,11 @@ pub fn without(library: &Path, symbols: &[&str]) -> (TempDir, PathBuf) {
 /// A library of the driver's name without anything in it; `None` where there is no C compiler.
 pub fn empty() -> Option<(TempDir, PathBuf)> {
     let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("libcuda.so");
+    let file = folder.path().join("libcuda.so.1");
     let mut cc = Command::new("cc");
     cc.args([
         "-shared",
-        "-Wl,-soname,libcuda.so",
+        "-Wl,-soname,libcuda.so.1",
         "-x",
         "c",
         "/dev/null",

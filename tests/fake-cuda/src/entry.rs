@@ -1,7 +1,8 @@
 //! How a function of the driver begins: it is counted, told to fail if a test said so, and refused where the driver,
 //! or a context, is missing.
 
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::ffi::c_int;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use crate::board::{board, current};
 use crate::code::*;
@@ -85,6 +86,9 @@ impl<T: Copy> In<T> {
 /// The process that called `cuInit`, or 0.
 static INITIALIZED: AtomicU32 = AtomicU32::new(0);
 
+/// Whether the process ends.
+static ENDS: AtomicBool = AtomicBool::new(false);
+
 /// Begins a function that works without a driver.
 pub(crate) fn anywhere(name: &'static str, work: impl FnOnce() -> Result) -> Code {
     code(begin(name).and_then(|()| work()))
@@ -116,9 +120,18 @@ pub(crate) fn in_context(name: &'static str, work: impl FnOnce(usize) -> Result)
     })
 }
 
-/// Marks the driver as initialized, by this process.
+unsafe extern "C" {
+    safe fn atexit(work: extern "C" fn()) -> c_int;
+}
+
+/// Marks the driver as initialized, by this process, with which it is shut down.
 pub(crate) fn initialize() {
-    INITIALIZED.store(std::process::id(), Ordering::Release);
+    extern "C" fn end() {
+        ENDS.store(true, Ordering::Release);
+    }
+    if INITIALIZED.swap(std::process::id(), Ordering::AcqRel) == 0 {
+        atexit(end);
+    }
 }
 
 /// After a fork there are no threads, and locks may be held forever, so nothing else comes before this.
@@ -126,6 +139,9 @@ fn begin(name: &'static str) -> Result {
     let by = INITIALIZED.load(Ordering::Acquire);
     if by != 0 && by != std::process::id() {
         return Err(CUDA_ERROR_NOT_INITIALIZED);
+    }
+    if ENDS.load(Ordering::Acquire) {
+        return Err(CUDA_ERROR_DEINITIALIZED);
     }
     faults::count(name).inspect_err(|&code| {
         if let Some(device) = current().filter(|_| is_sticky(code)) {

@@ -80,17 +80,21 @@ pub(crate) fn pending(board: &Board, line: Handle) -> Vec<Mark> {
     })
 }
 
-/// Blocks until those are reached; in a lost context they are soon.
+/// Blocks until those are reached, or the context is lost.
 pub(crate) fn wait(device: usize, marks: &[Mark]) -> Result {
-    let unfinished = |board: &mut Board| !marks.iter().all(|mark| board.reached(mark));
+    let unfinished = |board: &mut Board| {
+        board.contexts[device].lost.is_none() && !marks.iter().all(|mark| board.reached(mark))
+    };
     let board = NEWS.wait_while(board(), unfinished).unwrap();
     board.contexts[device].lost.map_or(Ok(()), Err)
 }
 
-/// Blocks until all streams of a context are idle.
+/// Blocks until all streams of a context are idle; in a lost one they are soon.
 pub(crate) fn wait_for_all(device: usize) -> Result {
     let marks = board().marks(device, |_, _| true);
-    wait(device, &marks)
+    let unfinished = |board: &mut Board| !marks.iter().all(|mark| board.reached(mark));
+    let board = NEWS.wait_while(board(), unfinished).unwrap();
+    board.contexts[device].lost.map_or(Ok(()), Err)
 }
 
 /// Records an event at the end of a stream.

@@ -1,12 +1,15 @@
 //! What is refused, what fails, and what is left behind by that.
 
+use std::fs;
 use std::sync::mpsc;
 use std::time::Duration;
 
 use transload_tests::fake_cuda::{self, Engine, Fake, run, without};
 use transload_transfer::copy::CopyOptions;
 use transload_transfer::device::measure::{Meter, PinnedMemory};
-use transload_transfer::device::{DeviceError, DeviceMemory, Gpu, Mark, NoCuda, available, copy};
+use transload_transfer::device::{
+    DeviceError, DeviceMemory, Gpu, GpuOptions, Mark, NoCuda, available, copy,
+};
 use transload_transfer::memory::{Access, CheckError, Memory};
 
 use super::{dense, strided};
@@ -195,19 +198,6 @@ fn is_right(bytes: &[u8]) -> bool {
         .all(|(page, chunk)| chunk.iter().all(|byte| *byte == page))
 }
 
-/// The functions of the driver that the device room calls, as it lists them itself.
-fn functions() -> Vec<&'static str> {
-    let source = include_str!("../../../crates/transfer/src/device/driver.rs");
-    let list = source
-        .split("functions! {")
-        .nth(1)
-        .unwrap()
-        .split('}')
-        .next()
-        .unwrap();
-    list.split_whitespace().collect()
-}
-
 /// Each function fails at each of its calls once. Whatever is reported good is right, what fails names the function, and
 /// nothing stays behind but what that call was to give back.
 #[test]
@@ -218,7 +208,7 @@ fn each_call_may_fail() {
         |fake| {
             assert!(is_right(&use_all().unwrap()));
             let (mut left, mut failed) = (settled(&fake, 0), 0);
-            for function in functions() {
+            for function in Fake::functions() {
                 let (before, _) = (fake.calls(function), use_all().unwrap());
                 let calls = fake.calls(function) - before;
                 // Each call of the first few, then some of the rest.
@@ -290,6 +280,89 @@ fn a_lost_device_is_reported() {
     });
 }
 
+/// A driver that has been shut down, or says of events over and over that something unknown is wrong, is asked for nothing any more.
+#[test]
+fn a_driver_that_is_gone_is_left_alone() {
+    const SHUT_DOWN: u32 = 4;
+    const UNKNOWN: u32 = 999;
+    let name = "failures::a_driver_that_is_gone_is_left_alone";
+    run(name, &[("FAKE_CUDA_DEVICES", "4")], |fake| {
+        for (ordinal, function, code, times) in [
+            (0, "cuEventQuery", UNKNOWN, 15),
+            (1, "cuEventQuery", UNKNOWN, 16),
+            (2, "cuEventRecord", UNKNOWN, 16),
+            (3, "cuEventQuery", SHUT_DOWN, 1),
+        ] {
+            let gpu = Gpu::open(ordinal).unwrap();
+            let host = Memory::allocate(&[4096]).unwrap();
+            let memory = DeviceMemory::allocate(&gpu, &[4096]).unwrap();
+            let copied = || copy(&strided(2048, 512), &memory, &host, &CopyOptions::new());
+            (1..=times).for_each(|nth| fake.fail(function, nth, code));
+            if times == 15 {
+                copied().unwrap();
+                continue;
+            }
+            let error = copied().unwrap_err();
+            assert!(
+                matches!(&error, DeviceError::Lost { why, .. } if why.code == code),
+                "{error}"
+            );
+            let calls = fake.calls(function);
+            assert_eq!(copied().unwrap_err(), error);
+            assert_eq!(fake.calls(function), calls);
+        }
+    });
+}
+
+/// When the last clone is dropped, all is given back and no thread calls the driver any more: the process may end.
+#[test]
+fn a_gpu_that_is_dropped_has_given_all_back() {
+    run(
+        "failures::a_gpu_that_is_dropped_has_given_all_back",
+        &[],
+        |fake| {
+            for _ in 0..8 {
+                let gpu = Gpu::open(0).unwrap();
+                // SAFETY: the default stream is always there.
+                let mark = unsafe { Mark::new(&gpu, 0).unwrap() };
+                let (tell, told) = mpsc::channel();
+                mark.when_done(move |done| tell.send(done).unwrap());
+                told.recv().unwrap().unwrap();
+                drop((mark, gpu));
+                assert_eq!(fake.live(), 0);
+            }
+        },
+    );
+}
+
+/// A stream that stands still keeps a GPU from being given back only for so long; whoever waits for a mark is told when it goes on.
+#[test]
+fn a_gpu_is_dropped_while_a_stream_stands_still() {
+    run(
+        "failures::a_gpu_is_dropped_while_a_stream_stands_still",
+        &[],
+        |fake| {
+            let mut options = GpuOptions::default();
+            options.stall = Duration::from_millis(100);
+            let gpu = Gpu::open_with(0, &options).unwrap();
+            let engine = Engine::new(&fake);
+            // Tables of memories are kept from the first on.
+            drop(DeviceMemory::allocate(&gpu, &[64]).unwrap());
+            fake.hold_stream(engine.stream() as usize, true);
+            // SAFETY: the stream is there until this process ends.
+            let mark = unsafe { Mark::new(&gpu, engine.stream()).unwrap() };
+            let (tell, told) = mpsc::channel();
+            mark.when_done(move |done| tell.send(done).unwrap());
+            drop((mark, gpu));
+            assert!(told.try_recv().is_err());
+            fake.hold_stream(engine.stream() as usize, false);
+            assert_eq!(told.recv_timeout(Duration::from_secs(20)).unwrap(), Ok(()));
+            // The engine's stream, module and pinned memory.
+            assert_eq!(settled(&fake, 3), 3);
+        },
+    );
+}
+
 /// A machine without a driver, with an empty one, and with one that is too old: each says what is missing.
 #[test]
 fn without_cuda_it_says_why() {
@@ -314,14 +387,35 @@ fn without_cuda_it_says_why() {
     let (_folder, old) = without(&fake, &["cuEventQuery"]);
     expect(&old, &[], &lacks("cuEventQuery"));
     if let Some((_folder, empty)) = fake_cuda::empty() {
-        expect(&empty, &[], &lacks(functions()[0]));
+        expect(&empty, &[], &lacks(Fake::functions()[0]));
     }
     expect(
         &fake,
         &[("FAKE_CUDA_DEVICES", "0")],
         "no CUDA here: the driver knows no device",
     );
-    let refused = [("FAKE_CUDA_FAIL", "cuInit:1:999")];
-    let why = "no CUDA here: cuInit gives CUDA_ERROR_UNKNOWN (999)";
-    expect(&fake, &refused, why);
+    let file = fake.to_str().unwrap().to_owned();
+    for (code, why) in [
+        (999, "no CUDA here: cuInit gives CUDA_ERROR_UNKNOWN (999)"),
+        (917, "no CUDA here: cuInit gives an unknown error (917)"),
+        (34, &NoCuda::Stub { file }.to_string()),
+    ] {
+        let refused = [("FAKE_CUDA_FAIL", &*format!("cuInit:1:{code}"))];
+        expect(&fake, &refused, why);
+    }
+}
+
+/// A toolkit has its stub as `libcuda.so`, wherever that is found first.
+#[test]
+fn a_stub_beside_the_driver_is_not_loaded() {
+    let Some((folder, stub)) = fake_cuda::empty() else {
+        return;
+    };
+    fs::rename(stub, folder.path().join("libcuda.so")).unwrap();
+    let variables = [("LD_LIBRARY_PATH", folder.path().to_str().unwrap())];
+    run(
+        "failures::a_stub_beside_the_driver_is_not_loaded",
+        &variables,
+        |_| assert_eq!(available(), Ok(())),
+    );
 }

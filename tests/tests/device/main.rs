@@ -385,6 +385,34 @@ fn marks_hold_up_nobody_else() {
     });
 }
 
+/// A mark is not asked for while it is waited for, and a stream that stands still keeps no other's marks from being told.
+#[test]
+fn the_driver_wakes_who_waits_for_marks() {
+    run("the_driver_wakes_who_waits_for_marks", &[], |fake| {
+        let gpu = Gpu::open(0).unwrap();
+        let (still, busy) = (Engine::new(&fake), Engine::new(&fake));
+        let (tell, told) = mpsc::channel();
+        let mark = |engine: &Engine, number: u32| {
+            // SAFETY: the stream is there until this process ends.
+            let mark = unsafe { Mark::new(&gpu, engine.stream()).unwrap() };
+            let tell = tell.clone();
+            mark.when_done(move |done| tell.send((number, done)).unwrap());
+        };
+        let next = || told.recv_timeout(Duration::from_secs(20)).unwrap();
+        fake.hold_stream(still.stream() as usize, true);
+        let asked = fake.calls("cuEventQuery");
+        (0..8).for_each(|number| mark(&still, number));
+        for number in 100..200 {
+            busy.spin(1000);
+            mark(&busy, number);
+            assert_eq!(next(), (number, Ok(())));
+        }
+        assert_eq!(fake.calls("cuEventQuery"), asked);
+        fake.hold_stream(still.stream() as usize, false);
+        (0..8).for_each(|number| assert_eq!(next(), (number, Ok(()))));
+    });
+}
+
 /// A mark in a graph would be come to whenever the graph is launched, or never.
 #[test]
 fn a_stream_that_is_captured_has_no_marks() {

@@ -1,15 +1,18 @@
 //! The context of one device, which the engine of the process uses too.
 
 use std::marker::PhantomData;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use tokio::sync::watch;
 
-use cudarc::driver::sys::{CUcontext, CUdevice, CUresult, CUstreamCaptureMode};
-
 use super::driver::{self, check};
 use super::error::{CallError, DeviceError};
+use super::sys::{CU_STREAM_CAPTURE_MODE_RELAXED, CUcontext, CUdevice, CUresult};
+
+/// How often in a row the driver says of events that something unknown is wrong, before the device counts as lost.
+const UNKNOWNS: u32 = 16;
 
 /// The primary context of a device, kept for as long as this is.
 #[derive(Debug)]
@@ -23,6 +26,8 @@ pub(super) struct Context {
     lost: OnceLock<CallError>,
     /// Whether there was one, for those who wait for that.
     told: watch::Sender<bool>,
+    /// How often in a row the driver has given an unknown error for an event.
+    unknowns: AtomicU32,
 }
 
 // SAFETY: a context may be used from any thread; each makes it its current one first.
@@ -58,6 +63,7 @@ impl Context {
             process: std::process::id(),
             lost: OnceLock::new(),
             told: watch::Sender::new(false),
+            unknowns: AtomicU32::new(0),
         }))
     }
 
@@ -101,7 +107,7 @@ impl Context {
         let mut entered = Entered {
             _thread: PhantomData,
             context: self,
-            mode: CUstreamCaptureMode::CU_STREAM_CAPTURE_MODE_RELAXED,
+            mode: CU_STREAM_CAPTURE_MODE_RELAXED,
         };
         entered.exchange_mode();
         Ok(entered)
@@ -122,7 +128,7 @@ impl Context {
     }
 
     /// A child that was forked off has the handles, but they are good for nothing there.
-    fn check_process(&self) -> Result<(), DeviceError> {
+    pub(super) fn check_process(&self) -> Result<(), DeviceError> {
         let ordinal = self.ordinal;
         match std::process::id() == self.process {
             true => Ok(()),
@@ -132,12 +138,31 @@ impl Context {
 
     /// The error of a call, if it gave one. One that the context does not survive is the answer to all that follow.
     pub(super) fn check(&self, call: &'static str, result: CUresult) -> Result<(), DeviceError> {
-        let Err(why) = check(call, result) else {
-            return Ok(());
-        };
-        if !why.is_sticky() {
-            return Err(why.into());
+        match check(call, result) {
+            Err(why) if why.is_sticky() => self.lose(why),
+            checked => Ok(checked?),
         }
+    }
+
+    /// Whether an event was come to, by the result of a call about it. An unknown error that is given over and over is the end of the device:
+    /// otherwise the driver would be asked for ever.
+    pub(super) fn check_event(
+        &self,
+        call: &'static str,
+        result: CUresult,
+    ) -> Result<bool, DeviceError> {
+        if result != CUresult::UNKNOWN {
+            self.unknowns.store(0, Relaxed);
+        } else if self.unknowns.fetch_add(1, Relaxed) + 1 >= UNKNOWNS {
+            check(call, result).or_else(|why| self.lose(why))?;
+        }
+        match result {
+            CUresult::NOT_READY => Ok(false),
+            result => self.check(call, result).map(|()| true),
+        }
+    }
+
+    fn lose(&self, why: CallError) -> Result<(), DeviceError> {
         if self.lost.set(why).is_ok() {
             self.told.send_replace(true);
         }
@@ -179,7 +204,7 @@ impl Drop for Context {
 /// The context is this thread's current one for as long as this is there.
 pub(super) struct Entered<'a> {
     context: &'a Context,
-    mode: CUstreamCaptureMode,
+    mode: u32,
     /// It is left on the thread that has entered it.
     _thread: PhantomData<*const ()>,
 }

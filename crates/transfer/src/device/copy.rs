@@ -11,10 +11,10 @@ use super::arena::Table;
 use super::error::DeviceError;
 use super::gpu::Gpu;
 use super::launch::{Ends, Launch, Launches};
+use super::mark::Mark;
 use super::memory::DeviceMemory;
 use super::peer;
 use super::queue::{Held, PIECE, Told};
-use super::resources::Event;
 use super::stream::DeviceStream;
 use crate::copy::{CopyOptions, CopyReport, Crc32c, Cursor, MemoryStream, settle};
 use crate::memory::{Memory, Side};
@@ -162,9 +162,10 @@ fn within_a_gpu(
     let (launches, places) = prepare(program, source, destination)?;
     let used = (places, source.clone(), destination.clone());
     let launch = |_: &_| gpu.kernels().launch(gpu.stream(), &launches, None);
-    let late = |event: Option<Event>, used| match event {
-        Some(event) => gpu.queue().watch(Arc::new(event), Box::new(|_| drop(used))),
-        None => mem::forget(used),
+    let late = |_, used| match Mark::behind(gpu, gpu.stream()) {
+        Ok(mark) => mark.when_done(|_| drop(used)),
+        // Nobody will know of its end.
+        Err(_) => mem::forget(used),
     };
     gpu.stream().run(within, used, launch, late).map(drop)
 }

@@ -22,6 +22,11 @@ pub enum NoCuda {
     /// The driver is older than R525, or its library is not the driver's.
     #[error("no CUDA here: the driver's library has no {name}, so it is older than R525 or a stub")]
     NoFunction { name: &'static str },
+    /// A toolkit's library of the driver's name, which is there to link programs with.
+    #[error(
+        "no CUDA here: {file} is a toolkit's stub of the driver: take its folder out of LD_LIBRARY_PATH, and the driver's own libcuda.so.1 is found"
+    )]
+    Stub { file: String },
     /// A driver, but no device that this process may use.
     #[error("no CUDA here: the driver knows no device")]
     NoDevice,
@@ -43,11 +48,12 @@ pub struct CallError {
 }
 
 impl CallError {
-    /// Whether the context is of no use any more, for the engine neither: every later call gives this error as well.
+    /// Whether the context is of no use any more, for the engine neither: every later call gives this error as well. So it is where the
+    /// driver has been shut down (4), as while a process ends.
     pub(super) fn is_sticky(&self) -> bool {
         matches!(
             self.code,
-            214 | 220 | 226 | 700 | 702 | 709 | 710 | 714..=719 | 721 | 810
+            4 | 214 | 220 | 226 | 700 | 702 | 709 | 710 | 714..=719 | 721 | 810
         )
     }
 }

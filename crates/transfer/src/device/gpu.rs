@@ -1,11 +1,12 @@
 //! A GPU with the kernels loaded.
 
 use std::ffi::CStr;
-use std::ptr;
-use std::sync::Arc;
+use std::mem::ManuallyDrop;
+use std::ops::Deref;
+use std::sync::{Arc, mpsc};
 use std::time::Duration;
+use std::{ptr, thread};
 
-use cudarc::driver::sys::{CUfunction, CUmodule, CUresult};
 use tokio::sync::watch;
 
 use super::arena::Arena;
@@ -14,9 +15,11 @@ use super::driver;
 use super::error::DeviceError;
 use super::launch::Launch;
 use super::peer::Peers;
-use super::queue::Queue;
+use super::queue::{self, Queue};
 use super::resources::Stream;
 use super::sum::{self, Fold};
+use super::sys::{CUfunction, CUmodule, CUresult};
+use super::waiter::Waiters;
 
 /// `cuda/walk.cu` and `cuda/crc32c.cu`, compiled for a virtual GPU; the driver compiles that for the real one, once, and
 /// keeps the result.
@@ -49,8 +52,8 @@ pub const DEFAULT_MULTIPROCESSORS: u32 = 16;
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct GpuOptions {
-    /// How long may take what is waited for at once: a [`copy`](super::copy()), or a table that is uploaded (30 s). The
-    /// compilation of an engine's kernels or a debugger can hold a device for a while. Transfers of an agent have a setting of
+    /// How long may take what is waited for at once: a [`copy`](super::copy()), a table that is uploaded, or the end of a GPU that is
+    /// dropped (30 s). The compilation of an engine's kernels or a debugger can hold a device for a while. Transfers of an agent have a setting of
     /// their own, [`device_stall`](crate::wire::Options::device_stall).
     pub stall: Duration,
 }
@@ -68,13 +71,23 @@ impl Default for GpuOptions {
 /// It uses the context that the engine uses (the *primary* one), with streams of its own, and never waits for the
 /// engine's work. While it is open it keeps 32 MiB of device memory and 32 MiB of pinned memory, which bytes go through on
 /// their way over the bus.
+///
+/// When the last clone is dropped, its threads end and all is given back to the driver. That waits for what was submitted to the device,
+/// since the driver does, but for [`GpuOptions::stall`] at most; the rest is done in the background, once the device goes on. It waits for
+/// no mark that its stream has not come to: whoever waits for such a mark is told later, or never. Where the last clone is dropped by one
+/// of the GPU's threads, as in [`Mark::when_done`](super::Mark::when_done), it waits for nothing.
 #[derive(Clone, Debug)]
 pub struct Gpu {
     shared: Arc<Shared>,
 }
 
+/// A GPU that is closed when the last clone is dropped.
 #[derive(Debug)]
-struct Shared {
+struct Shared(ManuallyDrop<Open>);
+
+#[derive(Debug)]
+struct Open {
+    waiters: Waiters,
     queue: Queue,
     arena: Arc<Arena>,
     stream: Stream,
@@ -105,7 +118,8 @@ impl Gpu {
         let stall = options.stall;
         let context = Context::open(ordinal)?;
         let kernels = Arc::new(Kernels::load(&context, TEXTS)?);
-        let shared = Shared {
+        let open = Open {
+            waiters: Waiters::new(&context),
             queue: Queue::start(&kernels)?,
             arena: Arena::new(&context, stall)?,
             stream: Stream::new(&context)?,
@@ -116,7 +130,7 @@ impl Gpu {
             kernels,
         };
         Ok(Self {
-            shared: Arc::new(shared),
+            shared: Arc::new(Shared(ManuallyDrop::new(open))),
         })
     }
 
@@ -129,7 +143,7 @@ impl Gpu {
         let mut device = 0;
         // SAFETY: the number goes into a local variable.
         match unsafe { driver::cuCtxGetDevice(&mut device) } {
-            CUresult::CUDA_ERROR_INVALID_CONTEXT => Ok(None),
+            CUresult::INVALID_CONTEXT => Ok(None),
             asked => {
                 driver::check("cuCtxGetDevice", asked)?;
                 Ok(Some(device.unsigned_abs()))
@@ -173,6 +187,11 @@ impl Gpu {
         &self.shared.queue
     }
 
+    /// Who waits for marks.
+    pub(super) fn waiters(&self) -> &Waiters {
+        &self.shared.waiters
+    }
+
     /// What copies to other GPUs go through.
     pub(super) fn peers(&self) -> &Peers {
         &self.shared.peers
@@ -200,6 +219,35 @@ impl Gpu {
     /// The stream of that.
     pub(super) fn stream(&self) -> &Stream {
         &self.shared.stream
+    }
+}
+
+impl Deref for Shared {
+    type Target = Open;
+
+    fn deref(&self) -> &Open {
+        &self.0
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        // Threads and handles are those of the process that opened it.
+        if self.kernels.context().check_process().is_err() {
+            return;
+        }
+        let stall = self.stall;
+        // SAFETY: taken once, since this is dropped.
+        let open = unsafe { ManuallyDrop::take(&mut self.0) };
+        let (ended, end) = mpsc::channel::<()>();
+        let close = move || {
+            drop(open);
+            drop(ended);
+        };
+        // Without a thread it is closed here, as the closure goes; a thread of its own does not wait for its own end.
+        if thread::Builder::new().spawn(close).is_ok() && !queue::is_ours() {
+            let _ = end.recv_timeout(stall);
+        }
     }
 }
 

@@ -3,13 +3,12 @@
 use std::ptr;
 use std::sync::Arc;
 
-use cudarc::driver::sys::{CUresult, CUstream, CUstreamCaptureStatus};
-
 use super::context::Context;
 use super::driver;
 use super::error::DeviceError;
 use super::gpu::Gpu;
-use super::resources::Event;
+use super::resources::{Event, Stream};
+use super::sys::{CU_STREAM_CAPTURE_STATUS_NONE, CUresult, CUstream};
 
 /// A place in a stream of an engine: what was submitted to it before has to be done before something else may begin. Clones are the same mark.
 ///
@@ -18,6 +17,8 @@ use super::resources::Event;
 #[derive(Clone, Debug)]
 pub struct Mark {
     event: Arc<Event>,
+    /// The driver's number of the stream, which no other ever has.
+    stream: u64,
     gpu: Gpu,
 }
 
@@ -33,17 +34,28 @@ impl Mark {
     /// # Errors
     /// [`DeviceError::Capturing`]; [`DeviceError::NotItsStream`], as far as the driver can tell, or what else it says.
     pub unsafe fn new(gpu: &Gpu, stream: u64) -> Result<Self, DeviceError> {
-        let event = Event::new(gpu.context())?;
-        let stream: CUstream = ptr::with_exposed_provenance_mut(stream as usize);
         // SAFETY: the caller vouches for the stream.
-        let capturing = unsafe { is_capturing(gpu.context(), stream) };
-        let recorded = capturing.and_then(|capturing| match capturing {
-            true => Err(DeviceError::Capturing),
+        unsafe { Self::of_raw(gpu, ptr::with_exposed_provenance_mut(stream as usize)) }
+    }
+
+    /// The same for a stream of ours.
+    pub(super) fn behind(gpu: &Gpu, stream: &Stream) -> Result<Self, DeviceError> {
+        // SAFETY: the stream is there, and of the context of all that the crate makes for this GPU.
+        unsafe { Self::of_raw(gpu, stream.raw) }
+    }
+
+    /// # Safety
+    /// As for [`new`](Self::new).
+    unsafe fn of_raw(gpu: &Gpu, stream: CUstream) -> Result<Self, DeviceError> {
+        let event = Event::awaited(gpu.context())?;
+        // SAFETY: the caller vouches for the stream.
+        let number = unsafe { number(gpu.context(), stream) };
+        let recorded = number.and_then(|number| {
             // SAFETY: as above.
-            false => unsafe { event.record_raw(stream) },
+            unsafe { event.record_raw(stream) }.map(|()| number)
         });
-        recorded.map_err(|error| match error {
-            DeviceError::Call(why) if why.code == CUresult::CUDA_ERROR_INVALID_HANDLE as u32 => {
+        let stream = recorded.map_err(|error| match error {
+            DeviceError::Call(why) if why.code == CUresult::INVALID_HANDLE.0 => {
                 let ordinal = gpu.ordinal();
                 DeviceError::NotItsStream { ordinal, why }
             }
@@ -51,6 +63,7 @@ impl Mark {
         })?;
         Ok(Self {
             event: Arc::new(event),
+            stream,
             gpu: gpu.clone(),
         })
     }
@@ -63,22 +76,31 @@ impl Mark {
         self.event.is_done(&self.gpu.context().enter()?)
     }
 
-    /// Has `told` called when all before the mark is done, or when that cannot be known any more. It is called on a thread of
-    /// the GPU, so it should take microseconds.
+    /// Has `told` called when all before the mark is done, or when that cannot be known any more. It is called on a thread that other
+    /// marks of the stream wait for, so it should take microseconds.
     pub fn when_done(&self, told: impl FnOnce(Result<(), DeviceError>) + Send + 'static) {
         let event = self.event.clone();
-        self.gpu.queue().watch(event, Box::new(told));
+        let waiters = self.gpu.waiters();
+        waiters.watch(self.stream, event, Box::new(told));
     }
 }
 
+/// The driver's number of a stream, if that is not captured.
+///
 /// # Safety
 /// The stream is there, and one of this context.
-unsafe fn is_capturing(context: &Context, stream: CUstream) -> Result<bool, DeviceError> {
+unsafe fn number(context: &Context, stream: CUstream) -> Result<u64, DeviceError> {
     let _entered = context.enter()?;
-    let none = CUstreamCaptureStatus::CU_STREAM_CAPTURE_STATUS_NONE;
-    let mut status = none;
+    let mut status = CU_STREAM_CAPTURE_STATUS_NONE;
     // SAFETY: the stream is there by the caller's word; the status goes into a local variable.
     let asked = unsafe { driver::cuStreamIsCapturing(stream, &mut status) };
     context.check("cuStreamIsCapturing", asked)?;
-    Ok(status != none)
+    if status != CU_STREAM_CAPTURE_STATUS_NONE {
+        return Err(DeviceError::Capturing);
+    }
+    let mut number = 0;
+    // SAFETY: as above.
+    let told = unsafe { driver::cuStreamGetId(stream, &mut number) };
+    context.check("cuStreamGetId", told)?;
+    Ok(number)
 }

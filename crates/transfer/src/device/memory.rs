@@ -6,8 +6,6 @@ use std::fmt;
 use std::sync::Arc;
 use std::thread;
 
-use cudarc::driver::sys::{CUdeviceptr, CUmemorytype, CUpointer_attribute};
-
 use super::arena::Table;
 use super::context::Context;
 use super::driver;
@@ -15,6 +13,7 @@ use super::error::DeviceError;
 use super::gpu::Gpu;
 use super::launch::End;
 use super::resources::Buffer;
+use super::sys::*;
 use crate::memory::{
     Access, CheckError, Extents, MAX_ALLOCATION_BYTES, MAX_ALLOCATIONS, MemoryError, Side,
 };
@@ -252,28 +251,24 @@ fn ordinal_of(
 ) -> Result<u32, DeviceError> {
     let not = |kind| DeviceError::NotDevice { allocation, kind };
     let attribute = |kind| attribute(context, at, kind);
-    let managed = attribute(CUpointer_attribute::CU_POINTER_ATTRIBUTE_IS_MANAGED).unwrap_or(0);
+    let managed = attribute(CU_POINTER_ATTRIBUTE_IS_MANAGED).unwrap_or(0);
     if managed != 0 {
         return Err(not("managed memory"));
     }
-    match attribute(CUpointer_attribute::CU_POINTER_ATTRIBUTE_MEMORY_TYPE) {
-        Some(kind) if kind == CUmemorytype::CU_MEMORYTYPE_DEVICE as u32 => {}
-        Some(kind) if kind == CUmemorytype::CU_MEMORYTYPE_HOST as u32 => {
+    match attribute(CU_POINTER_ATTRIBUTE_MEMORY_TYPE) {
+        Some(CU_MEMORYTYPE_DEVICE) => {}
+        Some(CU_MEMORYTYPE_HOST) => {
             return Err(not("pinned host memory"));
         }
         Some(_) => return Err(not("memory of some other kind")),
         None => return Err(not("memory that the driver does not know")),
     }
-    attribute(CUpointer_attribute::CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)
+    attribute(CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)
         .ok_or_else(|| not("memory that the driver does not know"))
 }
 
 /// What the driver knows of an address. `context` is told if it is lost.
-fn attribute(
-    context: Option<&Context>,
-    at: CUdeviceptr,
-    attribute: CUpointer_attribute,
-) -> Option<u32> {
+fn attribute(context: Option<&Context>, at: CUdeviceptr, attribute: u32) -> Option<u32> {
     let mut value = 0u32;
     // SAFETY: each attribute that is asked for has 4 bytes at most.
     let known =

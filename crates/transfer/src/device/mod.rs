@@ -10,7 +10,7 @@
 //!
 //! | file | idea |
 //! |---|---|
-//! | `driver`, `error` | the driver's functions, found at run time; what goes wrong |
+//! | `sys`, `driver`, `error` | names of the driver's header; its functions, found at run time; what goes wrong |
 //! | `context`, `resources`, `arena` | the context of a device; what is made in it and given back; what is kept and lent |
 //! | `launch` | from programs to launches of the kernel. Pure |
 //! | `gpu` | a device with the kernels loaded |
@@ -18,7 +18,8 @@
 //! | `staging`, `registered`, `queue` | what bytes go through over the bus, of our own or of a ring's; the threads that have them moved |
 //! | `shared`, `sum`, `shuttle` | memory that two processes share; sums on the GPU; slots of a ring, filled and emptied |
 //! | `measure` | copies of this crate and of the driver, timed: what `transload bench gpu` is made of |
-//! | `copy`, `peer`, `mark` | copies; those between two GPUs; what has to be done before something may begin |
+//! | `copy`, `peer` | copies; those between two GPUs |
+//! | `mark`, `waiter` | what has to be done before something may begin; the threads that wait for it |
 
 mod arena;
 mod context;
@@ -39,8 +40,10 @@ pub(crate) mod shuttle;
 mod staging;
 pub(crate) mod stream;
 mod sum;
+mod sys;
 #[cfg(test)]
 mod tests;
+mod waiter;
 
 pub use copy::{Place, copy, copy_until_done};
 pub use driver::available;

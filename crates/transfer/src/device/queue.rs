@@ -5,9 +5,9 @@
 //! streams, so that the kernel of one piece runs while another crosses the bus. The buffers that pieces go through are made
 //! beforehand and bounded; where all are in use, pieces wait in the order in which they came, and hold nothing.
 //!
-//! Whether a piece is done is asked, not waited for: an engine's mark, say, may never come, and nothing else
-//! shall wait for it.
+//! Whether a piece is done is asked, not waited for: nothing else shall wait for a stream that stands still.
 
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::mem;
 #[cfg(target_os = "linux")]
@@ -17,7 +17,7 @@ use std::panic::{self, AssertUnwindSafe};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::thread;
+use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use super::context::Entered;
@@ -43,13 +43,9 @@ const SUBMITTED: usize = 4 << 20;
 /// How many multiprocessors work on one of them.
 pub(super) const MULTIPROCESSORS: u32 = DEFAULT_MULTIPROCESSORS / STREAMS as u32;
 
-/// How often it is asked what is done, while something crosses the bus. A wait of so long takes 35 us, of which the processor
+/// How often it is asked what is done, while something is under way. A wait of so long takes 35 us, of which the processor
 /// works 4 to 17; without [`on_time`] it took 87.
 const POLL: Duration = Duration::from_micros(20);
-
-/// How often it is asked whether a mark was come to, where nothing else is under way. Engines that decode under load have one that
-/// is not for much of each step, and asked as often as what crosses the bus, marks would cost them too much of a processor.
-const POLL_MARKS: Duration = Duration::from_micros(100);
 
 /// Is told, on the GPU's thread for that, what became of something.
 pub(crate) type Told<T> = Box<dyn FnOnce(Result<T, DeviceError>) + Send>;
@@ -57,10 +53,11 @@ pub(crate) type Told<T> = Box<dyn FnOnce(Result<T, DeviceError>) + Send>;
 /// What the thread that tells has to do.
 type Call = Box<dyn FnOnce() + Send>;
 
-/// The way to the threads of a GPU. They end when this is dropped and all is done.
+/// The way to the threads of a GPU. Dropping it waits until they have ended: nothing is under way by then, since that holds the GPU.
 #[derive(Debug)]
 pub(super) struct Queue {
     tasks: Sender<Task>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 enum Task {
@@ -98,14 +95,12 @@ pub(crate) unsafe trait Reached: Send {
     fn len(&self) -> usize;
 }
 
-/// An event that a stream of anybody has yet to come to.
+/// An event that a stream of ours has yet to come to.
 struct Watched {
     event: Arc<Event>,
     /// The stream that it has yet to be recorded in.
     unrecorded: Option<Arc<Stream>>,
     told: Told<()>,
-    /// How often it is asked.
-    poll: Duration,
 }
 
 /// Bytes that cross the bus.
@@ -165,33 +160,23 @@ impl Queue {
             watched: Vec::new(),
         };
         let name = format!("transload-gpu{}", context.ordinal());
-        spawn(format!("{name}-host"), move || {
+        let host = spawn(format!("{name}-host"), move || {
             for call in calls {
                 // One that panics is its caller's fault, and others wait for theirs.
                 let _ = panic::catch_unwind(AssertUnwindSafe(call));
             }
         })?;
-        spawn(name, move || {
+        let worker = spawn(name, move || {
             on_time();
             worker.work();
         })?;
-        Ok(Self { tasks })
+        let threads = vec![worker, host];
+        Ok(Self { tasks, threads })
     }
 
     /// Asks for a piece.
     pub(super) fn want(&self, want: Want) {
         hand(&self.tasks, Task::Want(want));
-    }
-
-    /// Asks to be told when a stream of anybody has come to an event.
-    pub(super) fn watch(&self, event: Arc<Event>, told: Told<()>) {
-        let watched = Watched {
-            event,
-            unrecorded: None,
-            told,
-            poll: POLL_MARKS,
-        };
-        hand(&self.tasks, Task::Watch(watched));
     }
 
     /// Asks to be told soon when all is done that a stream was given until now, which takes the GPU microseconds. The event is
@@ -202,7 +187,6 @@ impl Queue {
             event,
             unrecorded: (!recorded).then(|| stream.clone()),
             told,
-            poll: POLL,
         };
         hand(&self.tasks, Task::Watch(watched));
     }
@@ -211,15 +195,40 @@ impl Queue {
 impl Drop for Queue {
     fn drop(&mut self) {
         hand(&self.tasks, Task::End);
+        self.threads.drain(..).for_each(join);
     }
 }
 
-fn spawn(name: String, work: impl FnOnce() + Send + 'static) -> Result<(), DeviceError> {
-    match thread::Builder::new().name(name).spawn(work) {
-        Ok(_) => Ok(()),
-        Err(error) => Err(DeviceError::NoThread {
-            why: error.to_string(),
-        }),
+thread_local! {
+    /// Whether this thread is one of a GPU's.
+    static OURS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Starts a thread of a GPU.
+pub(super) fn spawn(
+    name: String,
+    work: impl FnOnce() + Send + 'static,
+) -> Result<JoinHandle<()>, DeviceError> {
+    let work = move || {
+        OURS.set(true);
+        work();
+    };
+    let spawned = thread::Builder::new().name(name).spawn(work);
+    spawned.map_err(|error| DeviceError::NoThread {
+        why: error.to_string(),
+    })
+}
+
+/// Whether this thread is one of a GPU's, of whichever.
+pub(super) fn is_ours() -> bool {
+    OURS.get()
+}
+
+/// Waits for the end of a thread of a GPU, unless it is one of them that asks.
+pub(super) fn join(thread: JoinHandle<()>) {
+    if !is_ours() {
+        // Whoever waits for one that has panicked hears of that.
+        let _ = thread.join();
     }
 }
 
@@ -286,7 +295,8 @@ struct Worker {
 
 impl Worker {
     fn work(mut self) {
-        while !(self.ends && self.is_idle()) {
+        // Whoever waits for a piece still holds nothing of the GPU, and hears that its thread is gone.
+        while !(self.ends && self.is_still()) {
             self.take_tasks();
             self.look();
             self.give_pieces();
@@ -297,23 +307,17 @@ impl Worker {
         }
     }
 
-    fn is_idle(&self) -> bool {
-        self.waiting.is_empty() && self.is_still() && self.watched.is_empty()
-    }
-
-    /// Whether nothing crosses the bus, or is about to.
+    /// Whether nothing is under way, or about to be.
     fn is_still(&self) -> bool {
         let moving = self.lanes.iter().all(|lane| lane.moving.is_empty());
-        moving && self.ready.iter().all(VecDeque::is_empty)
+        moving && self.ready.iter().all(VecDeque::is_empty) && self.watched.is_empty()
     }
 
     /// Waits for a task where nothing else is to be done, for a moment where something is under way; takes all that are there.
     fn take_tasks(&mut self) {
-        let moving = (!self.is_still()).then_some(POLL);
-        let polls = self.watched.iter().map(|watched| watched.poll);
-        let first = match polls.chain(moving).min() {
-            Some(poll) => self.receiver.recv_timeout(poll).ok(),
-            None => self.receiver.recv().ok(),
+        let first = match self.is_still() {
+            true => self.receiver.recv().ok(),
+            false => self.receiver.recv_timeout(POLL).ok(),
         };
         let mut next = first;
         while let Some(task) = next {
@@ -378,7 +382,7 @@ impl Worker {
 
     /// Looks at what is under way, and tells of what is done.
     fn look(&mut self) {
-        if self.is_still() && self.watched.is_empty() {
+        if self.is_still() {
             return;
         }
         let context = self.kernels.context().clone();

@@ -5,12 +5,11 @@ use std::mem;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use cudarc::driver::sys::CU_MEMHOSTREGISTER_PORTABLE;
-
 use super::context::Context;
 use super::driver;
 use super::error::DeviceError;
 use super::gpu::Gpu;
+use super::sys::CU_MEMHOSTREGISTER_PORTABLE;
 
 /// Copy engines of all devices reach memory of the host for as long as this is there.
 #[derive(Debug)]

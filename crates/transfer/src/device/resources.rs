@@ -5,13 +5,10 @@ use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cudarc::driver::sys::{
-    CUdeviceptr, CUevent, CUevent_flags, CUresult, CUstream, CUstream_flags,
-};
-
 use super::context::{Context, Entered};
 use super::driver;
 use super::error::DeviceError;
+use super::sys::*;
 
 /// For how long it is asked without a pause whether something is done, and the pause after that.
 const SPIN: Duration = Duration::from_millis(2);
@@ -70,10 +67,10 @@ impl Stream {
         context.check("cuCtxGetStreamPriorityRange", unsafe {
             driver::cuCtxGetStreamPriorityRange(&mut least, &mut greatest)
         })?;
-        let (mut raw, flags) = (std::ptr::null_mut(), CUstream_flags::CU_STREAM_NON_BLOCKING);
+        let (mut raw, flags) = (std::ptr::null_mut(), CU_STREAM_NON_BLOCKING);
         // SAFETY: the handle goes into a local variable.
         context.check("cuStreamCreateWithPriority", unsafe {
-            driver::cuStreamCreateWithPriority(&mut raw, flags as u32, greatest)
+            driver::cuStreamCreateWithPriority(&mut raw, flags, greatest)
         })?;
         Ok(Self {
             context: context.clone(),
@@ -138,20 +135,25 @@ impl Stream {
 
 impl Event {
     pub(super) fn new(context: &Arc<Context>) -> Result<Self, DeviceError> {
-        Self::with(context, CUevent_flags::CU_EVENT_DISABLE_TIMING)
+        Self::with(context, CU_EVENT_DISABLE_TIMING)
+    }
+
+    /// One whose stream is [waited for](Self::wait) by threads that sleep meanwhile; without that they would ask without a pause.
+    pub(super) fn awaited(context: &Arc<Context>) -> Result<Self, DeviceError> {
+        Self::with(context, CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING)
     }
 
     /// One that tells when it was come to.
     pub(super) fn timed(context: &Arc<Context>) -> Result<Self, DeviceError> {
-        Self::with(context, CUevent_flags::CU_EVENT_DEFAULT)
+        Self::with(context, CU_EVENT_DEFAULT)
     }
 
-    fn with(context: &Arc<Context>, flags: CUevent_flags) -> Result<Self, DeviceError> {
+    fn with(context: &Arc<Context>, flags: u32) -> Result<Self, DeviceError> {
         let _entered = context.enter()?;
         let mut raw = std::ptr::null_mut();
         // SAFETY: the handle goes into a local variable.
         context.check("cuEventCreate", unsafe {
-            driver::cuEventCreate(&mut raw, flags as u32)
+            driver::cuEventCreate(&mut raw, flags)
         })?;
         Ok(Self {
             context: context.clone(),
@@ -172,9 +174,10 @@ impl Event {
     pub(super) unsafe fn record_raw(&self, stream: CUstream) -> Result<(), DeviceError> {
         let _entered = self.context.enter()?;
         // SAFETY: the event is there for as long as this is, the stream by the caller's word.
-        self.context.check("cuEventRecord", unsafe {
-            driver::cuEventRecord(self.raw, stream)
-        })
+        let recorded = unsafe { driver::cuEventRecord(self.raw, stream) };
+        self.context
+            .check_event("cuEventRecord", recorded)
+            .map(drop)
     }
 
     /// How much later than this another one was come to. Both are [timed](Self::timed).
@@ -192,10 +195,15 @@ impl Event {
     pub(super) fn is_done(&self, _: &Entered<'_>) -> Result<bool, DeviceError> {
         // SAFETY: the event is there for as long as this is.
         let asked = unsafe { driver::cuEventQuery(self.raw) };
-        match asked {
-            CUresult::CUDA_ERROR_NOT_READY => Ok(false),
-            asked => self.context.check("cuEventQuery", asked).map(|()| true),
-        }
+        self.context.check_event("cuEventQuery", asked)
+    }
+
+    /// Has this thread sleep until its stream has come to it, and tells whether it has.
+    pub(super) fn wait(&self) -> Result<bool, DeviceError> {
+        let _entered = self.context.enter()?;
+        // SAFETY: as above.
+        let waited = unsafe { driver::cuEventSynchronize(self.raw) };
+        self.context.check_event("cuEventSynchronize", waited)
     }
 }
 

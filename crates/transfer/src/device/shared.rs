@@ -3,23 +3,16 @@
 //! It is there for as long as anybody has it mapped, also where whoever made it has died. Nothing else of a process's device
 //! memory can be reached through it.
 
-use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 use std::sync::Arc;
 
-use cudarc::driver::sys::{
-    CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags,
-    CUmemAllocationHandleType, CUmemAllocationProp, CUmemAllocationProp_st__bindgen_ty_1,
-    CUmemAllocationType, CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType, CUuuid,
-};
-
 use super::context::Context;
 use super::driver;
 use super::error::DeviceError;
+use super::sys::*;
 
-const DESCRIPTOR: CUmemAllocationHandleType =
-    CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+const DESCRIPTOR: u32 = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 
 /// Shared memory that this process has mapped for one device. It is unmapped when this is dropped; nothing may use it by then.
 #[derive(Debug)]
@@ -98,7 +91,7 @@ impl SharedAllocation {
         memory.mapped = true;
         let access = CUmemAccessDesc {
             location: properties(context).location,
-            flags: CUmemAccess_flags::CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
+            flags: CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
         };
         // SAFETY: as above; one description is given.
         let allowed = unsafe { driver::cuMemSetAccess(address, len, &access, 1) };
@@ -115,22 +108,15 @@ impl SharedAllocation {
 impl Handle<'_> {
     /// Proves that it is memory of this device, and of no other, nor of the host.
     fn check_device(&self) -> Result<(), DeviceError> {
-        let mut properties = MaybeUninit::<CUmemAllocationProp>::zeroed();
-        let at = properties.as_mut_ptr();
-        // SAFETY: there is room for them.
-        let told = unsafe { driver::cuMemGetAllocationPropertiesFromHandle(at, self.raw) };
+        let mut properties = CUmemAllocationProp::default();
+        // SAFETY: they go into a local variable.
+        let told =
+            unsafe { driver::cuMemGetAllocationPropertiesFromHandle(&mut properties, self.raw) };
         self.context
             .check("cuMemGetAllocationPropertiesFromHandle", told)?;
-        // Read as numbers: newer drivers have kinds that these bindings do not know.
-        // SAFETY: zeroed, and then written by the driver.
-        let (kind, found) = unsafe {
-            let location = &raw const (*at).location;
-            let kind = (&raw const (*location).type_).cast::<u32>();
-            (kind.read(), (&raw const (*location).id).read())
-        };
+        let CUmemLocation { kind, id } = properties.location;
         let expected = self.context.ordinal();
-        let device = kind == CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE as u32;
-        match device && u32::try_from(found) == Ok(expected) {
+        match kind == CU_MEM_LOCATION_TYPE_DEVICE && u32::try_from(id) == Ok(expected) {
             true => Ok(()),
             false => Err(DeviceError::SharedElsewhere { expected }),
         }
@@ -161,28 +147,22 @@ impl Drop for SharedAllocation {
 /// Which device a context is of, or which part of one under MIG, whatever number this process gives it.
 pub(super) fn uuid(context: &Context) -> Result<[u8; 16], DeviceError> {
     let _entered = context.enter()?;
-    let mut uuid = CUuuid { bytes: [0; 16] };
+    let mut uuid = [0; 16];
     // SAFETY: it goes into a local variable.
     let told = unsafe { driver::cuDeviceGetUuid_v2(&mut uuid, context.device()) };
     context.check("cuDeviceGetUuid_v2", told)?;
-    Ok(uuid.bytes.map(|byte| byte as u8))
+    Ok(uuid)
 }
 
 fn properties(context: &Context) -> CUmemAllocationProp {
     CUmemAllocationProp {
-        type_: CUmemAllocationType::CU_MEM_ALLOCATION_TYPE_PINNED,
-        requestedHandleTypes: DESCRIPTOR,
+        kind: CU_MEM_ALLOCATION_TYPE_PINNED,
+        requested_handle_types: DESCRIPTOR,
         location: CUmemLocation {
-            type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
+            kind: CU_MEM_LOCATION_TYPE_DEVICE,
             id: context.device(),
         },
-        win32HandleMetaData: ptr::null_mut(),
-        allocFlags: CUmemAllocationProp_st__bindgen_ty_1 {
-            compressionType: 0,
-            gpuDirectRDMACapable: 0,
-            usage: 0,
-            reserved: [0; 4],
-        },
+        ..CUmemAllocationProp::default()
     }
 }
 
@@ -191,7 +171,7 @@ fn granular(context: &Context, len: u64) -> Result<usize, DeviceError> {
     let mut step = 0;
     // SAFETY: the number goes into a local variable.
     let told = unsafe {
-        let option = CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
+        let option = CU_MEM_ALLOC_GRANULARITY_MINIMUM;
         driver::cuMemGetAllocationGranularity(&mut step, &properties(context), option)
     };
     context.check("cuMemGetAllocationGranularity", told)?;

@@ -68,6 +68,12 @@ driver! {
         context.give(handle(board.lines[&line].device))
     };
 
+    // Handles are not used twice either.
+    fn cuStreamGetId(stream: Handle, id: Out<u64>) in_context |device| {
+        let line = stream::resolve(&mut board(), device, stream)?;
+        id.give(line as u64)
+    };
+
     // CU_STREAM_CAPTURE_STATUS_NONE or CU_STREAM_CAPTURE_STATUS_ACTIVE.
     fn cuStreamIsCapturing(stream: Handle, status: Out<c_uint>) in_context |device| {
         let mut board = board();

@@ -225,8 +225,7 @@ impl Meter {
         stream: &Arc<DeviceStream>,
     ) -> Result<Duration, DeviceError> {
         event.record(&self.stream)?;
-        // SAFETY: the stream is one of this GPU's, and is there.
-        let mark = unsafe { Mark::new(&self.gpu, self.stream.raw.expose_provenance() as u64)? };
+        let mark = Mark::behind(&self.gpu, &self.stream)?;
         let (tell, told) = mpsc::channel();
         let told_at = move |piece: Result<Held, DeviceError>| {
             drop(tell.send(piece.map(|_| Instant::now())));

@@ -2,16 +2,13 @@
 
 use std::time::{Duration, Instant};
 
-use cudarc::driver::sys::{
-    CUmemLocation, CUmemLocationType, CUmemcpyAttributes, CUmemcpySrcAccessOrder,
-};
-
 use super::{Meter, Took};
 use crate::device::driver;
 use crate::device::error::DeviceError;
 use crate::device::gpu::Gpu;
 use crate::device::memory::DeviceMemory;
 use crate::device::resources::{Pinned, Stream};
+use crate::device::sys::*;
 use crate::memory::{Access, CheckError, Side};
 use crate::plan::program::Program;
 
@@ -75,9 +72,9 @@ impl ChunkList {
 
 /// What the driver offers for a list of chunks: `cuMemcpyBatchAsync` from CUDA 12.8 on, else a call for each.
 pub fn chunk_copies() -> &'static str {
-    match driver::has_batches() {
-        true => "cuMemcpyBatchAsync",
-        false => "cuMemcpyDtoDAsync",
+    match driver::batches() {
+        Some(_) => "cuMemcpyBatchAsync",
+        None => "cuMemcpyDtoDAsync",
     }
 }
 
@@ -114,7 +111,7 @@ impl Meter {
         let ChunkList { to, from, lens, .. } = list;
         self.time(|| {
             let _entered = context.enter()?;
-            if !driver::has_batches() {
+            let Some(copy_batch) = driver::batches() else {
                 for ((to, from), len) in to.iter().zip(&*from).zip(&*lens) {
                     // SAFETY: each chunk was checked against memories that the list keeps; `time` waits for the end.
                     let copied =
@@ -122,21 +119,21 @@ impl Meter {
                     context.check("cuMemcpyDtoDAsync_v2", copied)?;
                 }
                 return Ok(());
-            }
+            };
             let here = CUmemLocation {
-                type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
+                kind: CU_MEM_LOCATION_TYPE_DEVICE,
                 id: self.gpu.ordinal() as i32,
             };
             let mut attributes = CUmemcpyAttributes {
-                srcAccessOrder: CUmemcpySrcAccessOrder::CU_MEMCPY_SRC_ACCESS_ORDER_STREAM,
-                srcLocHint: here,
-                dstLocHint: here,
+                src_access_order: CU_MEMCPY_SRC_ACCESS_ORDER_STREAM,
+                src_loc_hint: here,
+                dst_loc_hint: here,
                 flags: 0,
             };
             let (mut first, mut failed) = (0, 0);
             // SAFETY: as above; the three lists have one length, and one set of attributes is of all from the first on.
             let copied = unsafe {
-                driver::cuMemcpyBatchAsync(
+                copy_batch(
                     to.as_mut_ptr(),
                     from.as_mut_ptr(),
                     lens.as_mut_ptr(),
