@@ -234,8 +234,11 @@ def test_blocks_are_free_when_nobody_comes(engine):
 @pytest.mark.parametrize(("lease", "own"), [(1, 60), (3, 1)])
 def test_a_lease_is_renewed_while_its_request_waits(two_engines, server_certs, lease, own):
     """For as long as the prefill server leases; what the decode server would is no matter."""
+    # Longer than the test takes, so that an unknown lease is waited for meanwhile.
+    patient = {"stall_seconds": 30}
     prefill, decode = two_engines(
-        {"tp": 2, "blocks": 5, "extra": {"lease_seconds": lease}}, {"blocks": 5, "extra": {"lease_seconds": own}}
+        {"tp": 2, "blocks": 5, "extra": {"lease_seconds": lease} | patient},
+        {"blocks": 5, "extra": {"lease_seconds": own} | patient},
     )
     params = prefilled(prefill, TOKENS)
     # All blocks but one are somebody else's, who loads for ever.
