@@ -6,7 +6,7 @@
 //
 //   u64 seed
 //   u64 memories; for each: u64 address for the kernel, u64 length, bytes
-//   u64 launches; for each: u64 unit, u64 threads, struct launch
+//   u64 launches; for each: u64 index of the entry, u64 warps, struct launch
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,10 +14,11 @@
 
 typedef unsigned long long u64;
 typedef unsigned int u32;
+typedef unsigned short u16;
 typedef unsigned char u8;
 typedef struct {
-    u64 low, high;
-} wide;
+    u64 x, y;
+} pair;
 
 struct memory {
     u64 address, length;
@@ -71,13 +72,13 @@ static void *stored(u64 address, u64 length)
 #define PARAMETER const
 #define THREAD thread
 #define THREADS threads
-#define UNIT16 wide
+#define PAIR pair
 #define HIGH(a, b) ((u32)(((u64)(a) * (b)) >> 32))
 #define LOOP
 #define UNROLL
 #define LOAD(type, from) (*(const type *)loaded(from, sizeof(type)))
 #define STORE(type, to, value) (*(type *)stored(to, sizeof(type)) = (value))
-#define READ(from) LOAD(u64, from)
+#define READ(type, from) LOAD(type, from)
 
 #include "walk.cu"
 
@@ -95,20 +96,22 @@ static void bytes(void *into, u64 length)
         fail("the input ends early", length);
 }
 
-static void run(u64 unit, const struct launch *launch)
+static void run(u64 entry, const struct launch *launch)
 {
-    switch (unit) {
-    case 16: walk_16(*launch); break;
-    case 8: walk_8(*launch); break;
-    case 4: walk_4(*launch); break;
-    case 2: walk_2(*launch); break;
-    case 1: walk_1(*launch); break;
-    default: fail("no unit of bytes:", unit);
+    switch (entry) {
+    case 0: walk_1(*launch); break;
+    case 1: walk_2(*launch); break;
+    case 2: walk_4(*launch); break;
+    case 3: walk_8(*launch); break;
+    case 4: walk_16(*launch); break;
+    case 5: stream_16(*launch); break;
+    case 6: runs_16(*launch); break;
+    default: fail("no entry", entry);
     }
 }
 
 // Each thread runs once, the whole of it before the next.
-static void run_threads(u64 unit, const struct launch *launch, u64 seed)
+static void run_threads(u64 entry, const struct launch *launch, u64 seed)
 {
     u32 *order = malloc(threads * sizeof *order);
     for (u32 i = 0; i < threads; i++) {
@@ -119,7 +122,7 @@ static void run_threads(u64 unit, const struct launch *launch, u64 seed)
     }
     for (u32 i = 0; i < threads; i++) {
         thread = order[i];
-        run(unit, launch);
+        run(entry, launch);
     }
     free(order);
 }
@@ -141,10 +144,10 @@ int main(void)
     }
     for (u64 left = number(); left; left--) {
         struct launch launch;
-        u64 unit = number();
-        threads = number();
+        u64 entry = number();
+        threads = number() * WARP;
         bytes(&launch, sizeof launch);
-        run_threads(unit, &launch, seed + left);
+        run_threads(entry, &launch, seed + left);
     }
     for (u64 i = 0; i < memory_count; i++) {
         fwrite(memories[i].bytes, 1, memories[i].length, stdout);

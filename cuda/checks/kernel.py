@@ -10,7 +10,7 @@ from .walk import Gather
 # CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT.
 MULTIPROCESSOR_COUNT = 16
 RUNS = [16, 64, 512, 8 << 10, 1 << 20]
-BLOCKS = [4, 8, 16, 32]
+MULTIPROCESSORS = [4, 8, 16, 32]
 # What an agent takes to the bus at once.
 PIECE = 1 << 20
 # How many of those are on their way at once.
@@ -18,25 +18,26 @@ AHEAD = 8
 
 
 def sweep(tell, small):
-    """Measures gathers within the GPU, by blocks of threads and by the length of runs, and looks at every byte of one."""
+    """Measures gathers within the GPU, by multiprocessors and by the length of runs, and looks at every byte of two."""
     driver = Driver.of_first_gpu()
     stream = driver.stream()
     size = (2 if small else 512) << 20
     source, to = driver.allocate(2 * size), driver.allocate(size)
-    proves_right(driver, source, to, stream)
+    for run in 512, 8 << 10:
+        proves_right(driver, source, to, stream, run)
     every = driver.attribute(MULTIPROCESSOR_COUNT)
     copy = rate(driver, stream, size, lambda: driver.within(to, source, size, stream))
     tell("the driver's copy, GB/s", copy)
     for run in RUNS[1:3] if small else RUNS:
         gather = Gather(driver, size, run)
-        for blocks in sorted({*BLOCKS, every}):
-            reached = rate(driver, stream, size, lambda: gather.submit(blocks, source, to, stream), rounds=3)
-            tell(f"runs of {run} B, {blocks} blocks, GB/s", reached)
+        for count in sorted({*MULTIPROCESSORS, every}):
+            reached = rate(driver, stream, size, lambda: gather.submit(count, source, to, stream), rounds=3)
+            tell(f"runs of {run} B, {count} multiprocessors, GB/s", reached)
 
 
-def proves_right(driver, source, to, stream):
+def proves_right(driver, source, to, stream, run):
     """Gathers what tells its own place, and compares."""
-    size, run = 1 << 20, 512
+    size = 1 << 20
     pinned = driver.pinned(2 * size)
     cells = bytes_at(pinned, 2 * size).cast("I")
     for index in range(len(cells)):
@@ -81,20 +82,20 @@ def decode(tell, small):
 
     step()
     alone = steps_beside("alone", None)
-    for blocks in [16] if small else [4, 8, 16, 32]:
-        steps_beside(f"beside a kernel that writes pinned memory, {blocks} blocks", ToHost(driver, blocks, staged=False))
-        staged = steps_beside(f"beside a gather and the copy engine, {blocks} blocks", ToHost(driver, blocks, staged=True))
+    for count in [16] if small else [4, 8, 16, 32]:
+        steps_beside(f"beside a kernel that writes pinned memory, {count} multiprocessors", ToHost(driver, count, staged=False))
+        staged = steps_beside(f"beside a gather and the copy engine, {count} multiprocessors", ToHost(driver, count, staged=True))
         # As many as transfers have.
-        if blocks == 16:
-            tell("p99 beside a gather and the copy engine, 16 blocks / alone", round(staged / alone, 3), at_most=1.1)
+        if count == 16:
+            tell("p99 beside a gather and the copy engine, 16 multiprocessors / alone", round(staged / alone, 3), at_most=1.1)
 
 
 class ToHost(threading.Thread):
     """Takes pieces to pinned memory for as long as it is let, by the kernel alone or staged in device memory."""
 
-    def __init__(self, driver, blocks, staged):
+    def __init__(self, driver, multiprocessors, staged):
         super().__init__(daemon=True)
-        self.driver, self.blocks, self.staged = driver, blocks, staged
+        self.driver, self.multiprocessors, self.staged = driver, multiprocessors, staged
         self.source = driver.allocate(2 * PIECE)
         self.slots = [(driver.stream(), driver.allocate(PIECE), driver.pinned(PIECE)) for _ in range(AHEAD)]
         self.gather = Gather(driver, PIECE, 512)
@@ -107,7 +108,7 @@ class ToHost(threading.Thread):
             while not self.enough.is_set():
                 for stream, dense, pinned in self.slots:
                     self.driver.wait(stream)
-                    self.gather.submit(self.blocks, self.source, dense if self.staged else pinned, stream)
+                    self.gather.submit(self.multiprocessors, self.source, dense if self.staged else pinned, stream)
                     if self.staged:
                         self.driver.to_host(pinned, dense, PIECE, stream)
                     self.done += PIECE

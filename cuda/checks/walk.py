@@ -3,7 +3,8 @@
 import ctypes
 
 u32, u64 = ctypes.c_uint32, ctypes.c_uint64
-THREADS = 1024
+# Threads of a block, and blocks for each multiprocessor.
+THREADS, BLOCKS = 256, 4
 LOOPS = 8
 
 
@@ -14,17 +15,12 @@ class Division(ctypes.Structure):
 
     @classmethod
     def by(cls, divisor):
-        bits = (divisor - 1).bit_length()
-        multiplier = -(-(1 << (31 + bits)) // divisor)
-        return cls(divisor, 0 if divisor == 1 else multiplier, max(bits - 1, 0))
+        shift = (divisor - 1).bit_length()
+        return cls(divisor, -(-(1 << (31 + shift)) // divisor), shift)
 
 
 class Loop(ctypes.Structure):
-    _fields_ = [("src", u64), ("dst", u64), ("count", Division), ("unused", u32)]
-
-
-class Side(ctypes.Structure):
-    _fields_ = [("bases", u64), ("buffer", u64)]
+    _fields_ = [("src", u64), ("dst", u64), ("inner", Division), ("unused", u32)]
 
 
 class Launch(ctypes.Structure):
@@ -32,43 +28,49 @@ class Launch(ctypes.Structure):
 
     _fields_ = [
         ("places", u64),
-        ("src", Side),
-        ("dst", Side),
-        ("begin", u64),
-        ("end", u64),
+        ("src_bases", u64),
+        ("dst_bases", u64),
+        ("dst_buffer", u64),
+        ("edges", u64 * 2),
         ("first", u32),
-        ("units", u32),
-        ("place_units", Division),
-        ("run_units", Division),
+        ("count", u32),
+        ("place", Division),
         ("reverse", u32),
         ("loops", u32),
+        ("run", u32),
+        ("skip", u32),
+        ("stop", u32),
         ("loop", Loop * LOOPS),
     ]
 
 
 class Gather:
-    """Copies every other chunk of `run` bytes, a multiple of 16, to a buffer: `size` bytes in one launch."""
+    """Copies every other chunk of `run` bytes, a multiple of 16, to a buffer: `size` bytes in one launch. Long runs are multiples of 2 KiB."""
 
     def __init__(self, driver, size, run):
         self.driver, self.size, self.run = driver, size, run
-        self.kernel = driver.kernel("walk.ptx", "walk_16")
-        # The table of places: one, at the start of both sides.
-        self.places = driver.allocate(16)
-        zeros = ctypes.create_string_buffer(16)
-        driver("cuMemcpyHtoD_v2", self.places, zeros, 16)
+        # What a thread, or a warp, takes at a time.
+        self.step = 2048 if run >= 2048 else 16
+        self.kernel = driver.kernel("walk.ptx", "runs_16" if run >= 2048 else "stream_16")
+        # The table of places, of which there is one, at the start of both sides; and behind it that of the source's base.
+        self.tables, self.source = driver.allocate(24), None
 
-    def submit(self, blocks, source, to, stream, reverse=False):
-        """Has so many blocks of threads work at it. In reverse it scatters."""
+    def submit(self, multiprocessors, source, to, stream, reverse=False):
+        """Has so many multiprocessors work at it. In reverse it scatters."""
+        if source != self.source:
+            self.driver("cuMemcpyHtoD_v2", self.tables, (u64 * 3)(0, 0, source), 24)
+            self.source = source
         launch = Launch(
-            places=self.places,
-            src=Side(0, source),
-            dst=Side(0, to),
-            end=self.size,
-            units=self.size // 16,
-            place_units=Division.by(self.size // 16),
-            run_units=Division.by(self.run // 16),
+            places=self.tables,
+            src_bases=self.tables + 16,
+            dst_buffer=to,
+            count=self.size // self.step,
+            place=Division.by(self.size // self.step),
             reverse=reverse,
             loops=1,
+            run=self.run // 16,
+            stop=128,
         )
-        launch.loop[0] = Loop(2 * self.run, self.run, Division.by(self.size // self.run), 0)
-        self.driver.launch(self.kernel, blocks, THREADS, stream, launch)
+        # From one chunk to the next there is as much again in the source.
+        launch.loop[0] = Loop(self.run, 0, Division.by(self.run // self.step), 0)
+        self.driver.launch(self.kernel, multiprocessors * BLOCKS, THREADS, stream, launch)

@@ -396,9 +396,9 @@ impl<'a> Engine<'a> {
         // It is loaded before the time begins.
         let walk = self.kernel(WALK, c"walk_16");
         self.spin(20_000);
-        // One unit of a place that lies nowhere: `units` of `struct launch` is 1, the rest is 0.
+        // One unit of a place that lies nowhere: `count` of `struct launch` is 1, the rest is 0.
         let mut launch = [0u64; 64];
-        launch[7] = 1 << 32;
+        launch[6] = 1 << 32;
         let mut arguments: [Handle; 1] = [launch.as_mut_ptr().cast()];
         driver!(self.driver, cuLaunchKernel(
             walk => Handle, 1 => u32, 1 => u32, 1 => u32, 1 => u32, 1 => u32, 1 => u32, 0 => u32,

@@ -9,18 +9,15 @@ u64 fake_walk_size(void)
     return sizeof(struct launch);
 }
 
-void fake_walk_thread(const struct machine *of, u32 unit, const struct launch *launch, u32 thread, u32 threads)
+// Each entry, in the order of `Entry::NAMED`.
+static void (*const walks[])(const struct launch) = {walk_1, walk_2, walk_4, walk_8, walk_16, stream_16, runs_16};
+
+void fake_walk_thread(const struct machine *of, u32 entry, const struct launch *launch, u32 thread, u32 threads)
 {
     machine = of;
     thread_index = thread;
     thread_count = threads;
-    switch (unit) {
-    case 16: walk_16(*launch); break;
-    case 8: walk_8(*launch); break;
-    case 4: walk_4(*launch); break;
-    case 2: walk_2(*launch); break;
-    default: walk_1(*launch); break;
-    }
+    walks[entry](*launch);
 }
 
 u64 fake_fold_size(void)

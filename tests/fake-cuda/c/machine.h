@@ -3,11 +3,12 @@
 
 typedef unsigned long long u64;
 typedef unsigned int u32;
+typedef unsigned short u16;
 typedef unsigned char u8;
 
-struct unit16 {
-    u64 low;
-    u64 high;
+struct pair {
+    u64 x;
+    u64 y;
 };
 
 struct machine {
@@ -26,7 +27,7 @@ static _Thread_local u32 thread_count;
 #define PARAMETER const
 #define THREAD thread_index
 #define THREADS thread_count
-#define UNIT16 struct unit16
+#define PAIR struct pair
 #define HIGH(a, b) ((u32)(((u64)(a) * (b)) >> 32))
 #define LOOP
 #define UNROLL
@@ -41,4 +42,4 @@ static _Thread_local u32 thread_count;
         type stored = value;                                                                      \
         machine->store(machine->running, to, &stored, sizeof(type));                              \
     })
-#define READ(from) LOAD(u64, from)
+#define READ(type, from) LOAD(type, from)

@@ -14,7 +14,7 @@ use crate::settings::Random;
 /// What a module has.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Entry {
-    /// Walks in units of so many bytes.
+    /// Entry of this number of `walk.cu`.
     Walk(u32),
     /// Folds bytes.
     Fold,
@@ -39,7 +39,7 @@ unsafe extern "C" {
     fn fake_fold_thread(machine: *const Machine, fold: *const u64, thread: u32, threads: u32);
     fn fake_walk_thread(
         machine: *const Machine,
-        unit: u32,
+        entry: u32,
         launch: *const u64,
         thread: u32,
         threads: u32,
@@ -48,12 +48,14 @@ unsafe extern "C" {
 
 impl Entry {
     /// Every module has these.
-    const NAMED: [(&str, Self); 7] = [
-        ("walk_16", Self::Walk(16)),
-        ("walk_8", Self::Walk(8)),
-        ("walk_4", Self::Walk(4)),
-        ("walk_2", Self::Walk(2)),
-        ("walk_1", Self::Walk(1)),
+    const NAMED: [(&str, Self); 9] = [
+        ("walk_1", Self::Walk(0)),
+        ("walk_2", Self::Walk(1)),
+        ("walk_4", Self::Walk(2)),
+        ("walk_8", Self::Walk(3)),
+        ("walk_16", Self::Walk(4)),
+        ("stream_16", Self::Walk(5)),
+        ("runs_16", Self::Walk(6)),
         ("fold", Self::Fold),
         ("spin", Self::Spin),
     ];
@@ -94,9 +96,9 @@ impl Entry {
         random: &mut Random,
     ) -> Result {
         match self {
-            Self::Walk(unit) => run_threads(device, threads, random, |machine, thread| {
+            Self::Walk(entry) => run_threads(device, threads, random, |machine, thread| {
                 // SAFETY: the parameter is a `struct launch`.
-                unsafe { fake_walk_thread(machine, unit, parameter.0.as_ptr(), thread, threads) }
+                unsafe { fake_walk_thread(machine, entry, parameter.0.as_ptr(), thread, threads) }
             }),
             Self::Fold => run_threads(device, threads, random, |machine, thread| {
                 // SAFETY: the parameter is a `struct fold`.

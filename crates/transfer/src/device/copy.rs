@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use super::arena::Table;
 use super::error::DeviceError;
 use super::gpu::Gpu;
-use super::launch::{Ends, Launch, Launches};
+use super::launch::{End, Ends, Launch, Launches};
 use super::mark::Mark;
 use super::memory::DeviceMemory;
 use super::peer;
@@ -180,8 +180,8 @@ pub(super) fn prepare(
     let places = source.gpu().arena().upload(launches.places())?;
     let ends = Ends {
         places: places.address(),
-        src: source.end(),
-        dst: destination.end(),
+        src_bases: source.bases(),
+        dst: End::memory(destination.bases()),
         bases: source.alignment() | destination.alignment(),
         reverse: false,
     };

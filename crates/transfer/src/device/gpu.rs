@@ -1,19 +1,20 @@
 //! A GPU with the kernels loaded.
 
 use std::ffi::CStr;
-use std::mem::ManuallyDrop;
+use std::mem::{self, ManuallyDrop};
 use std::ops::Deref;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 use std::{ptr, thread};
 
+use bytemuck::Zeroable;
 use tokio::sync::watch;
 
 use super::arena::Arena;
 use super::context::Context;
 use super::driver;
 use super::error::DeviceError;
-use super::launch::Launch;
+use super::launch::{ENTRIES, Launch};
 use super::peer::Peers;
 use super::queue::{self, Queue};
 use super::resources::Stream;
@@ -35,14 +36,11 @@ const fn ptx(text: &'static [u8]) -> &'static CStr {
     }
 }
 
-/// Entries of `cuda/walk.cu`, for units of 1, 2, 4, 8 and 16 bytes.
-const ENTRIES: [&CStr; 5] = [c"walk_1", c"walk_2", c"walk_4", c"walk_8", c"walk_16"];
+/// Threads of a block of `cuda/walk.cu`, its launch bound: few, so that one fits beside an engine's kernels.
+const BLOCK: u32 = 256;
 
-/// Threads of a block, as many as there can be.
-const BLOCK: u32 = 1024;
-
-/// Units that a thread has on their way at a time: `AHEAD` in `cuda/walk.cu`.
-const AHEAD: u32 = 4;
+/// Blocks for each multiprocessor that is to work: half of what fits there. An idle GPU spreads them over more.
+const BLOCKS: u32 = 4;
 
 /// How many multiprocessors work at a time for what crosses the bus: enough to be faster than the bus, and few enough for the
 /// engine not to notice.
@@ -117,12 +115,13 @@ impl Gpu {
     pub fn open_with(ordinal: u32, options: &GpuOptions) -> Result<Self, DeviceError> {
         let stall = options.stall;
         let context = Context::open(ordinal)?;
-        let kernels = Arc::new(Kernels::load(&context, TEXTS)?);
+        let stream = Stream::new(&context)?;
+        let kernels = Arc::new(Kernels::load(&context, TEXTS, &stream, stall)?);
         let open = Open {
             waiters: Waiters::new(&context),
             queue: Queue::start(&kernels)?,
             arena: Arena::new(&context, stall)?,
-            stream: Stream::new(&context)?,
+            stream,
             peers: Peers::default(),
             name: context.name()?,
             stall,
@@ -266,10 +265,13 @@ unsafe impl Send for Kernels {}
 unsafe impl Sync for Kernels {}
 
 impl Kernels {
-    /// Has the driver compile [both texts](TEXTS), or find what it has made of them before.
+    /// Has the driver compile [both texts](TEXTS), or find what it has made of them before. Each entry is launched once, to do nothing:
+    /// a driver may load one only then, which had better not be while somebody waits for bytes.
     pub(super) fn load(
         context: &Arc<Context>,
         [walk, sum]: [&CStr; 2],
+        stream: &Stream,
+        within: Duration,
     ) -> Result<Self, DeviceError> {
         let _entered = context.enter()?;
         let mut kernels = Self {
@@ -284,7 +286,14 @@ impl Kernels {
         }
         let sum = kernels.load_module(sum)?;
         kernels.fold = kernels.entry(sum, c"fold")?;
-        Ok(kernels)
+        let nothing: [_; ENTRIES.len()] = std::array::from_fn(Launch::nothing);
+        let launch_all = |kernels: &Self| {
+            kernels.launch(stream, &nothing, None)?;
+            kernels.fold(stream, Fold::zeroed(), sum::BLOCK)
+        };
+        stream.run(within, kernels, launch_all, |_, kernels| {
+            mem::forget(kernels)
+        })
     }
 
     fn load_module(&mut self, text: &CStr) -> Result<CUmodule, DeviceError> {
@@ -316,9 +325,9 @@ impl Kernels {
         multiprocessors: Option<u32>,
     ) -> Result<(), DeviceError> {
         for launch in launches {
-            let entry = self.walk[launch.unit.trailing_zeros() as usize];
-            let wanted = launch.units().div_ceil(BLOCK * AHEAD);
-            let blocks = wanted.min(multiprocessors.unwrap_or(u32::MAX));
+            let entry = self.walk[launch.entry];
+            let most = multiprocessors.map_or(u32::MAX, |count| count * BLOCKS);
+            let blocks = launch.threads().div_ceil(BLOCK).min(most);
             // SAFETY: the kernel takes one argument of this type. What it touches was checked, and is kept until all of this is
             // done.
             unsafe { self.start(stream, entry, blocks, BLOCK, launch.parameters)? };

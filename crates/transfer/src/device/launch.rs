@@ -1,9 +1,11 @@
 //! From programs to launches of the kernel, `cuda/walk.cu`: what is uploaded once, and the parameters of each launch.
 //!
 //! A launch runs one nest at a row of its places, so places are sorted by nest. A range of a stream is then a row of
-//! places of each nest, of which the first and the last may be cut; the launch says so in bytes of the stream, and
-//! the kernel leaves out what is not in the range.
+//! places of each nest, of which the first and the last may be cut: the launch moves the whole units in between, and the bytes
+//! at its two edges one by one.
 
+use std::ffi::CStr;
+use std::mem;
 use std::ops::Range;
 
 use bytemuck::{Pod, Zeroable};
@@ -19,6 +21,15 @@ const MAX_UNITS: u64 = (1 << 31) - 1;
 
 /// The longest unit in bytes: what one thread moves at a time.
 pub(super) const LONGEST_UNIT: u64 = 16;
+
+/// Units that a warp moves at a time where runs are at least as long: `SPAN` in `cuda/walk.cu`.
+const SPAN: u64 = 128;
+
+/// Threads of a warp.
+const WARP: u64 = 32;
+
+/// Units that a thread has on their way at a time: `AHEAD` there.
+const AHEAD: u64 = 2;
 
 /// Why the kernel cannot run a program.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
@@ -55,26 +66,37 @@ impl Division {
     fn by(divisor: u64) -> Self {
         // With the least s of 2^s >= divisor, m = ceil(2^(31 + s) / divisor) fits into 32 bits, and is too large
         // by less than one part in 2^31 (Granlund and Montgomery, 1994).
-        let bits = divisor.next_power_of_two().trailing_zeros();
-        let multiplier = (1u64 << (31 + bits)).div_ceil(divisor);
+        let shift = divisor.next_power_of_two().trailing_zeros();
+        let multiplier = (1u64 << (31 + shift)).div_ceil(divisor);
         Self {
             divisor: divisor as u32,
-            multiplier: if divisor == 1 { 0 } else { multiplier as u32 },
-            shift: bits.saturating_sub(1),
+            multiplier: multiplier as u32,
+            shift,
         }
     }
 }
 
+/// A loop, by what it adds to addresses beyond what the steps of the loop inside of it have added; wraps around 0.
 #[derive(Clone, Copy, Debug, Pod, Zeroable)]
 #[repr(C)]
 struct KernelLoop {
     src: u64,
     dst: u64,
-    count: Division,
+    /// The steps of the loop inside of it.
+    inner: Division,
     unused: u32,
 }
 
-/// One side of a launch.
+/// Bytes of a unit, or of a span, that is cut.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+struct Edge {
+    number: u32,
+    skip: u16,
+    bytes: u16,
+}
+
+/// The destination side of a launch.
 #[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
 #[repr(C)]
 pub(super) struct End {
@@ -104,30 +126,56 @@ impl End {
 #[repr(C)]
 pub(super) struct Parameters {
     places: u64,
-    src: End,
+    src_bases: u64,
     dst: End,
-    begin: u64,
-    end: u64,
+    edges: [Edge; 2],
     first: u32,
-    units: u32,
-    place_units: Division,
-    run_units: Division,
+    count: u32,
+    place: Division,
     reverse: u32,
     loops: u32,
+    run: u32,
+    skip: u32,
+    stop: u32,
     loop_: [KernelLoop; MAX_LOOPS],
 }
 
-/// One launch: the unit says which entry of the kernel.
+/// The entries of the kernel: by the length of a unit, and two for dense buffers and the longest units.
+pub(super) const ENTRIES: [&CStr; 7] = [
+    c"walk_1",
+    c"walk_2",
+    c"walk_4",
+    c"walk_8",
+    c"walk_16",
+    c"stream_16",
+    c"runs_16",
+];
+const STREAM: usize = 5;
+const RUNS: usize = 6;
+
+/// One launch.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Launch {
-    /// Bytes of a unit: 1, 2, 4, 8 or 16.
-    pub(super) unit: u64,
+    /// Index of the kernel's entry.
+    pub(super) entry: usize,
     pub(super) parameters: Parameters,
 }
 
 impl Launch {
-    pub(super) fn units(&self) -> u32 {
-        self.parameters.units
+    /// One that moves nothing.
+    pub(super) fn nothing(entry: usize) -> Self {
+        let parameters = Parameters::zeroed();
+        Self { entry, parameters }
+    }
+
+    /// How many threads have something to do, at least one: at an edge, if there is nothing else.
+    pub(super) fn threads(&self) -> u32 {
+        let count = u64::from(self.parameters.count);
+        let threads = match self.entry {
+            RUNS => count * WARP,
+            _ => count.div_ceil(AHEAD),
+        };
+        threads.clamp(1, MAX_UNITS) as u32
     }
 }
 
@@ -136,7 +184,8 @@ impl Launch {
 pub(super) struct Ends {
     /// Address of the uploaded places.
     pub(super) places: u64,
-    pub(super) src: End,
+    /// Address of the table of the source memory's bases.
+    pub(super) src_bases: u64,
     pub(super) dst: End,
     /// All bases of both sides, or-ed: how far they are aligned.
     pub(super) bases: u64,
@@ -161,6 +210,8 @@ struct SortedNest {
     run: u64,
     bytes: u64,
     loops: usize,
+    /// Whether the destination side goes on without gaps.
+    dense: bool,
     loop_: [KernelLoop; MAX_LOOPS],
     /// Everything that has to be a multiple of the unit, or-ed.
     multiples: u64,
@@ -210,16 +261,8 @@ impl Launches {
     pub(super) fn all(&self, ends: &Ends) -> Result<Vec<Launch>, LaunchError> {
         let mut launches = Vec::new();
         for nest in &self.nests {
-            let unit = nest.unit(ends)?;
-            let units = nest.places.len() as u64 * (nest.bytes / unit);
-            nest.launch(
-                ends,
-                unit,
-                0..u64::MAX,
-                nest.places.start,
-                0..units,
-                &mut launches,
-            );
+            let bytes = nest.places.len() as u64 * nest.bytes;
+            nest.launch(ends, nest.places.start, 0..bytes, &mut launches)?;
         }
         Ok(launches)
     }
@@ -234,19 +277,10 @@ impl Launches {
             let Some(last) = places[first..behind].last() else {
                 continue;
             };
-            let unit = nest.unit(ends)?;
-            let skipped = range.start.saturating_sub(places[first].dst) / unit;
-            let kept = (range.end - last.dst).min(nest.bytes).div_ceil(unit);
-            let units = (behind - first - 1) as u64 * (nest.bytes / unit) + kept;
-            let place = nest.places.start + first;
-            nest.launch(
-                ends,
-                unit,
-                range.clone(),
-                place,
-                skipped..units,
-                &mut launches,
-            );
+            let begin = range.start.saturating_sub(places[first].dst);
+            let before_last = (behind - first - 1) as u64 * nest.bytes;
+            let end = before_last + (range.end - last.dst).min(nest.bytes);
+            nest.launch(ends, nest.places.start + first, begin..end, &mut launches)?;
         }
         Ok(launches)
     }
@@ -267,6 +301,8 @@ impl SortedNest {
             .iter()
             .fold(nest.run, |or, place| or | place.src | place.dst);
         let mut loop_ = [KernelLoop::zeroed(); MAX_LOOPS];
+        // The loop inside of the next one, and what all of its steps have added.
+        let (mut inner, mut added) = (1, (nest.run, nest.run));
         for (kernel, l) in loop_.iter_mut().zip(nest.loops.iter().rev()) {
             multiples |= l.src | l.dst;
             if l.count > MAX_UNITS {
@@ -278,11 +314,13 @@ impl SortedNest {
                 });
             }
             *kernel = KernelLoop {
-                src: l.src,
-                dst: l.dst,
-                count: Division::by(l.count),
+                src: l.src.wrapping_sub(added.0),
+                dst: l.dst.wrapping_sub(added.1),
+                inner: Division::by(inner),
                 unused: 0,
             };
+            inner = l.count;
+            added = (l.src.wrapping_mul(inner), l.dst.wrapping_mul(inner));
         }
         Ok(Self {
             nest: index,
@@ -290,6 +328,7 @@ impl SortedNest {
             run: nest.run,
             bytes: nest.bytes(),
             loops,
+            dense: loop_.iter().all(|l| l.dst == 0),
             loop_,
             multiples,
         })
@@ -297,8 +336,7 @@ impl SortedNest {
 
     /// The longest unit that everything is a multiple of.
     fn unit(&self, ends: &Ends) -> Result<u64, LaunchError> {
-        let multiples =
-            self.multiples | ends.bases | ends.src.buffer | ends.dst.buffer | LONGEST_UNIT;
+        let multiples = self.multiples | ends.bases | ends.dst.buffer | LONGEST_UNIT;
         let unit = 1 << multiples.trailing_zeros();
         self.check(unit).map(|()| unit)
     }
@@ -315,42 +353,89 @@ impl SortedNest {
         }
     }
 
-    /// Launches some units, counted from the start of a place, in as few launches as can count them.
+    /// Launches some bytes, counted from the start of a place, in as few launches as can count them.
     fn launch(
         &self,
         ends: &Ends,
-        unit: u64,
-        bytes: Range<u64>,
         place: usize,
-        units: Range<u64>,
+        bytes: Range<u64>,
         launches: &mut Vec<Launch>,
-    ) {
-        let of_place = self.bytes / unit;
+    ) -> Result<(), LaunchError> {
+        let unit = self.unit(ends)?;
+        let dense = self.dense && ends.dst.bases == 0 && unit == LONGEST_UNIT;
+        let (entry, step) = match dense {
+            true if self.run >= SPAN * unit => (RUNS, SPAN * unit),
+            true => (STREAM, unit),
+            false => (unit.trailing_zeros() as usize, unit),
+        };
+        // A run has some steps, of which the last may be shorter.
+        let steps = self.run.div_ceil(step);
+        let of_place = self.bytes / self.run * steps;
+        let number = |at: u64| at / self.run * steps + at % self.run / step;
+        let within = |at: u64| at % self.run % step;
+
+        // What is cut off, and the whole units between. Where all bytes are of one unit, it is cut once.
+        let first = bytes.start.next_multiple_of(unit).min(bytes.end);
+        let last = (bytes.end / unit * unit).max(first);
+        let (mut head, tail) = (bytes.start..first, last..bytes.end);
+        let (mut skip, stop, units_end) = match first < last {
+            true => (
+                within(first) / unit,
+                within(last - unit) / unit + 1,
+                number(last - unit) + 1,
+            ),
+            false => (0, 0, number(first)),
+        };
+
+        let mut loop_ = self.loop_;
+        loop_[0].inner = Division::by(steps);
+        if self.loops > 0 {
+            let longer = steps * step - self.run;
+            loop_[0].src = loop_[0].src.wrapping_sub(longer);
+            loop_[0].dst = loop_[0].dst.wrapping_sub(longer);
+        }
         let most = MAX_UNITS / of_place * of_place;
-        let mut done = units.start;
-        while done < units.end {
-            let places_before = done / of_place;
-            let first = done % of_place;
-            let count = (units.end - done).min(most - first);
+        let (mut begun, mut done) = (number(bytes.start), number(first));
+        loop {
+            // What is numbered from the first place that this launch touches.
+            let base = begun / of_place * of_place;
+            let edge = |cut: Range<u64>| match cut.is_empty() {
+                true => Edge::zeroed(),
+                false => Edge {
+                    number: (number(cut.start) - base) as u32,
+                    skip: within(cut.start) as u16,
+                    bytes: (cut.end - cut.start) as u16,
+                },
+            };
+            let count = (units_end - done).min(most - (done - base));
+            let is_last = done + count == units_end;
             launches.push(Launch {
-                unit,
+                entry,
                 parameters: Parameters {
                     places: ends.places
-                        + (place as u64 + places_before) * size_of::<Place>() as u64,
-                    src: ends.src,
+                        + (place as u64 + base / of_place) * size_of::<Place>() as u64,
+                    src_bases: ends.src_bases,
                     dst: ends.dst,
-                    begin: bytes.start,
-                    end: bytes.end,
-                    first: first as u32,
-                    units: count as u32,
-                    place_units: Division::by(of_place),
-                    run_units: Division::by(self.run / unit),
+                    edges: [
+                        edge(mem::take(&mut head)),
+                        edge(if is_last { tail.clone() } else { 0..0 }),
+                    ],
+                    first: (done - base) as u32,
+                    count: count as u32,
+                    place: Division::by(of_place),
                     reverse: u32::from(ends.reverse),
                     loops: self.loops as u32,
-                    loop_: self.loop_,
+                    run: (self.run / unit) as u32,
+                    skip: mem::take(&mut skip) as u32,
+                    stop: if is_last { stop } else { SPAN } as u32,
+                    loop_,
                 },
             });
+            if is_last {
+                return Ok(());
+            }
             done += count;
+            begun = done;
         }
     }
 }

@@ -11,7 +11,6 @@ use super::context::Context;
 use super::driver;
 use super::error::DeviceError;
 use super::gpu::Gpu;
-use super::launch::End;
 use super::resources::Buffer;
 use super::sys::*;
 use crate::memory::{
@@ -164,9 +163,9 @@ impl DeviceMemory {
         self.shared.extents.check(program, side, self.access())
     }
 
-    /// It as a side of a launch.
-    pub(super) fn end(&self) -> End {
-        End::memory(self.shared.table.address())
+    /// The address of the table of its bases.
+    pub(super) fn bases(&self) -> u64 {
+        self.shared.table.address()
     }
 
     /// All addresses, or-ed: how far they are aligned.

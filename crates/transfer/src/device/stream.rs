@@ -92,7 +92,7 @@ impl DeviceStream {
         }
         let ends = Ends {
             places: self.places.address(),
-            src: self.memory.end(),
+            src_bases: self.memory.bases(),
             dst: End::buffer(buffer, range.start),
             bases: self.memory.alignment(),
             reverse: way == Way::Scatter,

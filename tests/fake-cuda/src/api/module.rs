@@ -9,6 +9,9 @@ use crate::faults;
 use crate::kernel::Entry;
 use crate::stream;
 
+/// Threads of a block: the launch bounds of our kernels.
+const MOST_THREADS: c_int = 256;
+
 driver! {
     fn cuModuleLoadData(module: Out<Handle>, image: In<c_char>) in_context |device| load(device, module, image);
 
@@ -36,7 +39,7 @@ driver! {
     fn cuFuncGetAttribute(value: Out<c_int>, attribute: c_uint, function: Handle) in_context |_| {
         board().functions.get(&function).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
         value.give(match attribute {
-            0 => 1024,
+            0 => MOST_THREADS,
             4 => 32,
             _ => 0,
         })
@@ -56,7 +59,7 @@ driver! {
         }
         // Our kernels are rows of threads.
         let row = [grid_y, grid_z, block_y, block_z].iter().all(|count| *count == 1);
-        let threads = grid_x.checked_mul(block_x).filter(|threads| *threads > 0 && row && block_x <= 1024);
+        let threads = grid_x.checked_mul(block_x).filter(|threads| *threads > 0 && row && block_x <= MOST_THREADS as u32);
         let threads = threads.ok_or(CUDA_ERROR_INVALID_VALUE)?;
         let parameter = parameters.read()?;
         if parameter.is_null() || !extra.pointer().is_null() {

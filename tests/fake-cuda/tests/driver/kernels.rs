@@ -18,43 +18,40 @@ struct Division {
 struct Loop {
     src: u64,
     dst: u64,
-    count: Division,
+    inner: Division,
     unused: u32,
 }
 
 #[repr(C)]
 #[derive(Clone, Copy)]
-struct Side {
-    bases: u64,
-    buffer: u64,
+struct Edge {
+    number: u32,
+    skip: u16,
+    bytes: u16,
 }
 
 #[repr(C)]
 struct Launch {
     places: u64,
-    src: Side,
-    dst: Side,
-    begin: u64,
-    end: u64,
+    src_bases: u64,
+    dst_bases: u64,
+    dst_buffer: u64,
+    edges: [Edge; 2],
     first: u32,
-    units: u32,
-    place_units: Division,
-    run_units: Division,
+    count: u32,
+    place: Division,
     reverse: u32,
     loops: u32,
+    runs: [u32; 3],
     nest: [Loop; 8],
 }
 
 /// Right for numbers below 2^31.
 fn division(divisor: u32) -> Division {
-    let shift = divisor
-        .next_power_of_two()
-        .trailing_zeros()
-        .saturating_sub(1);
-    let multiplier = ((1u64 << (32 + shift)) / u64::from(divisor) + 1) as u32;
+    let shift = divisor.next_power_of_two().trailing_zeros();
     Division {
         divisor,
-        multiplier,
+        multiplier: (1u64 << (31 + shift)).div_ceil(u64::from(divisor)) as u32,
         shift,
     }
 }
@@ -85,24 +82,31 @@ impl Nest {
         upload(bases, &words(&allocations));
         places.copy_from_slice(&words(&[2 * unit, 0, (1 << 44) | (4 * unit), 6 * unit]));
         let places = places.as_ptr() as u64;
+        // From one chunk to the next there are three units more in an allocation, and none in the buffer.
         let nest = Loop {
-            src: 5 * unit,
-            dst: 2 * unit,
-            count: division(3),
+            src: 3 * unit,
+            dst: 0,
+            inner: division(2),
             unused: 0,
+        };
+        let edge = |number, skip, bytes| Edge {
+            number,
+            skip: skip as u16,
+            bytes: bytes as u16,
         };
         let launch = Launch {
             places,
-            src: Side { bases, buffer: 0 },
-            dst: Side { bases: 0, buffer },
-            begin: unit + unit / 2,
-            end: 12 * unit - 1,
-            first: 1,
-            units: 11,
-            place_units: division(6),
-            run_units: division(2),
+            src_bases: bases,
+            dst_bases: 0,
+            dst_buffer: buffer,
+            // Half of the second unit, and all but a byte of the last.
+            edges: [edge(1, unit / 2, unit - unit / 2), edge(11, 0, unit - 1)],
+            first: 2,
+            count: 9,
+            place: division(6),
             reverse: 0,
             loops: 1,
+            runs: [0; 3],
             nest: [nest; 8],
         };
         Self {
@@ -121,7 +125,7 @@ impl Nest {
             for byte in 0..6 * unit {
                 let (chunk, within) = (byte / (2 * unit), byte % (2 * unit));
                 let dst = place as u64 * 6 * unit + byte;
-                if (self.launch.begin..self.launch.end).contains(&dst) {
+                if (unit + unit / 2..12 * unit - 1).contains(&dst) {
                     moves.push((
                         place,
                         (start + chunk * 5 * unit + within) as usize,
@@ -137,7 +141,7 @@ impl Nest {
         launch(
             function(&format!("walk_{}", self.unit)),
             2,
-            1,
+            16,
             stream(false),
             &self.launch,
         );
@@ -200,7 +204,7 @@ fn an_illegal_address_is_sticky() {
     run("kernels::an_illegal_address_is_sticky", &[], || {
         start();
         let mut nest = Nest::new(4);
-        nest.launch.dst.buffer += SIZE as u64 - 4 * 11;
+        nest.launch.dst_buffer += SIZE as u64 - 4 * 11;
         loses_the_context(&nest, CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);
     });
 }
@@ -225,7 +229,7 @@ fn places_are_checked() {
     run("kernels::places_are_checked", &[], || {
         start();
         let mut nest = Nest::new(8);
-        nest.launch.units = 12;
+        nest.launch.count = 12;
         loses_the_context(&nest, CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);
     });
 }
@@ -235,7 +239,7 @@ fn a_misaligned_access_is_sticky() {
     run("kernels::a_misaligned_access_is_sticky", &[], || {
         start();
         let mut nest = Nest::new(16);
-        nest.launch.dst.buffer += 8;
+        nest.launch.dst_buffer += 8;
         loses_the_context(&nest, CUresult::CUDA_ERROR_MISALIGNED_ADDRESS);
     });
 }
@@ -245,8 +249,8 @@ fn on_two_devices(access: bool) -> Nest {
     start();
     let mut nest = Nest::new(4);
     let (first, second) = (get!(CUcontext: cuCtxGetCurrent(_)), context(1));
-    nest.launch.dst.buffer = allocate(SIZE);
-    good!(cuMemsetD8_v2(nest.launch.dst.buffer, 0, SIZE));
+    nest.launch.dst_buffer = allocate(SIZE);
+    good!(cuMemsetD8_v2(nest.launch.dst_buffer, 0, SIZE));
     good!(cuCtxSynchronize());
     good!(cuCtxSetCurrent(first));
     if access {
@@ -271,7 +275,7 @@ fn peers_share_memory_once_that_is_enabled() {
             let nest = on_two_devices(true);
             good!(cuCtxSynchronize());
             let (first, second) = (get!(CUcontext: cuCtxGetCurrent(_)), context(1));
-            let (to, from) = (nest.buffer, nest.launch.dst.buffer);
+            let (to, from) = (nest.buffer, nest.launch.dst_buffer);
             good!(cuMemcpyPeerAsync(
                 to,
                 first,

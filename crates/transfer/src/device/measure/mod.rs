@@ -263,7 +263,8 @@ impl Meter {
             CString::new(text).unwrap_or_default()
         });
         let started = Instant::now();
-        let kernels = Kernels::load(self.gpu.context(), [&walk, &sum])?;
+        let (gpu, texts) = (&self.gpu, [&*walk, &*sum]);
+        let kernels = Kernels::load(gpu.context(), texts, &self.stream, gpu.stall())?;
         let took = started.elapsed();
         drop(kernels);
         Ok(took)

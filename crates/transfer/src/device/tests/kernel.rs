@@ -4,11 +4,13 @@ use proptest::prelude::*;
 use smallvec::{SmallVec, smallvec};
 
 use super::on_cpu::{Bytes, Done, run};
-use crate::copy::tests::case::{Case, case, noise};
+use crate::copy::tests::case::{Case, case, noise, streamed};
 use crate::copy::tests::oracle;
-use crate::device::launch::{End, Ends, LONGEST_UNIT, LaunchError, Launches, MAX_LOOPS};
+use crate::device::launch::{
+    ENTRIES, End, Ends, LONGEST_UNIT, Launch, LaunchError, Launches, MAX_LOOPS,
+};
 use crate::memory::Side;
-use crate::plan::program::{Loop, Nest, Placed, Program, split_address};
+use crate::plan::program::{ALLOCATION_BITS, Loop, Nest, Placed, Program, split_address};
 
 /// Where memories of a test lie for the kernel: far apart, and from a multiple of 4 KiB on.
 const SOURCE: u64 = 0x1000_0000_0000;
@@ -86,9 +88,9 @@ impl Trial {
     }
 }
 
-/// Few threads, so that each has several rounds; and more than there are units.
-fn threads() -> impl Strategy<Value = u64> {
-    prop_oneof![1..40u64, Just(1024)]
+/// Few, so that each has several rounds; and more than there are units.
+fn warps() -> impl Strategy<Value = u64> {
+    prop_oneof![1..4u64, Just(40)]
 }
 
 fn skew() -> impl Strategy<Value = u64> {
@@ -107,19 +109,19 @@ proptest! {
 
     #[test]
     fn a_program_between_two_memories_moves_what_it_says(
-        case in case(), skews in (skew(), skew()), threads in threads(), seed in any::<u64>(),
+        case in case(), skews in (skew(), skew()), warps in warps(), seed in any::<u64>(),
     ) {
         let launches = Launches::new(&case.program).unwrap();
         let trial = Trial::new(&case, &launches, skews);
         let ends = Ends {
             places: PLACES,
-            src: End::memory(SOURCE_TABLE),
+            src_bases: SOURCE_TABLE,
             dst: End::memory(DESTINATION_TABLE),
             bases: trial.source.bases() | trial.destination.bases(),
             reverse: false,
         };
         let memories = trial.memories();
-        let Some(done) = run(&memories, &launches.all(&ends).unwrap(), threads, seed) else {
+        let Some(done) = run(&memories, &launches.all(&ends).unwrap(), warps, seed) else {
             return Ok(());
         };
 
@@ -139,7 +141,7 @@ proptest! {
 
     #[test]
     fn any_part_of_a_stream_is_gathered_and_scattered(
-        case in case(), skews in (skew(), skew()), cut in (0.0..1.0, 0.0..1.0), threads in threads(),
+        case in case(), skews in (skew(), skew()), cut in (0.0..1.0, 0.0..1.0), warps in warps(),
         seed in any::<u64>(),
     ) {
         for way in [Side::Source, Side::Destination] {
@@ -154,7 +156,7 @@ proptest! {
             let address = BUFFER + skews.1;
             let ends = Ends {
                 places: PLACES,
-                src: End::memory(table),
+                src_bases: table,
                 dst: End::buffer(address, range.start),
                 bases: memory.bases(),
                 reverse: way == Side::Destination,
@@ -164,7 +166,7 @@ proptest! {
             let mut memories = trial.memories();
             memories.push(buffer.clone());
             let launches = launches.range(&ends, range.clone()).unwrap();
-            let Some(mut done) = run(&memories, &launches, threads, seed) else {
+            let Some(mut done) = run(&memories, &launches, warps, seed) else {
                 return Ok(());
             };
 
@@ -218,11 +220,10 @@ fn one(loops: SmallVec<[Loop; 4]>, run: u64) -> Program {
 }
 
 fn aligned() -> Ends {
-    let (src, dst) = (End::memory(SOURCE_TABLE), End::memory(DESTINATION_TABLE));
     Ends {
         places: PLACES,
-        src,
-        dst,
+        src_bases: SOURCE_TABLE,
+        dst: End::memory(DESTINATION_TABLE),
         bases: 0,
         reverse: false,
     }
@@ -232,7 +233,7 @@ fn aligned() -> Ends {
 fn the_unit_is_the_longest_that_everything_is_a_multiple_of() {
     let unit = |program: &Program, bases| {
         let ends = Ends { bases, ..aligned() };
-        Launches::new(program).unwrap().all(&ends).unwrap()[0].unit
+        1 << Launches::new(program).unwrap().all(&ends).unwrap()[0].entry
     };
     let strided = |run, stride| {
         one(
@@ -251,44 +252,144 @@ fn the_unit_is_the_longest_that_everything_is_a_multiple_of() {
     assert_eq!(unit(&strided(7, 1024), 0), 1);
 }
 
-/// Wherever a stream is cut, all of it moves in the longest units, if its buffer begins where the position says.
-#[test]
-fn streams_move_in_the_longest_units_from_any_position() {
-    let program = one(
-        smallvec![Loop {
-            count: 3,
-            src: 1024,
-            dst: 512
-        }],
-        512,
-    );
-    let (stream, launches) = (&program, Launches::new(&program).unwrap());
-    let case = Case {
-        program: stream.clone(),
-        src: vec![3 * 1024],
-        dst: vec![3 * 512],
-    };
-    let trial = Trial::new(&case, &launches, (0, 0));
-    for (begin, len) in (0..2 * LONGEST_UNIT).flat_map(|begin| [(begin, 1), (begin, 900)]) {
-        let (range, address) = (begin..begin + len, BUFFER + begin % LONGEST_UNIT);
-        let ends = Ends {
-            dst: End::buffer(address, begin),
-            ..aligned()
+/// A nest of so many loops at two places, to where the same addresses are on the other side. Where it is far, its outermost loop leads
+/// from one allocation to the next.
+fn deep(depth: usize, run: u64, far: bool) -> Case {
+    let (mut loops, mut reach) = (SmallVec::new(), run);
+    for (inside, count) in [3, 1, 2, 2, 1, 2, 1, 2].into_iter().enumerate().take(depth) {
+        let is_far = far && inside + 1 == depth;
+        let stride = if is_far {
+            1 << ALLOCATION_BITS
+        } else {
+            reach + 32
         };
-        let cut = launches.range(&ends, range.clone()).unwrap();
-        assert!(cut.iter().all(|launch| launch.unit == LONGEST_UNIT));
-        let mut memories = trial.memories();
-        memories.push(Bytes {
-            address,
-            bytes: vec![0; len as usize],
-        });
-        let Some(mut done) = run(&memories, &cut, 8, begin) else {
+        let (src, dst) = (stride, stride);
+        loops.insert(0, Loop { count, src, dst });
+        reach += if is_far { 0 } else { stride * (count - 1) };
+    }
+    let place = |at| Placed {
+        nest: 0,
+        src: at,
+        dst: at,
+    };
+    let lens = vec![2 * reach as usize + 64; 3];
+    Case {
+        program: Program {
+            nests: vec![Nest { loops, run }],
+            placed: vec![place(reach + 64), place(16)],
+        },
+        src: lens.clone(),
+        dst: lens,
+    }
+}
+
+/// Each entry, by its index, with runs that it is for, and each depth.
+fn deep_cases() -> impl Iterator<Item = (usize, Case, String)> {
+    let runs = [
+        (0, 48),
+        (1, 48),
+        (2, 48),
+        (3, 48),
+        (5, 48),
+        (6, 2048),
+        (6, 2208),
+    ];
+    let depths = (0..=MAX_LOOPS).flat_map(|depth| [(depth, false), (depth, true)]);
+    depths.flat_map(move |(depth, far)| {
+        runs.map(|(entry, run)| {
+            let what = format!("{:?}, {depth} loops of {run} B, far: {far}", ENTRIES[entry]);
+            (entry, deep(depth, run, far), what)
+        })
+    })
+}
+
+/// Addresses that are no multiples of more than an entry's unit.
+fn skews(entry: usize) -> (u64, u64) {
+    let skew = (1 << entry.min(4)) % LONGEST_UNIT;
+    (skew, skew)
+}
+
+/// Whether the bytes of the program, and no others, are at the same addresses on the other side, each written once.
+fn is_copied(trial: &Trial, program: &Program, done: &[Done]) -> bool {
+    let (from, mut to) = (trial.source.bytes(), trial.destination.bytes());
+    let mut writes: Vec<_> = to.iter().map(|bytes| vec![0; bytes.len()]).collect();
+    for (at, _) in oracle::bytes(program) {
+        *oracle::at_mut(&mut to, at) = oracle::at(&from, at);
+        *oracle::at_mut(&mut writes, at) += 1;
+    }
+    let found = done.iter().map(|done| (&done.bytes, &done.writes));
+    found.eq(to.iter().zip(&writes))
+}
+
+#[test]
+fn nests_of_every_depth_move_between_memories() {
+    for (entry, case, what) in deep_cases() {
+        let launches = Launches::new(&case.program).unwrap();
+        let trial = Trial::new(&case, &launches, skews(entry));
+        let bases = trial.source.bases() | trial.destination.bases();
+        let all = launches.all(&Ends { bases, ..aligned() }).unwrap();
+        // The last two are for buffers.
+        assert!(
+            all.iter().all(|launch| launch.entry == entry.min(4)),
+            "{what}"
+        );
+        let Some(done) = run(&trial.memories(), &all, 1, 1) else {
             return;
         };
-        let bytes = trial.source.bytes();
-        let places = &oracle::bytes(stream)[begin as usize..(begin + len) as usize];
-        let expected = places.iter().map(|place| oracle::at(&bytes, place.0));
-        assert!(done.pop().unwrap().bytes == expected.collect::<Vec<_>>());
+        let to = &done[done.len() - case.dst.len()..];
+        assert!(is_copied(&trial, &case.program, to), "{what}");
+    }
+}
+
+/// Out of a memory into pieces, and from there into another memory.
+#[test]
+fn nests_of_every_depth_move_in_pieces_that_are_cut_anywhere() {
+    for (entry, case, what) in deep_cases() {
+        let stream = streamed(&case.program);
+        let launches = Launches::new(stream.program()).unwrap();
+        let trial = Trial::new(&case, &launches, skews(entry));
+        let (mut gathers, mut scatters, mut memories) = (vec![], vec![], trial.memories());
+        // The steps come to each place in a unit; those that are longer than what is moved at once are for long runs.
+        let steps = [17, 1, 7, 70, 2065, 335];
+        let mut steps = steps[..if entry < 6 { 4 } else { 6 }].iter().cycle();
+        let mut begin = 0;
+        while begin < stream.bytes() {
+            let end = stream.bytes().min(begin + steps.next().unwrap());
+            let address = BUFFER + memories.len() as u64 * APART + begin % LONGEST_UNIT;
+            let launch = |launched: &mut Vec<_>, memory: &Allocations, reverse| {
+                let ends = Ends {
+                    places: PLACES,
+                    src_bases: memory.table.address,
+                    dst: End::buffer(address, begin),
+                    bases: memory.bases(),
+                    reverse,
+                };
+                launched.extend(launches.range(&ends, begin..end).unwrap());
+            };
+            launch(&mut gathers, &trial.source, false);
+            launch(&mut scatters, &trial.destination, true);
+            let bytes = vec![0; (end - begin) as usize];
+            memories.push(Bytes { address, bytes });
+            begin = end;
+        }
+        gathers.extend(scatters);
+        assert!(gathers.iter().all(|launch| launch.entry == entry), "{what}");
+        let Some(done) = run(&memories, &gathers, 1, 1) else {
+            return;
+        };
+        let (done, pieces) = done.split_at(trial.memories().len());
+        let source = trial.source.bytes();
+        let expected = oracle::bytes(stream.program());
+        let expected = expected.iter().map(|(at, _)| (oracle::at(&source, *at), 1));
+        let gathered = pieces
+            .iter()
+            .flat_map(|piece| piece.bytes.iter().zip(&piece.writes));
+        assert!(
+            gathered.map(|(byte, writes)| (*byte, *writes)).eq(expected),
+            "{what}"
+        );
+        let to = &done[done.len() - case.dst.len()..];
+        assert!(is_copied(&trial, &case.program, to), "{what}");
     }
 }
 
@@ -341,12 +442,22 @@ fn what_the_kernel_cannot_count_is_refused() {
 
 #[test]
 fn many_places_take_several_launches() {
-    let mut program = one(smallvec![], 3 << 33);
-    program.placed = vec![program.placed[0]; 5];
-    let launches = Launches::new(&program).unwrap().all(&aligned()).unwrap();
-    let units: Vec<_> = launches
-        .iter()
-        .map(|launch| u64::from(launch.units()))
+    const BYTES: u64 = 3 << 33;
+    let (count, src, dst) = (BYTES / 1024, 2048, 1024);
+    let mut program = one(smallvec![Loop { count, src, dst }], 1024);
+    let first = program.placed[0];
+    program.placed = (0..5)
+        .map(|at| Placed {
+            dst: at * BYTES,
+            ..first
+        })
         .collect();
-    assert_eq!(units, [(3 << 33) / 16; 5]);
+    let launches = Launches::new(&program).unwrap();
+    let threads = |launches: Vec<Launch>| launches.iter().map(Launch::threads).collect::<Vec<_>>();
+    let place = (BYTES / LONGEST_UNIT / 2) as u32;
+    assert_eq!(threads(launches.all(&aligned()).unwrap()), [place; 5]);
+    // The first has nothing but a unit that is cut, and the last one whole unit beside another.
+    let dst = End::buffer(BUFFER, 0);
+    let cut = launches.range(&Ends { dst, ..aligned() }, BYTES - 8..2 * BYTES + 24);
+    assert_eq!(threads(cut.unwrap()), [1, place, 1]);
 }

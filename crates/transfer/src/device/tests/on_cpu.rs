@@ -25,13 +25,13 @@ pub(super) struct Done {
     pub(super) writes: Vec<u8>,
 }
 
-/// Runs launches one after the other; threads of each in an order that `seed` shuffles.
+/// Runs launches one after the other; so many warps of each, their threads in an order that `seed` shuffles.
 ///
 /// Gives `None`, and says so, where there is no C compiler.
 pub(super) fn run(
     memories: &[Bytes],
     launches: &[Launch],
-    threads: u64,
+    warps: u64,
     seed: u64,
 ) -> Option<Vec<Done>> {
     let mut input = Vec::new();
@@ -45,8 +45,8 @@ pub(super) fn run(
     }
     number(&mut input, launches.len() as u64);
     for launch in launches {
-        number(&mut input, launch.unit);
-        number(&mut input, threads);
+        number(&mut input, launch.entry as u64);
+        number(&mut input, warps);
         input.extend(bytemuck::bytes_of(&launch.parameters));
     }
     static PROGRAM: Program = Program::new();
