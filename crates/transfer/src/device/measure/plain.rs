@@ -15,6 +15,9 @@ use crate::device::resources::{Pinned, Stream};
 use crate::memory::{Access, CheckError, Side};
 use crate::plan::program::Program;
 
+/// How many descriptors the driver is given in a call: nobody says how many it takes.
+const BATCH: usize = 1 << 16;
+
 /// Memory of the host that the GPU's copy engines reach.
 #[derive(Debug)]
 pub struct PinnedMemory(Pinned);
@@ -25,6 +28,8 @@ pub struct ChunkList {
     to: Vec<u64>,
     from: Vec<u64>,
     lens: Vec<usize>,
+    /// Whether the driver takes many at once, as far as is known.
+    batches: bool,
     _memories: [DeviceMemory; 2],
 }
 
@@ -55,6 +60,7 @@ impl ChunkList {
             to: Vec::new(),
             from: Vec::new(),
             lens: Vec::new(),
+            batches: driver::has_batches(),
             _memories: [source.clone(), destination.clone()],
         };
         program.for_each_chunk(|from, to, len| {
@@ -71,13 +77,14 @@ impl ChunkList {
     pub fn bytes(&self) -> u64 {
         self.lens.iter().map(|len| *len as u64).sum()
     }
-}
 
-/// What the driver offers for a list of chunks: `cuMemcpyBatchAsync` from CUDA 12.8 on, else a call for each.
-pub fn chunk_copies() -> &'static str {
-    match driver::has_batches() {
-        true => "cuMemcpyBatchAsync",
-        false => "cuMemcpyDtoDAsync",
+    /// The driver's function that copies them: `cuMemcpyBatchAsync` from CUDA 12.8 on, unless it has refused the list, else a call for
+    /// each.
+    pub fn copied_by(&self) -> &'static str {
+        match self.batches {
+            true => "cuMemcpyBatchAsync",
+            false => "cuMemcpyDtoDAsync",
+        }
     }
 }
 
@@ -105,36 +112,44 @@ impl Meter {
         })
     }
 
-    /// Copies each chunk by a descriptor of its own, [in one call](chunk_copies) where the driver has that.
+    /// Copies each chunk by a descriptor of its own, many [in one call](ChunkList::copied_by) where the driver takes that.
     ///
     /// # Errors
     /// What the driver says.
     pub fn chunk_copies(&self, list: &mut ChunkList) -> Result<Took, DeviceError> {
-        let context = self.gpu.context();
-        let ChunkList { to, from, lens, .. } = list;
         self.time(|| {
-            let _entered = context.enter()?;
-            if !driver::has_batches() {
-                for ((to, from), len) in to.iter().zip(&*from).zip(&*lens) {
-                    // SAFETY: each chunk was checked against memories that the list keeps; `time` waits for the end.
-                    let copied =
-                        unsafe { driver::cuMemcpyDtoDAsync_v2(*to, *from, *len, self.stream.raw) };
-                    context.check("cuMemcpyDtoDAsync_v2", copied)?;
+            let _entered = self.gpu.context().enter()?;
+            if list.batches {
+                match self.submit_batches(list) {
+                    Err(error) if !error.is_lost() => list.batches = false,
+                    done => return done,
                 }
-                return Ok(());
             }
-            let here = CUmemLocation {
-                type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
-                id: self.gpu.ordinal() as i32,
-            };
-            let mut attributes = CUmemcpyAttributes {
-                srcAccessOrder: CUmemcpySrcAccessOrder::CU_MEMCPY_SRC_ACCESS_ORDER_STREAM,
-                srcLocHint: here,
-                dstLocHint: here,
-                flags: 0,
-            };
+            for ((to, from), len) in list.to.iter().zip(&list.from).zip(&list.lens) {
+                // SAFETY: each chunk was checked against memories that the list keeps; `time` waits for the end.
+                let copied =
+                    unsafe { driver::cuMemcpyDtoDAsync_v2(*to, *from, *len, self.stream.raw) };
+                self.gpu.context().check("cuMemcpyDtoDAsync_v2", copied)?;
+            }
+            Ok(())
+        })
+    }
+
+    fn submit_batches(&self, list: &mut ChunkList) -> Result<(), DeviceError> {
+        let here = CUmemLocation {
+            type_: CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE,
+            id: self.gpu.ordinal() as i32,
+        };
+        let mut attributes = CUmemcpyAttributes {
+            srcAccessOrder: CUmemcpySrcAccessOrder::CU_MEMCPY_SRC_ACCESS_ORDER_STREAM,
+            srcLocHint: here,
+            dstLocHint: here,
+            flags: 0,
+        };
+        let ends = list.to.chunks_mut(BATCH).zip(list.from.chunks_mut(BATCH));
+        for ((to, from), lens) in ends.zip(list.lens.chunks_mut(BATCH)) {
             let (mut first, mut failed) = (0, 0);
-            // SAFETY: as above; the three lists have one length, and one set of attributes is of all from the first on.
+            // SAFETY: as in `chunk_copies`; the three lists have one length, and one set of attributes is of all from the first on.
             let copied = unsafe {
                 driver::cuMemcpyBatchAsync(
                     to.as_mut_ptr(),
@@ -148,8 +163,9 @@ impl Meter {
                     self.stream.raw,
                 )
             };
-            context.check("cuMemcpyBatchAsync", copied)
-        })
+            self.gpu.context().check("cuMemcpyBatchAsync", copied)?;
+        }
+        Ok(())
     }
 
     /// Copies the first bytes of a memory's first allocation to pinned memory, or back, by one copy of the driver.
