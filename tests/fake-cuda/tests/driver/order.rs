@@ -126,6 +126,38 @@ fn a_stream_is_held_alone() {
 }
 
 #[test]
+fn a_kernel_holds_its_stream_until_a_flag_is_set() {
+    run(
+        "order::a_kernel_holds_its_stream_until_a_flag_is_set",
+        &[],
+        || {
+            start();
+            let (on, flag) = (stream(false), pinned(4).as_mut_ptr().cast::<u32>());
+            launch(
+                function("hold"),
+                1,
+                1,
+                on,
+                &(flag.expose_provenance() as u64),
+            );
+            // Memory can be had meanwhile.
+            std::thread::sleep(Duration::from_millis(2));
+            allocate(1);
+            assert_eq!(call!(cuStreamQuery(on)), CUresult::CUDA_ERROR_NOT_READY);
+            // SAFETY: pinned memory, which nobody frees.
+            unsafe { flag.write_volatile(1) };
+            good!(cuStreamSynchronize(on));
+            // Where there is no flag it strays.
+            launch(function("hold"), 1, 1, on, &64u64);
+            assert_eq!(
+                call!(cuStreamSynchronize(on)),
+                CUresult::CUDA_ERROR_ILLEGAL_ADDRESS
+            );
+        },
+    );
+}
+
+#[test]
 fn streams_share_hardware_queues() {
     let two = [("FAKE_CUDA_QUEUES", "2"), ("FAKE_CUDA_DELAY_US", "0")];
     run("order::streams_share_hardware_queues", &two, || {
