@@ -1,6 +1,7 @@
 """The kernel at several sizes: how many multiprocessors hide a gather behind the bus, and what decode feels of that."""
 
 import ctypes
+import itertools
 import threading
 import time
 
@@ -11,14 +12,14 @@ from .walk import Gather
 MULTIPROCESSOR_COUNT = 16
 RUNS = [16, 64, 512, 8 << 10, 1 << 20]
 BLOCKS = [4, 8, 16, 32]
-# What an agent takes to the bus at once.
-PIECE = 1 << 20
-# How many of those are on their way at once.
-AHEAD = 8
+# Threads of a block. One of 1024 needs a multiprocessor that nobody else uses; of 256 there are four times as many.
+THREADS = [1024, 256]
+# Pieces on the way to the bus: as many bytes as transfers have submitted at most, and so few pieces that Python keeps up.
+PIECE, AHEAD = 2 << 20, 2
 
 
 def sweep(tell, small):
-    """Measures gathers within the GPU, by blocks of threads and by the length of runs, and looks at every byte of one."""
+    """Measures gathers within the GPU, by blocks of threads and by the length of runs, and looks at every byte of some."""
     driver = Driver.of_first_gpu()
     stream = driver.stream()
     size = (2 if small else 512) << 20
@@ -29,9 +30,10 @@ def sweep(tell, small):
     tell("the driver's copy, GB/s", copy)
     for run in RUNS[1:3] if small else RUNS:
         gather = Gather(driver, size, run)
-        for blocks in sorted({*BLOCKS, every}):
-            reached = rate(driver, stream, size, lambda: gather.submit(blocks, source, to, stream), rounds=3)
-            tell(f"runs of {run} B, {blocks} blocks, GB/s", reached)
+        for threads, blocks in itertools.product(THREADS, sorted({*BLOCKS, every})):
+            count = blocks * 1024 // threads
+            submit = lambda: gather.submit(count, source, to, stream, threads=threads)
+            tell(f"runs of {run} B, {count} blocks of {threads}, GB/s", rate(driver, stream, size, submit, rounds=3))
 
 
 def proves_right(driver, source, to, stream):
@@ -43,11 +45,13 @@ def proves_right(driver, source, to, stream):
         cells[index] = index
     expected = b"".join(bytes(cells[at : at + run // 4]) for at in range(0, len(cells), run // 2))
     driver.to_device(source, pinned, 2 * size, stream)
-    Gather(driver, size, run).submit(4, source, to, stream)
-    driver.to_host(pinned, to, size, stream)
-    driver.wait(stream)
-    if bytes(bytes_at(pinned, size)) != expected:
-        raise Bad("the kernel gathers wrong bytes")
+    for threads in THREADS:
+        driver("cuMemsetD8Async", to, 0, size, stream)
+        Gather(driver, size, run).submit(4, source, to, stream, threads=threads)
+        driver.to_host(pinned, to, size, stream)
+        driver.wait(stream)
+        if bytes(bytes_at(pinned, size)) != expected:
+            raise Bad(f"the kernel gathers wrong bytes with blocks of {threads}")
 
 
 def decode(tell, small):
@@ -82,34 +86,41 @@ def decode(tell, small):
     step()
     alone = steps_beside("alone", None)
     for blocks in [16] if small else [4, 8, 16, 32]:
-        steps_beside(f"beside a kernel that writes pinned memory, {blocks} blocks", ToHost(driver, blocks, staged=False))
-        staged = steps_beside(f"beside a gather and the copy engine, {blocks} blocks", ToHost(driver, blocks, staged=True))
+        steps_beside(f"beside a kernel that writes pinned memory, {blocks} blocks", Traffic(driver, blocks, "written"))
+        staged = steps_beside(f"beside a gather and the copy engine, {blocks} blocks", Traffic(driver, blocks))
         # As many as transfers have.
         if blocks == 16:
             tell("p99 beside a gather and the copy engine, 16 blocks / alone", round(staged / alone, 3), at_most=1.1)
 
 
-class ToHost(threading.Thread):
-    """Takes pieces to pinned memory for as long as it is let, by the kernel alone or staged in device memory."""
+class Traffic(threading.Thread):
+    """Takes pieces over the bus for as long as it is let, in streams like those of transfers: gathered and then copied `out`,
+    copied `back` and then scattered, or `written` to pinned memory by the kernel alone."""
 
-    def __init__(self, driver, blocks, staged):
+    def __init__(self, driver, blocks, way="out"):
         super().__init__(daemon=True)
-        self.driver, self.blocks, self.staged = driver, blocks, staged
-        self.source = driver.allocate(2 * PIECE)
-        self.slots = [(driver.stream(), driver.allocate(PIECE), driver.pinned(PIECE)) for _ in range(AHEAD)]
+        self.driver, self.blocks, self.way = driver, blocks, way
+        self.chunks, priority = driver.allocate(2 * PIECE), driver.greatest_priority()
+        self.slots = [(driver.stream(priority), driver.allocate(PIECE), driver.pinned(PIECE)) for _ in range(AHEAD)]
         self.gather = Gather(driver, PIECE, 512)
         self.enough, self.failed, self.done = threading.Event(), None, 0
+
+    def submit(self, stream, dense, pinned):
+        if self.way == "back":
+            self.driver.to_device(dense, pinned, PIECE, stream)
+            return self.gather.submit(self.blocks, self.chunks, dense, stream, reverse=True)
+        self.gather.submit(self.blocks, self.chunks, pinned if self.way == "written" else dense, stream)
+        if self.way == "out":
+            self.driver.to_host(pinned, dense, PIECE, stream)
 
     def run(self):
         try:
             self.driver.use_context()
             self.began = time.perf_counter()
             while not self.enough.is_set():
-                for stream, dense, pinned in self.slots:
-                    self.driver.wait(stream)
-                    self.gather.submit(self.blocks, self.source, dense if self.staged else pinned, stream)
-                    if self.staged:
-                        self.driver.to_host(pinned, dense, PIECE, stream)
+                for slot in self.slots:
+                    self.driver.wait(slot[0])
+                    self.submit(*slot)
                     self.done += PIECE
             for stream, _, _ in self.slots:
                 self.driver.wait(stream)

@@ -3,7 +3,6 @@
 import ctypes
 
 u32, u64 = ctypes.c_uint32, ctypes.c_uint64
-THREADS = 1024
 LOOPS = 8
 
 
@@ -57,8 +56,8 @@ class Gather:
         zeros = ctypes.create_string_buffer(16)
         driver("cuMemcpyHtoD_v2", self.places, zeros, 16)
 
-    def submit(self, blocks, source, to, stream, reverse=False):
-        """Has so many blocks of threads work at it. In reverse it scatters."""
+    def submit(self, blocks, source, to, stream, reverse=False, threads=1024):
+        """Has so many blocks of so many threads work at it. In reverse it scatters."""
         launch = Launch(
             places=self.places,
             src=Side(0, source),
@@ -71,4 +70,4 @@ class Gather:
             loops=1,
         )
         launch.loop[0] = Loop(2 * self.run, self.run, Division.by(self.size // self.run), 0)
-        self.driver.launch(self.kernel, blocks, THREADS, stream, launch)
+        self.driver.launch(self.kernel, blocks, threads, stream, launch)
