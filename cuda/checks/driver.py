@@ -103,8 +103,14 @@ class Driver:
         """Gives the address of pinned memory."""
         return self.handle("cuMemHostAlloc", size, 0)
 
-    def stream(self):
-        return self.handle("cuStreamCreate", NON_BLOCKING)
+    def stream(self, priority=0):
+        return self.handle("cuStreamCreateWithPriority", NON_BLOCKING, priority)
+
+    def greatest_priority(self):
+        """Gives the priority of the streams that transfers have."""
+        greatest = ctypes.c_int()
+        self("cuCtxGetStreamPriorityRange", ctypes.c_void_p(), ctypes.byref(greatest))
+        return greatest.value
 
     def wait(self, stream):
         self("cuStreamSynchronize", stream)

@@ -11,10 +11,8 @@ from .walk import Gather
 MULTIPROCESSOR_COUNT = 16
 RUNS = [16, 64, 512, 8 << 10, 1 << 20]
 MULTIPROCESSORS = [4, 8, 16, 32]
-# What an agent takes to the bus at once.
-PIECE = 1 << 20
-# How many of those are on their way at once.
-AHEAD = 8
+# Pieces on the way to the bus: as many bytes as transfers have submitted at most, and so few pieces that Python keeps up.
+PIECE, AHEAD = 2 << 20, 2
 
 
 def sweep(tell, small):
@@ -48,7 +46,7 @@ def proves_right(driver, source, to, stream, run):
     driver.to_host(pinned, to, size, stream)
     driver.wait(stream)
     if bytes(bytes_at(pinned, size)) != expected:
-        raise Bad("the kernel gathers wrong bytes")
+        raise Bad(f"the kernel gathers wrong bytes of runs of {run} B")
 
 
 def decode(tell, small):
@@ -83,34 +81,41 @@ def decode(tell, small):
     step()
     alone = steps_beside("alone", None)
     for count in [16] if small else [4, 8, 16, 32]:
-        steps_beside(f"beside a kernel that writes pinned memory, {count} multiprocessors", ToHost(driver, count, staged=False))
-        staged = steps_beside(f"beside a gather and the copy engine, {count} multiprocessors", ToHost(driver, count, staged=True))
+        steps_beside(f"beside a kernel that writes pinned memory, {count} multiprocessors", Traffic(driver, count, "written"))
+        staged = steps_beside(f"beside a gather and the copy engine, {count} multiprocessors", Traffic(driver, count))
         # As many as transfers have.
         if count == 16:
             tell("p99 beside a gather and the copy engine, 16 multiprocessors / alone", round(staged / alone, 3), at_most=1.1)
 
 
-class ToHost(threading.Thread):
-    """Takes pieces to pinned memory for as long as it is let, by the kernel alone or staged in device memory."""
+class Traffic(threading.Thread):
+    """Takes pieces over the bus for as long as it is let, in streams like those of transfers: gathered and then copied `out`,
+    copied `back` and then scattered, or `written` to pinned memory by the kernel alone."""
 
-    def __init__(self, driver, multiprocessors, staged):
+    def __init__(self, driver, multiprocessors, way="out"):
         super().__init__(daemon=True)
-        self.driver, self.multiprocessors, self.staged = driver, multiprocessors, staged
-        self.source = driver.allocate(2 * PIECE)
-        self.slots = [(driver.stream(), driver.allocate(PIECE), driver.pinned(PIECE)) for _ in range(AHEAD)]
+        self.driver, self.multiprocessors, self.way = driver, multiprocessors, way
+        self.chunks, priority = driver.allocate(2 * PIECE), driver.greatest_priority()
+        self.slots = [(driver.stream(priority), driver.allocate(PIECE), driver.pinned(PIECE)) for _ in range(AHEAD)]
         self.gather = Gather(driver, PIECE, 512)
         self.enough, self.failed, self.done = threading.Event(), None, 0
+
+    def submit(self, stream, dense, pinned):
+        if self.way == "back":
+            self.driver.to_device(dense, pinned, PIECE, stream)
+            return self.gather.submit(self.multiprocessors, self.chunks, dense, stream, reverse=True)
+        self.gather.submit(self.multiprocessors, self.chunks, pinned if self.way == "written" else dense, stream)
+        if self.way == "out":
+            self.driver.to_host(pinned, dense, PIECE, stream)
 
     def run(self):
         try:
             self.driver.use_context()
             self.began = time.perf_counter()
             while not self.enough.is_set():
-                for stream, dense, pinned in self.slots:
-                    self.driver.wait(stream)
-                    self.gather.submit(self.multiprocessors, self.source, dense if self.staged else pinned, stream)
-                    if self.staged:
-                        self.driver.to_host(pinned, dense, PIECE, stream)
+                for slot in self.slots:
+                    self.driver.wait(slot[0])
+                    self.submit(*slot)
                     self.done += PIECE
             for stream, _, _ in self.slots:
                 self.driver.wait(stream)

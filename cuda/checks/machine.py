@@ -29,6 +29,7 @@ SMI = [
     "pcie.link.width.current",
     "pcie.link.width.max",
     "compute_mode",
+    "persistence_mode",
     "mig.mode.current",
 ]
 F_SEAL_FUTURE_WRITE = 0x10
@@ -41,6 +42,7 @@ def facts(tell, small):
     driver = Driver()
     version = driver.number("cuDriverGetVersion")
     tell("CUDA of the driver", f"{version // 1000}.{version % 1000 // 10}")
+    tell("its library", library(driver))
     tell("GPUs that this process sees", driver.devices)
     tell("GPU", driver.name())
     tell("UUID", driver.uuid())
@@ -55,6 +57,17 @@ def facts(tell, small):
     tell("processors", f"{len(os.sched_getaffinity(0))} of {os.cpu_count()}")
     tell("in a container", pathlib.Path("/.dockerenv").exists() or "container" in os.environ)
     binaries(tell)
+
+
+def library(driver):
+    """Gives the file that the driver was loaded from, which may be another than one expects: a toolkit has a stub of that name."""
+    inside = ctypes.cast(driver.library.cuInit, ctypes.c_void_p).value
+    for line in pathlib.Path("/proc/self/maps").read_text().splitlines():
+        addresses, *_, file = line.split(maxsplit=5)
+        start, end = (int(address, 16) for address in addresses.split("-"))
+        if start <= inside < end:
+            return file
+    return "not told"
 
 
 def name():

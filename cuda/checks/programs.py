@@ -1,5 +1,6 @@
 """What the pack's own programs say on this GPU: tests of the workspace, and `transload bench gpu`."""
 
+import collections
 import importlib.util
 import json
 import os
@@ -15,12 +16,36 @@ from .driver import LIBRARY, PACK, Bad, NotRun
 BINARIES, STAND_IN = PACK / "bin", PACK / "python-tests"
 
 
-def run(command, timeout=None, **variables):
-    """Runs a program with what the tests of the pack need, and gives it once it has ended, within so many seconds."""
+def started(command, variables):
+    """Gives what a program of the pack is started with."""
     # Tests find the kept cases from there.
     environment = {**os.environ, "TRANSLOAD_TEST_GPU": "1", "CARGO_MANIFEST_DIR": str(PACK), **variables}
-    words = [str(word) for word in command]
-    return subprocess.run(words, env=environment, capture_output=True, text=True, cwd=PACK, timeout=timeout)
+    return {"args": [str(word) for word in command], "env": environment, "text": True, "cwd": PACK}
+
+
+def run(command, timeout=None, **variables):
+    """Runs a program, and gives it once it has ended, within so many seconds."""
+    return subprocess.run(**started(command, variables), capture_output=True, timeout=timeout)
+
+
+def follow(command, each, **variables):
+    """Runs a program, hands over each line that it writes as soon as it is there, so that what it has told is kept if it is
+    killed, and gives its exit code and all lines."""
+    lines = []
+    with subprocess.Popen(**started(command, variables), stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as child:
+        for line in child.stdout:
+            lines.append(line.rstrip())
+            each(lines[-1])
+    return child.returncode, lines
+
+
+def message_of(line):
+    """Gives what a part has told in a line; None for one that something else has printed, as a library may."""
+    try:
+        message = json.loads(line)
+    except ValueError:
+        return None
+    return message if isinstance(message, dict) else None
 
 
 def test(binary, name, wrapper=(), timeout=None, **variables):
@@ -43,8 +68,8 @@ def plans(tell, small):
     wanted, cases = (1, 2) if small else (2000, 50)
     test("device", "cases_that_are_kept_move_too")
     tell("kept cases", "good")
-    done = 0
-    while done < wanted:
+    done, until = 0, time.monotonic() + 35
+    while done < wanted and time.monotonic() < until:
         # Another seed for each batch; what fails says which case it was.
         batch = {"PROPTEST_CASES": str(cases), "PROPTEST_RNG_SEED": str(18 + done)}
         said = test("device", "plans_move_what_the_oracle_says", **batch)
@@ -94,19 +119,26 @@ def connector(tell, small, **variables):
     if not importlib.util.find_spec("numpy"):
         raise NotRun("there is no numpy")
     # With no settings and plugins but its own, whatever this machine has.
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", PACK]
+    command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", PACK]
     command += [STAND_IN / "connector_on_gpu.py"]
     if small:
         command += ["-k", "prompts_that_are_not_computed_yet and attention and pull"]
     path = os.pathsep.join([str(PACK / "site"), os.environ.get("PYTHONPATH", "")])
     variables |= {"CUDA_LIBRARY": LIBRARY, "CUDA_SPIN": str(PACK / "spin.ptx"), "PYTHONPATH": path}
-    done = run(command, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1", **variables)
-    if "No module named pytest" in done.stderr:
+    counts = collections.Counter()
+
+    def count(line):
+        if ended := re.search(r"::(.+) (PASSED|FAILED|ERROR|SKIPPED).*\[ *\d+%\]$", line):
+            counts[ended[2].lower()] += 1
+            tell("tests of the connector", dict(counts))
+            if ended[2] in ("FAILED", "ERROR"):
+                tell(ended[1], ended[2].lower())
+
+    code, said = follow(command, count, PYTEST_DISABLE_PLUGIN_AUTOLOAD="1", **variables)
+    if any("No module named pytest" in line for line in said):
         raise NotRun("neither the pack nor this Python has pytest")
-    if done.returncode:
-        said = done.stdout.strip().splitlines()[-12:] + done.stderr.strip().splitlines()[-6:]
-        raise Bad(f"the engine: {' | '.join(said)}")
-    tell("tests of the connector", done.stdout.strip().splitlines()[-1])
+    if code:
+        raise Bad(f"the engine: {' | '.join(said[-18:])}")
 
 
 def lost(tell, small):
@@ -161,23 +193,30 @@ AIMS = {
 
 
 def bench(tell, small):
-    """Takes over the figures of `transload bench gpu`."""
-    command = [BINARIES / "transload", "bench", "gpu", "--format", "json"]
-    if small:
-        command += ["--rounds", "1", "--seconds", "1", "--mib", "1"]
-    else:
-        command += ["--seconds", "2"]
-    began = time.perf_counter()
-    done = run(command)
-    if "unrecognized" in done.stderr or "invalid value 'gpu'" in done.stderr:
-        raise NotRun("this transload has no `bench gpu`")
-    if done.returncode:
-        raise Bad(f"transload bench gpu: {done.stderr.strip()[-500:]}")
-    report = json.loads(done.stdout)
-    for figure in report["results"]:
+    """Takes over the figures of `transload bench gpu`, each as it is made."""
+    command = [BINARIES / "transload", "bench", "gpu", "--out", "/dev/stdout"]
+    command += ["--rounds", "1", "--seconds", "1", "--mib", "1"] if small else ["--seconds", "2"]
+    began, all_of_it, failed = time.perf_counter(), [], []
+
+    def take(line):
+        figure = message_of(line) or {}
+        if "name" not in figure:
+            return
+        all_of_it.append(figure)
+        tell("transload bench gpu", all_of_it)
+        if "error" in figure:
+            failed.append(figure["name"])
+            return tell(figure["name"], f"failed: {figure['error']}")
         name, baseline = figure["name"], figure["baseline"]
         figures = {f"{name}, {figure['unit']}": figure["median"], f"{name} / {baseline['name']}": figure["ratio"]}
         for what, value in figures.items():
             tell(what, round(value, 3), **AIMS.get(what, {}))
-    tell("transload bench gpu", report)
+
+    code, said = follow(command, take)
     tell("seconds", round(time.perf_counter() - began, 1))
+    if any("unrecognized" in line or "invalid value 'gpu'" in line for line in said):
+        raise NotRun("this transload has no `bench gpu`")
+    if failed:
+        raise Bad(f"transload bench gpu could not measure {', '.join(failed)}")
+    if code:
+        raise Bad(f"transload bench gpu: {' '.join(said)[-500:]}")

@@ -11,6 +11,8 @@ import time
 from .driver import PACK, Bad, Driver, rate
 
 PIECES = [1 << 20, 16 << 20]
+# What an engine carries to the GPU before a step, as ids of tokens, and back after it.
+SMALL = 4 << 10
 # The entries of each text that an agent loads.
 KERNELS = {"walk.ptx": [*(f"walk_{unit}" for unit in (1, 2, 4, 8, 16)), "stream_16", "runs_16"], "crc32c.ptx": ["fold"]}
 
@@ -28,7 +30,7 @@ def pieces(copy, to, source, total, piece, stream):
 def ceilings(tell, small):
     """Measures the driver's own copies: within the GPU, to the host, from it, and both ways at once."""
     driver = Driver.of_first_gpu()
-    bus, within = ((16 << 20, 16 << 20) if small else (256 << 20, 1 << 30))
+    bus, within = ((32 << 20, 32 << 20) if small else (256 << 20, 1 << 30))
     here, there = driver.allocate(within), driver.allocate(within)
     out, back = driver.pinned(bus), driver.pinned(bus)
     first, second = driver.stream(), driver.stream()
@@ -45,10 +47,27 @@ def ceilings(tell, small):
         tell(f"device to host, {name}", rate(driver, first, bus, to_host))
         tell(f"host to device, {name}", rate(driver, second, bus, to_device))
         tell(f"both ways, {name}", rate(driver, first, 2 * bus, both))
+    behind(driver, tell, there, back, [first, second])
     # Counted once: each byte is read and written.
     for piece in [*PIECES, within]:
         inside = pieces(driver.within, there, here, within, piece, first)
         tell(f"within the GPU, {piece >> 20} MiB, GB/s", rate(driver, first, within, inside))
+
+
+def behind(driver, tell, device, pinned, streams):
+    """Measures how long an engine's small copy to the GPU waits for pieces that were submitted before it."""
+    engine, other = streams
+    small_device, small_pinned = driver.allocate(SMALL), driver.pinned(SMALL)
+    for mib in 0, 4, 16, 32:
+        ahead, taken = pieces(driver.to_device, device, pinned, mib << 20, 1 << 20, other), []
+        for _ in range(21):
+            ahead()
+            began = time.perf_counter()
+            driver.to_device(small_device, small_pinned, SMALL, engine)
+            driver.wait(engine)
+            taken.append(1e6 * (time.perf_counter() - began))
+            driver.wait(other)
+        tell(f"a copy of 4 KiB behind {mib} MiB in pieces, us", round(sorted(taken)[10], 1))
 
 
 def compilation(tell, small):

@@ -59,6 +59,8 @@ class Gather:
         """Has so many multiprocessors work at it. In reverse it scatters."""
         if source != self.source:
             self.driver("cuMemcpyHtoD_v2", self.tables, (u64 * 3)(0, 0, source), 24)
+            # A short copy may return before it is done.
+            self.driver("cuCtxSynchronize")
             self.source = source
         launch = Launch(
             places=self.tables,

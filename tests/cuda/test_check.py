@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,8 +14,8 @@ import pytest
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PACK = [ROOT / "cuda/pack", "--profile", "dev"]
 PARTS = [
-    *("machine", "registered-memfd", "shared-descriptors", "compilation", "ceilings", "bench", "plans", "agents", "processes"),
-    *("torch-engine", "lost", "graph", "torch-decode", "engine", "torch", "sweep", "decode", "slices", "sanitizer"),
+    *("machine", "registered-memfd", "shared-descriptors", "compilation", "ceilings", "sweep", "queues", "plans", "agents"),
+    *("lost", "graph", "bench", "torch-decode", "processes", "torch-engine", "engine", "slices", "torch", "decode", "sanitizer"),
 ]
 # What the fake driver does not do, or this machine may not have.
 MAY_BE_MISSING = {"engine", "torch-engine", "graph", "torch", "torch-decode", "sanitizer"}
@@ -149,26 +150,59 @@ def test_figures_of_the_bench_stand_beside_their_aims(everything):
     assert "at least 0.93)" in everything.stdout
 
 
-def test_the_copies_beside_steps_of_torch(pack, fake, tmp_path):
-    """They need no torch."""
-    if not (pack / "site").is_dir():
-        pytest.skip("NOT RUN: the pack has no Python package, which ./test makes")
+def test_the_traffic_beside_steps_of_torch(pack, fake, tmp_path):
+    """It needs no torch."""
     for name in "libcuda.so", "libcuda.so.1":
         (tmp_path / name).symlink_to(fake)
     body = """
-from checks import needs
 from checks.driver import Driver
-from checks.torch_step import Traffic, both_ways
-needs.package()
-import transload
-with Traffic(transload, small=True, threads=2) as traffic:
-    assert both_ways(Driver.of_first_gpu(), 1 << 20) > 0
-    while len(traffic.done) < 4 and not traffic.failed:
-        pass
-assert traffic.rate() > 0
+from checks.kernel import PIECE, Traffic
+from checks.torch_step import both_ways
+driver = Driver.of_first_gpu()
+traffic = [Traffic(driver, 1, way) for way in ("out", "back")]
+for way in traffic:
+    way.start()
+assert both_ways(driver, 1 << 20) > 0
+while any(way.done < 3 * PIECE and not way.failed for way in traffic):
+    pass
+assert all(way.end() > 0 for way in traffic)
 """
     environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path), "PYTHONPATH": str(pack)}
     subprocess.run([sys.executable, "-c", body], env=environment, check=True, timeout=120)
+
+
+FIGURE = {"name": "first", "unit": "GB/s", "median": 2.0, "baseline": {"name": "one copy", "figure": 4.0}, "ratio": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("figures", "end", "outcome", "told"),
+    [
+        ([FIGURE], "sleep 600", "bad: not done after 5 s", {}),
+        (
+            [FIGURE, {"name": "second", "error": "out of memory"}],
+            "exit 1",
+            "bad: transload bench gpu could not measure second",
+            {"second": "failed: out of memory"},
+        ),
+    ],
+)
+def test_each_figure_is_told_as_it_is_made(pack, fake, tmp_path, figures, end, outcome, told):
+    """So that one that comes too late, or fails, leaves the others."""
+    for name in "check", "about.json":
+        shutil.copy(pack / name, tmp_path)
+    shutil.copytree(pack / "checks", tmp_path / "checks")
+    (tmp_path / "bin").mkdir()
+    bench = tmp_path / "bin/transload"
+    lines = "".join(f"echo '{json.dumps(figure)}'\n" for figure in figures)
+    bench.write_text(f"#!/bin/sh\n{lines}echo what is no figure\n{end}\n")
+    bench.chmod(0o755)
+    out = tmp_path / "results.json"
+    command = [sys.executable, tmp_path / "check", "--driver", fake, "--part-seconds", "5", "--out", out, "bench"]
+    assert subprocess.run(command, timeout=60).returncode == 1
+    [part] = json.loads(out.read_text())["parts"]
+    assert part["outcome"] == outcome
+    told |= {"first, GB/s": 2.0, "first / one copy": 0.5, "transload bench gpu": figures}
+    assert {what: value for what, value in part["told"].items() if what != "seconds"} == told
 
 
 def test_one_that_is_cut_off_leaves_what_it_knows(pack, fake, tmp_path):

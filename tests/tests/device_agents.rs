@@ -339,6 +339,19 @@ fn a_mark_that_never_comes_ends_with_its_lease() {
         Runtime::new().unwrap().block_on(async {
             let pair = pair(&gpu, [true, true]);
             let expected = pair.expected();
+            let go_on = async |set, path: Path| {
+                let set = LeaseSetId([set; 16]);
+                let leases = pair.leases(&pair.src, set, false).await;
+                let ticket = pair.ticket(&pair.src, set, Direction::Pull);
+                let mut request = pair.request(ticket, &pair.dst);
+                request.paths = path.into();
+                pair.dst.agent.pull(request).await.unwrap();
+                assert_eq!(pair.found(), expected);
+                drop(leases);
+            };
+            // Rings have to be there before: to make one a driver may wait for all that the GPU has to do.
+            go_on(8, Path::RING).await;
+            go_on(9, Path::DEVICE).await;
             busy.engine.spin(busy.micros);
             let never = busy.mark();
             let tables = pair.src.tables.clone();
@@ -364,16 +377,8 @@ fn a_mark_that_never_comes_ends_with_its_lease() {
             let never_free = tokio::spawn(async move { agent.pull(request).await });
 
             // Others go on meanwhile, over the same rings: what waits for a mark has no slot of one.
-            for (set, path) in [(5, Path::RING), (7, Path::DEVICE)] {
-                let set = LeaseSetId([set; 16]);
-                let leases = pair.leases(&pair.src, set, false).await;
-                let ticket = pair.ticket(&pair.src, set, Direction::Pull);
-                let mut request = pair.request(ticket, &pair.dst);
-                request.paths = path.into();
-                pair.dst.agent.pull(request).await.unwrap();
-                assert_eq!(pair.found(), expected);
-                drop(leases);
-            }
+            go_on(5, Path::RING).await;
+            go_on(7, Path::DEVICE).await;
             assert!(!never_free.is_finished());
             never_free.abort();
             drop(held);

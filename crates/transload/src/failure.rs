@@ -42,6 +42,15 @@ impl Failure {
         Self::No(message(wrong.into(), right.into()))
     }
 
+    /// What is wrong, as one text.
+    #[cfg(feature = "cuda")]
+    pub(crate) fn wrong(&self) -> String {
+        match self {
+            Self::Input(report) | Self::No(report) => report.to_string(),
+            Self::Output(error) => error.to_string(),
+        }
+    }
+
     /// Tells the user on stderr, and gives the exit code.
     pub(crate) fn report(self) -> u8 {
         match self {

@@ -150,18 +150,72 @@ fn a_driver_that_lacks_something_is_none() {
     }
 }
 
-/// An error of the driver on the way is told, with what can be done.
+/// Without memory there is nothing to measure on, which is told with what can be done.
 #[test]
 fn bench_gpu_tells_what_the_driver_says() {
     let library = fake_cuda::library();
-    let fault = [("FAKE_CUDA_FAIL", "cuMemcpyDtoDAsync_v2:1:2")];
-    let args = ["bench", "gpu", "--mib", "1", "--rounds", "1"];
-    let ran = with_driver(&library, &fault, &args);
+    // All that the GPU has, of which something is in use.
+    let ran = with_driver(&library, &[], &["bench", "gpu", "--mib", "16384"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""));
     let said = ran.told();
     assert!(
-        said.contains("cuMemcpyDtoDAsync_v2 gives CUDA_ERROR_OUT_OF_MEMORY (2)"),
+        said.contains("cuMemAlloc_v2 gives CUDA_ERROR_OUT_OF_MEMORY (2)"),
         "{said}"
     );
     assert!(said.contains("--mib"), "{said}");
+}
+
+/// What fails is a figure with an error, all figures are told as they are made, and a batch that is refused is copied one by one.
+#[test]
+fn bench_gpu_goes_on_where_something_fails() {
+    let library = fake_cuda::library();
+    // The copy that a mark is behind is the first within the GPU.
+    let faults = "cuMemcpyDtoDAsync_v2:1:2,cuMemcpyBatchAsync:1:1";
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("figures");
+    let out = file.to_str().expect("a path");
+    let args = [
+        "bench", "gpu", "--mib", "1", "--rounds", "1", "--out", out, "--format", "json",
+    ];
+    let ran = with_driver(&library, &[("FAKE_CUDA_FAIL", faults)], &args);
+    assert_eq!(ran.code, Some(1));
+    assert!(
+        ran.told().contains("not all could be measured"),
+        "{}",
+        ran.stderr
+    );
+    let json = ran.json();
+    let results = json["results"].as_array().expect("figures");
+    let failed: Vec<_> = results
+        .iter()
+        .filter(|figure| !figure["error"].is_null())
+        .collect();
+    let [failed] = failed[..] else {
+        panic!("{failed:?}");
+    };
+    assert!(
+        failed["name"]
+            .as_str()
+            .is_some_and(|name| name.starts_with("from a mark"))
+    );
+    assert!(
+        failed["error"]
+            .as_str()
+            .is_some_and(|why| why.contains("OUT_OF_MEMORY"))
+    );
+    assert!(failed["median"].is_null() && failed["baseline"]["figure"].as_f64() > Some(0.0));
+    let by = |function| {
+        move |figure: &&serde_json::Value| figure["baseline"]["name"].to_string().contains(function)
+    };
+    assert_eq!(results.iter().filter(by("cuMemcpyDtoDAsync")).count(), 1);
+    assert_eq!(
+        results.iter().filter(by("cuMemcpyBatchAsync")).count(),
+        3 + 4
+    );
+    let told = std::fs::read_to_string(file).expect("figures");
+    let told: Vec<serde_json::Value> = told
+        .lines()
+        .map(|line| serde_json::from_str(line).expect("JSON"))
+        .collect();
+    assert_eq!(&told, results);
 }

@@ -36,6 +36,10 @@ pub(crate) struct Context {
     pub(crate) null: Option<Handle>,
     /// The devices whose memory its kernels may use besides.
     pub(crate) peers: HashSet<usize>,
+    /// How many streams were made in it.
+    pub(crate) streams: usize,
+    /// The streams of the operations that have not begun, for each hardware queue in the order in which they were given.
+    pub(crate) queues: HashMap<usize, VecDeque<Handle>>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -49,6 +53,8 @@ pub(crate) enum Kind {
 pub(crate) struct Line {
     pub(crate) device: usize,
     pub(crate) kind: Kind,
+    /// The hardware queue that it shares with others.
+    pub(crate) shared: Option<usize>,
     pub(crate) queue: VecDeque<Operation>,
     pub(crate) submitted: u64,
     pub(crate) done: u64,
@@ -127,12 +133,34 @@ impl Board {
     }
 
     /// Whether a stream's thread may do its next operation. In a lost context it throws its operations away.
-    pub(crate) fn may_start(&self, line: Handle) -> bool {
-        let line = &self.lines[&line];
+    pub(crate) fn may_start(&self, handle: Handle) -> bool {
+        let line = &self.lines[&handle];
         let next = &line.queue[0];
         let context = &self.contexts[line.device];
         let held = self.held || context.held || line.held;
-        context.lost.is_some() || (!held && next.after.iter().all(|mark| self.reached(mark)))
+        context.lost.is_some()
+            || (!held && self.is_first(handle) && next.after.iter().all(|mark| self.reached(mark)))
+    }
+
+    /// Whether the next operation of a stream is at the head of its hardware queue. One that has begun is out of it, so it
+    /// holds up only what waits for it.
+    fn is_first(&self, handle: Handle) -> bool {
+        let line = &self.lines[&handle];
+        let first = |queue| self.contexts[line.device].queues[&queue].front();
+        line.shared
+            .is_none_or(|queue| first(queue) == Some(&handle))
+    }
+
+    /// Takes the next operation of a stream out of all queues.
+    pub(crate) fn take(&mut self, handle: Handle) -> Operation {
+        let line = self.lines.get_mut(&handle).expect("its thread removes it");
+        if let Some(queue) = line.shared {
+            let queue = self.contexts[line.device].queues.entry(queue).or_default();
+            // In a lost context it need not be the first.
+            let at = queue.iter().position(|other| *other == handle);
+            at.and_then(|at| queue.remove(at));
+        }
+        line.queue.pop_front().expect("it may start")
     }
 
     /// The end of all that was given to those lines of a device so far.

@@ -7,6 +7,8 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use crate::board::{board, current};
 use crate::code::*;
 use crate::faults;
+use crate::settings::settings;
+use crate::stream;
 
 /// Defines functions of the driver: `fn name(arguments) how |context| work;`, with one of the functions below as `how`.
 macro_rules! driver {
@@ -116,6 +118,16 @@ pub(crate) fn in_context(name: &'static str, work: impl FnOnce(usize) -> Result)
     initialized(name, || {
         let device = current().ok_or(CUDA_ERROR_INVALID_CONTEXT)?;
         board().usable(device)?;
+        work(device)
+    })
+}
+
+/// Begins a function that allocates, pins, registers or loads in the current context.
+pub(crate) fn allocating(name: &'static str, work: impl FnOnce(usize) -> Result) -> Code {
+    in_context(name, |device| {
+        if settings().alloc_waits {
+            stream::wait_for_all(device)?;
+        }
         work(device)
     })
 }

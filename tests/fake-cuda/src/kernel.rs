@@ -1,10 +1,12 @@
 //! Kernels: `walk.cu` and `crc32c.cu` as C, one thread after the other in a random order, each access checked.
 
 use std::cell::Cell;
+use std::collections::HashSet;
 use std::ffi::c_void;
 use std::ptr;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::board::board;
 use crate::code::*;
@@ -20,7 +22,12 @@ pub(crate) enum Entry {
     Fold,
     /// Holds its stream for as many microseconds as its parameter says.
     Spin,
+    /// Holds its stream until the word of pinned memory at that address is no longer 0, and no longer than `HELD`.
+    Hold,
 }
+
+/// Longer than on a GPU: here it is other processes that are late.
+const HELD: Duration = Duration::from_secs(60);
 
 /// A copy of a launch's parameter. Aligned as the structure of C is.
 pub(crate) struct Parameter(Box<[u64]>);
@@ -48,7 +55,7 @@ unsafe extern "C" {
 
 impl Entry {
     /// Every module has these.
-    const NAMED: [(&str, Self); 9] = [
+    const NAMED: [(&str, Self); 10] = [
         ("walk_1", Self::Walk(0)),
         ("walk_2", Self::Walk(1)),
         ("walk_4", Self::Walk(2)),
@@ -58,6 +65,7 @@ impl Entry {
         ("runs_16", Self::Walk(6)),
         ("fold", Self::Fold),
         ("spin", Self::Spin),
+        ("hold", Self::Hold),
     ];
 
     pub(crate) fn named(name: &str) -> Option<Self> {
@@ -80,6 +88,7 @@ impl Entry {
             Self::Walk(_) => fake_walk_size() as usize,
             Self::Fold => fake_fold_size() as usize,
             Self::Spin => size_of::<u32>(),
+            Self::Hold => size_of::<u64>(),
         };
         let mut words = vec![0u64; size.div_ceil(8)].into_boxed_slice();
         // SAFETY: the caller says that there are `size` bytes; `words` has room for them.
@@ -108,8 +117,29 @@ impl Entry {
                 thread::sleep(Duration::from_micros(parameter.0[0]));
                 Ok(())
             }
+            Self::Hold => hold(device, parameter.0[0]),
         }
     }
+}
+
+fn hold(device: usize, flag: u64) -> Result {
+    let end = Instant::now() + HELD;
+    let peers = HashSet::new();
+    let user = User::Kernel { device, peers };
+    let is_set = || -> Result<bool> {
+        // Not for as long as it is held: who allocates waits for memory that is read.
+        let memory = memory::read();
+        let found = memory.find(flag, 4, &user, false);
+        let found = found
+            .filter(|_| flag.is_multiple_of(4))
+            .ok_or(CUDA_ERROR_ILLEGAL_ADDRESS)?;
+        // SAFETY: memory that stays while `memory` is locked, and is aligned; others may write it meanwhile.
+        Ok(unsafe { AtomicU32::from_ptr(found.cast()) }.load(Relaxed) != 0)
+    };
+    while !is_set()? && Instant::now() < end {
+        thread::sleep(Duration::from_micros(100));
+    }
+    Ok(())
 }
 
 /// Runs each thread once, by `thread`, to which the machine is lent.

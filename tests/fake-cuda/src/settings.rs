@@ -12,12 +12,21 @@ pub(crate) struct Settings {
     pub(crate) seed: u64,
     /// `FAKE_CUDA_DELAY_US`: the longest delay before an operation.
     pub(crate) delay: u64,
+    /// `FAKE_CUDA_QUEUES`: how many hardware queues the streams of a context share; 0 for one each. A GPU has
+    /// `CUDA_DEVICE_MAX_CONNECTIONS` of them, 8 unless it is set and 32 at most. NVIDIA does not say whether streams of
+    /// unlike priorities share one, so here they do, which is the worse case.
+    pub(crate) queues: usize,
+    /// `FAKE_CUDA_ALLOC_WAITS`: whether to allocate, pin, register or load waits for all that the context was given, as
+    /// NVIDIA's guide allows a driver to.
+    pub(crate) alloc_waits: bool,
 }
 
 static SETTINGS: LazyLock<Settings> = LazyLock::new(|| Settings {
     devices: number("FAKE_CUDA_DEVICES", 1) as usize,
     seed: number("FAKE_CUDA_SEED", 0),
     delay: number("FAKE_CUDA_DELAY_US", 200),
+    queues: number("FAKE_CUDA_QUEUES", 0) as usize,
+    alloc_waits: number("FAKE_CUDA_ALLOC_WAITS", 0) != 0,
 });
 
 /// Reads the environment once.

@@ -6,20 +6,23 @@ use std::time::Instant;
 
 use crate::board::{Board, Handle, Kind, Line, Mark, NEWS, Operation, Work, board};
 use crate::code::*;
-use crate::settings::Random;
+use crate::settings::{Random, settings};
 
 /// CU_STREAM_LEGACY, another name of the NULL stream.
 const LEGACY: Handle = 1;
 
-/// The greatest priority of a stream. Nothing follows from it here: each stream has a thread.
+/// The greatest priority of a stream. Nothing follows from it here: each stream has a thread, and may share a queue with any.
 pub(crate) const GREATEST_PRIORITY: i32 = -5;
 
 /// Makes a stream and starts its thread.
 pub(crate) fn create(board: &mut Board, device: usize, kind: Kind) -> Result<Handle> {
     let handle = board.handle();
+    let made = &mut board.contexts[device].streams;
+    *made += 1;
     let line = Line {
         device,
         kind,
+        shared: made.checked_rem(settings().queues),
         queue: VecDeque::new(),
         submitted: 0,
         done: 0,
@@ -64,6 +67,10 @@ pub(crate) fn enqueue(board: &mut Board, line: Handle, mut after: Vec<Mark>, wor
         Kind::NonBlocking => {}
     }
     let state = board.lines.get_mut(&line).expect("the line is open");
+    if let Some(queue) = state.shared {
+        let queues = &mut board.contexts[device].queues;
+        queues.entry(queue).or_default().push_back(line);
+    }
     state.queue.push_back(Operation { after, work });
     state.submitted += 1;
     let number = state.submitted;
@@ -136,10 +143,11 @@ fn run(line: Handle) {
         board = NEWS
             .wait_while(crate::board::board(), |board| !board.may_start(line))
             .unwrap();
-        let state = board.lines.get_mut(&line).expect("its thread removes it");
-        let device = state.device;
-        let operation = state.queue.pop_front().expect("it may start");
+        let device = board.lines[&line].device;
+        let operation = board.take(line);
         let lost = board.contexts[device].lost.is_some();
+        // What is behind it may begin.
+        NEWS.notify_all();
         drop(board);
         let outcome = if lost {
             Ok(())

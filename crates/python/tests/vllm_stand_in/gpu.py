@@ -35,11 +35,13 @@ class Stream:
         """`driver`: a `fake_cuda.Driver`, of the fake or of a GPU."""
         self._driver, self._stream, self.device = driver, self._made(driver, ordinal), Device("cuda", ordinal)
         self._handle = ctypes.c_void_p(self._stream.handle)
-        module, self._spin = ctypes.c_void_p(), ctypes.c_void_p()
+        module, self._spin, self._hold = ctypes.c_void_p(), ctypes.c_void_p(), ctypes.c_void_p()
         text = Path(os.environ["CUDA_SPIN"]).read_bytes()
         driver.call("cuModuleLoadData", ctypes.byref(module), ctypes.c_char_p(text))
-        driver.call("cuModuleGetFunction", ctypes.byref(self._spin), module, ctypes.c_char_p(b"spin"))
+        for kernel, name in (self._spin, b"spin"), (self._hold, b"hold"):
+            driver.call("cuModuleGetFunction", ctypes.byref(kernel), module, ctypes.c_char_p(name))
         self._arena, self._used = self._pinned_arena(), 0
+        self._released = ctypes.c_uint32.from_address(driver.pinned(4))
 
     def _pinned_arena(self):
         """Pinned memory of a stream that is gone, and done with it, or more of it: to give it back a driver would wait for all
@@ -72,10 +74,12 @@ class Stream:
 
     def spin(self, micros):
         """Is busy for so long."""
-        micros = ctypes.c_uint(micros)
-        arguments = (ctypes.c_void_p * 1)(ctypes.addressof(micros))
+        self._launch(self._spin, ctypes.c_uint(micros))
+
+    def _launch(self, kernel, parameter):
+        arguments = (ctypes.c_void_p * 1)(ctypes.addressof(parameter))
         shape = [ctypes.c_uint(1)] * 6
-        self._call("cuLaunchKernel", self._spin, *shape, ctypes.c_uint(0), self._handle, arguments, None)
+        self._call("cuLaunchKernel", kernel, *shape, ctypes.c_uint(0), self._handle, arguments, None)
 
     def write(self, address, where, content):
         """Writes those bytes of `content`, an array, at whose indexes `where` is true."""
@@ -111,15 +115,12 @@ class Stream:
         self._used = 0
 
     def hold(self):
-        """Does nothing more before `release`; or for three seconds, with a driver that nobody can tell so."""
-        if self._driver.is_fake:
-            self._stream.hold()
-        else:
-            self.spin(3_000_000)
+        """Does nothing more before `release`, or before 5 s are over."""
+        self._released.value = 0
+        self._launch(self._hold, ctypes.c_uint64(ctypes.addressof(self._released)))
 
     def release(self):
-        if self._driver.is_fake:
-            self._stream.release()
+        self._released.value = 1
 
     def finish(self):
         """Waits until all that was submitted is done."""

@@ -16,7 +16,7 @@ const REGISTER_FLAGS: c_uint = 1 | 2 | READ_ONLY;
 const READ_ONLY: c_uint = 8;
 
 driver! {
-    fn cuMemHostAlloc(pointer: Out<u64>, size: usize, flags: c_uint) in_context |device| {
+    fn cuMemHostAlloc(pointer: Out<u64>, size: usize, flags: c_uint) allocating |device| {
         if size == 0 || pointer.is_null() || flags & !ALLOC_FLAGS != 0 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
@@ -31,7 +31,7 @@ driver! {
         matches!(region.kind, Kind::HostAllocated(_))
     });
 
-    fn cuMemHostRegister_v2(pointer: u64, size: usize, flags: c_uint) in_context |device| {
+    fn cuMemHostRegister_v2(pointer: u64, size: usize, flags: c_uint) allocating |device| {
         let size = size as u64;
         let end = pointer.checked_add(size).filter(|end| *end <= OFFSET);
         if pointer == 0 || size == 0 || end.is_none() || flags & !REGISTER_FLAGS != 0 {

@@ -9,7 +9,7 @@ use crate::stream;
 use crate::view::View;
 
 driver! {
-    fn cuMemAlloc_v2(address: Out<u64>, size: usize) in_context |device| {
+    fn cuMemAlloc_v2(address: Out<u64>, size: usize) allocating |device| {
         if size == 0 || address.is_null() {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }
@@ -25,7 +25,7 @@ driver! {
     };
 
     // CU_MEM_ATTACH_GLOBAL is the one that is known.
-    fn cuMemAllocManaged(address: Out<u64>, size: usize, flags: c_uint) in_context |device| {
+    fn cuMemAllocManaged(address: Out<u64>, size: usize, flags: c_uint) allocating |device| {
         if size == 0 || address.is_null() || flags != 1 {
             return Err(CUDA_ERROR_INVALID_VALUE);
         }

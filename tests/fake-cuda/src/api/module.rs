@@ -13,11 +13,11 @@ use crate::stream;
 const MOST_THREADS: c_int = 256;
 
 driver! {
-    fn cuModuleLoadData(module: Out<Handle>, image: In<c_char>) in_context |device| load(device, module, image);
+    fn cuModuleLoadData(module: Out<Handle>, image: In<c_char>) allocating |device| load(device, module, image);
 
     fn cuModuleLoadDataEx(
         module: Out<Handle>, image: In<c_char>, _count: c_uint, _options: In<c_uint>, _values: In<usize>
-    ) in_context |device| load(device, module, image);
+    ) allocating |device| load(device, module, image);
 
     fn cuModuleUnload(module: Handle) in_context |_| {
         let mut board = board();
@@ -25,7 +25,7 @@ driver! {
         board.modules.remove(&module).map(drop).ok_or(CUDA_ERROR_INVALID_HANDLE)
     };
 
-    fn cuModuleGetFunction(made: Out<Handle>, module: Handle, name: In<c_char>) in_context |_| {
+    fn cuModuleGetFunction(made: Out<Handle>, module: Handle, name: In<c_char>) allocating |_| {
         let mut board = board();
         let device = *board.modules.get(&module).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
         let entry = Entry::named(text(name)?).ok_or(CUDA_ERROR_NOT_FOUND)?;

@@ -126,6 +126,82 @@ fn a_stream_is_held_alone() {
 }
 
 #[test]
+fn a_kernel_holds_its_stream_until_a_flag_is_set() {
+    run(
+        "order::a_kernel_holds_its_stream_until_a_flag_is_set",
+        &[],
+        || {
+            start();
+            let (on, flag) = (stream(false), pinned(4).as_mut_ptr().cast::<u32>());
+            launch(
+                function("hold"),
+                1,
+                1,
+                on,
+                &(flag.expose_provenance() as u64),
+            );
+            // Memory can be had meanwhile.
+            std::thread::sleep(Duration::from_millis(2));
+            allocate(1);
+            assert_eq!(call!(cuStreamQuery(on)), CUresult::CUDA_ERROR_NOT_READY);
+            // SAFETY: pinned memory, which nobody frees.
+            unsafe { flag.write_volatile(1) };
+            good!(cuStreamSynchronize(on));
+            // Where there is no flag it strays.
+            launch(function("hold"), 1, 1, on, &64u64);
+            assert_eq!(
+                call!(cuStreamSynchronize(on)),
+                CUresult::CUDA_ERROR_ILLEGAL_ADDRESS
+            );
+        },
+    );
+}
+
+#[test]
+fn streams_share_hardware_queues() {
+    let two = [("FAKE_CUDA_QUEUES", "2"), ("FAKE_CUDA_DELAY_US", "0")];
+    run("order::streams_share_hardware_queues", &two, || {
+        start();
+        let (one, other, memory) = (stream(false), stream(false), allocate(3));
+        // It shares a queue with the first, whatever its priority.
+        let third = get!(CUstream: cuStreamCreateWithPriority(_, 1, -5));
+        let spin = function("spin");
+        launch(spin, 1, 1, one, &300_000_000u32);
+        // What has begun holds up nobody else.
+        good!(cuMemsetD8Async(memory, 1, 1, third));
+        good!(cuStreamSynchronize(third));
+        // What waits for it does.
+        good!(cuMemsetD8Async(memory, 1, 1, one));
+        good!(cuMemsetD8Async(memory, 1, 1, third));
+        good!(cuMemsetD8Async(memory, 1, 1, other));
+        good!(cuStreamSynchronize(other));
+        std::thread::sleep(Duration::from_millis(2));
+        assert_eq!(call!(cuStreamQuery(third)), CUresult::CUDA_ERROR_NOT_READY);
+    });
+}
+
+#[test]
+fn allocating_waits_for_work() {
+    let waits = [("FAKE_CUDA_ALLOC_WAITS", "1")];
+    run("order::allocating_waits_for_work", &waits, || {
+        start();
+        let (on, spin, mut bytes) = (stream(false), function("spin"), [0u8; 100]);
+        let allocations: [&mut dyn FnMut(); 5] = [
+            &mut || good!(cuMemAlloc_v2(&mut 0, 1)),
+            &mut || good!(cuMemAllocManaged(&mut 0, 1, 1)),
+            &mut || good!(cuMemHostAlloc(&mut null_mut(), 1, 0)),
+            &mut || good!(cuMemHostRegister_v2(bytes.as_mut_ptr().cast(), 100, 0)),
+            &mut || assert!(!function("spin").is_null()),
+        ];
+        for (which, allocate) in allocations.into_iter().enumerate() {
+            launch(spin, 1, 1, on, &50_000u32);
+            allocate();
+            assert_eq!(call!(cuStreamQuery(on)), CUresult::CUDA_SUCCESS, "{which}");
+        }
+    });
+}
+
+#[test]
 fn a_stream_waits_for_an_event() {
     run("order::a_stream_waits_for_an_event", &[], || {
         start();

@@ -27,7 +27,7 @@ use crate::memory::{Access, Side};
 use crate::plan::program::Program;
 
 use plain::first;
-pub use plain::{ChunkList, PinnedMemory, chunk_copies};
+pub use plain::{ChunkList, PinnedMemory};
 
 /// Bytes that [`Meter::submit_to_host`] submits.
 pub const SUBMITTED: u64 = 16 << 20;

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::{Meter, Took};
-use crate::device::driver;
+use crate::device::driver::{self, CuMemcpyBatchAsync};
 use crate::device::error::DeviceError;
 use crate::device::gpu::Gpu;
 use crate::device::memory::DeviceMemory;
@@ -11,6 +11,9 @@ use crate::device::resources::{Pinned, Stream};
 use crate::device::sys::*;
 use crate::memory::{Access, CheckError, Side};
 use crate::plan::program::Program;
+
+/// How many descriptors the driver is given in a call: nobody says how many it takes.
+const BATCH: usize = 1 << 16;
 
 /// Memory of the host that the GPU's copy engines reach.
 #[derive(Debug)]
@@ -22,6 +25,8 @@ pub struct ChunkList {
     to: Vec<u64>,
     from: Vec<u64>,
     lens: Vec<usize>,
+    /// The driver's function that takes many at once, if it has one and has not refused this list.
+    batch: Option<CuMemcpyBatchAsync>,
     _memories: [DeviceMemory; 2],
 }
 
@@ -52,6 +57,7 @@ impl ChunkList {
             to: Vec::new(),
             from: Vec::new(),
             lens: Vec::new(),
+            batch: driver::batches(),
             _memories: [source.clone(), destination.clone()],
         };
         program.for_each_chunk(|from, to, len| {
@@ -68,13 +74,14 @@ impl ChunkList {
     pub fn bytes(&self) -> u64 {
         self.lens.iter().map(|len| *len as u64).sum()
     }
-}
 
-/// What the driver offers for a list of chunks: `cuMemcpyBatchAsync` from CUDA 12.8 on, else a call for each.
-pub fn chunk_copies() -> &'static str {
-    match driver::batches() {
-        Some(_) => "cuMemcpyBatchAsync",
-        None => "cuMemcpyDtoDAsync",
+    /// The driver's function that copies them: `cuMemcpyBatchAsync` from CUDA 12.8 on, unless it has refused the list, else a call for
+    /// each.
+    pub fn copied_by(&self) -> &'static str {
+        match self.batch {
+            Some(_) => "cuMemcpyBatchAsync",
+            None => "cuMemcpyDtoDAsync",
+        }
     }
 }
 
@@ -102,38 +109,50 @@ impl Meter {
         })
     }
 
-    /// Copies each chunk by a descriptor of its own, [in one call](chunk_copies) where the driver has that.
+    /// Copies each chunk by a descriptor of its own, many [in one call](ChunkList::copied_by) where the driver takes that.
     ///
     /// # Errors
     /// What the driver says.
     pub fn chunk_copies(&self, list: &mut ChunkList) -> Result<Took, DeviceError> {
-        let context = self.gpu.context();
-        let ChunkList { to, from, lens, .. } = list;
         self.time(|| {
-            let _entered = context.enter()?;
-            let Some(copy_batch) = driver::batches() else {
-                for ((to, from), len) in to.iter().zip(&*from).zip(&*lens) {
-                    // SAFETY: each chunk was checked against memories that the list keeps; `time` waits for the end.
-                    let copied =
-                        unsafe { driver::cuMemcpyDtoDAsync_v2(*to, *from, *len, self.stream.raw) };
-                    context.check("cuMemcpyDtoDAsync_v2", copied)?;
+            let _entered = self.gpu.context().enter()?;
+            if let Some(batch) = list.batch {
+                match self.submit_batches(list, batch) {
+                    Err(error) if !error.is_lost() => list.batch = None,
+                    done => return done,
                 }
-                return Ok(());
-            };
-            let here = CUmemLocation {
-                kind: CU_MEM_LOCATION_TYPE_DEVICE,
-                id: self.gpu.ordinal() as i32,
-            };
-            let mut attributes = CUmemcpyAttributes {
-                src_access_order: CU_MEMCPY_SRC_ACCESS_ORDER_STREAM,
-                src_loc_hint: here,
-                dst_loc_hint: here,
-                flags: 0,
-            };
+            }
+            for ((to, from), len) in list.to.iter().zip(&list.from).zip(&list.lens) {
+                // SAFETY: each chunk was checked against memories that the list keeps; `time` waits for the end.
+                let copied =
+                    unsafe { driver::cuMemcpyDtoDAsync_v2(*to, *from, *len, self.stream.raw) };
+                self.gpu.context().check("cuMemcpyDtoDAsync_v2", copied)?;
+            }
+            Ok(())
+        })
+    }
+
+    fn submit_batches(
+        &self,
+        list: &mut ChunkList,
+        batch: CuMemcpyBatchAsync,
+    ) -> Result<(), DeviceError> {
+        let here = CUmemLocation {
+            kind: CU_MEM_LOCATION_TYPE_DEVICE,
+            id: self.gpu.ordinal() as i32,
+        };
+        let mut attributes = CUmemcpyAttributes {
+            src_access_order: CU_MEMCPY_SRC_ACCESS_ORDER_STREAM,
+            src_loc_hint: here,
+            dst_loc_hint: here,
+            flags: 0,
+        };
+        let ends = list.to.chunks_mut(BATCH).zip(list.from.chunks_mut(BATCH));
+        for ((to, from), lens) in ends.zip(list.lens.chunks_mut(BATCH)) {
             let (mut first, mut failed) = (0, 0);
-            // SAFETY: as above; the three lists have one length, and one set of attributes is of all from the first on.
+            // SAFETY: as in `chunk_copies`; the three lists have one length, and one set of attributes is of all from the first on.
             let copied = unsafe {
-                copy_batch(
+                batch(
                     to.as_mut_ptr(),
                     from.as_mut_ptr(),
                     lens.as_mut_ptr(),
@@ -145,8 +164,9 @@ impl Meter {
                     self.stream.raw,
                 )
             };
-            context.check("cuMemcpyBatchAsync", copied)
-        })
+            self.gpu.context().check("cuMemcpyBatchAsync", copied)?;
+        }
+        Ok(())
     }
 
     /// Copies the first bytes of a memory's first allocation to pinned memory, or back, by one copy of the driver.

@@ -16,6 +16,9 @@ pub(super) struct Figure {
     baseline: Baseline,
     /// Median over the rounds of figure / baseline.
     ratio: f64,
+    /// Why the figure or its baseline could not be measured, or only in some rounds.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
 }
 
 /// What the figure is compared with.
@@ -49,12 +52,26 @@ impl Figure {
                 figure: median(&baselines),
             },
             ratio: median(&sorted(ratios)),
+            error: None,
         }
+    }
+
+    /// One that could not be measured at all.
+    #[cfg(feature = "cuda")]
+    pub(super) fn failed(name: impl Into<String>, error: String) -> Self {
+        Self::new::<1>(name, "", "", &[], [0, 0]).because(Some(error))
+    }
+
+    /// The same, with what went wrong.
+    #[cfg(feature = "cuda")]
+    pub(super) fn because(self, error: Option<String>) -> Self {
+        Self { error, ..self }
     }
 }
 
+/// What was measured, in order; what was not is no number.
 fn sorted(values: impl Iterator<Item = f64>) -> Vec<f64> {
-    let mut values: Vec<f64> = values.collect();
+    let mut values: Vec<f64> = values.filter(|value| !value.is_nan()).collect();
     values.sort_unstable_by(f64::total_cmp);
     values
 }
@@ -97,6 +114,12 @@ impl Report {
         }
     }
 
+    /// The figures that could not be measured, and why.
+    pub(super) fn errors(&self) -> impl Iterator<Item = (&str, &str)> {
+        let results = self.results.iter();
+        results.filter_map(|figure| Some((figure.name.as_str(), figure.error.as_deref()?)))
+    }
+
     pub(super) fn table(&self) -> String {
         let mut table = Table::new(&[
             ("figure", Lean::Left),
@@ -127,7 +150,10 @@ impl Report {
             n if n == self.results.len() => "more is better; 1 GB is 10^9 bytes",
             _ => "of GB/s more is better, of times less; 1 GB is 10^9 bytes",
         };
-        let notes: String = self.notes.iter().map(|note| format!(" {note}\n")).collect();
+        let mut notes: String = self.notes.iter().map(|note| format!(" {note}\n")).collect();
+        for (name, error) in self.errors() {
+            notes += &format!(" {name}: {error}\n");
+        }
         format!(
             "{}\n {better}; ratio is figure / baseline\n on {cpu}, {threads} threads\n{notes}",
             table.finish()

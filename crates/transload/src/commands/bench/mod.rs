@@ -123,5 +123,11 @@ pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
     };
     let report = measure::Report::new(name, results, notes);
     output.show(|| &report, || report.table())?;
-    Ok(())
+    match report.errors().next() {
+        None => Ok(()),
+        Some((name, error)) => Err(Failure::no(
+            format!("not all could be measured; of {name}: {error}"),
+            "what the others reach is above",
+        )),
+    }
 }

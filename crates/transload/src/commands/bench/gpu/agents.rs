@@ -3,39 +3,32 @@
 use transload::transfer::device::Gpu;
 use transload::transfer::wire::Path;
 
+use super::Bench;
 use crate::commands::bench::case::{Case, SIZES};
-use crate::commands::bench::course::Course;
-use crate::commands::bench::measure::Figure;
 use crate::commands::bench::paths::Engines;
 use crate::commands::engines::runtime;
 use crate::commands::shapes::Llama;
-use crate::failure::Failure;
 
 pub(super) const CASES: usize = 1;
 
 /// Over QUIC.
-pub(super) fn run(course: &mut Course, gpu: &Gpu, mib: u64) -> Result<Vec<Figure>, Failure> {
+pub(super) fn run(bench: &mut Bench, gpu: &Gpu, mib: u64) {
     const NAME: &str = "GPU to GPU over QUIC, chunks of 512 B";
-    course.prepare(NAME);
-    let case = case(mib);
-    let runtime = runtime()?;
-    let mut on_gpu = Engines::start(&runtime, case, Some(gpu.clone()))?;
-    let mut on_host = Engines::start(&runtime, case, None)?;
-    let rounds = course.in_turns::<Failure, 2>(
-        NAME,
-        [&mut || on_gpu.pull(Path::QUIC), &mut || {
-            on_host.pull(Path::QUIC)
-        }],
-    )?;
-    on_gpu.finish()?;
-    on_host.finish()?;
-    Ok(vec![Figure::new(
-        NAME,
-        "GB/s",
-        "host to host",
-        &rounds,
-        [0, 1],
-    )])
+    bench.case(NAME, |bench| {
+        let case = case(mib);
+        let runtime = runtime()?;
+        let mut on_gpu = Engines::start(&runtime, case, Some(gpu.clone()))?;
+        let mut on_host = Engines::start(&runtime, case, None)?;
+        let rounds = bench.in_turns(
+            NAME,
+            [&mut || on_gpu.pull(Path::QUIC), &mut || {
+                on_host.pull(Path::QUIC)
+            }],
+        );
+        bench.tell(rounds.figure(NAME, "GB/s", "host to host", [0, 1]));
+        on_gpu.finish()?;
+        on_host.finish()
+    });
 }
 
 /// What agents pull: chunks of 512 B, fewer of them where there is less memory.

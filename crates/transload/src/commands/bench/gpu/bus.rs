@@ -5,11 +5,10 @@ use std::time::Duration;
 
 use transload::transfer::device::DeviceError;
 use transload::transfer::device::measure::PinnedMemory;
-use transload::transfer::plan::program::Program;
 
-use super::ground::{Ground, transposing};
-use crate::commands::bench::course::{Course, timed};
-use crate::commands::bench::measure::Figure;
+use super::Bench;
+use super::ground::Ground;
+use crate::commands::bench::course::timed;
 use crate::failure::Failure;
 use crate::show::number::gigabytes_per_second;
 
@@ -22,31 +21,28 @@ const POSITIONS: [(u64, &str); 3] = [
 
 pub(super) const CASES: usize = POSITIONS.len();
 
-pub(super) fn run(course: &mut Course, ground: &Ground) -> Result<Vec<Figure>, Failure> {
-    let program = transposing(512, ground.bytes);
-    course.prepare("the bus, runs of 512 B");
-    ground.check(&program)?;
-    let mut figures = Vec::new();
+pub(super) fn run(bench: &mut Bench, ground: &mut Ground) {
     for (begin, position) in POSITIONS {
-        figures.extend(from(course, ground, &program, begin, position)?);
+        let name = format!("the bus, runs of 512 B{position}");
+        bench.case(&name, |bench| from(bench, ground, &name, begin, position));
     }
-    Ok(figures)
 }
 
 fn from(
-    course: &mut Course,
-    ground: &Ground,
-    program: &Program,
+    bench: &mut Bench,
+    ground: &mut Ground,
+    name: &str,
     begin: u64,
     position: &str,
-) -> Result<Vec<Figure>, Failure> {
+) -> Result<(), Failure> {
+    let program = &ground.proven(512)?;
     let Ground {
         gpu,
         meter,
         source,
         destination,
         ..
-    } = ground;
+    } = &*ground;
     let bytes = program.bytes() - begin;
     let pinned = || PinnedMemory::allocate(gpu, bytes as usize);
     let (out, back) = (RefCell::new(pinned()?), RefCell::new(pinned()?));
@@ -62,8 +58,8 @@ fn from(
         });
         done.map(|_| took)
     };
-    let rounds = course.in_turns::<Failure, 6>(
-        &format!("the bus, runs of 512 B{position}"),
+    let rounds = bench.in_turns(
+        name,
         [
             &mut || Ok(rate(meter.to_host(program, source, begin)?)),
             &mut || {
@@ -88,19 +84,14 @@ fn from(
                 Ok(2.0 * rate(took))
             },
         ],
-    )?;
-    let figure = |name: &str, baseline: &str, which| {
-        Figure::new(
-            format!("{name}, runs of 512 B{position}"),
-            "GB/s",
-            baseline,
-            &rounds,
-            which,
-        )
-    };
-    Ok(vec![
-        figure("gather to pinned memory", "one copy to it", [0, 1]),
-        figure("scatter from pinned memory", "one copy from it", [2, 3]),
-        figure("both at once", "one copy each way", [4, 5]),
-    ])
+    );
+    for (name, baseline, which) in [
+        ("gather to pinned memory", "one copy to it", [0, 1]),
+        ("scatter from pinned memory", "one copy from it", [2, 3]),
+        ("both at once", "one copy each way", [4, 5]),
+    ] {
+        let name = format!("{name}, runs of 512 B{position}");
+        bench.tell(rounds.figure(name, "GB/s", baseline, which));
+    }
+    Ok(())
 }

@@ -7,6 +7,12 @@ mod relayout;
 mod ring;
 mod small;
 
+use std::cell::RefCell;
+use std::convert::Infallible;
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
 use transload::transfer::device::DeviceError;
 
 use super::course::{Course, Effort};
@@ -27,6 +33,10 @@ pub(super) struct Args {
     #[arg(long, value_name = "MIB", default_value_t = FULL,
           value_parser = clap::value_parser!(u64).range(1..=16_384))]
     mib: u64,
+
+    /// Where each figure goes as soon as it is there, a line of JSON each.
+    #[arg(long, value_name = "FILE")]
+    out: Option<PathBuf>,
 }
 
 /// Megabytes with which the working set is over 1 GiB, and that blocks of 128 MiB divide.
@@ -34,27 +44,121 @@ const FULL: u64 = 640;
 
 pub(super) fn run(args: &Args, effort: Effort) -> Result<(Vec<Figure>, Vec<String>), Failure> {
     let gpu = open_gpu(args.device)?;
-    let cases = relayout::CASES + bus::CASES + small::CASES + ring::CASES + agents::CASES;
-    let mut course = Course::new(effort, cases);
-    let mut figures = Vec::new();
-    course.prepare("memory");
+    let cases = relayout::CASES + bus::CASES + small::CASES + ring::CASES + agents::CASES + 1;
+    let mut bench = Bench {
+        course: Course::new(effort, cases),
+        out: args.out.as_deref().map(create).transpose()?,
+        figures: Vec::new(),
+        notes: vec![
+            format!("GPU {}: {}", gpu.ordinal(), gpu.name()),
+            format!(
+                "{} MiB on each side; every byte was checked before it was measured",
+                args.mib
+            ),
+        ],
+    };
+    bench.course.prepare("memory");
     let mut ground = Ground::new(&gpu, args.mib << 20)?;
-    figures.extend(relayout::by_run(&mut course, &mut ground)?);
-    figures.extend(bus::run(&mut course, &ground)?);
-    figures.extend(small::run(&mut course, &mut ground)?);
-    figures.extend(ring::slots(&mut course, &ground)?);
-    figures.extend(ring::agents(&mut course, &ground, args.mib)?);
+    // What needs the least of a driver comes first, and what others have a part in last.
+    bus::run(&mut bench, &mut ground);
+    small::waiting(&mut bench, &ground);
+    ring::slots(&mut bench, &mut ground);
+    relayout::by_run(&mut bench, &mut ground);
+    small::submitting(&mut bench, &mut ground);
     drop(ground);
-    figures.extend(relayout::canonical(&mut course, &gpu, args.mib)?);
-    figures.extend(agents::run(&mut course, &gpu, args.mib)?);
-    let notes = vec![
-        format!("GPU {}: {}", gpu.ordinal(), gpu.name()),
-        format!(
-            "{} MiB on each side; every byte was checked before it was measured",
-            args.mib
-        ),
-    ];
-    Ok((figures, notes))
+    relayout::canonical(&mut bench, &gpu, args.mib);
+    ring::agents(&mut bench, &gpu, args.mib);
+    agents::run(&mut bench, &gpu, args.mib);
+    Ok((bench.figures, bench.notes))
+}
+
+fn create(path: &Path) -> Result<File, Failure> {
+    File::create(path).map_err(|error| {
+        Failure::input(
+            format!("{} cannot be written: {error}", path.display()),
+            "`--out` takes a file",
+        )
+    })
+}
+
+/// A bench on its way: each figure is told as soon as it is there, and what fails leaves the rest.
+struct Bench {
+    course: Course,
+    out: Option<File>,
+    figures: Vec<Figure>,
+    notes: Vec<String>,
+}
+
+/// What was measured in turns, and why some of it was not.
+struct Rounds<const N: usize> {
+    values: Vec<[f64; N]>,
+    errors: [Option<String>; N],
+}
+
+impl Bench {
+    /// Goes through a case, which becomes a figure of its name with an error where it cannot be measured.
+    fn case(&mut self, name: &str, measure: impl FnOnce(&mut Self) -> Result<(), Failure>) {
+        self.course.prepare(name);
+        if let Err(failure) = measure(self) {
+            self.tell(Figure::failed(name, failure.wrong()));
+        }
+    }
+
+    /// Measures several things in turns. One that fails is not tried again.
+    fn in_turns<const N: usize>(
+        &mut self,
+        name: &str,
+        works: [&mut dyn FnMut() -> Result<f64, Failure>; N],
+    ) -> Rounds<N> {
+        let errors = [const { RefCell::new(None) }; N];
+        let mut at = errors.iter();
+        let mut works = works.map(|work| {
+            let error = at.next();
+            move || -> Result<f64, Infallible> {
+                let Some(mut error) = error.map(RefCell::borrow_mut) else {
+                    return Ok(f64::NAN);
+                };
+                if error.is_some() {
+                    return Ok(f64::NAN);
+                }
+                Ok(work().unwrap_or_else(|failure| {
+                    *error = Some(failure.wrong());
+                    f64::NAN
+                }))
+            }
+        });
+        let turns = works.each_mut().map(|work| work as &mut dyn FnMut() -> _);
+        let Ok(values) = self.course.in_turns(name, turns);
+        drop(works);
+        let errors = errors.map(RefCell::into_inner);
+        Rounds { values, errors }
+    }
+
+    /// Adds a figure, and tells it at once.
+    fn tell(&mut self, figure: Figure) {
+        if let Some(out) = &mut self.out {
+            let line = serde_json::to_string(&figure).unwrap_or_default();
+            if let Err(error) = writeln!(out, "{line}") {
+                self.notes.push(format!("--out: {error}"));
+                self.out = None;
+            }
+        }
+        self.figures.push(figure);
+    }
+}
+
+impl<const N: usize> Rounds<N> {
+    /// One of them beside another.
+    fn figure(
+        &self,
+        name: impl Into<String>,
+        unit: &'static str,
+        baseline: impl Into<String>,
+        which: [usize; 2],
+    ) -> Figure {
+        let errors = which.iter().find_map(|at| self.errors[*at].clone());
+        Figure::new(name, unit, baseline, &self.values, which).because(errors)
+    }
 }
 
 impl From<DeviceError> for Failure {

@@ -3,16 +3,15 @@
 use std::time::Duration;
 
 use transload::transfer::copy::{CopyOptions, copy as on_the_host};
-use transload::transfer::device::measure::{ChunkList, Meter, chunk_copies};
+use transload::transfer::device::measure::{ChunkList, Meter};
 use transload::transfer::device::{DeviceMemory, Gpu, copy};
 use transload::transfer::memory::Memory;
 use transload::transfer::plan::program::Program;
 
-use super::ground::{Ground, fill, same, transposing, whole};
+use super::Bench;
+use super::ground::{Ground, fill, same, whole};
 use crate::commands::bench::case::{CANONICAL, Case};
 use crate::commands::bench::copy::{bind, bytes_of_ranks};
-use crate::commands::bench::course::Course;
-use crate::commands::bench::measure::Figure;
 use crate::commands::engines::broken;
 use crate::commands::shapes::Llama;
 use crate::failure::Failure;
@@ -34,55 +33,59 @@ const DESCRIPTORS: usize = 1 << 18;
 /// What one copy of the driver is called beside ours.
 const ONE: &str = "one device copy";
 
-pub(super) fn by_run(course: &mut Course, ground: &mut Ground) -> Result<Vec<Figure>, Failure> {
-    let mut figures = Vec::new();
+pub(super) fn by_run(bench: &mut Bench, ground: &mut Ground) {
     for (run, called) in RUNS {
         let name = format!("relayout, runs of {called}");
-        course.prepare(&name);
-        let program = transposing(run, ground.bytes);
-        ground.check(&program)?;
-        let Ground {
-            meter,
-            source,
-            destination,
-            ..
-        } = &*ground;
-        let relayout = meter.prepare(&program, source, destination)?;
-        let mut chunks = ChunkList::new(&program, source, destination, DESCRIPTORS)?;
-        let (bytes, listed) = (program.bytes(), chunks.bytes());
-        let rate = |bytes, took: Duration| gigabytes_per_second(bytes, took);
-        let rounds = course.in_turns::<Failure, 3>(
-            &name,
-            [
-                &mut || Ok(rate(bytes, meter.relayout(&relayout)?.doing)),
-                &mut || {
-                    Ok(rate(
-                        bytes,
-                        meter.one_copy(source, destination, bytes)?.doing,
-                    ))
-                },
-                &mut || {
-                    let took = meter.chunk_copies(&mut chunks)?;
-                    // The slower of submitting and doing is what a user waits for.
-                    Ok(rate(listed, took.doing.max(took.submitting)))
-                },
-            ],
-        )?;
-        figures.push(Figure::new(&name, "GB/s", ONE, &rounds, [0, 1]));
-        let others = format!("a descriptor a chunk ({})", chunk_copies());
-        figures.push(Figure::new(&name, "GB/s", others, &rounds, [0, 2]));
+        bench.case(&name, |bench| of_runs(bench, ground, &name, run));
     }
-    Ok(figures)
+}
+
+fn of_runs(bench: &mut Bench, ground: &mut Ground, name: &str, run: u64) -> Result<(), Failure> {
+    let program = ground.proven(run)?;
+    let Ground {
+        meter,
+        source,
+        destination,
+        ..
+    } = &*ground;
+    let relayout = meter.prepare(&program, source, destination)?;
+    let mut chunks = ChunkList::new(&program, source, destination, DESCRIPTORS)?;
+    let (bytes, listed) = (program.bytes(), chunks.bytes());
+    let rate = |bytes, took: Duration| gigabytes_per_second(bytes, took);
+    let rounds = bench.in_turns(
+        name,
+        [
+            &mut || Ok(rate(bytes, meter.relayout(&relayout)?.doing)),
+            &mut || {
+                Ok(rate(
+                    bytes,
+                    meter.one_copy(source, destination, bytes)?.doing,
+                ))
+            },
+            &mut || {
+                let took = meter.chunk_copies(&mut chunks)?;
+                // The slower of submitting and doing is what a user waits for.
+                Ok(rate(listed, took.doing.max(took.submitting)))
+            },
+        ],
+    );
+    bench.tell(rounds.figure(name, "GB/s", ONE, [0, 1]));
+    let others = format!("a descriptor a chunk ({})", chunks.copied_by());
+    bench.tell(rounds.figure(name, "GB/s", others, [0, 2]));
+    Ok(())
 }
 
 /// One route of the canonical case, in several places in turns, so that no cache has what it needs.
-pub(super) fn canonical(course: &mut Course, gpu: &Gpu, mib: u64) -> Result<Vec<Figure>, Failure> {
+pub(super) fn canonical(bench: &mut Bench, gpu: &Gpu, mib: u64) {
     let layers = (u64::from(CANONICAL.src.layers) * mib / super::FULL).clamp(1, 80) as u32;
     let name = match layers {
         80 => "canonical case, one route".to_owned(),
         layers => format!("canonical case, one route of {layers} layers"),
     };
-    course.prepare(&name);
+    bench.case(&name, |bench| one_route(bench, gpu, &name, layers));
+}
+
+fn one_route(bench: &mut Bench, gpu: &Gpu, name: &str, layers: u32) -> Result<(), Failure> {
     let of = |side: Llama| Llama { layers, ..side };
     let case = Case {
         name: CANONICAL.name,
@@ -112,8 +115,8 @@ pub(super) fn canonical(course: &mut Course, gpu: &Gpu, mib: u64) -> Result<Vec<
         *turn = (*turn + 1) % places.len();
         *turn
     };
-    let rounds = course.in_turns::<Failure, 2>(
-        &name,
+    let rounds = bench.in_turns(
+        name,
         [
             &mut || Ok(us(meter.relayout(&ready[next(&mut turn)])?.doing)),
             &mut || {
@@ -122,8 +125,9 @@ pub(super) fn canonical(course: &mut Course, gpu: &Gpu, mib: u64) -> Result<Vec<
                 Ok(us(meter.one_copy(from, to, bytes)?.doing))
             },
         ],
-    )?;
-    Ok(vec![Figure::new(name, "us", ONE, &rounds, [0, 1])])
+    );
+    bench.tell(rounds.figure(name, "us", ONE, [0, 1]));
+    Ok(())
 }
 
 /// Pairs of memories of over 1 GiB together for the whole case, in the last of which the program was checked.

@@ -3,11 +3,10 @@
 use std::cell::RefCell;
 use std::time::Duration;
 
-use transload::transfer::device::measure::{ChunkList, PinnedMemory, SUBMITTED, chunk_copies};
+use transload::transfer::device::measure::{ChunkList, PinnedMemory, SUBMITTED};
 
+use super::Bench;
 use super::ground::{Ground, transposing};
-use crate::commands::bench::course::Course;
-use crate::commands::bench::measure::Figure;
 use crate::failure::Failure;
 
 pub(super) const CASES: usize = RUNS.len() + 2;
@@ -17,28 +16,43 @@ const RUNS: [(u64, &str); 2] = [(512, "512 B"), (1 << 20, "1 MiB")];
 /// Bytes of the piece that is waited for.
 const PIECE: u64 = 1 << 20;
 
-pub(super) fn run(course: &mut Course, ground: &mut Ground) -> Result<Vec<Figure>, Failure> {
-    let mut figures = Vec::new();
-    for (run, called) in RUNS {
-        figures.extend(submitting(course, ground, run, called)?);
-    }
-    figures.push(behind_a_mark(course, ground)?);
-    figures.push(loading(course, ground)?);
-    Ok(figures)
+/// The first piece behind a mark, and loading.
+pub(super) fn waiting(bench: &mut Bench, ground: &Ground) {
+    const MARK: &str = "from a mark to its first piece of 1 MiB in pinned memory";
+    bench.case(MARK, |bench| behind_a_mark(bench, ground, MARK));
+    const LOADING: &str = "loading the kernels for the first time";
+    bench.case(LOADING, |bench| {
+        let ms = |took: Duration| took.as_secs_f64() * 1e3;
+        let rounds = bench.in_turns(
+            LOADING,
+            [
+                &mut || Ok(ms(ground.meter.load_kernels(true)?)),
+                &mut || Ok(ms(ground.meter.load_kernels(false)?)),
+            ],
+        );
+        bench.tell(rounds.figure(LOADING, "ms", "loading it again", [0, 1]));
+        Ok(())
+    });
 }
 
 /// The processor's time for 16 MiB, within the GPU and to the host.
-fn submitting(
-    course: &mut Course,
+pub(super) fn submitting(bench: &mut Bench, ground: &mut Ground) {
+    for (run, called) in RUNS {
+        let name = format!("submitting, runs of {called}");
+        bench.case(&name, |bench| {
+            submitting_runs(bench, ground, &name, run, called)
+        });
+    }
+}
+
+fn submitting_runs(
+    bench: &mut Bench,
     ground: &mut Ground,
+    name: &str,
     run: u64,
     called: &str,
-) -> Result<[Figure; 2], Failure> {
-    let (mib, name) = (
-        SUBMITTED.min(ground.bytes) >> 20,
-        format!("submitting, runs of {called}"),
-    );
-    course.prepare(&name);
+) -> Result<(), Failure> {
+    let mib = SUBMITTED.min(ground.bytes) >> 20;
     let program = transposing(run, mib << 20);
     let Ground {
         meter,
@@ -49,28 +63,23 @@ fn submitting(
     let relayout = meter.prepare(&program, source, destination)?;
     let mut chunks = ChunkList::new(&program, source, destination, usize::MAX)?;
     let meter = RefCell::new(meter);
-    let rounds = course.in_turns::<Failure, 3>(
-        &name,
+    let rounds = bench.in_turns(
+        name,
         [
             &mut || Ok(us(meter.borrow().relayout(&relayout)?.submitting)),
             &mut || Ok(us(meter.borrow_mut().submit_to_host(&program, source)?)),
             &mut || Ok(us(meter.borrow().chunk_copies(&mut chunks)?.submitting)),
         ],
-    )?;
-    let figure = |what: &str, which| {
+    );
+    let others = format!("a descriptor a chunk ({})", chunks.copied_by());
+    for (what, which) in [("within the GPU", [0, 2]), ("to the host", [1, 2])] {
         let name = format!("submitting {mib} MiB {what}, runs of {called}");
-        let others = format!("a descriptor a chunk ({})", chunk_copies());
-        Figure::new(name, "us", others, &rounds, which)
-    };
-    Ok([
-        figure("within the GPU", [0, 2]),
-        figure("to the host", [1, 2]),
-    ])
+        bench.tell(rounds.figure(name, "us", &others, which));
+    }
+    Ok(())
 }
 
-fn behind_a_mark(course: &mut Course, ground: &Ground) -> Result<Figure, Failure> {
-    const NAME: &str = "from a mark to its first piece of 1 MiB in pinned memory";
-    course.prepare(NAME);
+fn behind_a_mark(bench: &mut Bench, ground: &Ground, name: &str) -> Result<(), Failure> {
     let Ground {
         gpu,
         meter,
@@ -81,8 +90,8 @@ fn behind_a_mark(course: &mut Course, ground: &Ground) -> Result<Figure, Failure
     } = ground;
     let program = transposing(512, *bytes);
     let mut pinned = PinnedMemory::allocate(gpu, PIECE as usize)?;
-    let rounds = course.in_turns::<Failure, 2>(
-        NAME,
+    let rounds = bench.in_turns(
+        name,
         [
             &mut || {
                 let busy = [source, destination];
@@ -94,28 +103,9 @@ fn behind_a_mark(course: &mut Course, ground: &Ground) -> Result<Figure, Failure
                     .doing))
             },
         ],
-    )?;
-    Ok(Figure::new(
-        NAME,
-        "us",
-        "one copy of 1 MiB",
-        &rounds,
-        [0, 1],
-    ))
-}
-
-fn loading(course: &mut Course, ground: &Ground) -> Result<Figure, Failure> {
-    const NAME: &str = "loading the kernels for the first time";
-    course.prepare(NAME);
-    let ms = |took: Duration| took.as_secs_f64() * 1e3;
-    let rounds = course.in_turns::<Failure, 2>(
-        NAME,
-        [
-            &mut || Ok(ms(ground.meter.load_kernels(true)?)),
-            &mut || Ok(ms(ground.meter.load_kernels(false)?)),
-        ],
-    )?;
-    Ok(Figure::new(NAME, "ms", "loading it again", &rounds, [0, 1]))
+    );
+    bench.tell(rounds.figure(name, "us", "one copy of 1 MiB", [0, 1]));
+    Ok(())
 }
 
 fn us(took: Duration) -> f64 {
