@@ -318,14 +318,14 @@ async fn a_transfer_that_was_given_up_holds_no_more_of_a_ring_than_its_slots() {
     let (keepers, [keeper, _]) = keepers();
     let (lease, transfer) = pair.begin(1, PathSet::LOCAL, keepers).await;
     let source = &pair.source.memory;
-    until(|| source.pending() == RING_SLOTS / 2).await;
+    until(|| source.pending() == RING_SLOTS - 2).await;
     lease.cancel().await.unwrap();
     soon(transfer.finish()).await.unwrap_err();
 
     let (others, _) = self::keepers();
     let (other, transfer) = pair.begin(2, PathSet::LOCAL, others).await;
     let mut finished = Box::pin(transfer.finish());
-    let held = RING_SLOTS / 2;
+    let held = RING_SLOTS - 2;
     let done = soon(async {
         loop {
             while source.pending() > held {
