@@ -156,7 +156,8 @@ async fn pull(pair: &Pair, set: u8, allowed: PathSet) -> Result<(PathSet, u32), 
 #[test]
 fn the_shortest_path_is_taken() {
     let two_gpus = &[("FAKE_CUDA_DEVICES", "2")];
-    run("the_shortest_path_is_taken", two_gpus, |_| {
+    run("the_shortest_path_is_taken", two_gpus, |fake| {
+        const NOT_SUPPORTED: u32 = 801;
         let gpus = [0, 1].map(|ordinal| Gpu::open(ordinal).unwrap());
         Runtime::new().unwrap().block_on(async {
             let one = Pair::on_gpus([Some(&gpus[0]), Some(&gpus[0])]);
@@ -169,7 +170,15 @@ fn the_shortest_path_is_taken() {
             let refused = pull(&mixed, 13, Path::DEVICE.into()).await.unwrap_err();
             assert!(refused.to_string().contains("device"), "{refused}");
 
-            // Both have the path, so one attempt finds that it leads nowhere; from then on they know.
+            // GPUs that reach each other share a ring in the memory of the source's.
+            let reached = Pair::on_gpus([Some(&gpus[0]), Some(&gpus[1])]);
+            let (taken, attempts) = pull(&reached, 17, PathSet::ANY).await.unwrap();
+            assert_eq!((taken, attempts), (Path::DEVICE.into(), 1));
+
+            // Of others both have the path, so one attempt finds that it leads nowhere; from then on they know.
+            for agent in 1..=2 {
+                fake.fail("cuDeviceCanAccessPeer", agent, NOT_SUPPORTED);
+            }
             let two = Pair::on_gpus([Some(&gpus[0]), Some(&gpus[1])]);
             let (taken, _) = pull(&two, 14, PathSet::LOCAL).await.unwrap();
             assert_eq!(taken, Path::RING.into());

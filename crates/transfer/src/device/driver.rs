@@ -22,6 +22,7 @@ functions! {
     cuCtxGetStreamPriorityRange
     cuCtxPopCurrent_v2
     cuCtxPushCurrent_v2
+    cuDeviceCanAccessPeer
     cuDeviceGet
     cuDeviceGetCount
     cuDeviceGetName

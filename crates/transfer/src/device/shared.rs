@@ -1,4 +1,5 @@
-//! Memory of a device that two processes share: made in one of them, and found by a file descriptor in the other.
+//! Memory of a device that two processes share: made in one of them, and found by a file descriptor in the other, which maps it for
+//! the same device or for one that reaches it.
 //!
 //! It is there for as long as anybody has it mapped, also where whoever made it has died. Nothing else of a process's device
 //! memory can be reached through it.
@@ -9,7 +10,7 @@ use std::ptr;
 use std::sync::Arc;
 
 use cudarc::driver::sys::{
-    CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags,
+    CUdevice, CUdeviceptr, CUmemAccess_flags, CUmemAccessDesc, CUmemAllocationGranularity_flags,
     CUmemAllocationHandleType, CUmemAllocationProp, CUmemAllocationProp_st__bindgen_ty_1,
     CUmemAllocationType, CUmemGenericAllocationHandle, CUmemLocation, CUmemLocationType, CUuuid,
 };
@@ -62,7 +63,7 @@ impl SharedAllocation {
     /// Maps at least `len` bytes of memory that somebody else has made.
     ///
     /// # Errors
-    /// What is no such memory, has fewer bytes, or is on another device.
+    /// What is no such memory, has fewer bytes, or is on a device that this one does not reach.
     pub(super) fn import(
         context: &Arc<Context>,
         descriptor: BorrowedFd<'_>,
@@ -113,7 +114,7 @@ impl SharedAllocation {
 }
 
 impl Handle<'_> {
-    /// Proves that it is memory of this device, and of no other, nor of the host.
+    /// Proves that it is memory of this device or of one that it reaches, and not of the host.
     fn check_device(&self) -> Result<(), DeviceError> {
         let mut properties = MaybeUninit::<CUmemAllocationProp>::zeroed();
         let at = properties.as_mut_ptr();
@@ -130,7 +131,7 @@ impl Handle<'_> {
         };
         let expected = self.context.ordinal();
         let device = kind == CUmemLocationType::CU_MEM_LOCATION_TYPE_DEVICE as u32;
-        match device && u32::try_from(found) == Ok(expected) {
+        match device && (found == self.context.device() || reaches(self.context, found)?) {
             true => Ok(()),
             false => Err(DeviceError::SharedElsewhere { expected }),
         }
@@ -160,12 +161,42 @@ impl Drop for SharedAllocation {
 
 /// Which device a context is of, or which part of one under MIG, whatever number this process gives it.
 pub(super) fn uuid(context: &Context) -> Result<[u8; 16], DeviceError> {
+    uuid_of(context, context.device())
+}
+
+fn uuid_of(context: &Context, device: CUdevice) -> Result<[u8; 16], DeviceError> {
     let _entered = context.enter()?;
     let mut uuid = CUuuid { bytes: [0; 16] };
     // SAFETY: it goes into a local variable.
-    let told = unsafe { driver::cuDeviceGetUuid_v2(&mut uuid, context.device()) };
+    let told = unsafe { driver::cuDeviceGetUuid_v2(&mut uuid, device) };
     context.check("cuDeviceGetUuid_v2", told)?;
     Ok(uuid.bytes.map(|byte| byte as u8))
+}
+
+/// The other devices that this process sees, and whose memory kernels of this one reach.
+pub(super) fn reached(context: &Context) -> Result<Vec<[u8; 16]>, DeviceError> {
+    let (mut count, mut reached) = (0, Vec::new());
+    // SAFETY: the number goes into a local variable, here and below.
+    let counted = unsafe { driver::cuDeviceGetCount(&mut count) };
+    context.check("cuDeviceGetCount", counted)?;
+    for ordinal in 0..count {
+        let mut device = 0;
+        // SAFETY: as above.
+        let found = unsafe { driver::cuDeviceGet(&mut device, ordinal) };
+        context.check("cuDeviceGet", found)?;
+        if device != context.device() && reaches(context, device)? {
+            reached.push(uuid_of(context, device)?);
+        }
+    }
+    Ok(reached)
+}
+
+fn reaches(context: &Context, device: CUdevice) -> Result<bool, DeviceError> {
+    let mut can = 0;
+    // SAFETY: as above.
+    let told = unsafe { driver::cuDeviceCanAccessPeer(&mut can, context.device(), device) };
+    context.check("cuDeviceCanAccessPeer", told)?;
+    Ok(can != 0)
 }
 
 fn properties(context: &Context) -> CUmemAllocationProp {
