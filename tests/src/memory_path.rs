@@ -217,7 +217,7 @@ async fn receive(receiver: Receiver, peer: AgentId, mut pieces: mpsc::Receiver<P
     let mut streams: HashMap<u64, InStream> = HashMap::new();
     while let Some((number, piece)) = pieces.recv().await {
         match (streams.remove(&number), &piece[..]) {
-            (Some(stream), []) => stream.end(),
+            (Some(stream), []) => stream.end().await,
             (Some(stream), bytes) => {
                 if let Some(stream) = stream.take(bytes).await {
                     streams.insert(number, stream);

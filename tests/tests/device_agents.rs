@@ -4,10 +4,11 @@
 use std::time::Duration;
 
 use tokio::runtime::Runtime;
+use tokio::time::{sleep, timeout};
 use transload_layout::Rank;
 use transload_tests::fake_cuda::{Engine, run, run_anywhere};
 use transload_tests::pair::{Pair, contents};
-use transload_transfer::agent::{After, LeaseRequest, PullReport, TransferError};
+use transload_transfer::agent::{After, AgentOptions, LeaseRequest, PullReport, TransferError};
 use transload_transfer::device::{DeviceMemory, Gpu, Mark};
 use transload_transfer::ids::{Direction, LeaseSetId};
 use transload_transfer::lease::LeaseEnd;
@@ -98,6 +99,47 @@ fn streams_that_are_cut_anywhere_move_in_the_longest_units() {
     });
 }
 
+/// The next bytes of a stream are taken off the network while those before them cross the bus: a GPU that stands still has two copies of
+/// each stream.
+#[test]
+fn bytes_are_taken_while_others_cross_the_bus() {
+    run("bytes_are_taken_while_others_cross_the_bus", &[], |fake| {
+        const ROUTES: usize = 4;
+        let gpu = Gpu::open(0).unwrap();
+        let mut options = AgentOptions::default();
+        options.quic.lanes = 1;
+        let under_way = || {
+            let submitted = fake.calls("cuMemcpyHtoDAsync_v2");
+            submitted.saturating_sub(fake.calls("copy done"))
+        };
+        Runtime::new().unwrap().block_on(async {
+            let pair = Pair::deep_on_several([&[], &[&gpu]], options);
+            let set = LeaseSetId([8; 16]);
+            let _leases = pair.leases(&pair.src, set, false).await;
+            let ticket = pair.ticket(&pair.src, set, Direction::Pull);
+            let mut request = pair.request(ticket, &pair.dst);
+            request.paths = Path::QUIC.into();
+            let launched = || (0..5).map(|unit| fake.calls(&format!("walk_{}", 1 << unit)));
+            let before: u64 = launched().sum();
+            let device = async {
+                while launched().sum::<u64>() == before {
+                    sleep(Duration::from_micros(100)).await;
+                }
+                fake.hold(true);
+                while under_way() <= ROUTES as u64 {
+                    sleep(Duration::from_millis(1)).await;
+                }
+                fake.hold(false);
+            };
+            let pulled = async { tokio::join!(pair.dst.agent.pull(request), device).0 };
+            let report = timeout(Duration::from_secs(60), pulled).await;
+            let report = report.expect("two copies of a stream").unwrap();
+            assert_eq!(report.routes.len(), ROUTES);
+            assert_eq!(pair.found(), pair.expected());
+        });
+    });
+}
+
 /// Pulls, and says which paths were taken, after how many attempts at most.
 async fn pull(pair: &Pair, set: u8, allowed: PathSet) -> Result<(PathSet, u32), TransferError> {
     let set = LeaseSetId([set; 16]);
@@ -115,7 +157,8 @@ async fn pull(pair: &Pair, set: u8, allowed: PathSet) -> Result<(PathSet, u32), 
 #[test]
 fn the_shortest_path_is_taken() {
     let two_gpus = &[("FAKE_CUDA_DEVICES", "2")];
-    run("the_shortest_path_is_taken", two_gpus, |_| {
+    run("the_shortest_path_is_taken", two_gpus, |fake| {
+        const NOT_SUPPORTED: u32 = 801;
         let gpus = [0, 1].map(|ordinal| Gpu::open(ordinal).unwrap());
         Runtime::new().unwrap().block_on(async {
             let one = Pair::on_gpus([Some(&gpus[0]), Some(&gpus[0])]);
@@ -128,7 +171,15 @@ fn the_shortest_path_is_taken() {
             let refused = pull(&mixed, 13, Path::DEVICE.into()).await.unwrap_err();
             assert!(refused.to_string().contains("device"), "{refused}");
 
-            // Both have the path, so one attempt finds that it leads nowhere; from then on they know.
+            // GPUs that reach each other share a ring in the memory of the source's.
+            let reached = Pair::on_gpus([Some(&gpus[0]), Some(&gpus[1])]);
+            let (taken, attempts) = pull(&reached, 17, PathSet::ANY).await.unwrap();
+            assert_eq!((taken, attempts), (Path::DEVICE.into(), 1));
+
+            // Of others both have the path, so one attempt finds that it leads nowhere; from then on they know.
+            for agent in 1..=2 {
+                fake.fail("cuDeviceCanAccessPeer", agent, NOT_SUPPORTED);
+            }
             let two = Pair::on_gpus([Some(&gpus[0]), Some(&gpus[1])]);
             let (taken, _) = pull(&two, 14, PathSet::LOCAL).await.unwrap();
             assert_eq!(taken, Path::RING.into());

@@ -15,6 +15,7 @@ use transload_transfer::device::{DeviceMemory, Gpu};
 use transload_transfer::ids::{Direction, LeaseSetId};
 use transload_transfer::lease::LeaseEnd;
 use transload_transfer::path::Path;
+use transload_transfer::path::ring::carrier::staging::RingShape;
 
 /// Which sides have their caches on the GPU.
 const WHERE: [[bool; 2]; 3] = [[true, true], [true, false], [false, true]];
@@ -86,6 +87,12 @@ fn copy_engines_reach_the_slots_of_a_ring() {
                 let pair = pair(&gpu, on);
                 let before = fake.registered_bytes();
                 pull(&pair, SET).await;
+                // Between two GPUs, and not with the host, much has to be under way.
+                let shape = match on {
+                    [true, true] => RingShape::BETWEEN_DEVICES,
+                    _ => RingShape::DEFAULT,
+                };
+                assert!(mapped_rings().contains(&shape.bytes()), "{on:?}");
                 // Each byte crosses the bus once, between the slot and the GPU.
                 let crossed = fake.registered_bytes() - before;
                 assert_eq!(crossed, bytes(&pair, on), "{on:?}");
@@ -132,10 +139,18 @@ fn rings_that_a_driver_refuses_work_all_the_same() {
     );
 }
 
-/// How many rings this process has mapped.
-fn mapped_rings() -> usize {
+/// The bytes of each ring that this process has mapped.
+fn mapped_rings() -> Vec<u64> {
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
-    maps.matches("memfd:transload-ring").count()
+    let rings = maps
+        .lines()
+        .filter(|map| map.contains("memfd:transload-ring"));
+    let bytes = |map: &str| {
+        let (start, end) = map.split(' ').next()?.split_once('-')?;
+        let at = |text| u64::from_str_radix(text, 16).ok();
+        Some(at(end)? - at(start)?)
+    };
+    rings.map(|map| bytes(map).unwrap()).collect()
 }
 
 /// A driver that still takes the memory of a ring for registered would have other devices copy to its pages, whatever is mapped there later:
@@ -152,13 +167,13 @@ fn a_ring_that_stays_registered_stays_mapped() {
             runtime.block_on(async {
                 let pair = pair(&gpu, [true, true]);
                 pull(&pair, SET).await;
-                assert_eq!(mapped_rings(), 2, "one, at both ends");
+                assert_eq!(mapped_rings().len(), 2, "one, at both ends");
                 if stays {
                     fake.fail("cuMemHostUnregister", 1, NOT_SUPPORTED);
                 }
             });
             until_all_is_given_back(&fake, live + u64::from(stays));
-            let unmapped = || mapped_rings() == usize::from(stays);
+            let unmapped = || mapped_rings().len() == usize::from(stays);
             runtime.block_on(until("the others are unmapped", unmapped));
         }
         still_works(&gpu);

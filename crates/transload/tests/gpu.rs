@@ -65,7 +65,7 @@ fn the_demo_says_what_is_wrong_with_a_gpu() {
     assert!(ran.stdout.contains(why), "{}", ran.stdout);
     assert!(ran.stdout.contains("verified: every byte of 1 token"));
 
-    let ran = with_driver(&library, &fault("cuMemAlloc_v2:34:2"), &args);
+    let ran = with_driver(&library, &fault("cuMemAlloc_v2:3:2"), &args);
     assert_eq!(ran.code, Some(1), "{}", ran.stdout);
     assert!(
         ran.told().contains("CUDA_ERROR_OUT_OF_MEMORY"),

@@ -301,7 +301,7 @@ fn bytes_of_a_stranger_break_nothing() {
             let mut rest = &body[..];
             while let Some(taking) = stream.take() {
                 if rest.is_empty() {
-                    taking.end();
+                    taking.end().await;
                     break;
                 }
                 let (now, later) = rest.split_at(1 + chance.below(rest.len() as u64) as usize);

@@ -17,6 +17,7 @@ use transload_tests::fake_cuda::{Engine, Fake, run, run_anywhere};
 use transload_tests::on_device::{OnDevice, Sides};
 use transload_tests::planner::{Demand, check};
 use transload_transfer::copy::{CopyOptions, Crc32c};
+use transload_transfer::device::measure::Meter;
 use transload_transfer::device::{DeviceError, DeviceMemory, Gpu, Mark, copy};
 use transload_transfer::memory::{Access, Memory};
 use transload_transfer::plan::program::{Loop, Nest, Placed, Program};
@@ -140,22 +141,61 @@ fn copies_that_share_a_gpu_all_end() {
             for number in 0..24 {
                 scope.spawn(move || {
                     let host = Memory::allocate(&[len as usize]).unwrap();
-                    host.write(len - 1, &[number]).unwrap();
+                    let mut bytes = vec![number; len as usize];
+                    for (block, bytes) in (0u8..).zip(bytes.chunks_mut(4096 * 7)) {
+                        bytes[..4096].fill(number ^ block);
+                    }
+                    host.write(0, &bytes).unwrap();
                     let device = DeviceMemory::allocate(gpu, &[len as usize]).unwrap();
                     copy(program, &host, &device, &CopyOptions::new()).unwrap();
-                    host.write(len - 1, &[0]).unwrap();
+                    host.write(0, &vec![0; len as usize]).unwrap();
                     copy(program, &device, &host, &CopyOptions::new()).unwrap();
-                    let mut last = [0];
-                    host.read(len - 1, &mut last).unwrap();
-                    assert_eq!(last, [number]);
+                    let mut copied = vec![0; len as usize];
+                    host.read(0, &mut copied).unwrap();
+                    assert!(copied == bytes);
                 });
             }
         });
     });
 }
 
-/// Copies between two GPUs, in both directions at once and several in each: every byte once, none waits for ever, and
-/// what a direction needs is made once.
+/// Pieces that wait are submitted two at a time where they are neighbours, and all of them are cut from two allocations.
+#[test]
+fn neighbours_are_submitted_as_one() {
+    let slow = [("FAKE_CUDA_DELAY_US", "20000")];
+    run("neighbours_are_submitted_as_one", &slow, |fake| {
+        const CALLS: [&str; 3] = ["walk_16", "cuMemcpyDtoHAsync_v2", "cuEventRecord"];
+        const PIECES: u64 = 16;
+        let (gpu, len) = (Gpu::open(0).unwrap(), PIECES << 20);
+        let made = ["cuMemAlloc_v2", "cuMemHostAlloc"].map(|call| fake.calls(call));
+        assert_eq!(made, [1, 1]);
+        let (meter, memory) = (
+            Meter::new(&gpu).unwrap(),
+            DeviceMemory::allocate(&gpu, &[len as usize]).unwrap(),
+        );
+        std::thread::scope(|scope| {
+            let asked = scope.spawn(|| meter.to_host(&dense(len), &memory, 0).unwrap());
+            while fake.calls(CALLS[0]) == 0 {
+                std::thread::yield_now();
+            }
+            // Until all are asked for.
+            fake.hold(true);
+            std::thread::sleep(Duration::from_millis(200));
+            fake.hold(false);
+            asked.join().unwrap();
+        });
+        let [launched, copied, recorded] = CALLS.map(|call| fake.calls(call));
+        // 4 MiB were submitted as they came; an event is recorded behind each upload as well.
+        assert!(
+            (PIECES / 2..=PIECES / 2 + 2).contains(&launched),
+            "{launched}"
+        );
+        assert_eq!(copied, launched);
+        assert!(recorded < launched + 4, "{recorded} events");
+        println!("{launched} launches, {copied} copies, {recorded} events");
+    });
+}
+
 /// An engine's own work and small copies do not wait for ours: our streams have the greatest priority, and a copy engine has 4 MiB of
 /// each direction at most.
 #[test]
@@ -189,8 +229,8 @@ fn an_engine_goes_first() {
                 }
                 most
             });
-            // Each copy asks for four pieces at once, and what it uploads before may be under way too.
-            let expected = 4..=4 + 2 * AT_A_TIME as u64;
+            // Each copy asks for four pieces at once, of which two may go as one, and what it uploads before may be under way too.
+            let expected = 2..=4 + 2 * AT_A_TIME as u64;
             assert!(expected.contains(&most), "{most} copies at a time");
         }
         assert_eq!(fake.calls("cuStreamCreate"), 0);
@@ -199,6 +239,8 @@ fn an_engine_goes_first() {
     });
 }
 
+/// Copies between two GPUs, in both directions at once and several in each: every byte once, none waits for ever, and
+/// what a direction needs is made once.
 #[test]
 fn two_gpus_copy_to_each_other() {
     let variables = [("FAKE_CUDA_DEVICES", "2"), ("FAKE_CUDA_DELAY_US", "500")];

@@ -239,7 +239,7 @@ async fn closed(fake: &Fake, lost: u32, path: Path) {
 }
 
 const NO_DELAY: (&str, &str) = ("FAKE_CUDA_DELAY_US", "0");
-const MANY_DEVICES: (&str, &str) = ("FAKE_CUDA_DEVICES", "64");
+const MANY_DEVICES: (&str, &str) = ("FAKE_CUDA_DEVICES", "96");
 
 /// Makes a test of each path.
 macro_rules! tests {

@@ -18,7 +18,7 @@ pub struct AgentOptions {
     pub data: DataOptions,
     /// How long a connection is kept that nothing needs: no transfer, no pull or push, no notice, no lease
     /// that the peer uses. It costs a place of [`QuicOptions::max_connections`] at both ends, and with it go
-    /// its lanes and its rings (two of 2 MiB, and a thread each); to make it anew takes some
+    /// its lanes and its rings (two of 2 MiB, or of 16 MiB between GPUs, and a thread each); to make it anew takes some
     /// milliseconds. In effect at least twice [`wire::Options::early_wait`].
     pub keep_idle: Duration,
     /// How often the files of the agent's certificate are looked at, where it was read from a folder: three files

@@ -29,6 +29,7 @@ const TOKENS: u64 = BLOCKS as u64 / 2 * BLOCK_TOKENS;
 /// Two layers of 4 heads, 64 elements of 2 bytes each, keys and values.
 const BLOCK_BYTES: usize = BLOCK_TOKENS as usize * 2 * 2 * 4 * 64 * 2;
 const CANARY: u8 = 0xCA;
+const LANES: u16 = 2;
 const CONTENT: ContentDigest = ContentDigest([7; 32]);
 
 /// Far more than anything here takes; a test that hangs fails by it.
@@ -76,6 +77,7 @@ impl Side {
         let memory = LateMemory::new(memory);
         let mut options = AgentOptions::default();
         options.wire.device_stall = device_stall;
+        options.quic.lanes = LANES;
         let service = name.parse().unwrap();
         let identity = authority.issue(&service, Roles::all()).unwrap();
         let agent = Agent::builder(identity, deployment)
@@ -292,6 +294,21 @@ async fn a_pull_is_over_when_its_last_operation_is_done() {
     }
 }
 
+/// While memory places some bytes of a stream, the next are taken: two operations at a time, and no more.
+#[tokio::test]
+async fn the_next_bytes_come_while_memory_places_some() {
+    let pair = Pair::new(LONG);
+    let _device = Device::new(&pair.source.memory, 3);
+    let (_lease, transfer) = pair.begin(1, PathSet::QUIC, keepers().0).await;
+    let (memory, lanes) = (&pair.destination.memory, usize::from(LANES));
+    until(|| memory.pending() == 2 * lanes).await;
+    sleep(Duration::from_millis(100)).await;
+    assert_eq!(memory.pending(), 2 * lanes);
+    let _device = Device::new(memory, 5);
+    soon(transfer.finish()).await.unwrap();
+    assert!(pair.is_whole());
+}
+
 /// A device that has not done what a transfer asked it to has slots of a ring, and whoever sends after that transfer has the
 /// others.
 #[tokio::test]
@@ -301,14 +318,14 @@ async fn a_transfer_that_was_given_up_holds_no_more_of_a_ring_than_its_slots() {
     let (keepers, [keeper, _]) = keepers();
     let (lease, transfer) = pair.begin(1, PathSet::LOCAL, keepers).await;
     let source = &pair.source.memory;
-    until(|| source.pending() == RING_SLOTS / 2).await;
+    until(|| source.pending() == RING_SLOTS - 2).await;
     lease.cancel().await.unwrap();
     soon(transfer.finish()).await.unwrap_err();
 
     let (others, _) = self::keepers();
     let (other, transfer) = pair.begin(2, PathSet::LOCAL, others).await;
     let mut finished = Box::pin(transfer.finish());
-    let held = RING_SLOTS / 2;
+    let held = RING_SLOTS - 2;
     let done = soon(async {
         loop {
             while source.pending() > held {

@@ -9,7 +9,7 @@ use std::{
 use super::{
     fence::Inside,
     operation::{Operation, RegionError},
-    region::LaterStream,
+    region::{LaterStream, Room},
     shared::Stretch,
 };
 
@@ -29,8 +29,10 @@ pub(crate) struct LaterCursor {
     next: Option<Operation<Vec<u8>>>,
     /// A buffer that is free.
     spare: Vec<u8>,
-    /// Bytes to be scattered, which go before the range.
-    staged: Vec<u8>,
+    /// Bytes to be scattered, which go before the range: where they are, and how many.
+    room: Option<(Box<dyn Room>, usize)>,
+    /// What was scattered before them.
+    scattered: Vec<Operation<()>>,
 }
 
 impl LaterCursor {
@@ -43,7 +45,8 @@ impl LaterCursor {
             given: 0,
             next: None,
             spare: Vec::new(),
-            staged: Vec::new(),
+            room: None,
+            scattered: Vec::new(),
         }
     }
 
@@ -99,19 +102,41 @@ impl LaterCursor {
         self.stream.gather(range, into, inside)
     }
 
-    /// Takes the next bytes, to be scattered.
-    pub(crate) fn scatter(&mut self, bytes: &[u8]) {
-        self.staged.extend_from_slice(bytes);
+    /// Takes the next bytes, to be scattered. Waits where there is no room for them.
+    pub(crate) async fn scatter(
+        &mut self,
+        mut bytes: &[u8],
+        inside: &Inside,
+    ) -> Result<(), RegionError> {
+        while !bytes.is_empty() {
+            let (mut room, filled) = match self.room.take() {
+                Some(room) => room,
+                None => (self.stream.room(inside).await?, 0),
+            };
+            let free = &mut room.bytes()[filled..];
+            let (now, later) = bytes.split_at(free.len().min(bytes.len()));
+            free[..now.len()].copy_from_slice(now);
+            let is_full = now.len() == free.len();
+            self.room = Some((room, filled + now.len()));
+            if is_full {
+                self.scatter_room(inside);
+            }
+            bytes = later;
+        }
+        Ok(())
     }
 
     /// Hands them to the memory.
-    pub(crate) fn submit(&mut self, inside: &Inside) -> Option<Operation<()>> {
-        if self.staged.is_empty() {
-            return None;
+    pub(crate) fn submit(&mut self, inside: &Inside) -> Vec<Operation<()>> {
+        self.scatter_room(inside);
+        take(&mut self.scattered)
+    }
+
+    fn scatter_room(&mut self, inside: &Inside) {
+        if let Some((room, filled)) = self.room.take() {
+            let position = self.pass(filled);
+            self.scattered.push(room.scatter(position, filled, inside));
         }
-        let bytes = take(&mut self.staged);
-        let position = self.pass(bytes.len());
-        Some(self.stream.scatter(position, bytes, inside))
     }
 
     /// Has the next bytes gathered into shared memory.

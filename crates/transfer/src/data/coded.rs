@@ -103,7 +103,7 @@ impl Decoder {
 
     /// Takes the next bytes, and scatters pieces that are whole to where the cursor is. Gives how many of the bytes were of
     /// pieces, before the cursor's end.
-    pub(crate) fn take(
+    pub(crate) async fn take(
         &mut self,
         bytes: &[u8],
         cursor: &mut RouteCursor,
@@ -143,7 +143,8 @@ impl Decoder {
                 let (needed, given) = (exact - rest.len(), exact);
                 return Err(Undecodable::Length { needed, given }.into());
             }
-            cursor.scatter(&self.piece, &mut Crc32c::new(), inside)?;
+            let (piece, mut unused) = (&self.piece, Crc32c::new());
+            cursor.scatter(piece, &mut unused, inside).await?;
             self.coming.clear();
         }
         Ok(bytes.len() - left.len())

@@ -10,7 +10,7 @@ use super::{
     fence::Inside,
     intake::Intake,
     operation::{Operation, RegionError},
-    region::{Later, LaterStream, Region, RegionCursor},
+    region::{Later, LaterStream, Region, RegionCursor, Room},
     route_bytes::RouteCursor,
     shared::{Registration, Stretch},
 };
@@ -113,12 +113,13 @@ impl LaterStream for Laid {
         operation
     }
 
-    fn scatter(&self, position: u64, bytes: Vec<u8>, inside: &Inside) -> Operation<()> {
+    fn room(&self, inside: &Inside) -> Operation<Box<dyn Room>> {
         let (operation, completion) = Operation::new(inside);
-        let told = move |done: Result<_, DeviceError>| {
-            completion.complete(done.map_err(RegionError::from));
-        };
-        scatter(self.0.clone(), position, bytes, 0, Box::new(told));
+        let stream = self.0.clone();
+        self.0.acquire(Box::new(move |held| {
+            let room = held.map(|held| Box::new(Acquired { held, stream }) as Box<dyn Room>);
+            completion.complete(room.map_err(RegionError::from));
+        }));
         operation
     }
 
@@ -138,6 +139,29 @@ impl Laid {
             completion.complete(done.map_err(RegionError::from));
         };
         cross(self.0.clone(), way, position, shared, Box::new(told));
+        operation
+    }
+}
+
+/// A piece for bytes of a stream.
+#[derive(Debug)]
+struct Acquired {
+    held: Held,
+    stream: Arc<DeviceStream>,
+}
+
+impl Room for Acquired {
+    fn bytes(&mut self) -> &mut [u8] {
+        self.held.bytes()
+    }
+
+    fn scatter(self: Box<Self>, position: u64, len: usize, inside: &Inside) -> Operation<()> {
+        let (operation, completion) = Operation::new(inside);
+        let Self { held, stream } = *self;
+        let told = move |held: Result<Held, _>| {
+            completion.complete(held.map(drop).map_err(RegionError::from));
+        };
+        held.scatter(&stream, position..position + len as u64, Box::new(told));
         operation
     }
 }
@@ -210,25 +234,6 @@ impl Intake {
             None => Ok(()),
         }
     }
-}
-
-/// Scatters what is left of some bytes, which begin at a position, piece by piece.
-fn scatter(stream: Arc<DeviceStream>, start: u64, bytes: Vec<u8>, done: usize, told: Told<()>) {
-    let of = stream.clone();
-    of.acquire(Box::new(move |piece| match piece {
-        Ok(mut piece) => {
-            let end = bytes.len().min(done + PIECE);
-            piece.bytes()[..end - done].copy_from_slice(&bytes[done..end]);
-            let (of, range) = (stream.clone(), start + done as u64..start + end as u64);
-            let then: Told<Held> = Box::new(move |piece| match piece.map(drop) {
-                Ok(()) if end == bytes.len() => told(Ok(())),
-                Ok(()) => scatter(stream, start, bytes, end, told),
-                Err(error) => told(Err(error)),
-            });
-            piece.scatter(&of, range, then);
-        }
-        Err(error) => told(Err(error)),
-    }));
 }
 
 /// Moves bytes between a stream, from a position on, and shared memory, piece by piece: by the copy engine alone where the

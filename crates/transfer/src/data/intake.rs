@@ -65,17 +65,18 @@ impl Intake {
     }
 
     /// Takes the next bytes. They are in their place once what [`submit`](Self::submit) gives is done.
-    pub(crate) fn take(&mut self, bytes: &[u8], inside: &Inside) -> Result<(), ReceiveError> {
+    pub(crate) async fn take(&mut self, bytes: &[u8], inside: &Inside) -> Result<(), ReceiveError> {
         let body = match &mut self.decoder {
             None => {
                 let body = self.body(bytes.len());
-                self.cursor.scatter(&bytes[..body], &mut self.sum, inside)?;
+                let (sum, own) = (&mut self.sum, &bytes[..body]);
+                self.cursor.scatter(own, sum, inside).await?;
                 self.placed(body);
                 body
             }
             Some(decoder) => {
                 let before = self.cursor.remaining();
-                let body = decoder.take(bytes, &mut self.cursor, inside)?;
+                let body = decoder.take(bytes, &mut self.cursor, inside).await?;
                 self.sum.update(&bytes[..body]);
                 self.placed((before - self.cursor.remaining()) as usize);
                 body
@@ -86,8 +87,9 @@ impl Intake {
     }
 
     /// Takes the next `bytes` bytes from where no slice may be made of them: `scatter` places and sums a range of them, or
-    /// says what was asked of the memory to place it, and `copy` copies those from an offset on.
-    pub(crate) fn take_raw(
+    /// says what was asked of the memory to place it, and `copy` copies those from an offset on. Waits for nothing but as
+    /// [`take`](Self::take) does, and only where they come in a codec.
+    pub(crate) async fn take_raw(
         &mut self,
         bytes: usize,
         inside: &Inside,
@@ -101,7 +103,7 @@ impl Intake {
         if self.decoder.is_some() {
             let mut copied = vec![0; bytes];
             copy(0, &mut copied);
-            return self.take(&copied, inside);
+            return self.take(&copied, inside).await;
         }
         let (body, sum) = (self.body(bytes), &mut self.sum);
         self.cursor

@@ -11,7 +11,7 @@ use tokio::sync::watch;
 use super::{
     fence::Inside,
     operation::{Operation, RegionError},
-    region::{Later, LaterStream, Region},
+    region::{Later, LaterStream, Region, Room},
     shared::{Registration, Stretch},
 };
 use crate::{
@@ -19,6 +19,9 @@ use crate::{
     memory::Memory,
     plan::program::StreamProgram,
 };
+
+/// Bytes of a room: more than is ever scattered at once.
+const ROOM: usize = 4 << 20;
 
 type Work = Box<dyn FnOnce() + Send>;
 
@@ -143,7 +146,7 @@ impl Later for LateMemory {
     }
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct LateStream {
     memory: LateMemory,
     stream: MemoryStream,
@@ -164,14 +167,14 @@ impl LaterStream for LateStream {
         self.memory.submit(inside, gather)
     }
 
-    fn scatter(&self, position: u64, bytes: Vec<u8>, inside: &Inside) -> Operation<()> {
-        let stream = self.stream.clone();
-        let scatter = move || {
-            stream.cursor(position)?.scatter(&bytes, None)?;
-            settle();
-            Ok(())
-        };
-        self.memory.submit(inside, scatter)
+    fn room(&self, inside: &Inside) -> Operation<Box<dyn Room>> {
+        let (operation, completion) = Operation::new(inside);
+        let room: Box<dyn Room> = Box::new(LateRoom {
+            stream: self.clone(),
+            bytes: vec![0; ROOM],
+        });
+        completion.complete(Ok(room));
+        operation
     }
 
     fn gather_into(&self, position: u64, mut into: Stretch, inside: &Inside) -> Operation<()> {
@@ -195,5 +198,27 @@ impl LaterStream for LateStream {
             Ok(())
         };
         self.memory.submit(inside, scatter)
+    }
+}
+
+#[derive(Debug)]
+struct LateRoom {
+    stream: LateStream,
+    bytes: Vec<u8>,
+}
+
+impl Room for LateRoom {
+    fn bytes(&mut self) -> &mut [u8] {
+        &mut self.bytes
+    }
+
+    fn scatter(self: Box<Self>, position: u64, len: usize, inside: &Inside) -> Operation<()> {
+        let Self { stream, bytes } = *self;
+        let LateStream { memory, stream } = stream;
+        memory.submit(inside, move || {
+            stream.cursor(position)?.scatter(&bytes[..len], None)?;
+            settle();
+            Ok(())
+        })
     }
 }

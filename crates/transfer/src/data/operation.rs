@@ -94,8 +94,8 @@ impl<T> Completion<T> {
 pub(crate) struct Operations(Vec<Operation<()>>);
 
 impl Operations {
-    pub(crate) fn push(&mut self, operation: Option<Operation<()>>) {
-        self.0.extend(operation);
+    pub(crate) fn push(&mut self, operations: impl IntoIterator<Item = Operation<()>>) {
+        self.0.extend(operations);
     }
 
     pub(crate) fn are_done(&self) -> bool {

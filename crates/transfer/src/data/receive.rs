@@ -5,6 +5,7 @@ use std::{
     fmt,
     future::Future,
     hash::Hash,
+    mem::{replace, take},
     pin::Pin,
     sync::{Arc, Mutex, Weak},
 };
@@ -21,9 +22,11 @@ use super::{
     fence::Inside,
     intake::Intake,
     landing::Landing,
+    operation::Operations,
     options::DataOptions,
 };
 use crate::{
+    copy::settle,
     ids::{AgentId, ServiceName},
     quic::{ConnectionLost, DataReceiver, Lane},
     wire::stream::{HEADER, StreamHeader, StreamTrailer},
@@ -99,6 +102,9 @@ impl fmt::Debug for Receiver {
 
 /// Pieces taken from a lane at once: about what one batch of packets brings. More are not faster.
 const PIECES: usize = 64;
+
+/// How many bytes memory that is done later is given at a time, as long as they keep coming: a GPU takes as long for a few packets.
+const BATCH: usize = 256 << 10;
 
 impl Receiver {
     /// One receiver serves all lanes and rings of an agent.
@@ -180,6 +186,8 @@ impl Receiver {
                 arrivals.failed(&header, error);
             }
         }
+        // What was taken and never submitted.
+        settle();
         // Only now may the transfer be fenced. Its number may be used again then, and what is told of this stream must not
         // be taken for a stream of the next.
         drop(inside);
@@ -194,7 +202,7 @@ impl Receiver {
     }
 }
 
-/// Places the bytes of a stream, up to its end.
+/// Places the bytes of a stream, up to its end. While memory places some, the next are taken, as many as come meanwhile.
 async fn place(
     stream: &mut DataReceiver,
     landing: &Landing,
@@ -203,13 +211,31 @@ async fn place(
 ) -> Result<(StreamTrailer, u32), ReceiveError> {
     let mut intake = Intake::new(landing, header)?;
     let mut pieces = [const { Bytes::new() }; PIECES];
-    while let Some(count) = stream.recv_chunks(&mut pieces).await? {
+    let (mut taken, mut under_way) = (0, Operations::default());
+    loop {
+        let count = tokio::select! {
+            biased;
+            count = stream.recv_chunks(&mut pieces) => count?,
+            done = &mut under_way, if taken > 0 => {
+                // The peer pauses, and the memory has nothing to do.
+                done?;
+                (taken, under_way) = (0, intake.submit(inside));
+                continue;
+            }
+        };
         // Each is let go of while it is in the caches.
-        let mut pieces = pieces[..count].iter_mut().map(std::mem::take);
-        let taken = pieces.try_for_each(|piece| intake.take(&piece, inside));
-        let submitted = intake.submit(inside);
-        taken?;
-        submitted.await?;
+        for piece in pieces[..count.unwrap_or(0)].iter_mut().map(take) {
+            intake.take(&piece, inside).await?;
+            taken += piece.len();
+        }
+        if taken >= BATCH || count.is_none() {
+            let before = replace(&mut under_way, intake.submit(inside));
+            before.await?;
+            taken = 0;
+        }
+        if count.is_none() {
+            under_way.await?;
+            return intake.end();
+        }
     }
-    intake.end()
 }

@@ -71,8 +71,8 @@ pub(crate) trait LaterStream: Any + Debug + Send + Sync {
     /// Gathers some bytes, at most [`WINDOW`](super::ahead::WINDOW), into a buffer that is given back with just them.
     fn gather(&self, range: Range<u64>, into: Vec<u8>, inside: &Inside) -> Operation<Vec<u8>>;
 
-    /// Scatters bytes from a position on.
-    fn scatter(&self, position: u64, bytes: Vec<u8>, inside: &Inside) -> Operation<()>;
+    /// Asks for room for bytes that are to be scattered. Whoever has it waits for neither another room nor a peer: there are few.
+    fn room(&self, inside: &Inside) -> Operation<Box<dyn Room>>;
 
     /// Gathers as many bytes from a position on as shared memory has room for, which is given back before the operation is
     /// done.
@@ -80,6 +80,14 @@ pub(crate) trait LaterStream: Any + Debug + Send + Sync {
 
     /// Scatters the bytes of shared memory from a position on, likewise.
     fn scatter_from(&self, position: u64, from: Stretch, inside: &Inside) -> Operation<()>;
+}
+
+/// Memory of the host that bytes go through on their way to a stream.
+pub(crate) trait Room: Debug + Send {
+    fn bytes(&mut self) -> &mut [u8];
+
+    /// Scatters its first bytes, so many, from a position on.
+    fn scatter(self: Box<Self>, position: u64, len: usize, inside: &Inside) -> Operation<()>;
 }
 
 impl From<Memory> for Region {
@@ -221,21 +229,26 @@ impl RegionCursor {
 
     /// Scatters the next bytes, and adds them to `sum`. They are in their place once what [`submit`](Self::submit) gives
     /// is done.
-    pub(crate) fn scatter(&mut self, bytes: &[u8], sum: &mut Crc32c) -> Result<(), StreamError> {
+    pub(crate) async fn scatter(
+        &mut self,
+        bytes: &[u8],
+        sum: &mut Crc32c,
+        inside: &Inside,
+    ) -> Result<(), RegionError> {
         match self {
-            Self::Host(cursor) => cursor.scatter(bytes, Some(sum)),
+            Self::Host(cursor) => cursor.scatter(bytes, Some(sum))?,
             Self::Later(cursor) => {
                 sum.update(bytes);
-                cursor.scatter(bytes);
-                Ok(())
+                cursor.scatter(bytes, inside).await?;
             }
         }
+        Ok(())
     }
 
     /// Hands what was scattered to the memory.
-    pub(crate) fn submit(&mut self, inside: &Inside) -> Option<Operation<()>> {
+    pub(crate) fn submit(&mut self, inside: &Inside) -> Vec<Operation<()>> {
         match self {
-            Self::Host(_) => None,
+            Self::Host(_) => Vec::new(),
             Self::Later(cursor) => cursor.submit(inside),
         }
     }

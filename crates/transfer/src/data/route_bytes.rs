@@ -247,8 +247,8 @@ impl RouteCursor {
     }
 
     /// Scatters the next bytes, and adds them to `sum`. They are in their place once what [`submit`](Self::submit) gives
-    /// is done.
-    pub(crate) fn scatter(
+    /// is done. Waits where memory has no room for them.
+    pub(crate) async fn scatter(
         &mut self,
         bytes: &[u8],
         sum: &mut Crc32c,
@@ -257,7 +257,8 @@ impl RouteCursor {
         self.check(bytes.len())?;
         let mut done = 0;
         while let Some((cursor, range)) = self.section(done, bytes.len()) {
-            cursor.scatter(&bytes[range.clone()], sum)?;
+            let bytes = &bytes[range.clone()];
+            cursor.scatter(bytes, sum, inside).await?;
             done = range.end;
             self.moved(range.len(), inside)?;
         }
@@ -317,6 +318,8 @@ impl RouteCursor {
         self.range.start += bytes as u64;
         let sections = &self.route.inner.sections;
         if self.position() == sections[self.section].end() {
+            // The next section may have to wait, and never be waited for.
+            settle();
             if let Some(cursor) = &mut self.cursor {
                 self.submitted.push(cursor.submit(inside));
             }

@@ -3,10 +3,12 @@
 //! The sender fills buffers until a stream is through; the receiver hands over what arrives, cut anywhere. Lanes and rings
 //! do the same with fewer copies.
 
+use std::mem::{replace, take};
+
 use super::error::{BoxError, ReceiveError, SendError};
 use super::fence::Inside;
 use super::intake::Intake;
-use super::operation::RegionError;
+use super::operation::{Operations, RegionError};
 use super::outgoing::{Outgoing, SendEvent};
 use super::part::Part;
 use super::receive::Receiver;
@@ -108,6 +110,8 @@ pub struct InStream {
     receiver: Receiver,
     header: StreamHeader,
     pub(crate) intake: Intake,
+    /// What memory was asked to do with the bytes that were taken last.
+    under_way: Operations,
 }
 
 impl Receiver {
@@ -124,6 +128,7 @@ impl Receiver {
                 receiver: self.clone(),
                 header,
                 intake,
+                under_way: Operations::default(),
             }),
             Err(error) => {
                 self.arrivals().failed(&header, error);
@@ -134,12 +139,16 @@ impl Receiver {
 }
 
 impl InStream {
-    /// Places bytes that have come behind the header. `None` where no more are wanted: the transfer is fenced, or has failed.
+    /// Takes bytes that have come behind the header, and waits until those before them are in their place. `None` where no more
+    /// are wanted: the transfer is fenced, or has failed.
     pub async fn take(mut self, bytes: &[u8]) -> Option<Self> {
         let inside = self.intake.enter()?;
-        let taken = self.intake.take(bytes, &inside);
-        let placed = inside.unless_raised(self.intake.submit(&inside));
-        match taken.and(placed.await?.map_err(ReceiveError::from)) {
+        let placed = async {
+            self.intake.take(bytes, &inside).await?;
+            let submitted = self.intake.submit(&inside);
+            Ok(replace(&mut self.under_way, submitted).await?)
+        };
+        match inside.unless_raised(placed).await? {
             Ok(()) => Some(self),
             Err(error) => {
                 self.fail(error);
@@ -148,8 +157,20 @@ impl InStream {
         }
     }
 
-    /// The stream has ended, whole or not.
-    pub fn end(self) {
+    /// The stream has ended, whole or not: waits until all that was taken is in its place.
+    pub async fn end(mut self) {
+        let Some(inside) = self.intake.enter() else {
+            return;
+        };
+        match inside.unless_raised(take(&mut self.under_way)).await {
+            None => {}
+            Some(Ok(())) => self.tell(),
+            Some(Err(error)) => self.fail(error.into()),
+        }
+    }
+
+    /// The stream has ended, and nothing of it is under way.
+    pub(crate) fn tell(self) {
         // What is told of a transfer that is fenced could be taken for the next of its number.
         let Some(_inside) = self.intake.enter() else {
             return;

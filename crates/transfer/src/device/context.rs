@@ -1,6 +1,8 @@
 //! The context of one device, which the engine of the process uses too.
 
+use std::cell::Cell;
 use std::marker::PhantomData;
+use std::ptr;
 use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -48,7 +50,7 @@ impl Context {
         if ordinal >= devices {
             return Err(DeviceError::NoDevice { ordinal, devices });
         }
-        let (mut device, mut context) = (0, std::ptr::null_mut());
+        let (mut device, mut context) = (0, ptr::null_mut());
         // SAFETY: as above.
         check("cuDeviceGet", unsafe {
             driver::cuDeviceGet(&mut device, ordinal as i32)
@@ -96,20 +98,28 @@ impl Context {
     }
 
     /// Makes it the current context of this thread until what it gives is dropped, and lets no call void a graph that the
-    /// engine captures meanwhile on another thread.
+    /// engine captures meanwhile on another thread. Where it is entered already, the driver is asked for nothing more: who has several
+    /// calls enters once for all.
     pub(super) fn enter(&self) -> Result<Entered<'_>, DeviceError> {
         self.check_process()?;
         self.check_lost()?;
-        // SAFETY: the context is kept by `self`.
-        self.check("cuCtxPushCurrent_v2", unsafe {
-            driver::cuCtxPushCurrent_v2(self.context)
-        })?;
+        let outer = INNERMOST.get();
+        if outer != self.context {
+            // SAFETY: the context is kept by `self`.
+            self.check("cuCtxPushCurrent_v2", unsafe {
+                driver::cuCtxPushCurrent_v2(self.context)
+            })?;
+            INNERMOST.set(self.context);
+        }
         let mut entered = Entered {
             _thread: PhantomData,
             context: self,
+            outer,
             mode: CU_STREAM_CAPTURE_MODE_RELAXED,
         };
-        entered.exchange_mode();
+        if !entered.is_nested() {
+            entered.exchange_mode();
+        }
         Ok(entered)
     }
 
@@ -201,15 +211,26 @@ impl Drop for Context {
     }
 }
 
+thread_local! {
+    /// The context that this thread has entered last and not left yet.
+    static INNERMOST: Cell<CUcontext> = const { Cell::new(ptr::null_mut()) };
+}
+
 /// The context is this thread's current one for as long as this is there.
 pub(super) struct Entered<'a> {
     context: &'a Context,
+    /// What was entered before; where it is the same, there is nothing to leave.
+    outer: CUcontext,
     mode: u32,
     /// It is left on the thread that has entered it.
     _thread: PhantomData<*const ()>,
 }
 
 impl Entered<'_> {
+    fn is_nested(&self) -> bool {
+        self.outer == self.context.context
+    }
+
     fn exchange_mode(&mut self) {
         // SAFETY: the mode is this thread's, and goes back when the context is left.
         let exchanged = unsafe { driver::cuThreadExchangeStreamCaptureMode(&mut self.mode) };
@@ -222,8 +243,12 @@ impl Entered<'_> {
 
 impl Drop for Entered<'_> {
     fn drop(&mut self) {
+        if self.is_nested() {
+            return;
+        }
         self.exchange_mode();
-        let mut context = std::ptr::null_mut();
+        INNERMOST.set(self.outer);
+        let mut context = ptr::null_mut();
         // SAFETY: pushed when it was entered, by this thread, since this is not `Send`.
         let popped = unsafe { driver::cuCtxPopCurrent_v2(&mut context) };
         // As above.

@@ -117,8 +117,8 @@ pub enum DeviceError {
         "the stream is captured into a graph: mark it before the capture begins, or after it ends"
     )]
     Capturing,
-    /// A descriptor of memory that is not on this device.
-    #[error("the shared memory is not on device {expected}")]
+    /// A descriptor of memory that is not on this device, nor on one that it reaches.
+    #[error("the shared memory is not on device {expected}, nor on one that it reaches")]
     SharedElsewhere { expected: u32 },
     /// Lengths or numbers that no memory has.
     #[error(transparent)]

@@ -170,6 +170,11 @@ impl Gpu {
         super::shared::uuid(self.context())
     }
 
+    /// The other GPUs of this process whose memory its kernels reach, over NVLink or the bus.
+    pub(crate) fn reached(&self) -> Result<Vec<[u8; 16]>, DeviceError> {
+        super::shared::reached(self.context())
+    }
+
     pub(super) fn context(&self) -> &Arc<Context> {
         self.shared.kernels.context()
     }

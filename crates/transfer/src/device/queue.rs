@@ -1,22 +1,23 @@
-//! The threads of a GPU. One submits pieces, asks when they are done, and never waits for one alone; the other tells of it, and
-//! copies what the host has to.
+//! The threads of a GPU. One submits pieces, asks when they are done, and never waits for one alone; the others tell of it, and
+//! copy what the host has to.
 //!
 //! A piece is gathered in device memory and then carried to the host, or carried to the device and then scattered, on one of a few
 //! streams, so that the kernel of one piece runs while another crosses the bus. The buffers that pieces go through are made
-//! beforehand and bounded; where all are in use, pieces wait in the order in which they came, and hold nothing.
+//! beforehand and bounded; where all are in use, pieces wait in the order in which they came, and hold nothing. Neighbours that wait
+//! are submitted as one.
 //!
 //! Whether a piece is done is asked, not waited for: nothing else shall wait for a stream that stands still.
 
 use std::cell::Cell;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::mem;
 #[cfg(target_os = "linux")]
 use std::num::NonZeroU64;
 use std::ops::Range;
 use std::panic::{self, AssertUnwindSafe};
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
@@ -40,6 +41,12 @@ const STREAMS: usize = 4;
 /// behind all of it, whatever their priority: 4 MiB take 76 us of PCIe 5, and hide the 10 us until the next is submitted.
 const SUBMITTED: usize = 4 << 20;
 
+/// The most bytes that are submitted as one: while half of what may be submitted crosses the bus, the other half is gathered.
+pub(super) const AT_ONCE: usize = SUBMITTED / 2;
+
+/// How many threads tell. Each copies some 10 GB/s, and what is sent over QUIC is copied there: 2 GB/s for each lane.
+const TELLERS: usize = 4;
+
 /// How many multiprocessors work on one of them.
 pub(super) const MULTIPROCESSORS: u32 = DEFAULT_MULTIPROCESSORS / STREAMS as u32;
 
@@ -56,7 +63,7 @@ type Call = Box<dyn FnOnce() + Send>;
 /// The way to the threads of a GPU. Dropping it waits until they have ended: nothing is under way by then, since that holds the GPU.
 #[derive(Debug)]
 pub(super) struct Queue {
-    tasks: Sender<Task>,
+    pool: Pool,
     threads: Vec<JoinHandle<()>>,
 }
 
@@ -66,7 +73,8 @@ enum Task {
     /// The host has filled a piece.
     Move(Move),
     Watch(Watched),
-    Free(Piece),
+    /// Somebody has let go of a piece while others waited.
+    Freed,
     End,
 }
 
@@ -112,16 +120,39 @@ struct Move {
     range: Range<u64>,
     way: Way,
     told: Told<Held>,
-    /// Whether the place behind it in that stream is marked.
+}
+
+/// Moves that are submitted as one, since they are neighbours: in their stream, in their pieces and on the host.
+struct Run {
+    moves: VecDeque<Move>,
+    /// Whether the place behind them in the GPU's stream is marked.
     marked: bool,
-    /// What has failed of it. It ends all the same, since some of it may have been submitted.
+    /// What has failed of them. They end all the same, since some of it may have been submitted.
     failed: Option<DeviceError>,
 }
 
 /// A stream, and what was submitted to it, in order.
 struct Lane {
     stream: Stream,
-    moving: VecDeque<Move>,
+    moving: VecDeque<Run>,
+}
+
+/// The pieces that nobody uses.
+#[derive(Debug, Default)]
+struct Free {
+    /// By their numbers.
+    pieces: BTreeMap<usize, Piece>,
+    /// Behind the one that was taken last.
+    next: usize,
+    /// Whether somebody has asked the worker for one, and has none yet.
+    awaited: bool,
+}
+
+/// Where pieces come from and go back to. Clones are the same place.
+#[derive(Clone, Debug)]
+struct Pool {
+    free: Arc<Mutex<Free>>,
+    tasks: Sender<Task>,
 }
 
 /// A piece that nobody else uses: pinned memory, and device memory behind it. Free for others once it is dropped.
@@ -130,7 +161,38 @@ struct Lane {
 #[derive(Debug)]
 pub(crate) struct Held {
     piece: Option<Piece>,
-    tasks: Sender<Task>,
+    pool: Pool,
+}
+
+impl Free {
+    /// Takes the next neighbour of the one that was taken last if it is there, so that who takes several has neighbours.
+    fn take(&mut self) -> Option<Piece> {
+        let next = self.pieces.range(self.next..).next();
+        let number = *next.or_else(|| self.pieces.iter().next())?.0;
+        self.next = number + 1;
+        self.pieces.remove(&number)
+    }
+}
+
+impl Pool {
+    fn free(&self) -> MutexGuard<'_, Free> {
+        self.free.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn hold(&self, piece: Piece) -> Held {
+        Held {
+            piece: Some(piece),
+            pool: self.clone(),
+        }
+    }
+
+    fn give_back(&self, piece: Piece) {
+        let mut free = self.free();
+        free.pieces.insert(piece.number(), piece);
+        if free.awaited {
+            hand(&self.tasks, Task::Freed);
+        }
+    }
 }
 
 impl Queue {
@@ -142,16 +204,32 @@ impl Queue {
             Ok(Lane { stream, moving })
         };
         let lanes: Result<Vec<_>, DeviceError> = (0..STREAMS).map(lane).collect();
-        let free: Result<Vec<_>, _> = (0..PIECES).map(|_| Piece::new(context, PIECE)).collect();
         let (tasks, receiver) = mpsc::channel();
-        let (teller, calls) = mpsc::channel::<Call>();
+        let pool = Pool {
+            free: Arc::default(),
+            tasks,
+        };
+        for piece in Piece::several(context, PIECES, PIECE)? {
+            pool.give_back(piece);
+        }
+        let name = format!("transload-gpu{}", context.ordinal());
+        let (mut threads, mut tellers) = (Vec::new(), VecDeque::new());
+        for number in 0..TELLERS {
+            let (teller, calls) = mpsc::channel::<Call>();
+            tellers.push_back(teller);
+            threads.push(spawn(format!("{name}-host{number}"), move || {
+                for call in calls {
+                    // One that panics is its caller's fault, and others wait for theirs.
+                    let _ = panic::catch_unwind(AssertUnwindSafe(call));
+                }
+            })?);
+        }
         let worker = Worker {
             kernels: kernels.clone(),
             receiver,
-            tasks: tasks.clone(),
-            teller,
+            tellers,
             ends: false,
-            free: free?,
+            pool: pool.clone(),
             lanes: lanes?,
             turn: 0,
             waiting: VecDeque::new(),
@@ -159,24 +237,25 @@ impl Queue {
             submitted: [0; 2],
             watched: Vec::new(),
         };
-        let name = format!("transload-gpu{}", context.ordinal());
-        let host = spawn(format!("{name}-host"), move || {
-            for call in calls {
-                // One that panics is its caller's fault, and others wait for theirs.
-                let _ = panic::catch_unwind(AssertUnwindSafe(call));
-            }
-        })?;
-        let worker = spawn(name, move || {
+        threads.push(spawn(name, move || {
             on_time();
             worker.work();
-        })?;
-        let threads = vec![worker, host];
-        Ok(Self { tasks, threads })
+        })?);
+        Ok(Self { pool, threads })
     }
 
-    /// Asks for a piece.
+    /// Asks for a piece. One that is only to be filled is given at once if one is free, to whoever asks: `told` is called here.
     pub(super) fn want(&self, want: Want) {
-        hand(&self.tasks, Task::Want(want));
+        let mut free = self.pool.free();
+        let piece = match want {
+            Want::Fill(_) if !free.awaited => free.take(),
+            _ => None,
+        };
+        drop(free);
+        match (want, piece) {
+            (Want::Fill(told), Some(piece)) => told(Ok(self.pool.hold(piece))),
+            (want, _) => hand(&self.pool.tasks, Task::Want(want)),
+        }
     }
 
     /// Asks to be told soon when all is done that a stream was given until now, which takes the GPU microseconds. The event is
@@ -188,13 +267,13 @@ impl Queue {
             unrecorded: (!recorded).then(|| stream.clone()),
             told,
         };
-        hand(&self.tasks, Task::Watch(watched));
+        hand(&self.pool.tasks, Task::Watch(watched));
     }
 }
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        hand(&self.tasks, Task::End);
+        hand(&self.pool.tasks, Task::End);
         self.threads.drain(..).for_each(join);
     }
 }
@@ -259,8 +338,15 @@ impl Held {
         told: Told<Self>,
     ) {
         if let Some(piece) = self.piece.take() {
-            let moving = Move::new(piece, stream.clone(), range, Way::Scatter, None, told);
-            hand(&self.tasks, Task::Move(moving));
+            let moving = Move {
+                piece,
+                host: None,
+                stream: stream.clone(),
+                range,
+                way: Way::Scatter,
+                told,
+            };
+            hand(&self.pool.tasks, Task::Move(moving));
         }
     }
 }
@@ -268,7 +354,7 @@ impl Held {
 impl Drop for Held {
     fn drop(&mut self) {
         if let Some(piece) = self.piece.take() {
-            hand(&self.tasks, Task::Free(piece));
+            self.pool.give_back(piece);
         }
     }
 }
@@ -276,11 +362,11 @@ impl Drop for Held {
 struct Worker {
     kernels: Arc<Kernels>,
     receiver: Receiver<Task>,
-    tasks: Sender<Task>,
-    teller: Sender<Call>,
+    /// They take turns.
+    tellers: VecDeque<Sender<Call>>,
     /// Whether nobody submits any more.
     ends: bool,
-    free: Vec<Piece>,
+    pool: Pool,
     lanes: Vec<Lane>,
     /// Which lane is next.
     turn: usize,
@@ -331,53 +417,90 @@ impl Worker {
             Task::Want(want) => self.waiting.push_back(want),
             Task::Move(moving) => self.ready[moving.way as usize].push_back(moving),
             Task::Watch(watched) => self.watched.push(watched),
-            Task::Free(piece) => self.free.push(piece),
+            Task::Freed => {}
             Task::End => self.ends = true,
         }
     }
 
     fn give_pieces(&mut self) {
-        while !self.waiting.is_empty()
-            && let Some(piece) = self.free.pop()
-            && let Some(want) = self.waiting.pop_front()
-        {
+        while let Some((want, piece)) = self.next_want() {
             match want {
-                Want::Fill(told) => self.tell(told, Ok(self.hold(piece))),
+                Want::Fill(told) => self.tell(told, Ok(self.pool.hold(piece))),
                 Want::Cross(stream, range, way, host, told) => {
-                    let moving = Move::new(piece, stream, range, way, host, told);
+                    let moving = Move {
+                        piece,
+                        host,
+                        stream,
+                        range,
+                        way,
+                        told,
+                    };
                     self.ready[way as usize].push_back(moving);
                 }
             }
         }
     }
 
-    fn hold(&self, piece: Piece) -> Held {
-        Held {
-            piece: Some(piece),
-            tasks: self.tasks.clone(),
-        }
+    /// Takes the next who waits, if there is a piece for it.
+    fn next_want(&mut self) -> Option<(Want, Piece)> {
+        let mut free = self.pool.free();
+        let piece = match self.waiting.is_empty() {
+            true => None,
+            false => free.take(),
+        };
+        let next = piece.and_then(|piece| Some((self.waiting.pop_front()?, piece)));
+        free.awaited = !self.waiting.is_empty();
+        next
     }
 
     /// Has somebody told. That is not done here: it may take a while, and what crosses the bus must not wait for it.
-    fn tell<T: Send + 'static>(&self, told: Told<T>, outcome: Result<T, DeviceError>) {
+    fn tell<T: Send + 'static>(&mut self, told: Told<T>, outcome: Result<T, DeviceError>) {
+        self.tellers.rotate_left(1);
         // The thread is gone only after a panic.
-        let _ = self.teller.send(Box::new(move || told(outcome)));
+        let _ = self.tellers[0].send(Box::new(move || told(outcome)));
     }
 
     /// Submits what is ready, as much as may be under way in its direction.
     fn submit_ready(&mut self) {
+        if self.ready.iter().all(VecDeque::is_empty) {
+            return;
+        }
+        let kernels = self.kernels.clone();
+        // For all of them. Where that fails, each call tries it itself, and says so.
+        let _entered = kernels.context().enter();
         for way in [Way::Gather, Way::Scatter] {
-            while self.submitted[way as usize] < SUBMITTED
-                && let Some(mut moving) = self.ready[way as usize].pop_front()
-            {
-                self.submitted[way as usize] += moving.len();
+            while let Some(mut run) = self.next_run(way) {
                 self.turn = (self.turn + 1) % self.lanes.len();
                 let lane = &mut self.lanes[self.turn];
-                moving.failed = moving.submit(&self.kernels, &lane.stream).err();
-                moving.mark(&lane.stream);
-                lane.moving.push_back(moving);
+                run.failed = run.submit(&kernels, &lane.stream).err();
+                run.mark(&lane.stream);
+                lane.moving.push_back(run);
             }
         }
+    }
+
+    /// Takes the next that are ready, with as many neighbours as are submitted at once, if so much may be under way.
+    fn next_run(&mut self, way: Way) -> Option<Run> {
+        let (ready, submitted) = (
+            &mut self.ready[way as usize],
+            &mut self.submitted[way as usize],
+        );
+        let (mut count, mut len) = (1, ready.front()?.len());
+        while let (Some(last), Some(next)) = (ready.get(count - 1), ready.get(count))
+            && last.goes_before(next)
+            && len + next.len() <= AT_ONCE
+        {
+            (count, len) = (count + 1, len + next.len());
+        }
+        if *submitted + len > SUBMITTED {
+            return None;
+        }
+        *submitted += len;
+        Some(Run {
+            moves: ready.drain(..count).collect(),
+            marked: false,
+            failed: None,
+        })
     }
 
     /// Looks at what is under way, and tells of what is done.
@@ -393,8 +516,8 @@ impl Worker {
             }
             // What is watched is asked for again.
             Err(error) => {
-                for moving in self.lanes.iter_mut().flat_map(|lane| &mut lane.moving) {
-                    moving.failed.get_or_insert(error.clone());
+                for run in self.lanes.iter_mut().flat_map(|lane| &mut lane.moving) {
+                    run.failed.get_or_insert(error.clone());
                 }
             }
         }
@@ -402,23 +525,14 @@ impl Worker {
 
     fn look_at_moving(&mut self, entered: &Entered<'_>) {
         for lane in 0..self.lanes.len() {
-            while let Some(moved) = self.lanes[lane].take_done(entered) {
-                self.submitted[moved.way as usize] -= moved.len();
-                let Move {
-                    piece,
-                    host,
-                    told,
-                    failed,
-                    ..
-                } = moved;
-                // Whoever hears of it may use that memory again.
-                drop(host);
-                match failed {
-                    None => self.tell(told, Ok(self.hold(piece))),
-                    Some(error) => {
-                        self.free.push(piece);
-                        self.tell(told, Err(error));
-                    }
+            while let Some(Run { moves, failed, .. }) = self.lanes[lane].take_done(entered) {
+                for moved in moves {
+                    self.submitted[moved.way as usize] -= moved.len();
+                    let held = self.pool.hold(moved.piece);
+                    // Whoever hears of it may use that memory again.
+                    drop(moved.host);
+                    let done = failed.clone().map_or(Ok(held), Err);
+                    self.tell(moved.told, done);
                 }
             }
         }
@@ -445,16 +559,18 @@ impl Worker {
             let (Want::Fill(told) | Want::Cross(.., told)) = want;
             self.tell(told, Err(lost.clone()));
         }
-        let lanes = self.lanes.iter_mut().map(|lane| &mut lane.moving);
-        let left: Vec<_> = lanes.chain(&mut self.ready).flat_map(mem::take).collect();
+        let runs = self
+            .lanes
+            .iter_mut()
+            .map(|lane| mem::take(&mut lane.moving));
+        let moving = runs.flatten().map(|run| run.moves);
+        let ready = self.ready.iter_mut().map(mem::take);
+        let left: Vec<_> = moving.chain(ready).flatten().collect();
         self.submitted = [0; 2];
-        for Move {
-            piece, host, told, ..
-        } in left
-        {
-            drop(host);
-            self.free.push(piece);
-            self.tell(told, Err(lost.clone()));
+        for moved in left {
+            drop(moved.host);
+            self.pool.give_back(moved.piece);
+            self.tell(moved.told, Err(lost.clone()));
         }
         for watched in mem::take(&mut self.watched) {
             self.tell(watched.told, Err(lost.clone()));
@@ -475,7 +591,7 @@ impl Watched {
 impl Lane {
     /// Takes the first if it is done. No other is asked for: a stream does one thing after the other, and an engine's launches wait
     /// while the driver answers.
-    fn take_done(&mut self, entered: &Entered<'_>) -> Option<Move> {
+    fn take_done(&mut self, entered: &Entered<'_>) -> Option<Run> {
         let first = self.moving.front_mut()?;
         match first.is_done(entered, &self.stream) {
             true => self.moving.pop_front(),
@@ -485,53 +601,57 @@ impl Lane {
 }
 
 impl Move {
-    fn new(
-        piece: Piece,
-        stream: Arc<DeviceStream>,
-        range: Range<u64>,
-        way: Way,
-        host: Option<Box<dyn Reached>>,
-        told: Told<Held>,
-    ) -> Self {
-        Self {
-            piece,
-            host,
-            stream,
-            range,
-            way,
-            told,
-            marked: false,
-            failed: None,
-        }
-    }
-
     fn len(&self) -> usize {
         (self.range.end - self.range.start) as usize
     }
 
-    fn submit(&mut self, kernels: &Kernels, stream: &Stream) -> Result<(), DeviceError> {
+    /// Where its bytes are on the host.
+    fn on_host(&self) -> NonNull<u8> {
+        match &self.host {
+            None => self.piece.host(),
+            Some(host) => host.start(),
+        }
+    }
+
+    /// Whether the other one goes on where this ends.
+    fn goes_before(&self, next: &Self) -> bool {
+        Arc::ptr_eq(&self.stream, &next.stream)
+            && self.range.end == next.range.start
+            && self.piece.number() + 1 == next.piece.number()
+            // Memory of two kinds, or of two rings, is never neighbouring: a ring begins with what is no slot.
+            && self.host.is_some() == next.host.is_some()
+            && self.on_host().addr().get() + self.len() == next.on_host().addr().get()
+    }
+
+    /// Proves that its bytes fit into its piece, and are all of those on the host.
+    fn check(&self) {
         let len = self.len();
         assert!(len <= PIECE, "{len} bytes in a piece of {PIECE}");
-        let range = self.range.clone();
-        let begin = range.start;
-        let buffer = self.piece.device_at(begin);
-        let launches = self.stream.launches(self.way, range, buffer)?;
-        let host = match &self.host {
-            None => self.piece.host(),
-            Some(host) => {
-                assert_eq!(host.len(), len, "bytes of the host");
-                host.start()
-            }
+        let host = self.host.as_ref().map_or(len, |host| host.len());
+        assert_eq!(host, len, "bytes of the host");
+    }
+}
+
+impl Run {
+    fn submit(&mut self, kernels: &Kernels, stream: &Stream) -> Result<(), DeviceError> {
+        self.moves.iter().for_each(Move::check);
+        let len = self.moves.iter().map(Move::len).sum();
+        let Some(first) = self.moves.front_mut() else {
+            return Ok(());
         };
-        match self.way {
+        let (begin, host) = (first.range.start, first.on_host());
+        let range = begin..begin + len as u64;
+        let buffer = first.piece.device_at(begin);
+        let launches = first.stream.launches(first.way, range, buffer)?;
+        match first.way {
             Way::Gather => {
                 kernels.launch(stream, &launches, Some(MULTIPROCESSORS))?;
-                // SAFETY: memory of the piece, or such as `Reached` is; both are kept until this is done.
-                unsafe { self.piece.fetch(stream, begin, host, len) }
+                // SAFETY: memory of pieces, or such as `Reached` is, of neighbours; all are kept until this is done.
+                unsafe { first.piece.fetch(stream, begin, host, len) }
             }
             Way::Scatter => {
                 // SAFETY: as above.
-                unsafe { self.piece.send(stream, begin, host, len)? };
+                unsafe { first.piece.send(stream, begin, host, len)? };
                 kernels.launch(stream, &launches, Some(MULTIPROCESSORS))
             }
         }
@@ -539,7 +659,10 @@ impl Move {
 
     /// Marks the place behind it. What cannot be marked now is tried again, since without that nobody knows when it is done.
     fn mark(&mut self, stream: &Stream) {
-        match self.piece.submitted(stream) {
+        let Some(first) = self.moves.front() else {
+            return;
+        };
+        match first.piece.submitted(stream) {
             Ok(()) => self.marked = true,
             Err(error) => drop(self.failed.get_or_insert(error)),
         }
@@ -550,8 +673,8 @@ impl Move {
         if !self.marked {
             self.mark(stream);
         }
-        let done = self.marked.then(|| self.piece.is_done(entered));
-        match done.unwrap_or(Ok(false)) {
+        let first = self.moves.front().filter(|_| self.marked);
+        match first.map_or(Ok(false), |first| first.piece.is_done(entered)) {
             Ok(done) => done,
             Err(error) => {
                 self.failed.get_or_insert(error);

@@ -1,4 +1,5 @@
-//! Memory of a device that two processes share: made in one of them, and found by a file descriptor in the other.
+//! Memory of a device that two processes share: made in one of them, and found by a file descriptor in the other, which maps it for
+//! the same device or for one that reaches it.
 //!
 //! It is there for as long as anybody has it mapped, also where whoever made it has died. Nothing else of a process's device
 //! memory can be reached through it.
@@ -55,7 +56,7 @@ impl SharedAllocation {
     /// Maps at least `len` bytes of memory that somebody else has made.
     ///
     /// # Errors
-    /// What is no such memory, has fewer bytes, or is on another device.
+    /// What is no such memory, has fewer bytes, or is on a device that this one does not reach.
     pub(super) fn import(
         context: &Arc<Context>,
         descriptor: BorrowedFd<'_>,
@@ -106,7 +107,7 @@ impl SharedAllocation {
 }
 
 impl Handle<'_> {
-    /// Proves that it is memory of this device, and of no other, nor of the host.
+    /// Proves that it is memory of this device or of one that it reaches, and not of the host.
     fn check_device(&self) -> Result<(), DeviceError> {
         let mut properties = CUmemAllocationProp::default();
         // SAFETY: they go into a local variable.
@@ -116,7 +117,8 @@ impl Handle<'_> {
             .check("cuMemGetAllocationPropertiesFromHandle", told)?;
         let CUmemLocation { kind, id } = properties.location;
         let expected = self.context.ordinal();
-        match kind == CU_MEM_LOCATION_TYPE_DEVICE && u32::try_from(id) == Ok(expected) {
+        let is_device = kind == CU_MEM_LOCATION_TYPE_DEVICE;
+        match is_device && (id == self.context.device() || reaches(self.context, id)?) {
             true => Ok(()),
             false => Err(DeviceError::SharedElsewhere { expected }),
         }
@@ -146,12 +148,42 @@ impl Drop for SharedAllocation {
 
 /// Which device a context is of, or which part of one under MIG, whatever number this process gives it.
 pub(super) fn uuid(context: &Context) -> Result<[u8; 16], DeviceError> {
+    uuid_of(context, context.device())
+}
+
+fn uuid_of(context: &Context, device: CUdevice) -> Result<[u8; 16], DeviceError> {
     let _entered = context.enter()?;
     let mut uuid = [0; 16];
     // SAFETY: it goes into a local variable.
-    let told = unsafe { driver::cuDeviceGetUuid_v2(&mut uuid, context.device()) };
+    let told = unsafe { driver::cuDeviceGetUuid_v2(&mut uuid, device) };
     context.check("cuDeviceGetUuid_v2", told)?;
     Ok(uuid)
+}
+
+/// The other devices that this process sees, and whose memory kernels of this one reach.
+pub(super) fn reached(context: &Context) -> Result<Vec<[u8; 16]>, DeviceError> {
+    let (mut count, mut reached) = (0, Vec::new());
+    // SAFETY: the number goes into a local variable, here and below.
+    let counted = unsafe { driver::cuDeviceGetCount(&mut count) };
+    context.check("cuDeviceGetCount", counted)?;
+    for ordinal in 0..count {
+        let mut device = 0;
+        // SAFETY: as above.
+        let found = unsafe { driver::cuDeviceGet(&mut device, ordinal) };
+        context.check("cuDeviceGet", found)?;
+        if device != context.device() && reaches(context, device)? {
+            reached.push(uuid_of(context, device)?);
+        }
+    }
+    Ok(reached)
+}
+
+fn reaches(context: &Context, device: CUdevice) -> Result<bool, DeviceError> {
+    let mut can = 0;
+    // SAFETY: as above.
+    let told = unsafe { driver::cuDeviceCanAccessPeer(&mut can, context.device(), device) };
+    context.check("cuDeviceCanAccessPeer", told)?;
+    Ok(can != 0)
 }
 
 fn properties(context: &Context) -> CUmemAllocationProp {

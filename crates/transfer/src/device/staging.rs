@@ -13,50 +13,80 @@ use super::error::DeviceError;
 use super::launch::LONGEST_UNIT;
 use super::resources::{Buffer, Event, Pinned, Stream};
 
-/// A buffer of the device and one of the host, for as many bytes each.
+/// The buffers that pieces are cut from: neighbours have neighbouring bytes.
+#[derive(Debug)]
+struct Buffers {
+    context: Arc<Context>,
+    device: Buffer,
+    host: Pinned,
+    /// Bytes of a piece.
+    len: usize,
+}
+
+/// A buffer of the device and one of the host, for as many bytes each. What one is too short for fits into it and its next neighbours.
 ///
 /// Bytes of a stream begin in the device's buffer where their position in the stream says, modulo the kernel's longest unit. So
 /// the kernel moves all but the edges in its longest units, wherever a stream is cut: a header or the packets of a network cut it
 /// anywhere.
 #[derive(Debug)]
 pub(super) struct Piece {
-    context: Arc<Context>,
-    device: Buffer,
-    host: Pinned,
+    buffers: Arc<Buffers>,
+    number: usize,
     /// Behind the last operation that uses them.
     done: Event,
 }
 
 impl Piece {
-    pub(super) fn new(context: &Arc<Context>, len: usize) -> Result<Self, DeviceError> {
-        Ok(Self {
+    /// Makes so many neighbours.
+    pub(super) fn several(
+        context: &Arc<Context>,
+        count: usize,
+        len: usize,
+    ) -> Result<Vec<Self>, DeviceError> {
+        let buffers = Arc::new(Buffers {
             context: context.clone(),
-            device: Buffer::new(context, len + LONGEST_UNIT as usize)?,
-            host: Pinned::new(context, len)?,
-            done: Event::new(context)?,
-        })
+            device: Buffer::new(context, count * (len + LONGEST_UNIT as usize))?,
+            host: Pinned::new(context, count * len)?,
+            len,
+        });
+        let piece = |number| {
+            Ok(Self {
+                buffers: buffers.clone(),
+                number,
+                done: Event::new(context)?,
+            })
+        };
+        (0..count).map(piece).collect()
+    }
+
+    /// Which of its neighbours it is.
+    pub(super) fn number(&self) -> usize {
+        self.number
     }
 
     /// Where the device's buffer has bytes of a stream that begin at this position.
     pub(super) fn device_at(&self, position: u64) -> u64 {
-        self.device.address + position % LONGEST_UNIT
+        let stride = self.buffers.len as u64 + LONGEST_UNIT;
+        self.buffers.device.address + self.number as u64 * stride + position % LONGEST_UNIT
     }
 
     /// The host's buffer. Nothing uses it: pieces under way are the queue's.
     pub(super) fn bytes(&mut self) -> &mut [u8] {
         // SAFETY: pinned memory of that length, zeroed when it was made; nobody else has it.
-        unsafe { std::slice::from_raw_parts_mut(self.host.start.as_ptr(), self.host.len) }
+        unsafe { std::slice::from_raw_parts_mut(self.host().as_ptr(), self.buffers.len) }
     }
 
     /// Where the host's buffer starts.
     pub(super) fn host(&self) -> NonNull<u8> {
-        self.host.start
+        // SAFETY: the buffer has as many bytes for each piece.
+        unsafe { self.buffers.host.start.add(self.number * self.buffers.len) }
     }
 
     /// Submits the way from the device's buffer, where it has bytes from this position on, to memory of the host.
     ///
     /// # Safety
-    /// Copy engines reach `len` bytes there; they are kept, and left alone, until [`is_done`](Self::is_done).
+    /// Copy engines reach `len` bytes there; they are kept, and left alone, until [`is_done`](Self::is_done). So are as many of the next
+    /// neighbours as have these bytes with this piece.
     pub(super) unsafe fn fetch(
         &mut self,
         stream: &Stream,
@@ -64,12 +94,12 @@ impl Piece {
         host: NonNull<u8>,
         len: usize,
     ) -> Result<(), DeviceError> {
-        let _entered = self.context.enter()?;
+        let _entered = self.buffers.context.enter()?;
         let device = self.device_at(position);
-        // SAFETY: the buffer is long enough, and kept as the caller keeps the other.
+        // SAFETY: the buffers are long enough by the caller's word, and kept as the caller keeps the other.
         let copied =
             unsafe { driver::cuMemcpyDtoHAsync_v2(host.as_ptr().cast(), device, len, stream.raw) };
-        self.context.check("cuMemcpyDtoHAsync_v2", copied)
+        self.buffers.context.check("cuMemcpyDtoHAsync_v2", copied)
     }
 
     /// Submits the way from memory of the host to the device's buffer, for bytes from this position on.
@@ -83,12 +113,12 @@ impl Piece {
         host: NonNull<u8>,
         len: usize,
     ) -> Result<(), DeviceError> {
-        let _entered = self.context.enter()?;
+        let _entered = self.buffers.context.enter()?;
         let device = self.device_at(position);
         // SAFETY: as above.
         let copied =
             unsafe { driver::cuMemcpyHtoDAsync_v2(device, host.as_ptr().cast(), len, stream.raw) };
-        self.context.check("cuMemcpyHtoDAsync_v2", copied)
+        self.buffers.context.check("cuMemcpyHtoDAsync_v2", copied)
     }
 
     /// Says that all was submitted that uses these buffers.

@@ -37,6 +37,7 @@ fn memory_that_is_not_as_announced_is_refused() {
     let two_gpus = &[("FAKE_CUDA_DELAY_US", "0"), ("FAKE_CUDA_DEVICES", "2")];
     run(test, two_gpus, |fake| {
         let (gpu, before) = ready(&fake);
+        fake.fail("cuDeviceCanAccessPeer", 1, 801);
         let enough = 4 * u64::from(SLOT);
         let file = || std::fs::File::open("/proc/self/exe").unwrap().into();
         let cases: Vec<(&str, Option<OwnedFd>, u32, RingShape)> = vec![
@@ -59,7 +60,7 @@ fn memory_that_is_not_as_announced_is_refused() {
                 shape(),
             ),
             (
-                "not on device 0",
+                "cuDeviceCanAccessPeer",
                 Some(memfd("fake-cuda-shared-1", enough)),
                 SLOT,
                 shape(),

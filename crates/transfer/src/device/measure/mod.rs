@@ -19,7 +19,7 @@ use crate::device::gpu::{Gpu, Kernels, TEXTS};
 use crate::device::launch::Launch;
 use crate::device::mark::Mark;
 use crate::device::memory::DeviceMemory;
-use crate::device::queue::{Held, MULTIPROCESSORS, PIECE, Told};
+use crate::device::queue::{AT_ONCE, Held, MULTIPROCESSORS, PIECE, Told};
 use crate::device::resources::{Event, Stream};
 use crate::device::staging::Piece;
 use crate::device::stream::{DeviceStream, Way};
@@ -69,14 +69,14 @@ impl Meter {
     /// What the driver says.
     pub fn new(gpu: &Gpu) -> Result<Self, DeviceError> {
         let context = gpu.context();
-        let pieces = (0..SUBMITTED / PIECE as u64).map(|_| Piece::new(context, PIECE));
+        let pieces = Piece::several(context, SUBMITTED as usize / PIECE, PIECE)?;
         Ok(Self {
             gpu: gpu.clone(),
             stream: Stream::new(context)?,
             other: Stream::new(context)?,
             begun: Event::timed(context)?,
             ended: Event::timed(context)?,
-            pieces: pieces.collect::<Result<_, _>>()?,
+            pieces,
         })
     }
 
@@ -156,7 +156,7 @@ impl Meter {
     }
 
     /// How long this thread takes to submit the first [`SUBMITTED`] bytes of one side of a program, to be gathered and carried to the host: as
-    /// the thread of the GPU does it, piece by piece.
+    /// the thread of the GPU does it, some neighbours at a time.
     ///
     /// # Errors
     /// As of [`copy`](crate::device::copy()).
@@ -168,21 +168,28 @@ impl Meter {
         self.check_own(memory)?;
         let stream = DeviceStream::new(&program.stream(Side::Source), memory)?;
         let started = Instant::now();
+        let entered = self.gpu.context().enter();
         let mut submitted = Ok(());
-        for (piece, range) in self.pieces.iter_mut().zip(pieces(0..stream.bytes())) {
+        for (piece, begin) in self.pieces.iter_mut().zip(0..).step_by(AT_ONCE / PIECE) {
             submitted = submitted.and_then(|()| {
-                let len = (range.end - range.start) as usize;
-                let begin = range.start;
-                let launches = stream.launches(Way::Gather, range, piece.device_at(begin))?;
+                let begin = begin * PIECE as u64;
+                let end = stream.bytes().min(begin + AT_ONCE as u64);
+                if begin >= end {
+                    return Ok(());
+                }
+                let len = (end - begin) as usize;
+                let buffer = piece.device_at(begin);
+                let launches = stream.launches(Way::Gather, begin..end, buffer)?;
                 self.gpu
                     .kernels()
                     .launch(&self.stream, &launches, Some(MULTIPROCESSORS))?;
                 let host = piece.host();
-                // SAFETY: memory of the piece.
+                // SAFETY: memory of the piece and its next neighbours, which are all this has.
                 unsafe { piece.fetch(&self.stream, begin, host, len)? };
                 piece.submitted(&self.stream)
             });
         }
+        drop(entered);
         let took = started.elapsed();
         self.settle(&self.stream)?;
         submitted.map(|()| took)

@@ -6,8 +6,8 @@
 //! descriptor of the GPU's memory.
 //!
 //! GPUs are known by the driver's UUID, which is the same in all processes and another for each part of a GPU under
-//! MIG. An agent has this path where all of its memory lies on one GPU. One whose GPU is another says so, and then both take the
-//! next path.
+//! MIG. An agent has this path where all of its memory lies on one GPU. Where that is another than the source's, and its process sees
+//! both and its kernels reach the source's memory, it maps the ring there; where not, it says so, and then both take the next path.
 
 #[cfg(all(feature = "quic", feature = "cuda"))]
 pub mod carrier;

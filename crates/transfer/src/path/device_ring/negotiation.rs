@@ -1,4 +1,4 @@
-//! How two agents agree on rings in device memory: as on staging rings, if both are on one GPU.
+//! How two agents agree on rings in device memory: as on staging rings, if both are on one GPU, or on two that reach each other.
 
 use super::{GpuId, Word};
 use crate::ids::TransferId;
@@ -11,6 +11,8 @@ use crate::path::ring::Rings;
 pub struct DeviceRings {
     /// Where our memory lies.
     gpu: GpuId,
+    /// The other GPUs that it reaches.
+    reached: Vec<GpuId>,
     rings: Rings,
 }
 
@@ -19,8 +21,20 @@ impl DeviceRings {
     pub fn new(gpu: GpuId) -> Self {
         Self {
             gpu,
+            reached: Vec::new(),
             rings: Rings::default(),
         }
+    }
+
+    /// The same, where that GPU reaches the memory of others.
+    #[must_use]
+    pub fn reaching(mut self, reached: Vec<GpuId>) -> Self {
+        self.reached = reached;
+        self
+    }
+
+    fn reaches(&self, gpu: GpuId) -> bool {
+        gpu == self.gpu || self.reached.contains(&gpu)
     }
 }
 
@@ -39,7 +53,7 @@ impl Negotiation for DeviceRings {
 
     fn hear(&mut self, word: &[u8], steps: &mut Steps) {
         let found = match decode::<Word>(word) {
-            Some(Word::Offer(offer)) if offer.gpu == self.gpu => {
+            Some(Word::Offer(offer)) if self.reaches(offer.gpu) => {
                 return self.rings.offered(word, steps);
             }
             Some(Word::Offer(offer)) => {
@@ -50,7 +64,10 @@ impl Negotiation for DeviceRings {
             _ => return,
         };
         // It is so for both ways, and for as long as the connection lives.
-        let why = format!("the peer's caches are on {found}, ours on {}", self.gpu);
+        let why = format!(
+            "the peer's caches are on {found}, ours on {}, and one does not reach the other",
+            self.gpu
+        );
         self.rings.lose(&why, steps);
     }
 
@@ -106,6 +123,16 @@ mod tests {
         rings.begin(traveller(Way::In), &mut steps);
         rings.hear(&offer(HERE), &mut steps);
         let word = offer(HERE);
+        assert_eq!(all(&mut steps), [Step::Order(Order::Meet { word })]);
+    }
+
+    #[test]
+    fn a_ring_on_a_gpu_that_ours_reaches_is_fetched() {
+        let mut rings = DeviceRings::new(HERE).reaching(vec![THERE]);
+        let mut steps = Steps::default();
+        rings.begin(traveller(Way::In), &mut steps);
+        rings.hear(&offer(THERE), &mut steps);
+        let word = offer(THERE);
         assert_eq!(all(&mut steps), [Step::Order(Order::Meet { word })]);
     }
 

@@ -36,7 +36,7 @@ impl fmt::Debug for GpuId {
 pub enum Word {
     /// A ring can be fetched.
     Offer(Offer),
-    /// The ring that was offered will not be fetched: the GPU is another.
+    /// The ring that was offered will not be fetched: our GPU is another, and does not reach it.
     Elsewhere(GpuId),
 }
 

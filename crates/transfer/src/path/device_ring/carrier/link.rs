@@ -11,7 +11,7 @@ use crate::path::device_ring::{GpuId, Offer, Word};
 use crate::path::negotiation::{Ending, decode, encode};
 use crate::path::ring;
 use crate::path::ring::carrier::RingOut;
-use crate::path::ring::carrier::handover::Expected;
+use crate::path::ring::carrier::handover::{Caches, Expected};
 use crate::path::ring::carrier::link::{Kind, NONSENSE, failed, fetch, guest, of_guest, over};
 
 /// Rings on one GPU.
@@ -43,7 +43,7 @@ impl Kind for OnGpu {
         let Some(Word::Offer(offer)) = decode(&word) else {
             return Err(failed(NONSENSE));
         };
-        let connection = fetch(&offer.fetch).await?;
+        let connection = fetch(&offer.fetch, Caches::OnDevice).await?;
         let (gpu, bytes) = (&self.gpu, offer.slot_bytes);
         let ring = ends::accept(connection, gpu, bytes, self.receiver, peer).await;
         Ok(over(ring.map_err(of_guest)?).await)

@@ -41,8 +41,13 @@ impl Provider for DeviceRing {
 
     fn open(&self, host: Host) -> io::Result<Box<dyn Carrier>> {
         let uuid = self.gpu.uuid().map_err(io::Error::other)?;
+        let reached = self.gpu.reached().unwrap_or_else(|error| {
+            tracing::warn!(%error, "no ring is shared with a GPU that this one may reach");
+            Vec::new()
+        });
         Ok(Box::new(Local {
             listener: Arc::new(Listener::bind(Limits::default())?),
+            reached: reached.into_iter().map(GpuId).collect(),
             rings: OnGpu {
                 gpu: self.gpu.clone(),
                 id: GpuId(uuid),
@@ -56,6 +61,8 @@ impl Provider for DeviceRing {
 struct Local {
     /// Where peers of this host connect.
     listener: Arc<Listener>,
+    /// The other GPUs that ours reaches.
+    reached: Vec<GpuId>,
     rings: OnGpu,
 }
 
@@ -65,7 +72,7 @@ impl Carrier for Local {
     }
 
     fn negotiation(&self, _dialled: bool) -> Box<dyn Negotiation> {
-        Box::new(DeviceRings::new(self.rings.id))
+        Box::new(DeviceRings::new(self.rings.id).reaching(self.reached.clone()))
     }
 
     fn link(&self, _address: SocketAddr, reporter: Reporter) -> Box<dyn Link> {

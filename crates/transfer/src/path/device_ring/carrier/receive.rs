@@ -94,7 +94,7 @@ impl Emptier {
             self.finish();
         }
         for stream in self.streams.drain(..) {
-            stream.arriving.end();
+            stream.arriving.tell();
         }
         ended
     }
@@ -210,7 +210,7 @@ impl Emptier {
             && is_emptied(&self.emptying)
             && let Some(stream) = self.streams.remove(at)
         {
-            stream.arriving.end();
+            stream.arriving.tell();
         }
     }
 }

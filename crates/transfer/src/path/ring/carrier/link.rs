@@ -6,7 +6,7 @@ use std::sync::{Arc, Once};
 use std::time::Duration;
 
 use super::ends::Ends;
-use super::handover::{self, Connection, Expected, HandoverError, Limits, Listener};
+use super::handover::{self, Caches, Connection, Expected, HandoverError, Limits, Listener};
 use super::staging::{RingError, RingShape};
 use super::{RingIn, RingOut, Token};
 use crate::data::{Outgoing, Receiver, Region, SharedMemory};
@@ -187,8 +187,9 @@ pub(in crate::path) async fn guest(expected: Expected) -> Result<Connection, End
 }
 
 /// Fetches a ring that the peer has offered.
-pub(in crate::path) async fn fetch(word: &Word) -> Result<Connection, Ending> {
-    let connected = handover::connect(&word.socket, &word.token, &Limits::default()).await;
+pub(in crate::path) async fn fetch(word: &Word, caches: Caches) -> Result<Connection, Ending> {
+    let limits = Limits::default();
+    let connected = handover::connect_with(&word.socket, &word.token, &limits, caches).await;
     connected.map_err(of_guest)
 }
 
@@ -200,6 +201,15 @@ struct Staging {
     stall: Duration,
 }
 
+impl Staging {
+    fn caches(&self) -> Caches {
+        match self.on_devices.is_empty() {
+            true => Caches::OnHost,
+            false => Caches::OnDevice,
+        }
+    }
+}
+
 impl Kind for Staging {
     fn word(&self, fetch: Word) -> Vec<u8> {
         encode(&fetch)
@@ -207,7 +217,11 @@ impl Kind for Staging {
 
     async fn hand_over(self, expected: Expected) -> Result<RingOut, Ending> {
         let connection = guest(expected).await?;
-        let producer = connection.offer_producer(RingShape::DEFAULT).await;
+        let shape = match (self.caches(), connection.peer_caches()) {
+            (Caches::OnDevice, Caches::OnDevice) => RingShape::BETWEEN_DEVICES,
+            _ => RingShape::DEFAULT,
+        };
+        let producer = connection.offer_producer(shape).await;
         let producer = producer.map_err(failed)?;
         register(producer.memory().clone(), self.on_devices).await;
         RingOut::new(producer, self.stall).map_err(failed)
@@ -215,7 +229,8 @@ impl Kind for Staging {
 
     async fn receive(self, word: Vec<u8>, peer: AgentId) -> Result<Ending, Ending> {
         let word = decode(&word).ok_or_else(|| failed(NONSENSE))?;
-        let consumer = fetch(&word).await?.accept_consumer().await;
+        let connection = fetch(&word, self.caches()).await?;
+        let consumer = connection.accept_consumer().await;
         let consumer = consumer.map_err(of_guest)?;
         register(consumer.memory().clone(), self.on_devices).await;
         let ring = RingIn::serve(&self.receiver, consumer, peer);

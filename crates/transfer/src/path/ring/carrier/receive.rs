@@ -134,7 +134,7 @@ impl Intakes {
     /// The stream that the ring is in the middle of does not go on.
     fn break_off(&mut self) {
         if let Some(stream) = self.stream.take() {
-            stream.arriving.end();
+            stream.arriving.tell();
         }
     }
 
@@ -155,9 +155,11 @@ impl Intakes {
         let Some(inside) = stream.arriving.intake.enter() else {
             return;
         };
-        let operations = match place(&mut stream.arriving.intake, slot, at, &inside) {
-            Ok(operations) => operations,
-            Err(error) => return stream.arriving.fail(error),
+        let placed = place(&mut stream.arriving.intake, slot, at, &inside);
+        let operations = match self.runtime.block_on(inside.unless_raised(placed)) {
+            None => return,
+            Some(Ok(operations)) => operations,
+            Some(Err(error)) => return stream.arriving.fail(error),
         };
         if !operations.are_done() {
             self.scattering.push(Scattering {
@@ -178,7 +180,7 @@ impl Intakes {
         let mut slots = self.scattering.iter_mut();
         match slots.rfind(|slot| slot.stream == number) {
             Some(last) => last.whole = Some(arriving),
-            None => arriving.end(),
+            None => arriving.tell(),
         }
     }
 
@@ -236,7 +238,7 @@ impl Scattering {
 ///
 /// The peer can write to the slot at any time. If it does, what a stream's sum was made of and what was placed may differ, on a
 /// device as in host memory: it can spoil its own transfers, which it could by sending other bytes.
-fn place(
+async fn place(
     intake: &mut Intake,
     slot: &ReadWindow<'_>,
     at: usize,
@@ -265,6 +267,7 @@ fn place(
         // They lie in the slot.
         let _ = slot.get(at + from, into);
     });
+    let taken = taken.await;
     let submitted = intake.submit(inside);
     taken.map(|()| submitted)
 }

@@ -150,7 +150,7 @@ struct Sending {
     stall_timeout: Duration,
     /// Number of the next stream.
     tag: u64,
-    /// Slots that memory has not filled yet, of one transfer, in order: half of the ring's at most, so that what one transfer
+    /// Slots that memory has not filled yet, of one transfer, in order: all of the ring's but two at most, so that what one transfer
     /// does not get back leaves some to the others.
     filling: VecDeque<Filling>,
     /// Of the bytes of a stream that were published.
@@ -363,7 +363,7 @@ impl Sending {
 
     /// Waits until there is a slot to fill, and publishes what is filled meanwhile; `None` if the fence came up.
     fn wait(&mut self, turn: &Turn, inside: &Inside) -> Result<Option<()>, SendError> {
-        let most = self.producer.shape().slots() as usize / 2;
+        let most = (self.producer.shape().slots() as usize - 2).max(1);
         while !self.filling.is_empty() {
             if inside.is_raised() {
                 return Ok(None);

@@ -11,7 +11,7 @@ use tokio::task::{AbortHandle, JoinSet};
 
 use super::message::{decode_greeting, encode_greeting};
 use super::socket::{self, Packets};
-use super::{Connection, HandoverError, Limits, Token};
+use super::{Caches, Connection, HandoverError, Limits, Token};
 use crate::path::ring::SocketName;
 
 /// A listening socket with a random name, served by a task of the runtime it was bound in.
@@ -106,17 +106,19 @@ impl Lobby {
         guests
     }
 
-    /// The guest whose proof this is; its token is spent with that.
-    fn admit(&self, proof: Hash) -> Option<Guest> {
+    /// The guest whose proof this is, and where its caches are; its token is spent with that.
+    fn admit(&self, proof: Hash) -> Option<(Guest, Caches)> {
         let mut guests = self.guests();
         let mut found = None;
         // All of them, so that the time says nothing about which one it was.
         for (at, guest) in guests.iter().enumerate() {
-            if guest.token.hello() == proof {
-                found = Some(at);
+            for caches in [Caches::OnHost, Caches::OnDevice] {
+                if guest.token.hello(caches) == proof {
+                    found = Some((at, caches));
+                }
             }
         }
-        found.map(|at| guests.remove(at))
+        found.map(|(at, caches)| (guests.remove(at), caches))
     }
 }
 
@@ -146,18 +148,22 @@ async fn greet(packets: Packets, lobby: Arc<Lobby>) {
     let greeting = async {
         limits.check_user(&packets)?;
         let (hello, _) = packets.receive(false).await?;
-        let guest = lobby
+        let (guest, caches) = lobby
             .admit(decode_greeting(&hello)?)
             .ok_or(HandoverError::UnknownToken)?;
         packets
             .send(&encode_greeting(guest.token.welcome()), &[])
             .await?;
-        Ok::<_, HandoverError>(guest)
+        Ok::<_, HandoverError>((guest, caches))
     };
     match tokio::time::timeout(limits.timeout, greeting).await {
-        Ok(Ok(guest)) => {
+        Ok(Ok((guest, peer_caches))) => {
             // Nobody waits any more: the connection closes.
-            let _ = guest.deliver.send(Connection { packets, limits });
+            let _ = guest.deliver.send(Connection {
+                packets,
+                limits,
+                peer_caches,
+            });
         }
         Ok(Err(e)) => tracing::debug!(error = %e, "a local peer was turned away"),
         Err(_) => tracing::debug!("a local peer was too slow"),

@@ -10,7 +10,7 @@
 use blake3::{Hash, keyed_hash};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::{HandoverError, Token};
+use super::{Caches, HandoverError, Token};
 use crate::path::negotiation;
 
 /// Most bytes of a packet; the longest is a greeting of 40.
@@ -22,9 +22,13 @@ const MAGIC: [u8; 8] = *b"tl-loc/2";
 
 /// Proofs that a side holds the token. Comparing them takes the same time whether they are nearly right or not.
 impl Token {
-    /// What the connecting side sends first.
-    pub(super) fn hello(&self) -> Hash {
-        keyed_hash(&self.0, b"transload local hello")
+    /// What the connecting side sends first: it says where its caches are, too.
+    pub(super) fn hello(&self, caches: Caches) -> Hash {
+        let text: &[u8] = match caches {
+            Caches::OnHost => b"transload local hello",
+            Caches::OnDevice => b"transload local hello of a device",
+        };
+        keyed_hash(&self.0, text)
     }
 
     /// What the listening side answers.

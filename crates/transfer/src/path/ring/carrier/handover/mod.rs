@@ -71,6 +71,15 @@ impl Limits {
     }
 }
 
+/// Where the caches are of a side of a handover.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Caches {
+    /// All in memory of the host.
+    OnHost,
+    /// Some in memory of a device, or all.
+    OnDevice,
+}
+
 /// Connects to the agent that listens on `name` and shows it the token, once both have it.
 ///
 /// That it succeeds proves that both are on one host and in one session.
@@ -79,17 +88,31 @@ pub async fn connect(
     token: &Token,
     limits: &Limits,
 ) -> Result<Connection, HandoverError> {
+    connect_with(name, token, limits, Caches::OnHost).await
+}
+
+/// The same, and tells the other side where our caches are.
+pub async fn connect_with(
+    name: &SocketName,
+    token: &Token,
+    limits: &Limits,
+    caches: Caches,
+) -> Result<Connection, HandoverError> {
     within(limits, async {
         let packets = Packets::connect(name).await?;
         limits.check_user(&packets)?;
-        let hello = message::encode_greeting(token.hello());
+        let hello = message::encode_greeting(token.hello(caches));
         packets.send(&hello, &[]).await?;
         let (welcome, _) = packets.receive(false).await?;
         if token.welcome() != message::decode_greeting(&welcome)? {
             return Err(HandoverError::UnknownToken);
         }
         let limits = limits.clone();
-        Ok(Connection { packets, limits })
+        Ok(Connection {
+            packets,
+            limits,
+            peer_caches: Caches::OnHost,
+        })
     })
     .await
 }
@@ -99,9 +122,15 @@ pub async fn connect(
 pub struct Connection {
     packets: Packets,
     limits: Limits,
+    peer_caches: Caches,
 }
 
 impl Connection {
+    /// Where the caches are of the side that has connected, by its own word; the one that listens says nothing of its own.
+    pub fn peer_caches(&self) -> Caches {
+        self.peer_caches
+    }
+
     /// Makes a ring of which this side is the producer; the other calls
     /// [`accept_consumer`](Self::accept_consumer).
     pub async fn offer_producer(self, shape: RingShape) -> Result<Producer, HandoverError> {
