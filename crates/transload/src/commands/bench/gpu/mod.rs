@@ -129,7 +129,6 @@ impl Bench {
         });
         let turns = works.each_mut().map(|work| work as &mut dyn FnMut() -> _);
         let Ok(values) = self.course.in_turns(name, turns);
-        drop(works);
         let errors = errors.map(RefCell::into_inner);
         Rounds { values, errors }
     }
