@@ -6,8 +6,10 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 import time
 
 from . import needs
@@ -20,22 +22,24 @@ def started(command, variables):
     """Gives what a program of the pack is started with."""
     # Tests find the kept cases from there.
     environment = {**os.environ, "TRANSLOAD_TEST_GPU": "1", "CARGO_MANIFEST_DIR": str(PACK), **variables}
-    return {"args": [str(word) for word in command], "env": environment, "text": True, "cwd": PACK}
+    return {"args": [str(word) for word in command], "env": environment, "text": True, "errors": "replace", "cwd": PACK}
 
 
-def run(command, timeout=None, **variables):
-    """Runs a program, and gives it once it has ended, within so many seconds."""
-    return subprocess.run(**started(command, variables), capture_output=True, timeout=timeout)
-
-
-def follow(command, each, **variables):
+def follow(command, each, timeout=None, **variables):
     """Runs a program, hands over each line that it writes as soon as it is there, so that what it has told is kept if it is
-    killed, and gives its exit code and all lines."""
+    killed, and gives its exit code and all lines. After `timeout` seconds it is killed."""
     lines = []
     with subprocess.Popen(**started(command, variables), stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as child:
+        killer = threading.Timer(timeout, child.kill) if timeout else None
+        if killer:
+            killer.start()
         for line in child.stdout:
             lines.append(line.rstrip())
             each(lines[-1])
+    if killer:
+        killer.cancel()
+        if child.returncode == -signal.SIGKILL:
+            raise subprocess.TimeoutExpired(command, timeout)
     return child.returncode, lines
 
 
@@ -52,13 +56,15 @@ def test(binary, name, wrapper=(), timeout=None, **variables):
     """Runs one test of the workspace on the GPU, which has to pass, and gives what it said."""
     if not (BINARIES / binary).exists():
         raise NotRun(f"the pack has no {binary}")
-    done = run([*wrapper, BINARIES / binary, name, "--exact", "--nocapture"], timeout, **variables)
-    said = done.stdout + done.stderr
+    command = [*wrapper, BINARIES / binary, name, "--exact", "--nocapture"]
+    # What it says is handed on as it comes, so that a test that hangs can be told.
+    code, lines = follow(command, lambda line: print(line, file=sys.stderr, flush=True), timeout, **variables)
+    said = "\n".join(lines)
     if missing := re.search("NOT RUN: (.*)", said):
         raise NotRun(missing[1])
-    if done.returncode:
-        raise Bad(f"{name}: {' | '.join(said.strip().splitlines()[-12:])}")
-    if not re.search(r"test result: ok\. 1 passed", done.stdout):
+    if code:
+        raise Bad(f"{name}: {' | '.join(lines[-12:])}")
+    if not re.search(r"test result: ok\. 1 passed", said):
         raise NotRun(f"the pack's {binary} has no test {name}")
     return said
 
@@ -68,6 +74,9 @@ def plans(tell, small):
     wanted, cases = (1, 2) if small else (2000, 50)
     test("device", "cases_that_are_kept_move_too")
     tell("kept cases", "good")
+    for name in "long_copies_go_in_pieces", "copies_that_share_a_gpu_all_end", "marks_hold_up_nobody_else":
+        test("device", name)
+        tell(name.replace("_", " "), "good")
     done, until = 0, time.monotonic() + 35
     while done < wanted and time.monotonic() < until:
         # Another seed for each batch; what fails says which case it was.
@@ -75,9 +84,6 @@ def plans(tell, small):
         said = test("device", "plans_move_what_the_oracle_says", **batch)
         done += int(re.search(r"(\d+) programs", said)[1])
         tell("random programs", done)
-    for name in "long_copies_go_in_pieces", "copies_that_share_a_gpu_all_end", "marks_hold_up_nobody_else":
-        test("device", name)
-        tell(name.replace("_", " "), "good")
 
 
 def agents(tell, small):
@@ -206,11 +212,12 @@ def bench(tell, small):
         tell("transload bench gpu", all_of_it)
         if "error" in figure:
             failed.append(figure["name"])
-            return tell(figure["name"], f"failed: {figure['error']}")
+            return tell(figure["name"], f"failed: {figure['error']}; median {figure.get('median')}")
         name, baseline = figure["name"], figure["baseline"]
         figures = {f"{name}, {figure['unit']}": figure["median"], f"{name} / {baseline['name']}": figure["ratio"]}
         for what, value in figures.items():
-            tell(what, round(value, 3), **AIMS.get(what, {}))
+            # None is a number that JSON has no word for.
+            tell(what, value and round(value, 3), **(AIMS.get(what, {}) if value else {}))
 
     code, said = follow(command, take)
     tell("seconds", round(time.perf_counter() - began, 1))

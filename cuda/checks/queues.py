@@ -18,6 +18,9 @@ def queues(tell, small):
     driver, size = Driver.of_first_gpu(), (4 << 10) if small else (1 << 20)
     source, to, gather = driver.allocate(2 * size), driver.allocate(size), Gather(driver, size, 512)
     engine = [driver.stream() for _ in range(STREAMS)]
+    # The first gather uploads its table, and waits for all streams.
+    gather.submit(4, source, to, engine[0])
+    driver.wait(engine[0])
     for name, priority in ("normal", 0), ("greatest", driver.greatest_priority()):
         ours, taken, late = [driver.stream(priority) for _ in range(OURS)], [], 0
         for busy in engine[:: 32 if small else 7]:

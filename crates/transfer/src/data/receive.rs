@@ -216,7 +216,7 @@ async fn place(
         let count = tokio::select! {
             biased;
             count = stream.recv_chunks(&mut pieces) => count?,
-            done = &mut under_way, if taken > 0 => {
+            done = &mut under_way, if taken > 0 || !under_way.are_done() => {
                 // The peer pauses, and the memory has nothing to do.
                 done?;
                 (taken, under_way) = (0, intake.submit(inside));

@@ -144,8 +144,10 @@ impl InStream {
     pub async fn take(mut self, bytes: &[u8]) -> Option<Self> {
         let inside = self.intake.enter()?;
         let placed = async {
-            self.intake.take(bytes, &inside).await?;
+            let taken = self.intake.take(bytes, &inside).await;
+            // Also what is wrong is settled: stores of the host may still be on their way.
             let submitted = self.intake.submit(&inside);
+            taken?;
             Ok(replace(&mut self.under_way, submitted).await?)
         };
         match inside.unless_raised(placed).await? {
@@ -157,7 +159,8 @@ impl InStream {
         }
     }
 
-    /// The stream has ended, whole or not: waits until all that was taken is in its place.
+    /// Ends the stream, whole or not, once all that was taken is in its place. A transfer of which this is dropped before it
+    /// is done is told of nothing, and stalls.
     pub async fn end(mut self) {
         let Some(inside) = self.intake.enter() else {
             return;

@@ -163,8 +163,11 @@ fn within_a_gpu(
     let used = (places, source.clone(), destination.clone());
     let launch = |_: &_| gpu.kernels().launch(gpu.stream(), &launches, None);
     let late = |_, used| match Mark::behind(gpu, gpu.stream()) {
-        Ok(mark) => mark.when_done(|_| drop(used)),
-        // Nobody will know of its end.
+        Ok(mark) => mark.when_done(|done| match done {
+            Err(error) if !error.is_lost() => mem::forget(used),
+            _ => drop(used),
+        }),
+        // Nobody will know of its end, as above.
         Err(_) => mem::forget(used),
     };
     gpu.stream().run(within, used, launch, late).map(drop)

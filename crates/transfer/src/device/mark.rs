@@ -22,6 +22,13 @@ pub struct Mark {
     gpu: Gpu,
 }
 
+/// What the driver says of a stream whose work would get into a graph.
+const CAPTURED: [u32; 3] = [
+    CUresult::STREAM_CAPTURE_UNSUPPORTED.0,
+    CUresult::STREAM_CAPTURE_INVALIDATED.0,
+    CUresult::STREAM_CAPTURE_IMPLICIT.0,
+];
+
 impl Mark {
     /// Marks the place that a stream has come to: behind all that was submitted to it until now. Costs a few microseconds,
     /// and waits for nothing.
@@ -59,6 +66,8 @@ impl Mark {
                 let ordinal = gpu.ordinal();
                 DeviceError::NotItsStream { ordinal, why }
             }
+            // The default stream, while another that it waits for is captured.
+            DeviceError::Call(why) if CAPTURED.contains(&why.code) => DeviceError::Capturing,
             error => error,
         })?;
         Ok(Self {

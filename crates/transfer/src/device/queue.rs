@@ -54,7 +54,7 @@ pub(super) const MULTIPROCESSORS: u32 = DEFAULT_MULTIPROCESSORS / STREAMS as u32
 /// works 4 to 17; without [`on_time`] it took 87.
 const POLL: Duration = Duration::from_micros(20);
 
-/// Is told, on the GPU's thread for that, what became of something.
+/// Is told what became of something, on one of the GPU's threads or at once on that of who asked, in any order.
 pub(crate) type Told<T> = Box<dyn FnOnce(Result<T, DeviceError>) + Send>;
 
 /// What the thread that tells has to do.
@@ -97,7 +97,7 @@ pub(super) enum Want {
 ///
 /// # Safety
 /// For as long as this is there, copy engines reach so many bytes from `start` on, and nothing else in this process writes to
-/// them, nor reads what is gathered there.
+/// them, nor reads what is gathered there. Where one begins at the end of another, both are of one mapping that is registered as one.
 pub(crate) unsafe trait Reached: Send {
     fn start(&self) -> NonNull<u8>;
     fn len(&self) -> usize;

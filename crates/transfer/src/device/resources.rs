@@ -138,7 +138,7 @@ impl Event {
         Self::with(context, CU_EVENT_DISABLE_TIMING)
     }
 
-    /// One whose stream is [waited for](Self::wait) by threads that sleep meanwhile; without that they would ask without a pause.
+    /// Makes an event for [`wait`](Self::wait): the driver then blocks the thread (`CU_EVENT_BLOCKING_SYNC`) instead of spinning.
     pub(super) fn awaited(context: &Arc<Context>) -> Result<Self, DeviceError> {
         Self::with(context, CU_EVENT_BLOCKING_SYNC | CU_EVENT_DISABLE_TIMING)
     }

@@ -118,7 +118,12 @@ impl Handle<'_> {
         let CUmemLocation { kind, id } = properties.location;
         let expected = self.context.ordinal();
         let is_device = kind == CU_MEM_LOCATION_TYPE_DEVICE;
-        match is_device && (id == self.context.device() || reaches(self.context, id)?) {
+        let reached = |id| match reaches(self.context, id) {
+            // The driver knows no such device here.
+            Err(error) if !error.is_lost() => Ok(false),
+            reached => reached,
+        };
+        match is_device && (id == self.context.device() || reached(id)?) {
             true => Ok(()),
             false => Err(DeviceError::SharedElsewhere { expected }),
         }

@@ -23,7 +23,7 @@ struct Buffers {
     len: usize,
 }
 
-/// A buffer of the device and one of the host, for as many bytes each. What one is too short for fits into it and its next neighbours.
+/// A buffer of the device and one of the host, for as many bytes each. Several neighbours can be used as one longer buffer.
 ///
 /// Bytes of a stream begin in the device's buffer where their position in the stream says, modulo the kernel's longest unit. So
 /// the kernel moves all but the edges in its longest units, wherever a stream is cut: a header or the packets of a network cut it

@@ -43,6 +43,9 @@ impl CUresult {
     pub(super) const INVALID_CONTEXT: Self = Self(201);
     pub(super) const INVALID_HANDLE: Self = Self(400);
     pub(super) const NOT_READY: Self = Self(600);
+    pub(super) const STREAM_CAPTURE_UNSUPPORTED: Self = Self(900);
+    pub(super) const STREAM_CAPTURE_INVALIDATED: Self = Self(901);
+    pub(super) const STREAM_CAPTURE_IMPLICIT: Self = Self(906);
     pub(super) const UNKNOWN: Self = Self(999);
 }
 

@@ -62,6 +62,10 @@ impl Waiters {
 
     /// Has somebody told, on a thread for this stream, when it has come to an event that was [made for that](Event::awaited).
     pub(super) fn watch(&self, stream: u64, event: Arc<Event>, told: Told<()>) {
+        if let Err(error) = self.context.check_process() {
+            // In a child that was forked off the threads are missing, and the driver says nothing.
+            return told(Err(error));
+        }
         let mut streams = self.shared.lock();
         if !streams.marks.contains_key(&stream) {
             let (name, shared) = (format!("transload-mark{stream}"), self.shared.clone());

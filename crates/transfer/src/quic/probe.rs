@@ -60,13 +60,17 @@ async fn towards(local: IpAddr, addr: SocketAddr) -> io::Result<UdpSocket> {
         // A wildcard of IPv6 serves IPv4 too.
         false => any,
     };
-    let socket = UdpSocket::bind((from, 0)).await?;
+    let socket = match UdpSocket::bind((from, 0)).await {
+        // An address without the scope that it needs.
+        Err(_) if !from.is_unspecified() => UdpSocket::bind((any, 0)).await?,
+        bound => bound?,
+    };
     socket.connect(addr).await?;
     Ok(socket)
 }
 
-/// Waits until a port that is being dialled is known to be closed: for ever, where nothing says so. It takes no longer than to
-/// `deadline`, by which the dial ends, once it knows: a dial that had less time than the benefit of doubt has not timed out.
+/// Waits until a port that is being dialled is known to be closed: for ever, where nothing says so. Once it is known, waits for
+/// [`BENEFIT_OF_DOUBT`] or until `deadline`, whichever is first; then the dial reports a closed port and no timeout.
 pub(super) async fn closed_port(local: IpAddr, addr: SocketAddr, deadline: Instant) {
     while !is_refused(local, addr, ANSWER.1).await {
         sleep(PAUSE).await;

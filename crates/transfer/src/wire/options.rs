@@ -50,7 +50,7 @@ pub struct Options {
     pub hello_wait: Duration,
     /// How long an agent that does not answer is dialled, however many attempts that takes, before the jobs that need it fail.
     /// One that is known not to be there, since its port is closed, has failed after [`attempts`](Self::attempts),
-    /// or after one, where it was connected until then.
+    /// or after one, where we had dialled it and were connected until then.
     pub connect_wait: Duration,
     /// How long a transfer may stand still before it is failed and tried again.
     pub stall: Duration,

@@ -20,7 +20,7 @@ const LOOKUPS: usize = 16;
 pub(super) enum DialError {
     /// One that was asked has not answered in time: an address of the agent's, or a name server.
     Unanswered(String),
-    /// All have failed, and the port of the last is closed.
+    /// The port is closed at all of them.
     Closed(String),
     /// All have failed otherwise.
     Failed(String),
@@ -66,7 +66,7 @@ impl Lookups {
         })?;
         let addresses = addresses
             .map_err(|error| DialError::Failed(format!("{host} has no address: {error}")))?;
-        let mut unanswered = false;
+        let (mut unanswered, mut otherwise) = (false, false);
         let mut failed = DialError::Failed(format!("{host}:{port} has no address"));
         for address in addresses {
             match endpoints.connect(address, Some(&service)).await {
@@ -79,13 +79,17 @@ impl Lookups {
                 Err(error @ ConnectError::PortClosed(_)) => {
                     failed = DialError::Closed(error.to_string());
                 }
-                Err(error) => failed = DialError::Failed(format!("{address}: {error}")),
+                Err(error) => {
+                    otherwise = true;
+                    failed = DialError::Failed(format!("{address}: {error}"));
+                }
             }
         }
         match failed {
             DialError::Closed(why) | DialError::Failed(why) if unanswered => {
                 Err(DialError::Unanswered(why))
             }
+            DialError::Closed(why) if otherwise => Err(DialError::Failed(why)),
             failed => Err(failed),
         }
     }

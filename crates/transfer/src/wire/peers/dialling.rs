@@ -122,18 +122,20 @@ impl Peers {
         self.dial_due(cx, &address.agent);
     }
 
-    /// Something new needs the agent, at this address: it is dialled at once, and not after the pause that an old failure has
-    /// begun. What waits for the agent already has no more patience for that.
+    /// Dials the agent at once for something new that needs it at this address, and not after the pause that an old failure has
+    /// begun. That does not extend the time for which earlier jobs wait.
     pub(crate) fn hurry(&mut self, cx: &mut Context<impl Planner>, address: &RankAddress) {
         let agent = &address.agent;
         let known = self.agents.get_mut(agent);
         let known = known.filter(|known| known.up.is_empty());
-        if let Some(dial) = known.and_then(|known| known.dial.as_mut())
-            && !dial.asked
-        {
-            if dial.given_up || dial.address != *address {
-                dial.begin_anew(address, cx.now);
-            }
+        let Some(dial) = known.and_then(|known| known.dial.as_mut()) else {
+            return;
+        };
+        // Also where an attempt is under way: its failure is the first that the new job meets.
+        if dial.given_up || dial.address != *address {
+            dial.begin_anew(address, cx.now);
+        }
+        if !dial.asked {
             cx.timers.clear(&Timer::Dial(agent.clone()));
             self.dial_due(cx, agent);
         }

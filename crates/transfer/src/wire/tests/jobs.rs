@@ -643,8 +643,8 @@ fn give_up_on_who_does_not_answer_for_so_long() {
     }
 }
 
-/// Jobs that begin meanwhile have the owner dialled at once, and take no end of patience from those that wait. What begins
-/// after the owner was given up has its own.
+/// Jobs that begin meanwhile have the owner dialled at once, and do not extend the time for which earlier jobs wait. A job that
+/// begins after the owner was given up has a time of its own.
 #[test]
 fn give_up_in_time_whatever_begins_meanwhile() {
     let mut t = Table::lonely("holder", HOLDER, Options::default());
