@@ -294,16 +294,20 @@ async fn a_pull_is_over_when_its_last_operation_is_done() {
     }
 }
 
-/// While memory places some bytes of a stream, the next are taken: two operations at a time, and no more.
+/// While memory places some bytes of a stream, the next are taken: two operations of a stream at a time, and no more.
 #[tokio::test]
 async fn the_next_bytes_come_while_memory_places_some() {
     let pair = Pair::new(LONG);
     let _device = Device::new(&pair.source.memory, 3);
     let (_lease, transfer) = pair.begin(1, PathSet::QUIC, keepers().0).await;
-    let (memory, lanes) = (&pair.destination.memory, usize::from(LANES));
-    until(|| memory.pending() == 2 * lanes).await;
+    // Each MiB is a stream, and those of a lane come at the same time.
+    let (memory, streams) = (
+        &pair.destination.memory,
+        (BLOCKS as usize / 2 * BLOCK_BYTES) >> 20,
+    );
+    until(|| memory.pending() == 2 * streams).await;
     sleep(Duration::from_millis(100)).await;
-    assert_eq!(memory.pending(), 2 * lanes);
+    assert_eq!(memory.pending(), 2 * streams);
     let _device = Device::new(memory, 5);
     soon(transfer.finish()).await.unwrap();
     assert!(pair.is_whole());

@@ -60,7 +60,7 @@ fn memory_that_is_not_as_announced_is_refused() {
                 shape(),
             ),
             (
-                "cuDeviceCanAccessPeer",
+                "nor on one that it reaches",
                 Some(memfd("fake-cuda-shared-1", enough)),
                 SLOT,
                 shape(),
