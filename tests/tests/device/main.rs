@@ -451,7 +451,8 @@ fn the_driver_wakes_who_waits_for_marks() {
             mark(&busy, number);
             assert_eq!(next(), (number, Ok(())));
         }
-        assert_eq!(fake.calls("cuEventQuery"), asked);
+        // For the device itself it is asked once a second.
+        assert!(fake.calls("cuEventQuery") < asked + 100);
         fake.hold_stream(still.stream() as usize, false);
         (0..8).for_each(|number| assert_eq!(next(), (number, Ok(()))));
     });

@@ -117,9 +117,10 @@ impl Gpu {
         let context = Context::open(ordinal)?;
         let stream = Stream::new(&context)?;
         let kernels = Arc::new(Kernels::load(&context, TEXTS, &stream, stall)?);
+        let waiters = Waiters::new(&context);
         let open = Open {
-            waiters: Waiters::new(&context),
-            queue: Queue::start(&kernels)?,
+            queue: Queue::start(&kernels, waiters.pending())?,
+            waiters,
             arena: Arena::new(&context, stall)?,
             stream,
             peers: Peers::default(),

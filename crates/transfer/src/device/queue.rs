@@ -19,7 +19,7 @@ use std::ptr::NonNull;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::context::Entered;
 use super::error::DeviceError;
@@ -27,6 +27,7 @@ use super::gpu::{DEFAULT_MULTIPROCESSORS, Kernels};
 use super::resources::{Event, Stream};
 use super::staging::Piece;
 use super::stream::{DeviceStream, Way};
+use super::waiter::Pending;
 
 /// The most bytes of one piece.
 pub(crate) const PIECE: usize = 1 << 20;
@@ -53,6 +54,10 @@ pub(super) const MULTIPROCESSORS: u32 = DEFAULT_MULTIPROCESSORS / STREAMS as u32
 /// How often it is asked what is done, while something is under way. A wait of so long takes 35 us, of which the processor
 /// works 4 to 17; without [`on_time`] it took 87.
 const POLL: Duration = Duration::from_micros(20);
+
+/// How often the driver is asked whether the device is still there, where nothing is under way and marks are pending: those who
+/// wait for them sleep in the driver.
+const PULSE: Duration = Duration::from_secs(1);
 
 /// Is told what became of something, on one of the GPU's threads or at once on that of who asked, in any order.
 pub(crate) type Told<T> = Box<dyn FnOnce(Result<T, DeviceError>) + Send>;
@@ -197,7 +202,7 @@ impl Pool {
 
 impl Queue {
     /// Makes the buffers and the threads.
-    pub(super) fn start(kernels: &Arc<Kernels>) -> Result<Self, DeviceError> {
+    pub(super) fn start(kernels: &Arc<Kernels>, marks: Pending) -> Result<Self, DeviceError> {
         let context = kernels.context();
         let lane = |_| {
             let (stream, moving) = (Stream::new(context)?, VecDeque::new());
@@ -236,6 +241,9 @@ impl Queue {
             ready: Default::default(),
             submitted: [0; 2],
             watched: Vec::new(),
+            marks,
+            pulse: Event::new(context)?,
+            felt: Instant::now(),
         };
         threads.push(spawn(name, move || {
             on_time();
@@ -377,6 +385,11 @@ struct Worker {
     /// How many bytes are submitted and not done yet, by [`Way`].
     submitted: [usize; 2],
     watched: Vec<Watched>,
+    marks: Pending,
+    /// It is in no stream, so that nothing but the loss of the device is an error of it.
+    pulse: Event,
+    /// When that was asked last.
+    felt: Instant,
 }
 
 impl Worker {
@@ -402,7 +415,7 @@ impl Worker {
     /// Waits for a task where nothing else is to be done, for a moment where something is under way; takes all that are there.
     fn take_tasks(&mut self) {
         let first = match self.is_still() {
-            true => self.receiver.recv().ok(),
+            true => self.receiver.recv_timeout(PULSE).ok(),
             false => self.receiver.recv_timeout(POLL).ok(),
         };
         let mut next = first;
@@ -505,11 +518,17 @@ impl Worker {
 
     /// Looks at what is under way, and tells of what is done.
     fn look(&mut self) {
-        if self.is_still() {
+        let is_still = self.is_still();
+        if is_still && (self.felt.elapsed() < PULSE || !self.marks.any()) {
             return;
         }
         let context = self.kernels.context().clone();
         match context.enter() {
+            Ok(entered) if is_still => {
+                self.felt = Instant::now();
+                // The context keeps what that says of the device.
+                let _ = self.pulse.is_done(&entered);
+            }
             Ok(entered) => {
                 self.look_at_moving(&entered);
                 self.look_at_watched(&entered);

@@ -32,6 +32,10 @@ pub(super) struct Waiters {
     shared: Arc<Shared>,
 }
 
+/// Tells whether marks are waited for.
+#[derive(Clone)]
+pub(super) struct Pending(Arc<Shared>);
+
 #[derive(Default)]
 struct Shared {
     streams: Mutex<Streams>,
@@ -83,6 +87,10 @@ impl Waiters {
         self.shared.changed.notify_all();
     }
 
+    pub(super) fn pending(&self) -> Pending {
+        Pending(self.shared.clone())
+    }
+
     /// Whether a stream has not come to all marks that are waited for.
     fn stands_still(&self, stream: u64) -> bool {
         let streams = self.shared.lock();
@@ -93,6 +101,12 @@ impl Waiters {
         drop(streams);
         let entered = self.context.enter();
         !entered.is_ok_and(|entered| event.is_done(&entered) == Ok(true))
+    }
+}
+
+impl Pending {
+    pub(super) fn any(&self) -> bool {
+        !self.0.lock().marks.is_empty()
     }
 }
 
