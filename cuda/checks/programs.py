@@ -63,7 +63,9 @@ def test(binary, name, wrapper=(), timeout=None, **variables):
     if missing := re.search("NOT RUN: (.*)", said):
         raise NotRun(missing[1])
     if code:
-        raise Bad(f"{name}: {' | '.join(lines[-12:])}")
+        # The first panic tells the cause; those of the processes around it come behind.
+        cause = next((at for at, line in enumerate(lines) if "panicked at" in line), max(len(lines) - 12, 0))
+        raise Bad(f"{name}: {' | '.join(lines[cause : cause + 12])}")
     if not re.search(r"test result: ok\. 1 passed", said):
         raise NotRun(f"the pack's {binary} has no test {name}")
     return said
@@ -212,7 +214,7 @@ def bench(tell, small):
         tell("transload bench gpu", all_of_it)
         if "error" in figure:
             failed.append(figure["name"])
-            return tell(figure["name"], f"failed: {figure['error']}; median {figure.get('median')}")
+            return tell(figure["name"], f"failed: {figure['error']}")
         name, baseline = figure["name"], figure["baseline"]
         figures = {f"{name}, {figure['unit']}": figure["median"], f"{name} / {baseline['name']}": figure["ratio"]}
         for what, value in figures.items():
