@@ -52,7 +52,8 @@ def test_cold_equals_warm(name, store):
     assert apart(cold, first) < 1e-4
     assert apart(cold, warm) < 1e-4
     if not reuse.decoder.layers.are_states:
-        assert apart(two_steps(model, ids, 512), warm) == 0
+        # The same steps: what is left is the rounding of kernels that are chosen by the strides of what they read, on some processors.
+        assert apart(two_steps(model, ids, 512), warm) < 1e-5
     # Another object, as of another process, behind a longer prompt.
     longer = torch.cat([ids[:, :512], prompt(300, seed=2)], 1)
     other = Reuse(model, store, name=name)
