@@ -31,7 +31,7 @@ pub(crate) struct LaterCursor {
     spare: Vec<u8>,
     /// Bytes to be scattered, which go before the range: where they are, and how many.
     room: Option<(Box<dyn Room>, usize)>,
-    /// What was scattered before them.
+    /// The operations that scatter the bytes before them.
     scattered: Vec<Operation<()>>,
 }
 

@@ -186,7 +186,7 @@ impl Receiver {
                 arrivals.failed(&header, error);
             }
         }
-        // What was taken and never submitted.
+        // Settles bytes that an error has left taken and never submitted.
         settle();
         // Only now may the transfer be fenced. Its number may be used again then, and what is told of this stream must not
         // be taken for a stream of the next.

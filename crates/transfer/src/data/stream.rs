@@ -110,7 +110,7 @@ pub struct InStream {
     receiver: Receiver,
     header: StreamHeader,
     pub(crate) intake: Intake,
-    /// What memory was asked to do with the bytes that were taken last.
+    /// The operations that place the bytes that were taken last.
     under_way: Operations,
 }
 

@@ -219,7 +219,7 @@ thread_local! {
 /// The context is this thread's current one for as long as this is there.
 pub(super) struct Entered<'a> {
     context: &'a Context,
-    /// What was entered before; where it is the same, there is nothing to leave.
+    /// The context that the thread had entered before. If it is this one, dropping this leaves nothing.
     outer: CUcontext,
     mode: u32,
     /// It is left on the thread that has entered it.

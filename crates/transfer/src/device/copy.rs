@@ -167,7 +167,7 @@ fn within_a_gpu(
             Err(error) if !error.is_lost() => mem::forget(used),
             _ => drop(used),
         }),
-        // Nobody will know of its end, as above.
+        // As above: nobody will know when the kernel ends, so its memory is never freed.
         Err(_) => mem::forget(used),
     };
     gpu.stream().run(within, used, launch, late).map(drop)

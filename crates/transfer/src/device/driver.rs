@@ -15,7 +15,7 @@ use super::sys::*;
 /// The file that has the driver.
 const LIBRARY: &str = "libcuda.so.1";
 
-/// What only newer drivers have, and only benches call: many copies in one call, from CUDA 12.8 on.
+/// The function that submits many copies in one call. Drivers have it from CUDA 12.8 on, and only benches call it.
 pub(super) type CuMemcpyBatchAsync = unsafe extern "C" fn(
     dsts: *mut CUdeviceptr,
     srcs: *mut CUdeviceptr,

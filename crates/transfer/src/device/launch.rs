@@ -374,7 +374,7 @@ impl SortedNest {
         let number = |at: u64| at / self.run * steps + at % self.run / step;
         let within = |at: u64| at % self.run % step;
 
-        // What is cut off, and the whole units between. Where all bytes are of one unit, it is cut once.
+        // A range has cut bytes at both ends and whole units between them; one that lies inside of a unit is cut bytes alone.
         let first = bytes.start.next_multiple_of(unit).min(bytes.end);
         let last = (bytes.end / unit * unit).max(first);
         let (mut head, tail) = (bytes.start..first, last..bytes.end);
@@ -390,6 +390,7 @@ impl SortedNest {
         let mut loop_ = self.loop_;
         loop_[0].inner = Division::by(steps);
         if self.loops > 0 {
+            // The last step of a run may be shorter than the others by so many bytes, and is counted as one of them.
             let longer = steps * step - self.run;
             loop_[0].src = loop_[0].src.wrapping_sub(longer);
             loop_[0].dst = loop_[0].dst.wrapping_sub(longer);
@@ -397,7 +398,7 @@ impl SortedNest {
         let most = MAX_UNITS / of_place * of_place;
         let (mut begun, mut done) = (number(bytes.start), number(first));
         loop {
-            // What is numbered from the first place that this launch touches.
+            // The kernel numbers edges from the first place that this launch touches.
             let base = begun / of_place * of_place;
             let edge = |cut: Range<u64>| match cut.is_empty() {
                 true => Edge::zeroed(),

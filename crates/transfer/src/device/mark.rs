@@ -22,7 +22,7 @@ pub struct Mark {
     gpu: Gpu,
 }
 
-/// What the driver says of a stream whose work would get into a graph.
+/// Results that the driver gives for a stream while work of it would become part of a graph.
 const CAPTURED: [u32; 3] = [
     CUresult::STREAM_CAPTURE_UNSUPPORTED.0,
     CUresult::STREAM_CAPTURE_INVALIDATED.0,
@@ -45,7 +45,7 @@ impl Mark {
         unsafe { Self::of_raw(gpu, ptr::with_exposed_provenance_mut(stream as usize)) }
     }
 
-    /// The same for a stream of ours.
+    /// Marks the place that a stream of ours has come to.
     pub(super) fn behind(gpu: &Gpu, stream: &Stream) -> Result<Self, DeviceError> {
         // SAFETY: the stream is there, and of the context of all that the crate makes for this GPU.
         unsafe { Self::of_raw(gpu, stream.raw) }

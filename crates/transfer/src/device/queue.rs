@@ -132,7 +132,7 @@ struct Run {
     moves: VecDeque<Move>,
     /// Whether the place behind them in the GPU's stream is marked.
     marked: bool,
-    /// What has failed of them. They end all the same, since some of it may have been submitted.
+    /// The first error of submitting them. They are still waited for, since some work may have been submitted.
     failed: Option<DeviceError>,
 }
 
