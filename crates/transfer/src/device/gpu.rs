@@ -16,10 +16,11 @@ use super::driver;
 use super::error::DeviceError;
 use super::launch::{ENTRIES, Launch};
 use super::peer::Peers;
-use super::queue::{self, Queue};
+use super::queue::Queue;
 use super::resources::Stream;
 use super::sum::{self, Fold};
 use super::sys::{CUfunction, CUmodule, CUresult};
+use super::threads;
 use super::waiter::Waiters;
 
 /// `cuda/walk.cu` and `cuda/crc32c.cu`, compiled for a virtual GPU; the driver compiles that for the real one, once, and
@@ -250,7 +251,7 @@ impl Drop for Shared {
             drop(ended);
         };
         // Without a thread it is closed here, as the closure goes; a thread of its own does not wait for its own end.
-        if thread::Builder::new().spawn(close).is_ok() && !queue::is_ours() {
+        if thread::Builder::new().spawn(close).is_ok() && !threads::is_ours() {
             let _ = end.recv_timeout(stall);
         }
     }

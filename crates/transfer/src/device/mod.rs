@@ -15,7 +15,7 @@
 //! | `launch` | from programs to launches of the kernel. Pure |
 //! | `gpu` | a device with the kernels loaded |
 //! | `memory`, `stream` | allocations of a rank and group; a program laid over them |
-//! | `staging`, `registered`, `queue` | what bytes go through over the bus, of our own or of a ring's; the threads that have them moved |
+//! | `staging`, `registered`, `queue`, `threads` | what bytes go through over the bus, of our own or of a ring's; the threads that have them moved |
 //! | `shared`, `sum`, `shuttle` | memory that two processes share; sums on the GPU; slots of a ring, filled and emptied |
 //! | `measure` | copies of this crate and of the driver, timed: what `transload bench gpu` is made of |
 //! | `copy`, `peer` | copies; those between two GPUs |
@@ -43,6 +43,7 @@ mod sum;
 mod sys;
 #[cfg(test)]
 mod tests;
+mod threads;
 mod waiter;
 
 pub use copy::{Place, copy, copy_until_done};

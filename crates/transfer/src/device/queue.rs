@@ -8,17 +8,14 @@
 //!
 //! Whether a piece is done is asked, not waited for: nothing else shall wait for a stream that stands still.
 
-use std::cell::Cell;
 use std::collections::{BTreeMap, VecDeque};
 use std::mem;
-#[cfg(target_os = "linux")]
-use std::num::NonZeroU64;
 use std::ops::Range;
 use std::panic::{self, AssertUnwindSafe};
 use std::ptr::NonNull;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::context::Entered;
@@ -27,6 +24,7 @@ use super::gpu::{DEFAULT_MULTIPROCESSORS, Kernels};
 use super::resources::{Event, Stream};
 use super::staging::Piece;
 use super::stream::{DeviceStream, Way};
+use super::threads::{join, on_time, spawn};
 use super::waiter::Pending;
 
 /// The most bytes of one piece.
@@ -284,47 +282,6 @@ impl Drop for Queue {
         hand(&self.pool.tasks, Task::End);
         self.threads.drain(..).for_each(join);
     }
-}
-
-thread_local! {
-    /// Whether this thread is one of a GPU's.
-    static OURS: Cell<bool> = const { Cell::new(false) };
-}
-
-/// Starts a thread of a GPU.
-pub(super) fn spawn(
-    name: String,
-    work: impl FnOnce() + Send + 'static,
-) -> Result<JoinHandle<()>, DeviceError> {
-    let work = move || {
-        OURS.set(true);
-        work();
-    };
-    let spawned = thread::Builder::new().name(name).spawn(work);
-    spawned.map_err(|error| DeviceError::NoThread {
-        why: error.to_string(),
-    })
-}
-
-/// Whether this thread is one of a GPU's, of whichever.
-pub(super) fn is_ours() -> bool {
-    OURS.get()
-}
-
-/// Waits for the end of a thread of a GPU, unless it is one of them that asks.
-pub(super) fn join(thread: JoinHandle<()>) {
-    if !is_ours() {
-        // Whoever waits for one that has panicked hears of that.
-        let _ = thread.join();
-    }
-}
-
-/// Has this thread's waits end when they are to. Linux adds 50 us to each, so that it can end several at once. Threads inherit that
-/// from the one that starts them: this one starts none, but a driver that did so in a call would have its threads' waits end so, too.
-fn on_time() {
-    // Without that it is asked less often, which harms nothing.
-    #[cfg(target_os = "linux")]
-    let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
 }
 
 /// Hands a task to the thread. If that is gone, which only a panic can do, whoever waits sees its `told` dropped.

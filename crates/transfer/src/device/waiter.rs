@@ -17,8 +17,9 @@ use std::{fmt, mem};
 
 use super::context::Context;
 use super::error::DeviceError;
-use super::queue::{Told, join, spawn};
+use super::queue::Told;
 use super::resources::Event;
+use super::threads::{join, spawn};
 
 /// For how long a thread has no mark before it ends. Engines that work mark their streams more often.
 const LINGER: Duration = Duration::from_secs(10);
