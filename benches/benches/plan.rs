@@ -8,8 +8,7 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use criterion::{Criterion, Throughput};
-use transload_layout::Deployment;
-use transload_layout::document::Value;
+use transload_layout::{Deployment, Dtype, Group, Spec};
 use transload_transfer::plan::{BlockTable, BoundPlan, Plan, Request, Side, Tables};
 
 /// Both deployments parsed, until all routes of all 8 destination ranks have their tables bound.
@@ -30,15 +29,16 @@ fn main() {
     criterion.final_summary();
 }
 
-fn side(tp: u32, block: u32, layers: u32, heads: u32, order: &str) -> Deployment {
-    let text = format!(
-        r#"{{"schema": "transload.deployment/1", "tp": {tp}, "block_size": {block},
-            "num_blocks": 512, "order": "{order}", "group": [{{"name": "attn", "layers": "0-{}",
-            "spec": [{{"kind": "attention", "heads": {heads}, "head_dim": 128, "dtype": "bf16"}}]}}]}}"#,
-        layers - 1,
-    );
-    let value: Value = serde_json::from_str(&text).unwrap();
-    Deployment::from_value(&value).unwrap()
+fn side(tp: u64, block: u64, layers: u64, heads: u64, order: &str) -> Deployment {
+    let spec = Spec::attention(heads, 128, Dtype::Bf16);
+    Deployment::builder()
+        .tp(tp)
+        .block_size(block)
+        .num_blocks(512)
+        .order(order)
+        .group(Group::builder("attn", &format!("0-{}", layers - 1), spec))
+        .build()
+        .unwrap()
 }
 
 fn scattered(entries: u32, step: u32) -> Tables {
@@ -54,7 +54,7 @@ struct Pair {
 }
 
 impl Pair {
-    fn new(layers: u32, heads: u32) -> Self {
+    fn new(layers: u64, heads: u64) -> Self {
         Self {
             src: side(4, 16, layers, heads, "LBSHC"),
             dst: side(8, 64, layers, heads, "LBSHC"),

@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use tokio::time::sleep;
-use transload_layout::document::Value;
-use transload_layout::{Deployment, Rank};
+use transload_layout::{Deployment, Dtype, Group, Rank, Spec};
 use transload_transfer::agent::{Agent, AgentOptions, Builder, Lease, LeaseRequest, PullRequest};
 use transload_transfer::content::{Content, ContentDigest};
 use transload_transfer::copy::{CopyOptions, copy};
@@ -49,14 +48,15 @@ impl Side {
             Side::Decode => (4, 24, "HND"),
         };
         let blocks = 2 * self.blocks_of_a_request() + 5;
-        let text = format!(
-            r#"{{"schema": "transload.deployment/1", "tp": {tp}, "block_size": {block},
-                "num_blocks": {blocks}, "order": "{order}", "group": [{{"name": "attn",
-                "layers": "0-3", "spec": [{{"kind": "attention", "heads": 4, "head_dim": 64,
-                "dtype": "bf16"}}]}}]}}"#
-        );
-        let value: Value = serde_json::from_str(&text).unwrap();
-        Deployment::from_value(&value).unwrap()
+        let spec = Spec::attention(4, 64, Dtype::Bf16);
+        Deployment::builder()
+            .tp(tp)
+            .block_size(block)
+            .num_blocks(blocks.into())
+            .order(order)
+            .group(Group::builder("attn", "0-3", spec))
+            .build()
+            .unwrap()
     }
 
     fn blocks_of_a_request(self) -> u64 {

@@ -7,8 +7,7 @@ use std::time::Duration;
 use crate::memory_path::InMemory;
 
 use smallvec::smallvec;
-use transload_layout::document::Value;
-use transload_layout::{Deployment, Rank};
+use transload_layout::{Deployment, Dtype, Group, Rank, Spec};
 use transload_transfer::agent::{Agent, AgentOptions, Lease, LeaseRequest, PullRequest};
 use transload_transfer::content::{Content, ContentDigest};
 use transload_transfer::copy::{CopyOptions, copy};
@@ -28,14 +27,15 @@ pub fn deployment(tp: u32, block: u32, order: &str) -> Deployment {
 /// The same with so many layers, whose heads have so many elements.
 fn of_layers(layers: u32, head_dim: u32, (tp, block, order): (u32, u32, &str)) -> Deployment {
     let last = layers - 1;
-    let text = format!(
-        r#"{{"schema": "transload.deployment/1", "tp": {tp}, "block_size": {block},
-            "num_blocks": 64, "order": "{order}", "group": [{{"name": "attn", "layers": "0-{last}",
-            "spec": [{{"kind": "attention", "heads": 4, "head_dim": {head_dim},
-            "dtype": "bf16"}}]}}]}}"#
-    );
-    let value: Value = serde_json::from_str(&text).unwrap();
-    Deployment::from_value(&value).unwrap()
+    let spec = Spec::attention(4, head_dim.into(), Dtype::Bf16);
+    Deployment::builder()
+        .tp(tp.into())
+        .block_size(block.into())
+        .num_blocks(64)
+        .order(order)
+        .group(Group::builder("attn", &format!("0-{last}"), spec))
+        .build()
+        .unwrap()
 }
 
 /// Memory for each rank of a deployment.

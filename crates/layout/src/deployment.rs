@@ -1,11 +1,13 @@
 //! A checked deployment: one side of a transfer, with the place of every byte on every rank.
 
+mod builder;
 mod check;
 mod layers;
 
 use std::fmt;
 use std::ops::Range;
 
+pub use builder::{DeploymentBuilder, GroupBuilder};
 pub use layers::LayerSet;
 use serde::{Deserialize, Serialize};
 

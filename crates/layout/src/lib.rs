@@ -10,31 +10,23 @@
 //! This crate is pure: no I/O, no clock, no threads, no unsafe code.
 //!
 //! ```
-//! use transload_layout::{Deployment, document::Value, make_meta_kv_cache};
+//! use transload_layout::{Deployment, Dtype, Group, Spec, make_meta_kv_cache};
 //!
-//! let document: Value = toml::from_str(r#"
-//!     schema = "transload.deployment/1"
-//!     tp = 2
-//!     block_size = 16
-//!     num_blocks = 64
-//!     order = "HND"
-//!
-//!     [[group]]
-//!     name = "attn"
-//!     layers = "0-31"
-//!
-//!     [[group.spec]]
-//!     kind = "attention"
-//!     heads = 8
-//!     head_dim = 128
-//!     dtype = "bf16"
-//! "#).unwrap();
-//! let deployment = Deployment::from_value(&document).unwrap();
+//! let deployment = Deployment::builder()
+//!     .tp(2)
+//!     .block_size(16)
+//!     .num_blocks(64)
+//!     .order("HND")
+//!     .group(Group::builder("attn", "0-31", Spec::attention(8, 128, Dtype::Bf16)))
+//!     .build()?;
 //! let views = make_meta_kv_cache(&deployment, transload_layout::Rank(1));
 //! let keys = &views[0][0];
 //! assert_eq!(keys.units, 4..8, "rank 1 of 2 holds the upper half of the heads");
 //! assert_eq!(keys.view.shape(), [32, 64, 16, 4, 256]);
+//! # Ok::<(), transload_layout::document::Faults>(())
 //! ```
+//!
+//! People write the same as a [document](document) in TOML or JSON.
 
 #![forbid(unsafe_code)]
 

@@ -108,14 +108,12 @@ pub enum SliceError {
 /// rank, or units do not go into one of the TP sizes.
 ///
 /// ```
-/// use transload_layout::document::Value;
-/// use transload_layout::{Deployment, Rank, Side, TpRank, make_meta_kv_cache, slice_for_tp_transfer};
+/// use transload_layout::{Deployment, Dtype, Group, Rank, Side, Spec, TpRank};
+/// use transload_layout::{make_meta_kv_cache, slice_for_tp_transfer};
 ///
+/// let group = Group::builder("attn", "0-31", Spec::attention(8, 128, Dtype::Bf16));
 /// let side = |tp| {
-///     let text = format!(r#"{{"schema": "transload.deployment/1", "tp": {tp}, "block_size": 16,
-///         "num_blocks": 64, "group": [{{"name": "attn", "layers": "0-31", "spec": [
-///             {{"kind": "attention", "heads": 8, "head_dim": 128, "dtype": "bf16"}}]}}]}}"#);
-///     Deployment::from_value(&serde_json::from_str::<Value>(&text).unwrap()).unwrap()
+///     Deployment::builder().tp(tp).block_size(16).num_blocks(64).group(group.clone()).build().unwrap()
 /// };
 /// let (prefill, decode) = (side(2), side(4));
 /// let mine = &make_meta_kv_cache(&prefill, Rank(1))[0];

@@ -12,8 +12,8 @@ use bytes::Bytes;
 use thiserror::Error;
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
-use transload_layout::Deployment;
-use transload_layout::document::Value;
+use transload_layout::spec::Opaque;
+use transload_layout::{Deployment, Group, Spec};
 use transload_transfer::agent::{Agent, BindAgentError};
 use transload_transfer::identity::{Identity, IdentityFileError};
 use transload_transfer::ids::ServiceName;
@@ -106,11 +106,17 @@ impl Tickets {
 
 /// A deployment without memory: this agent neither holds nor fetches anything.
 fn nothing() -> Result<Deployment, TicketsError> {
-    const DOCUMENT: &str = r#"{
-        "schema": "transload.deployment/1", "name": "sidecar", "block_size": 1, "num_blocks": 1,
-        "group": [{"name": "none", "layers": "0", "spec": [{"kind": "opaque", "heads": 1, "entry_bytes": 1}]}]
-    }"#;
-    let document: Value = serde_json::from_str(DOCUMENT)
-        .map_err(|wrong| TicketsError::Deployment(wrong.to_string()))?;
-    Deployment::from_value(&document).map_err(|wrong| TicketsError::Deployment(wrong.to_string()))
+    let spec = Spec::Opaque(Opaque {
+        heads: 1,
+        entry_bytes: 1,
+        tokens_per_state: 1,
+        packed_heads: None,
+    });
+    Deployment::builder()
+        .name("sidecar")
+        .block_size(1)
+        .num_blocks(1)
+        .group(Group::builder("none", "0", spec))
+        .build()
+        .map_err(|wrong| TicketsError::Deployment(wrong.to_string()))
 }

@@ -15,15 +15,13 @@
 //! From two [deployments](transload_layout::Deployment) to chunks, offline:
 //!
 //! ```
-//! use transload_layout::{Deployment, document::Value};
+//! use transload_layout::{Deployment, Dtype, Group, Spec};
 //! use transload_transfer::plan::{BlockTable, Plan, Request, Tables};
 //!
+//! let group = Group::builder("attn", "0-79", Spec::attention(8, 128, Dtype::Bf16));
 //! let side = |tp, block_size, order| {
-//!     let text = format!(r#"{{
-//!         "schema": "transload.deployment/1", "tp": {tp}, "block_size": {block_size},
-//!         "num_blocks": 64, "order": "{order}", "group": [{{"name": "attn", "layers": "0-79", "spec": [
-//!             {{"kind": "attention", "heads": 8, "head_dim": 128, "dtype": "bf16"}}]}}]}}"#);
-//!     Deployment::from_value(&serde_json::from_str::<Value>(&text).unwrap())
+//!     let side = Deployment::builder().tp(tp).block_size(block_size).num_blocks(64).order(order);
+//!     side.group(group.clone()).build()
 //! };
 //! let (prefill, decode) = (side(4, 16, "LBSHC")?, side(8, 64, "LBHSC")?);
 //!

@@ -1,18 +1,19 @@
 //! The canonical case (Llama-3-70B, 2,048 tokens, TP 4 to TP 8): its chunk counts are known.
 
-use transload_layout::document::Value;
-use transload_layout::{Deployment, Rank};
+use transload_layout::{Deployment, Dtype, Group, Rank, Spec};
 use transload_transfer::codec::Codec;
 use transload_transfer::plan::{BlockTable, Plan, PlanDigest, Request, Route, Side, Tables};
 
 fn side(tp: u32, block: u32, order: &str) -> Deployment {
-    let text = format!(
-        r#"{{"schema": "transload.deployment/1", "tp": {tp}, "block_size": {block},
-            "num_blocks": 512, "order": "{order}", "group": [{{"name": "attn", "layers": "0-79",
-            "spec": [{{"kind": "attention", "heads": 8, "head_dim": 128, "dtype": "bf16"}}]}}]}}"#
-    );
-    let value: Value = serde_json::from_str(&text).unwrap();
-    Deployment::from_value(&value).unwrap()
+    let spec = Spec::attention(8, 128, Dtype::Bf16);
+    Deployment::builder()
+        .tp(tp.into())
+        .block_size(block.into())
+        .num_blocks(512)
+        .order(order)
+        .group(Group::builder("attn", "0-79", spec))
+        .build()
+        .unwrap()
 }
 
 /// A table with no two neighbours that are neighbours in another one's steps, too.

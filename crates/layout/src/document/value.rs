@@ -5,6 +5,8 @@ use std::fmt;
 use serde::de::{Deserialize, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde::ser::{Serialize, Serializer};
 
+use crate::placement::Allocation;
+
 /// From 2^63 on, either way, a float is what became of a whole number that was too long for 64 bits.
 const BEYOND_64_BITS: f64 = 9_223_372_036_854_775_808.0;
 
@@ -77,6 +79,33 @@ impl Value {
                 "has to be a whole number, not {}",
                 other.describe()
             )),
+        }
+    }
+}
+
+impl From<u64> for Value {
+    fn from(number: u64) -> Self {
+        Value::Integer(number.into())
+    }
+}
+
+impl From<&str> for Value {
+    fn from(text: &str) -> Self {
+        Value::Text(text.to_owned())
+    }
+}
+
+impl From<&[u64]> for Value {
+    fn from(numbers: &[u64]) -> Self {
+        Value::List(numbers.iter().map(|number| (*number).into()).collect())
+    }
+}
+
+impl From<Allocation> for Value {
+    fn from(allocation: Allocation) -> Self {
+        match allocation {
+            Allocation::One => "one".into(),
+            Allocation::PerLayer => "per_layer".into(),
         }
     }
 }

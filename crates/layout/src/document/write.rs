@@ -19,8 +19,7 @@ impl Document {
         fields.number("pp", self.pp);
         fields.numbers("num_layers", self.num_layers);
         if let Some(layers) = &self.pp_layers {
-            let layers = layers.iter().map(|count| number(*count)).collect();
-            fields.0.push(("pp_layers".to_owned(), Value::List(layers)));
+            fields.0.push(("pp_layers".to_owned(), layers[..].into()));
         }
         fields.numbers("block_size", common.block_size);
         fields.numbers("num_blocks", common.num_blocks);
@@ -124,8 +123,7 @@ struct Fields(Vec<(String, Value)>);
 
 impl Fields {
     fn text(&mut self, name: &str, value: &str) {
-        self.0
-            .push((name.to_owned(), Value::Text(value.to_owned())));
+        self.0.push((name.to_owned(), value.into()));
     }
 
     fn texts(&mut self, name: &str, value: Option<&str>) {
@@ -133,7 +131,7 @@ impl Fields {
     }
 
     fn number(&mut self, name: &str, value: u64) {
-        self.0.push((name.to_owned(), number(value)));
+        self.0.push((name.to_owned(), value.into()));
     }
 
     fn numbers(&mut self, name: &str, value: Option<u64>) {
@@ -147,8 +145,4 @@ impl Fields {
     fn table(self) -> Value {
         Value::Table(self.0)
     }
-}
-
-fn number(value: u64) -> Value {
-    Value::Integer(value.into())
 }

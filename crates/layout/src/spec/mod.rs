@@ -25,6 +25,7 @@ pub use recurrent::{
     ConvLayout, GdnConv, GdnSsm, Linear, Mamba1Conv, Mamba1Ssm, Mamba2Conv, Mamba2Ssm,
 };
 
+use crate::dtype::Dtype;
 use crate::partition::PartitionError;
 
 /// One spec of a group, whole model, without TP.
@@ -58,6 +59,27 @@ pub enum Spec {
 }
 
 impl Spec {
+    /// Keys and values of `head_dim` elements for each of the whole model's `heads`, without a window.
+    pub fn attention(heads: u64, head_dim: u64, dtype: Dtype) -> Self {
+        Self::Attention(Attention {
+            heads,
+            head_dim,
+            v_head_dim: head_dim,
+            dtype,
+            sliding_window: None,
+            chunk_size: None,
+        })
+    }
+
+    /// One vector of `latent` elements for each token, without a window.
+    pub fn mla(latent: u64, dtype: Dtype) -> Self {
+        Self::Mla(Mla {
+            latent,
+            dtype,
+            sliding_window: None,
+        })
+    }
+
     /// The kind's name in a deployment document.
     pub fn kind(&self) -> &'static str {
         match self {

@@ -28,17 +28,16 @@
 //!
 //! ```
 //! # use std::sync::Arc;
-//! use transload_layout::{Deployment, Rank, document::Value};
+//! use transload_layout::{Deployment, Dtype, Group, Rank, Spec};
 //! use transload_store::archive::{Archive, Model, Prompt, SaveRequest};
 //! use transload_store::backend::MemoryStore;
 //! use transload_transfer::memory::Memory;
 //! use transload_transfer::plan::{BlockTable, Tables};
 //!
+//! let group = Group::builder("attn", "0-3", Spec::attention(4, 64, Dtype::Bf16));
 //! let side = |tp, block, order| {
-//!     let text = format!(r#"{{"schema": "transload.deployment/1", "tp": {tp}, "block_size": {block},
-//!         "num_blocks": 64, "order": "{order}", "group": [{{"name": "attn", "layers": "0-3", "spec": [
-//!             {{"kind": "attention", "heads": 4, "head_dim": 64, "dtype": "bf16"}}]}}]}}"#);
-//!     Deployment::from_value(&serde_json::from_str::<Value>(&text).unwrap()).unwrap()
+//!     let side = Deployment::builder().tp(tp).block_size(block).num_blocks(64).order(order);
+//!     side.group(group.clone()).build().unwrap()
 //! };
 //! let cache = |side: &Deployment| {
 //!     Memory::allocate(&[side.groups()[0].placement(0).allocation_bytes as usize])

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use serde_json::json;
-use transload_layout::{Deployment, Rank, document};
+use transload_layout::{Deployment, Dtype, Group, Rank, Spec};
 use transload_store::Backend;
 use transload_store::archive::{Archive, Model, Prompt, SaveRequest};
 use transload_store::backend::redis::RedisStore;
@@ -21,14 +20,13 @@ const MOST_ROUND_TRIPS: u64 = 12;
 
 /// One rank, one small layer: 32 bytes a token.
 fn deployment(order: &str, block: u32) -> Deployment {
-    let value = json!({
-        "schema": "transload.deployment/1", "tp": 1, "block_size": block,
-        "num_blocks": TOKENS / block, "order": order,
-        "group": [{"name": "attn", "layers": "0", "spec": [
-            {"kind": "attention", "heads": 1, "head_dim": 8, "dtype": "bf16"}]}],
-    });
-    let value: document::Value = serde_json::from_value(value).unwrap();
-    Deployment::from_value(&value).unwrap()
+    let group = Group::builder("attn", "0", Spec::attention(1, 8, Dtype::Bf16));
+    let blocks = (TOKENS / block).into();
+    let deployment = Deployment::builder()
+        .block_size(block.into())
+        .num_blocks(blocks)
+        .order(order);
+    deployment.group(group).build().unwrap()
 }
 
 fn cache(of: &Deployment) -> Memory {

@@ -155,13 +155,13 @@ impl wire::Planner for Deployments {
 /// A small deployment of so many blocks.
 #[cfg(test)]
 pub(super) fn deployment(blocks: u32) -> Deployment {
-    let text = format!(
-        r#"{{"schema": "transload.deployment/1", "tp": 1, "block_size": 16, "num_blocks": {blocks},
-            "group": [{{"name": "attn", "layers": "0", "spec": [{{"kind": "attention",
-            "heads": 1, "head_dim": 8, "dtype": "bf16"}}]}}]}}"#
-    );
-    let value = serde_json::from_str(&text).unwrap();
-    Deployment::from_value(&value).unwrap()
+    use transload_layout::{Dtype, Group, Spec};
+    let group = Group::builder("attn", "0", Spec::attention(1, 8, Dtype::Bf16));
+    let deployment = Deployment::builder()
+        .block_size(16)
+        .num_blocks(blocks.into())
+        .group(group);
+    deployment.build().unwrap()
 }
 
 #[cfg(test)]

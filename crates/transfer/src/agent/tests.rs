@@ -7,7 +7,7 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
 use tokio::time::{sleep, timeout};
-use transload_layout::Deployment;
+use transload_layout::{Deployment, Dtype, Group, Spec};
 
 use super::{After, Agent, AgentOptions, Keeper, Lease, LeaseEndError, LeaseOpenError};
 use super::{LeaseRequest, PullRequest, Transfer, TransferError};
@@ -66,13 +66,14 @@ struct Side {
 
 impl Side {
     fn new(authority: &Authority, name: &str, blocks: Vec<u32>, device_stall: Duration) -> Self {
-        let text = serde_json::json!({
-            "schema": "transload.deployment/1", "block_size": BLOCK_TOKENS, "num_blocks": BLOCKS,
-            "order": "BLSHC", "group": [{"name": "attn", "layers": "0-1", "spec": [
-                {"kind": "attention", "heads": 4, "head_dim": 64, "dtype": "bf16"}]}]
-        });
-        let deployment = serde_json::from_value(text).unwrap();
-        let deployment = Deployment::from_value(&deployment).unwrap();
+        let spec = Spec::attention(4, 64, Dtype::Bf16);
+        let deployment = Deployment::builder()
+            .block_size(BLOCK_TOKENS.into())
+            .num_blocks(BLOCKS.into())
+            .order("BLSHC")
+            .group(Group::builder("attn", "0-1", spec))
+            .build()
+            .unwrap();
         let memory = Memory::allocate(&[BLOCKS as usize * BLOCK_BYTES]).unwrap();
         let memory = LateMemory::new(memory);
         let mut options = AgentOptions::default();

@@ -10,13 +10,11 @@
 //! | is so, but rests for as long as the array is used | [`Memory::array_view`], [`Memory::array_view_mut`], unsafe |
 //!
 //! ```
-//! use transload_layout::{Deployment, Rank, document::Value, make_meta_kv_cache};
+//! use transload_layout::{Deployment, Dtype, Group, Rank, Spec, make_meta_kv_cache};
 //! use transload_transfer::memory::Memory;
 //!
-//! let document = r#"{"schema": "transload.deployment/1", "block_size": 16, "num_blocks": 8,
-//!     "order": "HND", "group": [{"name": "attn", "layers": "0-3", "spec": [
-//!         {"kind": "attention", "heads": 2, "head_dim": 64, "dtype": "f32"}]}]}"#;
-//! let deployment = Deployment::from_value(&serde_json::from_str::<Value>(document)?)?;
+//! let group = Group::builder("attn", "0-3", Spec::attention(2, 64, Dtype::F32));
+//! let deployment = Deployment::builder().block_size(16).num_blocks(8).order("HND").group(group).build()?;
 //! let keys = &make_meta_kv_cache(&deployment, Rank(0))[0][0].view;
 //!
 //! let bytes = deployment.groups()[0].placement(0).allocation_bytes;

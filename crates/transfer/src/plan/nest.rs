@@ -163,15 +163,14 @@ pub enum PairError {
 /// When the views of a pair are not of the same component, of the same units and of the same shape.
 ///
 /// ```
-/// use transload_layout::document::Value;
-/// use transload_layout::{Deployment, Rank, Side, TpRank, make_meta_kv_cache, slice_for_tp_transfer};
+/// use transload_layout::{Deployment, Dtype, Group, Rank, Side, Spec, TpRank};
+/// use transload_layout::{make_meta_kv_cache, slice_for_tp_transfer};
 /// use transload_transfer::plan::jointly_contiguous_chunks;
 ///
+/// let group = Group::builder("attn", "0-1", Spec::attention(8, 128, Dtype::Bf16));
 /// let side = |tp, order| {
-///     let text = format!(r#"{{"schema": "transload.deployment/1", "tp": {tp}, "block_size": 16,
-///         "num_blocks": 4, "order": "{order}", "group": [{{"name": "attn", "layers": "0-1", "spec": [
-///             {{"kind": "attention", "heads": 8, "head_dim": 128, "dtype": "bf16"}}]}}]}}"#);
-///     Deployment::from_value(&serde_json::from_str::<Value>(&text).unwrap()).unwrap()
+///     let side = Deployment::builder().tp(tp).block_size(16).num_blocks(4).order(order);
+///     side.group(group.clone()).build().unwrap()
 /// };
 /// // Rank 1 of 2 holds heads 4 to 7, rank 3 of 4 heads 6 and 7.
 /// let (prefill, decode) = (side(2, "NHD"), side(4, "HND"));

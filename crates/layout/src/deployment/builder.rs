@@ -1,0 +1,209 @@
+//! Deployments written in Rust. A builder makes the document that people would type, so both have the same defaults
+//! and the same faults, told with the same key paths.
+
+use super::{Deployment, Group};
+use crate::document::{Faults, SCHEMA, Value};
+use crate::placement::Allocation;
+use crate::spec::Spec;
+
+/// Builds a [`Deployment`]; made by [`Deployment::builder`].
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct DeploymentBuilder {
+    fields: Vec<(String, Value)>,
+    groups: Vec<Value>,
+}
+
+/// Builds one group of a deployment; made by [`Group::builder`].
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct GroupBuilder {
+    fields: Vec<(String, Value)>,
+    specs: Vec<Value>,
+}
+
+/// Methods that set the field of their name; the last setting counts.
+macro_rules! fields {
+    ($($(#[$doc:meta])* $name:ident($argument:ident: $type:ty);)*) => {$(
+        $(#[$doc])*
+        pub fn $name(mut self, $argument: $type) -> Self {
+            self.fields.retain(|(name, _)| name != stringify!($name));
+            self.fields.push((stringify!($name).to_owned(), $argument.into()));
+            self
+        }
+    )*};
+}
+
+impl Deployment {
+    /// Starts a deployment: TP 1, PP 1, no groups.
+    ///
+    /// ```
+    /// use transload_layout::{Deployment, Dtype, Group, Spec};
+    ///
+    /// let decode = Deployment::builder()
+    ///     .tp(4)
+    ///     .block_size(64)
+    ///     .num_blocks(1024)
+    ///     .order("HND")
+    ///     .group(Group::builder("attn", "0-79", Spec::attention(8, 128, Dtype::Bf16)))
+    ///     .build()?;
+    /// // 80 layers, 1024 blocks of 64 tokens, 2 of 8 heads, a key and a value of 128 elements of 2 bytes.
+    /// let group = &decode.groups()[0];
+    /// assert_eq!(group.placement(0).allocation_bytes, 80 * 1024 * 64 * 2 * 2 * 128 * 2);
+    ///
+    /// let faults = Deployment::builder().build().unwrap_err();
+    /// assert!(faults.to_string().contains("group"));
+    /// # Ok::<(), transload_layout::document::Faults>(())
+    /// ```
+    pub fn builder() -> DeploymentBuilder {
+        DeploymentBuilder {
+            fields: vec![("schema".to_owned(), SCHEMA.into())],
+            groups: Vec::new(),
+        }
+    }
+}
+
+impl DeploymentBuilder {
+    fields! {
+        /// Names the side, for people.
+        name(name: &str);
+        /// Names the model, for people.
+        model(name: &str);
+        /// Sets the number of tensor-parallel ranks; default 1.
+        tp(ranks: u64);
+        /// Sets the number of pipeline stages; default 1.
+        pp(stages: u64);
+        /// Sets how many layers the whole model has; default the highest layer id of the groups, plus 1.
+        num_layers(layers: u64);
+        /// Sets how many layers each pipeline stage has; default as vLLM splits them.
+        pp_layers(layers: &[u64]);
+        /// Sets the tokens per block of groups that do not set their own.
+        block_size(tokens: u64);
+        /// Sets the blocks on every rank of groups that do not set their own.
+        num_blocks(blocks: u64);
+        /// Sets the [order](crate::order) of groups of one spec that do not set their own; default that of the
+        /// spec's kind.
+        order(order: &str);
+    }
+
+    /// Adds a group.
+    pub fn group(mut self, group: GroupBuilder) -> Self {
+        let mut fields = group.fields;
+        fields.push(("spec".to_owned(), Value::List(group.specs)));
+        self.groups.push(Value::Table(fields));
+        self
+    }
+
+    /// Checks everything that was set.
+    ///
+    /// # Errors
+    /// All faults, each with its key path, such as `group[0].block_size`.
+    pub fn build(mut self) -> Result<Deployment, Faults> {
+        self.fields
+            .push(("group".to_owned(), Value::List(self.groups)));
+        Deployment::from_value(&Value::Table(self.fields))
+    }
+}
+
+impl Group {
+    /// Starts a group of global layers, such as `0-79` or `0,4,8-11`, each of which caches `spec`.
+    pub fn builder(name: &str, layers: &str, spec: Spec) -> GroupBuilder {
+        let fields = [("name", name), ("layers", layers)];
+        GroupBuilder {
+            fields: fields
+                .map(|(key, text)| (key.to_owned(), text.into()))
+                .into(),
+            specs: vec![spec.to_value()],
+        }
+    }
+}
+
+impl GroupBuilder {
+    fields! {
+        /// Sets the tokens per block; default the deployment's. Groups of recurrent specs need none.
+        block_size(tokens: u64);
+        /// Sets the blocks on every rank; default the deployment's.
+        num_blocks(blocks: u64);
+        /// Sets the [order](crate::order); default the deployment's, and `LB` for several specs.
+        order(order: &str);
+        /// Sets whether a rank has one allocation for all layers or one for each; default one for all.
+        allocation(allocation: Allocation);
+        /// Sets the bytes before the group in its allocation; default 0.
+        offset(bytes: u64);
+        /// Sets the bytes from a block to the next; default no padding.
+        block_stride(bytes: u64);
+        /// Sets the bytes from a layer to the next; default no padding.
+        layer_stride(bytes: u64);
+    }
+
+    /// Adds a spec, whose states follow those of the specs before it in the page of each block.
+    pub fn spec(mut self, spec: Spec) -> Self {
+        self.specs.push(spec.to_value());
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dtype::Dtype;
+
+    /// Every setting arrives where a document of the same words says it.
+    #[test]
+    fn a_builder_says_what_a_document_says() {
+        let attention = Spec::attention(8, 128, Dtype::Bf16);
+        let latent = Spec::mla(576, Dtype::F8E4M3);
+        let attn = Group::builder("attn", "0-3", attention)
+            .block_size(32)
+            .num_blocks(7)
+            .order("HND")
+            .offset(512);
+        let attn = attn.allocation(Allocation::PerLayer).block_stride(1 << 20);
+        let pages = Group::builder("pages", "4-5", latent.clone())
+            .spec(latent)
+            .layer_stride(1 << 24);
+        let built = Deployment::builder()
+            .name("decode")
+            .model("m")
+            .tp(2)
+            .tp(4)
+            .pp(2)
+            .num_layers(6)
+            .pp_layers(&[3, 3])
+            .block_size(16)
+            .num_blocks(9)
+            .order("NHD")
+            .group(attn)
+            .group(pages)
+            .build()
+            .unwrap();
+        let typed = toml::from_str(r#"
+            schema = "transload.deployment/1"
+            name = "decode"
+            model = "m"
+            tp = 4
+            pp = 2
+            num_layers = 6
+            pp_layers = [3, 3]
+            block_size = 16
+            num_blocks = 9
+            order = "NHD"
+            [[group]]
+            name = "attn"
+            layers = "0-3"
+            block_size = 32
+            num_blocks = 7
+            order = "HND"
+            allocation = "per_layer"
+            offset = 512
+            block_stride = 1048576
+            spec = [{ kind = "attention", heads = 8, head_dim = 128, dtype = "bf16" }]
+            [[group]]
+            name = "pages"
+            layers = "4-5"
+            layer_stride = 16777216
+            spec = [{ kind = "mla", latent = 576, dtype = "f8e4m3" }, { kind = "mla", latent = 576, dtype = "f8e4m3" }]
+        "#).unwrap();
+        assert_eq!(built, Deployment::from_value(&typed).unwrap());
+    }
+}
