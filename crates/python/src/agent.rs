@@ -10,6 +10,7 @@ use tokio::time::timeout;
 use transload::layout::Rank;
 use transload::transfer::agent::{self, AgentOptions};
 use transload::transfer::content::ContentDigest;
+use transload::transfer::identity;
 use transload::transfer::ids::{Incarnation, InstanceName};
 
 use crate::completion::{Completion, outcome};
@@ -29,14 +30,14 @@ use crate::transfer::{Transfer, failed, named_codec, notice_failed, transfer_req
 /// All agents of one instance are made with the same.
 #[pyfunction]
 pub(crate) fn new_incarnation() -> PyResult<u128> {
-    Ok(Incarnation::draw()?.0)
+    Ok(identity::new_incarnation()?.0)
 }
 
 /// The name of an engine instance that was given none: this host's, which is the pod's on Kubernetes, and a port. It is
 /// the same after a restart.
 #[pyfunction]
 pub(crate) fn default_instance(port: u16) -> String {
-    InstanceName::of_host(port).to_string()
+    identity::default_instance(port).to_string()
 }
 
 /// A process that holds KV memory and moves it, for some ranks of one deployment.

@@ -37,13 +37,9 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-pub mod codec;
-pub mod content;
-pub mod ids;
 pub mod lease;
 pub mod moment;
 pub mod path;
-pub mod plan;
 mod roles;
 pub mod ticket;
 pub mod wire;
@@ -71,5 +67,8 @@ pub mod data;
 pub mod identity;
 #[cfg(feature = "quic")]
 pub mod quic;
+
+pub use transload_plan as plan;
+pub use transload_plan::{codec, content, ids};
 
 pub use transload_layout::{make_meta_kv_cache, slice_for_tp_transfer};

@@ -12,7 +12,7 @@ use super::driver::{self, Memories, Setup};
 use super::handle::{Agent, AgentInfo};
 use super::options::AgentOptions;
 use crate::data::Region;
-use crate::identity::{Identity, Renewals};
+use crate::identity::{Identity, Renewals, default_instance, new_incarnation};
 use crate::ids::{AgentId, DeploymentDigest, Incarnation, InstanceName, Rank};
 use crate::path::Path;
 use crate::path::carrier::Provider;
@@ -208,7 +208,7 @@ impl Builder {
         getrandom::fill(&mut secret).map_err(std::io::Error::other)?;
         let incarnation = match self.incarnation {
             Some(incarnation) => incarnation,
-            None => Incarnation::draw()?,
+            None => new_incarnation()?,
         };
         let document = canonical(&self.deployment).map_err(BindAgentError::Encode)?;
         let digest = DeploymentDigest::of(&document);
@@ -218,7 +218,7 @@ impl Builder {
         let endpoints = Endpoints::bind(self.identity, self.options.quic.clone(), addr)?;
         let instance = self.instance;
         let instance =
-            instance.unwrap_or_else(|| InstanceName::of_host(endpoints.control_addr().port()));
+            instance.unwrap_or_else(|| default_instance(endpoints.control_addr().port()));
         let id = AgentId::of(&peer.service, &instance);
         let me = wire::Identity {
             agent: id.clone(),

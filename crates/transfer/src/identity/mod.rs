@@ -34,7 +34,7 @@ pub mod tls;
 pub use authority::{Authority, AuthorityError, Validity};
 pub use certificate::{MAX_CERTIFICATE_BYTES, PeerIdentityError};
 pub use files::{IdentityFileError, names_in, open_keys};
-pub use name::{PeerIdentity, UriError, random_cluster_name};
+pub use name::{PeerIdentity, UriError, default_instance, new_incarnation, random_cluster_name};
 pub use proof::{Identity, IdentityError, MAX_AUTHORITIES};
 pub use renewal::RenewalError;
 pub(crate) use renewal::Renewals;

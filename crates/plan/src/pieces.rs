@@ -1,0 +1,143 @@
+//! The bytes of a route in the order in which a codec takes them.
+//!
+//! A *piece* has the keys, or the values, of one head in one layer, of the tokens of one window: 256 of the sequence, or what
+//! travels of them. It has them token by token, and is encoded by itself. So what becomes of a value depends on no
+//! layout, and only where replicas share out tokens inside of a window on how many ranks there are. What no codec takes
+//! is cut into pieces too, and stays as it is.
+
+use std::ops::Range;
+
+use transload_layout::Side;
+
+use crate::codec::Rows;
+use crate::program::{Loop, Nest, Placed, Program, StreamProgram};
+use crate::route::{RouteGroup, Slice};
+use crate::table::Lookup;
+use crate::tokens::StateRange;
+
+/// Tokens of a window.
+const WINDOW: u64 = 256;
+
+/// Bytes of a piece that no codec takes.
+const PLAIN: u64 = 64 << 10;
+
+/// How the bytes of a section are cut into pieces, which are encoded by themselves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pieces {
+    /// What is in each; `None` for what no codec takes.
+    pub rows: Option<Rows>,
+    /// Bytes of each. The last may have fewer where no codec takes them.
+    pub bytes: u64,
+}
+
+impl Pieces {
+    /// Of what no codec takes.
+    pub(crate) const PLAIN: Self = Self {
+        rows: None,
+        bytes: PLAIN,
+    };
+}
+
+/// A slice that a codec takes, on one side.
+pub(crate) struct Coded<'a> {
+    pub(crate) slice: &'a Slice,
+    pub(crate) rows: Rows,
+    /// The layer slots.
+    pub(crate) slots: Range<u64>,
+}
+
+impl Coded<'_> {
+    /// What lies one after another in the stream: a program for windows of one size each, window by window, layer by layer,
+    /// head by head.
+    pub(crate) fn programs(&self, side: Side, lookup: &Lookup<'_>) -> Vec<(StreamProgram, Pieces)> {
+        let windows: Vec<StateRange> = windows(self.slice.class.range).collect();
+        let alike = windows.chunk_by(|a, b| a.count() == b.count());
+        let programs = alike.map(|windows| {
+            let pieces = Pieces {
+                rows: Some(self.rows),
+                bytes: windows[0].count() * self.slice.unit_bytes(),
+            };
+            (self.program(windows, side, lookup), pieces)
+        });
+        programs.collect()
+    }
+
+    fn program(&self, windows: &[StateRange], side: Side, lookup: &Lookup<'_>) -> StreamProgram {
+        let (mut program, mut end) = (Program::default(), 0);
+        // Which nest moves so many tokens of a head.
+        let mut by_states: Vec<(u64, u32)> = Vec::new();
+        for window in windows {
+            let mut cuts: Vec<(u32, u64)> = Vec::new();
+            for cut in window.cuts() {
+                let known = by_states.iter().find(|(states, _)| *states == cut.states);
+                let nest = match known {
+                    Some((_, nest)) => *nest,
+                    None => {
+                        let nest = program.nests.len() as u32;
+                        program.nests.push(self.nest(cut.states, side));
+                        by_states.push((cut.states, nest));
+                        nest
+                    }
+                };
+                let place = lookup.place(cut.at[side]);
+                cuts.push((nest, self.slice.at[side].at(place)));
+            }
+            for slot in self.slots.clone() {
+                for unit in 0..self.slice.units.count {
+                    let further = slot * self.slice.layers.stride(side)
+                        + unit * self.slice.units.stride(side);
+                    for &(nest, at) in &cuts {
+                        program.placed.push(Placed {
+                            nest,
+                            src: at + further,
+                            dst: end,
+                        });
+                        end += program.nests[nest as usize].bytes();
+                    }
+                }
+            }
+        }
+        StreamProgram::made_dense(program, end)
+    }
+
+    /// So many tokens of one block, of one head in one layer.
+    fn nest(&self, states: u64, side: Side) -> Nest {
+        let tokens = Loop::new(states, self.slice.at.map(|origin| origin.state_stride));
+        let loops = [tokens].into_iter().chain(self.slice.loops.iter().copied());
+        let whole = Nest {
+            loops: loops.filter(|l| l.count > 1).collect(),
+            run: 1,
+        };
+        whole.dense(side)
+    }
+}
+
+/// The most places in which the nests of a slice start, of so many layers.
+pub(crate) fn most_places(slice: &Slice, layers: u64) -> u64 {
+    let range = slice.class.range;
+    let cuts = range.segments().saturating_add(range.count() / WINDOW + 1);
+    let heads = layers.saturating_mul(slice.units.count);
+    cuts.saturating_mul(heads)
+}
+
+impl RouteGroup {
+    /// The group with the slices of these components only.
+    pub(crate) fn with_components(&self, wanted: impl Fn(usize) -> bool) -> Self {
+        let slices = self.slices.iter().filter(|slice| wanted(slice.component));
+        Self {
+            slices: slices.cloned().collect(),
+            ..self.clone()
+        }
+    }
+}
+
+/// The states of a range, window by window.
+fn windows(range: StateRange) -> impl Iterator<Item = StateRange> {
+    let windows = range.first / WINDOW..range.end.div_ceil(WINDOW);
+    let cut = windows.map(move |window| StateRange {
+        first: range.first.max(window * WINDOW),
+        end: range.end.min((window + 1) * WINDOW),
+        ..range
+    });
+    cut.filter(|window| window.count() > 0)
+}

@@ -1,0 +1,54 @@
+//! How large a plan becomes, told before any of it is made.
+
+use std::collections::HashMap;
+
+use transload_layout::partition::Partition;
+
+use crate::error::{MAX_SLICES, PlanError};
+use crate::group::GroupPlan;
+use crate::ranks::{Ranks, overlap};
+use crate::sides::Sides;
+
+/// Checks that a plan between these stages would not have too many slices. Costs O(stages) and O(ranks) for
+/// each component, and no memory.
+pub(crate) fn check(
+    ranks: &Sides<Ranks<'_>>,
+    stages: &[Sides<u32>],
+    groups: &[GroupPlan],
+) -> Result<(), PlanError> {
+    let Sides { src, dst } = ranks;
+    let (src_tp, dst_tp) = (src.deployment.tp(), dst.deployment.tp());
+    let mut slices = 0u128;
+    for group in groups {
+        let slots = stages
+            .iter()
+            .map(|pair| group.slots_in_common(ranks, pair).1);
+        let in_common = slots.filter(|slots| !slots.is_empty());
+        let mut pairs: HashMap<Partition, u128> = HashMap::new();
+        let mut each = 0u128;
+        for partition in group.partitions() {
+            each += *pairs.entry(partition).or_insert_with(|| {
+                let senders = dst.tp.clone().map(|rank| {
+                    // Units went into both TP sizes when the deployments were checked.
+                    let senders = partition.senders(src_tp, (dst_tp, rank));
+                    overlap(&senders.unwrap_or(0..0), &src.tp).len() as u128
+                });
+                senders.sum()
+            });
+        }
+        // Replicas that share out layers cut all slices of a route where the stretch of one begins or ends.
+        let replicas =
+            |partition: &Partition, tp| partition.holders(tp, 0).map_or(1, |holders| holders.len());
+        let share =
+            |partition: &Partition| replicas(partition, src_tp) > replicas(partition, dst_tp);
+        let stretches = match pairs.len() {
+            0 | 1 if !pairs.keys().any(share) => 1,
+            partitions => 1 + 2 * partitions as u128,
+        };
+        slices += each * stretches * in_common.count() as u128;
+    }
+    match slices > MAX_SLICES.into() {
+        true => Err(PlanError::TooManySlices { slices }),
+        false => Ok(()),
+    }
+}

@@ -1,0 +1,205 @@
+//! From two pipeline stages to the routes between their ranks.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use smallvec::SmallVec;
+use transload_layout::view::{Axis, ComponentView};
+use transload_layout::{Rank, Side};
+
+use crate::group::GroupPlan;
+use crate::nest::{self, Origin};
+use crate::ranks::{Ranks, hull};
+use crate::route::{Class, Route, RouteGroup, Slice};
+use crate::share::divide;
+use crate::sides::{SIDES, Sides, both};
+
+/// One pipeline stage of each side, with the views of their groups paired up.
+pub(crate) struct Stages<'a> {
+    /// TP sizes.
+    tp: Sides<u32>,
+    stages: Sides<u32>,
+    groups: Vec<StageGroup<'a>>,
+}
+
+struct StageGroup<'a> {
+    index: usize,
+    plan: &'a GroupPlan,
+    layers: Arc<[u32]>,
+    pairs: Vec<ViewPair>,
+}
+
+/// A component's views on TP rank 0 of both sides; other ranks differ only in which units they hold.
+struct ViewPair {
+    slice: Slice,
+    /// Whether blocks lie outside layers at the destination.
+    blocks_outside: bool,
+}
+
+impl StageGroup<'_> {
+    /// Slices that travel for some of the layers each, put together where they travel for the same.
+    fn by_layers(
+        &self,
+        slices: SmallVec<[(Range<u64>, Slice); 2]>,
+    ) -> impl Iterator<Item = RouteGroup> {
+        let ends = slices
+            .iter()
+            .flat_map(|(slots, _)| [slots.start, slots.end]);
+        let mut ends: SmallVec<[u64; 4]> = ends.collect();
+        ends.sort_unstable();
+        ends.dedup();
+        let pairs = 0..ends.len().saturating_sub(1);
+        pairs.filter_map(move |i| {
+            let (first, end) = (ends[i], ends[i + 1]);
+            let here = slices.iter().filter(|(slots, _)| slots.contains(&first));
+            let here = here.map(|(_, slice)| Slice {
+                at: slice.at_slot(first),
+                ..slice.clone()
+            });
+            let slices: SmallVec<[Slice; 2]> = here.collect();
+            (!slices.is_empty()).then(|| RouteGroup {
+                group: self.index,
+                in_common: self.layers.clone(),
+                slots: first as usize..end as usize,
+                slices,
+            })
+        })
+    }
+}
+
+impl<'a> Stages<'a> {
+    pub(crate) fn new(
+        ranks: &Sides<Ranks<'_>>,
+        stages: Sides<u32>,
+        groups: &'a [GroupPlan],
+    ) -> Self {
+        let mut paired = Vec::with_capacity(groups.len());
+        for (index, plan) in groups.iter().enumerate() {
+            let (starts, both) = plan.slots_in_common(ranks, &stages);
+            if both.is_empty() {
+                continue;
+            }
+            let first = starts.map(|start| (both.start - start) as u64);
+            let group = |side| &ranks[side].deployment.groups()[plan.index[side]];
+            let views = Sides::of(|side| group(side).views(0, stages[side]));
+            let pairs = views.src.zip(views.dst).enumerate();
+            paired.push(StageGroup {
+                index,
+                plan,
+                layers: group(Side::Source).layers().ids()[both].into(),
+                pairs: pairs
+                    .map(|(component, (src, dst))| pair(component, plan, Sides { src, dst }, first))
+                    .collect(),
+            });
+        }
+        Self {
+            tp: Sides::of(|side| ranks[side].deployment.tp()),
+            stages,
+            groups: paired,
+        }
+    }
+
+    /// The source's TP ranks among which are all that send anything to a TP rank of the destination.
+    pub(crate) fn senders(&self, dst_rank: u32) -> Range<u32> {
+        let partitions = self.groups.iter().flat_map(|group| group.plan.partitions());
+        hull(partitions.filter_map(|partition| {
+            let senders = partition.senders(self.tp.src, (self.tp.dst, dst_rank));
+            senders.ok()
+        }))
+    }
+
+    /// The route between two TP ranks of these stages, if they share anything.
+    pub(crate) fn route(&self, src_rank: u32, dst_rank: u32) -> Option<Route> {
+        let ranks = Sides {
+            src: (self.tp.src, src_rank),
+            dst: (self.tp.dst, dst_rank),
+        };
+        let mut groups = Vec::new();
+        for group in &self.groups {
+            let mut slices: SmallVec<[(Range<u64>, Slice); 2]> = SmallVec::new();
+            for (component, pair) in group.plan.components.iter().zip(&group.pairs) {
+                // Units went into both TP sizes when the deployments were checked.
+                let Ok(Some(served)) = component.partition.served(ranks.src, ranks.dst) else {
+                    continue;
+                };
+                let mut slice = pair.slice.clone();
+                let layers = group.layers.len() as u64;
+                let (slots, range) =
+                    divide(served.share, layers, slice.class.range, pair.blocks_outside);
+                if slots.is_empty() || range.count() == 0 {
+                    continue;
+                }
+                slice.class.range = range;
+                let units = served.units;
+                for side in SIDES {
+                    let (tp, rank) = ranks[side];
+                    let owned = component.partition.owned(tp, rank);
+                    let first = owned.map_or(0, |owned| owned.start);
+                    slice.at[side].base += (units.start - first) * slice.units.stride(side);
+                }
+                slice.units.count = units.end - units.start;
+                slices.push((slots, slice));
+            }
+            groups.extend(group.by_layers(slices));
+        }
+        (!groups.is_empty()).then(|| Route {
+            src_rank: Rank(self.stages.src * self.tp.src + src_rank),
+            dst_rank: Rank(self.stages.dst * self.tp.dst + dst_rank),
+            groups,
+        })
+    }
+}
+
+/// Pairs two views of one component, leaving out units, blocks and states.
+fn pair(
+    component: usize,
+    plan: &GroupPlan,
+    views: Sides<ComponentView>,
+    first_layers: Sides<u64>,
+) -> ViewPair {
+    let strides = |axis| nest::strides(&views.src, &views.dst, axis);
+    let step = |axis| Sides::of(|side| views[side].view.dim(axis).stride);
+    let range = plan.ranges[plan.components[component].range];
+    let (mut blocks, mut states) = (step(Axis::Block), step(Axis::State));
+    let layers = strides(Axis::Layer);
+    let blocks_outside = blocks.dst > layers.dst;
+    let alone = plan.num_blocks.map(|blocks| blocks == 1);
+    for side in SIDES {
+        // Where there is one block, there is no step from block to block: any stride will do, and this one
+        // is the same for all components.
+        if alone[side] {
+            blocks[side] = 0;
+        }
+        // Where a block holds one state, there is no step from state to state inside it.
+        if range.block[side] == 1 {
+            states[side] = blocks[side];
+        }
+    }
+    let inner = views.src.view.dims.iter().map(|dim| dim.axis);
+    let loops = inner
+        .filter(|axis| matches!(axis, Axis::Content(_) | Axis::Byte))
+        .map(strides)
+        .filter(|l| l.count > 1)
+        .collect();
+    let class = Class {
+        range,
+        linear: Sides::of(|side| alone[side] || blocks[side] == states[side] * range.block[side]),
+        states_outside: both(|side| blocks[side] <= states[side] && !alone[side])
+            && blocks != states,
+    };
+    ViewPair {
+        slice: Slice {
+            component,
+            class,
+            at: Sides::of(|side| Origin {
+                base: views[side].view.offset + first_layers[side] * layers.stride(side),
+                block_stride: blocks[side],
+                state_stride: states[side],
+            }),
+            layers,
+            units: strides(Axis::Unit),
+            loops,
+        },
+        blocks_outside,
+    }
+}
