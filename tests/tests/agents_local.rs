@@ -15,6 +15,7 @@ use transload_transfer::ids::{
 };
 use transload_transfer::lease::LeaseEnd;
 use transload_transfer::path::ring::carrier::handover::{HandoverError, Limits, Listener, connect};
+use transload_transfer::path::ring::carrier::random_token;
 use transload_transfer::path::ring::{SocketName, Token};
 use transload_transfer::plan::{Plan, Request, Side as End};
 use transload_transfer::quic::{ControlConnection, Endpoints, QuicOptions};
@@ -215,7 +216,7 @@ async fn a_ring_that_nobody_waits_for_is_not_fetched() {
     let owner = town.agent("prefill", &cache, &[Rank(0), Rank(1)], 1);
     let mut peer = ByHand::welcome(town.identity("stranger"), &owner, Side::Decode).await;
     let listener = Listener::bind(Limits::default()).unwrap();
-    let token = Token::random().unwrap();
+    let token = random_token().unwrap();
     let expected = listener.expect(&token).unwrap();
     let half = |at: usize| Nonce(std::array::from_fn(|i| token.0[at + i]));
     let token = (half(0), half(16));

@@ -11,6 +11,7 @@ use tokio::runtime::Runtime;
 use transload_transfer::path::ring::carrier::handover::{
     Connection, HandoverError, Limits, Listener, connect,
 };
+use transload_transfer::path::ring::carrier::random_token;
 use transload_transfer::path::ring::carrier::staging::{Consumer, Producer, RingError, RingShape};
 use transload_transfer::path::ring::carrier::{self, Doorbell};
 use transload_transfer::path::ring::{SocketName, Token};
@@ -83,7 +84,7 @@ fn survivors_of_kill_9_notice_and_leak_nothing() {
         for round in 0..rounds() {
             // Die somewhere between being started and streaming.
             let role = if round % 2 == 0 { "produce" } else { "consume" };
-            let token = Token::random().unwrap();
+            let token = random_token().unwrap();
             let expected = listener.expect(&token).unwrap();
             let other = Other::start(role, listener.name(), &token);
             let death = other.die_in(Duration::from_micros(1 << chance.below(16)));
@@ -273,7 +274,7 @@ async fn accept_consumer(connection: Connection) -> Consumer {
 
 /// Starts the other process and waits until it has connected.
 async fn meet(listener: &Listener, role: &str) -> (Other, Connection) {
-    let token = Token::random().unwrap();
+    let token = random_token().unwrap();
     let expected = listener.expect(&token).unwrap();
     let other = Other::start(role, listener.name(), &token);
     let connection = expected.connection(PATIENCE).await.unwrap();

@@ -12,8 +12,8 @@ use transload_transfer::data::{DataOptions, Receiver, RouteBytes, SendEvent};
 use transload_transfer::device::{DeviceMemory, Gpu};
 use transload_transfer::memory::Access;
 use transload_transfer::path::device_ring::carrier::{accept, offer};
-use transload_transfer::path::ring::Token;
 use transload_transfer::path::ring::carrier::handover::{Connection, Limits, Listener, connect};
+use transload_transfer::path::ring::carrier::random_token;
 use transload_transfer::path::ring::carrier::{RingIn, RingOut};
 use transload_transfer::plan::Side;
 
@@ -60,7 +60,7 @@ impl OnGpu {
 /// The two ends of a connection.
 async fn connection() -> (Connection, Connection) {
     let listener = Listener::bind(Limits::default()).unwrap();
-    let token = Token::random().unwrap();
+    let token = random_token().unwrap();
     let expected = listener.expect(&token).unwrap();
     let limits = Limits::default();
     let connecting = connect(listener.name(), &token, &limits);

@@ -20,8 +20,8 @@ use transload_transfer::identity::{Authority, Roles};
 use transload_transfer::ids::{AgentId, Nonce, TransferId};
 use transload_transfer::memory::Memory;
 use transload_transfer::path::quic::carrier::LaneOut;
-use transload_transfer::path::ring::Token;
 use transload_transfer::path::ring::carrier::handover::{Limits, Listener, connect};
+use transload_transfer::path::ring::carrier::random_token;
 use transload_transfer::path::ring::carrier::staging::{Consumer, Producer, RingShape};
 use transload_transfer::plan::{BlockTable, Plan, Request, Route, Side, Tables};
 use transload_transfer::quic::{ControlConnection, Endpoints, Lane, QuicOptions};
@@ -469,7 +469,7 @@ impl Chance {
 /// Both ends of a staging ring.
 pub(crate) async fn ring(shape: RingShape) -> (Producer, Consumer) {
     let listener = Listener::bind(Limits::default()).unwrap();
-    let token = Token::random().unwrap();
+    let token = random_token().unwrap();
     let expected = listener.expect(&token).unwrap();
     let limits = Limits::default();
     let connecting = connect(listener.name(), &token, &limits);

@@ -11,7 +11,7 @@ use rustix::net::{
     SocketFlags, SocketType,
 };
 use transload_transfer::ids::Nonce;
-use transload_transfer::path::ring::SocketName;
+use transload_transfer::path::ring::carrier::random_socket;
 
 use crate::source::halves;
 use crate::town::PATIENCE;
@@ -34,7 +34,7 @@ pub(crate) struct Gift {
 
 /// Where an agent can fetch it: the socket and the token. It is served by a thread, to one guest.
 pub(crate) fn serve(gift: Gift) -> (String, (Nonce, Nonce)) {
-    let (name, token) = (SocketName::random().unwrap(), [7; 32]);
+    let (name, token) = (random_socket().unwrap(), [7; 32]);
     let address = SocketAddrUnix::new_abstract_name(name.as_str().as_bytes()).unwrap();
     let socket = rustix::net::socket_with(
         AddressFamily::UNIX,

@@ -13,6 +13,7 @@ use transload_transfer::ids::{ClusterName, Direction, Incarnation};
 use transload_transfer::path::ring::carrier::handover::{
     Connection, Expected, Limits, Listener, connect,
 };
+use transload_transfer::path::ring::carrier::random_token;
 use transload_transfer::path::ring::carrier::staging::RingShape;
 use transload_transfer::path::ring::{SocketName, Token};
 use transload_transfer::wire::message::{Ask, Message};
@@ -142,7 +143,7 @@ impl Host {
 
     /// Says where to fetch what it takes.
     async fn offer(&self, peer: &mut Hostile) -> Expected {
-        let token = Token::random().unwrap();
+        let token = random_token().unwrap();
         let expected = self.listener.expect(&token).unwrap();
         let (socket, token) = (self.listener.name().as_str(), halves(&token.0));
         peer.say(words::ring_offered(socket, token)).await;

@@ -10,8 +10,8 @@ use transload_tests::words;
 use transload_transfer::agent::{PullReport, TransferError};
 use transload_transfer::identity::Roles;
 use transload_transfer::ids::{AgentId, DeploymentDigest, Direction, Incarnation, Nonce};
-use transload_transfer::path::ring::Token;
 use transload_transfer::path::ring::carrier::handover::{Limits, Listener};
+use transload_transfer::path::ring::carrier::random_token;
 use transload_transfer::path::ring::carrier::staging::{Producer, RingShape};
 use transload_transfer::plan::{Plan, Request};
 use transload_transfer::quic::{DataSender, Endpoints, Lane};
@@ -151,7 +151,7 @@ impl Way {
 
     async fn ring(hostile: &mut Hostile) -> Self {
         let listener = Listener::bind(Limits::default()).unwrap();
-        let token = Token::random().unwrap();
+        let token = random_token().unwrap();
         let expected = listener.expect(&token).unwrap();
         let (socket, token) = (listener.name().as_str(), halves(&token.0));
         hostile.say(words::ring_offered(socket, token)).await;

@@ -40,12 +40,12 @@ use crate::content::{ContentDigest, ContentFingerprint};
 use crate::data::{SendError, SendEvent};
 use crate::identity::Renewals;
 use crate::ids::{AgentId, Rank, TransferId};
-use crate::moment::Moment;
 use crate::path::Path;
 use crate::path::carrier::Provider;
 use crate::path::negotiation::{Ending, Report, Way};
 use crate::plan::Side;
 use crate::quic::{CloseCode, ControlConnection, Endpoints};
+use crate::wire::Moment;
 use crate::wire::{Action, BlocksOf, ConnId, Flow, JobError, Machine, PlanAsk};
 
 mod background;

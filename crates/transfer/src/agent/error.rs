@@ -3,9 +3,9 @@
 use thiserror::Error;
 
 use crate::ids::Direction;
-use crate::lease::{LeaseEnd, LeaseError, LeaseKey, OpenFault};
+use crate::lease::{LeaseError, LeaseKey, OpenFault};
 use crate::plan::{BindError, Tables};
-use crate::wire::{Failure, HelloRefusal, JobError, Refusal};
+use crate::wire::JobError;
 
 /// The agent has stopped. Whoever gets this in answer to a lease or a transfer has its blocks back:
 /// nothing touches them any more.
@@ -92,80 +92,17 @@ impl TransferError {
     /// `peer_lost`, `restarted`, `unreachable`, `incompatible`, `failed`, `timed_out`, `busy`, `ticket`, `own`, `request`,
     /// `shutting_down`, `version`, `device_lost`, `device_stalled` or `other`. The last two but one are told of devices of either side.
     pub fn kind(&self) -> &'static str {
-        let error = match self {
-            TransferError::Job(error) => error,
-            TransferError::Direction { .. } => return "ticket",
-            TransferError::Tables(_) => return "request",
-            TransferError::After(_) => return "failed",
-            TransferError::Gone(_) => return "other",
-        };
-        match error {
-            JobError::Ticket(_) | JobError::Cluster { .. } | JobError::Audience => "ticket",
-            JobError::OwnTicket => "own",
-            JobError::NotOurs { .. } | JobError::NoRanks | JobError::Tokens { .. } => "request",
-            JobError::UnderWay { .. } | JobError::TooMany { .. } => "busy",
-            JobError::Plan { .. } => "incompatible",
-            JobError::Unreachable { .. } => "unreachable",
-            JobError::Hello { refusal, .. } => match refusal {
-                HelloRefusal::Cluster { .. }
-                | HelloRefusal::Agent
-                | HelloRefusal::OwnName
-                | HelloRefusal::Rank { .. } => "refused",
-                HelloRefusal::Superseded { .. } => "restarted",
-                HelloRefusal::OtherInstance { .. } => "unreachable",
-                HelloRefusal::Crowded { .. } => "busy",
-                HelloRefusal::ShuttingDown => "shutting_down",
-                HelloRefusal::Version { .. } => "version",
-                HelloRefusal::Document { .. } | HelloRefusal::Specs(_) => "incompatible",
-            },
-            JobError::MayNotServe { .. } => "refused",
-            JobError::Deployment { .. } | JobError::Restarted { .. } => "restarted",
-            JobError::WriteLease { .. } | JobError::Codec { .. } => "request",
-            JobError::LeaseEnded { end } => match end {
-                LeaseEnd::Expired => "expired",
-                LeaseEnd::PeerLost => "peer_lost",
-                LeaseEnd::DeviceLost => "device_lost",
-                LeaseEnd::DeviceStalled => "device_stalled",
-                LeaseEnd::Completed | LeaseEnd::Cancelled => "failed",
-            },
-            JobError::Refused { refusal, .. }
-            | JobError::NotPushed { refusal, .. }
-            | JobError::PushRefused { refusal, .. } => match refusal {
-                Refusal::Expired => "expired",
-                Refusal::Consumed => "consumed",
-                Refusal::DigestMismatch => "content",
-                Refusal::Cancelled => "cancelled",
-                Refusal::PeerLost => "peer_lost",
-                Refusal::UnknownLease => "unknown",
-                Refusal::Busy { .. } => "busy",
-                Refusal::Unplannable { .. } => "incompatible",
-                Refusal::DeviceLost => "device_lost",
-                Refusal::DeviceStalled => "device_stalled",
-                _ => "refused",
-            },
-            JobError::Failed { failure, .. } => match failure {
-                Failure::DeviceLost
-                | Failure::LeaseEnded {
-                    end: LeaseEnd::DeviceLost,
-                } => "device_lost",
-                Failure::DeviceStalled
-                | Failure::LeaseEnded {
-                    end: LeaseEnd::DeviceStalled,
-                } => "device_stalled",
-                _ => "failed",
-            },
-            JobError::TimedOut { .. } => "timed_out",
-            JobError::DeviceLost { .. } => "device_lost",
-            JobError::DeviceStalled { .. } => "device_stalled",
-            JobError::Cancelled => "cancelled",
-            JobError::ShuttingDown => "shutting_down",
+        match self {
+            TransferError::Job(error) => error.kind(),
+            TransferError::Direction { .. } => "ticket",
+            TransferError::Tables(_) => "request",
+            TransferError::After(_) => "failed",
+            TransferError::Gone(_) => "other",
         }
     }
-}
 
-impl TransferError {
     /// Tells whether every transfer between these two agents fails so, until one of them is started otherwise
-    /// ([`HelloRefusal::is_misfit`]).
+    /// ([`HelloRefusal::is_misfit`](crate::wire::HelloRefusal::is_misfit)).
     pub fn is_misfit(&self) -> bool {
         match self {
             TransferError::Job(JobError::Hello { refusal, .. }) => refusal.is_misfit(),
@@ -190,6 +127,7 @@ pub enum NoticeError {
 mod tests {
     use super::*;
     use crate::ids::AgentId;
+    use crate::wire::{HelloRefusal, Refusal};
 
     /// Whichever side finds that the two cannot be bridged.
     #[test]

@@ -20,7 +20,7 @@ use super::{
     tls::SERVER_NAME,
 };
 use crate::ids::{ClusterName, ServiceName};
-use crate::roles::Roles;
+use crate::wire::Roles;
 
 /// The time in which a certificate is valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -40,4 +40,4 @@ pub use renewal::RenewalError;
 pub(crate) use renewal::Renewals;
 pub use ticket_secret::TicketSecret;
 
-pub use crate::roles::{Role, Roles, UnknownRole};
+pub use crate::wire::{Role, Roles, UnknownRole};

@@ -9,7 +9,7 @@ use std::{
 use thiserror::Error;
 
 use crate::ids::{ClusterName, Incarnation, InstanceName, NameError, ServiceName};
-use crate::roles::{Roles, UnknownRole};
+use crate::wire::{Roles, UnknownRole};
 
 /// The URI scheme of identities.
 pub(super) const SCHEME: &str = "transload://";

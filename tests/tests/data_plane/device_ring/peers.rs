@@ -13,6 +13,7 @@ use transload_transfer::device::Gpu;
 use transload_transfer::ids::{Nonce, TransferId};
 use transload_transfer::path::device_ring::carrier::{accept, offer};
 use transload_transfer::path::ring::carrier::handover::{HandoverError, Limits, Listener, connect};
+use transload_transfer::path::ring::carrier::random_token;
 use transload_transfer::path::ring::carrier::staging::{Producer, RingError, RingShape};
 use transload_transfer::path::ring::{SocketName, Token};
 use transload_transfer::wire::stream::{StreamHeader, StreamTrailer};
@@ -343,7 +344,7 @@ fn a_process_that_is_killed_leaves_nothing_behind() {
                 let (desk, receiver) = receiver();
                 let mut transfer = desk.expect(to.routes.0.clone(), to.routes.1.clone(), 1);
                 assert_eq!((transfer.id, desk.nonce(transfer.id)), (TRANSFER, NONCE));
-                let token = Token::random().unwrap();
+                let token = random_token().unwrap();
                 let expected = listener.expect(&token).unwrap();
                 let token = token.0.map(|byte| byte.to_string()).join(" ");
                 let mut other = Other::start(

@@ -25,12 +25,10 @@ pub(super) fn closed(agent: &str, address: SocketAddr, reason: &CloseReason) {
         CloseReason::Unwelcome(why) => {
             tracing::warn!(%agent, %address, %why, "refused by an agent");
         }
-        CloseReason::HelloLate | CloseReason::Violation(_) | CloseReason::PathFailed(_) => {
-            tracing::warn!(%agent, %address, why = %reason, "hung up on an agent");
-        }
         CloseReason::Replaced => {
             tracing::info!(%agent, %address, why = %reason, "hung up on an agent");
         }
+        _ => tracing::warn!(%agent, %address, why = %reason, "hung up on an agent"),
     }
 }
 

@@ -9,10 +9,7 @@
 //! MIG. An agent has this path where all of its memory lies on one GPU. Where that is another than the source's, and its process sees
 //! both and its kernels reach the source's memory, it maps the ring there; where not, it says so, and then both take the next path.
 
-#[cfg(all(feature = "quic", feature = "cuda"))]
+#[cfg(feature = "cuda")]
 pub mod carrier;
-mod negotiation;
-mod word;
 
-pub use negotiation::DeviceRings;
-pub use word::{GpuId, Offer, Word};
+pub use transload_wire::path::device_ring::{DeviceRings, GpuId, Offer, Word};

@@ -25,10 +25,6 @@
 //! runtime that it is called in. Each end of a ring is worked on a thread of its own ([`drive`](carrier::drive)), since
 //! it waits for the peer.
 
-#[cfg(feature = "quic")]
 pub mod carrier;
-mod negotiation;
-mod word;
 
-pub use negotiation::Rings;
-pub use word::{SocketName, SocketNameError, Token, Word};
+pub use transload_wire::path::ring::{Rings, SocketName, SocketNameError, Token, Word};

@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::ends::Ends;
 use super::handover::{self, Caches, Connection, Expected, HandoverError, Limits, Listener};
 use super::staging::{RingError, RingShape};
-use super::{RingIn, RingOut, Token};
+use super::{RingIn, RingOut, random_token};
 use crate::data::{Outgoing, Receiver, Region, SharedMemory};
 use crate::ids::AgentId;
 use crate::path::Path;
@@ -138,7 +138,7 @@ impl<K: Kind> Link for RingLink<K> {
 
 /// Makes ready to hand a ring over.
 fn offer(listener: &Listener) -> Result<(Expected, Word), String> {
-    let token = Token::random().map_err(|error| error.to_string())?;
+    let token = random_token().map_err(|error| error.to_string())?;
     let expected = listener.expect(&token).map_err(|error| error.to_string())?;
     let socket = listener.name().clone();
     Ok((expected, Word { socket, token }))

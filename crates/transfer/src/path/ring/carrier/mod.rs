@@ -25,16 +25,18 @@ fn random<const N: usize>() -> std::io::Result<[u8; N]> {
     Ok(bytes)
 }
 
-impl SocketName {
-    /// A name that nobody has.
-    pub fn random() -> std::io::Result<Self> {
-        Ok(Self::of(u128::from_be_bytes(random()?)))
-    }
+/// Draws the name of a socket that nobody has.
+///
+/// # Errors
+/// The system has no randomness to give.
+pub fn random_socket() -> std::io::Result<SocketName> {
+    Ok(SocketName::of(u128::from_be_bytes(random()?)))
 }
 
-impl Token {
-    /// A new one.
-    pub fn random() -> std::io::Result<Self> {
-        random().map(Self)
-    }
+/// Draws a token that nobody can guess.
+///
+/// # Errors
+/// The system has no randomness to give.
+pub fn random_token() -> std::io::Result<Token> {
+    random().map(Token)
 }

@@ -9,10 +9,11 @@ use tokio::net::UnixListener;
 use tokio::sync::oneshot;
 use tokio::task::{AbortHandle, JoinSet};
 
-use super::message::{decode_greeting, encode_greeting};
+use super::message::{self, decode_greeting, encode_greeting};
 use super::socket::{self, Packets};
 use super::{Caches, Connection, HandoverError, Limits, Token};
 use crate::path::ring::SocketName;
+use crate::path::ring::carrier::random_socket;
 
 /// A listening socket with a random name, served by a task of the runtime it was bound in.
 ///
@@ -29,7 +30,7 @@ impl Listener {
     /// Listens on a new random name. Must be called inside a Tokio runtime with I/O and time.
     pub fn bind(limits: Limits) -> io::Result<Self> {
         let runtime = tokio::runtime::Handle::try_current().map_err(io::Error::other)?;
-        let name = SocketName::random()?;
+        let name = random_socket()?;
         let socket = socket::listen(&name)?;
         let lobby = Arc::new(Lobby {
             limits,
@@ -113,7 +114,7 @@ impl Lobby {
         // All of them, so that the time says nothing about which one it was.
         for (at, guest) in guests.iter().enumerate() {
             for caches in [Caches::OnHost, Caches::OnDevice] {
-                if guest.token.hello(caches) == proof {
+                if message::hello(&guest.token, caches) == proof {
                     found = Some((at, caches));
                 }
             }
@@ -152,7 +153,7 @@ async fn greet(packets: Packets, lobby: Arc<Lobby>) {
             .admit(decode_greeting(&hello)?)
             .ok_or(HandoverError::UnknownToken)?;
         packets
-            .send(&encode_greeting(guest.token.welcome()), &[])
+            .send(&encode_greeting(message::welcome(&guest.token)), &[])
             .await?;
         Ok::<_, HandoverError>((guest, caches))
     };

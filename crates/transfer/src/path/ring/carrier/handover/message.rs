@@ -20,21 +20,19 @@ pub(super) const MAX_DESCRIPTORS: usize = 16;
 
 const MAGIC: [u8; 8] = *b"tl-loc/2";
 
-/// Proofs that a side holds the token. Comparing them takes the same time whether they are nearly right or not.
-impl Token {
-    /// What the connecting side sends first: it says where its caches are, too.
-    pub(super) fn hello(&self, caches: Caches) -> Hash {
-        let text: &[u8] = match caches {
-            Caches::OnHost => b"transload local hello",
-            Caches::OnDevice => b"transload local hello of a device",
-        };
-        keyed_hash(&self.0, text)
-    }
+/// Makes what the connecting side sends first: a proof that it holds the token, which says where its caches are, too. Comparing
+/// proofs takes the same time whether they are nearly right or not.
+pub(super) fn hello(token: &Token, caches: Caches) -> Hash {
+    let text: &[u8] = match caches {
+        Caches::OnHost => b"transload local hello",
+        Caches::OnDevice => b"transload local hello of a device",
+    };
+    keyed_hash(&token.0, text)
+}
 
-    /// What the listening side answers.
-    pub(super) fn welcome(&self) -> Hash {
-        keyed_hash(&self.0, b"transload local welcome")
-    }
+/// Makes what the listening side answers, to prove the same.
+pub(super) fn welcome(token: &Token) -> Hash {
+    keyed_hash(&token.0, b"transload local welcome")
 }
 
 pub(super) fn encode_greeting(proof: Hash) -> Vec<u8> {

@@ -101,10 +101,10 @@ pub async fn connect_with(
     within(limits, async {
         let packets = Packets::connect(name).await?;
         limits.check_user(&packets)?;
-        let hello = message::encode_greeting(token.hello(caches));
+        let hello = message::encode_greeting(message::hello(token, caches));
         packets.send(&hello, &[]).await?;
         let (welcome, _) = packets.receive(false).await?;
-        if token.welcome() != message::decode_greeting(&welcome)? {
+        if message::welcome(token) != message::decode_greeting(&welcome)? {
             return Err(HandoverError::UnknownToken);
         }
         let limits = limits.clone();

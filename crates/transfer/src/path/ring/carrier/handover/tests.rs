@@ -6,6 +6,7 @@ use rustix::fs::SealFlags;
 
 use super::message::{decode_greeting, encode_greeting};
 use super::*;
+use crate::path::ring::carrier::{random_socket, random_token};
 
 fn limits() -> Limits {
     Limits {
@@ -17,7 +18,7 @@ fn limits() -> Limits {
 /// Two ends of a connection: the listening and the connecting one.
 async fn connected() -> (Connection, Connection) {
     let listener = Listener::bind(limits()).unwrap();
-    let token = Token::random().unwrap();
+    let token = random_token().unwrap();
     let expected = listener.expect(&token).unwrap();
     let connecting = connect(listener.name(), &token, &limits()).await.unwrap();
     let listening = expected.connection(Duration::from_secs(20)).await.unwrap();
@@ -44,14 +45,14 @@ async fn a_ring_is_handed_over() {
 #[tokio::test]
 async fn tokens_are_for_one_use_by_who_holds_them() {
     let listener = Listener::bind(limits()).unwrap();
-    let token = Token::random().unwrap();
+    let token = random_token().unwrap();
     let refused = |r: Result<Connection, HandoverError>| {
         assert!(matches!(r, Err(HandoverError::PeerGone)), "{r:?}");
     };
     // Nobody is expected; then somebody else; then a guest who was given up.
     refused(connect(listener.name(), &token, &limits()).await);
     let expected = listener.expect(&token).unwrap();
-    refused(connect(listener.name(), &Token::random().unwrap(), &limits()).await);
+    refused(connect(listener.name(), &random_token().unwrap(), &limits()).await);
     drop(expected);
     refused(connect(listener.name(), &token, &limits()).await);
     // Then the right one, once.
@@ -60,7 +61,7 @@ async fn tokens_are_for_one_use_by_who_holds_them() {
     refused(connect(listener.name(), &token, &limits()).await);
     expected.connection(Duration::from_secs(20)).await.unwrap();
 
-    let nobody = SocketName::random().unwrap();
+    let nobody = random_socket().unwrap();
     assert!(matches!(
         connect(&nobody, &token, &limits()).await,
         Err(HandoverError::NobodyThere)
@@ -75,7 +76,7 @@ async fn tokens_are_for_one_use_by_who_holds_them() {
 #[tokio::test]
 async fn a_guest_that_came_takes_no_other_with_it() {
     let listener = Listener::bind(limits()).unwrap();
-    let (first, second) = (Token::random().unwrap(), Token::random().unwrap());
+    let (first, second) = (random_token().unwrap(), random_token().unwrap());
     let expected = listener.expect(&first).unwrap();
     connect(listener.name(), &first, &limits()).await.unwrap();
     let next = listener.expect(&second).unwrap();
@@ -86,7 +87,7 @@ async fn a_guest_that_came_takes_no_other_with_it() {
 
 #[tokio::test]
 async fn a_listener_that_lacks_the_token_is_found_out() {
-    let name = SocketName::random().unwrap();
+    let name = random_socket().unwrap();
     let socket = socket::listen(&name).unwrap();
     let impostor = tokio::spawn(async move {
         let packets = Packets::new(socket.accept().await.unwrap().0);
@@ -97,7 +98,7 @@ async fn a_listener_that_lacks_the_token_is_found_out() {
         packets.send(&echo, &[]).await.unwrap();
         packets
     });
-    let outcome = connect(&name, &Token::random().unwrap(), &limits()).await;
+    let outcome = connect(&name, &random_token().unwrap(), &limits()).await;
     assert!(matches!(outcome, Err(HandoverError::UnknownToken)));
     impostor.await.unwrap();
 }
@@ -109,7 +110,7 @@ async fn other_users_are_turned_away() {
         ..limits()
     };
     let listener = Listener::bind(nobody.clone()).unwrap();
-    let token = Token::random().unwrap();
+    let token = random_token().unwrap();
     let _expected = listener.expect(&token).unwrap();
     assert!(matches!(
         connect(listener.name(), &token, &limits()).await,
@@ -137,7 +138,7 @@ async fn silent_and_garbled_peers_are_bounded() {
         ..Limits::default()
     };
     let listener = Listener::bind(strict).unwrap();
-    let token = Token::random().unwrap();
+    let token = random_token().unwrap();
     let expected = listener.expect(&token).unwrap();
     let mut silent = Vec::new();
     for _ in 0..40 {
@@ -174,7 +175,7 @@ async fn too_many_expected_peers_are_refused() {
         ..limits()
     };
     let listener = Listener::bind(few).unwrap();
-    let token = || Token::random().unwrap();
+    let token = || random_token().unwrap();
     let _a = listener.expect(&token()).unwrap();
     let b = listener.expect(&token()).unwrap();
     assert!(matches!(

@@ -1,0 +1,454 @@
+//! Transfers as they run: what streams report, what peers say, and how an attempt ends.
+//!
+//! The rules are the same whether a lease or a job is behind a transfer, and whichever side asked. There is one
+//! set of them for data sources (`source.rs`) and one for data destinations (`destination.rs`).
+
+pub(crate) mod destination;
+pub(crate) mod source;
+pub(crate) mod transfer;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use transload_plan::ids::{AgentId, TransferId};
+
+use crate::action::{Action, Flow};
+use crate::awaited::Awaited;
+use crate::context::{Context, Timer};
+use crate::ids::ConnId;
+use crate::message::Message;
+use crate::news::{News, Side, Why};
+use crate::path::Path;
+use crate::path::negotiation::Way;
+use crate::planner::{Planned, Planner};
+use crate::refusal::{Failure, Refusal, Text};
+use crate::stream::{StreamHeader, StreamTrailer};
+
+pub use destination::{MAX_STREAMS, StreamRefusal};
+
+use transfer::{Phase, Role, Transfer};
+
+/// How long a fence that is late may take to be heard of.
+const FENCE_GRACE: Duration = Duration::from_secs(1);
+
+/// All attempts that are under way.
+#[derive(Debug)]
+pub(crate) struct Flows<P: Planner> {
+    transfers: BTreeMap<TransferId, Transfer<P>>,
+}
+
+/// What there is.
+impl<P: Planner> Flows<P> {
+    pub(crate) fn new() -> Self {
+        let transfers = BTreeMap::new();
+        Self { transfers }
+    }
+
+    pub(crate) fn get(&self, id: TransferId) -> Option<&Transfer<P>> {
+        self.transfers.get(&id)
+    }
+
+    pub(crate) fn all(&self) -> impl Iterator<Item = &Transfer<P>> {
+        self.transfers.values()
+    }
+
+    pub(crate) fn take_plan(&mut self, id: TransferId) -> Option<Arc<Planned<P::Plan>>> {
+        self.transfers.get_mut(&id)?.plan.take()
+    }
+
+    pub(crate) fn begin(&mut self, cx: &mut Context<P>, attempt: Transfer<P>) {
+        let id = attempt.flow.transfer;
+        if attempt.way() == Way::In {
+            // Streams may overtake the answer.
+            cx.act(Action::Receive(attempt.flow.clone()));
+        }
+        self.transfers.insert(id, attempt);
+        cx.after(cx.options.stall, Timer::Stall(id));
+    }
+}
+
+/// What the agent reports of data streams.
+impl<P: Planner> Flows<P> {
+    pub(crate) fn stream_sent(&mut self, cx: &mut Context<P>, id: TransferId, bytes: u64) {
+        self.moving(cx, id);
+        let Some(t) = self.transfers.get_mut(&id) else {
+            return;
+        };
+        let planned = t.flow.bytes;
+        let Role::Source(source) = &mut t.role else {
+            return;
+        };
+        match source.stream_sent(bytes, planned) {
+            Err(failure) => self.fail(cx, id, failure, true),
+            Ok(()) if t.is_read() => cx.tell(News::Read(id)),
+            Ok(()) => {}
+        }
+    }
+
+    pub(crate) fn stream_failed(&mut self, cx: &mut Context<P>, id: TransferId, why: Text) {
+        self.fail(cx, id, Failure::StreamBroken { why }, true);
+    }
+
+    pub(crate) fn moving(&self, cx: &mut Context<P>, id: TransferId) {
+        let transfer = self.transfers.get(&id);
+        if transfer.is_some_and(|t| !t.is_fencing() && t.phase != Phase::Committed) {
+            cx.after(cx.options.stall, Timer::Stall(id));
+        }
+    }
+
+    pub(crate) fn moved(&mut self, cx: &mut Context<P>, id: TransferId, bytes: u64) {
+        if let Some(t) = self.transfers.get_mut(&id) {
+            t.moved = bytes;
+        }
+        self.moving(cx, id);
+    }
+
+    pub(crate) fn admit(
+        &mut self,
+        cx: &mut Context<P>,
+        agent: &AgentId,
+        header: &StreamHeader,
+    ) -> Result<(), StreamRefusal> {
+        let id = header.transfer;
+        let transfer = self.transfers.get_mut(&id);
+        let transfer = transfer.filter(|t| t.flow.agent == *agent);
+        let transfer = transfer.ok_or(StreamRefusal::Unknown)?;
+        let side = transfer.side;
+        let admitted = transfer.admit(header);
+        match &admitted {
+            Ok(()) => {
+                self.moving(cx, id);
+                cx.tell(News::Moves(side));
+            }
+            Err(StreamRefusal::Faulty(failure)) => self.fail(cx, id, failure.clone(), true),
+            Err(StreamRefusal::Unknown) => {}
+        }
+        admitted
+    }
+
+    pub(crate) fn stream_arrived(
+        &mut self,
+        cx: &mut Context<P>,
+        header: &StreamHeader,
+        trailer: &StreamTrailer,
+        crc: u32,
+    ) {
+        let id = header.transfer;
+        let role = self.transfers.get_mut(&id).map(|t| &mut t.role);
+        if let Some(Role::Destination(destination)) = role {
+            let arrived = destination.stream_arrived(header, trailer, crc);
+            self.land_if_whole(cx, id, arrived);
+        }
+    }
+
+    /// No byte of this transfer is read or placed any more, and none will be.
+    pub(crate) fn fenced(&mut self, cx: &mut Context<P>, id: TransferId) {
+        let known = self.transfers.get(&id);
+        if let Some(why) = known.and_then(Transfer::why).cloned() {
+            self.gone(cx, id, why);
+        }
+    }
+}
+
+/// What peers say of transfers.
+impl<P: Planner> Flows<P> {
+    /// Takes a message about a transfer. One that is not of this connection, or is over, is no more than an echo.
+    pub(crate) fn on_message(
+        &mut self,
+        cx: &mut Context<P>,
+        conn: ConnId,
+        id: TransferId,
+        message: Message,
+    ) {
+        let transfer = self.transfers.get_mut(&id);
+        let transfer = transfer.filter(|t| t.flow.conn == conn && !t.is_fencing());
+        let Some(t) = transfer else {
+            return;
+        };
+        let (asking, committed) = (t.phase == Phase::Asking, t.phase == Phase::Committed);
+        match (message, &mut t.role) {
+            (Message::Accepted { path, .. }, _) => self.on_accepted(cx, id, path),
+            (Message::Refused { refusal, .. }, _) if asking => {
+                self.end(cx, id, Why::Refused(refusal), false);
+            }
+            (Message::Abort { failure, .. }, _) => self.fail(cx, id, failure, false),
+            // What else a transfer may wait for a peer cannot know.
+            (Message::Waiting { on, .. }, _) if !on.is_told() => {}
+            (Message::Waiting { on, .. }, Role::Destination(_)) => {
+                t.waiting = Some(on);
+                if let (Awaited::Prefill, Side::Job { job, .. }) = (on, t.side) {
+                    cx.tell(News::Admitted(job));
+                }
+                self.moving(cx, id);
+            }
+            (Message::Waiting { on, .. }, Role::Source(_)) if asking => {
+                t.waiting = Some(on);
+                self.moving(cx, id);
+            }
+            (Message::Commit { streams, bytes, .. }, Role::Destination(destination)) => {
+                let committed = destination.commit(streams, bytes);
+                self.land_if_whole(cx, id, committed);
+            }
+            (Message::Landed { .. }, _) if committed => cx.tell(News::Landed(id)),
+            _ => {}
+        }
+    }
+
+    fn on_accepted(&mut self, cx: &mut Context<P>, id: TransferId, path: Path) {
+        let Some(t) = self.transfers.get_mut(&id) else {
+            return;
+        };
+        let Side::Job { job, route } = t.side else {
+            return;
+        };
+        if !t.paths.contains(path) {
+            let why = format!("the peer chose the path {path}, which was not wanted").into();
+            return self.fail(cx, id, Failure::Local { why }, true);
+        }
+        if !t.accept() {
+            return;
+        }
+        t.flow.path = Some(path);
+        let receiving = t.way() == Way::In;
+        self.moving(cx, id);
+        cx.tell(News::Accepted(id, job, route, path));
+        if receiving {
+            cx.act(Action::Flowing(id, path));
+            cx.tell(News::Travels(id));
+            self.land_if_whole(cx, id, Ok(()));
+        }
+    }
+}
+
+/// The data source's progress.
+impl<P: Planner> Flows<P> {
+    /// Begins to read, once the prefill is over or layer by layer; `ready` is what is there of the layers.
+    pub(crate) fn read_if_ready(
+        &mut self,
+        cx: &mut Context<P>,
+        id: TransferId,
+        ready: Vec<(u32, u64)>,
+    ) {
+        let Some(t) = self.transfers.get_mut(&id) else {
+            return;
+        };
+        if !t.begin_reading() {
+            return self.heartbeat(cx, id);
+        }
+        let (side, waits, read) = (t.side, t.waits_for_prefill(), t.is_read());
+        if waits {
+            cx.after(cx.options.heartbeat, Timer::Heartbeat(id));
+        }
+        let flow = Flow {
+            all_readable: !waits,
+            ready,
+            ..t.flow.clone()
+        };
+        cx.act(Action::Read(flow));
+        cx.tell(News::Travels(id));
+        cx.tell(News::Moves(side));
+        self.moving(cx, id);
+        if read {
+            cx.tell(News::Read(id));
+        }
+    }
+
+    pub(crate) fn layer_ready(
+        &mut self,
+        cx: &mut Context<P>,
+        id: TransferId,
+        layer: u32,
+        tokens: u64,
+    ) {
+        if self.transfers.get(&id).is_some_and(Transfer::is_reading) {
+            cx.act(Action::Readable {
+                transfer: id,
+                layer,
+                tokens,
+            });
+        }
+    }
+
+    pub(crate) fn all_ready(&mut self, cx: &mut Context<P>, id: TransferId) {
+        let Some(t) = self.transfers.get_mut(&id) else {
+            return;
+        };
+        if let Role::Source(source) = &mut t.role {
+            source.prefilled = true;
+        }
+        let (reading, read) = (t.is_reading(), t.is_read());
+        cx.timers.clear(&Timer::Heartbeat(id));
+        if !reading {
+            return self.read_if_ready(cx, id, Vec::new());
+        }
+        cx.act(Action::AllReadable(id));
+        self.moving(cx, id);
+        if read {
+            cx.tell(News::Read(id));
+        }
+    }
+
+    /// Tells a peer that waits for our prefill that it is worth it.
+    pub(crate) fn heartbeat(&mut self, cx: &mut Context<P>, id: TransferId) {
+        let transfer = self.transfers.get(&id);
+        if let Some(t) = transfer.filter(|t| t.waits_for_prefill()) {
+            // Reading layer by layer stands still without the engine's fault or the peer's.
+            cx.timers.clear(&Timer::Stall(id));
+            cx.after(cx.options.heartbeat, Timer::Heartbeat(id));
+            let on = Awaited::Prefill;
+            cx.send(t.flow.conn, Message::Waiting { transfer: id, on });
+        }
+    }
+
+    /// Commits what has been read: its lease is alive at this moment.
+    pub(crate) fn commit(&mut self, cx: &mut Context<P>, id: TransferId) {
+        let Some(t) = self.transfers.get_mut(&id) else {
+            return;
+        };
+        let conn = t.flow.conn;
+        let Some((streams, bytes)) = t.commit() else {
+            return;
+        };
+        cx.timers.clear(&Timer::Heartbeat(id));
+        cx.after(cx.options.landing_wait, Timer::Stall(id));
+        let commit = Message::Commit {
+            transfer: id,
+            streams,
+            bytes,
+        };
+        cx.send(conn, commit);
+    }
+}
+
+/// How an attempt ends.
+impl<P: Planner> Flows<P> {
+    /// Something that a destination waits for is `taken`, or not as it must be. It may be the last.
+    fn land_if_whole(&mut self, cx: &mut Context<P>, id: TransferId, taken: Result<(), Failure>) {
+        self.moving(cx, id);
+        let outcome = || self.transfers.get(&id).and_then(Transfer::outcome);
+        match taken.map_or_else(|failure| Some(Err(failure)), |()| outcome()) {
+            None => {}
+            Some(Err(failure)) => self.fail(cx, id, failure, true),
+            Some(Ok(())) => cx.tell(News::Whole(id)),
+        }
+    }
+
+    /// Ends a transfer with success, which its source is told where we are the destination.
+    pub(crate) fn land(&mut self, cx: &mut Context<P>, id: TransferId) -> Option<Transfer<P>> {
+        let t = self.transfers.remove(&id)?;
+        if t.way() == Way::In {
+            cx.send(t.flow.conn, Message::Landed { transfer: id });
+        }
+        clear_timers(cx, id);
+        cx.act(Action::Finished(id));
+        Some(t)
+    }
+
+    pub(crate) fn stalled(&mut self, cx: &mut Context<P>, id: TransferId) {
+        if let Some(t) = self.transfers.get(&id) {
+            let on = t.awaits();
+            self.fail(cx, id, Failure::Stalled { on }, true);
+        }
+    }
+
+    /// Fails what was on a connection that is lost.
+    pub(crate) fn disconnected(&mut self, cx: &mut Context<P>, conn: ConnId) {
+        let dead = self.all().filter(|t| t.flow.conn == conn);
+        let dead: Vec<_> = dead.map(|t| t.flow.transfer).collect();
+        for id in dead {
+            self.fail(cx, id, Failure::Disconnected, false);
+        }
+    }
+
+    /// Fails a transfer: first the fence, then the consequences.
+    pub(crate) fn fail(
+        &mut self,
+        cx: &mut Context<P>,
+        id: TransferId,
+        failure: Failure,
+        tell: bool,
+    ) {
+        self.end(cx, id, Why::Failed(failure), tell);
+    }
+
+    fn end(&mut self, cx: &mut Context<P>, id: TransferId, why: Why, tell: bool) {
+        let transfer = self.transfers.get_mut(&id);
+        let Some(t) = transfer.filter(|t| !t.is_fencing()) else {
+            return;
+        };
+        // What has been read and committed is out of the lease's hands.
+        let lease_ended = matches!(why, Why::Failed(Failure::LeaseEnded { .. }));
+        if lease_ended && t.phase == Phase::Committed {
+            return;
+        }
+        let (conn, under_way) = (t.flow.conn, t.is_under_way());
+        t.fence(why.clone());
+        clear_timers(cx, id);
+        if let (Why::Failed(failure), true) = (&why, tell) {
+            let failure = failure.clone();
+            let abort = Message::Abort {
+                transfer: id,
+                failure,
+            };
+            cx.send(conn, abort);
+        }
+        cx.tell(News::Stopped(conn, id));
+        if under_way {
+            cx.after(cx.options.device_stall, Timer::Fence(id));
+            cx.act(Action::Fence(id));
+        } else {
+            self.gone(cx, id, why);
+        }
+    }
+
+    /// Memory does not end what it was asked to do for a transfer, which may have been stopped by now: fails it, and tells whoever
+    /// has its blocks.
+    pub(crate) fn device_stalled(&mut self, cx: &mut Context<P>, id: TransferId) {
+        self.fail(cx, id, Failure::DeviceStalled, true);
+        self.stall_fence(cx, id);
+    }
+
+    /// Memory takes too long to be done with a transfer that was stopped.
+    pub(crate) fn fence_late(&mut self, cx: &mut Context<P>, id: TransferId) {
+        if let Some(t) = self.transfers.get_mut(&id) {
+            // A process that was stopped for a while may be late itself: the fence may be through, and not heard of yet.
+            if !std::mem::replace(&mut t.is_fence_late, true) {
+                return cx.after(FENCE_GRACE, Timer::Fence(id));
+            }
+            self.stall_fence(cx, id);
+        }
+    }
+
+    /// Tells, once, that a transfer that was stopped may still touch its blocks.
+    fn stall_fence(&mut self, cx: &mut Context<P>, id: TransferId) {
+        if let Some(t) = self.transfers.get_mut(&id)
+            && !std::mem::replace(&mut t.stalled, true)
+        {
+            cx.tell(News::Stalled(t.side, t.flow.rank, Some(id)));
+        }
+    }
+
+    /// Nothing of the transfer is under way any more.
+    fn gone(&mut self, cx: &mut Context<P>, id: TransferId, why: Why) {
+        cx.timers.clear(&Timer::Fence(id));
+        if let Some(t) = self.transfers.remove(&id) {
+            cx.tell(News::Gone(id, t.side, t.flow.peer_rank, why));
+        }
+    }
+}
+
+fn clear_timers<P: Planner>(cx: &mut Context<P>, id: TransferId) {
+    cx.timers.clear(&Timer::Stall(id));
+    cx.timers.clear(&Timer::Heartbeat(id));
+}
+
+/// Refuses what a peer has asked for.
+pub(crate) fn refuse<P: Planner>(
+    cx: &mut Context<P>,
+    conn: ConnId,
+    transfer: TransferId,
+    refusal: Refusal,
+) {
+    cx.send(conn, Message::Refused { transfer, refusal });
+}

@@ -1,0 +1,337 @@
+//! One attempt to move one route, whichever end of it is here.
+
+use std::sync::Arc;
+
+use super::destination::{Destination, StreamRefusal};
+use super::source::Source;
+use crate::action::Flow;
+use crate::awaited::Awaited;
+use crate::news::{Side, Why};
+use crate::path::PathSet;
+use crate::path::negotiation::Way;
+use crate::planner::{Planned, Planner};
+use crate::refusal::Failure;
+use crate::stream::StreamHeader;
+
+/// A transfer and whose it is. Memory: about 500 bytes, and what [`Destination`] keeps of streams.
+#[derive(Debug)]
+pub(crate) struct Transfer<P: Planner> {
+    /// What the agent is told about it. It lives and dies with the connection named there.
+    pub(crate) flow: Flow,
+    /// What it moves by, until the agent has taken it.
+    pub(crate) plan: Option<Arc<Planned<P::Plan>>>,
+    pub(crate) side: Side,
+    pub(super) role: Role,
+    pub(super) phase: Phase,
+    /// Whether its fence takes longer than it should.
+    pub(super) is_fence_late: bool,
+    /// Whether memory has not been done with it in time.
+    pub(crate) stalled: bool,
+    /// The paths that may be taken.
+    pub(super) paths: PathSet,
+    /// The most places that binding it takes, where a peer has asked for it; those of an invited push count as a whole.
+    pub(crate) places: u64,
+    /// What the peer has said last that it waits for.
+    pub(super) waiting: Option<Awaited>,
+    /// How many bytes had moved when that was looked at last.
+    pub(super) moved: u64,
+}
+
+/// Which of the two ends is here.
+#[derive(Debug)]
+pub(super) enum Role {
+    Source(Source),
+    Destination(Destination),
+}
+
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// The peer has still to accept it.
+    Asking,
+    /// A source may not read yet: the prefill is not over.
+    Waiting,
+    /// A source reads, or a destination receives.
+    Moving,
+    /// A source has committed.
+    Committed,
+    Fencing(Why),
+}
+
+impl<P: Planner> Transfer<P> {
+    /// An attempt that we ask for, or whose peer is answered that it may. `prefilled` says of a source whether everything
+    /// may be read.
+    pub(crate) fn new(
+        flow: Flow,
+        plan: Arc<Planned<P::Plan>>,
+        side: Side,
+        (way, prefilled): (Way, bool),
+        paths: PathSet,
+    ) -> Self {
+        let role = match way {
+            Way::Out => Role::Source(Source {
+                prefilled,
+                ..Source::default()
+            }),
+            Way::In => Role::Destination(Destination::new(flow.bytes)),
+        };
+        let mut transfer = Self {
+            flow,
+            plan: Some(plan),
+            side,
+            role,
+            phase: Phase::Asking,
+            is_fence_late: false,
+            stalled: false,
+            paths,
+            places: 0,
+            waiting: None,
+            moved: 0,
+        };
+        if matches!(side, Side::Lease(_)) {
+            transfer.accept();
+        }
+        transfer
+    }
+
+    /// Why it is being fenced, if it is.
+    pub(crate) fn why(&self) -> Option<&Why> {
+        match &self.phase {
+            Phase::Fencing(why) => Some(why),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn is_fencing(&self) -> bool {
+        self.why().is_some()
+    }
+
+    /// Fails it. The first failure stays.
+    pub(super) fn fence(&mut self, why: Why) {
+        if !self.is_fencing() {
+            self.phase = Phase::Fencing(why);
+        }
+    }
+
+    /// Whether the agent was told to read or to receive, so that a fence is needed.
+    pub(super) fn is_under_way(&self) -> bool {
+        let begun = matches!(self.phase, Phase::Moving | Phase::Committed);
+        begun || self.way() == Way::In
+    }
+
+    pub(super) fn is_reading(&self) -> bool {
+        self.phase == Phase::Moving && self.way() == Way::Out
+    }
+
+    /// Whether nothing is left to read, so that only the lease decides about the commit: what was read before the prefill
+    /// was over may have been half computed.
+    pub(crate) fn is_read(&self) -> bool {
+        match &self.role {
+            Role::Source(source) if self.phase == Phase::Moving => {
+                source.prefilled && source.sent == self.flow.bytes
+            }
+            _ => false,
+        }
+    }
+
+    pub(crate) fn way(&self) -> Way {
+        match &self.role {
+            Role::Source(_) => Way::Out,
+            Role::Destination(_) => Way::In,
+        }
+    }
+
+    /// The peer accepts. Tells whether that is news.
+    pub(super) fn accept(&mut self) -> bool {
+        let news = self.phase == Phase::Asking;
+        if news {
+            self.phase = match self.way() {
+                Way::Out => Phase::Waiting,
+                Way::In => Phase::Moving,
+            };
+        }
+        news
+    }
+
+    /// A source begins to read, if it may and has not. Tells whether it does so now.
+    pub(super) fn begin_reading(&mut self) -> bool {
+        let by_layer = self.flow.request.by_layer;
+        let may = matches!(&self.role, Role::Source(source) if source.prefilled || by_layer);
+        let begins = self.phase == Phase::Waiting && may;
+        if begins {
+            self.phase = Phase::Moving;
+        }
+        begins
+    }
+
+    /// Whether the peer shall hear from time to time that waiting is worth it.
+    pub(super) fn waits_for_prefill(&self) -> bool {
+        let may_end = matches!(self.phase, Phase::Waiting | Phase::Moving);
+        may_end && matches!(&self.role, Role::Source(source) if !source.prefilled)
+    }
+
+    /// A source commits. Gives what the commit has to say: streams and bytes.
+    pub(super) fn commit(&mut self) -> Option<(u32, u64)> {
+        let Role::Source(source) = &self.role else {
+            return None;
+        };
+        self.phase = Phase::Committed;
+        Some((source.streams, source.sent))
+    }
+
+    /// Whether a stream may place its bytes. To be asked before the first is placed.
+    pub(super) fn admit(&mut self, header: &StreamHeader) -> Result<(), StreamRefusal> {
+        let known = !self.is_fencing() && header.nonce == self.flow.nonce;
+        match &mut self.role {
+            Role::Destination(destination) if known => destination.admit(header),
+            _ => Err(StreamRefusal::Unknown),
+        }
+    }
+
+    /// How it went, of a destination that is accepted, once every byte and the commit are there.
+    pub(super) fn outcome(&self) -> Option<Result<(), Failure>> {
+        match &self.role {
+            Role::Destination(destination) if self.phase == Phase::Moving => destination.outcome(),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn awaits(&self) -> Awaited {
+        let asked = self.waiting.unwrap_or(Awaited::Answer);
+        let (moved, planned) = (self.moved, self.flow.bytes);
+        match (&self.phase, self.way()) {
+            (Phase::Asking, _) => asked,
+            (Phase::Waiting, _) => Awaited::Prefill,
+            (Phase::Committed, _) => Awaited::Landing,
+            (Phase::Fencing(_), _) => Awaited::Fence,
+            (Phase::Moving, Way::In) if moved >= planned => Awaited::Commit,
+            (Phase::Moving, Way::In) if asked == Awaited::Prefill => asked,
+            (Phase::Moving, _) => Awaited::Bytes { moved, planned },
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::action::BlocksOf;
+    use crate::ids::{ConnId, JobId};
+    use crate::simulation::plan::SimPlanner;
+    use transload_plan::Request;
+    use transload_plan::codec::Codec;
+    use transload_plan::ids::{AgentId, Nonce, Rank, TransferId};
+
+    const NONCE: Nonce = Nonce([1; 16]);
+
+    /// A transfer of ours that the peer has accepted.
+    fn accepted(bytes: u64, way: Way, by_layer: bool, prefilled: bool) -> Transfer<SimPlanner<()>> {
+        let job = JobId(1);
+        let flow = Flow {
+            transfer: TransferId([0; 16]),
+            nonce: NONCE,
+            conn: ConnId(1),
+            agent: AgentId::new("a").unwrap(),
+            rank: Rank(0),
+            peer_rank: Rank(0),
+            request: Request {
+                by_layer,
+                codec: Codec::Exact,
+                ..Request::tokens(1)
+            },
+            bytes,
+            lanes: 1,
+            path: None,
+            blocks: BlocksOf::Job(job),
+            all_readable: true,
+            ready: Vec::new(),
+        };
+        let plan = Planned {
+            routes: BTreeMap::new(),
+            slices: 0,
+            plan: (),
+        };
+        let side = Side::Job { job, route: 0 };
+        let way = (way, prefilled);
+        let mut transfer = Transfer::new(flow, Arc::new(plan), side, way, PathSet::ANY);
+        assert!(transfer.accept() && !transfer.accept());
+        transfer
+    }
+
+    fn reading(bytes: u64) -> Transfer<SimPlanner<()>> {
+        let mut source = accepted(bytes, Way::Out, false, true);
+        assert!(source.begin_reading() && !source.begin_reading());
+        source
+    }
+
+    fn source_of(t: &mut Transfer<SimPlanner<()>>) -> &mut Source {
+        match &mut t.role {
+            Role::Source(source) => source,
+            Role::Destination(_) => unreachable!(),
+        }
+    }
+
+    fn sent(t: &mut Transfer<SimPlanner<()>>, bytes: u64) -> Result<(), Failure> {
+        let planned = t.flow.bytes;
+        source_of(t).stream_sent(bytes, planned)
+    }
+
+    #[test]
+    fn a_source_has_read_after_the_last_byte() {
+        let mut source = reading(100);
+        sent(&mut source, 60).unwrap();
+        assert!(!source.is_read());
+        sent(&mut source, 40).unwrap();
+        assert!(source.is_read());
+        assert_eq!(source.commit(), Some((2, 100)));
+        assert!(!source.is_read(), "once");
+        let why = "101 bytes were sent of 100".into();
+        assert_eq!(sent(&mut source, 1), Err(Failure::Local { why }));
+    }
+
+    #[test]
+    fn a_source_waits_for_the_prefill_unless_by_layer() {
+        let mut source = accepted(10, Way::Out, false, false);
+        assert!(!source.begin_reading() && source.waits_for_prefill());
+        source_of(&mut source).prefilled = true;
+        assert!(source.begin_reading() && !source.waits_for_prefill());
+
+        let mut source = accepted(10, Way::Out, true, false);
+        assert!(source.begin_reading() && source.waits_for_prefill());
+        sent(&mut source, 10).unwrap();
+        assert!(
+            !source.is_read(),
+            "what was read may have been half computed"
+        );
+        source_of(&mut source).prefilled = true;
+        assert!(source.is_read());
+    }
+
+    #[test]
+    fn the_first_failure_stays() {
+        let mut source = reading(100);
+        source.fence(Why::Failed(Failure::Streams));
+        source.fence(Why::Failed(Failure::Cancelled));
+        assert_eq!(source.why(), Some(&Why::Failed(Failure::Streams)));
+        source.accept();
+        assert!(!source.begin_reading() && !source.is_read());
+    }
+
+    #[test]
+    fn only_the_right_nonce_lets_in_and_nothing_after_a_failure() {
+        let mut to = accepted(100, Way::In, false, true);
+        let header = |nonce| StreamHeader {
+            transfer: TransferId([0; 16]),
+            nonce,
+            stream: 0,
+            offset: 0,
+            length: 100,
+        };
+        let unknown = Err(StreamRefusal::Unknown);
+        assert_eq!(to.admit(&header(Nonce([2; 16]))), unknown);
+        to.fence(Why::Failed(Failure::Streams));
+        assert_eq!(to.admit(&header(NONCE)), unknown);
+        let mut source = reading(100);
+        assert_eq!(source.admit(&header(NONCE)), unknown, "it receives nothing");
+    }
+}

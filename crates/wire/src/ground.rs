@@ -1,0 +1,15 @@
+//! What leases and jobs stand on: peers, transfers and paths.
+
+use crate::context::Context;
+use crate::flows::Flows;
+use crate::paths::Paths;
+use crate::peers::Peers;
+use crate::planner::Planner;
+
+/// The parts below leases and jobs, for as long as one of those works with them.
+pub(crate) struct Ground<'a, P: Planner> {
+    pub(crate) cx: &'a mut Context<P>,
+    pub(crate) peers: &'a mut Peers,
+    pub(crate) flows: &'a mut Flows<P>,
+    pub(crate) paths: &'a mut Paths,
+}

@@ -1,0 +1,197 @@
+//! Pulls whose owner is invited to push.
+//!
+//! ```text
+//!  ┌─────────┐ connected: invite every  ┌─────────┐ pushed by all   every write lease
+//!  │ Opened  ├─────────────────────────►│ Waiting ├────────────────► completed: done
+//!  └─────────┘ agent of the ticket      └────┬────┘
+//!   a lease for each local rank              │ refused by either, unreachable, restarted, given up,
+//!                                            │ or a write lease has ended otherwise
+//!                                            ▼
+//!                          stop: every other write lease is cancelled and fenced,
+//!                                notice Cancel to every rank's agent
+//! ```
+//!
+//! From the invitation on the owner of the ticket is the holder of the write leases, and all is as with any
+//! push. The pull has succeeded when every write lease has completed, and its blocks are given back when every
+//! write lease has ended.
+
+use std::collections::BTreeSet;
+use std::collections::btree_map::Entry;
+
+use transload_plan::ids::{AgentId, Direction};
+
+use super::invitees::Invitees;
+use super::spec::JobSpec;
+use super::{Job, Jobs};
+use crate::context::{Context, Timer};
+use crate::ground::Ground;
+use crate::ids::{ConnId, JobId};
+use crate::lease::{LeaseEnd, LeaseKey, LeaseSpec};
+use crate::message::{Invitation, Message};
+use crate::outcome::{JobError, RouteReport};
+use crate::planner::Planner;
+use crate::refusal::Refusal;
+use crate::roles::Role;
+
+/// The leases that a job opens for its owner to push into.
+pub(crate) fn write_leases(keys: &BTreeSet<LeaseKey>, spec: &JobSpec) -> Vec<LeaseSpec> {
+    let leases = keys.iter().map(|&key| LeaseSpec {
+        key,
+        direction: Direction::Push,
+        content: spec.content,
+        start: spec.request.start,
+        valid_tokens: spec.request.end(),
+        ttl: spec.timeout,
+        hard_bound: spec.timeout,
+        prefilled: true,
+    });
+    leases.collect()
+}
+
+impl<P: Planner> Job<P> {
+    /// Invites whoever has come up.
+    pub(super) fn invite_all(&mut self, g: &mut Ground<'_, P>, id: JobId) -> Result<(), JobError> {
+        let addresses: Vec<_> = self.agents().into_iter().cloned().collect();
+        for address in addresses {
+            let Some(conn) = g.peers.connection(&address.agent) else {
+                g.peers.want(g.cx, &address);
+                continue;
+            };
+            let agent = address.agent;
+            if let Err(refusal) = g.peers.permit(conn, Role::Push) {
+                return Err(JobError::PushRefused { agent, refusal });
+            }
+            self.invite(g.cx, id, &agent, conn);
+        }
+        Ok(())
+    }
+
+    fn invite(&mut self, cx: &mut Context<P>, id: JobId, agent: &AgentId, conn: ConnId) {
+        let unheard = self.invited.as_mut().map(|invited| &mut invited.unheard);
+        let said = unheard.and_then(|unheard| unheard.get_mut(agent));
+        let (Some(said), Some(into)) = (said, &self.spec.into) else {
+            return;
+        };
+        if said.pausing || said.on.replace(conn) == Some(conn) {
+            return;
+        }
+        let invitation = Invitation {
+            id: id.0,
+            ticket: self.spec.ticket.clone(),
+            into: into.clone(),
+            content: self.spec.content,
+            lanes: self.spec.lanes,
+            by_layer: self.spec.request.by_layer,
+            paths: self.spec.paths,
+        };
+        cx.send(conn, Message::Invite(invitation));
+    }
+}
+
+impl<P: Planner> Jobs<P> {
+    fn invited_mut(&mut self, id: JobId) -> Option<&mut Invitees> {
+        self.jobs.get_mut(&id)?.invited.as_mut()
+    }
+
+    /// What was said on a connection that is lost, and not answered, is said again where another is left.
+    pub(crate) fn invite_again(&mut self, g: &mut Ground<'_, P>, lost: ConnId) {
+        let unheard = |job: &Job<P>| {
+            let mut unheard = job.invited.iter().flat_map(|to| to.unheard.values());
+            unheard.any(|said| said.on == Some(lost))
+        };
+        for id in self.like(unheard) {
+            self.advance(g, id);
+        }
+    }
+
+    /// An agent of the owner pushes from now on, or will not.
+    pub(crate) fn on_invited(
+        &mut self,
+        g: &mut Ground<'_, P>,
+        conn: ConnId,
+        id: JobId,
+        outcome: Result<(), Refusal>,
+    ) {
+        let Some((invited, agent)) = self.invited_mut(id).zip(g.peers.agent(conn)) else {
+            return;
+        };
+        let agent = agent.clone();
+        let Entry::Occupied(mut said) = invited.unheard.entry(agent.clone()) else {
+            return;
+        };
+        let timer = Timer::Invite(id, agent.clone());
+        match outcome {
+            Err(refusal) if refusal.is_transient() => {
+                let said = said.get_mut();
+                if !said.pausing {
+                    said.on = None;
+                    said.busy = said.busy.saturating_add(1);
+                    said.pausing = true;
+                    g.cx.after(g.cx.options.pause(said.busy), timer);
+                }
+            }
+            outcome => {
+                said.remove();
+                g.cx.timers.clear(&timer);
+                match outcome {
+                    Ok(()) => self.admitted(id),
+                    Err(refusal) => self.stop(g, id, JobError::NotPushed { agent, refusal }),
+                }
+            }
+        }
+    }
+
+    /// An agent that was busy has been left alone for long enough.
+    pub(crate) fn invite_due(&mut self, g: &mut Ground<'_, P>, id: JobId, agent: &AgentId) {
+        let invited = self.invited_mut(id);
+        if let Some(said) = invited.and_then(|invited| invited.unheard.get_mut(agent)) {
+            said.pausing = false;
+        }
+        self.advance(g, id);
+    }
+
+    /// A route has landed in what a pull has opened.
+    pub(crate) fn write_lease_landed(&mut self, id: JobId, landed: RouteReport) {
+        if let Some(invited) = self.invited_mut(id) {
+            invited.routes.push(landed);
+        }
+    }
+
+    /// A push into what a pull has opened was refused. Where it is the owner's, the pull will not come to anything; and
+    /// the owner may not even be heard when it says so.
+    pub(crate) fn push_refused(
+        &mut self,
+        g: &mut Ground<'_, P>,
+        id: JobId,
+        conn: ConnId,
+        refusal: Refusal,
+    ) {
+        let Some((job, agent)) = self.jobs.get(&id).zip(g.peers.agent(conn)) else {
+            return;
+        };
+        let owner = g.peers.check_owner(conn, agent, &job.claims);
+        if job.wants(agent) && owner.is_ok() {
+            let agent = agent.clone();
+            self.stop(g, id, JobError::PushRefused { agent, refusal });
+        }
+    }
+
+    /// Nothing touches the blocks of a rank any more.
+    pub(crate) fn write_lease_ended(
+        &mut self,
+        g: &mut Ground<'_, P>,
+        id: JobId,
+        key: LeaseKey,
+        end: LeaseEnd,
+    ) {
+        if let Some(invited) = self.invited_mut(id) {
+            invited.open.remove(&key);
+        }
+        match end {
+            LeaseEnd::Completed => {}
+            LeaseEnd::Expired => self.timed_out(g, id),
+            end => self.stop(g, id, JobError::LeaseEnded { end }),
+        }
+        self.finish_if_over(g.cx, id);
+    }
+}

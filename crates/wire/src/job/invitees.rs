@@ -1,0 +1,71 @@
+//! Whom a pull has invited to push, and what has come of it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use transload_plan::ids::AgentId;
+
+use crate::awaited::Awaited;
+use crate::context::{Context, Timer};
+use crate::ids::{ConnId, JobId};
+use crate::lease::LeaseKey;
+use crate::outcome::RouteReport;
+use crate::planner::Planner;
+use crate::ticket::Claims;
+
+/// How far a pull is whose owner pushes.
+#[derive(Debug)]
+pub(super) struct Invitees {
+    /// Agents of the ticket that have not said whether they push.
+    pub(super) unheard: BTreeMap<AgentId, Unheard>,
+    /// Write leases that have not ended.
+    pub(super) open: BTreeSet<LeaseKey>,
+    /// What has landed.
+    pub(super) routes: Vec<RouteReport>,
+}
+
+/// What an agent was told that has not said whether it pushes.
+#[derive(Debug, Default)]
+pub(super) struct Unheard {
+    /// The connection on which it was invited last.
+    pub(super) on: Option<ConnId>,
+    /// How often it was busy.
+    pub(super) busy: u32,
+    /// Whether it is left alone for a while, having been busy.
+    pub(super) pausing: bool,
+}
+
+impl Invitees {
+    pub(super) fn new(open: BTreeSet<LeaseKey>, claims: &Claims) -> Self {
+        let agents = claims.ranks.iter().map(|address| address.agent.clone());
+        Self {
+            unheard: agents.map(|agent| (agent, Unheard::default())).collect(),
+            open,
+            routes: Vec::new(),
+        }
+    }
+
+    /// The first agent that has not said whether it pushes, else the first of whom nothing has landed, else the first of
+    /// all; and what is awaited of it.
+    pub(super) fn first_unheard<'a>(&self, claims: &'a Claims) -> Option<(&'a AgentId, Awaited)> {
+        let mut ranks = claims.ranks.iter();
+        let unheard = ranks.find_map(|rank| Some((rank, self.unheard.get(&rank.agent)?)));
+        match unheard {
+            Some((rank, said)) if said.pausing => Some((&rank.agent, Awaited::Turn)),
+            Some((rank, _)) => Some((&rank.agent, Awaited::Answer)),
+            None => {
+                let landed = |at: u32| self.routes.iter().any(|route| route.peer_rank.0 == at);
+                let late = (0..).zip(&claims.ranks).find(|(at, _)| !landed(*at));
+                let late = late.map(|(_, rank)| rank).or(claims.ranks.first());
+                Some((&late?.agent, Awaited::Push))
+            }
+        }
+    }
+
+    /// What has landed. No agent is invited any more.
+    pub(super) fn report<P: Planner>(self, cx: &mut Context<P>, id: JobId) -> Vec<RouteReport> {
+        for agent in self.unheard.into_keys() {
+            cx.timers.clear(&Timer::Invite(id, agent));
+        }
+        self.routes
+    }
+}

@@ -1,0 +1,357 @@
+//! The routes of a job that moves bytes by itself.
+
+use std::sync::Arc;
+
+use transload_plan::ids::{AgentId, Direction, Rank, TransferId};
+
+use super::route::{JobRoute, RouteState};
+use super::{Job, Jobs};
+use crate::action::{BlocksOf, Flow, Held};
+use crate::awaited::Awaited;
+use crate::context::{Context, Timer};
+use crate::flows::transfer::Transfer;
+use crate::ground::Ground;
+use crate::ids::JobId;
+use crate::news::{Side, Why};
+use crate::outcome::JobError;
+use crate::owner::check_places_of_one;
+use crate::path::negotiation::Way;
+use crate::path::{Path, PathSet};
+use crate::planner::{PlanAsk, Planned, Planner};
+use crate::refusal::Failure;
+use crate::ticket::RankAddress;
+
+/// What there is of a job's routes.
+impl<P: Planner> Job<P> {
+    pub(super) fn address(&self, route: &JobRoute) -> Option<&RankAddress> {
+        self.claims.ranks.get(route.report.peer_rank.0 as usize)
+    }
+
+    /// The agent of the first route that has not landed, the attempt at it, and what it waits for without one.
+    pub(super) fn first_open(
+        &self,
+        cx: &Context<P>,
+    ) -> Option<(&AgentId, Option<TransferId>, Awaited)> {
+        if self.plan.is_none() {
+            let idle = match cx.planner.ranks(&self.claims.owner) {
+                Some(_) => Awaited::Plan,
+                None => Awaited::Connection,
+            };
+            return Some((&self.claims.ranks.first()?.agent, None, idle));
+        }
+        let mut open = self.routes.iter().filter(|r| r.state != RouteState::Landed);
+        let route = open.next()?;
+        let idle = match route.state {
+            RouteState::Pausing { busy: true } => Awaited::Turn,
+            _ => Awaited::Attempt,
+        };
+        Some((&self.address(route)?.agent, route.trying(), idle))
+    }
+
+    /// The transfers under way, of one rank or of all.
+    pub(super) fn under_way(&self, rank: Option<Rank>) -> Vec<TransferId> {
+        let routes = self.routes.iter();
+        let routes = routes.filter(|route| rank.is_none_or(|rank| rank == route.report.rank));
+        routes.filter_map(JobRoute::trying).collect()
+    }
+
+    pub(super) fn has_landed(&self) -> bool {
+        let mut routes = self.routes.iter();
+        self.plan.is_some() && routes.all(|route| route.state == RouteState::Landed)
+    }
+
+    /// Fails what is under way, and tries nothing again.
+    pub(super) fn stop_routes(&mut self, g: &mut Ground<'_, P>, id: JobId) {
+        for (i, route) in self.routes.iter_mut().enumerate() {
+            if matches!(route.state, RouteState::Pausing { .. }) {
+                route.state = RouteState::Idle;
+                g.cx.timers.clear(&Timer::Route(id, i));
+            }
+        }
+        let failure = self.stop.as_ref().map(JobError::as_failure);
+        let failure = failure.unwrap_or(Failure::Cancelled);
+        for transfer in self.under_way(None) {
+            g.flows.fail(g.cx, transfer, failure.clone(), true);
+        }
+    }
+}
+
+/// How a job goes on.
+impl<P: Planner> Job<P> {
+    /// Moves the job on, as far as it can go now.
+    pub(super) fn advance(&mut self, g: &mut Ground<'_, P>, id: JobId) -> Result<(), JobError> {
+        if self.invited.is_some() {
+            self.check_agents(g)?;
+            return self.invite_all(g, id);
+        }
+        if self.plan.is_none()
+            && let Some(plan) = self.planned(g)?
+        {
+            let ranks = self.spec.ranks.iter();
+            let routes = ranks.flat_map(|rank| {
+                let routes = plan.of_rank(*rank).iter();
+                routes.map(|route| JobRoute::new(*rank, route))
+            });
+            self.routes = routes.collect();
+            self.plan = Some(plan);
+        }
+        self.check_agents(g)?;
+        for i in 0..self.routes.len() {
+            self.try_route(g, id, i);
+        }
+        match self.dials() {
+            true => {
+                for address in self.agents() {
+                    g.peers.want(g.cx, address);
+                }
+            }
+            false => self.expect(g, id),
+        }
+        Ok(())
+    }
+
+    /// Gives the agents that an invited push needs, and that are not connected, some time to come back.
+    fn expect(&self, g: &mut Ground<'_, P>, id: JobId) {
+        let timer = Timer::Away(id);
+        if self.missing(g).is_none() {
+            g.cx.timers.clear(&timer);
+        } else if !g.cx.timers.is_set(&timer) {
+            g.cx.after(g.cx.options.leases.peer_grace, timer);
+        }
+    }
+
+    /// An agent that the job needs, and that is not connected.
+    fn missing(&self, g: &Ground<'_, P>) -> Option<AgentId> {
+        let mut needed = self.needed().into_iter().map(|address| &address.agent);
+        let missing = needed.find(|agent| g.peers.connection(agent).is_none());
+        missing.cloned()
+    }
+
+    /// Whether the agents that are connected are still those that the ticket means, and may be. Where it is ours to dial
+    /// them, past lives of theirs are hung up on.
+    fn check_agents(&self, g: &mut Ground<'_, P>) -> Result<(), JobError> {
+        for address in self.needed() {
+            if self.dials() {
+                let life = self.claims.incarnation;
+                g.peers.leave_past_life(g.cx, address, life, self.started);
+            }
+            if let Some(conn) = g.peers.connection(&address.agent) {
+                g.peers.check_owner(conn, &address.agent, &self.claims)?;
+                let codec = self.spec.request.codec;
+                g.peers.check_codec(conn, &address.agent, codec)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks for a route that is idle, for the first time or once more, if its agent is connected.
+    fn try_route(&mut self, g: &mut Ground<'_, P>, id: JobId, i: usize) -> Option<()> {
+        let route = self.routes.get(i).filter(|r| r.state == RouteState::Idle)?;
+        let agent = &self.address(route)?.agent;
+        let (conn, agent) = (g.peers.connection(agent)?, agent.clone());
+        let plan = self.plan.clone()?;
+        let (transfer, nonce) = g.cx.draw();
+        let direction = self.claims.direction;
+        let way = match direction {
+            Direction::Push => Way::Out,
+            Direction::Pull => Way::In,
+        };
+        let spec = &self.spec;
+        let paths = match spec.travels_by().and(g.paths.offered(g.peers, &agent, way)) {
+            // The peer refuses, and says so of what was wanted.
+            none if none == PathSet::default() => spec.travels_by(),
+            some => some,
+        };
+        let route = self.routes.get_mut(i)?;
+        route.state = RouteState::Trying(transfer);
+        route.report.attempts += 1;
+        let flow = Flow {
+            transfer,
+            nonce,
+            conn,
+            agent,
+            rank: route.report.rank,
+            peer_rank: route.report.peer_rank,
+            request: spec.request,
+            bytes: route.report.bytes,
+            lanes: spec.lanes,
+            path: None,
+            blocks: match self.blocks {
+                Held::Own(_) => BlocksOf::Job(id),
+                Held::Of(lease) => lease,
+            },
+            all_readable: true,
+            ready: Vec::new(),
+        };
+        let message = route.ask(spec, &flow, paths, direction);
+        let (side, way) = (Side::Job { job: id, route: i }, (way, spec.prefilled));
+        let attempt = Transfer::new(flow, plan, side, way, spec.travels_by());
+        g.flows.begin(g.cx, attempt);
+        g.cx.send(conn, message);
+        Some(())
+    }
+
+    /// Whether this plan is what it cannot go on without.
+    pub(super) fn waits_for(&self, ask: &PlanAsk) -> bool {
+        let waits = self.invited.is_none() && self.stop.is_none() && self.plan.is_none();
+        waits && self.plan_ask() == *ask
+    }
+
+    fn plan_ask(&self) -> PlanAsk {
+        PlanAsk {
+            peer: self.claims.owner,
+            local_is_source: self.claims.direction == Direction::Push,
+            request: self.spec.request,
+        }
+    }
+
+    /// The plan, once the owner's deployment is known, and it is compiled.
+    fn planned(&self, g: &mut Ground<'_, P>) -> Result<Option<Arc<Planned<P::Plan>>>, JobError> {
+        let Some(ranks) = g.cx.planner.ranks(&self.claims.owner) else {
+            return Ok(None);
+        };
+        let named = self.claims.ranks.len();
+        if ranks as usize != named {
+            let why = format!("the ticket names {named} ranks, its deployment has {ranks}");
+            return Err(JobError::Plan { why: why.into() });
+        }
+        let Some(plan) = g.cx.plan(&self.plan_ask()) else {
+            return Ok(None);
+        };
+        // The tables are our own, and the layout that they are bound against is the owner's.
+        let places = self
+            .spec
+            .ranks
+            .iter()
+            .map(|rank| plan.places_of(*rank))
+            .max();
+        let checked = check_places_of_one(g.cx, places.unwrap_or(0));
+        checked.map_err(|why| JobError::Plan { why })?;
+        Ok(Some(plan))
+    }
+}
+
+/// What becomes of routes.
+impl<P: Planner> Jobs<P> {
+    fn route_mut(&mut self, id: JobId, i: usize) -> Option<&mut JobRoute> {
+        self.jobs.get_mut(&id)?.routes.get_mut(i)
+    }
+
+    /// Of a push: the first `tokens` tokens of a layer are ready to be read.
+    pub(crate) fn ready(
+        &mut self,
+        g: &mut Ground<'_, P>,
+        id: JobId,
+        rank: Rank,
+        layer: u32,
+        tokens: u64,
+    ) {
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return;
+        };
+        if job.spec.prefilled
+            || layer >= crate::lease::MAX_LAYERS
+            || !job.spec.ranks.contains(&rank)
+        {
+            return;
+        }
+        let known = job.progress.entry((rank, layer)).or_insert(0);
+        if tokens <= *known {
+            return;
+        }
+        *known = tokens;
+        for transfer in job.under_way(Some(rank)) {
+            g.flows.layer_ready(g.cx, transfer, layer, tokens);
+        }
+    }
+
+    /// Of a push: everything is ready to be read.
+    pub(crate) fn prefilled(&mut self, g: &mut Ground<'_, P>, id: JobId) {
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return;
+        };
+        job.spec.prefilled = true;
+        for transfer in job.under_way(None) {
+            g.flows.all_ready(g.cx, transfer);
+        }
+    }
+
+    /// A route was let in, and this is its path. Gives what is ready of its rank.
+    pub(crate) fn route_accepted(
+        &mut self,
+        id: JobId,
+        route: usize,
+        path: Path,
+    ) -> Vec<(u32, u64)> {
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return Vec::new();
+        };
+        job.admitted = true;
+        let Some(route) = job.routes.get_mut(route) else {
+            return Vec::new();
+        };
+        route.report.path = path;
+        let of_rank = (route.report.rank, 0)..=(route.report.rank, u32::MAX);
+        let layers = job.progress.range(of_rank);
+        layers
+            .map(|(&(_, layer), &tokens)| (layer, tokens))
+            .collect()
+    }
+
+    /// Of a push: a route says its commit.
+    pub(crate) fn route_committed(&mut self, id: JobId, route: usize) {
+        if let Some(route) = self.route_mut(id, route) {
+            route.committed = true;
+        }
+    }
+
+    pub(crate) fn route_landed(&mut self, g: &mut Ground<'_, P>, id: JobId, route: usize) {
+        if let Some(route) = self.route_mut(id, route) {
+            route.state = RouteState::Landed;
+        }
+        self.advance(g, id);
+    }
+
+    /// A route's attempt is over without success, and fenced.
+    pub(crate) fn route_ended(&mut self, g: &mut Ground<'_, P>, id: JobId, i: usize, why: Why) {
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return;
+        };
+        let stopping = job.stop.is_some();
+        let Some(route) = job.routes.get_mut(i) else {
+            return;
+        };
+        route.state = RouteState::Idle;
+        if stopping {
+            return self.finish_if_over(g.cx, id);
+        }
+        match route.ended(&g.cx.options, why) {
+            Err(error) => self.stop(g, id, error),
+            Ok(pause) => {
+                if let Some(pause) = pause {
+                    g.cx.after(pause, Timer::Route(id, i));
+                }
+                self.advance(g, id);
+            }
+        }
+    }
+
+    pub(crate) fn route_due(&mut self, g: &mut Ground<'_, P>, id: JobId, i: usize) {
+        if let Some(route) = self.route_mut(id, i)
+            && matches!(route.state, RouteState::Pausing { .. })
+        {
+            route.state = RouteState::Idle;
+        }
+        self.advance(g, id);
+    }
+
+    /// An agent that an invited push needs has stayed away for too long.
+    pub(crate) fn away(&mut self, g: &mut Ground<'_, P>, id: JobId) {
+        let missing = self.jobs.get(&id).and_then(|job| job.missing(g));
+        if let Some(agent) = missing {
+            let grace = g.cx.options.leases.peer_grace;
+            let why = format!("it was connected, and has not come back within {grace:?}").into();
+            self.stop(g, id, JobError::Unreachable { agent, why });
+        }
+    }
+}

@@ -1,0 +1,423 @@
+//! How every entry ends: what parts and leases tell is carried to whom it concerns, until nothing is left.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use transload_plan::ids::{AgentId, Direction, Incarnation, Rank, TransferId};
+
+use super::Machine;
+use crate::action::{Action, BlocksOf, CloseReason, Held};
+use crate::context::Timer;
+use crate::ground::Ground;
+use crate::ids::{ConnId, JobId, NoticeId};
+use crate::job::{Job, JobSpec, Jobs};
+use crate::lease::{LeaseEvent, LeaseKey};
+use crate::message::Message;
+use crate::moment::Moment;
+use crate::news::{News, Notify, Side, Why};
+use crate::notice::Notices;
+use crate::outcome::{JobError, RouteReport};
+use crate::owner::Owner;
+use crate::path::negotiation::{MAX_WORD, Negotiation, Steps, Traveller};
+use crate::peers::Without;
+use crate::planner::Planner;
+use crate::refusal::{Failure, Text};
+
+/// How every entry begins and ends.
+impl<P: Planner> Machine<P> {
+    /// Runs an entry at its moment, and everything that follows from it.
+    pub(super) fn enter<R>(&mut self, now: Moment, entry: impl FnOnce(&mut Self) -> R) -> R {
+        self.cx.now = now;
+        let result = entry(self);
+        self.settle();
+        result
+    }
+
+    /// Carries what parts and leases tell to those whom it concerns, until nothing is left.
+    pub(super) fn settle(&mut self) {
+        loop {
+            if let Some(event) = self.owner.leases.poll_event() {
+                self.on_lease(event);
+            } else if let Some(news) = self.cx.news.pop_front() {
+                self.on_news(news);
+            } else {
+                return;
+            }
+        }
+    }
+
+    /// The parts: those that others stand on, and the owner, the jobs and the notices.
+    pub(super) fn parts(&mut self) -> (Ground<'_, P>, &mut Owner<P>, &mut Jobs<P>, &mut Notices) {
+        let ground = Ground {
+            cx: &mut self.cx,
+            peers: &mut self.peers,
+            flows: &mut self.flows,
+            paths: &mut self.paths,
+        };
+        (ground, &mut self.owner, &mut self.jobs, &mut self.notices)
+    }
+
+    pub(super) fn stop(&mut self, job: JobId, error: JobError) {
+        let (mut g, _, jobs, _) = self.parts();
+        jobs.stop(&mut g, job, error);
+    }
+
+    pub(super) fn on_timer(&mut self, timer: Timer) {
+        let (mut g, _, jobs, notices) = self.parts();
+        match timer {
+            Timer::Hello(conn) => g.peers.close(g.cx, conn, CloseReason::HelloLate),
+            Timer::Dial(agent) => g.peers.dial_due(g.cx, &agent),
+            Timer::Fence(transfer) => g.flows.fence_late(g.cx, transfer),
+            Timer::Stall(transfer) => g.flows.stalled(g.cx, transfer),
+            Timer::Heartbeat(transfer) => g.flows.heartbeat(g.cx, transfer),
+            Timer::Job(job) => jobs.timed_out(&mut g, job),
+            Timer::Invite(job, agent) => jobs.invite_due(&mut g, job, &agent),
+            Timer::Away(job) => jobs.away(&mut g, job),
+            Timer::Route(job, route) => jobs.route_due(&mut g, job, route),
+            Timer::Notice(notice) => notices.over(g.cx, notice),
+        }
+    }
+
+    /// Whatever a peer may say once it is welcome.
+    pub(super) fn on_talk(&mut self, conn: ConnId, message: Message) {
+        let (mut g, owner, jobs, notices) = self.parts();
+        match message {
+            Message::Pull(ask) => owner.on_ask(&mut g, conn, Direction::Pull, Box::new(ask)),
+            Message::Push(ask) => owner.on_ask(&mut g, conn, Direction::Push, Box::new(ask)),
+            Message::Refused { transfer, .. }
+            | Message::Accepted { transfer, .. }
+            | Message::Waiting { transfer, .. }
+            | Message::Commit { transfer, .. }
+            | Message::Landed { transfer } => g.flows.on_message(g.cx, conn, transfer, message),
+            Message::Abort { transfer, .. } => {
+                owner.forget_ask(conn, transfer);
+                g.flows.on_message(g.cx, conn, transfer, message);
+            }
+            Message::Notice(notice) => owner.on_notice(g.cx, g.peers, conn, &notice),
+            Message::NoticeHeard { id, outcome } => {
+                if let Some(agent) = g.peers.agent(conn) {
+                    notices.heard(g.cx, NoticeId(id), agent, Some(outcome));
+                }
+            }
+            Message::Invite(invitation) => owner.on_invitation(&mut g, conn, invitation),
+            Message::Invited { id, outcome } => jobs.on_invited(&mut g, conn, JobId(id), outcome),
+            Message::Path { word, .. } if word.len() > MAX_WORD => {
+                let reason = CloseReason::Violation("a word of a path is too long");
+                g.peers.close(g.cx, conn, reason);
+            }
+            Message::Path { path, word } => {
+                let hear = |of: &mut dyn Negotiation, steps: &mut Steps| of.hear(&word, steps);
+                g.paths.negotiate(g.cx, conn, path, hear);
+            }
+            // Peers take these.
+            Message::Hello(_)
+            | Message::DocumentWanted
+            | Message::Document { .. }
+            | Message::Welcome
+            | Message::Unwelcome(_) => {}
+        }
+    }
+
+    fn on_lease(&mut self, event: LeaseEvent<Held<P::Blocks>>) {
+        let (mut g, owner, jobs, _) = self.parts();
+        match event {
+            LeaseEvent::Claimed { key } => g.cx.act(Action::LeaseClaimed(key)),
+            LeaseEvent::Fence { end, transfers } => {
+                for transfer in transfers {
+                    if let Some(job) = owner.push_of(transfer) {
+                        jobs.stop(&mut g, job, JobError::LeaseEnded { end });
+                        continue;
+                    }
+                    let failure = Failure::LeaseEnded { end };
+                    g.flows.fail(g.cx, transfer, failure, true);
+                }
+            }
+            LeaseEvent::Ended { key, end, blocks } => {
+                owner.forget_plan(key);
+                match blocks {
+                    Held::Own(blocks) => g.cx.act(Action::LeaseEnded { key, end, blocks }),
+                    Held::Of(BlocksOf::Job(job)) => jobs.write_lease_ended(&mut g, job, key, end),
+                    Held::Of(BlocksOf::Lease(_)) => {}
+                }
+            }
+        }
+    }
+
+    fn on_news(&mut self, news: News) {
+        let (mut g, owner, jobs, notices) = self.parts();
+        match news {
+            News::Up(agent, incarnation) => self.agent_up(&agent, incarnation),
+            News::Lost {
+                conn,
+                agent,
+                was_up,
+            } => {
+                g.paths.lost(conn);
+                if let Some(agent) = agent {
+                    self.connection_lost(conn, agent, was_up);
+                }
+            }
+            News::Unwelcome(agent, refusal) => {
+                if refusal.is_misfit() {
+                    notices.agent_misfits(g.cx, &agent);
+                }
+                let error = JobError::Hello {
+                    agent: agent.clone(),
+                    refusal,
+                };
+                jobs.stop_all_that_need(&mut g, &agent, &error);
+            }
+            News::Away(agent, why) => self.agent_away(agent, why),
+            News::Moves(side) => self.bytes_move(side),
+            News::Admitted(job) => jobs.admitted(job),
+            News::Accepted(transfer, job, route, path) => {
+                let ready = jobs.route_accepted(job, route, path);
+                g.flows.read_if_ready(g.cx, transfer, ready);
+            }
+            News::Travels(transfer) => self.travels(transfer),
+            News::Stopped(conn, transfer) => g.paths.end(conn, transfer),
+            News::Stalled(side, rank, transfer) => self.memory_stalled(side, rank, transfer),
+            News::PathLost(transfers, why) => {
+                for transfer in transfers {
+                    g.flows.stream_failed(g.cx, transfer, why.clone());
+                }
+            }
+            News::HangUp(conn, why) => g.peers.close(g.cx, conn, CloseReason::PathFailed(why)),
+            News::Read(transfer) => self.commit_if_alive(transfer),
+            News::Whole(transfer) => self.land_if_alive(transfer),
+            News::Landed(transfer) => self.landed(transfer),
+            News::Gone(transfer, side, peer_rank, why) => match side {
+                Side::Lease(key) => {
+                    if let Why::Failed(failure) = why {
+                        self.push_failed(key, peer_rank, failure);
+                    }
+                    let (mut g, owner, ..) = self.parts();
+                    owner.unpin(&mut g, key, peer_rank, transfer);
+                }
+                Side::Job { job, route } => jobs.route_ended(&mut g, job, route, why),
+            },
+            News::PushRefused(job, conn, refusal) => jobs.push_refused(&mut g, job, conn, refusal),
+            News::Invited {
+                job,
+                key,
+                invitation,
+                into,
+                ready: (layers, prefilled),
+            } => {
+                let invitation = Arc::unwrap_or_clone(invitation);
+                let spec = JobSpec::invited(key.rank, invitation, &into, prefilled);
+                let blocks = Held::Of(BlocksOf::Lease(key));
+                let push = Job::new(g.cx.now, spec, into, blocks, BTreeSet::new());
+                jobs.begin(&mut g, job, push);
+                jobs.advance(&mut g, job);
+                for (layer, tokens) in layers {
+                    jobs.ready(&mut g, job, key.rank, layer, tokens);
+                }
+            }
+            // One that is ending already is no error here.
+            News::GiveUp(leases) => {
+                for key in leases {
+                    let _ = owner.leases.cancel(g.cx.now, key);
+                }
+            }
+            News::PushOver { key, landed } => owner.push_over(key, landed),
+            News::Notify(notify) => {
+                self.notify(*notify);
+            }
+        }
+    }
+}
+
+/// What concerns several parts.
+impl<P: Planner> Machine<P> {
+    fn agent_up(&mut self, agent: &AgentId, incarnation: Incarnation) {
+        self.owner.agent_up(&mut self.cx, agent, incarnation);
+        self.notices.agent_up(&mut self.cx, &self.peers, agent);
+        let (mut g, _, jobs, _) = self.parts();
+        jobs.agent_up(&mut g, agent);
+    }
+
+    fn connection_lost(&mut self, conn: ConnId, agent: AgentId, was_up: bool) {
+        let (mut g, owner, jobs, _) = self.parts();
+        if g.peers.connection(&agent).is_none() {
+            if was_up {
+                owner.leases.agent_lost(g.cx.now, &agent);
+            }
+            let why = "the connection was lost".into();
+            let without = if was_up {
+                Without::Lost
+            } else {
+                Without::Failed
+            };
+            g.peers.dial_failed(g.cx, agent, without, why);
+        }
+        owner.forget_asks(conn);
+        g.flows.disconnected(g.cx, conn);
+        jobs.invite_again(&mut g, conn);
+    }
+
+    /// No connection to an agent is left. `why` where jobs that need it are over.
+    fn agent_away(&mut self, agent: AgentId, why: Option<Text>) {
+        let (mut g, _, jobs, notices) = self.parts();
+        if let Some(why) = why {
+            let error = JobError::Unreachable {
+                agent: agent.clone(),
+                why,
+            };
+            jobs.stop_all_that_need(&mut g, &agent, &error);
+            // What they have told others decides whether it is dialled again.
+            g.cx.tell(News::Away(agent, None));
+            return;
+        }
+        let address = jobs.dials(&agent).or_else(|| notices.dials(&agent));
+        let address = address.cloned();
+        g.peers.dial_again(g.cx, &agent, address);
+    }
+
+    /// A transfer takes the path that was agreed on.
+    fn travels(&mut self, transfer: TransferId) {
+        let t = self.flows.get(transfer).filter(|t| !t.is_fencing());
+        let Some((t, path)) = t.and_then(|t| Some((t, t.flow.path?))) else {
+            return;
+        };
+        let traveller = Traveller {
+            transfer,
+            way: t.way(),
+            lanes: t.flow.lanes,
+        };
+        self.paths.begin(&mut self.cx, t.flow.conn, path, traveller);
+    }
+
+    /// Memory is not done with a transfer that was stopped long ago: whoever has the blocks fails, and keeps them.
+    fn memory_stalled(&mut self, side: Side, rank: Rank, transfer: Option<TransferId>) {
+        let (mut g, owner, jobs, _) = self.parts();
+        match side {
+            Side::Job { job, .. } => jobs.stall(&mut g, job, rank),
+            Side::Lease(key) => match owner.stall(g.cx, key, transfer) {
+                Some(Held::Own(_)) => g.cx.act(Action::LeaseStalled(key)),
+                Some(&Held::Of(BlocksOf::Job(job))) => jobs.stall(&mut g, job, rank),
+                Some(Held::Of(BlocksOf::Lease(_))) | None => {}
+            },
+        }
+    }
+
+    /// A push into blocks here has failed. A pull that waits for it waits for nothing any more where a device has failed.
+    fn push_failed(&mut self, key: LeaseKey, peer_rank: Rank, failure: Failure) {
+        if let Some(job) = self
+            .owner
+            .opened_by(&key)
+            .filter(|_| failure.is_of_device())
+        {
+            let error = JobError::Failed {
+                rank: key.rank,
+                peer_rank,
+                attempts: self.owner.leases.attempts(&key, peer_rank),
+                failure,
+            };
+            self.stop(job, error);
+        }
+    }
+
+    /// Bytes are about to be written for somebody here.
+    fn bytes_move(&mut self, side: Side) {
+        let job = match side {
+            Side::Job { job, .. } => Some(job),
+            Side::Lease(key) => self.owner.opened_by(&key),
+        };
+        if let Some(job) = job {
+            self.jobs.moves(&self.cx, job);
+        }
+    }
+
+    /// The lease whose blocks a transfer reads, also where a push that was invited reads them.
+    pub(crate) fn leased_to(&self, side: Side) -> Option<LeaseKey> {
+        match side {
+            Side::Lease(key) => Some(key),
+            Side::Job { job, .. } => match self.jobs.blocks(job)? {
+                Held::Of(BlocksOf::Lease(key)) => Some(*key),
+                _ => None,
+            },
+        }
+    }
+
+    /// Commits what has been read, if its lease is alive at this moment.
+    fn commit_if_alive(&mut self, transfer: TransferId) {
+        let Some(t) = self.flows.get(transfer).filter(|t| t.is_read()) else {
+            return;
+        };
+        let side = t.side;
+        if let Some(key) = self.leased_to(side)
+            && !self.owner.leases.is_alive(self.cx.now, key)
+        {
+            // The table has said why, and the fence follows from that.
+            return;
+        }
+        if let Side::Job { job, route } = side {
+            self.jobs.route_committed(job, route);
+        }
+        self.flows.commit(&mut self.cx, transfer);
+        if let Side::Lease(key) = side {
+            self.owner.leases.unpin(self.cx.now, key, transfer);
+        }
+    }
+
+    /// Lands what has arrived whole, if its lease is alive at this moment.
+    fn land_if_alive(&mut self, transfer: TransferId) {
+        let Some(t) = self.flows.get(transfer).filter(|t| !t.is_fencing()) else {
+            return;
+        };
+        if let Side::Lease(key) = t.side
+            && !self.owner.leases.is_alive(self.cx.now, key)
+        {
+            // A write lease that is over takes nothing more; the fence is on its way.
+            return;
+        }
+        self.landed(transfer);
+    }
+
+    fn landed(&mut self, transfer: TransferId) {
+        let (mut g, owner, jobs, _) = self.parts();
+        let Some(t) = g.flows.land(g.cx, transfer) else {
+            return;
+        };
+        let (flow, peer_rank) = (&t.flow, t.flow.peer_rank);
+        g.paths.end(flow.conn, transfer);
+        match t.side {
+            Side::Lease(key) => {
+                if let Some((job, path)) = owner.opened_by(&key).zip(flow.path) {
+                    let landed = RouteReport {
+                        rank: flow.rank,
+                        peer_rank,
+                        bytes: flow.bytes,
+                        path,
+                        attempts: owner.leases.attempts(&key, peer_rank),
+                    };
+                    jobs.write_lease_landed(job, landed);
+                }
+                owner.leases.landed(key, peer_rank);
+                owner.unpin(&mut g, key, peer_rank, transfer);
+            }
+            Side::Job { job, route } => jobs.route_landed(&mut g, job, route),
+        }
+    }
+
+    /// Tells all agents of a ticket, ourselves included.
+    pub(super) fn notify(&mut self, notify: Notify) -> NoticeId {
+        let (g, owner, _, notices) = self.parts();
+        let me = g.cx.me.agent.clone();
+        let cx = g.cx;
+        let (set, life, says) = (
+            notify.claims.set,
+            notify.claims.incarnation,
+            notify.says.clone(),
+        );
+        let id = notices.offer(cx, g.peers, notify);
+        if notices.want(&me) {
+            // Nothing where the ticket is of a life that is over.
+            let alive = life == cx.me.incarnation;
+            let outcome = alive.then(|| owner.on_own_notice(cx, set, &says));
+            notices.heard(cx, id, &me, outcome);
+        }
+        id
+    }
+}

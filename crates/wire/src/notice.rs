@@ -1,0 +1,189 @@
+//! Notices: done, cancel and renew, to every agent that the ticket names, until each has heard.
+//!
+//! Also to those without a route: their blocks are pinned by the same request. An owner that cannot
+//! be reached within [`Options::notice_wait`](crate::Options::notice_wait) is left to its own clock.
+
+use std::collections::BTreeMap;
+use std::time::Duration;
+
+use transload_plan::ids::{AgentId, Incarnation};
+
+use crate::action::Action;
+use crate::context::{Context, Timer};
+use crate::ids::NoticeId;
+use crate::message::{Message, Notice, NoticeKind};
+use crate::news::Notify;
+use crate::outcome::NoticeOutcome;
+use crate::peers::Peers;
+use crate::planner::Planner;
+use crate::refusal::Refusal;
+use crate::ticket::{RankAddress, Ticket};
+
+/// A notice that has not been heard by all. Memory: the ticket, and an address for each agent.
+#[derive(Debug)]
+pub(crate) struct Offered {
+    ticket: Ticket,
+    says: NoticeKind,
+    incarnation: Incarnation,
+    waiting: BTreeMap<AgentId, RankAddress>,
+    outcome: NoticeOutcome,
+    /// Whether to connect to agents for it.
+    dials: bool,
+    /// Whether somebody wants to know how it went.
+    reported: bool,
+}
+
+#[derive(Debug, Default)]
+pub(crate) struct Notices {
+    offered: BTreeMap<NoticeId, Offered>,
+}
+
+impl Notices {
+    pub(crate) fn len(&self) -> usize {
+        self.offered.len()
+    }
+
+    pub(crate) fn want(&self, agent: &AgentId) -> bool {
+        let mut offered = self.offered.values();
+        offered.any(|notice| notice.waiting.contains_key(agent))
+    }
+
+    /// Where to connect to an agent, if a notice is to.
+    pub(crate) fn dials(&self, agent: &AgentId) -> Option<&RankAddress> {
+        let mut dialling = self.offered.values().filter(|notice| notice.dials);
+        dialling.find_map(|notice| notice.waiting.get(agent))
+    }
+
+    /// Offers a notice to all agents of a ticket but ourselves, for whom its caller does what it says.
+    pub(crate) fn offer<P: Planner>(
+        &mut self,
+        cx: &mut Context<P>,
+        peers: &mut Peers,
+        notify: Notify,
+    ) -> NoticeId {
+        let Notify { claims, dials, .. } = notify;
+        let id = NoticeId(cx.next_number());
+        let life = claims.incarnation;
+        let ranks = claims.ranks.into_iter();
+        let waiting: BTreeMap<_, _> = ranks.map(|a| (a.agent.clone(), a)).collect();
+        let agents: Vec<_> = waiting.values().cloned().collect();
+        let notice = Offered {
+            ticket: notify.ticket,
+            says: notify.says,
+            incarnation: life,
+            outcome: NoticeOutcome {
+                heard: (0, waiting.len()),
+                left: None,
+                refusal: None,
+            },
+            waiting,
+            dials,
+            reported: notify.reported,
+        };
+        if self.offered.len() >= cx.options.notices
+            && let Some(&oldest) = self.offered.keys().next()
+        {
+            self.over(cx, oldest);
+        }
+        self.offered.insert(id, notice);
+        cx.after(cx.options.notice_wait, Timer::Notice(id));
+        for address in agents {
+            if address.agent == cx.me.agent {
+                continue;
+            }
+            if dials {
+                peers.leave_past_life(cx, &address, life, cx.now);
+                peers.want(cx, &address);
+            }
+            self.send(cx, peers, id, &address.agent);
+        }
+        id
+    }
+
+    /// Sends everything that waits for this agent, on a connection that has just come up.
+    pub(crate) fn agent_up<P: Planner>(
+        &mut self,
+        cx: &mut Context<P>,
+        peers: &Peers,
+        agent: &AgentId,
+    ) {
+        let offered = self.offered.iter();
+        let waiting = offered.filter(|(_, notice)| notice.waiting.contains_key(agent));
+        for id in waiting.map(|(id, _)| *id).collect::<Vec<_>>() {
+            self.send(cx, peers, id, agent);
+        }
+    }
+
+    fn send<P: Planner>(
+        &mut self,
+        cx: &mut Context<P>,
+        peers: &Peers,
+        id: NoticeId,
+        agent: &AgentId,
+    ) {
+        let Some(conn) = peers.connection(agent) else {
+            return;
+        };
+        let incarnation = peers.peer(conn).map(|peer| peer.holder.incarnation);
+        let Some(notice) = self.offered.get(&id) else {
+            return;
+        };
+        if incarnation != Some(notice.incarnation) {
+            // The life that the ticket means is over, and its leases with it.
+            self.heard(cx, id, agent, None);
+            return;
+        }
+        let message = Notice {
+            id: id.0,
+            ticket: notice.ticket.clone(),
+            says: notice.says.clone(),
+        };
+        cx.send(conn, Message::Notice(message));
+    }
+
+    /// An agent will never hear from us: nothing waits for it any more.
+    pub(crate) fn agent_misfits<P: Planner>(&mut self, cx: &mut Context<P>, agent: &AgentId) {
+        for id in self.offered.keys().copied().collect::<Vec<_>>() {
+            self.heard(cx, id, agent, None);
+        }
+    }
+
+    /// An agent has heard a notice, or, without an outcome, has lost what it is about.
+    pub(crate) fn heard<P: Planner>(
+        &mut self,
+        cx: &mut Context<P>,
+        id: NoticeId,
+        agent: &AgentId,
+        outcome: Option<Result<u64, Refusal>>,
+    ) {
+        let Some(notice) = self.offered.get_mut(&id) else {
+            return;
+        };
+        if notice.waiting.remove(agent).is_none() {
+            return;
+        }
+        let so_far = &mut notice.outcome;
+        match outcome {
+            None => {}
+            Some(Ok(left)) => {
+                let left = Duration::from_millis(left);
+                so_far.heard.0 += 1;
+                so_far.left = Some(so_far.left.map_or(left, |known| known.min(left)));
+            }
+            Some(Err(refusal)) => so_far.refusal = Some(refusal),
+        }
+        if notice.waiting.is_empty() {
+            self.over(cx, id);
+        }
+    }
+
+    /// Every agent has heard it, or no more will.
+    pub(crate) fn over<P: Planner>(&mut self, cx: &mut Context<P>, id: NoticeId) {
+        cx.timers.clear(&Timer::Notice(id));
+        if let Some(notice) = self.offered.remove(&id)
+            && notice.reported
+        {
+            cx.act(Action::NoticeDone(id, notice.outcome));
+        }
+    }
+}

@@ -1,0 +1,286 @@
+//! Asks: whether a peer may read leased blocks, or write opened ones.
+
+use std::sync::Arc;
+
+use transload_plan::ids::{AgentId, Direction, Rank, TransferId};
+
+use super::Owner;
+use super::pending::{Asked, Demand};
+use crate::action::{BlocksOf, Flow};
+use crate::awaited::Awaited;
+use crate::context::Context;
+use crate::flows::refuse;
+use crate::flows::transfer::Transfer;
+use crate::ground::Ground;
+use crate::ids::ConnId;
+use crate::lease::{LeaseKey, LeaseUse};
+use crate::message::{Ask, Message};
+use crate::news::{News, Side};
+use crate::path::Path;
+use crate::path::negotiation::Way;
+use crate::planner::{PlanAsk, Planned, Planner, Route};
+use crate::refusal::{Failure, Refusal};
+use crate::roles::Role;
+use crate::ticket::Claims;
+
+/// What becomes of an ask that nothing stands against.
+enum Verdict<P: Planner> {
+    /// It is let in, to move this route by this path.
+    Admitted(AgentId, Arc<Planned<P::Plan>>, Route, Path),
+    /// An earlier attempt has to be fenced first: two must never write, or even read, at a time.
+    Fence,
+    /// The plan has to be compiled first.
+    Plan(PlanAsk),
+}
+
+impl<P: Planner> Owner<P> {
+    pub(crate) fn on_ask(
+        &mut self,
+        g: &mut Ground<'_, P>,
+        conn: ConnId,
+        direction: Direction,
+        ask: Box<Ask>,
+    ) {
+        if self.is_known(g, ask.transfer) {
+            return;
+        }
+        let claims = match g.peers.authenticate(g.cx, conn, &ask.ticket) {
+            Ok(claims) => claims,
+            Err(refusal) => return refuse(g.cx, conn, ask.transfer, refusal),
+        };
+        let rank = match direction {
+            Direction::Pull => ask.source,
+            Direction::Push => ask.destination,
+        };
+        let set = claims.set;
+        let asked = Asked {
+            conn,
+            direction,
+            key: LeaseKey { set, rank },
+            ask,
+        };
+        match self.check_ask(g, &asked, &claims) {
+            Ok(()) if self.leases.knows(&asked.key) => self.decide(g, asked),
+            Ok(()) => self.keep_ask(g, asked, None),
+            Err(refusal) => self.refuse_ask(g.cx, asked, refusal),
+        }
+    }
+
+    /// Refuses an ask. A pull of ours that has opened what was to be pushed may come to nothing with it.
+    pub(super) fn refuse_ask(&mut self, cx: &mut Context<P>, asked: Asked, refusal: Refusal) {
+        let conn = asked.conn;
+        refuse(cx, conn, asked.ask.transfer, refusal.clone());
+        // The asker tries again after the first; the others are of attempts that later ones have overtaken.
+        let later = matches!(refusal, Refusal::Superseded { .. } | Refusal::Consumed);
+        if asked.direction == Direction::Push
+            && !refusal.is_transient()
+            && !later
+            && let Some(job) = self.opened_by(&asked.key)
+        {
+            cx.tell(News::PushRefused(job, conn, refusal));
+        }
+    }
+
+    /// Whether something with this number is under way, queued or pending: each is in one of these
+    /// places, once. Two transfers of one number would share one fence, and one lease would never end.
+    fn is_known(&self, g: &Ground<'_, P>, transfer: TransferId) -> bool {
+        let mut asks = self.queued.values().chain(self.pending.asks());
+        g.flows.get(transfer).is_some() || asks.any(|asked| asked.ask.transfer == transfer)
+    }
+
+    /// Everything about an ask that does not need the lease.
+    fn check_ask(&self, g: &Ground<'_, P>, asked: &Asked, claims: &Claims) -> Result<(), Refusal> {
+        // What is pushed into a pull of our own belongs to what goes on until it is over.
+        if g.cx.draining && self.opened_by(&asked.key).is_none() {
+            return Err(Refusal::ShuttingDown);
+        }
+        check_direction(claims, asked.direction)?;
+        g.peers.permit(asked.conn, permission(asked.direction))?;
+        let rank = asked.key.rank;
+        if !g.cx.me.ranks.contains(&rank) {
+            return Err(Refusal::RankNotHere { rank });
+        }
+        if g.cx.lost.contains(&rank) {
+            return Err(Refusal::DeviceLost);
+        }
+        let codec = asked.ask.request.codec;
+        let pulled = asked.direction == Direction::Pull;
+        let sent = codec.is_exact() || pulled && g.cx.options.codecs.contains(&codec);
+        if !sent {
+            return Err(Refusal::Codec { codec });
+        }
+        let (_, peer) = g.peers.asker(asked.conn)?;
+        let rank = asked.peer_rank();
+        if !peer.ranks.contains(&rank) {
+            return Err(Refusal::RankNotYours { rank });
+        }
+        self.check_room(g, asked.conn)
+    }
+
+    /// Lets an ask in whose lease is known, or says why not.
+    pub(super) fn decide(&mut self, g: &mut Ground<'_, P>, asked: Asked) {
+        match self.try_admit(g, &asked) {
+            Ok(Verdict::Admitted(agent, plan, route, path)) => {
+                self.begin(g, &asked, agent, plan, (&route, path));
+            }
+            Ok(Verdict::Fence) => self.queue(g, asked),
+            Ok(Verdict::Plan(plan)) => self.keep_ask(g, asked, Some(plan)),
+            Err(refusal) => self.refuse_ask(g.cx, asked, refusal),
+        }
+    }
+
+    /// Keeps an ask until its lease is opened, or its plan compiled.
+    fn keep_ask(&mut self, g: &mut Ground<'_, P>, asked: Asked, plan: Option<PlanAsk>) {
+        let (conn, transfer) = (asked.conn, asked.ask.transfer);
+        let Some(agent) = g.peers.agent(conn) else {
+            return;
+        };
+        let planned = plan.is_some();
+        match self.pending.keep(g.cx.now, agent, Demand::Ask(asked), plan) {
+            // A plan is there in a moment.
+            Ok(()) if planned => {}
+            Ok(()) => {
+                let on = Awaited::Lease;
+                g.cx.send(conn, Message::Waiting { transfer, on });
+            }
+            Err(busy) => refuse(g.cx, conn, transfer, busy),
+        }
+    }
+
+    /// Keeps an ask until the earlier attempt of its pair of ranks is fenced.
+    fn queue(&mut self, g: &mut Ground<'_, P>, asked: Asked) {
+        let (conn, transfer, latest) = (asked.conn, asked.ask.transfer, asked.ask.attempt);
+        let pair = (asked.key, asked.peer_rank());
+        if let Some(older) = self.queued.insert(pair, asked) {
+            let superseded = Refusal::Superseded { latest };
+            refuse(g.cx, older.conn, older.ask.transfer, superseded);
+        }
+        let on = Awaited::Fence;
+        g.cx.send(conn, Message::Waiting { transfer, on });
+    }
+
+    /// Checks everything, and only then binds the lease.
+    fn try_admit(&mut self, g: &mut Ground<'_, P>, asked: &Asked) -> Result<Verdict<P>, Refusal> {
+        let (key, direction, ask) = (asked.key, asked.direction, &asked.ask);
+        let peer_rank = asked.peer_rank();
+        let (agent, peer) = g.peers.asker(asked.conn)?;
+        let holder = peer.holder;
+        let using = LeaseUse {
+            agent: &agent,
+            holder,
+            rank: peer_rank,
+            attempt: ask.attempt,
+            transfer: ask.transfer,
+            content: ask.content,
+            request: ask.request,
+        };
+        let checked = self.leases.check(g.cx.now, key, direction, &using);
+        checked.map_err(|error| self.refuse_use(g.cx, key, &ask.content, error))?;
+        let wanted_plan = PlanAsk {
+            peer: holder.deployment,
+            local_is_source: direction == Direction::Pull,
+            request: ask.request,
+        };
+        let Some(plan) = g.cx.plan_for_peer(&agent, &wanted_plan)? else {
+            return Ok(Verdict::Plan(wanted_plan));
+        };
+        let route = agreed_route(&plan, (key.rank, peer_rank), ask)?.clone();
+        let codec = ask.request.codec;
+        let offered = g.paths.offered(g.peers, &agent, way(direction));
+        let path = ask.paths.carrying(codec).and(offered).best();
+        let wanted = ask.paths;
+        let path = path.ok_or(Refusal::PathUnavailable { wanted, offered })?;
+        let of_pair =
+            |t: &&Transfer<P>| t.side == Side::Lease(key) && t.flow.peer_rank == peer_rank;
+        let earlier = g.flows.all().find(of_pair).map(|t| t.flow.transfer);
+        if let Some(earlier) = earlier {
+            g.flows.fail(g.cx, earlier, Failure::Superseded, true);
+            if g.flows.get(earlier).is_some() {
+                return Ok(Verdict::Fence);
+            }
+        }
+        self.check_places(g, &agent, route.places)?;
+        let writers = || plan.peers_of(key.rank);
+        self.leases.admit(g.cx.now, key, &using, writers);
+        self.keep_plan(key, &agent, &plan);
+        Ok(Verdict::Admitted(agent, plan, route, path))
+    }
+
+    fn begin(
+        &mut self,
+        g: &mut Ground<'_, P>,
+        asked: &Asked,
+        agent: AgentId,
+        plan: Arc<Planned<P::Plan>>,
+        (route, path): (&Route, Path),
+    ) {
+        let (conn, key, ask) = (asked.conn, asked.key, &asked.ask);
+        let transfer = ask.transfer;
+        let flow = Flow {
+            transfer,
+            nonce: ask.nonce,
+            conn,
+            agent,
+            rank: key.rank,
+            peer_rank: asked.peer_rank(),
+            request: ask.request,
+            bytes: route.bytes,
+            lanes: ask.lanes,
+            path: Some(path),
+            blocks: BlocksOf::Lease(key),
+            all_readable: true,
+            ready: Vec::new(),
+        };
+        let (ready, prefilled) = self.leases.progress(&key);
+        let way = (way(asked.direction), prefilled);
+        let mut attempt = Transfer::new(flow, plan, Side::Lease(key), way, ask.paths);
+        attempt.places = route.places;
+        g.flows.begin(g.cx, attempt);
+        g.cx.send(conn, Message::Accepted { transfer, path });
+        match asked.direction {
+            Direction::Push => g.cx.tell(News::Travels(transfer)),
+            Direction::Pull => g.flows.read_if_ready(g.cx, transfer, ready),
+        }
+    }
+}
+
+/// The route between the owner's rank and the asker's, if both have compiled the same.
+fn agreed_route<'p, L>(
+    plan: &'p Planned<L>,
+    (owner, asker): (Rank, Rank),
+    ask: &Ask,
+) -> Result<&'p Route, Refusal> {
+    let mut routes = plan.of_rank(owner).iter();
+    let route = routes.find(|route| route.peer_rank == asker);
+    let route = route.ok_or(Refusal::NoRoute { owner, asker })?;
+    match route.digest == ask.plan {
+        true => Ok(route),
+        false => Err(Refusal::PlanDigestMismatch {
+            ours: route.digest,
+            theirs: ask.plan,
+        }),
+    }
+}
+
+/// Which way bytes go from the owner.
+fn way(direction: Direction) -> Way {
+    match direction {
+        Direction::Pull => Way::Out,
+        Direction::Push => Way::In,
+    }
+}
+
+pub(super) fn check_direction(claims: &Claims, wanted: Direction) -> Result<(), Refusal> {
+    let ticket = claims.direction;
+    match ticket == wanted {
+        true => Ok(()),
+        false => Err(Refusal::WrongDirection { ticket }),
+    }
+}
+
+pub(super) fn permission(direction: Direction) -> Role {
+    match direction {
+        Direction::Pull => Role::Pull,
+        Direction::Push => Role::Push,
+    }
+}

@@ -1,0 +1,189 @@
+//! Invitations: the holder of a ticket has opened blocks of its own, and wants the owner to push.
+//!
+//! ```text
+//!  holder, data destination                      owner, data source
+//!
+//!  opens its blocks
+//!  Invite{ticket, into}                       ──► authentic? allowed? alive? same content?
+//!                                                 into blocks of the asker's own engine?
+//!                                                 then: bind and pin the lease
+//!                                             ◄── Invited        (or why not)
+//!  owner of write leases  ◄── Push … Landed ──►   holder of their ticket
+//!                                                 all landed: the lease has completed
+//! ```
+//!
+//! Every agent of the holder says the same to every agent of the owner, since none knows whether the others
+//! have; what comes after the first is heard, and does nothing. A push that fails ends the lease, and says
+//! so by cancelling what was opened.
+
+use std::sync::Arc;
+
+use transload_plan::ids::Direction;
+
+use super::Owner;
+use super::asks::check_direction;
+use super::pending::{Demand, WantedPush};
+use super::push::InvitedPush;
+use crate::context::Context;
+use crate::ground::Ground;
+use crate::ids::{ConnId, JobId};
+use crate::lease::{LeaseKey, LeasePush};
+use crate::message::{Invitation, Message};
+use crate::news::News;
+use crate::planner::{PlanAsk, Planner};
+use crate::refusal::Refusal;
+use crate::roles::Role;
+use crate::ticket::{Claims, Ticket};
+
+impl<P: Planner> Owner<P> {
+    pub(crate) fn on_invitation(
+        &mut self,
+        g: &mut Ground<'_, P>,
+        conn: ConnId,
+        invitation: Invitation,
+    ) {
+        let id = invitation.id;
+        let outcome = self.take_invitation(g, conn, invitation);
+        self.answer_invitation(g.cx, conn, id, outcome);
+    }
+
+    /// Says no at the first rank here that refuses, and yes when no rank here has to wait for its lease.
+    pub(super) fn answer_invitation(
+        &mut self,
+        cx: &mut Context<P>,
+        conn: ConnId,
+        id: u64,
+        outcome: Result<(), Refusal>,
+    ) {
+        let waits = |demand: &Demand| match demand {
+            Demand::Push(wanted) => (wanted.conn, wanted.invitation.id) == (conn, id),
+            _ => false,
+        };
+        match outcome {
+            Ok(()) if self.pending.any(waits) => return,
+            Ok(()) => {}
+            // The holder gives up: nothing of it shall begin.
+            Err(_) => self.pending.forget(waits),
+        }
+        cx.send(conn, Message::Invited { id, outcome });
+    }
+
+    fn take_invitation(
+        &mut self,
+        g: &mut Ground<'_, P>,
+        conn: ConnId,
+        invitation: Invitation,
+    ) -> Result<(), Refusal> {
+        let claims = g.peers.authenticate(g.cx, conn, &invitation.ticket)?;
+        check_direction(&claims, Direction::Pull)?;
+        // Whoever may read the blocks may have them written into its own, where that may be pushed into.
+        g.peers.permit(conn, Role::Pull)?;
+        g.peers.permit(conn, Role::Serve)?;
+        let into = self.check_target(g, conn, &invitation.into)?;
+        let (agent, _) = g.peers.asker(conn)?;
+        let (set, invitation) = (claims.set, Arc::new(invitation));
+        for rank in g.cx.me.ranks.clone() {
+            let wanted = WantedPush {
+                conn,
+                key: LeaseKey { set, rank },
+                invitation: invitation.clone(),
+            };
+            if self.leases.knows(&wanted.key) {
+                self.accept(g, wanted, &into)?;
+                continue;
+            }
+            if g.cx.draining {
+                return Err(Refusal::ShuttingDown);
+            }
+            if g.cx.lost.contains(&rank) {
+                return Err(Refusal::DeviceLost);
+            }
+            let demand = Demand::Push(wanted);
+            self.pending.keep(g.cx.now, &agent, demand, None)?;
+        }
+        Ok(())
+    }
+
+    /// Checks that we are to write into the asker's blocks, and not into a third party's.
+    pub(super) fn check_target(
+        &self,
+        g: &Ground<'_, P>,
+        conn: ConnId,
+        into: &Ticket,
+    ) -> Result<Claims, Refusal> {
+        let claims = g.cx.read_ticket(into)?;
+        check_direction(&claims, Direction::Push)?;
+        if !claims.is_for(&g.cx.me.agent, &g.cx.deployment) {
+            return Err(Refusal::WrongPeer);
+        }
+        let (agent, peer) = g.peers.asker(conn)?;
+        let engine = (peer.holder.deployment, peer.holder.incarnation);
+        let named = claims.ranks.iter().any(|address| address.agent == agent);
+        match named && (claims.owner, claims.incarnation) == engine {
+            true => Ok(claims),
+            false => Err(Refusal::NotYourBlocks),
+        }
+    }
+
+    /// Begins to push out of a lease that is known, unless that has begun, or says why not. `into` is what the
+    /// invitation's own ticket says.
+    pub(super) fn accept(
+        &mut self,
+        g: &mut Ground<'_, P>,
+        wanted: WantedPush,
+        into: &Claims,
+    ) -> Result<(), Refusal> {
+        let (conn, key, invitation) = (wanted.conn, wanted.key, &wanted.invitation);
+        let (agent, peer) = g.peers.asker(conn)?;
+        let (pin, _) = g.cx.draw();
+        let push = LeasePush {
+            agent: &agent,
+            holder: peer.holder,
+            pin,
+            into: into.set,
+            content: invitation.content,
+            request: into.request(invitation.by_layer),
+        };
+        let checked = self.leases.check_push(g.cx.now, key, &push);
+        if !checked.map_err(|error| self.refuse_use(g.cx, key, &push.content, error))? {
+            return Ok(());
+        }
+        if g.cx.draining {
+            return Err(Refusal::ShuttingDown);
+        }
+        self.check_room(g, conn)?;
+        self.check_pushes(g.cx, &agent)?;
+        if g.cx.jobs.busy(into.set, &[key.rank].into()).is_some() {
+            return Err(Refusal::Consumed);
+        }
+        let ask = PlanAsk {
+            peer: into.owner,
+            local_is_source: true,
+            request: push.request,
+        };
+        let Some(plan) = g.cx.plan_for_peer(&agent, &ask)? else {
+            let demand = Demand::Push(wanted);
+            return self.pending.keep(g.cx.now, &agent, demand, Some(ask));
+        };
+        let places = plan.places_of(key.rank);
+        self.check_places(g, &agent, places)?;
+        self.keep_plan(key, &agent, &plan);
+        self.leases.begin_push(key, &push);
+        let job = JobId(g.cx.next_number());
+        g.cx.jobs.add(into.set, &[key.rank].into());
+        let push = InvitedPush {
+            job,
+            by: agent,
+            places,
+        };
+        self.pushes.insert(pin, push);
+        g.cx.tell(News::Invited {
+            job,
+            key,
+            invitation: wanted.invitation,
+            into: into.clone(),
+            ready: self.leases.progress(&key),
+        });
+        Ok(())
+    }
+}

@@ -1,0 +1,172 @@
+//! Dialling: who is connected to, when, and how often it is tried.
+
+use transload_plan::ids::{AgentId, Incarnation};
+
+use super::dial::{Dial, Without};
+use super::{Peers, Session};
+use crate::action::{Action, CloseReason};
+use crate::context::{Context, Timer};
+use crate::moment::Moment;
+use crate::news::News;
+use crate::planner::Planner;
+use crate::refusal::Text;
+use crate::ticket::RankAddress;
+
+impl Peers {
+    /// Hangs up on lives of an agent that a ticket of a later one shows to be over, which may take the
+    /// transport long to notice, and dials that one, where the ticket says it is.
+    ///
+    /// A connection that has come up at `suspect` or after is not suspected: who has just answered there
+    /// lives, and is not whom the ticket means.
+    pub(crate) fn leave_past_life(
+        &mut self,
+        cx: &mut Context<impl Planner>,
+        address: &RankAddress,
+        ticket: Incarnation,
+        suspect: Moment,
+    ) {
+        let is_past = |session: &Session| {
+            let peer = session.peer.as_ref();
+            session.agent.as_ref() == Some(&address.agent)
+                && session.up_since.is_some_and(|since| since < suspect)
+                && peer.is_some_and(|peer| peer.holder.incarnation < ticket)
+        };
+        let past = self.sessions.iter();
+        let past = past.filter(|(_, session)| is_past(session));
+        let past: Vec<_> = past.map(|(conn, _)| *conn).collect();
+        if past.is_empty() {
+            return;
+        }
+        // What led there has nothing to do with where the agent is now.
+        if let Some(known) = self.agents.get_mut(&address.agent) {
+            known.dial = Some(Dial::to(address, cx.now));
+        }
+        cx.timers.clear(&Timer::Dial(address.agent.clone()));
+        for conn in past {
+            self.close(cx, conn, CloseReason::Replaced);
+        }
+        self.dial_due(cx, &address.agent);
+    }
+
+    /// Sees to it that a connection will be there.
+    pub(crate) fn want(&mut self, cx: &mut Context<impl Planner>, address: &RankAddress) {
+        let known = self.agents.entry(address.agent.clone()).or_default();
+        if !known.up.is_empty() {
+            return;
+        }
+        if let Some(dial) = &mut known.dial {
+            // One that has restarted elsewhere is not to be found where it was.
+            if dial.address != *address {
+                dial.begin_anew(address, cx.now);
+            }
+            return;
+        }
+        known.dial = Some(Dial::to(address, cx.now));
+        self.dial_due(cx, &address.agent);
+    }
+
+    /// Dials the agent at once for something new that needs it at this address, and not after the pause that an old failure has
+    /// begun. That does not extend the time for which earlier jobs wait.
+    pub(crate) fn hurry(&mut self, cx: &mut Context<impl Planner>, address: &RankAddress) {
+        let agent = &address.agent;
+        let known = self.agents.get_mut(agent);
+        let known = known.filter(|known| known.up.is_empty());
+        let Some(dial) = known.and_then(|known| known.dial.as_mut()) else {
+            return;
+        };
+        // Also where an attempt is under way: its failure is the first that the new job meets.
+        if dial.given_up || dial.address != *address {
+            dial.begin_anew(address, cx.now);
+        }
+        if !dial.asked {
+            cx.timers.clear(&Timer::Dial(agent.clone()));
+            self.dial_due(cx, agent);
+        }
+    }
+
+    pub(crate) fn dial_due(&mut self, cx: &mut Context<impl Planner>, agent: &AgentId) {
+        let known = self.agents.get_mut(agent);
+        let Some(dial) = known.and_then(|known| known.dial.as_mut()) else {
+            return;
+        };
+        dial.asked = true;
+        dial.tried = Some(dial.address.clone());
+        cx.act(Action::Connect(dial.address.clone()));
+    }
+
+    /// No connection to the agent can be had, or the last one is lost.
+    pub(crate) fn dial_failed(
+        &mut self,
+        cx: &mut Context<impl Planner>,
+        agent: AgentId,
+        without: Without,
+        why: Text,
+    ) {
+        let Some(known) = self.agents.get_mut(&agent) else {
+            return;
+        };
+        let dial = known.dial.as_mut();
+        if !known.up.is_empty() {
+            if let Some(dial) = dial {
+                dial.crowded = None;
+            }
+            return;
+        }
+        let was_up = without == Without::Lost;
+        let mut late = None;
+        // The peer came to us where there is none.
+        if let Some(dial) = dial {
+            // It is dialled anew already.
+            if was_up && dial.asked {
+                return;
+            }
+            dial.asked = false;
+            let failures = match without {
+                // It begins anew, as it does where the answer is of another address.
+                Without::Lost => {
+                    dial.lost = true;
+                    dial.since = cx.now;
+                    0
+                }
+                _ if dial.tried.as_ref() != Some(&dial.address) => {
+                    dial.since = cx.now;
+                    0
+                }
+                Without::Unanswered => 0,
+                Without::Closed if dial.lost => cx.options.attempts,
+                Without::Closed | Without::Failed => 1,
+            };
+            dial.failures = dial.failures.saturating_add(failures);
+            let patience = cx.options.connect_wait;
+            let enough =
+                dial.failures >= cx.options.attempts || cx.now.since(dial.since) >= patience;
+            let failed = enough && !dial.has_patience(cx);
+            dial.given_up |= failed;
+            late = failed.then_some(why);
+        }
+        cx.tell(News::Away(agent, late));
+    }
+
+    /// Has an agent that is away dialled after a pause, where somebody needs it and knows its `address`; forgets it
+    /// otherwise.
+    pub(crate) fn dial_again(
+        &mut self,
+        cx: &mut Context<impl Planner>,
+        agent: &AgentId,
+        address: Option<RankAddress>,
+    ) {
+        let Some(known) = self.agents.get(agent).filter(|known| known.up.is_empty()) else {
+            return;
+        };
+        let timer = Timer::Dial(agent.clone());
+        match (&known.dial, address) {
+            (Some(dial), _) if dial.asked => {}
+            (Some(dial), Some(_)) => cx.after(cx.options.pause(dial.failures.max(1)), timer),
+            (None, Some(address)) => self.want(cx, &address),
+            (_, None) => {
+                cx.timers.clear(&timer);
+                self.agents.remove(agent);
+            }
+        }
+    }
+}

@@ -1,0 +1,330 @@
+//! Why somebody is refused, and why a transfer failed. Both travel, so both are data.
+
+use std::fmt;
+use std::mem::swap;
+
+use serde::{Deserialize, Serialize};
+use transload_plan::codec::Codec;
+use transload_plan::ids::{
+    AgentId, ClusterName, DeploymentDigest, Direction, Incarnation, PlanDigest, Rank,
+};
+
+use crate::awaited::Awaited;
+use crate::lease::{LeaseEnd, UseError};
+use crate::path::PathSet;
+use crate::roles::Role;
+
+/// Longest text of a peer that is kept, in bytes.
+const MAX_TEXT: usize = 1024;
+
+/// A text that travels: cut to 1 KiB, so that no message outgrows its frame.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(from = "String")]
+pub struct Text(String);
+
+impl From<String> for Text {
+    fn from(mut text: String) -> Self {
+        text.truncate(text.floor_char_boundary(MAX_TEXT));
+        Self(text)
+    }
+}
+
+impl From<&str> for Text {
+    fn from(text: &str) -> Self {
+        Self(text[..text.floor_char_boundary(MAX_TEXT)].to_owned())
+    }
+}
+
+impl fmt::Display for Text {
+    /// Without control characters: a peer does not get to write to our terminal.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for c in self.0.chars() {
+            match c.is_control() {
+                true => write!(f, "{}", c.escape_default())?,
+                false => write!(f, "{c}")?,
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What differs between two deployments that cannot be bridged: the first such field.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+#[error("{field} cannot be bridged: {ours} here, {theirs} there")]
+pub struct Difference {
+    /// The field, as a deployment document names it.
+    pub field: Text,
+    /// Its value at the side that says so.
+    pub ours: Text,
+    /// Its value at the other.
+    pub theirs: Text,
+}
+
+/// Why a peer is not talked to.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "the messages say what each is")]
+pub enum HelloRefusal {
+    /// No version of the protocol is spoken by both.
+    #[error("protocol versions {ours:?} here, {theirs:?} there")]
+    Version {
+        /// Lowest and highest version here.
+        ours: (u16, u16),
+        theirs: (u16, u16),
+    },
+    #[error("cluster {ours} here, {theirs} there")]
+    Cluster {
+        ours: ClusterName,
+        theirs: ClusterName,
+    },
+    #[error("the agent's service is not the one in its certificate")]
+    Agent,
+    /// It speaks for ranks that its deployment does not have.
+    #[error("rank {rank} of a deployment of {ranks}")]
+    Rank { rank: Rank, ranks: u32 },
+    /// Another life of the same agent is connected, and started later.
+    #[error(
+        "a later life of this agent is connected ({later}): either this process is left from before a restart, or \
+         two instances of a service have one name; give each an `instance` of its own"
+    )]
+    Superseded { later: Incarnation },
+    /// The document is not the one that was announced, or cannot be read.
+    #[error("the deployment document is not good: {why}")]
+    Document { why: Text },
+    /// The deployments cannot be bridged.
+    #[error(transparent)]
+    Specs(Difference),
+    #[error("the agent is shutting down")]
+    ShuttingDown,
+    /// At the address is another instance than the one that was dialled: the one that was there is gone.
+    #[error("another instance, {found}, is at that address by now")]
+    OtherInstance { found: AgentId },
+    /// The peer has the very name of who refuses it.
+    #[error(
+        "both have one name: two instances of a service are started with the same name; give each an \
+         `instance` of its own"
+    )]
+    OwnName,
+    /// The agent, or its service, has opened as many connections as it may. The one refusal that may be tried again.
+    #[error(
+        "too many connections of one agent or service: {limit} are allowed, and as many are open"
+    )]
+    Crowded { limit: u32 },
+}
+
+impl HelloRefusal {
+    pub(crate) fn crowded(limit: usize) -> Self {
+        let limit = u32::try_from(limit).unwrap_or(u32::MAX);
+        HelloRefusal::Crowded { limit }
+    }
+
+    /// Whether another attempt may fare better.
+    pub fn is_transient(&self) -> bool {
+        matches!(self, HelloRefusal::Crowded { .. })
+    }
+
+    /// Tells whether the two agents will never talk to each other, until one of them is started otherwise: they cache different
+    /// things, or speak no common version.
+    pub fn is_misfit(&self) -> bool {
+        matches!(self, HelloRefusal::Specs(_) | HelloRefusal::Version { .. })
+    }
+
+    /// The same as the other side would say it: what is here is there.
+    #[must_use]
+    pub fn mirrored(mut self) -> Self {
+        match &mut self {
+            HelloRefusal::Version { ours, theirs } => swap(ours, theirs),
+            HelloRefusal::Cluster { ours, theirs } => swap(ours, theirs),
+            HelloRefusal::Specs(differ) => swap(&mut differ.ours, &mut differ.theirs),
+            _ => {}
+        }
+        self
+    }
+}
+
+/// Why a pull, a push, a notice or an invitation is refused.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "the messages say what each is")]
+pub enum Refusal {
+    #[error("the ticket is forged or damaged")]
+    Forged,
+    /// The ticket, or the asker, is of another cluster.
+    #[error("the ticket is of another cluster, this is {ours}")]
+    WrongCluster { ours: ClusterName },
+    #[error("the ticket is of another deployment, this is {ours}")]
+    WrongDeployment { ours: DeploymentDigest },
+    #[error("the ticket is of another life of its owner, this is {ours}")]
+    WrongIncarnation { ours: Incarnation },
+    #[error("the ticket is for a {ticket}")]
+    WrongDirection { ticket: Direction },
+    #[error("the ticket is for another peer, or has been used by another")]
+    WrongPeer,
+    #[error("the certificate does not have the role {role}")]
+    RoleMissing { role: Role },
+    #[error("rank {rank} is not at this agent")]
+    RankNotHere { rank: Rank },
+    #[error("rank {rank} is not the asker's")]
+    RankNotYours { rank: Rank },
+    /// The lease was not opened in time.
+    #[error("no such lease is known")]
+    UnknownLease,
+    #[error("the lease has expired")]
+    Expired,
+    #[error("the lease was cancelled")]
+    Cancelled,
+    #[error("the lease ended when its holder was lost")]
+    PeerLost,
+    /// This rank, or everybody, has had it already.
+    #[error("the lease was used up")]
+    Consumed,
+    #[error("attempt {latest} is known already")]
+    Superseded { latest: u32 },
+    /// The blocks hold other content than the asker states. Which, the refusal does not say: the digest is the
+    /// asker's proof that it knows the content.
+    #[error("the blocks hold other content than was asked for")]
+    DigestMismatch,
+    #[error("the plans differ: {ours} here, {theirs} there")]
+    PlanDigestMismatch {
+        ours: PlanDigest,
+        theirs: PlanDigest,
+    },
+    /// More tokens are asked for than there are, or others than were opened.
+    #[error("tokens {start}..{valid} are there, and {asked} was asked for as the end")]
+    NotEnoughTokens { start: u64, valid: u64, asked: u64 },
+    #[error("nothing moves between rank {owner} here and rank {asker} there")]
+    NoRoute { owner: Rank, asker: Rank },
+    #[error("it cannot be planned here: {why}")]
+    Unplannable { why: Text },
+    /// What is pushed is exact; what is pulled may come in the codecs of the hello.
+    #[error("nothing moves here as {codec}")]
+    Codec { codec: Codec },
+    #[error("wanted {wanted}, there is {offered}")]
+    PathUnavailable { wanted: PathSet, offered: PathSet },
+    /// Too much is under way. The one refusal that may be tried again.
+    #[error("too much of this peer is under way: the limit is {limit}")]
+    Busy {
+        /// The limit that was met: of transfers, of what waits, or of places.
+        limit: u32,
+    },
+    #[error("the agent is shutting down")]
+    ShuttingDown,
+    /// An invitation is into blocks of somebody else than who sends it.
+    #[error("the blocks to be written are not the asker's")]
+    NotYourBlocks,
+    #[error("the device that had the blocks is lost")]
+    DeviceLost,
+    #[error("the device that has the blocks does not end what it was asked to do with them")]
+    DeviceStalled,
+}
+
+/// Whether one more may be under way.
+pub(crate) fn room(limit: usize, under_way: usize) -> Result<(), Refusal> {
+    match under_way < limit {
+        true => Ok(()),
+        false => Err(Refusal::busy(limit as u64)),
+    }
+}
+
+impl Refusal {
+    pub(crate) fn busy(limit: u64) -> Self {
+        let limit = u32::try_from(limit).unwrap_or(u32::MAX);
+        Refusal::Busy { limit }
+    }
+
+    /// Whether another attempt may fare better.
+    pub fn is_transient(&self) -> bool {
+        matches!(self, Refusal::Busy { .. })
+    }
+}
+
+impl From<LeaseEnd> for Refusal {
+    fn from(end: LeaseEnd) -> Self {
+        match end {
+            LeaseEnd::Completed => Refusal::Consumed,
+            LeaseEnd::Cancelled => Refusal::Cancelled,
+            LeaseEnd::Expired => Refusal::Expired,
+            LeaseEnd::PeerLost => Refusal::PeerLost,
+            LeaseEnd::DeviceLost => Refusal::DeviceLost,
+            LeaseEnd::DeviceStalled => Refusal::DeviceStalled,
+        }
+    }
+}
+
+impl From<UseError> for Refusal {
+    fn from(error: UseError) -> Self {
+        match error {
+            UseError::Unknown => Refusal::UnknownLease,
+            UseError::Ended { end } => end.into(),
+            UseError::Direction { leased } => Refusal::WrongDirection { ticket: leased },
+            UseError::Content => Refusal::DigestMismatch,
+            UseError::Tokens {
+                start,
+                valid_tokens: valid,
+                asked,
+            } => Refusal::NotEnoughTokens {
+                start,
+                valid,
+                asked,
+            },
+            UseError::Holder => Refusal::WrongPeer,
+            UseError::Rank { rank } => Refusal::RankNotYours { rank },
+            UseError::Consumed { .. } | UseError::Pushed => Refusal::Consumed,
+            UseError::Superseded { latest } => Refusal::Superseded { latest },
+        }
+    }
+}
+
+/// Why a transfer that was under way came to nothing.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "the messages say what each is")]
+pub enum Failure {
+    #[error("the lease ended ({end}) before the transfer was complete")]
+    LeaseEnded { end: LeaseEnd },
+    #[error("a stream broke off: {why}")]
+    StreamBroken { why: Text },
+    #[error("stream {stream} has CRC32C {seen:08x}, {sent:08x} was sent")]
+    Checksum {
+        stream: u32,
+        /// Of the bytes sent, from the trailer.
+        sent: u32,
+        seen: u32,
+    },
+    /// A stream, or all of them, had another length than planned.
+    #[error("{found} bytes where {planned} were planned")]
+    Length { planned: u64, found: u64 },
+    /// A peer's streams overlap, lie outside the plan, or are too many.
+    #[error("the streams do not divide what was planned")]
+    Streams,
+    #[error("nothing moved for too long: it waited for {on}")]
+    Stalled {
+        /// What the side that noticed waited for.
+        on: Awaited,
+    },
+    #[error("the connection to the peer was lost")]
+    Disconnected,
+    #[error("given up")]
+    Cancelled,
+    #[error("a later attempt took its place")]
+    Superseded,
+    #[error("it could not be carried out: {why}")]
+    Local { why: Text },
+    #[error("a device that has the blocks is lost")]
+    DeviceLost,
+    #[error("a device that has the blocks does not end what it was asked to do with them")]
+    DeviceStalled,
+}
+
+impl Failure {
+    /// Whether trying again is pointless.
+    pub fn is_final(&self) -> bool {
+        let final_ = matches!(self, Failure::LeaseEnded { .. } | Failure::Cancelled);
+        final_ || self.is_of_device()
+    }
+
+    /// Whether a device has failed.
+    pub(crate) fn is_of_device(&self) -> bool {
+        matches!(self, Failure::DeviceLost | Failure::DeviceStalled)
+    }
+}

@@ -1,0 +1,123 @@
+//! What can happen in a world.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use transload_plan::ids::{AgentId, Rank, TransferId};
+
+use crate::message::Envelope;
+use crate::path::Path;
+use crate::path::negotiation::Report;
+use crate::stream::StreamHeader;
+use crate::{ConnId, PlanAsk, Planned};
+
+/// Nanoseconds since the world began.
+pub(super) type Time = u64;
+
+pub(super) const MS: Time = 1_000_000;
+pub(super) const S: Time = 1000 * MS;
+
+/// From here on nothing breaks any more.
+pub(super) const CALM: Time = 8 * S;
+
+pub(super) enum Event {
+    Timer(usize, u32, u64),
+    Dial(usize, u32, AgentId),
+    DialFailed(usize, u32, AgentId),
+    /// Who is there, and whether it was dialled.
+    Connected(usize, u32, ConnId, AgentId, bool),
+    Disconnected(usize, u32, ConnId),
+    /// To the end with this index.
+    Deliver(ConnId, usize, Envelope),
+    Compiled(usize, u32, PlanAsk, Result<Planned<()>, String>),
+    /// Whether streams have stopped by then, as they must.
+    Fenced(usize, u32, TransferId, bool),
+    Stream(usize, u32, TransferId, StreamEvent),
+    Channel(usize, u32, ConnId, Path, ChannelEvent),
+    Step(Step),
+}
+
+/// What somebody decides to do.
+pub(super) enum Step {
+    OpenLease {
+        node: usize,
+        rank: Rank,
+        request: usize,
+    },
+    StartJob {
+        node: usize,
+        ranks: BTreeSet<Rank>,
+        request: usize,
+        wrong: bool,
+        timeout: Duration,
+    },
+    /// A layer of a source's blocks is computed; or, without one, all of them.
+    Computed {
+        blocks: u64,
+        layer: Option<u32>,
+    },
+    /// The mark of blocks has come, or is lost with its device.
+    Marked {
+        blocks: u64,
+        done: bool,
+    },
+    CancelBlocks {
+        blocks: u64,
+    },
+    RenewLease {
+        blocks: u64,
+    },
+    CancelTicket {
+        node: usize,
+        request: usize,
+    },
+    RenewTicket {
+        node: usize,
+        request: usize,
+    },
+    Break(ConnId),
+    BreakAny,
+    /// Two nodes cannot reach each other for so long.
+    Part(usize, usize, Time),
+    Heal(usize, usize),
+    Kill(usize),
+    /// A node loses the device of its first rank, for this life.
+    LoseDevice(usize),
+    /// Every node of a deployment dies, and begins another life.
+    Restart {
+        deployment: usize,
+        clock_back: bool,
+    },
+    Boot {
+        node: usize,
+        reopen: bool,
+    },
+}
+
+#[derive(Debug)]
+pub(super) enum StreamEvent {
+    /// Reads one half of a piece into a buffer.
+    Gather(usize, u64),
+    /// The network takes a piece's bytes.
+    Transmit(usize),
+    /// A stream begins to arrive from an agent.
+    Arrive(AgentId, StreamHeader, Vec<u64>, u32),
+    /// Places one half of a stream.
+    Place(u32, u64, bool),
+    /// A stream breaks.
+    Break,
+    /// Memory does not end what it was asked to do.
+    Stall,
+}
+
+pub(super) enum ChannelEvent {
+    Report(Report),
+    /// The lanes are there.
+    Lanes,
+    /// An offer has not been taken.
+    Lapse(u64),
+    /// Somebody comes for the ring of the other end.
+    Fetch(u64),
+    /// The ring that one sends over breaks.
+    Tear,
+}
