@@ -52,7 +52,7 @@ impl Side {
         Deployment::builder()
             .tp(tp)
             .block_size(block)
-            .num_blocks(blocks.into())
+            .num_blocks(blocks)
             .order(order)
             .group(Group::builder("attn", "0-3", spec))
             .build()

@@ -68,7 +68,7 @@ impl Side {
     fn new(authority: &Authority, name: &str, blocks: Vec<u32>, device_stall: Duration) -> Self {
         let spec = Spec::attention(4, 64, Dtype::Bf16);
         let deployment = Deployment::builder()
-            .block_size(BLOCK_TOKENS.into())
+            .block_size(BLOCK_TOKENS)
             .num_blocks(BLOCKS.into())
             .order("BLSHC")
             .group(Group::builder("attn", "0-1", spec))
