@@ -315,6 +315,41 @@ fn a_driver_that_is_gone_is_left_alone() {
     });
 }
 
+/// Whoever waits for a mark hears that the device is lost, although the driver does not let go of the thread that waits.
+#[test]
+fn a_mark_is_told_of_a_loss_that_the_driver_keeps_to_itself() {
+    run(
+        "failures::a_mark_is_told_of_a_loss_that_the_driver_keeps_to_itself",
+        &[],
+        |fake| {
+            const LAUNCH_FAILED: u32 = 719;
+            let mut options = GpuOptions::default();
+            // Who waits for that thread hangs.
+            options.stall = Duration::from_secs(3600);
+            let gpu = Gpu::open_with(0, &options).unwrap();
+            let memory = DeviceMemory::allocate(&gpu, &[4096]).unwrap();
+            fake.hang("cuEventSynchronize");
+            // SAFETY: the default stream is always there.
+            let mark = || unsafe { Mark::new(&gpu, 0).unwrap() };
+            let (tell, told) = mpsc::channel();
+            for mark in [mark(), mark()] {
+                let tell = tell.clone();
+                mark.when_done(move |done| tell.send(done).unwrap());
+            }
+            while fake.calls("cuEventSynchronize") == 0 {
+                std::thread::yield_now();
+            }
+            fake.fail("cuLaunchKernel", 1, LAUNCH_FAILED);
+            copy(&dense(2048), &memory, &memory, &CopyOptions::new()).unwrap_err();
+            for _ in 0..2 {
+                let error = told.recv_timeout(Duration::from_secs(60)).unwrap();
+                assert!(matches!(error, Err(DeviceError::Lost { .. })), "{error:?}");
+            }
+            drop((memory, gpu));
+        },
+    );
+}
+
 /// When the last clone is dropped, all is given back and no thread calls the driver any more: the process may end.
 #[test]
 fn a_gpu_that_is_dropped_has_given_all_back() {

@@ -548,8 +548,9 @@ impl Worker {
             self.pool.give_back(moved.piece);
             self.tell(moved.told, Err(lost.clone()));
         }
-        for watched in mem::take(&mut self.watched) {
-            self.tell(watched.told, Err(lost.clone()));
+        let watched = mem::take(&mut self.watched).into_iter();
+        for told in watched.map(|watched| watched.told).chain(self.marks.take()) {
+            self.tell(told, Err(lost.clone()));
         }
     }
 }
