@@ -25,6 +25,9 @@ pub(super) struct Dial {
     address: RankAddress,
     /// Whether an answer to [`Action::Connect`] is due.
     pub(super) asked: bool,
+    /// Whether the last attempt was made [in a hurry](Peers::hurry). It has not failed for the jobs of before: the timer of the next
+    /// attempt goes on.
+    pub(super) hurried: bool,
     /// Where it was dialled last, or is now. The answer that is due says nothing of another address.
     pub(super) tried: Option<RankAddress>,
     pub(super) failures: u32,
@@ -44,6 +47,7 @@ impl Dial {
         Self {
             address: address.clone(),
             asked: false,
+            hurried: false,
             tried: None,
             failures: 0,
             given_up: false,
@@ -60,6 +64,13 @@ impl Dial {
             tried: self.tried.take(),
             ..Self::to(address, now)
         };
+    }
+
+    /// Tries it now.
+    fn attempt(&mut self, cx: &mut Context<impl Planner>) {
+        self.asked = true;
+        self.tried = Some(self.address.clone());
+        cx.act(Action::Connect(self.address.clone()));
     }
 
     /// Whether the agent has been found crowded, and not yet for as long as a greeting may take.
@@ -123,7 +134,7 @@ impl Peers {
     }
 
     /// Dials the agent at once for something new that needs it at this address, and not after the pause that an old failure has
-    /// begun. That does not extend the time for which earlier jobs wait.
+    /// begun. That changes nothing for earlier jobs: neither the time for which they wait, nor the attempts that they have.
     pub(crate) fn hurry(&mut self, cx: &mut Context<impl Planner>, address: &RankAddress) {
         let agent = &address.agent;
         let known = self.agents.get_mut(agent);
@@ -132,23 +143,27 @@ impl Peers {
             return;
         };
         // Also where an attempt is under way: its failure is the first that the new job meets.
-        if dial.given_up || dial.address != *address {
+        let anew = dial.given_up || dial.address != *address;
+        if anew {
             dial.begin_anew(address, cx.now);
+            cx.timers.clear(&Timer::Dial(agent.clone()));
         }
         if !dial.asked {
-            cx.timers.clear(&Timer::Dial(agent.clone()));
-            self.dial_due(cx, agent);
+            dial.hurried = !anew;
+            dial.attempt(cx);
         }
     }
 
+    /// It is time for the next attempt: a hurried one that is still under way is that.
     pub(crate) fn dial_due(&mut self, cx: &mut Context<impl Planner>, agent: &AgentId) {
         let known = self.agents.get_mut(agent);
         let Some(dial) = known.and_then(|known| known.dial.as_mut()) else {
             return;
         };
-        dial.asked = true;
-        dial.tried = Some(dial.address.clone());
-        cx.act(Action::Connect(dial.address.clone()));
+        dial.hurried = false;
+        if !dial.asked {
+            dial.attempt(cx);
+        }
     }
 
     /// No connection to the agent can be had, or the last one is lost.
@@ -191,6 +206,7 @@ impl Peers {
                 }
                 Without::Unanswered => 0,
                 Without::Closed if dial.lost => cx.options.attempts,
+                _ if dial.hurried => 0,
                 Without::Closed | Without::Failed => 1,
             };
             dial.failures = dial.failures.saturating_add(failures);
@@ -218,6 +234,8 @@ impl Peers {
         let timer = Timer::Dial(agent.clone());
         match (&known.dial, address) {
             (Some(dial), _) if dial.asked => {}
+            // The pause that was begun before it is not over.
+            (Some(dial), Some(_)) if dial.hurried => {}
             (Some(dial), Some(_)) => cx.after(cx.options.pause(dial.failures.max(1)), timer),
             (None, Some(address)) => self.want(cx, &address),
             (_, None) => {
