@@ -116,7 +116,7 @@ impl Gpu {
     pub fn open_with(ordinal: u32, options: &GpuOptions) -> Result<Self, DeviceError> {
         let stall = options.stall;
         let context = Context::open(ordinal)?;
-        let stream = Stream::new(&context)?;
+        let stream = Stream::normal(&context)?;
         let kernels = Arc::new(Kernels::load(&context, TEXTS, &stream, stall)?);
         let waiters = Waiters::new(&context);
         let open = Open {
@@ -222,7 +222,7 @@ impl Gpu {
         self.shared.stall
     }
 
-    /// The stream of that.
+    /// The stream of copies within it.
     pub(super) fn stream(&self) -> &Stream {
         &self.shared.stream
     }

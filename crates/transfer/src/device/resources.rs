@@ -69,10 +69,20 @@ impl Stream {
         context.check("cuCtxGetStreamPriorityRange", unsafe {
             driver::cuCtxGetStreamPriorityRange(&mut least, &mut greatest)
         })?;
+        Self::of_priority(context, greatest)
+    }
+
+    /// A stream of the normal priority, for kernels that take all multiprocessors: those of an engine are not to wait for them.
+    pub(super) fn normal(context: &Arc<Context>) -> Result<Self, DeviceError> {
+        Self::of_priority(context, 0)
+    }
+
+    fn of_priority(context: &Arc<Context>, priority: i32) -> Result<Self, DeviceError> {
+        let _entered = context.enter()?;
         let (mut raw, flags) = (std::ptr::null_mut(), CU_STREAM_NON_BLOCKING);
         // SAFETY: the handle goes into a local variable.
         context.check("cuStreamCreateWithPriority", unsafe {
-            driver::cuStreamCreateWithPriority(&mut raw, flags, greatest)
+            driver::cuStreamCreateWithPriority(&mut raw, flags, priority)
         })?;
         Ok(Self {
             context: context.clone(),
