@@ -441,6 +441,20 @@ fn without_cuda_it_says_why() {
     }
 }
 
+/// What the loader says of a file that it cannot load is told.
+#[test]
+fn a_driver_that_cannot_be_loaded_is_told_with_the_reason() {
+    let name = "failures::a_driver_that_cannot_be_loaded_is_told_with_the_reason";
+    let folder = tempfile::tempdir().unwrap();
+    fs::write(folder.path().join("libcuda.so.1"), "nonsense").unwrap();
+    let variables = [("LD_LIBRARY_PATH", folder.path().to_str().unwrap())];
+    let status = fake_cuda::status(name, &fake_cuda::library(), &variables, || {
+        let why = available().unwrap_err().to_string();
+        assert!(why.contains("libcuda.so.1: file too short"), "{why}");
+    });
+    assert!(status.success());
+}
+
 /// A toolkit has its stub as `libcuda.so`, wherever that is found first.
 #[test]
 fn a_stub_beside_the_driver_is_not_loaded() {
