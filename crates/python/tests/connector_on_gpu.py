@@ -402,6 +402,7 @@ def test_a_load_that_is_aborted_before_its_mark(gpu_engines, mode):
 def test_a_prefill_that_is_preempted_before_its_mark(gpu_engines):
     prefill, decode = gpu_engines("attention", ["prefill"], prefill={"budget": 60, "blocks": 5})
     [cache] = prefill.caches
+    load_another(prefill, decode)
     cache.stream.hold()
     request = prefill.add(TOKENS, dict(FOR_DECODE))
     request.max_tokens = 4  # It goes on, as one whose answer is still under way.
