@@ -69,7 +69,7 @@ impl Default for GpuOptions {
 ///
 /// It uses the context that the engine uses (the *primary* one), with streams of its own, and never waits for the
 /// engine's work. While it is open it keeps 32 MiB of device memory and 32 MiB of pinned memory, which bytes go through on
-/// their way over the bus.
+/// their way over the bus, and 4 MiB of device memory or more for tables.
 ///
 /// When the last clone is dropped, its threads end and all is given back to the driver. That waits for what was submitted to the device,
 /// since the driver does, but for [`GpuOptions::stall`] at most; the rest is done in the background, once the device goes on. It waits for
