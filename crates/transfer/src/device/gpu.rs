@@ -41,7 +41,7 @@ const fn ptx(text: &'static [u8]) -> &'static CStr {
 const BLOCK: u32 = 256;
 
 /// Blocks for each multiprocessor that is to work: half of what fits there. An idle GPU spreads them over more.
-const BLOCKS: u32 = 4;
+const BLOCKS_PER_MULTIPROCESSOR: u32 = 4;
 
 /// How many multiprocessors work at a time for what crosses the bus: enough to be faster than the bus, and few enough for the
 /// engine not to notice.
@@ -333,7 +333,7 @@ impl Kernels {
     ) -> Result<(), DeviceError> {
         for launch in launches {
             let entry = self.walk[launch.entry];
-            let most = multiprocessors.map_or(u32::MAX, |count| count * BLOCKS);
+            let most = multiprocessors.map_or(u32::MAX, |count| count * BLOCKS_PER_MULTIPROCESSOR);
             let blocks = launch.threads().div_ceil(BLOCK).min(most);
             // SAFETY: the kernel takes one argument of this type. What it touches was checked, and is kept until all of this is
             // done.

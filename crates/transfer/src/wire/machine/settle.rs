@@ -18,7 +18,7 @@ use crate::wire::news::{News, Notify, Side, Why};
 use crate::wire::notice::Notices;
 use crate::wire::outcome::{JobError, RouteReport};
 use crate::wire::owner::Owner;
-use crate::wire::peers::Without;
+use crate::wire::peers::NoConnection;
 use crate::wire::planner::Planner;
 use crate::wire::refusal::{Failure, Text};
 
@@ -243,12 +243,12 @@ impl<P: Planner> Machine<P> {
                 owner.leases.agent_lost(g.cx.now, &agent);
             }
             let why = "the connection was lost".into();
-            let without = if was_up {
-                Without::Lost
+            let cause = if was_up {
+                NoConnection::Lost
             } else {
-                Without::Failed
+                NoConnection::Failed
             };
-            g.peers.dial_failed(g.cx, agent, without, why);
+            g.peers.dial_failed(g.cx, agent, cause, why);
         }
         owner.forget_asks(conn);
         g.flows.disconnected(g.cx, conn);

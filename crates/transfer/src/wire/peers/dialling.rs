@@ -6,9 +6,9 @@ use crate::moment::Moment;
 use crate::ticket::RankAddress;
 use crate::wire::{Action, CloseReason, Context, News, Planner, Text, Timer};
 
-/// How it comes that there is no connection to an agent.
+/// Why there is no connection to an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Without {
+pub(crate) enum NoConnection {
     /// The last one that was up is lost.
     Lost,
     /// Nobody has answered an attempt in time. It is the time that counts then, and not how many attempts it holds.
@@ -171,7 +171,7 @@ impl Peers {
         &mut self,
         cx: &mut Context<impl Planner>,
         agent: AgentId,
-        without: Without,
+        cause: NoConnection,
         why: Text,
     ) {
         let Some(known) = self.agents.get_mut(&agent) else {
@@ -184,7 +184,7 @@ impl Peers {
             }
             return;
         }
-        let was_up = without == Without::Lost;
+        let was_up = cause == NoConnection::Lost;
         let mut late = None;
         // The peer came to us where there is none.
         if let Some(dial) = dial {
@@ -193,9 +193,9 @@ impl Peers {
                 return;
             }
             dial.asked = false;
-            let failures = match without {
+            let failures = match cause {
                 // It begins anew, as it does where the answer is of another address.
-                Without::Lost => {
+                NoConnection::Lost => {
                     dial.lost = true;
                     dial.since = cx.now;
                     0
@@ -204,10 +204,10 @@ impl Peers {
                     dial.since = cx.now;
                     0
                 }
-                Without::Unanswered => 0,
-                Without::Closed if dial.lost => cx.options.attempts,
+                NoConnection::Unanswered => 0,
+                NoConnection::Closed if dial.lost => cx.options.attempts,
                 _ if dial.hurried => 0,
-                Without::Closed | Without::Failed => 1,
+                NoConnection::Closed | NoConnection::Failed => 1,
             };
             dial.failures = dial.failures.saturating_add(failures);
             let patience = cx.options.connect_wait;

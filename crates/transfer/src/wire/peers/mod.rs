@@ -19,7 +19,7 @@ use crate::moment::Moment;
 use crate::ticket::{Claims, RankAddress, Ticket};
 
 use dialling::Dial;
-pub(super) use dialling::Without;
+pub(super) use dialling::NoConnection;
 
 /// All connections, and the agents that are connected or to be connected to.
 #[derive(Debug, Default)]
