@@ -58,8 +58,9 @@ struct division {
     u32 shift;
 };
 
-// A loop, by what it adds to addresses each time that it steps: its stride, less what the steps of the loop inside of it (of the
-// innermost: the bytes of a run) have added by then. In a dense buffer that is nothing.
+// A loop. Unit or span n begins n times its bytes behind the place, as if all were contiguous, and each loop adds `src` and `dst` as often
+// as it has stepped by then. So these are what its strides have beyond all that the loops inside of it have added (beyond the bytes of a
+// run, if it is the innermost); for a dense buffer nothing.
 struct loop {
     u64 src;
     u64 dst;

@@ -2,6 +2,7 @@
 
 import contextlib
 import ctypes
+import functools
 import pathlib
 import time
 
@@ -140,6 +141,25 @@ class Driver:
     def spin(self, micros, stream):
         """Holds a stream for so long."""
         self.launch(self.kernel("spin.ptx", "spin"), 1, 1, stream, ctypes.c_uint32(micros))
+
+    @contextlib.contextmanager
+    def held(self, stream):
+        """Holds a stream until what is submitted to it meanwhile is all there, for 5 s at most, and then waits until it goes on."""
+        flag, goes_on = self.for_holding
+        word = ctypes.c_uint32.from_address(flag)
+        word.value = 0
+        self.launch(self.kernel("spin.ptx", "hold"), 1, 1, stream, ctypes.c_uint64(flag))
+        self("cuEventRecord", goes_on, stream)
+        try:
+            yield
+        finally:
+            word.value = 1
+        self("cuEventSynchronize", goes_on)
+
+    @functools.cached_property
+    def for_holding(self):
+        """A word that the kernel waits for, and an event. To make and to free the word waits for all streams."""
+        return self.pinned(4), self.handle("cuEventCreate", 0)
 
     def name(self):
         text = ctypes.create_string_buffer(256)

@@ -7,8 +7,8 @@ from .speed import SMALL
 
 # How long a step is to take, and how long the GPU is held before each, so that all of it is submitted by then.
 STEP_MS, HELD_US = 5.0, 5000
-# The multiprocessors that a piece has.
-BLOCKS = 4
+# What a piece has.
+MULTIPROCESSORS = 4
 # The bus is full if pieces reach so much of what the driver's own do.
 FULL = 0.8
 
@@ -66,7 +66,7 @@ def step(tell, small):
 
     timed(graph)
     alone = measure("alone")
-    traffic = [Traffic(driver, BLOCKS, way) for way in ("out", "back")]
+    traffic = [Traffic(driver, MULTIPROCESSORS, way) for way in ("out", "back")]
     for way in traffic:
         way.start()
     beside = measure("beside pieces both ways")

@@ -3,8 +3,7 @@
 import ctypes
 
 u32, u64 = ctypes.c_uint32, ctypes.c_uint64
-# Threads of a block, and blocks for each multiprocessor.
-THREADS, BLOCKS = 256, 4
+THREADS, BLOCKS_PER_MULTIPROCESSOR = 256, 4
 LOOPS = 8
 
 
@@ -75,4 +74,4 @@ class Gather:
         )
         # From one chunk to the next there is as much again in the source.
         launch.loop[0] = Loop(self.run, 0, Division.by(self.run // self.step), 0)
-        self.driver.launch(self.kernel, multiprocessors * BLOCKS, THREADS, stream, launch)
+        self.driver.launch(self.kernel, multiprocessors * BLOCKS_PER_MULTIPROCESSOR, THREADS, stream, launch)

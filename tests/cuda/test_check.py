@@ -188,35 +188,52 @@ FIGURE = {"name": "first", "unit": "GB/s", "median": 2.0, "baseline": {"name": "
 )
 def test_each_figure_is_told_as_it_is_made(pack, fake, tmp_path, figures, end, outcome, told):
     """So that one that comes too late, or fails, leaves the others."""
+    command, out = benching(pack, fake, tmp_path, figures, end)
+    assert subprocess.run([*command, "--part-seconds", "5", "bench"], timeout=60).returncode == 1
+    [part] = json.loads(out.read_text())["parts"]
+    assert part["outcome"] == outcome
+    assert without_time(part) == told | told_of_first(figures)
+
+
+def benching(pack, fake, folder, figures, end):
+    """A pack whose bench tells figures and ends so: the command that checks with it, and the file of results."""
     for name in "check", "about.json":
-        shutil.copy(pack / name, tmp_path)
-    shutil.copytree(pack / "checks", tmp_path / "checks")
-    (tmp_path / "bin").mkdir()
-    bench = tmp_path / "bin/transload"
+        shutil.copy(pack / name, folder)
+    shutil.copytree(pack / "checks", folder / "checks")
+    (folder / "bin").mkdir()
+    bench = folder / "bin/transload"
     lines = "".join(f"echo '{json.dumps(figure)}'\n" for figure in figures)
     bench.write_text(f"#!/bin/sh\n{lines}echo what is no figure\n{end}\n")
     bench.chmod(0o755)
-    out = tmp_path / "results.json"
-    command = [sys.executable, tmp_path / "check", "--driver", fake, "--part-seconds", "5", "--out", out, "bench"]
-    assert subprocess.run(command, timeout=60).returncode == 1
-    [part] = json.loads(out.read_text())["parts"]
-    assert part["outcome"] == outcome
-    told |= {"first, GB/s": 2.0, "first / one copy": 0.5, "transload bench gpu": figures}
-    assert {what: value for what, value in part["told"].items() if what != "seconds"} == told
+    out = folder / "results.json"
+    return [sys.executable, folder / "check", "--driver", fake, "--out", out], out
 
 
-def test_one_that_is_cut_off_leaves_what_it_knows(pack, fake, tmp_path):
-    out = tmp_path / "results.json"
-    command = [sys.executable, pack / "check", "--small", "--driver", fake, "--out", out, "machine", "ceilings"]
-    hours = {**os.environ, "FAKE_CUDA_DELAY_US": str(3_600_000_000)}
-    check = subprocess.Popen(command, env=hours, stdout=subprocess.DEVNULL)
+def told_of_first(figures):
+    return {"first, GB/s": 2.0, "first / one copy": 0.5, "transload bench gpu": figures}
+
+
+def without_time(part):
+    return {what: value for what, value in part["told"].items() if what != "seconds"}
+
+
+@pytest.mark.parametrize("told_by", [signal.SIGTERM, signal.SIGINT])
+def test_one_that_is_told_to_end_keeps_what_the_part_has_told(pack, fake, tmp_path, told_by):
+    # More than a pipe holds: the figure before it has been read when all of it is written.
+    end = f"head -c 300000 /dev/zero | tr '\\0' '\\n'; touch {tmp_path}/told; sleep 600"
+    command, out = benching(pack, fake, tmp_path, [FIGURE], end)
+    check = subprocess.Popen([*command, "bench", "machine"], stdout=subprocess.PIPE, text=True)
     deadline = time.monotonic() + 60
-    while not out.exists() and time.monotonic() < deadline:
+    while not (tmp_path / "told").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     # Its part hangs, and goes with it.
-    check.send_signal(signal.SIGTERM)
-    check.wait(timeout=60)
-    assert outcomes(out) == {"machine": "good"}
+    check.send_signal(told_by)
+    said, _ = check.communicate(timeout=60)
+    assert check.returncode == 1
+    [part] = json.loads(out.read_text())["parts"]
+    assert part["outcome"] == "not run: the check was told to end"
+    assert without_time(part) == told_of_first([FIGURE])
+    assert "bench: not run: the check was told to end" in said
 
 
 def test_results_are_named_after_the_gpu_and_never_overwritten(pack, fake, tmp_path):

@@ -137,6 +137,19 @@ impl Fake {
         fail(CString::new(name).unwrap().as_ptr(), nth, code);
     }
 
+    /// Has all calls of a function fail with this code, until it is told to fail for the 0th time.
+    pub fn fail_always(&self, name: &str, code: u32) {
+        // SAFETY: the fake has it like that.
+        let fail: extern "C" fn(*const c_char, u32) =
+            unsafe { self.function("fake_cuda_fail_always") };
+        fail(CString::new(name).unwrap().as_ptr(), code);
+    }
+
+    /// Has the next call of a function never return.
+    pub fn hang(&self, name: &str) {
+        self.fail(name, 1, u32::MAX);
+    }
+
     /// The functions of the driver that this crate's device room calls, as it lists them itself.
     pub fn functions() -> Vec<&'static str> {
         let source = include_str!("../../crates/transfer/src/device/driver.rs");

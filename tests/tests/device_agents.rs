@@ -9,7 +9,7 @@ use transload_layout::Rank;
 use transload_tests::fake_cuda::{Engine, run, run_anywhere};
 use transload_tests::pair::{Pair, contents};
 use transload_transfer::agent::{After, AgentOptions, LeaseRequest, PullReport, TransferError};
-use transload_transfer::device::{DeviceMemory, Gpu, Mark};
+use transload_transfer::device::{Gpu, Mark};
 use transload_transfer::ids::{Direction, LeaseSetId};
 use transload_transfer::lease::LeaseEnd;
 use transload_transfer::memory::Access;
@@ -38,8 +38,6 @@ fn paths(report: &PullReport) -> PathSet {
 fn pulls_reach_every_byte_from_and_to_a_gpu() {
     run_anywhere("pulls_reach_every_byte_from_and_to_a_gpu", &[], |driver| {
         let gpu = Gpu::open(0).unwrap();
-        // Tables of memories are kept from the first on.
-        drop(DeviceMemory::allocate(&gpu, &[4096]).unwrap());
         let fake = driver.fake();
         let live = || fake.as_ref().map(|fake| fake.live());
         let before = live();

@@ -11,7 +11,7 @@ use transload_layout::Rank;
 use transload_tests::fake_cuda::{Fake, run};
 use transload_tests::pair::{DEEP, Pair};
 use transload_transfer::agent::{AgentOptions, Lease, LeaseRequest, PullRequest, Transfer};
-use transload_transfer::device::{DeviceMemory, Gpu};
+use transload_transfer::device::Gpu;
 use transload_transfer::ids::{Direction, LeaseSetId};
 use transload_transfer::lease::LeaseEnd;
 use transload_transfer::path::Path;
@@ -79,8 +79,6 @@ fn bytes(pair: &Pair, on: [bool; 2]) -> u64 {
 fn copy_engines_reach_the_slots_of_a_ring() {
     run("copy_engines_reach_the_slots_of_a_ring", &[], |fake| {
         let gpu = Gpu::open(0).unwrap();
-        // Tables of memories are kept from the first on.
-        drop(DeviceMemory::allocate(&gpu, &[4096]).unwrap());
         let live = fake.live();
         Runtime::new().unwrap().block_on(async {
             for on in WHERE {
@@ -160,7 +158,6 @@ fn a_ring_that_stays_registered_stays_mapped() {
     const NAME: &str = "a_ring_that_stays_registered_stays_mapped";
     run(NAME, &[], |fake| {
         let gpu = Gpu::open(0).unwrap();
-        drop(DeviceMemory::allocate(&gpu, &[4096]).unwrap());
         let live = fake.live();
         let runtime = Runtime::new().unwrap();
         for stays in [false, true] {
@@ -366,7 +363,6 @@ const SLOW: &[(&str, &str)] = &[("FAKE_CUDA_DELAY_US", "3000")];
 fn a_peer_dies_while_its_ring_is_written_to() {
     run("a_peer_dies_while_its_ring_is_written_to", SLOW, |fake| {
         let gpu = Gpu::open(0).unwrap();
-        drop(DeviceMemory::allocate(&gpu, &[4096]).unwrap());
         let live = fake.live();
         Runtime::new().unwrap().block_on(async {
             let (pair, leases, pull) = held_pull(&fake, &gpu, [true, false]).await;
@@ -395,7 +391,6 @@ fn a_peer_dies_while_its_ring_is_written_to() {
 fn a_peer_dies_while_its_ring_is_read() {
     run("a_peer_dies_while_its_ring_is_read", SLOW, |fake| {
         let gpu = Gpu::open(0).unwrap();
-        drop(DeviceMemory::allocate(&gpu, &[4096]).unwrap());
         let live = fake.live();
         Runtime::new().unwrap().block_on(async {
             let (pair, leases, pull) = held_pull(&fake, &gpu, [false, true]).await;

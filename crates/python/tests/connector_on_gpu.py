@@ -5,6 +5,7 @@ in the file `CUDA_SPIN` for an engine's. With `STAND_IN_TORCH` tensors and strea
 stream is held, none of vLLM's calls would come back that waited for it.
 """
 
+import contextlib
 import os
 import time
 
@@ -77,6 +78,24 @@ def hold(marks, connector, monkeypatch):
     return hold
 
 
+@pytest.fixture
+def too_early(driver):
+    """Expects tokens that are wrong without marks. Nothing makes them right, but chance may: a stream of ours that shares a hardware queue
+    with the one that is held waits for it as well."""
+
+    @contextlib.contextmanager
+    def too_early():
+        try:
+            with pytest.raises(AssertionError, match="sees wrong tokens|from a state that is not that after"):
+                yield
+        except pytest.fail.Exception:
+            if driver.is_fake and not int(os.environ.get("FAKE_CUDA_QUEUES", 0)):
+                raise
+            pytest.skip("NOT RUN: streams of ours share a hardware queue with the one that was held, and waited for it")
+
+    return too_early
+
+
 def prefilled(prefill, tokens):
     """What a prefill server answers with. vLLM goes on to step until it has forgotten the request."""
     params = fixtures.prefilled(prefill, tokens)
@@ -143,7 +162,7 @@ def test_between_a_gpu_and_a_host(gpu_engines, what, on_gpu):
 
 @MODES
 @pytest.mark.parametrize("what", ["attention", "hybrid"])
-def test_prompts_that_are_not_computed_yet(gpu_engines, what, mode, marks, hold):
+def test_prompts_that_are_not_computed_yet(gpu_engines, what, mode, marks, hold, too_early):
     prefill, decode = gpu_engines(what, decode={"tp": 2})
     [cache] = prefill.caches
     load_another(prefill, decode)
@@ -153,13 +172,13 @@ def test_prompts_that_are_not_computed_yet(gpu_engines, what, mode, marks, hold)
     decode.run()
     if marks:
         return assert_exact(prefill, decode)
-    with pytest.raises(AssertionError, match="sees wrong tokens|from a state that is not that after"):
+    with too_early():
         decode.assert_exact()
 
 
 @MODES
 @pytest.mark.parametrize("what", ["attention", "hybrid"])
-def test_blocks_that_are_still_read_and_written(gpu_engines, what, mode, marks, hold):
+def test_blocks_that_are_still_read_and_written(gpu_engines, what, mode, marks, hold, too_early):
     # There are blocks for one request at a time.
     prefill, decode = gpu_engines(what, ["decode"], decode={"blocks": 5 if what == "attention" else 6})
     [cache] = decode.caches
@@ -172,7 +191,7 @@ def test_blocks_that_are_still_read_and_written(gpu_engines, what, mode, marks, 
     decode.run()
     if marks:
         return assert_exact(prefill, decode)
-    with pytest.raises(AssertionError, match="sees wrong tokens|from a state that is not that after"):
+    with too_early():
         decode.assert_exact()
 
 
@@ -248,7 +267,7 @@ def save_another(saver):
     return tokens
 
 
-def test_prefixes_that_are_not_computed_yet(keeping, marks, hold):
+def test_prefixes_that_are_not_computed_yet(keeping, marks, hold, too_early):
     saver, loader = keeping("saver", on_gpu=True), keeping("loader", on_gpu=False)
     tokens = prompt(600)
     save_another(saver)
@@ -265,11 +284,11 @@ def test_prefixes_that_are_not_computed_yet(keeping, marks, hold):
         loader.run()
         assert loader.figures.data["store_tokens"] == {"loaded": 512}
         return assert_exact(saver, loader)
-    with pytest.raises(AssertionError, match="sees wrong tokens"):
+    with too_early():
         loader.run()
 
 
-def test_prefixes_for_blocks_that_are_still_read_and_written(keeping, marks, hold):
+def test_prefixes_for_blocks_that_are_still_read_and_written(keeping, marks, hold, too_early):
     saver, loader = keeping("saver", on_gpu=False), keeping("decode", on_gpu=True, blocks=21)
     tokens = prompt(600)
     loader.add(save_another(saver), max_tokens=2)
@@ -286,7 +305,7 @@ def test_prefixes_for_blocks_that_are_still_read_and_written(keeping, marks, hol
     assert loader.figures.data["store_tokens"] == {"loaded": 2 * 512}
     if marks:
         return assert_exact(saver, loader)
-    with pytest.raises(AssertionError, match="sees wrong tokens"):
+    with too_early():
         loader.assert_exact()
 
 
@@ -402,6 +421,7 @@ def test_a_load_that_is_aborted_before_its_mark(gpu_engines, mode):
 def test_a_prefill_that_is_preempted_before_its_mark(gpu_engines):
     prefill, decode = gpu_engines("attention", ["prefill"], prefill={"budget": 60, "blocks": 5})
     [cache] = prefill.caches
+    load_another(prefill, decode)
     cache.stream.hold()
     request = prefill.add(TOKENS, dict(FOR_DECODE))
     request.max_tokens = 4  # It goes on, as one whose answer is still under way.

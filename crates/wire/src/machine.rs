@@ -24,7 +24,7 @@ use crate::owner::Owner;
 use crate::path::Path;
 use crate::path::negotiation::{Negotiation, Report, Steps};
 use crate::paths::Paths;
-use crate::peers::{Peers, Without};
+use crate::peers::{NoConnection, Peers};
 use crate::planner::{PlanAsk, Planned, Planner};
 use crate::refusal::{Failure, Text};
 use crate::roles::Roles;
@@ -232,23 +232,23 @@ impl<P: Planner> Machine<P> {
 
     /// Nobody has answered what [`Action::Connect`] asked for in time.
     pub fn connect_unanswered(&mut self, now: Moment, agent: &AgentId, why: impl Into<Text>) {
-        self.without_connection(now, agent, Without::Unanswered, why.into());
+        self.not_connected(now, agent, NoConnection::Unanswered, why.into());
     }
 
     /// No process is at the port that [`Action::Connect`] asked for.
     pub fn connect_refused(&mut self, now: Moment, agent: &AgentId, why: impl Into<Text>) {
-        self.without_connection(now, agent, Without::Closed, why.into());
+        self.not_connected(now, agent, NoConnection::Closed, why.into());
     }
 
     /// What [`Action::Connect`] asked for has failed otherwise.
     pub fn connect_failed(&mut self, now: Moment, agent: &AgentId, why: impl Into<Text>) {
-        self.without_connection(now, agent, Without::Failed, why.into());
+        self.not_connected(now, agent, NoConnection::Failed, why.into());
     }
 
-    fn without_connection(&mut self, now: Moment, agent: &AgentId, without: Without, why: Text) {
+    fn not_connected(&mut self, now: Moment, agent: &AgentId, cause: NoConnection, why: Text) {
         self.enter(now, |m| {
             let agent = agent.clone();
-            m.peers.dial_failed(&mut m.cx, agent, without, why);
+            m.peers.dial_failed(&mut m.cx, agent, cause, why);
         });
     }
 

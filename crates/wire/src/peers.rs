@@ -24,7 +24,7 @@ use crate::refusal::Refusal;
 use crate::roles::{Role, Roles};
 use crate::ticket::{Claims, RankAddress, Ticket};
 
-pub(crate) use dial::Without;
+pub(crate) use dial::NoConnection;
 
 use dial::Dial;
 

@@ -5,16 +5,22 @@ use std::collections::HashMap;
 use std::env;
 use std::ffi::{CStr, c_char};
 use std::sync::{LazyLock, Mutex, MutexGuard};
+use std::thread;
 
 use crate::board::{self, Handle, board};
 use crate::code::*;
 use crate::memory;
+
+/// The code of a call that does not return.
+const NEVER: Code = u32::MAX;
 
 #[derive(Default)]
 struct Function {
     calls: u64,
     /// How many calls each fault is away, and its code.
     faults: Vec<(u32, Code)>,
+    /// What all calls give.
+    always: Option<Code>,
 }
 
 static FUNCTIONS: LazyLock<Mutex<HashMap<String, Function>>> = LazyLock::new(|| {
@@ -49,9 +55,19 @@ pub(crate) fn count(name: &'static str) -> Result {
         fault.0 -= 1;
     }
     let due = function.faults.iter().find(|fault| fault.0 == 0);
-    let due = due.map_or(Ok(()), |fault| Err(fault.1));
+    let due = due.map(|fault| fault.1).or(function.always);
     function.faults.retain(|fault| fault.0 > 0);
-    due
+    drop(functions);
+    if due == Some(NEVER) {
+        stay();
+    }
+    due.map_or(Ok(()), Err)
+}
+
+fn stay() -> ! {
+    loop {
+        thread::park();
+    }
 }
 
 /// # Safety
@@ -63,16 +79,26 @@ unsafe fn text(name: *const c_char) -> String {
 
 /// The `nth` next call of this function (1 is the next) does nothing and gives that code. A sticky code loses the
 /// current context. With 0, nothing that was commanded before comes any more.
+///
+/// A call whose code is [`NEVER`] does not return.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn fake_cuda_fail(name: *const c_char, nth: u32, code: u32) {
     // SAFETY: tests give text.
     let name = unsafe { text(name) };
     let mut functions = functions();
-    let faults = &mut functions.entry(name).or_default().faults;
+    let function = functions.entry(name).or_default();
     match nth {
-        0 => faults.clear(),
-        nth => faults.push((nth, code)),
+        0 => (function.faults, function.always) = (Vec::new(), None),
+        nth => function.faults.push((nth, code)),
     }
+}
+
+/// All calls of this function do nothing and give that code, from now on.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fake_cuda_fail_always(name: *const c_char, code: u32) {
+    // SAFETY: tests give text.
+    let name = unsafe { text(name) };
+    functions().entry(name).or_default().always = Some(code);
 }
 
 /// How often this function was called, or this entry of a module launched, those calls included that failed.

@@ -7,7 +7,7 @@
 //! A program's environment says what it finds: `FAKE_CUDA_DEVICES` (1), `FAKE_CUDA_SEED` (0) of all that is random,
 //! `FAKE_CUDA_DELAY_US` (200), the longest delay before an operation, and `FAKE_CUDA_FAIL=FUNCTION:NTH:CODE,...`. With
 //! `FAKE_CUDA_QUEUES=N` and `FAKE_CUDA_ALLOC_WAITS=1` work waits for other work as it may on a GPU (`settings`). A
-//! test looks up `fake_cuda_fail`, `fake_cuda_calls`, `fake_cuda_live`, `fake_cuda_hold`, `fake_cuda_hold_device` and `fake_cuda_hold_stream` for the rest.
+//! test looks up `fake_cuda_fail`, `fake_cuda_fail_always`, `fake_cuda_calls`, `fake_cuda_live`, `fake_cuda_hold`, `fake_cuda_hold_device` and `fake_cuda_hold_stream` for the rest.
 #![cfg(target_os = "linux")]
 #![allow(non_snake_case)]
 

@@ -3,7 +3,7 @@
 use tokio::runtime::Runtime;
 use transload_tests::fake_cuda::{Fake, run};
 use transload_tests::pair::Pair;
-use transload_transfer::device::{DeviceError, DeviceMemory, Gpu};
+use transload_transfer::device::{DeviceError, Gpu};
 use transload_transfer::lease::LeaseEnd;
 use transload_transfer::path::Path;
 
@@ -102,8 +102,6 @@ fn some_of(calls: u64) -> impl Iterator<Item = u32> {
 fn each_call_may_fail(fake: &Fake, path: Path) {
     Runtime::new().unwrap().block_on(async {
         let gpu = Gpu::open(0).unwrap();
-        // Tables of memories are kept from the first on.
-        drop(DeviceMemory::allocate(&gpu, &[4096]).unwrap());
         let mut left = fake.live();
         let pair = Pair::on_gpus([Some(&gpu); 2]);
         let pulling = calls(fake, &pair, path).await;

@@ -240,6 +240,7 @@ const LONG: Duration = Duration::from_secs(600);
 async fn bytes_move_between_memories_that_are_late_and_out_of_order() {
     for paths in PATHS {
         let pair = Pair::new(LONG);
+        pair.destination.memory.make_rooms_late();
         let _devices = [&pair.source, &pair.destination].map(|side| Device::new(&side.memory, 5));
         let (keepers, watched) = keepers();
         let (lease, transfer) = pair.begin(1, paths, keepers).await;
@@ -273,8 +274,15 @@ async fn a_lease_ends_when_its_last_operation_is_done() {
 /// Of the destination: a pull that was given up is over when nothing will be written any more.
 #[tokio::test]
 async fn a_pull_is_over_when_its_last_operation_is_done() {
-    for paths in PATHS {
+    for (paths, waits_for_room) in [
+        (PathSet::QUIC, false),
+        (PathSet::QUIC, true),
+        (PathSet::LOCAL, false),
+    ] {
         let pair = Pair::new(LONG);
+        if waits_for_room {
+            pair.destination.memory.make_rooms_late();
+        }
         let _device = Device::new(&pair.source.memory, 3);
         let (keepers, [_, keeper]) = keepers();
         let (_lease, transfer) = pair.begin(1, paths, keepers).await;

@@ -18,7 +18,9 @@ use crate::{
     copy::Crc32c,
     device::{
         DeviceError, DeviceMemory,
-        queue::{Held, PIECE, Reached, Told},
+        crossing::DmaBuffer,
+        pool::{Held, PIECE},
+        queue::Told,
         shuttle::Moved,
         stream::{DeviceStream, Way},
     },
@@ -161,7 +163,7 @@ impl Room for Acquired {
         let told = move |held: Result<Held, _>| {
             completion.complete(held.map(drop).map_err(RegionError::from));
         };
-        held.scatter(&stream, position..position + len as u64, Box::new(told));
+        stream.scatter(held, position..position + len as u64, Box::new(told));
         operation
     }
 }
@@ -269,7 +271,7 @@ fn cross(stream: Arc<DeviceStream>, way: Way, position: u64, mut shared: Stretch
             }
             drop(part);
             match held {
-                Ok(held) => held.scatter(&of, range, then),
+                Ok(held) => of.scatter(held, range, then),
                 Err(error) => then(Err(error)),
             }
         })),
@@ -281,7 +283,7 @@ struct Pinned(Stretch);
 
 // SAFETY: a stretch is mapped, and left alone by whoever has lent it, for as long as it is there. Its memory was registered, which it
 // stays until the mapping goes.
-unsafe impl Reached for Pinned {
+unsafe impl DmaBuffer for Pinned {
     fn start(&self) -> NonNull<u8> {
         self.0.start()
     }

@@ -1,7 +1,8 @@
 //! Device memory for tables: the places of programs, and the bases of memories.
 //!
 //! Tables come and go with every transfer, and giving memory back to the driver waits for all that anybody has submitted to the
-//! device. So it is taken from the driver in chunks, which are kept for as long as the GPU is open, and lent from there.
+//! device, as may taking it. So it is taken from the driver in chunks, the first when the GPU is opened, which are kept for as long as that is
+//! open, and lent from there.
 
 use std::collections::BTreeMap;
 use std::mem;
@@ -55,7 +56,7 @@ impl Arena {
             context: context.clone(),
             stream: Stream::new(context)?,
             stall,
-            chunks: Mutex::default(),
+            chunks: Mutex::new(vec![Chunk::new(context, CHUNK)?]),
             late: Mutex::default(),
         }))
     }
@@ -116,11 +117,10 @@ impl Arena {
             Some(address) => address,
             None => {
                 // Not while the lock is held: the driver may take its time, and whoever gives a table back does not wait for it.
-                let buffer = Buffer::new(&self.context, len.next_multiple_of(CHUNK) as usize)?;
-                let (address, size) = (buffer.address, buffer.len as u64);
-                let rest = (address + len, size - len);
-                let free = BTreeMap::from_iter([rest].into_iter().filter(|rest| rest.1 > 0));
-                self.chunks().push(Chunk { buffer, free });
+                let mut chunk = Chunk::new(&self.context, len.next_multiple_of(CHUNK))?;
+                let address = chunk.buffer.address;
+                chunk.lend(len);
+                self.chunks().push(chunk);
                 address
             }
         };
@@ -137,6 +137,12 @@ impl Arena {
 }
 
 impl Chunk {
+    fn new(context: &Arc<Context>, len: u64) -> Result<Self, DeviceError> {
+        let buffer = Buffer::new(context, len as usize)?;
+        let free = BTreeMap::from([(buffer.address, len)]);
+        Ok(Self { buffer, free })
+    }
+
     /// Takes the first stretch that is long enough.
     fn lend(&mut self, len: u64) -> Option<u64> {
         let (&start, &long) = self.free.iter().find(|(_, long)| **long >= len)?;

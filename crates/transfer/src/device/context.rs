@@ -3,9 +3,8 @@
 use std::cell::Cell;
 use std::marker::PhantomData;
 use std::ptr;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::sync::watch;
 
@@ -13,8 +12,8 @@ use super::driver::{self, check};
 use super::error::{CallError, DeviceError};
 use super::sys::{CU_STREAM_CAPTURE_MODE_RELAXED, CUcontext, CUdevice, CUresult};
 
-/// How often in a row the driver says of events that something unknown is wrong, before the device counts as lost.
-const UNKNOWNS: u32 = 16;
+/// For how long the driver says of one event that something unknown is wrong, before the device counts as lost.
+const UNKNOWN_FOR: Duration = Duration::from_secs(1);
 
 /// The primary context of a device, kept for as long as this is.
 #[derive(Debug)]
@@ -28,8 +27,6 @@ pub(super) struct Context {
     lost: OnceLock<CallError>,
     /// Whether there was one, for those who wait for that.
     told: watch::Sender<bool>,
-    /// How often in a row the driver has given an unknown error for an event.
-    unknowns: AtomicU32,
 }
 
 // SAFETY: a context may be used from any thread; each makes it its current one first.
@@ -65,7 +62,6 @@ impl Context {
             process: std::process::id(),
             lost: OnceLock::new(),
             told: watch::Sender::new(false),
-            unknowns: AtomicU32::new(0),
         }))
     }
 
@@ -154,16 +150,17 @@ impl Context {
         }
     }
 
-    /// Whether an event was come to, by the result of a call about it. An unknown error that is given over and over is the end of the device:
-    /// otherwise the driver would be asked for ever.
+    /// Whether an event was come to, by the result of a call about it. `unknown_since` is when the driver began to give nothing but an unknown
+    /// error for that event: one that goes on is the end of the device, since otherwise the driver would be asked for ever.
     pub(super) fn check_event(
         &self,
         call: &'static str,
         result: CUresult,
+        unknown_since: &mut Option<Instant>,
     ) -> Result<bool, DeviceError> {
         if result != CUresult::UNKNOWN {
-            self.unknowns.store(0, Relaxed);
-        } else if self.unknowns.fetch_add(1, Relaxed) + 1 >= UNKNOWNS {
+            *unknown_since = None;
+        } else if unknown_since.get_or_insert_with(Instant::now).elapsed() >= UNKNOWN_FOR {
             check(call, result).or_else(|why| self.lose(why))?;
         }
         match result {

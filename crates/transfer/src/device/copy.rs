@@ -14,7 +14,8 @@ use super::launch::{End, Ends, Launch, Launches};
 use super::mark::Mark;
 use super::memory::DeviceMemory;
 use super::peer;
-use super::queue::{Held, PIECE, Told};
+use super::pool::{Held, PIECE};
+use super::queue::Told;
 use super::stream::DeviceStream;
 use crate::copy::{CopyOptions, CopyReport, Crc32c, Cursor, MemoryStream, settle};
 use crate::memory::{Memory, Side};
@@ -235,7 +236,7 @@ fn to_device(
         let mut piece = wait(to.gpu(), within, &asked(|told| to.acquire(told)))?;
         from.gather(&mut piece.bytes()[..len(&range)], Some(&mut sum))?;
         // What is done gives its piece back at once: whoever waits for one must hold none.
-        ahead.ask(|told| piece.scatter(to, range, Box::new(move |piece| told(piece.map(drop)))));
+        ahead.ask(|told| to.scatter(piece, range, Box::new(move |piece| told(piece.map(drop)))));
         ahead.next_if_full()?;
     }
     while ahead.next()?.is_some() {}

@@ -3,6 +3,7 @@
 //! It is loaded as `libcuda.so.1`, the name that it has on every system, and never as `libcuda.so`, by which toolkits have a
 //! stub for linking. All that this crate calls is looked up before the first call.
 
+use std::error::Error;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_ulonglong, c_void};
 use std::sync::OnceLock;
 use std::{fs, mem};
@@ -150,7 +151,12 @@ fn find() -> Result<(), NoCuda> {
         return Err(NoCuda::Elsewhere { system });
     }
     // SAFETY: loading the driver runs its initialisers, as for every program that uses CUDA.
-    let library = unsafe { Library::new(LIBRARY) }.map_err(|_| NoCuda::NoDriver)?;
+    let library = unsafe { Library::new(LIBRARY) }.map_err(|error| {
+        // The error itself says only which function has failed.
+        let why = error.source().map(ToString::to_string);
+        let why = why.unwrap_or_else(|| error.to_string());
+        NoCuda::NoDriver { why }
+    })?;
     let functions = Functions::find(&library)?;
     let init = functions.cuInit as usize;
     // Called until the process ends, and so never closed.

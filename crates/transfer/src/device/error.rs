@@ -16,9 +16,9 @@ pub enum NoCuda {
     /// Another system than Linux, or one that was not tried.
     #[error("no CUDA here: caches in device memory are moved on Linux only, and this is {system}")]
     Elsewhere { system: &'static str },
-    /// No driver was found.
-    #[error("no CUDA here: the driver's library (libcuda.so.1) could not be loaded")]
-    NoDriver,
+    /// No driver was found, or its library cannot be loaded.
+    #[error("no CUDA here: the driver's library (libcuda.so.1) could not be loaded: {why}")]
+    NoDriver { why: String },
     /// The driver is older than R525, or its library is not the driver's.
     #[error("no CUDA here: the driver's library has no {name}, so it is older than R525 or a stub")]
     NoFunction { name: &'static str },

@@ -41,7 +41,7 @@ const fn ptx(text: &'static [u8]) -> &'static CStr {
 const BLOCK: u32 = 256;
 
 /// Blocks for each multiprocessor that is to work: half of what fits there. An idle GPU spreads them over more.
-const BLOCKS: u32 = 4;
+const BLOCKS_PER_MULTIPROCESSOR: u32 = 4;
 
 /// How many multiprocessors work at a time for what crosses the bus: enough to be faster than the bus, and few enough for the
 /// engine not to notice.
@@ -69,7 +69,7 @@ impl Default for GpuOptions {
 ///
 /// It uses the context that the engine uses (the *primary* one), with streams of its own, and never waits for the
 /// engine's work. While it is open it keeps 32 MiB of device memory and 32 MiB of pinned memory, which bytes go through on
-/// their way over the bus.
+/// their way over the bus, and 4 MiB of device memory or more for tables.
 ///
 /// When the last clone is dropped, its threads end and all is given back to the driver. That waits for what was submitted to the device,
 /// since the driver does, but for [`GpuOptions::stall`] at most; the rest is done in the background, once the device goes on. It waits for
@@ -116,7 +116,7 @@ impl Gpu {
     pub fn open_with(ordinal: u32, options: &GpuOptions) -> Result<Self, DeviceError> {
         let stall = options.stall;
         let context = Context::open(ordinal)?;
-        let stream = Stream::new(&context)?;
+        let stream = Stream::normal(&context)?;
         let kernels = Arc::new(Kernels::load(&context, TEXTS, &stream, stall)?);
         let waiters = Waiters::new(&context);
         let open = Open {
@@ -222,7 +222,7 @@ impl Gpu {
         self.shared.stall
     }
 
-    /// The stream of that.
+    /// The stream of copies within it.
     pub(super) fn stream(&self) -> &Stream {
         &self.shared.stream
     }
@@ -333,7 +333,7 @@ impl Kernels {
     ) -> Result<(), DeviceError> {
         for launch in launches {
             let entry = self.walk[launch.entry];
-            let most = multiprocessors.map_or(u32::MAX, |count| count * BLOCKS);
+            let most = multiprocessors.map_or(u32::MAX, |count| count * BLOCKS_PER_MULTIPROCESSOR);
             let blocks = launch.threads().div_ceil(BLOCK).min(most);
             // SAFETY: the kernel takes one argument of this type. What it touches was checked, and is kept until all of this is
             // done.

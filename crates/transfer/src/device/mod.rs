@@ -15,7 +15,8 @@
 //! | `launch` | from programs to launches of the kernel. Pure |
 //! | `gpu` | a device with the kernels loaded |
 //! | `memory`, `stream` | allocations of a rank and group; a program laid over them |
-//! | `staging`, `registered`, `queue`, `threads` | what bytes go through over the bus, of our own or of a ring's; the threads that have them moved |
+//! | `staging`, `registered`, `pool` | what bytes go through over the bus, of our own or of a ring's; who has it |
+//! | `crossing`, `queue`, `threads` | bytes that cross the bus; the threads that have them do it |
 //! | `shared`, `sum`, `shuttle` | memory that two processes share; sums on the GPU; slots of a ring, filled and emptied |
 //! | `measure` | copies of this crate and of the driver, timed: what `transload bench gpu` is made of |
 //! | `copy`, `peer` | copies; those between two GPUs |
@@ -24,6 +25,7 @@
 mod arena;
 mod context;
 mod copy;
+pub(crate) mod crossing;
 mod driver;
 mod error;
 mod gpu;
@@ -32,6 +34,7 @@ mod mark;
 pub mod measure;
 mod memory;
 mod peer;
+pub(crate) mod pool;
 pub(crate) mod queue;
 mod registered;
 mod resources;

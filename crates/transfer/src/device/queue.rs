@@ -1,53 +1,32 @@
 //! The threads of a GPU. One submits pieces, asks when they are done, and never waits for one alone; the others tell of it, and
 //! copy what the host has to.
 //!
-//! A piece is gathered in device memory and then carried to the host, or carried to the device and then scattered, on one of a few
-//! streams, so that the kernel of one piece runs while another crosses the bus. The buffers that pieces go through are made
-//! beforehand and bounded; where all are in use, pieces wait in the order in which they came, and hold nothing. Neighbours that wait
-//! are submitted as one.
+//! A piece is gathered in device memory and then [carried](super::crossing) to the host, or carried to the device and then scattered. Where
+//! all pieces are in use, whoever wants one waits, in the order in which they came, and holds nothing.
 //!
 //! Whether a piece is done is asked, not waited for: nothing else shall wait for a stream that stands still.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 use std::mem;
 use std::ops::Range;
 use std::panic::{self, AssertUnwindSafe};
-use std::ptr::NonNull;
+use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use super::context::Entered;
+use super::crossing::{Crossings, DmaBuffer, Move};
 use super::error::DeviceError;
-use super::gpu::{DEFAULT_MULTIPROCESSORS, Kernels};
+use super::gpu::Kernels;
+use super::pool::{Held, Pool};
 use super::resources::{Event, Stream};
-use super::staging::Piece;
 use super::stream::{DeviceStream, Way};
 use super::threads::{join, on_time, spawn};
 use super::waiter::Pending;
 
-/// The most bytes of one piece.
-pub(crate) const PIECE: usize = 1 << 20;
-
-/// How many pieces are under way at a time: 32 MiB of device memory, and as much pinned memory.
-const PIECES: usize = 32;
-
-/// How many streams they are submitted to.
-const STREAMS: usize = 4;
-
-/// How many bytes are submitted to a copy engine in each direction; what comes behind waits here. An engine's own small copies wait
-/// behind all of it, whatever their priority: 4 MiB take 76 us of PCIe 5, and hide the 10 us until the next is submitted.
-const SUBMITTED: usize = 4 << 20;
-
-/// The most bytes that are submitted as one: while half of what may be submitted crosses the bus, the other half is gathered.
-pub(super) const AT_ONCE: usize = SUBMITTED / 2;
-
 /// How many threads tell. Each copies some 10 GB/s, and what is sent over QUIC is copied there: 2 GB/s for each lane.
 const TELLERS: usize = 4;
-
-/// How many multiprocessors work on one of them.
-pub(super) const MULTIPROCESSORS: u32 = DEFAULT_MULTIPROCESSORS / STREAMS as u32;
 
 /// How often it is asked what is done, while something is under way. A wait of so long takes 35 us, of which the processor
 /// works 4 to 17; without [`on_time`] it took 87.
@@ -67,10 +46,11 @@ type Call = Box<dyn FnOnce() + Send>;
 #[derive(Debug)]
 pub(super) struct Queue {
     pool: Pool,
+    tasks: Sender<Task>,
     threads: Vec<JoinHandle<()>>,
 }
 
-enum Task {
+pub(super) enum Task {
     /// Somebody wants a piece.
     Want(Want),
     /// The host has filled a piece.
@@ -85,136 +65,31 @@ enum Task {
 pub(super) enum Want {
     /// To be filled by the host, and scattered.
     Fill(Told<Held>),
-    /// For bytes to go through, at most [`PIECE`], on their way between a stream and the host: into the piece's own memory, or other
+    /// For bytes to go through, at most [`PIECE`](super::pool::PIECE), on their way between a stream and the host: into the piece's own memory, or other
     /// memory of the host, which is let go of before anybody hears that they are there.
     Cross(
         Arc<DeviceStream>,
         Range<u64>,
         Way,
-        Option<Box<dyn Reached>>,
+        Option<Box<dyn DmaBuffer>>,
         Told<Held>,
     ),
 }
 
-/// Memory of the host that bytes cross the bus to or from without being copied once more.
-///
-/// # Safety
-/// For as long as this is there, copy engines reach so many bytes from `start` on, and nothing else in this process writes to
-/// them, nor reads what is gathered there. Where one begins at the end of another, both are of one mapping that is registered as one.
-pub(crate) unsafe trait Reached: Send {
-    fn start(&self) -> NonNull<u8>;
-    fn len(&self) -> usize;
-}
-
 /// An event that a stream of ours has yet to come to.
-struct Watched {
+pub(super) struct Watched {
     event: Arc<Event>,
     /// The stream that it has yet to be recorded in.
     unrecorded: Option<Arc<Stream>>,
     told: Told<()>,
 }
 
-/// Bytes that cross the bus.
-struct Move {
-    piece: Piece,
-    /// Where they are on the host, unless that is the piece's own memory.
-    host: Option<Box<dyn Reached>>,
-    stream: Arc<DeviceStream>,
-    range: Range<u64>,
-    way: Way,
-    told: Told<Held>,
-}
-
-/// Moves that are submitted as one, since they are neighbours: in their stream, in their pieces and on the host.
-struct Run {
-    moves: VecDeque<Move>,
-    /// Whether the place behind them in the GPU's stream is marked.
-    marked: bool,
-    /// The first error of submitting them. They are still waited for, since some work may have been submitted.
-    failed: Option<DeviceError>,
-}
-
-/// A stream, and what was submitted to it, in order.
-struct Lane {
-    stream: Stream,
-    moving: VecDeque<Run>,
-}
-
-/// The pieces that nobody uses.
-#[derive(Debug, Default)]
-struct Free {
-    /// By their numbers.
-    pieces: BTreeMap<usize, Piece>,
-    /// Behind the one that was taken last.
-    next: usize,
-    /// Whether somebody has asked the worker for one, and has none yet.
-    awaited: bool,
-}
-
-/// Where pieces come from and go back to. Clones are the same place.
-#[derive(Clone, Debug)]
-struct Pool {
-    free: Arc<Mutex<Free>>,
-    tasks: Sender<Task>,
-}
-
-/// A piece that nobody else uses: pinned memory, and device memory behind it. Free for others once it is dropped.
-///
-/// Whoever holds one must not wait for another, nor for a peer.
-#[derive(Debug)]
-pub(crate) struct Held {
-    piece: Option<Piece>,
-    pool: Pool,
-}
-
-impl Free {
-    /// Takes the next neighbour of the one that was taken last if it is there, so that who takes several has neighbours.
-    fn take(&mut self) -> Option<Piece> {
-        let next = self.pieces.range(self.next..).next();
-        let number = *next.or_else(|| self.pieces.iter().next())?.0;
-        self.next = number + 1;
-        self.pieces.remove(&number)
-    }
-}
-
-impl Pool {
-    fn free(&self) -> MutexGuard<'_, Free> {
-        self.free.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn hold(&self, piece: Piece) -> Held {
-        Held {
-            piece: Some(piece),
-            pool: self.clone(),
-        }
-    }
-
-    fn give_back(&self, piece: Piece) {
-        let mut free = self.free();
-        free.pieces.insert(piece.number(), piece);
-        if free.awaited {
-            hand(&self.tasks, Task::Freed);
-        }
-    }
-}
-
 impl Queue {
     /// Makes the buffers and the threads.
     pub(super) fn start(kernels: &Arc<Kernels>, marks: Pending) -> Result<Self, DeviceError> {
         let context = kernels.context();
-        let lane = |_| {
-            let (stream, moving) = (Stream::new(context)?, VecDeque::new());
-            Ok(Lane { stream, moving })
-        };
-        let lanes: Result<Vec<_>, DeviceError> = (0..STREAMS).map(lane).collect();
         let (tasks, receiver) = mpsc::channel();
-        let pool = Pool {
-            free: Arc::default(),
-            tasks,
-        };
-        for piece in Piece::several(context, PIECES, PIECE)? {
-            pool.give_back(piece);
-        }
+        let pool = Pool::new(context, tasks.clone())?;
         let name = format!("transload-gpu{}", context.ordinal());
         let (mut threads, mut tellers) = (Vec::new(), VecDeque::new());
         for number in 0..TELLERS {
@@ -233,11 +108,8 @@ impl Queue {
             tellers,
             ends: false,
             pool: pool.clone(),
-            lanes: lanes?,
-            turn: 0,
+            crossings: Crossings::new(context)?,
             waiting: VecDeque::new(),
-            ready: Default::default(),
-            submitted: [0; 2],
             watched: Vec::new(),
             marks,
             pulse: Event::new(context)?,
@@ -247,20 +119,43 @@ impl Queue {
             on_time();
             worker.work();
         })?);
-        Ok(Self { pool, threads })
+        Ok(Self {
+            pool,
+            tasks,
+            threads,
+        })
     }
 
     /// Asks for a piece. One that is only to be filled is given at once if one is free, to whoever asks: `told` is called here.
     pub(super) fn want(&self, want: Want) {
-        let mut free = self.pool.free();
-        let piece = match want {
-            Want::Fill(_) if !free.awaited => free.take(),
-            _ => None,
+        let held = match want {
+            Want::Fill(_) => self.pool.take(),
+            Want::Cross(..) => None,
         };
-        drop(free);
-        match (want, piece) {
-            (Want::Fill(told), Some(piece)) => told(Ok(self.pool.hold(piece))),
-            (want, _) => hand(&self.pool.tasks, Task::Want(want)),
+        match (want, held) {
+            (Want::Fill(told), Some(held)) => told(Ok(held)),
+            (want, _) => hand(&self.tasks, Task::Want(want)),
+        }
+    }
+
+    /// Has the first bytes of a piece scattered.
+    pub(super) fn scatter(
+        &self,
+        held: Held,
+        stream: &Arc<DeviceStream>,
+        range: Range<u64>,
+        told: Told<Held>,
+    ) {
+        if let Some(piece) = held.take() {
+            let moving = Move {
+                piece,
+                host: None,
+                stream: stream.clone(),
+                range,
+                way: Way::Scatter,
+                told,
+            };
+            hand(&self.tasks, Task::Move(moving));
         }
     }
 
@@ -273,55 +168,20 @@ impl Queue {
             unrecorded: (!recorded).then(|| stream.clone()),
             told,
         };
-        hand(&self.pool.tasks, Task::Watch(watched));
+        hand(&self.tasks, Task::Watch(watched));
     }
 }
 
 impl Drop for Queue {
     fn drop(&mut self) {
-        hand(&self.pool.tasks, Task::End);
+        hand(&self.tasks, Task::End);
         self.threads.drain(..).for_each(join);
     }
 }
 
 /// Hands a task to the thread. If that is gone, which only a panic can do, whoever waits sees its `told` dropped.
-fn hand(tasks: &Sender<Task>, task: Task) {
+pub(super) fn hand(tasks: &Sender<Task>, task: Task) {
     let _ = tasks.send(task);
-}
-
-impl Held {
-    /// The pinned memory.
-    pub(crate) fn bytes(&mut self) -> &mut [u8] {
-        self.piece.as_mut().map_or(&mut [], Piece::bytes)
-    }
-
-    /// Scatters the first bytes of this.
-    pub(crate) fn scatter(
-        mut self,
-        stream: &Arc<DeviceStream>,
-        range: Range<u64>,
-        told: Told<Self>,
-    ) {
-        if let Some(piece) = self.piece.take() {
-            let moving = Move {
-                piece,
-                host: None,
-                stream: stream.clone(),
-                range,
-                way: Way::Scatter,
-                told,
-            };
-            hand(&self.pool.tasks, Task::Move(moving));
-        }
-    }
-}
-
-impl Drop for Held {
-    fn drop(&mut self) {
-        if let Some(piece) = self.piece.take() {
-            self.pool.give_back(piece);
-        }
-    }
 }
 
 struct Worker {
@@ -332,15 +192,9 @@ struct Worker {
     /// Whether nobody submits any more.
     ends: bool,
     pool: Pool,
-    lanes: Vec<Lane>,
-    /// Which lane is next.
-    turn: usize,
     /// Requests that wait for a free piece.
     waiting: VecDeque<Want>,
-    /// Moves that have a piece and wait to be submitted, by [`Way`].
-    ready: [VecDeque<Move>; 2],
-    /// How many bytes are submitted and not done yet, by [`Way`].
-    submitted: [usize; 2],
+    crossings: Crossings,
     watched: Vec<Watched>,
     marks: Pending,
     /// It is in no stream, so that nothing but the loss of the device is an error of it.
@@ -356,7 +210,7 @@ impl Worker {
             self.take_tasks();
             self.look();
             self.give_pieces();
-            self.submit_ready();
+            self.crossings.submit(&self.kernels);
             if let Err(lost) = self.kernels.context().check_lost() {
                 self.lose(&lost);
             }
@@ -365,8 +219,7 @@ impl Worker {
 
     /// Whether nothing is under way, or about to be.
     fn is_still(&self) -> bool {
-        let moving = self.lanes.iter().all(|lane| lane.moving.is_empty());
-        moving && self.ready.iter().all(VecDeque::is_empty) && self.watched.is_empty()
+        self.crossings.are_done() && self.watched.is_empty()
     }
 
     /// Waits for a task where nothing else is to be done, for a moment where something is under way; takes all that are there.
@@ -385,7 +238,7 @@ impl Worker {
     fn take(&mut self, task: Task) {
         match task {
             Task::Want(want) => self.waiting.push_back(want),
-            Task::Move(moving) => self.ready[moving.way as usize].push_back(moving),
+            Task::Move(moving) => self.crossings.push(moving),
             Task::Watch(watched) => self.watched.push(watched),
             Task::Freed => {}
             Task::End => self.ends = true,
@@ -393,34 +246,21 @@ impl Worker {
     }
 
     fn give_pieces(&mut self) {
-        while let Some((want, piece)) = self.next_want() {
+        while let Some((want, piece)) = self.pool.serve(&mut self.waiting) {
             match want {
                 Want::Fill(told) => self.tell(told, Ok(self.pool.hold(piece))),
                 Want::Cross(stream, range, way, host, told) => {
-                    let moving = Move {
+                    self.crossings.push(Move {
                         piece,
                         host,
                         stream,
                         range,
                         way,
                         told,
-                    };
-                    self.ready[way as usize].push_back(moving);
+                    });
                 }
             }
         }
-    }
-
-    /// Takes the next who waits, if there is a piece for it.
-    fn next_want(&mut self) -> Option<(Want, Piece)> {
-        let mut free = self.pool.free();
-        let piece = match self.waiting.is_empty() {
-            true => None,
-            false => free.take(),
-        };
-        let next = piece.and_then(|piece| Some((self.waiting.pop_front()?, piece)));
-        free.awaited = !self.waiting.is_empty();
-        next
     }
 
     /// Has somebody told. That is not done here: it may take a while, and what crosses the bus must not wait for it.
@@ -428,49 +268,6 @@ impl Worker {
         self.tellers.rotate_left(1);
         // The thread is gone only after a panic.
         let _ = self.tellers[0].send(Box::new(move || told(outcome)));
-    }
-
-    /// Submits what is ready, as much as may be under way in its direction.
-    fn submit_ready(&mut self) {
-        if self.ready.iter().all(VecDeque::is_empty) {
-            return;
-        }
-        let kernels = self.kernels.clone();
-        // For all of them. Where that fails, each call tries it itself, and says so.
-        let _entered = kernels.context().enter();
-        for way in [Way::Gather, Way::Scatter] {
-            while let Some(mut run) = self.next_run(way) {
-                self.turn = (self.turn + 1) % self.lanes.len();
-                let lane = &mut self.lanes[self.turn];
-                run.failed = run.submit(&kernels, &lane.stream).err();
-                run.mark(&lane.stream);
-                lane.moving.push_back(run);
-            }
-        }
-    }
-
-    /// Takes the next that are ready, with as many neighbours as are submitted at once, if so much may be under way.
-    fn next_run(&mut self, way: Way) -> Option<Run> {
-        let (ready, submitted) = (
-            &mut self.ready[way as usize],
-            &mut self.submitted[way as usize],
-        );
-        let (mut count, mut len) = (1, ready.front()?.len());
-        while let (Some(last), Some(next)) = (ready.get(count - 1), ready.get(count))
-            && last.goes_before(next)
-            && len + next.len() <= AT_ONCE
-        {
-            (count, len) = (count + 1, len + next.len());
-        }
-        if *submitted + len > SUBMITTED {
-            return None;
-        }
-        *submitted += len;
-        Some(Run {
-            moves: ready.drain(..count).collect(),
-            marked: false,
-            failed: None,
-        })
     }
 
     /// Looks at what is under way, and tells of what is done.
@@ -491,25 +288,18 @@ impl Worker {
                 self.look_at_watched(&entered);
             }
             // What is watched is asked for again.
-            Err(error) => {
-                for run in self.lanes.iter_mut().flat_map(|lane| &mut lane.moving) {
-                    run.failed.get_or_insert(error.clone());
-                }
-            }
+            Err(error) => self.crossings.fail(&error),
         }
     }
 
     fn look_at_moving(&mut self, entered: &Entered<'_>) {
-        for lane in 0..self.lanes.len() {
-            while let Some(Run { moves, failed, .. }) = self.lanes[lane].take_done(entered) {
-                for moved in moves {
-                    self.submitted[moved.way as usize] -= moved.len();
-                    let held = self.pool.hold(moved.piece);
-                    // Whoever hears of it may use that memory again.
-                    drop(moved.host);
-                    let done = failed.clone().map_or(Ok(held), Err);
-                    self.tell(moved.told, done);
-                }
+        for run in self.crossings.take_done(entered) {
+            for moved in run.moves {
+                let held = self.pool.hold(moved.piece);
+                // Whoever hears of it may use that memory again.
+                drop(moved.host);
+                let done = run.failed.clone().map_or(Ok(held), Err);
+                self.tell(moved.told, done);
             }
         }
     }
@@ -535,21 +325,14 @@ impl Worker {
             let (Want::Fill(told) | Want::Cross(.., told)) = want;
             self.tell(told, Err(lost.clone()));
         }
-        let runs = self
-            .lanes
-            .iter_mut()
-            .map(|lane| mem::take(&mut lane.moving));
-        let moving = runs.flatten().map(|run| run.moves);
-        let ready = self.ready.iter_mut().map(mem::take);
-        let left: Vec<_> = moving.chain(ready).flatten().collect();
-        self.submitted = [0; 2];
-        for moved in left {
+        for moved in self.crossings.take_all() {
             drop(moved.host);
-            self.pool.give_back(moved.piece);
+            drop(self.pool.hold(moved.piece));
             self.tell(moved.told, Err(lost.clone()));
         }
-        for watched in mem::take(&mut self.watched) {
-            self.tell(watched.told, Err(lost.clone()));
+        let watched = mem::take(&mut self.watched).into_iter();
+        for told in watched.map(|watched| watched.told).chain(self.marks.take()) {
+            self.tell(told, Err(lost.clone()));
         }
     }
 }
@@ -561,101 +344,5 @@ impl Watched {
             self.unrecorded = None;
         }
         self.event.is_done(entered)
-    }
-}
-
-impl Lane {
-    /// Takes the first if it is done. No other is asked for: a stream does one thing after the other, and an engine's launches wait
-    /// while the driver answers.
-    fn take_done(&mut self, entered: &Entered<'_>) -> Option<Run> {
-        let first = self.moving.front_mut()?;
-        match first.is_done(entered, &self.stream) {
-            true => self.moving.pop_front(),
-            false => None,
-        }
-    }
-}
-
-impl Move {
-    fn len(&self) -> usize {
-        (self.range.end - self.range.start) as usize
-    }
-
-    /// Where its bytes are on the host.
-    fn on_host(&self) -> NonNull<u8> {
-        match &self.host {
-            None => self.piece.host(),
-            Some(host) => host.start(),
-        }
-    }
-
-    /// Whether the other one goes on where this ends.
-    fn goes_before(&self, next: &Self) -> bool {
-        Arc::ptr_eq(&self.stream, &next.stream)
-            && self.range.end == next.range.start
-            && self.piece.number() + 1 == next.piece.number()
-            // Memory of two kinds, or of two rings, is never neighbouring: a ring begins with what is no slot.
-            && self.host.is_some() == next.host.is_some()
-            && self.on_host().addr().get() + self.len() == next.on_host().addr().get()
-    }
-
-    /// Proves that its bytes fit into its piece, and are all of those on the host.
-    fn check(&self) {
-        let len = self.len();
-        assert!(len <= PIECE, "{len} bytes in a piece of {PIECE}");
-        let host = self.host.as_ref().map_or(len, |host| host.len());
-        assert_eq!(host, len, "bytes of the host");
-    }
-}
-
-impl Run {
-    fn submit(&mut self, kernels: &Kernels, stream: &Stream) -> Result<(), DeviceError> {
-        self.moves.iter().for_each(Move::check);
-        let len = self.moves.iter().map(Move::len).sum();
-        let Some(first) = self.moves.front_mut() else {
-            return Ok(());
-        };
-        let (begin, host) = (first.range.start, first.on_host());
-        let range = begin..begin + len as u64;
-        let buffer = first.piece.device_at(begin);
-        let launches = first.stream.launches(first.way, range, buffer)?;
-        match first.way {
-            Way::Gather => {
-                kernels.launch(stream, &launches, Some(MULTIPROCESSORS))?;
-                // SAFETY: memory of pieces, or such as `Reached` is, of neighbours; all are kept until this is done.
-                unsafe { first.piece.fetch(stream, begin, host, len) }
-            }
-            Way::Scatter => {
-                // SAFETY: as above.
-                unsafe { first.piece.send(stream, begin, host, len)? };
-                kernels.launch(stream, &launches, Some(MULTIPROCESSORS))
-            }
-        }
-    }
-
-    /// Marks the place behind it. What cannot be marked now is tried again, since without that nobody knows when it is done.
-    fn mark(&mut self, stream: &Stream) {
-        let Some(first) = self.moves.front() else {
-            return;
-        };
-        match first.piece.submitted(stream) {
-            Ok(()) => self.marked = true,
-            Err(error) => drop(self.failed.get_or_insert(error)),
-        }
-    }
-
-    /// Whether nothing of it is under way any more.
-    fn is_done(&mut self, entered: &Entered<'_>, stream: &Stream) -> bool {
-        if !self.marked {
-            self.mark(stream);
-        }
-        let first = self.moves.front().filter(|_| self.marked);
-        match first.map_or(Ok(false), |first| first.piece.is_done(entered)) {
-            Ok(done) => done,
-            Err(error) => {
-                self.failed.get_or_insert(error);
-                false
-            }
-        }
     }
 }

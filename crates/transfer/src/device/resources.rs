@@ -1,7 +1,7 @@
 //! What a context owns: each is given back when it is dropped.
 
 use std::ptr::NonNull;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -26,6 +26,8 @@ pub(super) struct Stream {
 pub(super) struct Event {
     context: Arc<Context>,
     raw: CUevent,
+    /// See [`Context::check_event`].
+    unknown_since: Mutex<Option<Instant>>,
 }
 
 /// Memory of the device.
@@ -67,10 +69,20 @@ impl Stream {
         context.check("cuCtxGetStreamPriorityRange", unsafe {
             driver::cuCtxGetStreamPriorityRange(&mut least, &mut greatest)
         })?;
+        Self::of_priority(context, greatest)
+    }
+
+    /// A stream of the normal priority, for kernels that take all multiprocessors: those of an engine are not to wait for them.
+    pub(super) fn normal(context: &Arc<Context>) -> Result<Self, DeviceError> {
+        Self::of_priority(context, 0)
+    }
+
+    fn of_priority(context: &Arc<Context>, priority: i32) -> Result<Self, DeviceError> {
+        let _entered = context.enter()?;
         let (mut raw, flags) = (std::ptr::null_mut(), CU_STREAM_NON_BLOCKING);
         // SAFETY: the handle goes into a local variable.
         context.check("cuStreamCreateWithPriority", unsafe {
-            driver::cuStreamCreateWithPriority(&mut raw, flags, greatest)
+            driver::cuStreamCreateWithPriority(&mut raw, flags, priority)
         })?;
         Ok(Self {
             context: context.clone(),
@@ -158,6 +170,7 @@ impl Event {
         Ok(Self {
             context: context.clone(),
             raw,
+            unknown_since: Mutex::default(),
         })
     }
 
@@ -175,9 +188,7 @@ impl Event {
         let _entered = self.context.enter()?;
         // SAFETY: the event is there for as long as this is, the stream by the caller's word.
         let recorded = unsafe { driver::cuEventRecord(self.raw, stream) };
-        self.context
-            .check_event("cuEventRecord", recorded)
-            .map(drop)
+        self.check("cuEventRecord", recorded).map(drop)
     }
 
     /// How much later than this another one was come to. Both are [timed](Self::timed).
@@ -195,7 +206,7 @@ impl Event {
     pub(super) fn is_done(&self, _: &Entered<'_>) -> Result<bool, DeviceError> {
         // SAFETY: the event is there for as long as this is.
         let asked = unsafe { driver::cuEventQuery(self.raw) };
-        self.context.check_event("cuEventQuery", asked)
+        self.check("cuEventQuery", asked)
     }
 
     /// Has this thread sleep until its stream has come to it, and tells whether it has.
@@ -203,7 +214,13 @@ impl Event {
         let _entered = self.context.enter()?;
         // SAFETY: as above.
         let waited = unsafe { driver::cuEventSynchronize(self.raw) };
-        self.context.check_event("cuEventSynchronize", waited)
+        self.check("cuEventSynchronize", waited)
+    }
+
+    fn check(&self, call: &'static str, result: CUresult) -> Result<bool, DeviceError> {
+        let unknown_since = self.unknown_since.lock();
+        let mut unknown_since = unknown_since.unwrap_or_else(PoisonError::into_inner);
+        self.context.check_event(call, result, &mut unknown_since)
     }
 }
 

@@ -33,7 +33,7 @@ pub(crate) struct Slots {
 impl Slots {
     /// What a ring of ours has. In slots of 4 MiB the kernel that sums is predicted to be as fast as it gets. A slot is gathered and summed in
     /// 24 us, and as long on the other side; until it is free again threads are woken for some 80 us more. So six slots could carry 200 GB/s,
-    /// and the kernels, at 170, are the bound; four could carry 135. These 24 MiB, and what a [`Gpu`] keeps, are 88 MiB.
+    /// and the kernels, at 170, are the bound; four could carry 135. These 24 MiB, and what a [`Gpu`] keeps, are 92 MiB.
     pub(crate) const OF_A_RING: Self = Self {
         count: 6,
         bytes: 4 << 20,

@@ -4,11 +4,13 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use super::arena::Table;
+use super::crossing::DmaBuffer;
 use super::error::DeviceError;
 use super::gpu::Gpu;
 use super::launch::{End, Ends, Launch, Launches};
 use super::memory::DeviceMemory;
-use super::queue::{Held, Reached, Told, Want};
+use super::pool::Held;
+use super::queue::{Told, Want};
 use crate::memory::{Access, CheckError, Side};
 use crate::plan::program::StreamProgram;
 
@@ -68,7 +70,7 @@ impl DeviceStream {
         self: &Arc<Self>,
         range: Range<u64>,
         way: Way,
-        host: Box<dyn Reached>,
+        host: Box<dyn DmaBuffer>,
         told: Told<Held>,
     ) {
         let want = Want::Cross(self.clone(), range, way, Some(host), told);
@@ -78,6 +80,11 @@ impl DeviceStream {
     /// Asks for a piece, to be filled and scattered.
     pub(crate) fn acquire(&self, told: Told<Held>) {
         self.gpu().queue().want(Want::Fill(told));
+    }
+
+    /// Scatters the first bytes of a piece.
+    pub(crate) fn scatter(self: &Arc<Self>, held: Held, range: Range<u64>, told: Told<Held>) {
+        self.gpu().queue().scatter(held, self, range, told);
     }
 
     /// The launches that move some bytes of the stream between the memory and a buffer, at this address, that holds just them.

@@ -92,8 +92,11 @@ impl Waiters {
         Pending(self.shared.clone())
     }
 
-    /// Whether a stream has not come to all marks that are waited for.
+    /// Whether the thread of a stream may never end: the stream has not come to all marks that are waited for, or the device is lost.
     fn stands_still(&self, stream: u64) -> bool {
+        if self.context.check_lost().is_err() {
+            return true;
+        }
         let streams = self.shared.lock();
         let last = streams.marks.get(&stream).and_then(|marks| marks.back());
         let Some(event) = last.map(|last| last.event.clone()) else {
@@ -109,10 +112,17 @@ impl Pending {
     pub(super) fn any(&self) -> bool {
         !self.0.lock().marks.is_empty()
     }
+
+    /// Takes all who wait for a mark. Where the device is lost the driver may let none of their threads go.
+    pub(super) fn take(&self) -> Vec<Told<()>> {
+        let mut streams = self.0.lock();
+        let left = streams.marks.values_mut().flat_map(mem::take);
+        left.map(|left| left.told).collect()
+    }
 }
 
 impl Drop for Waiters {
-    /// Waits until the threads have ended, but for those whose streams stand still: they end when those have come to their marks after all.
+    /// Waits until the threads have ended, but for those whose streams stand still: they end when the driver lets go of them.
     fn drop(&mut self) {
         let mut streams = self.shared.lock();
         streams.ends = true;
@@ -136,11 +146,13 @@ impl Shared {
     fn work(&self, stream: u64) {
         while let Some(event) = self.oldest(stream) {
             let done = until_done(&event);
-            let first = self
-                .lock()
-                .marks
-                .get_mut(&stream)
-                .and_then(VecDeque::pop_front);
+            // Unless it was taken meanwhile.
+            let is_it = |first: &Marked| Arc::ptr_eq(&first.event, &event);
+            let mut streams = self.lock();
+            let marks = streams.marks.get_mut(&stream);
+            let marks = marks.filter(|marks| marks.front().is_some_and(is_it));
+            let first = marks.and_then(VecDeque::pop_front);
+            drop(streams);
             drop(event);
             if let Some(Marked { event, told }) = first {
                 drop(event);

@@ -97,8 +97,8 @@ pub(super) async fn peer_gone(local: IpAddr, connection: &Connection) {
     }
 }
 
-/// Waits until a peer is known to be gone; or until something else is found to answer probes for it, which would do so while
-/// the peer stands still: then this gives `false`.
+/// Waits until a peer is known to be gone; or gives `false`, where something else is found to answer probes for it at first, which would do
+/// so while the peer stands still. What comes in while a later probe is on its way may be old, and says that of nobody.
 async fn gone<Asked: Future<Output = bool>>(
     heard: impl Fn() -> u64,
     longest_silence: impl Fn() -> Duration,
@@ -116,8 +116,8 @@ async fn gone<Asked: Future<Output = bool>>(
         let now = heard();
         if now != before {
             (before, since) = (now, Instant::now());
-        } else if since.elapsed() >= longest_silence() && refused().await {
-            return heard() == before;
+        } else if since.elapsed() >= longest_silence() && refused().await && heard() == before {
+            return true;
         }
         sleep(PAUSE).await;
     }
@@ -134,10 +134,19 @@ mod tests {
     /// What becomes of a peer that is heard of every 540 ms until some time, and again from another time on, where probes are
     /// refused from a third on: when it is asked for, and what comes of it. All in milliseconds, and in virtual time.
     async fn watch(last: u64, again: u64, refused_from: u64) -> (Vec<u64>, Option<(u64, bool)>) {
+        let heard = |at: u64| at.min(last) / 540 + at.saturating_sub(again) / 540;
+        watch_heard(heard, refused_from).await
+    }
+
+    /// The same, of a peer of which so many packets are heard until a time.
+    async fn watch_heard(
+        heard: impl Fn(u64) -> u64,
+        refused_from: u64,
+    ) -> (Vec<u64>, Option<(u64, bool)>) {
         let start = Instant::now();
         let at = || u64::try_from(start.elapsed().as_millis()).unwrap();
         let asked = RefCell::new(Vec::new());
-        let heard = || at().min(last) / 540 + at().saturating_sub(again) / 540;
+        let heard = || heard(at());
         let silence = || CONTROL_KEEP_ALIVE + 2 * INITIAL_RTT;
         let refused = || async {
             asked.borrow_mut().push(at());
@@ -179,11 +188,27 @@ mod tests {
         // Something else answers: the first probe, or one while a peer stands still and then goes on.
         assert_eq!(asks(HOUR, HOUR, 0).await, (1, Some((710, false))));
         let mut seen = BTreeSet::new();
-        for again in last..last + 1000 {
+        for again in (last..last + 1000).step_by(5) {
             let (asked, end) = asks(last, again, last).await;
             seen.insert((asked, end.map(|(_, is_gone)| is_gone)));
         }
         // It goes on before the probe, while that is on its way, or later.
-        assert_eq!(seen, [(1, None), (2, Some(false)), (2, Some(true))].into());
+        assert_eq!(seen, [(1, None), (2, None), (2, Some(true))].into());
+    }
+
+    /// A packet that comes late, whenever that is, delays what is noticed by one silence.
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_is_gone_is_noticed_in_spite_of_a_late_packet() {
+        let last = 10 * 540;
+        let mut seen = BTreeSet::new();
+        for late in (last..last + 1000).step_by(5) {
+            let heard = |at: u64| at.min(last) / 540 + u64::from(at >= late);
+            let (asked, end) = watch_heard(heard, last).await;
+            let (when, is_gone) = end.expect("it is noticed");
+            assert!(is_gone && when <= late + 1100, "{late}: {when}");
+            seen.insert(asked.len());
+        }
+        // It comes before the probe, while that is on its way, or when all is over.
+        assert_eq!(seen, [2, 3].into());
     }
 }

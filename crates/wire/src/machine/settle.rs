@@ -19,7 +19,7 @@ use crate::notice::Notices;
 use crate::outcome::{JobError, RouteReport};
 use crate::owner::Owner;
 use crate::path::negotiation::{MAX_WORD, Negotiation, Steps, Traveller};
-use crate::peers::Without;
+use crate::peers::NoConnection;
 use crate::planner::Planner;
 use crate::refusal::{Failure, Text};
 
@@ -244,12 +244,12 @@ impl<P: Planner> Machine<P> {
                 owner.leases.agent_lost(g.cx.now, &agent);
             }
             let why = "the connection was lost".into();
-            let without = if was_up {
-                Without::Lost
+            let cause = if was_up {
+                NoConnection::Lost
             } else {
-                Without::Failed
+                NoConnection::Failed
             };
-            g.peers.dial_failed(g.cx, agent, without, why);
+            g.peers.dial_failed(g.cx, agent, cause, why);
         }
         owner.forget_asks(conn);
         g.flows.disconnected(g.cx, conn);

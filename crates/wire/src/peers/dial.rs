@@ -1,13 +1,14 @@
 //! What has come of dialling an agent.
 
+use crate::action::Action;
 use crate::context::Context;
 use crate::moment::Moment;
 use crate::planner::Planner;
 use crate::ticket::RankAddress;
 
-/// How it comes that there is no connection to an agent.
+/// Why there is no connection to an agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Without {
+pub(crate) enum NoConnection {
     /// The last one that was up is lost.
     Lost,
     /// Nobody has answered an attempt in time. It is the time that counts then, and not how many attempts it holds.
@@ -22,8 +23,11 @@ pub(crate) enum Without {
 #[derive(Debug)]
 pub(super) struct Dial {
     pub(super) address: RankAddress,
-    /// Whether an answer to [`Action::Connect`](crate::Action::Connect) is due.
+    /// Whether an answer to [`Action::Connect`] is due.
     pub(super) asked: bool,
+    /// Whether the last attempt was made [in a hurry](super::Peers::hurry). It has not failed for the jobs of before: the
+    /// timer of the next attempt goes on.
+    pub(super) hurried: bool,
     /// Where it was dialled last, or is now. The answer that is due says nothing of another address.
     pub(super) tried: Option<RankAddress>,
     pub(super) failures: u32,
@@ -43,6 +47,7 @@ impl Dial {
         Self {
             address: address.clone(),
             asked: false,
+            hurried: false,
             tried: None,
             failures: 0,
             given_up: false,
@@ -59,6 +64,13 @@ impl Dial {
             tried: self.tried.take(),
             ..Self::to(address, now)
         };
+    }
+
+    /// Tries it now.
+    pub(super) fn attempt(&mut self, cx: &mut Context<impl Planner>) {
+        self.asked = true;
+        self.tried = Some(self.address.clone());
+        cx.act(Action::Connect(self.address.clone()));
     }
 
     /// Whether the agent has been found crowded, and not yet for as long as a greeting may take.

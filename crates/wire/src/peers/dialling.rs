@@ -2,9 +2,9 @@
 
 use transload_plan::ids::{AgentId, Incarnation};
 
-use super::dial::{Dial, Without};
+use super::dial::{Dial, NoConnection};
 use super::{Peers, Session};
-use crate::action::{Action, CloseReason};
+use crate::action::CloseReason;
 use crate::context::{Context, Timer};
 use crate::moment::Moment;
 use crate::news::News;
@@ -66,7 +66,7 @@ impl Peers {
     }
 
     /// Dials the agent at once for something new that needs it at this address, and not after the pause that an old failure has
-    /// begun. That does not extend the time for which earlier jobs wait.
+    /// begun. That changes nothing for earlier jobs: neither the time for which they wait, nor the attempts that they have.
     pub(crate) fn hurry(&mut self, cx: &mut Context<impl Planner>, address: &RankAddress) {
         let agent = &address.agent;
         let known = self.agents.get_mut(agent);
@@ -75,23 +75,27 @@ impl Peers {
             return;
         };
         // Also where an attempt is under way: its failure is the first that the new job meets.
-        if dial.given_up || dial.address != *address {
+        let anew = dial.given_up || dial.address != *address;
+        if anew {
             dial.begin_anew(address, cx.now);
+            cx.timers.clear(&Timer::Dial(agent.clone()));
         }
         if !dial.asked {
-            cx.timers.clear(&Timer::Dial(agent.clone()));
-            self.dial_due(cx, agent);
+            dial.hurried = !anew;
+            dial.attempt(cx);
         }
     }
 
+    /// It is time for the next attempt: a hurried one that is still under way is that.
     pub(crate) fn dial_due(&mut self, cx: &mut Context<impl Planner>, agent: &AgentId) {
         let known = self.agents.get_mut(agent);
         let Some(dial) = known.and_then(|known| known.dial.as_mut()) else {
             return;
         };
-        dial.asked = true;
-        dial.tried = Some(dial.address.clone());
-        cx.act(Action::Connect(dial.address.clone()));
+        dial.hurried = false;
+        if !dial.asked {
+            dial.attempt(cx);
+        }
     }
 
     /// No connection to the agent can be had, or the last one is lost.
@@ -99,7 +103,7 @@ impl Peers {
         &mut self,
         cx: &mut Context<impl Planner>,
         agent: AgentId,
-        without: Without,
+        cause: NoConnection,
         why: Text,
     ) {
         let Some(known) = self.agents.get_mut(&agent) else {
@@ -112,7 +116,7 @@ impl Peers {
             }
             return;
         }
-        let was_up = without == Without::Lost;
+        let was_up = cause == NoConnection::Lost;
         let mut late = None;
         // The peer came to us where there is none.
         if let Some(dial) = dial {
@@ -121,9 +125,9 @@ impl Peers {
                 return;
             }
             dial.asked = false;
-            let failures = match without {
+            let failures = match cause {
                 // It begins anew, as it does where the answer is of another address.
-                Without::Lost => {
+                NoConnection::Lost => {
                     dial.lost = true;
                     dial.since = cx.now;
                     0
@@ -132,9 +136,10 @@ impl Peers {
                     dial.since = cx.now;
                     0
                 }
-                Without::Unanswered => 0,
-                Without::Closed if dial.lost => cx.options.attempts,
-                Without::Closed | Without::Failed => 1,
+                NoConnection::Unanswered => 0,
+                NoConnection::Closed if dial.lost => cx.options.attempts,
+                _ if dial.hurried => 0,
+                NoConnection::Closed | NoConnection::Failed => 1,
             };
             dial.failures = dial.failures.saturating_add(failures);
             let patience = cx.options.connect_wait;
@@ -161,6 +166,8 @@ impl Peers {
         let timer = Timer::Dial(agent.clone());
         match (&known.dial, address) {
             (Some(dial), _) if dial.asked => {}
+            // The pause that was begun before it is not over.
+            (Some(dial), Some(_)) if dial.hurried => {}
             (Some(dial), Some(_)) => cx.after(cx.options.pause(dial.failures.max(1)), timer),
             (None, Some(address)) => self.want(cx, &address),
             (_, None) => {

@@ -283,6 +283,7 @@ impl Peers {
         known.up.insert(conn);
         if let Some(dial) = &mut known.dial {
             dial.asked = false;
+            dial.hurried = false;
             dial.failures = 0;
             dial.given_up = false;
             dial.crowded = None;

@@ -643,8 +643,8 @@ fn give_up_on_who_does_not_answer_for_so_long() {
     }
 }
 
-/// Jobs that begin meanwhile have the owner dialled at once, and do not extend the time for which earlier jobs wait. A job that
-/// begins after the owner was given up has a time of its own.
+/// Jobs that begin meanwhile have the owner dialled at once, and change nothing for earlier jobs: these are over after as many attempts
+/// as if there were no others, and at the same time. A job that begins after the owner was given up has a time of its own.
 #[test]
 fn give_up_in_time_whatever_begins_meanwhile() {
     let mut t = Table::lonely("holder", HOLDER, Options::default());
@@ -658,11 +658,23 @@ fn give_up_in_time_whatever_begins_meanwhile() {
         t.do_(|machine, now, _| machine.connect_failed(now, &agent("owner"), "its port is closed"));
     };
     for round in 0..2 {
-        for n in 1..=3 {
-            begin(&mut t, 3 * round + n);
-            assert_eq!(t.machine.gauges().jobs, n as usize, "round {round}");
+        // Ten at once, and then one in 20 ms.
+        for n in 1..=17 {
+            if n > 10 {
+                t.wait(Duration::from_millis(20));
+            }
+            // The second attempt is made after 50 ms, as if there were no others.
+            match (n, &t.took()[..]) {
+                (13, [Action::Connect(_)]) => fail(&mut t),
+                (_, did) => assert!(did.is_empty(), "round {round}, {n}: {did:?}"),
+            }
+            begin(&mut t, 17 * round + n);
             fail(&mut t);
+            assert_eq!(t.machine.gauges().jobs, n as usize, "round {round}");
         }
+        // The third, 100 ms after the second has failed.
+        t.wait(Duration::from_millis(20));
+        fail(&mut t);
         assert_eq!(t.machine.gauges().jobs, 0, "round {round}");
         t.took();
     }

@@ -13,13 +13,15 @@ use std::time::{Duration, Instant, SystemTime};
 
 use crate::device::arena::Table;
 use crate::device::copy::{pieces, prepare, wait};
+use crate::device::crossing::{AT_ONCE, MULTIPROCESSORS};
 use crate::device::driver;
 use crate::device::error::DeviceError;
 use crate::device::gpu::{Gpu, Kernels, TEXTS};
 use crate::device::launch::Launch;
 use crate::device::mark::Mark;
 use crate::device::memory::DeviceMemory;
-use crate::device::queue::{AT_ONCE, Held, MULTIPROCESSORS, PIECE, Told};
+use crate::device::pool::{Held, PIECE};
+use crate::device::queue::Told;
 use crate::device::resources::{Event, Stream};
 use crate::device::staging::Piece;
 use crate::device::stream::{DeviceStream, Way};
@@ -148,7 +150,7 @@ impl Meter {
         cross(&self.gpu, pieces(begin..stream.bytes()), |range, told| {
             let to = stream.clone();
             stream.acquire(Box::new(move |piece| match piece {
-                Ok(piece) => piece.scatter(&to, range, Box::new(|piece| told(piece.map(drop)))),
+                Ok(piece) => to.scatter(piece, range, Box::new(|piece| told(piece.map(drop)))),
                 Err(error) => told(Err(error)),
             }));
         })?;

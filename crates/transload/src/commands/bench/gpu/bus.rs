@@ -7,7 +7,7 @@ use transload::transfer::device::DeviceError;
 use transload::transfer::device::measure::PinnedMemory;
 
 use super::Bench;
-use super::ground::Ground;
+use super::ground::{Ground, Way};
 use crate::commands::bench::course::timed;
 use crate::failure::Failure;
 use crate::show::number::gigabytes_per_second;
@@ -35,7 +35,7 @@ fn from(
     begin: u64,
     position: &str,
 ) -> Result<(), Failure> {
-    let program = &ground.proven(512)?;
+    let program = &bench.proven(ground, 512, &[Way::ToHost, Way::FromHost])?;
     let Ground {
         gpu,
         meter,

@@ -1,5 +1,7 @@
 //! What all copies are measured on: memory of the GPU full of random bytes, and what has to come of them.
 
+use std::collections::BTreeMap;
+
 use transload::transfer::copy::{CopyOptions, copy as on_the_host};
 use transload::transfer::device::measure::Meter;
 use transload::transfer::device::{DeviceError, DeviceMemory, Gpu, copy};
@@ -22,8 +24,8 @@ pub(super) struct Ground {
     /// What the host makes of them, and what was found.
     expected: Memory,
     found: Memory,
-    /// The lengths of runs whose programs were checked.
-    proven: Vec<u64>,
+    /// The lengths of runs whose programs were checked, and which ways of each are wrong, and why.
+    wrong: BTreeMap<u64, Vec<(Way, String)>>,
 }
 
 impl Ground {
@@ -39,7 +41,7 @@ impl Ground {
             found: host()?,
             gpu: gpu.clone(),
             bytes,
-            proven: Vec::new(),
+            wrong: BTreeMap::new(),
         };
         fill(&ground.random, bytes, 1)?;
         copy(
@@ -51,58 +53,86 @@ impl Ground {
         Ok(ground)
     }
 
-    /// The [program of such runs](transposing), once it has been checked.
-    pub(super) fn proven(&mut self, run: u64) -> Result<Program, Failure> {
+    /// The [program of such runs](transposing), where those ways have moved every byte of it right. All ways are checked the first time:
+    /// `tell` hears of each that has not.
+    pub(super) fn proven(
+        &mut self,
+        run: u64,
+        ways: &[Way],
+        mut tell: impl FnMut(Way, &str),
+    ) -> Result<Program, Failure> {
         let program = transposing(run, self.bytes);
-        if !self.proven.contains(&run) {
-            self.check(&program)?;
-            self.proven.push(run);
+        if !self.wrong.contains_key(&run) {
+            let wrong = self.check(&program)?;
+            wrong.iter().for_each(|(way, why)| tell(*way, why));
+            self.wrong.insert(run, wrong);
         }
-        Ok(program)
+        let mut wrong = self.wrong[&run].iter();
+        match wrong.find(|(way, _)| ways.contains(way)) {
+            Some((_, why)) => Err(broken(why)),
+            None => Ok(program),
+        }
     }
 
-    /// Runs a program within the GPU, at once and through slots, to the host and from the host, and compares every byte with what
-    /// the host makes of it.
-    fn check(&self, program: &Program) -> Result<(), Failure> {
+    /// Runs a program each way, and gives those that are wrong, and why.
+    fn check(&self, program: &Program) -> Result<Vec<(Way, String)>, Failure> {
+        fill(&self.expected, self.bytes, 2)?;
+        on_the_host(program, &self.random, &self.expected, &CopyOptions::new()).map_err(broken)?;
+        let ways = [Way::ToHost, Way::Within, Way::Slots, Way::FromHost].into_iter();
+        let wrong = ways.filter_map(|way| Some((way, self.check_way(way, program).err()?.wrong())));
+        Ok(wrong.collect())
+    }
+
+    /// Runs a program over bytes that nothing else is to be written over, and compares every byte with what the host makes of it.
+    fn check_way(&self, way: Way, program: &Program) -> Result<(), Failure> {
         let Self {
             source,
             random,
             destination,
-            expected,
             found,
             ..
         } = self;
         let (options, all) = (CopyOptions::new(), whole(self.bytes));
-        fill(expected, self.bytes, 2)?;
-        on_the_host(program, random, expected, &options).map_err(broken)?;
-        // Each begins with the bytes that nothing is to be written over.
-        let clean = || fill(found, self.bytes, 2);
-        clean()?;
-        copy(program, source, found, &options)?;
-        self.compare("gathered and carried to the host")?;
-        let within = || copy(program, source, destination, &options).map(drop);
-        let slots = || {
-            let copies = [(program, [source, destination])];
-            self.meter.through_slots(&copies).map(drop)
-        };
-        let from_host = || copy(program, random, destination, &options).map(drop);
-        let ways: [(&dyn Fn() -> Result<(), DeviceError>, _); 3] = [
-            (&within, "copied within the GPU"),
-            (&slots, "sent through slots of the GPU"),
-            (&from_host, "carried to the GPU and scattered"),
-        ];
-        for (run, what) in ways {
-            clean()?;
+        let to_destination = |run: &dyn Fn() -> Result<(), DeviceError>| {
             copy(&all, found, destination, &options)?;
             run()?;
-            copy(&all, destination, found, &options)?;
-            self.compare(what)?;
-        }
-        Ok(())
+            copy(&all, destination, found, &options).map(drop)
+        };
+        fill(found, self.bytes, 2)?;
+        match way {
+            Way::ToHost => copy(program, source, found, &options).map(drop),
+            Way::Within => {
+                to_destination(&|| copy(program, source, destination, &options).map(drop))
+            }
+            Way::Slots => to_destination(&|| {
+                let copies = [(program, [source, destination])];
+                self.meter.through_slots(&copies).map(drop)
+            }),
+            Way::FromHost => {
+                to_destination(&|| copy(program, random, destination, &options).map(drop))
+            }
+        }?;
+        same(&self.expected, found, self.bytes, way.name())
     }
+}
 
-    fn compare(&self, what: &str) -> Result<(), Failure> {
-        same(&self.expected, &self.found, self.bytes, what)
+/// How the bytes of a program go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Way {
+    ToHost,
+    Within,
+    Slots,
+    FromHost,
+}
+
+impl Way {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::ToHost => "gathered and carried to the host",
+            Self::Within => "copied within the GPU",
+            Self::Slots => "sent through slots of the GPU",
+            Self::FromHost => "carried to the GPU and scattered",
+        }
     }
 }
 

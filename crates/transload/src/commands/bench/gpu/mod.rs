@@ -14,12 +14,13 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 
 use transload::transfer::device::DeviceError;
+use transload::transfer::plan::program::Program;
 
 use super::course::{Course, Effort};
 use super::measure::Figure;
 use crate::commands::engines::open_gpu;
 use crate::failure::{Failure, chain};
-use ground::Ground;
+use ground::{Ground, Way};
 
 /// What to measure.
 #[derive(Debug, clap::Args)]
@@ -102,6 +103,14 @@ impl Bench {
         if let Err(failure) = measure(self) {
             self.tell(Figure::failed(name, failure.wrong()));
         }
+    }
+
+    /// A program of such runs that goes those ways right. Each way that is wrong becomes a figure with an error.
+    fn proven(&mut self, ground: &mut Ground, run: u64, ways: &[Way]) -> Result<Program, Failure> {
+        ground.proven(run, ways, |way, why| {
+            let name = format!("runs of {run} B, {}", way.name());
+            self.tell(Figure::failed(name, why.to_owned()));
+        })
     }
 
     /// Measures several things in turns. One that fails is not tried again.

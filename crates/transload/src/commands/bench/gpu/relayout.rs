@@ -9,7 +9,7 @@ use transload::transfer::memory::Memory;
 use transload::transfer::plan::program::Program;
 
 use super::Bench;
-use super::ground::{Ground, fill, same, whole};
+use super::ground::{Ground, Way, fill, same, whole};
 use crate::commands::bench::case::{CANONICAL, Case};
 use crate::commands::bench::copy::{bind, bytes_of_ranks};
 use crate::commands::engines::broken;
@@ -41,7 +41,7 @@ pub(super) fn by_run(bench: &mut Bench, ground: &mut Ground) {
 }
 
 fn of_runs(bench: &mut Bench, ground: &mut Ground, name: &str, run: u64) -> Result<(), Failure> {
-    let program = ground.proven(run)?;
+    let program = bench.proven(ground, run, &[Way::Within])?;
     let Ground {
         meter,
         source,

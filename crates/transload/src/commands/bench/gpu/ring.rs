@@ -7,7 +7,7 @@ use transload::transfer::device::measure::Meter;
 use transload::transfer::wire::Path;
 
 use super::Bench;
-use super::ground::Ground;
+use super::ground::{Ground, Way};
 use crate::commands::engines::{Together, broken, runtime};
 use crate::commands::shapes::CANONICAL_TOKENS;
 use crate::show::number::gigabytes_per_second;
@@ -21,7 +21,7 @@ const SEED: u64 = 1;
 pub(super) fn slots(bench: &mut Bench, ground: &mut Ground) {
     const NAME: &str = "through its slots without sums, runs of 512 B";
     bench.case(NAME, |bench| {
-        let program = ground.proven(512)?;
+        let program = bench.proven(ground, 512, &[Way::Slots])?;
         let Ground {
             meter,
             source,

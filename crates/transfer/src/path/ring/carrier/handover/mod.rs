@@ -91,8 +91,23 @@ pub async fn connect(
     connect_with(name, token, limits, Caches::OnHost).await
 }
 
-/// The same, and tells the other side where our caches are.
+/// The same, and tells the other side where our caches are, if that understands it: an agent that knows nothing of caches on devices hangs
+/// up on such a hello, which leaves the token unspent, and hears the one that it knows.
 pub async fn connect_with(
+    name: &SocketName,
+    token: &Token,
+    limits: &Limits,
+    caches: Caches,
+) -> Result<Connection, HandoverError> {
+    match greet(name, token, limits, caches).await {
+        Err(HandoverError::PeerGone) if caches == Caches::OnDevice => {
+            greet(name, token, limits, Caches::OnHost).await
+        }
+        greeted => greeted,
+    }
+}
+
+async fn greet(
     name: &SocketName,
     token: &Token,
     limits: &Limits,

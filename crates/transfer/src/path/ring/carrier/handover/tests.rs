@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use rustix::fs::SealFlags;
 
-use super::message::{decode_greeting, encode_greeting};
+use super::message::{decode_greeting, encode_greeting, hello, welcome};
 use super::*;
 use crate::path::ring::carrier::{random_socket, random_token};
 
@@ -101,6 +101,50 @@ async fn a_listener_that_lacks_the_token_is_found_out() {
     let outcome = connect(&name, &random_token().unwrap(), &limits()).await;
     assert!(matches!(outcome, Err(HandoverError::UnknownToken)));
     impostor.await.unwrap();
+}
+
+/// What all versions say first, and answer.
+#[test]
+fn greetings_of_caches_on_the_host_stay_as_they_are() {
+    let token = Token([7; 32]);
+    for (proof, expected) in [
+        (
+            hello(&token, Caches::OnHost),
+            "518e141f91f4b909566d259c59008ea46a02939372b12417a88bde7f78a5837a",
+        ),
+        (
+            welcome(&token),
+            "6180d7ed8474ac9c89bd22157936a3162de9e0f1bfe973a60773a829ae1e1274",
+        ),
+    ] {
+        assert_eq!(proof.to_hex().as_str(), expected);
+        let packet = [&b"tl-loc/2"[..], proof.as_bytes()].concat();
+        assert_eq!(encode_greeting(proof), packet);
+    }
+}
+
+/// Such a listener knows one hello.
+#[tokio::test]
+async fn a_listener_that_knows_nothing_of_devices_hears_the_hello_that_it_knows() {
+    let name = random_socket().unwrap();
+    let (token, socket) = (random_token().unwrap(), socket::listen(&name).unwrap());
+    let known = hello(&token, Caches::OnHost);
+    let answer = encode_greeting(welcome(&token));
+    let old = tokio::spawn(async move {
+        for hung_up_on in 0.. {
+            let packets = Packets::new(socket.accept().await.unwrap().0);
+            let (hello, _) = packets.receive(false).await.unwrap();
+            if decode_greeting(&hello).unwrap() == known {
+                packets.send(&answer, &[]).await.unwrap();
+                return (packets, hung_up_on);
+            }
+        }
+        unreachable!("it is asked until it knows the hello")
+    });
+    let connection = connect_with(&name, &token, &limits(), Caches::OnDevice).await;
+    connection.unwrap();
+    let (_packets, hung_up_on) = old.await.unwrap();
+    assert_eq!(hung_up_on, 1);
 }
 
 #[tokio::test]
