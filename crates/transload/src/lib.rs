@@ -28,6 +28,11 @@ pub use transload_transfer as transfer;
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 
+/// And of the guide to plans.
+#[cfg(doctest)]
+#[doc = include_str!("../../../docs/src/guide/plan.md")]
+struct PlanGuide;
+
 /// The examples of the guide to agents, likewise.
 #[cfg(doctest)]
 #[doc = include_str!("../../../docs/src/guide/agents.md")]

@@ -19,10 +19,15 @@ struct Block {
 }
 
 fn pages() -> Vec<PathBuf> {
-    let mut pages: Vec<_> = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md"]
-        .iter()
-        .map(|name| root().join(name))
-        .collect();
+    let mut pages: Vec<_> = [
+        "README.md",
+        "CONTRIBUTING.md",
+        "SECURITY.md",
+        "CHANGELOG.md",
+    ]
+    .iter()
+    .map(|name| root().join(name))
+    .collect();
     collect(&root().join("docs/src"), &mut pages);
     pages
 }
@@ -62,15 +67,18 @@ fn blocks(page: &Path) -> Vec<Block> {
     blocks
 }
 
-/// Targets of `[text](target)` outside code blocks.
+/// Targets of `[text](target)`, `src` and `srcset` outside code blocks.
 fn links(page: &Path) -> Vec<String> {
     let text = fs::read_to_string(page).expect("a page");
     let prose: String = text.split("```").step_by(2).collect();
-    let mut links = Vec::new();
-    for after in prose.split("](").skip(1) {
-        links.extend(after.split(')').next().map(str::to_owned));
-    }
-    links
+    let targets = |opening, closing| {
+        let after = prose.split(opening).skip(1);
+        after.filter_map(move |after| after.split(closing).next().map(str::to_owned))
+    };
+    // Pictures for light and dark pages stand in HTML.
+    let markdown = targets("](", ")");
+    let html = targets("src=\"", "\"").chain(targets("srcset=\"", "\""));
+    markdown.chain(html).collect()
 }
 
 #[test]
@@ -187,7 +195,7 @@ fn dependencies_are_those_of_the_example() {
             found += 1;
         }
     }
-    assert_eq!(found, 2, "the README and the guide to agents");
+    assert_eq!(found, 1, "the guide to agents");
 }
 
 /// Rust of the book is compiled and run as doc tests of the library, Python by the tests that name its page.
@@ -227,11 +235,19 @@ fn every_line_of_code_is_run() {
                 "{name} is no doc test"
             );
         }
-        assert_eq!(
-            languages.contains("python"),
-            python.contains_key(name.as_str()),
-            "{name}"
-        );
+        if name == "README.md" {
+            // It repeats the beginning of what the guide's test runs.
+            let guide = fs::read_to_string(root().join("docs/src/guide/llama.md")).expect("a page");
+            for block in blocks(&page).iter().filter(|b| b.language == "python") {
+                assert!(guide.contains(&block.text), "{}", block.text);
+            }
+        } else {
+            assert_eq!(
+                languages.contains("python"),
+                python.contains_key(name.as_str()),
+                "{name}"
+            );
+        }
         // What stands in a sentence is compiled by nobody, so it is a name and no statement.
         let prose: String = text.split("```").step_by(2).collect();
         for code in prose.split('`').skip(1).step_by(2) {
@@ -350,6 +366,84 @@ fn sessions_print_what_they_show() {
             .is_some_and(|name| name.to_string_lossy().starts_with("reuse-"))
     });
     assert_eq!(there, drawn, "every picture of the guide is drawn by it");
+}
+
+/// README's table of engines names the versions that the environments of the tests install, and so do the guides.
+#[test]
+fn versions_of_engines_are_those_of_the_tests() {
+    let read = |path: &str| fs::read_to_string(root().join(path)).expect("a file");
+    let readme = read("README.md");
+    let engines = [
+        ("vllm", "tests/vllm/environment", "vLLM", "vllm.md"),
+        (
+            "transformers",
+            "tests/hf/environment",
+            "transformers",
+            "transformers.md",
+        ),
+        (
+            "llama_cpp_python",
+            "tests/engines/environment",
+            "llama-cpp-python",
+            "llama.md",
+        ),
+        ("sglang", "tests/engines/environment", "SGLang", "sglang.md"),
+        (
+            "lmcache",
+            "tests/engines/environment",
+            "LMCache",
+            "lmcache.md",
+        ),
+    ];
+    for (package, environment, engine, guide) in engines {
+        let environment = read(environment);
+        let words = environment.split_whitespace();
+        let installed = words.filter_map(|word| word.strip_prefix(package)?.strip_prefix('='));
+        let [installed] = installed.collect::<Vec<_>>()[..] else {
+            panic!("{engine}: one version is installed");
+        };
+        let mut rows = readme
+            .lines()
+            .filter(|row| row.starts_with(&format!("| [{engine}](")));
+        let row = rows.next().expect("a row for each engine");
+        let tested = row.split('|').nth(3).map(str::trim);
+        assert_eq!(tested, Some(installed), "README says of {engine}");
+        let guide = read(&format!("docs/src/guide/{guide}"));
+        assert!(
+            guide.contains(installed),
+            "the guide to {engine} says {installed}"
+        );
+    }
+    let rows = readme
+        .lines()
+        .skip_while(|line| *line != "## Status by engine");
+    let rows = rows.take_while(|line| !line.starts_with("## Four"));
+    let rows = rows.filter(|line| line.starts_with("| [")).count();
+    assert_eq!(rows, engines.len());
+
+    // What the connector for vLLM takes, and what pip takes of transformers.
+    let connector = read("crates/python/python/transload/vllm/versions.py");
+    assert!(connector.contains("OLDEST, NEXT = (0, 32), (0, 34)\n"));
+    assert!(connector.contains("TESTED = (0, 32)\n"));
+    assert!(read("crates/python/pyproject.toml").contains("\"transformers>=5.19\""));
+    let accepted = read("docs/src/what-works.md");
+    assert!(accepted.contains("| vLLM | 0.32 and 0.33. Tests run with 0.32;"));
+    assert!(accepted.contains("| transformers | 5.19 and newer |"));
+}
+
+/// The dark picture is the light one in other colours.
+#[test]
+fn pictures_for_dark_pages_show_the_same() {
+    let drawn = |name: &str| {
+        let path = root().join("docs/src/pictures").join(name);
+        let picture = fs::read_to_string(path).expect("a picture");
+        let (before, style) = picture.split_once("<style>").expect("colours");
+        let (style, after) = style.split_once("</style>").expect("the end of colours");
+        (format!("{before}{after}"), style.to_owned())
+    };
+    let (light, dark) = (drawn("overview.svg"), drawn("overview-dark.svg"));
+    assert_eq!(light.0, dark.0);
+    assert_ne!(light.1, dark.1);
 }
 
 /// The catalog's page lists all its families, and no others.

@@ -26,8 +26,8 @@ use super::waiter::Waiters;
 /// `cuda/walk.cu` and `cuda/crc32c.cu`, compiled for a virtual GPU; the driver compiles that for the real one, once, and
 /// keeps the result.
 pub(super) const TEXTS: [&CStr; 2] = [
-    ptx(concat!(include_str!("../../../../cuda/walk.ptx"), "\0").as_bytes()),
-    ptx(concat!(include_str!("../../../../cuda/crc32c.ptx"), "\0").as_bytes()),
+    ptx(concat!(include_str!("../../ptx/walk.ptx"), "\0").as_bytes()),
+    ptx(concat!(include_str!("../../ptx/crc32c.ptx"), "\0").as_bytes()),
 ];
 
 const fn ptx(text: &'static [u8]) -> &'static CStr {

@@ -139,15 +139,15 @@ impl Report {
             ]);
         }
         let mut text = self.plan().table();
-        let alone = match self.gpu {
+        let by_default = match self.gpu {
             Some(_) => "keep the bytes on the GPU",
-            None => "take the ring",
+            None => "use the ring",
         };
         let _ = write!(
             text,
             "\n{}\n \
-             quic is the way between hosts: encrypted, with both sides authenticated. On one host, as here,\n \
-             bytes go through a staging ring. Each was asked for; left alone, these two {alone}.\n\n",
+             quic is the path between hosts: encrypted, with both sides authenticated. ring is a staging ring in\n \
+             memory that the two processes share. The demo runs both; by default, these two {by_default}.\n\n",
             table.finish(),
         );
         if let Some(On { ordinal, name }) = &self.gpu {

@@ -193,6 +193,7 @@ fn the_image_is_built_of_the_whole_workspace_and_starts_the_sidecar() {
         let folder = member.as_str().and_then(|member| member.split('/').next());
         assert!(copied.contains(&folder.expect("a folder")), "{member}");
     }
+    assert!(copied.contains(&"cuda"), "the kernels that are built in");
     let start = file
         .lines()
         .find_map(|line| line.strip_prefix("ENTRYPOINT "));
