@@ -8,7 +8,7 @@ use serde::Serialize;
 use transload::layout::Deployment;
 use transload::transfer::plan::{BoundPlan, Plan};
 
-use crate::commands::engines::{Checked, Kept, Pulled};
+use crate::commands::engines::{Archived, Checked, Pulled};
 use crate::commands::plan::report::{Json as PlanJson, Report as PlanReport};
 use crate::show::number;
 use crate::show::table::{Lean, Table};
@@ -24,7 +24,7 @@ pub(super) struct Report {
     pub(super) seed: u64,
     pub(super) transfers: Vec<Transfer>,
     /// The store that it was saved into, and what came of it.
-    pub(super) kept: Option<(String, Kept)>,
+    pub(super) kept: Option<(String, Archived)>,
     /// Where the caches were, if not in memory of the host.
     pub(super) gpu: Option<On>,
     /// Why they were not on the GPU that is there.
@@ -195,7 +195,7 @@ impl Report {
 }
 
 /// What was saved and restored, as a table and a line about it.
-fn kept_table(store: &str, kept: &Kept) -> String {
+fn kept_table(store: &str, kept: &Archived) -> String {
     if kept.tokens == 0 {
         return " nothing was saved: a store keeps whole chunks of 256 tokens\n\n".to_owned();
     }
