@@ -8,7 +8,7 @@ use transload::transfer::wire::Path;
 use super::report::{On, Report, Transfer};
 use super::{Args, decode_shape, prefill_shape, third_shape};
 use crate::commands::engines::{Archived, Pair, broken, find_gpu};
-use crate::commands::plan::time;
+use crate::commands::plan::planned::Planned;
 use crate::commands::store;
 use crate::failure::Failure;
 use crate::show::progress::Progress;
@@ -80,14 +80,13 @@ fn plan(pair: &Pair, tokens: u64, seed: u64) -> Result<Report, Failure> {
     let request = Request::tokens(tokens);
     let begun = Instant::now();
     let plan = Plan::compile(src, dst, &request).map_err(broken)?;
-    let bound = plan.bind(&tables.0, &tables.1).map_err(broken)?;
-    let first = begun.elapsed();
+    let planned = Planned::bound(plan, tables, begun).map_err(broken)?;
     Ok(Report {
-        compile: time(src, dst, &request, &tables, first),
+        compile: planned.time(src, dst),
         src: src.clone(),
         dst: dst.clone(),
-        plan,
-        bound,
+        plan: planned.plan,
+        bound: planned.bound,
         tokens,
         seed,
         transfers: Vec::new(),
