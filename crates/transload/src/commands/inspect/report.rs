@@ -12,7 +12,7 @@ use transload::layout::{Deployment, Group};
 
 use super::Args;
 use crate::failure::Failure;
-use crate::show::picture::sketch;
+use crate::show::sketch::sketch;
 use crate::show::table::Table;
 use crate::show::{deployment as show, number, terminal};
 

@@ -91,8 +91,8 @@ pub(crate) struct Args {
     #[arg(long)]
     chunks: bool,
 
-    /// Draw both sides' memory and the chunks between them into this file, a shape too large to see
-    /// scaled down; and who sends how much to whom.
+    /// Draw into this file how a rank's memory begins, where its first chunks lie on the other side,
+    /// and who sends how much to whom.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     svg: Option<PathBuf>,
 
