@@ -1,22 +1,28 @@
 //! Transload moves the KV cache of language models between engines that lay it out differently.
 //!
 //! This crate puts the others together: [`layout`] says how a cache lies in memory, [`transfer`]
-//! plans between two layouts and carries the plan out, [`store`] keeps what should outlive its process. What it
-//! adds is [`document`] and [`config`]: reading deployments and models from files, [`baseline`]: what else reaches
-//! how much on this machine, and the [`command`].
+//! plans between two layouts and carries the plan out, [`store`] keeps what should outlive its process. It adds
+//! [`document`] and [`config`], which read deployments and models from files, and with its feature `cli` the `command`.
 #![forbid(unsafe_code)]
 
 // The command is written as a user of the library.
+#[cfg(feature = "cli")]
 extern crate self as transload;
 
-pub mod baseline;
-mod cli;
-pub mod command;
-mod commands;
 pub mod config;
 pub mod document;
+
+#[cfg(feature = "cli")]
+mod cli;
+#[cfg(feature = "cli")]
+pub mod command;
+#[cfg(feature = "cli")]
+mod commands;
+#[cfg(feature = "cli")]
 mod failure;
+#[cfg(feature = "cli")]
 mod output;
+#[cfg(feature = "cli")]
 mod show;
 
 pub use transload_layout as layout;

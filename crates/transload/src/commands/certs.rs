@@ -17,7 +17,7 @@ use transload::transfer::ids::{ClusterName, NameError, ServiceName};
 
 use crate::failure::{Failure, chain};
 use crate::output::Output;
-use crate::show::table::{Lean, Table};
+use crate::show::table::Table;
 use crate::show::time::utc;
 
 const EXAMPLES: &str = "\
@@ -292,13 +292,7 @@ impl Listing {
     }
 
     fn table(&self) -> String {
-        let mut table = Table::new(&[
-            ("agent", Lean::Left),
-            ("roles", Lean::Left),
-            ("expires", Lean::Left),
-            ("certificate", Lean::Left),
-            ("key", Lean::Left),
-        ]);
+        let mut table = Table::new("agent|roles|expires|certificate|key");
         for agent in &self.agents {
             table.row([
                 agent.name.as_str(),

@@ -4,22 +4,11 @@ use transload::layout::spec::{ConvLayout, FieldValue};
 use transload::layout::{Deployment, Group, Spec};
 
 use super::number;
-use super::table::{Lean, Table};
+use super::table::Table;
 
 /// One line for each group of each side.
 pub(crate) fn sides(sides: [(&str, &Deployment); 2]) -> String {
-    let mut table = Table::new(&[
-        ("side", Lean::Left),
-        ("TP", Lean::Right),
-        ("PP", Lean::Right),
-        ("group", Lean::Left),
-        ("layers", Lean::Left),
-        ("order", Lean::Left),
-        ("block", Lean::Right),
-        ("blocks", Lean::Right),
-        ("per rank", Lean::Right),
-        ("cache", Lean::Left),
-    ]);
+    let mut table = Table::new("side|>TP|>PP|group|layers|order|>block|>blocks|>per rank|cache");
     for (role, deployment) in sides {
         for group in deployment.groups() {
             table.row([

@@ -6,13 +6,6 @@ use comfy_table::{
 
 use super::terminal;
 
-/// Which side a column's text leans to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Lean {
-    Left,
-    Right,
-}
-
 const STYLE: TableStyle = TableStyle::new()
     .header_lines(ContentLineStyle::none())
     .header_separator(LineStyle::none().fill('─').junction('─'))
@@ -22,12 +15,13 @@ const STYLE: TableStyle = TableStyle::new()
 #[derive(Debug)]
 pub(crate) struct Table {
     inner: comfy_table::Table,
-    leans: Vec<Lean>,
+    /// How the texts of each column stand.
+    leans: Vec<CellAlignment>,
 }
 
 impl Table {
-    /// A table with these columns.
-    pub(crate) fn new(columns: &[(&str, Lean)]) -> Self {
+    /// A table with columns of these names, between bars; texts stand to the right in one that begins with `>`.
+    pub(crate) fn new(columns: &str) -> Self {
         let mut inner = comfy_table::Table::new();
         inner
             .load_style(STYLE)
@@ -40,11 +34,14 @@ impl Table {
                 .set_content_arrangement(ContentArrangement::Dynamic)
                 .set_width(width);
         }
-        let leans: Vec<Lean> = columns.iter().map(|(_, lean)| *lean).collect();
-        let header = columns
-            .iter()
-            .map(|(name, lean)| cell(name, *lean).add_attribute(Attribute::Bold));
-        inner.set_header(header.collect::<Vec<_>>());
+        let columns = columns.split('|').map(|name| match name.strip_prefix('>') {
+            Some(name) => (name, CellAlignment::Right),
+            None => (name, CellAlignment::Left),
+        });
+        let (names, leans): (Vec<_>, Vec<_>) = columns.unzip();
+        let header = names.into_iter().zip(&leans);
+        let header = header.map(|(name, lean)| cell(name, *lean).add_attribute(Attribute::Bold));
+        inner.set_header(header);
         Self { inner, leans }
     }
 
@@ -77,11 +74,8 @@ impl Table {
     }
 }
 
-fn cell(text: &str, lean: Lean) -> Cell {
-    Cell::new(text).set_alignment(match lean {
-        Lean::Left => CellAlignment::Left,
-        Lean::Right => CellAlignment::Right,
-    })
+fn cell(text: &str, lean: CellAlignment) -> Cell {
+    Cell::new(text).set_alignment(lean)
 }
 
 #[cfg(test)]
@@ -90,7 +84,7 @@ mod tests {
 
     #[test]
     fn numbers_lean_right_and_lines_end_without_blanks() {
-        let mut table = Table::new(&[("side", Lean::Left), ("bytes", Lean::Right)]);
+        let mut table = Table::new("side|>bytes");
         table.row(["prefill", "512"]);
         table.row(["decode", "1,024"]);
         let plain = anstream::adapter::strip_str(&table.finish()).to_string();

@@ -3,7 +3,7 @@
 use serde::Serialize;
 
 use crate::show::number::figures;
-use crate::show::table::{Lean, Table};
+use crate::show::table::Table;
 
 /// One figure and its baseline, as printed.
 #[derive(Clone, Debug, Serialize)]
@@ -121,16 +121,8 @@ impl Report {
     }
 
     pub(super) fn table(&self) -> String {
-        let mut table = Table::new(&[
-            ("figure", Lean::Left),
-            ("median", Lean::Right),
-            ("min", Lean::Right),
-            ("max", Lean::Right),
-            ("unit", Lean::Left),
-            ("ratio", Lean::Right),
-            ("baseline", Lean::Right),
-            ("the baseline is", Lean::Left),
-        ]);
+        let mut table =
+            Table::new("figure|>median|>min|>max|unit|>ratio|>baseline|the baseline is");
         for figure in &self.results {
             table.row([
                 figure.name.as_str(),

@@ -1,5 +1,6 @@
 //! `transload bench`: measures on the user's machine, a baseline beside each figure.
 
+mod baseline;
 mod case;
 mod copy;
 mod course;

@@ -2,10 +2,9 @@
 //! source's commit.
 
 use tokio::runtime::Runtime;
-use transload::baseline::{BaselineError, Receiver, raw_quic, tcp_rustls};
-use transload::transfer::quic::QuicOptions;
 use transload::transfer::wire::Path;
 
+use super::baseline::{Failed, raw_quic, tcp_rustls};
 use super::case::{CANONICAL, Case, SIZES};
 use super::course::{Course, Effort};
 use super::measure::Figure;
@@ -14,9 +13,6 @@ use crate::commands::engines::{Gpu, Pair, runtime};
 use crate::commands::shapes::CANONICAL_TOKENS;
 use crate::failure::{Failure, chain};
 use crate::show::number::gigabytes_per_second;
-
-/// Bytes of each write of a baseline: enough that its length no longer matters.
-const WRITE: usize = 1 << 20;
 
 /// Decides contents and block tables.
 const SEED: u64 = 1;
@@ -35,8 +31,8 @@ pub(super) fn quic(effort: Effort) -> Result<Vec<Figure>, Failure> {
             case.name,
             [
                 &mut || engines.pull(Path::QUIC),
-                &mut || Ok(runtime.block_on(lane(bytes))?),
-                &mut || Ok(tcp_rustls(bytes, WRITE)?.gb_per_s()),
+                &mut || runtime.block_on(raw_quic(bytes)).map_err(unmeasured),
+                &mut || tcp_rustls(bytes).map_err(unmeasured),
             ],
         )?;
         engines.finish()?;
@@ -76,20 +72,11 @@ pub(super) fn local(effort: Effort) -> Result<Vec<Figure>, Failure> {
     Ok(results)
 }
 
-/// One lane, into memory of the receiver's own. In GB/s.
-async fn lane(bytes: u64) -> Result<f64, BaselineError> {
-    let options = QuicOptions::default();
-    let (throughput, _) = raw_quic(&options, Receiver::Copies, bytes, WRITE).await?;
-    Ok(throughput.gb_per_s())
-}
-
-impl From<BaselineError> for Failure {
-    fn from(error: BaselineError) -> Self {
-        Self::no(
-            format!("the baseline could not be measured: {}", chain(&error)),
-            "is there a firewall on the loopback interface?",
-        )
-    }
+fn unmeasured(error: Failed) -> Failure {
+    Failure::no(
+        format!("the baseline could not be measured: {}", chain(&*error)),
+        "is there a firewall on the loopback interface?",
+    )
 }
 
 /// Two processes with agents.

@@ -7,8 +7,8 @@ use transload::transfer::wire::Path;
 
 use super::report::{On, Report, Transfer};
 use super::{Args, decode_shape, prefill_shape, third_shape};
-use crate::commands::engines::{Kept, Pair, broken, find_gpu};
-use crate::commands::plan::time;
+use crate::commands::engines::{Archived, Pair, broken, find_gpu};
+use crate::commands::plan::planned::Planned;
 use crate::commands::store;
 use crate::failure::Failure;
 use crate::show::progress::Progress;
@@ -45,13 +45,13 @@ pub(super) async fn run(args: &Args, seed: u64) -> Result<Report, Failure> {
         let checked = pair.verify(|bytes| progress.advance(bytes))?;
         report.transfers.push(Transfer::new(pulled, checked));
     }
-    report.kept = Some(keep(&pair, args)?);
+    report.kept = Some(save_and_restore(&pair, args)?);
     pair.finish().await?;
     Ok(report)
 }
 
 /// Saves what arrived last, and restores it into the third layout.
-fn keep(pair: &Pair, args: &Args) -> Result<(String, Kept), Failure> {
+fn save_and_restore(pair: &Pair, args: &Args) -> Result<(String, Archived), Failure> {
     // Deleted when this ends.
     let mut temporary = None;
     let uri = match &args.store {
@@ -66,7 +66,7 @@ fn keep(pair: &Pair, args: &Args) -> Result<(String, Kept), Failure> {
     };
     let store = store::open(&uri)?;
     let progress = Progress::new("saving and restoring", 3 * pair.bytes());
-    let kept = pair.keep(store, third_shape(args.tokens), |bytes| {
+    let kept = pair.save_and_restore(store, third_shape(args.tokens), |bytes| {
         progress.advance(bytes)
     })?;
     Ok((uri, kept))
@@ -80,14 +80,13 @@ fn plan(pair: &Pair, tokens: u64, seed: u64) -> Result<Report, Failure> {
     let request = Request::tokens(tokens);
     let begun = Instant::now();
     let plan = Plan::compile(src, dst, &request).map_err(broken)?;
-    let bound = plan.bind(&tables.0, &tables.1).map_err(broken)?;
-    let first = begun.elapsed();
+    let planned = Planned::bound(plan, tables, begun).map_err(broken)?;
     Ok(Report {
-        compile: time(src, dst, &request, &tables, first),
+        compile: planned.time(src, dst),
         src: src.clone(),
         dst: dst.clone(),
-        plan,
-        bound,
+        plan: planned.plan,
+        bound: planned.bound,
         tokens,
         seed,
         transfers: Vec::new(),

@@ -5,13 +5,14 @@ use std::fmt::Write;
 use std::time::Duration;
 
 use serde::Serialize;
+use serde_json::{Value, json};
 use transload::layout::Deployment;
 use transload::transfer::plan::{BoundPlan, Plan};
 
-use crate::commands::engines::{Checked, Kept, Pulled};
-use crate::commands::plan::report::{Json as PlanJson, Report as PlanReport};
+use crate::commands::engines::{Archived, Checked, Pulled};
+use crate::commands::plan::report::Report as PlanReport;
 use crate::show::number;
-use crate::show::table::{Lean, Table};
+use crate::show::table::Table;
 
 /// Everything there is to tell.
 pub(super) struct Report {
@@ -24,7 +25,7 @@ pub(super) struct Report {
     pub(super) seed: u64,
     pub(super) transfers: Vec<Transfer>,
     /// The store that it was saved into, and what came of it.
-    pub(super) kept: Option<(String, Kept)>,
+    pub(super) kept: Option<(String, Archived)>,
     /// Where the caches were, if not in memory of the host.
     pub(super) gpu: Option<On>,
     /// Why they were not on the GPU that is there.
@@ -52,33 +53,6 @@ pub(super) struct Transfer {
     canary_bytes: u64,
 }
 
-/// The schema `transload.demo/1`.
-#[derive(Serialize)]
-pub(super) struct Json<'a> {
-    schema: &'static str,
-    tokens: u64,
-    seed: u64,
-    plan: PlanJson<'a>,
-    gpu: Option<&'a On>,
-    transfers: &'a [Transfer],
-    kept: Option<JsonKept<'a>>,
-    verified: bool,
-}
-
-/// What was saved and restored.
-#[derive(Serialize)]
-struct JsonKept<'a> {
-    store: &'a str,
-    tokens: u64,
-    saved_bytes: u64,
-    save_seconds: f64,
-    pieces: u64,
-    restored_bytes: u64,
-    restore_seconds: f64,
-    verified_bytes: u64,
-    canary_bytes: u64,
-}
-
 impl Transfer {
     pub(super) fn new(pulled: Pulled, checked: Checked) -> Self {
         let Pulled { report, leases } = pulled;
@@ -96,38 +70,36 @@ impl Transfer {
 }
 
 impl Report {
-    pub(super) fn json(&self) -> Json<'_> {
-        Json {
-            schema: "transload.demo/1",
-            tokens: self.tokens,
-            seed: self.seed,
-            plan: self.plan().json(false),
-            gpu: self.gpu.as_ref(),
-            transfers: &self.transfers,
-            kept: self.kept.as_ref().map(|(store, kept)| JsonKept {
-                store,
-                tokens: kept.tokens,
-                saved_bytes: kept.saved,
-                save_seconds: kept.save.as_secs_f64(),
-                pieces: kept.pieces,
-                restored_bytes: kept.restored,
-                restore_seconds: kept.restore.as_secs_f64(),
-                verified_bytes: kept.checked.request,
-                canary_bytes: kept.checked.canaries,
-            }),
+    /// The schema `transload.demo/1`.
+    pub(super) fn json(&self) -> Value {
+        let kept = self.kept.as_ref().map(|(store, kept)| {
+            json!({
+                "store": store,
+                "tokens": kept.tokens,
+                "saved_bytes": kept.saved,
+                "save_seconds": kept.save.as_secs_f64(),
+                "pieces": kept.pieces,
+                "restored_bytes": kept.restored,
+                "restore_seconds": kept.restore.as_secs_f64(),
+                "verified_bytes": kept.checked.request,
+                "canary_bytes": kept.checked.canaries,
+            })
+        });
+        json!({
+            "schema": "transload.demo/1",
+            "tokens": self.tokens,
+            "seed": self.seed,
+            "plan": self.plan().json(false),
+            "gpu": self.gpu,
+            "transfers": self.transfers,
+            "kept": kept,
             // There is no report of a transfer that went wrong.
-            verified: true,
-        }
+            "verified": true,
+        })
     }
 
     pub(super) fn table(&self) -> String {
-        let mut table = Table::new(&[
-            ("path", Lean::Left),
-            ("bytes", Lean::Right),
-            ("time", Lean::Right),
-            ("rate", Lean::Right),
-            ("leases", Lean::Left),
-        ]);
+        let mut table = Table::new("path|>bytes|>time|>rate|leases");
         for transfer in &self.transfers {
             let took = Duration::from_secs_f64(transfer.seconds);
             table.row([
@@ -195,17 +167,11 @@ impl Report {
 }
 
 /// What was saved and restored, as a table and a line about it.
-fn kept_table(store: &str, kept: &Kept) -> String {
+fn kept_table(store: &str, kept: &Archived) -> String {
     if kept.tokens == 0 {
         return " nothing was saved: a store keeps whole chunks of 256 tokens\n\n".to_owned();
     }
-    let mut table = Table::new(&[
-        ("store", Lean::Left),
-        ("tokens", Lean::Right),
-        ("bytes", Lean::Right),
-        ("time", Lean::Right),
-        ("rate", Lean::Right),
-    ]);
+    let mut table = Table::new("store|>tokens|>bytes|>time|>rate");
     for (what, bytes, took) in [
         ("saved", kept.saved, kept.save),
         ("restored", kept.restored, kept.restore),

@@ -10,7 +10,7 @@ use transload::layout::view::{Axis, ComponentView};
 use transload::layout::{Deployment, Rank};
 use transload::transfer::memory::{AccessError, Memory};
 
-use super::home::GpuError;
+use super::gpu::GpuError;
 use crate::commands::random::mix;
 
 /// What the first group of a side holds: a request in its blocks, and canaries everywhere else.
@@ -241,7 +241,7 @@ mod tests {
     use transload::transfer::copy::{CopyOptions, copy};
     use transload::transfer::plan::{Plan, Request};
 
-    use super::super::side::{Role, Side};
+    use super::super::engine::{Engine, Party};
     use super::*;
     use crate::commands::shapes::Llama;
 
@@ -266,15 +266,15 @@ mod tests {
         ..SRC
     };
 
-    fn side(shape: Llama, role: Role) -> Side {
+    fn side(shape: Llama, party: Party) -> Engine {
         let deployment = shape.deployment().expect("a deployment");
-        Side::new(deployment, TOKENS, 1, role, None).expect("memory")
+        Engine::new(deployment, TOKENS, 1, party, None).expect("memory")
     }
 
     /// One request, copied in one process from the first layout into the second.
-    fn copied() -> (Side, Side) {
-        let src = side(SRC, Role::Source);
-        let dst = side(DST, Role::Destination);
+    fn copied() -> (Engine, Engine) {
+        let src = side(SRC, Party::Source);
+        let dst = side(DST, Party::Destination);
         src.fill(|_| {}).expect("it is filled");
         dst.clear(|_| {}).expect("it is filled");
         let request = Request::tokens(TOKENS);

@@ -3,27 +3,27 @@
 //! The process that a user started is the destination. It starts its own program again as the source,
 //! which computes (makes up) a request and leases its blocks; the destination pulls them.
 
+mod archived;
+mod child;
 mod contents;
-mod home;
-mod keep;
-mod pair;
-mod papers;
-mod peer;
-mod side;
-mod source;
-mod talk;
+mod credentials;
+mod engine;
+mod gpu;
+mod messages;
 #[cfg(feature = "cuda")]
-mod together;
+mod one_process;
+mod pair;
+mod source;
 
+pub(super) use archived::Archived;
 pub(super) use contents::Checked;
 #[cfg(feature = "cuda")]
-pub(super) use home::open as open_gpu;
-pub(super) use home::{Gpu, find as find_gpu};
-pub(super) use keep::Kept;
+pub(super) use gpu::open as open_gpu;
+pub(super) use gpu::{Gpu, find as find_gpu};
+#[cfg(feature = "cuda")]
+pub(super) use one_process::OneProcess;
 pub(super) use pair::{Pair, Pulled};
 pub(super) use source::run as run_source;
-#[cfg(feature = "cuda")]
-pub(super) use together::Together;
 
 use crate::failure::Failure;
 

@@ -13,13 +13,13 @@ use transload::transfer::plan::Tables;
 use transload::transfer::ticket::Ticket;
 use transload::transfer::wire::{Path, PathSet};
 
+use super::child::{ChildError, SourceProcess};
 use super::contents::{Checked, ContentsError};
-use super::home::Gpu;
-use super::papers::Papers;
-use super::peer::{Peer, PeerError};
-use super::side::{Role as Part, Side, tables};
-use super::talk::{Answer, Order};
-use super::{broken, source};
+use super::credentials::Credentials;
+use super::engine::{Engine, Party, tables};
+use super::gpu::Gpu;
+use super::messages::{Answer, Order};
+use super::{broken, source::content};
 use crate::commands::random::mix;
 use crate::commands::shapes::Llama;
 use crate::failure::{Failure, chain};
@@ -29,9 +29,9 @@ pub(super) const PATIENCE: Duration = Duration::from_secs(1);
 
 /// A source in a process of its own, and a destination in this one, with one request.
 pub(in crate::commands) struct Pair {
-    peer: Peer,
+    source: SourceProcess,
     agent: Agent,
-    pub(super) dst: Side,
+    pub(super) dst: Engine,
     src: Deployment,
     src_tables: Tables,
     pub(super) seed: u64,
@@ -57,35 +57,36 @@ impl Pair {
     ) -> Result<Self, Failure> {
         let [src, dst] = shapes;
         let authority = authority()?;
-        let mut peer = Peer::start()?;
-        let papers = Papers::of(&issue(&authority, "source", [Role::Serve])?);
-        peer.order(&Order::Prefill {
-            papers: Box::new(papers),
-            document: src.document(),
-            tokens,
-            seed,
-            gpu: gpu.as_ref().map(Gpu::ordinal),
-        })
-        .await?;
+        let mut source = SourceProcess::start()?;
+        let credentials = Credentials::of(&issue(&authority, "source", [Role::Serve])?);
+        source
+            .order(&Order::Prefill {
+                credentials: Box::new(credentials),
+                document: src.document(),
+                tokens,
+                seed,
+                gpu: gpu.as_ref().map(Gpu::ordinal),
+            })
+            .await?;
 
         info!("a second process prefills");
         let src = src.deployment()?;
-        let src_tables = tables(&src, tokens, Part::Source.salt(seed));
-        let dst = Side::new(
+        let src_tables = tables(&src, tokens, Party::Source.salt(seed));
+        let dst = Engine::new(
             dst.deployment()?,
             tokens,
             seed,
-            Part::Destination,
+            Party::Destination,
             gpu.as_ref(),
         )?;
         let agent = dst.agent(issue(&authority, "destination", [Role::Pull])?)?;
-        match peer.answer().await? {
+        match source.answer().await? {
             Answer::Ready => {}
             other => return Err(unexpected(&other)),
         }
         info!(addr = %agent.control_addr(), "both processes have their agents");
         Ok(Self {
-            peer,
+            source,
             agent,
             dst,
             src,
@@ -128,8 +129,8 @@ impl Pair {
     pub(in crate::commands) async fn pull(&mut self, path: Path) -> Result<Pulled, Failure> {
         self.pulls += 1;
         let set = set(self.seed, self.pulls);
-        self.peer.order(&Order::Lease { set }).await?;
-        let ticket = match self.peer.answer().await? {
+        self.source.order(&Order::Lease { set }).await?;
+        let ticket = match self.source.answer().await? {
             Answer::Leased { ticket } => Ticket::from_text(&ticket).map_err(broken)?,
             other => return Err(unexpected(&other)),
         };
@@ -143,12 +144,12 @@ impl Pair {
                 report = &mut pulling => break report.map_err(not_pulled)?,
                 // The leases end at about the time that the pull does, so this may come first.
                 // Where the process is gone, there is nothing to wait for.
-                answer = self.peer.answer(), if early.is_none() => early = Some(answer?),
+                answer = self.source.answer(), if early.is_none() => early = Some(answer?),
             }
         };
         let ended = match early {
             Some(answer) => answer,
-            None => self.peer.answer().await?,
+            None => self.source.answer().await?,
         };
         match ended {
             Answer::Ended { ends: leases } => {
@@ -162,7 +163,7 @@ impl Pair {
     /// Ends both agents and the other process.
     pub(in crate::commands) async fn finish(self) -> Result<(), Failure> {
         self.agent.shutdown(PATIENCE).await;
-        Ok(self.peer.finish().await?)
+        Ok(self.source.finish().await?)
     }
 }
 
@@ -173,9 +174,9 @@ pub(super) fn set(seed: u64, pulls: u64) -> [u8; 16] {
 }
 
 /// What a destination asks for: the whole request, by this path and no other.
-pub(super) fn request(dst: &Side, ticket: Ticket, path: Path) -> Result<PullRequest, Failure> {
+pub(super) fn request(dst: &Engine, ticket: Ticket, path: Path) -> Result<PullRequest, Failure> {
     let tokens = dst.contents.tokens;
-    let content = source::content(tokens)?;
+    let content = content(tokens)?;
     let ranks = dst.ranks().map(|(rank, _)| rank);
     let mut request = PullRequest::new(ticket, ranks, dst.tables.clone(), content, tokens);
     request.paths = PathSet::from_iter([path]);
@@ -183,7 +184,11 @@ pub(super) fn request(dst: &Side, ticket: Ticket, path: Path) -> Result<PullRequ
 }
 
 /// Checks every byte of a destination.
-pub(super) fn verify(dst: &Side, seed: u64, progress: impl FnMut(u64)) -> Result<Checked, Failure> {
+pub(super) fn verify(
+    dst: &Engine,
+    seed: u64,
+    progress: impl FnMut(u64),
+) -> Result<Checked, Failure> {
     dst.verify(progress).map_err(|error| match error {
         ContentsError::Wrong(wrong) => Failure::no(
             format!("verification failed: {wrong}"),
@@ -224,5 +229,5 @@ pub(super) fn not_pulled(error: TransferError) -> Failure {
 }
 
 fn unexpected(answer: &Answer) -> Failure {
-    PeerError::Nonsense(format!("{answer:?}")).into()
+    ChildError::Nonsense(format!("{answer:?}")).into()
 }

@@ -13,9 +13,8 @@ use transload::transfer::identity::IdentityError;
 use transload::transfer::ids::{Direction, LeaseSetId};
 use transload::transfer::ticket::{Claims, MintError, Ticket};
 
-use super::home;
-use super::side::{Role, Side};
-use super::talk::{Answer, Order};
+use super::engine::{Engine, Party};
+use super::messages::{Answer, Order};
 use crate::failure::{Failure, chain};
 
 /// How long blocks stay leased if nobody pulls them.
@@ -29,7 +28,7 @@ pub(super) enum SourceError {
     #[error("the other process could not be answered: {0}")]
     Answer(#[from] std::io::Error),
     #[error("the certificate that was handed over is of no use")]
-    Papers(#[from] IdentityError),
+    Credentials(#[from] IdentityError),
     #[error("the blocks could not be leased: {0}")]
     Lease(#[from] LeaseOpenError),
     #[error(transparent)]
@@ -58,7 +57,7 @@ pub(in crate::commands) async fn run() -> Result<(), Failure> {
         return Ok(());
     };
     let Order::Prefill {
-        papers,
+        credentials,
         document,
         tokens,
         seed,
@@ -68,10 +67,10 @@ pub(in crate::commands) async fn run() -> Result<(), Failure> {
         return Err(SourceError::Order("not introduced".to_owned()).into());
     };
     let deployment = document::parse("source", &document, Syntax::Toml)?;
-    let gpu = gpu.map(home::open).transpose()?;
-    let side = Side::new(deployment, tokens, seed, Role::Source, gpu.as_ref())?;
+    let gpu = gpu.map(super::gpu::open).transpose()?;
+    let side = Engine::new(deployment, tokens, seed, Party::Source, gpu.as_ref())?;
     side.fill(|_| {}).map_err(super::broken)?;
-    let identity = papers.into_identity().map_err(SourceError::from)?;
+    let identity = credentials.into_identity().map_err(SourceError::from)?;
     let agent = side.agent(identity)?;
     answer(&Answer::Ready)?;
 
@@ -130,7 +129,7 @@ pub(super) fn content(tokens: u64) -> Result<ContentDigest, Failure> {
 /// Leases the request's blocks on every rank.
 pub(super) async fn lease(
     agent: &Agent,
-    side: &Side,
+    side: &Engine,
     set: LeaseSetId,
 ) -> Result<Vec<Lease>, Failure> {
     let tokens = side.contents.tokens;
@@ -145,7 +144,7 @@ pub(super) async fn lease(
 }
 
 /// A ticket for them. It is sealed with the cluster's key, and says where each rank is reached.
-pub(super) fn ticket(agent: &Agent, side: &Side, set: LeaseSetId) -> Result<Ticket, SourceError> {
+pub(super) fn ticket(agent: &Agent, side: &Engine, set: LeaseSetId) -> Result<Ticket, SourceError> {
     let host = agent.control_addr().ip().to_string();
     let claims = Claims {
         cluster: agent.endpoints().identity().peer().cluster.clone(),

@@ -12,8 +12,8 @@ use transload::layout::{Deployment, Group};
 
 use super::Args;
 use crate::failure::Failure;
-use crate::show::picture::sketch;
-use crate::show::table::{Lean, Table};
+use crate::show::sketch::sketch;
+use crate::show::table::Table;
 use crate::show::{deployment as show, number, terminal};
 
 /// Columns of a sketch where there is no terminal.
@@ -334,16 +334,8 @@ impl<'a> Report<'a> {
     }
 
     fn group_table(&self) -> String {
-        let mut table = Table::new(&[
-            ("group", Lean::Left),
-            ("layers", Lean::Left),
-            ("caches", Lean::Left),
-            ("per token", Lean::Right),
-            ("fixed", Lean::Right),
-            ("block", Lean::Right),
-            ("per block", Lean::Right),
-            ("a sequence", Lean::Right),
-        ]);
+        let mut table =
+            Table::new("group|layers|caches|>per token|>fixed|>block|>per block|>a sequence");
         let groups = self.deployment.groups().iter().zip(&self.groups);
         for (group, size) in groups {
             table.row([
@@ -361,19 +353,10 @@ impl<'a> Report<'a> {
     }
 
     fn rank_table(&self) -> String {
-        let mut columns = vec![
-            ("each rank of", Lean::Left),
-            ("layers", Lean::Left),
-            ("per token", Lean::Right),
-            ("fixed", Lean::Right),
-            ("a sequence", Lean::Right),
-            ("in blocks", Lean::Right),
-        ];
-        let fit = self
-            .memory
-            .map(|memory| format!("fit in {}", number::bytes(memory)));
-        columns.extend(fit.as_deref().map(|fit| (fit, Lean::Right)));
-        let mut table = Table::new(&columns);
+        let fit = self.memory.map(number::bytes);
+        let fit = fit.map_or_else(String::new, |memory| format!("|>fit in {memory}"));
+        let columns = "each rank of|layers|>per token|>fixed|>a sequence|>in blocks";
+        let mut table = Table::new(&(columns.to_owned() + &fit));
         for (index, stage) in self.stages.iter().enumerate() {
             let tp = self.deployment.tp();
             let mut row = vec![

@@ -12,6 +12,52 @@ use crate::failure::Failure;
 /// The most entries of one list. A million tokens in blocks of one are a sixteenth of this.
 const MAX_ENTRIES: usize = 1 << 24;
 
+/// Which blocks hold the tokens on both sides.
+#[derive(Debug, clap::Args)]
+pub(super) struct BlockArgs {
+    /// The source's blocks of tokens 0 to block_size, and so on: `3,7,8-11`, with `-` for a block
+    /// that is never touched. Without a list, block i is block i. With GROUP= it is for that group
+    /// alone, else for all that have none of their own.
+    #[arg(long, value_name = "[GROUP=]LIST", allow_hyphen_values = true)]
+    src_blocks: Vec<BlockList>,
+
+    /// The destination's blocks, likewise.
+    #[arg(long, value_name = "[GROUP=]LIST", allow_hyphen_values = true)]
+    dst_blocks: Vec<BlockList>,
+
+    /// Scatter the blocks of both sides, as in engines that have run for a while: no two of them are
+    /// neighbours. Documents need num_blocks for twice the tokens.
+    #[arg(long, conflicts_with_all = ["src_blocks", "dst_blocks"])]
+    pub(super) scattered: bool,
+}
+
+impl BlockArgs {
+    /// Whether lists of blocks were given.
+    pub(super) fn are_listed(&self) -> bool {
+        !self.src_blocks.is_empty() || !self.dst_blocks.is_empty()
+    }
+
+    /// For how many tokens a side needs room, so that so many have blocks.
+    pub(super) fn room(&self, tokens: u64) -> u64 {
+        tokens.saturating_mul(if self.scattered { 2 } else { 1 })
+    }
+
+    pub(super) fn tables(&self, plan: &Plan) -> Result<(Tables, Tables), Failure> {
+        if self.scattered {
+            return scattered(plan).ok_or_else(|| {
+                Failure::input(
+                    "--scattered would list too many blocks",
+                    "take fewer tokens, or larger blocks",
+                )
+            });
+        }
+        Ok((
+            tables(plan, "--src-blocks", &self.src_blocks)?,
+            tables(plan, "--dst-blocks", &self.dst_blocks)?,
+        ))
+    }
+}
+
 /// One option's worth: the blocks of a group, or of all groups that have no list of their own.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct BlockList {
@@ -67,7 +113,7 @@ fn range(item: &str) -> Result<(u32, u32), String> {
 }
 
 /// The tables of one side: the lists given, and block i as block i where there is none.
-pub(super) fn tables(plan: &Plan, option: &str, lists: &[BlockList]) -> Result<Tables, Failure> {
+fn tables(plan: &Plan, option: &str, lists: &[BlockList]) -> Result<Tables, Failure> {
     let mut tables = Tables::identity(plan);
     let mut given = vec![false; tables.0.len()];
     // Lists of one group first, so that a list for all of them fills the rest.

@@ -5,10 +5,13 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use serde::Serialize;
-use transload::layout::Rank;
+use transload::layout::{Deployment, Rank};
 use transload::store::period::{self, PeriodError};
 use transload::transfer::plan::BoundPlan;
 
+use super::blocks::{BlockArgs, scattered_elsewhere};
+use super::planned::Planned;
+use crate::failure::Failure;
 use crate::show::number;
 
 /// What a link carries, in bytes per second.
@@ -79,6 +82,56 @@ pub(in crate::commands) enum Blocks {
     Contiguous,
     /// As the lists of the command say.
     Listed,
+}
+
+/// The link that a plan is estimated on.
+#[derive(Debug, clap::Args)]
+pub(super) struct LinkArgs {
+    /// Tell how long it takes on a link that carries so much: 100Gbit, 2x200Gbit, 12.5GB/s. Counted with scattered
+    /// blocks, as engines have them that have run for a while; or as listed, where blocks are.
+    #[arg(long, value_name = "RATE", allow_hyphen_values = true)]
+    link: Option<Rate>,
+
+    /// Estimate as if block i were block i on both sides, so that chunks run on from block to block: as in
+    /// engines that have just begun.
+    #[arg(long, requires = "link", conflicts_with_all = ["scattered", "src_blocks", "dst_blocks"])]
+    contiguous: bool,
+
+    /// What each chunk costs beside its bytes: 4us. NIXL has been seen to take 3.9us for a descriptor.
+    #[arg(long, value_name = "TIME", value_parser = parse_cost, requires = "link")]
+    chunk_cost: Option<Duration>,
+}
+
+impl LinkArgs {
+    /// The estimate of a plan, if a link was named.
+    pub(super) fn estimate(
+        &self,
+        planned: &Planned,
+        src: &Deployment,
+        dst: &Deployment,
+        listed: &BlockArgs,
+    ) -> Result<Option<Estimate>, Failure> {
+        let Some(link) = self.link else {
+            return Ok(None);
+        };
+        let blocks = match self.contiguous {
+            true => Blocks::Contiguous,
+            false if listed.are_listed() => Blocks::Listed,
+            false => Blocks::Scattered,
+        };
+        let cost = self.chunk_cost.unwrap_or_default();
+        let estimate = |bound: &BoundPlan| Some(Estimate::of(bound, blocks, link, cost));
+        if blocks != Blocks::Scattered || listed.scattered {
+            return Ok(estimate(&planned.bound));
+        }
+        match scattered_elsewhere(src, dst, planned.plan.request()) {
+            Some(bound) => Ok(estimate(&bound)),
+            None => Err(Failure::input(
+                "with scattered blocks a side would be too large to estimate",
+                "add --contiguous, or take fewer tokens",
+            )),
+        }
+    }
 }
 
 /// How long a plan takes on a link.

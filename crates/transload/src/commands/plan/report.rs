@@ -15,7 +15,7 @@ use transload::transfer::plan::{BoundPlan, BoundRoute, ComponentSet, Plan};
 use super::link::Estimate;
 use super::suggest::Suggestions;
 use crate::show::histogram::{Bar, histogram};
-use crate::show::table::{Lean, Table};
+use crate::show::table::Table;
 use crate::show::{deployment, number};
 
 /// Everything there is to tell about a plan.
@@ -240,12 +240,8 @@ impl<'a> Report<'a> {
             return None;
         }
         let matrix = self.matrix();
-        let names: Vec<String> = (0..destinations).map(|rank| format!("to {rank}")).collect();
-        let columns = names.iter().map(|name| (name.as_str(), Lean::Right));
-        let columns: Vec<_> = std::iter::once(("from", Lean::Right))
-            .chain(columns)
-            .collect();
-        let mut table = Table::new(&columns);
+        let columns = (0..destinations).map(|rank| format!("|>to {rank}"));
+        let mut table = Table::new(&(">from".to_owned() + &columns.collect::<String>()));
         for src in 0..sources {
             let cells = (0..destinations).map(|dst| match matrix.get(&(src, dst)) {
                 Some((bytes, _)) => number::bytes(*bytes),
@@ -258,15 +254,7 @@ impl<'a> Report<'a> {
 
     pub(in crate::commands) fn table(&self) -> String {
         let mut text = deployment::sides([("source", self.src), ("destination", self.dst)]);
-        let mut routes = Table::new(&[
-            ("from", Lean::Right),
-            ("to", Lean::Right),
-            ("group", Lean::Left),
-            ("component", Lean::Left),
-            ("bytes", Lean::Right),
-            ("chunks", Lean::Right),
-            ("chunk length", Lean::Right),
-        ]);
+        let mut routes = Table::new(">from|>to|group|component|>bytes|>chunks|>chunk length");
         let rows = self.rows(false);
         let more = rows.len().saturating_sub(MOST_ROWS);
         for row in rows.into_iter().take(MOST_ROWS) {

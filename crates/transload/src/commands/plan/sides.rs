@@ -3,79 +3,122 @@
 use std::io;
 use std::path::{Display, Path, PathBuf};
 
+use clap::ValueHint;
+use tracing::info;
 use transload::document::{self, DocumentError};
 use transload::layout::Deployment;
 use transload::layout::catalog::Model;
 
-use super::Args;
 use super::description::Description;
-use crate::commands::model;
+use crate::commands::model::{self, ModelArgs};
 use crate::failure::Failure;
 
-/// The source and the destination.
-pub(super) fn read(args: &Args) -> Result<[Deployment; 2], Failure> {
-    let files = [&args.from, &args.to];
-    if files
-        .iter()
-        .all(|file| file.as_deref().is_some_and(is_stdin))
-    {
-        return Err(Failure::input(
-            "--from and --to are both -, but stdin is one document",
-            "name a file for one of them",
-        ));
-    }
-    let described = args.from_side.is_some() || args.to_side.is_some();
-    let model = match args.config.is_some() || args.model.has_spec() {
-        true if !described => {
+/// What the two sides are.
+#[derive(Debug, clap::Args)]
+pub(super) struct SideArgs {
+    /// The model that described sides serve: its config.json, or the folder that it is in; - for
+    /// stdin. Without it, that of the other side's document.
+    #[arg(value_name = "CONFIG", value_hint = ValueHint::FilePath)]
+    config: Option<PathBuf>,
+
+    #[command(flatten)]
+    model: ModelArgs,
+
+    /// The deployment that the bytes come from: TOML or JSON; - for stdin, which can be only one of
+    /// the two.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    from: Option<PathBuf>,
+
+    /// The deployment that they go to: TOML or JSON; - for stdin, which can be only one of the two.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    to: Option<PathBuf>,
+
+    /// The same in a few words, in place of --from: tp=4,block=16,order=NHD.
+    #[arg(long, value_name = "SIDE", conflicts_with = "from")]
+    from_side: Option<Description>,
+
+    /// The same in a few words, in place of --to: tp=8,block=64,order=HND.
+    #[arg(long, value_name = "SIDE", conflicts_with = "to")]
+    to_side: Option<Description>,
+}
+
+impl SideArgs {
+    /// Reads the source and the destination; described ones get room for so many tokens.
+    pub(super) fn read(&self, room: u64) -> Result<[Deployment; 2], Failure> {
+        let files = [&self.from, &self.to];
+        if files
+            .iter()
+            .all(|file| file.as_deref().is_some_and(is_stdin))
+        {
             return Err(Failure::input(
-                "there is a model, but no side that serves it",
-                "describe the sides: --from-side tp=4,block=16 --to-side tp=8,block=64",
+                "--from and --to are both -, but stdin is one document",
+                "name a file for one of them",
             ));
         }
-        true => Some(args.model.read(args.config.as_deref())?),
-        false => None,
-    };
-    if let Some((described, called)) = &model {
-        model::check_plannable(described, called)?;
-    }
-    let mut sides = [None, None];
-    for (side, file) in sides.iter_mut().zip(files) {
-        *side = file.as_deref().map(read_document).transpose()?;
-    }
-    // Without a config, a described side serves what the other one's document is about.
-    let model = model.or_else(|| {
-        let (side, file) = sides.iter().zip(files).find(|(side, _)| side.is_some())?;
-        let called = called(file.as_deref()?).to_string();
-        Some((Model::of_deployment(side.as_ref()?), called))
-    });
-    let request = args.request();
-    let tokens = request.start.saturating_add(request.tokens);
-    let room = tokens.saturating_mul(if args.scattered { 2 } else { 1 });
-    let serve = |side: Option<Deployment>, description: &Option<Description>, flag: &str| match (
-        side,
-        description,
-        &model,
-    ) {
-        (Some(side), _, _) => Ok(side),
-        (None, Some(Description(serving)), Some((model, called))) => {
-            model::served(model, called, serving, room)
+        let described = self.from_side.is_some() || self.to_side.is_some();
+        let model = match self.config.is_some() || self.model.has_spec() {
+            true if !described => {
+                return Err(Failure::input(
+                    "there is a model, but no side that serves it",
+                    "describe the sides: --from-side tp=4,block=16 --to-side tp=8,block=64",
+                ));
+            }
+            true => Some(self.model.read(self.config.as_deref())?),
+            false => None,
+        };
+        if let Some((described, called)) = &model {
+            model::check_plannable(described, called)?;
         }
-        (None, Some(_), None) => Err(Failure::input(
-            "the sides are described, but there is no model that they serve",
-            "name its config.json, or describe its caches with --spec",
-        )),
-        (None, None, _) => Err(Failure::input(
-            format!("nothing says what the {flag} side is"),
-            format!(
-                "name its document with --{flag}, or describe it with --{flag}-side tp=4,block=16"
-            ),
-        )),
-    };
-    let [src, dst] = sides;
-    Ok([
-        serve(src, &args.from_side, "from")?,
-        serve(dst, &args.to_side, "to")?,
-    ])
+        let mut sides = [None, None];
+        for (side, file) in sides.iter_mut().zip(files) {
+            *side = file.as_deref().map(read_document).transpose()?;
+        }
+        // Without a config, a described side serves what the other one's document is about.
+        let model = model.or_else(|| {
+            let (side, file) = sides.iter().zip(files).find(|(side, _)| side.is_some())?;
+            let called = called(file.as_deref()?).to_string();
+            Some((Model::of_deployment(side.as_ref()?), called))
+        });
+        let serve = |side: Option<Deployment>, description: &Option<Description>, flag: &str| match (
+            side,
+            description,
+            &model,
+        ) {
+            (Some(side), _, _) => Ok(side),
+            (None, Some(Description(serving)), Some((model, called))) => {
+                model::served(model, called, serving, room)
+            }
+            (None, Some(_), None) => Err(Failure::input(
+                "the sides are described, but there is no model that they serve",
+                "name its config.json, or describe its caches with --spec",
+            )),
+            (None, None, _) => Err(Failure::input(
+                format!("nothing says what the {flag} side is"),
+                format!(
+                    "name its document with --{flag}, or describe it with --{flag}-side tp=4,block=16"
+                ),
+            )),
+        };
+        let [src, dst] = sides;
+        let sides = [
+            serve(src, &self.from_side, "from")?,
+            serve(dst, &self.to_side, "to")?,
+        ];
+        for (side, name) in sides.iter().zip(self.names()) {
+            let (ranks, groups) = (side.ranks().count(), side.groups().len());
+            info!(side = %name, ranks, groups, "read");
+        }
+        Ok(sides)
+    }
+
+    /// What messages call the sides: their documents, or the parts that they play.
+    pub(super) fn names(&self) -> [String; 2] {
+        let named = |file: &Option<PathBuf>, part: &str| match file {
+            Some(file) => called(file).to_string(),
+            None => format!("the described {part}"),
+        };
+        [named(&self.from, "source"), named(&self.to, "destination")]
+    }
 }
 
 fn is_stdin(path: &Path) -> bool {
@@ -87,14 +130,6 @@ fn called(path: &Path) -> Display<'_> {
     match is_stdin(path) {
         true => Path::new("stdin").display(),
         false => path.display(),
-    }
-}
-
-/// What messages call a side: its document, or the part that it plays.
-pub(super) fn named(file: &Option<PathBuf>, part: &str) -> String {
-    match file {
-        Some(file) => called(file).to_string(),
-        None => part.to_owned(),
     }
 }
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::ValueHint;
-use serde::Serialize;
+use serde_json::{Value, json};
 use transload::store::conformance::{
     Finding, Item, Options, Report, Source, Subject, Verdict, check_in_children, item, items,
     run_in_child,
@@ -19,7 +19,7 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::show::number;
 use crate::show::progress::Progress;
-use crate::show::table::{Lean, Table};
+use crate::show::table::Table;
 use crate::show::text;
 
 const EXAMPLES: &str = "\
@@ -263,70 +263,38 @@ struct Checked<'a> {
     report: Report,
 }
 
-/// The schema `transload.store.check/1`.
-#[derive(Serialize)]
-struct Json<'a> {
-    schema: &'static str,
-    uri: &'a str,
-    checked: &'a str,
-    ok: bool,
-    seed: u64,
-    counts: Counts,
-    items: Vec<JsonItem<'a>>,
-    /// Manifests of the check that could not be removed.
-    left: Vec<&'a str>,
-}
-
-#[derive(Serialize)]
-struct Counts {
-    pass: usize,
-    fail: usize,
-    note: usize,
-    skipped: usize,
-}
-
-#[derive(Serialize)]
-struct JsonItem<'a> {
-    name: &'static str,
-    verdict: &'static str,
-    seen: &'a str,
-    asks: &'static str,
-    /// Whether the contract asks for it; else our backends do it and the contract is silent.
-    contract: bool,
-}
-
 impl Checked<'_> {
-    fn json(&self) -> Json<'_> {
-        let items = self.report.findings.iter().map(|finding| JsonItem {
-            name: finding.item.name,
-            verdict: finding.verdict.as_str(),
-            seen: &finding.seen,
-            asks: finding.item.asks,
-            contract: finding.item.source == Source::Contract,
+    /// The schema `transload.store.check/1`.
+    fn json(&self) -> Value {
+        let items = self.report.findings.iter().map(|finding| {
+            json!({
+                "name": finding.item.name,
+                "verdict": finding.verdict.as_str(),
+                "seen": finding.seen,
+                "asks": finding.item.asks,
+                "contract": finding.item.source == Source::Contract,
+            })
         });
-        Json {
-            schema: "transload.store.check/1",
-            uri: self.uri,
-            checked: &self.called,
-            ok: self.report.passed(),
-            seed: self.report.seed,
-            counts: Counts {
-                pass: self.report.count(Verdict::Pass),
-                fail: self.report.count(Verdict::Fail),
-                note: self.report.count(Verdict::Note),
-                skipped: self.report.count(Verdict::Skipped),
+        let left: Vec<&str> = self.report.left().map(ManifestName::as_str).collect();
+        json!({
+            "schema": "transload.store.check/1",
+            "uri": self.uri,
+            "checked": self.called,
+            "ok": self.report.passed(),
+            "seed": self.report.seed,
+            "counts": {
+                "pass": self.report.count(Verdict::Pass),
+                "fail": self.report.count(Verdict::Fail),
+                "note": self.report.count(Verdict::Note),
+                "skipped": self.report.count(Verdict::Skipped),
             },
-            items: items.collect(),
-            left: self.report.left().map(ManifestName::as_str).collect(),
-        }
+            "items": items.collect::<Vec<_>>(),
+            "left": left,
+        })
     }
 
     fn table(&self) -> String {
-        let mut table = Table::new(&[
-            ("item", Lean::Left),
-            ("verdict", Lean::Left),
-            ("seen", Lean::Left),
-        ]);
+        let mut table = Table::new("item|verdict|seen");
         for finding in &self.report.findings {
             table.row([
                 finding.item.name,

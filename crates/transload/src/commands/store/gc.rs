@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use serde::Serialize;
+use serde_json::{Value, json};
 use transload::store::backend::{CollectOptions, Collected, Inventory, Usage};
 use transload::store::{StoreError, period, size};
 
-use super::ls::{JsonUsage, summary};
+use super::ls::{summary, usage};
 use super::{Store, follow, time};
 use crate::failure::Failure;
 use crate::output::Output;
@@ -92,33 +92,6 @@ impl Capped {
     }
 }
 
-/// The schema `transload.store.gc/1`.
-#[derive(Serialize)]
-struct Json<'a> {
-    schema: &'static str,
-    uri: &'a str,
-    dry_run: bool,
-    grace_seconds: f64,
-    cap: Option<u64>,
-    removed: Removed,
-    in_grace: u64,
-    damaged: u64,
-    /// What was put or read within the grace period; `null` without a cap.
-    in_use_bytes: Option<u64>,
-    /// By how much the cap was missed, or would be; `null` without one.
-    over_cap_bytes: Option<u64>,
-    usage: JsonUsage,
-}
-
-#[derive(Serialize)]
-struct Removed {
-    manifests: u64,
-    /// Parts of saves that were never published, and what earlier versions of the archive left.
-    leftovers: u64,
-    chunks: u64,
-    bytes: u64,
-}
-
 impl<'a> Report<'a> {
     /// Collects, unless more is in use than the cap.
     fn of(
@@ -187,25 +160,30 @@ impl<'a> Report<'a> {
         }
     }
 
-    fn json(&self) -> Json<'_> {
-        Json {
-            schema: "transload.store.gc/1",
-            uri: &self.args.uri,
-            dry_run: self.args.dry_run,
-            grace_seconds: self.args.grace.as_secs_f64(),
-            cap: self.args.cap,
-            removed: Removed {
-                manifests: self.collected.manifests,
-                leftovers: self.collected.leftovers,
-                chunks: self.collected.chunks,
-                bytes: self.collected.bytes,
-            },
-            in_grace: self.collected.in_grace,
-            damaged: self.collected.damaged,
-            in_use_bytes: self.capped.as_ref().map(|capped| capped.in_use),
-            over_cap_bytes: self.over_cap(),
-            usage: (&self.usage).into(),
-        }
+    /// The schema `transload.store.gc/1`.
+    fn json(&self) -> Value {
+        let Collected {
+            manifests,
+            leftovers,
+            chunks,
+            bytes,
+            in_grace,
+            damaged,
+            ..
+        } = self.collected;
+        json!({
+            "schema": "transload.store.gc/1",
+            "uri": self.args.uri,
+            "dry_run": self.args.dry_run,
+            "grace_seconds": self.args.grace.as_secs_f64(),
+            "cap": self.args.cap,
+            "removed": {"manifests": manifests, "leftovers": leftovers, "chunks": chunks, "bytes": bytes},
+            "in_grace": in_grace,
+            "damaged": damaged,
+            "in_use_bytes": self.capped.as_ref().map(|capped| capped.in_use),
+            "over_cap_bytes": self.over_cap(),
+            "usage": usage(&self.usage),
+        })
     }
 
     fn table(&self) -> String {

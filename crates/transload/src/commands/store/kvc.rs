@@ -5,7 +5,7 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use clap::{Subcommand, ValueHint};
-use serde::Serialize;
+use serde_json::{Value, json};
 use transload::store::kvc::{CacheKey, Head, Info, KvcError, open_file};
 
 use crate::failure::Failure;
@@ -90,12 +90,12 @@ pub(super) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
     let verified = matches!(args.action, Action::Verify { .. });
     match head.info().and_then(|info| checked.map(|()| info)) {
         Ok(info) => {
-            let told = Told::from(&info);
-            output.show(|| Json::right(&told), || told.table(&info, verified))?;
+            output.show(|| json(&info), || table(&info, verified))?;
             Ok(())
         }
         Err(error) => {
-            output.show(|| Json::wrong(&error), || table_of_wrong(&error))?;
+            let wrong = || json!({"ok": false, "error": error.code()});
+            output.show(wrong, || format!(" {}: {error}\n", error.code()))?;
             Err(Failure::no(
                 format!("{}: {error}", path.display()),
                 match error {
@@ -121,154 +121,100 @@ fn read(
     Ok((head, checked))
 }
 
-/// What programs read: fixed by erllama's own words for fields and errors.
-#[derive(Serialize)]
-struct Json<'a> {
-    ok: bool,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    info: Option<&'a Told>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    error: Option<&'static str>,
-}
-
-impl<'a> Json<'a> {
-    fn right(info: &'a Told) -> Self {
-        Self {
-            ok: true,
-            info: Some(info),
-            error: None,
+/// What programs read, in erllama's words: binaries in lower-case hex, modes and reasons by name.
+fn json(info: &Info<'_>) -> Value {
+    let mut told = json!({
+        "magic": hex(b"KVC"),
+        "version": info.version,
+        "quant_bits": info.quant_bits,
+        "save_reason": info.save_reason.name(),
+        "cached_token_count": info.cached_token_count,
+        "hit_count": info.hit_count,
+        "context_size": info.context_size,
+        "creation_time": info.creation_time,
+        "last_used_time": info.last_used_time,
+        "payload_byte_count": info.payload_byte_count,
+        "payload_offset": info.payload_offset,
+        "payload_length": info.payload_length,
+        "payload_crc32c": info.payload_crc32c,
+        "prompt_text": hex(info.prompt_text),
+        "fingerprint": hex(&info.fingerprint),
+        "fingerprint_mode": info.fingerprint_mode.name(),
+        "quant_type": info.quant_type.name(),
+        "ctx_params_hash": hex(&info.ctx_params_hash),
+        "tokens": info.tokens.iter().collect::<Vec<u32>>(),
+    });
+    for (field, value) in [
+        ("hostname", info.hostname),
+        ("erllama_version", info.erllama_version),
+        ("save_reason_detail", info.save_reason_detail),
+    ] {
+        if let Some(value) = value {
+            told[field] = hex(value).into();
         }
     }
-
-    fn wrong(error: &KvcError) -> Self {
-        Self {
-            ok: false,
-            info: None,
-            error: Some(error.code()),
-        }
-    }
-}
-
-/// The fields as erllama calls them: binaries in lower-case hex, modes and reasons by name.
-#[derive(Serialize)]
-struct Told {
-    magic: String,
-    version: u8,
-    quant_bits: u8,
-    save_reason: &'static str,
-    cached_token_count: u32,
-    hit_count: u32,
-    context_size: u32,
-    creation_time: u64,
-    last_used_time: u64,
-    payload_byte_count: u64,
-    payload_offset: u64,
-    payload_length: u64,
-    payload_crc32c: u32,
-    prompt_text: String,
-    fingerprint: String,
-    fingerprint_mode: &'static str,
-    quant_type: &'static str,
-    ctx_params_hash: String,
-    tokens: Vec<u32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    hostname: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    erllama_version: Option<String>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    save_reason_detail: Option<String>,
-}
-
-impl From<&Info<'_>> for Told {
-    fn from(info: &Info<'_>) -> Self {
-        Self {
-            magic: hex(b"KVC"),
-            version: info.version,
-            quant_bits: info.quant_bits,
-            save_reason: info.save_reason.name(),
-            cached_token_count: info.cached_token_count,
-            hit_count: info.hit_count,
-            context_size: info.context_size,
-            creation_time: info.creation_time,
-            last_used_time: info.last_used_time,
-            payload_byte_count: info.payload_byte_count,
-            payload_offset: info.payload_offset,
-            payload_length: info.payload_length,
-            payload_crc32c: info.payload_crc32c,
-            prompt_text: hex(info.prompt_text),
-            fingerprint: hex(&info.fingerprint),
-            fingerprint_mode: info.fingerprint_mode.name(),
-            quant_type: info.quant_type.name(),
-            ctx_params_hash: hex(&info.ctx_params_hash),
-            tokens: info.tokens.iter().collect(),
-            hostname: info.hostname.map(hex),
-            erllama_version: info.erllama_version.map(hex),
-            save_reason_detail: info.save_reason_detail.map(hex),
-        }
-    }
+    json!({"ok": true, "info": told})
 }
 
 /// Tokens, and characters of a prompt, that a table shows.
 const TOKENS: usize = 12;
 const PROMPT: usize = 200;
 
-impl Told {
-    fn table(&self, info: &Info<'_>, verified: bool) -> String {
-        let mut rows: Vec<(&str, String)> = vec![
-            ("key", info.key().to_string()),
-            ("tokens", listed(&self.tokens)),
-            (
-                "context",
-                format!("{} tokens", number::grouped(self.context_size.into())),
+fn table(info: &Info<'_>, verified: bool) -> String {
+    let mut rows: Vec<(&str, String)> = vec![
+        ("key", info.key().to_string()),
+        ("tokens", listed(&info.tokens.iter().collect::<Vec<u32>>())),
+        (
+            "context",
+            format!("{} tokens", number::grouped(info.context_size.into())),
+        ),
+        ("prompt", shown(info.prompt_text, PROMPT)),
+        (
+            "quant type",
+            format!("{}, {} bits", info.quant_type.name(), info.quant_bits),
+        ),
+        (
+            "fingerprint",
+            format!(
+                "{} ({})",
+                hex(&info.fingerprint),
+                info.fingerprint_mode.name()
             ),
-            ("prompt", shown(info.prompt_text, PROMPT)),
-            (
-                "quant type",
-                format!("{}, {} bits", self.quant_type, self.quant_bits),
-            ),
-            (
-                "fingerprint",
-                format!("{} ({})", self.fingerprint, self.fingerprint_mode),
-            ),
-            ("context parameters", self.ctx_params_hash.clone()),
-            ("saved", self.save_reason.to_owned()),
-        ];
-        let optional = [
-            ("because", info.save_reason_detail),
-            ("on", info.hostname),
-            ("by erllama", info.erllama_version),
-        ];
-        for (name, value) in optional {
-            rows.extend(value.map(|value| (name, shown(value, PROMPT))));
-        }
-        rows.extend([
-            ("made", utc(self.creation_time)),
-            ("last used", utc(self.last_used_time)),
-            ("hits", number::grouped(self.hit_count.into())),
-            (
-                "payload",
-                format!(
-                    "{} at byte {}, CRC32C {:08x}",
-                    number::count(self.payload_length, "byte"),
-                    number::grouped(self.payload_offset),
-                    self.payload_crc32c
-                ),
-            ),
-        ]);
-        let mut text = String::new();
-        for (name, value) in rows {
-            let _ = writeln!(text, " {name:<18}  {value}");
-        }
-        text.push_str(match verified {
-            true => "\n verified: it is whole, and its payload is the one that was saved\n",
-            false => "\n its payload was not read: `transload store kvc verify` does that\n",
-        });
-        text
+        ),
+        ("context parameters", hex(&info.ctx_params_hash)),
+        ("saved", info.save_reason.name().to_owned()),
+    ];
+    let optional = [
+        ("because", info.save_reason_detail),
+        ("on", info.hostname),
+        ("by erllama", info.erllama_version),
+    ];
+    for (name, value) in optional {
+        rows.extend(value.map(|value| (name, shown(value, PROMPT))));
     }
-}
-
-fn table_of_wrong(error: &KvcError) -> String {
-    format!(" {}: {error}\n", error.code())
+    rows.extend([
+        ("made", utc(info.creation_time)),
+        ("last used", utc(info.last_used_time)),
+        ("hits", number::grouped(info.hit_count.into())),
+        (
+            "payload",
+            format!(
+                "{} at byte {}, CRC32C {:08x}",
+                number::count(info.payload_length, "byte"),
+                number::grouped(info.payload_offset),
+                info.payload_crc32c
+            ),
+        ),
+    ]);
+    let mut text = String::new();
+    for (name, value) in rows {
+        let _ = writeln!(text, " {name:<18}  {value}");
+    }
+    text.push_str(match verified {
+        true => "\n verified: it is whole, and its payload is the one that was saved\n",
+        false => "\n its payload was not read: `transload store kvc verify` does that\n",
+    });
+    text
 }
 
 fn hex(bytes: &[u8]) -> String {

@@ -3,6 +3,7 @@
 use std::time::SystemTime;
 
 use serde::Serialize;
+use serde_json::{Value, json};
 use transload::store::backend::{ChunkEntry, ManifestEntry, Usage, is_leftover};
 
 use super::objects::Shown;
@@ -12,7 +13,7 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::show::number;
 use crate::show::progress::Progress;
-use crate::show::table::{Lean, Table};
+use crate::show::table::Table;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -117,7 +118,7 @@ struct Json<'a> {
     manifests: Vec<JsonManifest<'a>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     chunks: Option<Vec<JsonChunk>>,
-    usage: JsonUsage,
+    usage: Value,
     leftovers: JsonLeftovers,
 }
 
@@ -151,27 +152,15 @@ struct JsonChunk {
 }
 
 /// What a store holds and takes up, in bytes.
-#[derive(Serialize)]
-pub(super) struct JsonUsage {
-    manifests: u64,
-    manifest_bytes: u64,
-    chunks: u64,
-    chunk_bytes: u64,
-    total_bytes: u64,
-    cap: Option<u64>,
-}
-
-impl From<&Usage> for JsonUsage {
-    fn from(usage: &Usage) -> Self {
-        Self {
-            manifests: usage.manifests,
-            manifest_bytes: usage.manifest_bytes,
-            chunks: usage.chunks,
-            chunk_bytes: usage.chunk_bytes,
-            total_bytes: usage.total_bytes,
-            cap: usage.cap,
-        }
-    }
+pub(super) fn usage(usage: &Usage) -> Value {
+    json!({
+        "manifests": usage.manifests,
+        "manifest_bytes": usage.manifest_bytes,
+        "chunks": usage.chunks,
+        "chunk_bytes": usage.chunk_bytes,
+        "total_bytes": usage.total_bytes,
+        "cap": usage.cap,
+    })
 }
 
 impl Listing<'_> {
@@ -197,7 +186,7 @@ impl Listing<'_> {
             uri: self.uri,
             manifests: manifests.collect(),
             chunks,
-            usage: (&self.usage).into(),
+            usage: usage(&self.usage),
             leftovers: self.leftovers(),
         }
     }
@@ -221,10 +210,7 @@ impl Listing<'_> {
         let now = SystemTime::now();
         let mut text = String::new();
         if !self.manifests.is_empty() {
-            let mut table = Table::new(&COLUMNS.map(|(name, lean)| match name {
-                "" => ("manifest", lean),
-                name => (name, lean),
-            }));
+            let mut table = Table::new(">bytes|>unused for|manifest");
             for entry in &self.manifests {
                 let object = self.told.object(&entry.name);
                 let object = object.map(|object| format!("  {}", object.short()));
@@ -238,10 +224,7 @@ impl Listing<'_> {
             text.push('\n');
         }
         if let Some(chunks) = self.chunks.as_ref().filter(|chunks| !chunks.is_empty()) {
-            let mut table = Table::new(&COLUMNS.map(|(name, lean)| match name {
-                "" => ("chunk", lean),
-                name => (name, lean),
-            }));
+            let mut table = Table::new(">bytes|>unused for|chunk");
             for entry in chunks {
                 table.row([
                     number::grouped(entry.bytes),
@@ -275,12 +258,6 @@ impl Listing<'_> {
 }
 
 /// The name comes last, since it may be a thousand bytes long.
-const COLUMNS: [(&str, Lean); 3] = [
-    ("bytes", Lean::Right),
-    ("unused for", Lean::Right),
-    ("", Lean::Left),
-];
-
 /// What a store holds, in two lines.
 pub(super) fn summary(usage: &Usage) -> String {
     let cap = match usage.cap {

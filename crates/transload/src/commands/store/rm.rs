@@ -3,14 +3,14 @@
 use std::collections::HashSet;
 use std::fmt::Write;
 
-use serde::Serialize;
+use serde_json::{Value, json};
 use transload::store::{ManifestName, StoreError};
 
 use super::{Store, printable};
 use crate::failure::{Failure, chain};
 use crate::output::Output;
 use crate::show::number;
-use crate::show::table::{Lean, Table};
+use crate::show::table::Table;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -103,23 +103,7 @@ struct Report<'a> {
 
 struct Removed<'a> {
     name: &'a ManifestName,
-    bytes: Option<u64>,
-}
-
-/// The schema `transload.store.rm/1`.
-#[derive(Serialize)]
-struct Json<'a> {
-    schema: &'static str,
-    uri: &'a str,
-    dry_run: bool,
-    removed: Vec<JsonRemoved<'a>>,
-    missing: Vec<&'a str>,
-}
-
-#[derive(Serialize)]
-struct JsonRemoved<'a> {
-    name: &'a str,
-    /// `null` of one that cannot be read.
+    /// `None` of one that cannot be read.
     bytes: Option<u64>,
 }
 
@@ -141,24 +125,24 @@ impl Report<'_> {
         )
     }
 
-    fn json(&self) -> Json<'_> {
-        let removed = self.removed.iter().map(|removed| JsonRemoved {
-            name: removed.name.as_str(),
-            bytes: removed.bytes,
-        });
-        Json {
-            schema: "transload.store.rm/1",
-            uri: &self.args.uri,
-            dry_run: self.args.dry_run,
-            removed: removed.collect(),
-            missing: self.missing.iter().map(|name| name.as_str()).collect(),
-        }
+    /// The schema `transload.store.rm/1`.
+    fn json(&self) -> Value {
+        let removed = self.removed.iter();
+        let removed = removed.map(|it| json!({"name": it.name.as_str(), "bytes": it.bytes}));
+        let missing: Vec<&str> = self.missing.iter().map(|name| name.as_str()).collect();
+        json!({
+            "schema": "transload.store.rm/1",
+            "uri": self.args.uri,
+            "dry_run": self.args.dry_run,
+            "removed": removed.collect::<Vec<_>>(),
+            "missing": missing,
+        })
     }
 
     fn table(&self) -> String {
         let mut text = String::new();
         if !self.removed.is_empty() {
-            let mut table = Table::new(&[("bytes", Lean::Right), ("manifest", Lean::Left)]);
+            let mut table = Table::new(">bytes|manifest");
             for removed in &self.removed {
                 let bytes = removed.bytes;
                 table.row([

@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::time::SystemTime;
 
-use serde::Serialize;
+use serde_json::{Value, json};
 use transload::store::backend::{ChunkEntry, Inventory, References};
 use transload::store::{ManifestName, StoreError};
 
@@ -13,7 +13,7 @@ use crate::failure::Failure;
 use crate::output::Output;
 use crate::show::number;
 use crate::show::progress::Progress;
-use crate::show::table::{Lean, Table};
+use crate::show::table::Table;
 
 const EXAMPLES: &str = "\
 Examples:
@@ -118,46 +118,26 @@ struct Shown<'a> {
     around: Option<Around>,
 }
 
-/// The schema `transload.store.show/1`.
-#[derive(Serialize)]
-struct Json<'a> {
-    schema: &'static str,
-    uri: &'a str,
-    name: &'a str,
-    bytes: u64,
-    last_used: Option<u64>,
-    contents: &'a Contents,
-    /// `null` where the store cannot list its chunks.
-    chunks: Option<Vec<JsonChunk>>,
-    chunk_bytes: Option<u64>,
-}
-
-#[derive(Serialize)]
-struct JsonChunk {
-    hash: String,
-    bytes: u64,
-}
-
 impl Shown<'_> {
-    fn json(&self) -> Json<'_> {
+    /// The schema `transload.store.show/1`; chunks are `null` where the store cannot list them.
+    fn json(&self) -> Value {
         let around = self.around.as_ref();
         let chunks = around.map(|around| {
-            let chunks = around.chunks.iter().map(|entry| JsonChunk {
-                hash: entry.hash.to_string(),
-                bytes: entry.bytes,
-            });
-            chunks.collect()
+            let chunks = around.chunks.iter();
+            let chunk =
+                |entry: &ChunkEntry| json!({"hash": entry.hash.to_string(), "bytes": entry.bytes});
+            chunks.map(chunk).collect::<Vec<_>>()
         });
-        Json {
-            schema: "transload.store.show/1",
-            uri: &self.args.uri,
-            name: self.args.name.as_str(),
-            bytes: self.manifest.len() as u64,
-            last_used: around.and_then(|around| time::unix(around.last_used)),
-            contents: &self.contents,
-            chunks,
-            chunk_bytes: around.map(Around::bytes),
-        }
+        json!({
+            "schema": "transload.store.show/1",
+            "uri": self.args.uri,
+            "name": self.args.name.as_str(),
+            "bytes": self.manifest.len(),
+            "last_used": around.and_then(|around| time::unix(around.last_used)),
+            "contents": self.contents,
+            "chunks": chunks,
+            "chunk_bytes": around.map(Around::bytes),
+        })
     }
 
     fn table(&self) -> String {
@@ -180,7 +160,7 @@ impl Shown<'_> {
         }
         let _ = write!(text, "\n\n{}", self.contents.lines(self.manifest));
         if !around.chunks.is_empty() {
-            let mut table = Table::new(&[("bytes", Lean::Right), ("chunk", Lean::Left)]);
+            let mut table = Table::new(">bytes|chunk");
             for entry in around.chunks.iter().take(LISTED) {
                 table.row([number::grouped(entry.bytes), entry.hash.to_string()]);
             }

@@ -2,18 +2,18 @@
 
 use std::collections::HashMap;
 
-use serde::Serialize;
+use serde_json::{Value, json};
 use transload::store::ManifestName;
 use transload::store::backend::{Fault, Usage};
 
-use super::ls::{JsonUsage, summary};
+use super::ls::{summary, usage};
 use super::needed::needed_by;
 use super::{Store, follow, printable, records};
 use crate::failure::{Failure, chain};
 use crate::output::Output;
 use crate::show::number;
 use crate::show::progress::Progress;
-use crate::show::table::{Lean, Table};
+use crate::show::table::Table;
 use crate::show::text;
 
 const EXAMPLES: &str = "\
@@ -129,45 +129,23 @@ struct Report<'a> {
     usage: Option<Usage>,
 }
 
-/// The schema `transload.store.verify/1`.
-#[derive(Serialize)]
-struct Json<'a> {
-    schema: &'static str,
-    uri: &'a str,
-    ok: bool,
-    /// Whether everything was looked at. Where it was not, there may be more faults.
-    complete: bool,
-    faults: Vec<JsonFault<'a>>,
-    /// `null` where it could not be counted.
-    usage: Option<JsonUsage>,
-}
-
-#[derive(Serialize)]
-struct JsonFault<'a> {
-    what: &'a str,
-    how: &'a str,
-    /// `null` where nobody knows.
-    needed_by: Option<Vec<&'a str>>,
-}
-
 impl Report<'_> {
-    fn json(&self) -> Json<'_> {
-        let faults = self.found.iter().map(|found| JsonFault {
-            what: &found.fault.what,
-            how: &found.fault.how,
-            needed_by: found
-                .needed_by
-                .as_ref()
-                .map(|names| names.iter().map(ManifestName::as_str).collect()),
+    /// The schema `transload.store.verify/1`; `null` is what nobody knows.
+    fn json(&self) -> Value {
+        let faults = self.found.iter().map(|Found { fault, needed_by }| {
+            let needed_by = needed_by.as_ref();
+            let names = |names: &Vec<ManifestName>| names.iter().map(ToString::to_string).collect();
+            let needed_by: Option<Vec<String>> = needed_by.map(names);
+            json!({"what": fault.what, "how": fault.how, "needed_by": needed_by})
         });
-        Json {
-            schema: "transload.store.verify/1",
-            uri: self.uri,
-            ok: self.found.is_empty(),
-            complete: self.complete,
-            faults: faults.collect(),
-            usage: self.usage.as_ref().map(JsonUsage::from),
-        }
+        json!({
+            "schema": "transload.store.verify/1",
+            "uri": self.uri,
+            "ok": self.found.is_empty(),
+            "complete": self.complete,
+            "faults": faults.collect::<Vec<_>>(),
+            "usage": self.usage.as_ref().map(usage),
+        })
     }
 
     fn table(&self) -> String {
@@ -178,11 +156,7 @@ impl Report<'_> {
         if self.found.is_empty() {
             return format!("{usage} verified: everything is there and whole\n");
         }
-        let mut table = Table::new(&[
-            ("what", Lean::Left),
-            ("how", Lean::Left),
-            ("needed by", Lean::Left),
-        ]);
+        let mut table = Table::new("what|how|needed by");
         for found in &self.found {
             let Fault { what, how } = &found.fault;
             table.row([text::printable(what), text::printable(how), found.names()]);

@@ -1,238 +1,428 @@
-//! One group of a transfer: the source's memory above, the destination's below, and the chunks between.
+//! One group of a transfer: the first chunks of a rank's memory, and where they lie on the other side.
 
-mod describe;
+use transload::layout::placement::Allocation;
+use transload::layout::spec::ConvLayout;
+use transload::layout::{Deployment, Group, Rank};
+use transload::transfer::plan::program::Loop;
+use transload::transfer::plan::{BlockTable, BoundRoute, Side};
 
-use transload::transfer::plan::Side;
+use super::Scene;
+use super::svg::{MARGIN, Svg, WIDTH, text_width};
+use crate::show::memory::{Memory, Place};
+use crate::show::number::{bytes, count, exact_bytes};
 
-use super::cells::grains;
-use super::miniature::{Miniature, Scene};
-use super::paint::{self, Paint};
-use super::rows::{self, Row};
-use super::strip::{Strip, Strips};
-use super::svg::{Anchor, Area, MARGIN, Svg, WIDTH, fit};
-use super::words;
-use crate::show::number::grouped;
+/// The most chunks that are drawn: as many as can be told apart.
+const MOST_CHUNKS: usize = 20;
 
-/// Height of the cells.
-const CELL: f64 = 26.0;
+/// Space for what the rows are called.
+const LABELS: f64 = 62.0;
 
-/// Between the two sides.
-const RIBBONS: f64 = 150.0;
+/// The widest cell, and what part of one stands for bytes that are not drawn, and separates ranks.
+const WIDEST: f64 = 60.0;
+const GAP: f64 = 0.4;
 
-/// Outlines of chunks; sources of cells that do not travel.
-pub(super) const RULES: &str = ".flow{fill-opacity:.42}.chunk{fill:none;stroke:#59636e;stroke-width:.6}\
-    .cells{stroke:#fff;stroke-width:.7}";
-pub(super) const DARK: &str = ".flow{fill-opacity:.5}.chunk{stroke:#9198a1}.cells{stroke:#0d1117}";
+/// Heights of a cell, of a row of labels, and between the two sides.
+const CELL: f64 = 24.0;
+const ROW: f64 = 17.0;
+const RIBBONS: f64 = 120.0;
 
-/// A group of a picture, laid out.
+/// The size of labels, in px.
+const SMALL: f64 = 9.5;
+
+/// Hues of the ranks on the other side.
+const HUES: [u32; 8] = [212, 28, 140, 320, 180, 50, 265, 0];
+
+/// A group of a picture.
 #[derive(Debug)]
 pub(super) struct Panel {
-    pub(super) made: Miniature,
-    pub(super) src: Strips,
-    pub(super) dst: Strips,
-    pub(super) paint: Paint,
+    group: usize,
+    /// The side with fewer ranks, 0 or 1: its first rank's memory is followed.
+    followed: usize,
+    /// In the order of their addresses there.
     pub(super) chunks: Vec<Chunk>,
+    /// The memory of the ranks that have the chunks, on both sides.
+    pub(super) sides: [Vec<Strip>; 2],
 }
 
-/// A run of cells that is contiguous on both sides: indices of strips, and of their cells.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// A run of bytes that is contiguous on both sides, with its rank and address on each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Chunk {
-    pub(super) src: (usize, std::ops::Range<usize>),
-    pub(super) dst: (usize, std::ops::Range<usize>),
+    pub(super) at: [u64; 2],
+    pub(super) ranks: [Rank; 2],
+    pub(super) bytes: u64,
+}
+
+/// One rank's memory.
+#[derive(Debug)]
+pub(super) struct Strip {
+    pub(super) rank: Rank,
+    pub(super) cells: Vec<Cell>,
+}
+
+/// A chunk, or the bytes between two of them.
+#[derive(Debug)]
+pub(super) struct Cell {
+    pub(super) at: u64,
+    pub(super) bytes: u64,
+    /// Index of the chunk, if it is one.
+    pub(super) chunk: Option<usize>,
+    /// What it holds: the name of an axis, and the positions on it.
+    pub(super) labels: Vec<(String, String)>,
+    x: [f64; 2],
 }
 
 impl Panel {
-    /// The group number `group` of a plan.
+    /// The group number `group` of a plan, if anything of it travels.
     pub(super) fn new(scene: &Scene<'_>, group: usize) -> Option<Self> {
-        let made = Miniature::new(scene, group)?;
-        let memory = made.memory(Side::Source);
-        let grains = grains(&memory, &made.memory(Side::Destination));
-        let (src, dst) = Strips::both(&made, &grains);
-        let cells = src
-            .ranks
-            .iter()
-            .chain(&dst.ranks)
-            .flat_map(|strip| &strip.cells);
-        let paint = Paint::new(memory.group, &grains, cells);
+        let count = |side: &Deployment| side.ranks().count();
+        let followed = usize::from(count(scene.dst) < count(scene.src));
+        let ranks = |route: &BoundRoute| [route.src_rank, route.dst_rank];
+        let routes = scene.bound.routes.iter();
+        let routes = routes.filter(|route| route.group == group && route.chunks() > 0);
+        let rank = routes.clone().map(|route| ranks(route)[followed]).min()?;
         let mut chunks = Vec::new();
-        for route in made
-            .bound
-            .routes
-            .iter()
-            .filter(|route| route.group == made.group)
-        {
-            let of = |strips: &Strips, rank| strips.ranks.iter().position(|s| s.rank == rank);
-            let ends = (of(&src, route.src_rank), of(&dst, route.dst_rank));
-            let (Some(a), Some(b)) = ends else {
-                continue;
-            };
-            route.program().for_each_chunk(|from, to, bytes| {
-                chunks.push(Chunk {
-                    src: (a, src.ranks[a].within(from, bytes)),
-                    dst: (b, dst.ranks[b].within(to, bytes)),
+        for route in routes.filter(|route| ranks(route)[followed] == rank) {
+            let program = route.program();
+            let places = program.placed.iter();
+            let mut places: Vec<_> = places.map(|p| ([p.src, p.dst], p.nest)).collect();
+            places.sort_unstable_by_key(|(at, _)| at[followed]);
+            for (at, nest) in places.into_iter().take(MOST_CHUNKS) {
+                let nest = &program.nests[nest as usize];
+                first(&nest.loops, MOST_CHUNKS as u64, at, &mut |at| {
+                    let (ranks, bytes) = (ranks(route), nest.run);
+                    chunks.push(Chunk { at, ranks, bytes });
                 });
-            });
+            }
         }
+        chunks.sort_unstable_by_key(|chunk| (chunk.at[followed], *chunk));
+        chunks.truncate(MOST_CHUNKS);
+        let sides = [Side::Source, Side::Destination];
+        let mut sides = sides.map(|side| strips(scene, group, side, &chunks));
+        place(&mut sides);
         Some(Self {
-            made,
-            src,
-            dst,
-            paint,
+            group,
+            followed,
             chunks,
+            sides,
         })
     }
 
-    /// Draws it from `y` on; gives where to go on.
-    pub(super) fn draw(&self, svg: &mut Svg, scene: &Scene<'_>, group: usize, y: f64) -> f64 {
-        let mut y = self.heading(svg, scene, group, y);
-        let rows = |strips: &Strips, side| {
-            Row::of(
-                strips,
-                &self.paint,
-                self.made.shown(side).len() != strips.ranks.len(),
-            )
-        };
-        svg.text(
-            (MARGIN, y),
+    /// Draws it from `y` on; gives where it ends.
+    pub(super) fn draw(&self, svg: &mut Svg, scene: &Scene<'_>, y: f64) -> f64 {
+        let name = scene.plan.group_names().nth(self.group).unwrap_or_default();
+        let [above, below] = [Side::Source, Side::Destination].map(|side| {
+            let (deployment, group, name) = side_of(scene, self.group, side);
+            (caption(deployment, group, name), group)
+        });
+        let kinds: Vec<&str> = above.1.specs().iter().map(|spec| spec.kind()).collect();
+        svg.line(
+            y,
             "ink head",
-            Anchor::Start,
-            &self.side(Side::Source, scene, group),
+            13.0,
+            &format!("Group {name}: {}", kinds.join(" + ")),
         );
-        y += 8.0;
-        for row in rows(&self.src, Side::Source) {
-            y += rows::HEIGHT;
-            row.draw(svg, y, false);
+        let routes = scene.bound.routes.iter();
+        let routes = routes.filter(|route| route.group == self.group);
+        let all: u64 = routes.map(BoundRoute::chunks).sum();
+        let note = format!(
+            "{} of {}: the first in the memory of rank {} of {}. Grey is what lies between; widths are not to scale.",
+            self.chunks.len(),
+            count(all, "chunk"),
+            self.chunks[0].ranks[self.followed],
+            scene.called()[self.followed],
+        );
+        svg.line(y + 19.0, "dim note", 12.0, &note);
+        svg.line(y + 46.0, "ink head", 13.0, &above.0);
+        let mut y = y + 52.0;
+        for row in rows(&self.sides[0]) {
+            y += ROW;
+            draw_row(svg, &row, [y, y - 3.0]);
         }
-        y += 5.0;
-        self.strips(svg, &self.src, y, |chunk| &chunk.src);
-        let (top, bottom) = (y + CELL + 2.0, y + CELL + RIBBONS);
-        self.ribbons(svg, top, bottom - 2.0);
-        self.strips(svg, &self.dst, bottom, |chunk| &chunk.dst);
+        let (top, bottom) = (y + 5.0, y + 5.0 + CELL + RIBBONS);
+        self.ribbons(svg, top + CELL + 2.0, bottom - 2.0);
+        for (strips, y) in self.sides.iter().zip([top, bottom]) {
+            for cell in strips.iter().flat_map(|strip| &strip.cells) {
+                self.cell(svg, cell, y);
+            }
+        }
         y = bottom + CELL + 5.0;
-        let below = rows(&self.dst, Side::Destination);
-        for row in below.iter().rev() {
-            row.draw(svg, y, true);
-            y += rows::HEIGHT;
+        for row in rows(&self.sides[1]).iter().rev() {
+            draw_row(svg, row, [y, y + 10.0]);
+            y += ROW;
         }
-        y += 16.0;
-        svg.text(
-            (MARGIN, y),
-            "ink head",
-            Anchor::Start,
-            &self.side(Side::Destination, scene, group),
-        );
-        let gaps = self.src.has_gaps() || self.dst.has_gaps();
-        let travels = |strips: &Strips, of: &dyn Fn(&Chunk) -> usize| {
-            let cells: usize = strips.ranks.iter().map(|strip| strip.cells.len()).sum();
-            self.chunks.iter().map(of).sum::<usize>() >= cells
-        };
-        let idle = !travels(&self.src, &|chunk| chunk.src.1.len())
-            || !travels(&self.dst, &|chunk| chunk.dst.1.len());
-        self.paint.legend(svg, y + 26.0, gaps, idle)
+        svg.line(y + 16.0, "ink head", 13.0, &below.0);
+        y + 20.0
     }
 
-    fn heading(&self, svg: &mut Svg, scene: &Scene<'_>, group: usize, y: f64) -> f64 {
-        let name = scene.plan.group_names().nth(group).unwrap_or_default();
-        let kinds: Vec<&str> = self
-            .made
-            .memory(Side::Source)
-            .group
-            .specs()
-            .iter()
-            .map(|s| s.kind())
-            .collect();
-        let title = format!("group {name}: {}", kinds.join(" + "));
-        let title = fit(&title, WIDTH - 2.0 * MARGIN, 13.0);
-        svg.text((MARGIN, y), "ink head", Anchor::Start, &title);
-        let drawn = match self.made.scaled.is_empty() {
-            true => "Drawn as it is".to_owned(),
-            false => format!("Drawn scaled down: {}", self.made.scaled.join(", ")),
-        };
-        let text = format!("{drawn}. Here {}.", self.chunk_words());
-        svg.paragraph(y + 19.0, "dim note", 12.0, &text) + 14.0
+    /// A colour for each rank on the other side, darker from chunk to chunk.
+    fn colour(&self, chunk: usize) -> String {
+        let strips = &self.sides[1 - self.followed];
+        let rank = self.chunks[chunk].ranks[1 - self.followed];
+        let index = strips.iter().position(|strip| strip.rank == rank);
+        let hue = HUES[index.unwrap_or(0) % HUES.len()];
+        format!("hsl({hue},58%,{}%)", 64 - 28 * chunk / self.chunks.len())
     }
 
-    /// `prefill: TP 4, blocks of 16, LBSHC`, as it really is.
-    fn side(&self, side: Side, scene: &Scene<'_>, group: usize) -> String {
-        let (deployment, role) = match side {
-            Side::Source => (scene.src, "source"),
-            Side::Destination => (scene.dst, "destination"),
+    fn cell(&self, svg: &mut Svg, cell: &Cell, y: f64) {
+        let [left, right] = cell.x;
+        let area = [left, y, right - left, CELL];
+        let Some(chunk) = cell.chunk else {
+            return svg.rect(area, r#"class="cell gap""#, "bytes that are not drawn");
         };
-        let group = &deployment.groups()[scene.plan.group_of(side, group)];
-        let order = group.physical_order();
-        let name = words::side(deployment, role);
-        let mut text = format!("{}: {order}", fit(&name, 300.0, 13.0));
-        for layout in group.specs().iter().filter_map(|spec| spec.conv_layout()) {
-            text.push_str(&format!(", conv {}", words::conv(layout)));
+        let labels = cell.labels.iter();
+        let mut title: Vec<String> = labels.map(|(axis, at)| format!("{axis} {at}")).collect();
+        title.push(exact_bytes(cell.bytes));
+        let fill = format!(r#"class="cell" fill="{}""#, self.colour(chunk));
+        svg.rect(area, &fill, &title.join(", "));
+        let text = bytes(cell.bytes);
+        if text_width(&text, SMALL) <= right - left {
+            svg.text((left + right) / 2.0, y + 15.5, "lit middle small", &text);
         }
-        text.push_str(&format!(", TP {}", deployment.tp()));
-        if deployment.pp() > 1 {
-            text.push_str(&format!(", PP {}", deployment.pp()));
-        }
-        if !group.is_recurrent() {
-            text.push_str(&format!(", blocks of {}", grouped(group.block_size())));
-        }
-        if group.allocation() == transload::layout::placement::Allocation::PerLayer {
-            text.push_str(", an allocation per layer");
-        }
-        text
-    }
-
-    fn strips<'a>(
-        &'a self,
-        svg: &mut Svg,
-        strips: &Strips,
-        y: f64,
-        end: impl Fn(&'a Chunk) -> &'a (usize, std::ops::Range<usize>),
-    ) {
-        svg.open(r#"class="cells""#);
-        for (index, strip) in strips.ranks.iter().enumerate() {
-            let mut travels = vec![false; strip.cells.len()];
-            for (_, cells) in self.chunks.iter().map(&end).filter(|(of, _)| *of == index) {
-                travels[cells.clone()].fill(true);
-            }
-            for ((cell, x), travels) in strip.cells.iter().zip(&strip.xs).zip(travels) {
-                let area = Area {
-                    x: x.start,
-                    y,
-                    w: x.end - x.start,
-                    h: CELL,
-                };
-                let title = self.paint.words(&cell.is);
-                match travels {
-                    true => paint::cell(svg, area, &self.paint.look(&cell.is), &title),
-                    false => svg.rect(area, r#"class="idle""#, Some(&title)),
-                }
-            }
-        }
-        svg.close();
     }
 
     fn ribbons(&self, svg: &mut Svg, top: f64, bottom: f64) {
-        // Chunks are told apart by a sliver of paper.
-        const INSET: f64 = 0.4;
-        svg.open(r#"class="flow""#);
-        for chunk in &self.chunks {
-            let (src, dst) = (&self.src.ranks[chunk.src.0], &self.dst.ranks[chunk.dst.0]);
-            let pairs = chunk.src.1.clone().zip(chunk.dst.1.clone());
-            for (a, b) in pairs {
-                let x = |strip: &Strip, cell: usize| (strip.xs[cell].start, strip.xs[cell].end);
-                let look = self.paint.look(&src.cells[a].is);
-                let data = paint::ribbon(x(src, a), x(dst, b), top, bottom);
-                svg.path(&data, &format!(r#"fill="{}""#, look.fill));
-            }
-        }
-        svg.close();
-        svg.open(r#"class="chunk""#);
-        for chunk in &self.chunks {
-            let end = |strips: &Strips, (index, cells): &(usize, std::ops::Range<usize>)| {
-                let xs = strips.ranks[*index].xs.get(cells.clone())?;
-                Some((xs.first()?.start + INSET, xs.last()?.end - INSET))
+        let middle = (top + bottom) / 2.0;
+        for (index, chunk) in self.chunks.iter().enumerate() {
+            let end = |side: usize| {
+                let strip = self.sides[side]
+                    .iter()
+                    .find(|s| s.rank == chunk.ranks[side])?;
+                let mut cells = strip.cells.iter().filter(|cell| cell.chunk.is_some());
+                let same = |cell: &&Cell| (cell.at, cell.bytes) == (chunk.at[side], chunk.bytes);
+                Some(cells.find(same)?.x)
             };
-            if let (Some(a), Some(b)) = (end(&self.src, &chunk.src), end(&self.dst, &chunk.dst)) {
-                svg.path(&paint::ribbon(a, b, top, bottom), "");
+            if let (Some([a, b]), Some([c, d])) = (end(0), end(1)) {
+                let data = format!(
+                    "M{a:.1} {top:.1}C{a:.1} {middle:.1} {c:.1} {middle:.1} {c:.1} {bottom:.1}H{d:.1}\
+                     C{d:.1} {middle:.1} {b:.1} {middle:.1} {b:.1} {top:.1}z"
+                );
+                svg.path(
+                    &data,
+                    &format!(r#"class="flow" fill="{}""#, self.colour(index)),
+                );
             }
         }
-        svg.close();
     }
+}
+
+/// Calls `each` with chunks of a nest, among which are the `most` lowest: a chunk lies behind all that come no
+/// later on any loop, so those with as many of these before them are left out.
+fn first(loops: &[Loop], most: u64, at: [u64; 2], each: &mut dyn FnMut([u64; 2])) {
+    let [outer, inner @ ..] = loops else {
+        return each(at);
+    };
+    for i in 0..outer.count.min(most) {
+        let at = [at[0] + i * outer.src, at[1] + i * outer.dst];
+        first(inner, most / (i + 1), at, each);
+    }
+}
+
+fn side_of<'a>(scene: &Scene<'a>, group: usize, side: Side) -> (&'a Deployment, &'a Group, String) {
+    let (deployment, index) = match side {
+        Side::Source => (scene.src, 0),
+        Side::Destination => (scene.dst, 1),
+    };
+    let group = &deployment.groups()[scene.plan.group_of(side, group)];
+    (deployment, group, scene.names()[index].to_owned())
+}
+
+/// `prefill: LBHSC, TP 4, blocks of 16`
+fn caption(deployment: &Deployment, group: &Group, name: String) -> String {
+    let mut text = format!("{name}: {}", group.physical_order());
+    for layout in group.specs().iter().filter_map(|spec| spec.conv_layout()) {
+        text.push_str(match layout {
+            ConvLayout::Ds => ", conv DS",
+            ConvLayout::Sd => ", conv SD",
+        });
+    }
+    text.push_str(&format!(", TP {}", deployment.tp()));
+    if deployment.pp() > 1 {
+        text.push_str(&format!(", PP {}", deployment.pp()));
+    }
+    if !group.is_recurrent() {
+        text.push_str(&format!(", blocks of {}", group.block_size()));
+    }
+    if group.allocation() == Allocation::PerLayer {
+        text.push_str(", an allocation per layer");
+    }
+    text
+}
+
+/// The memory of all ranks of a side that have one of the chunks.
+fn strips(scene: &Scene<'_>, group: usize, side: Side, chunks: &[Chunk]) -> Vec<Strip> {
+    let (deployment, of, _) = side_of(scene, group, side);
+    let (index, tables) = match side {
+        Side::Source => (0, scene.tables.0),
+        Side::Destination => (1, scene.tables.1),
+    };
+    let mut ranks: Vec<Rank> = chunks.iter().map(|chunk| chunk.ranks[index]).collect();
+    ranks.sort_unstable();
+    ranks.dedup();
+    let strips = ranks.into_iter().map(|rank| {
+        let memory = Memory::new(deployment, of, rank);
+        let mut runs: Vec<(u64, u64, usize)> = (chunks.iter().enumerate())
+            .filter(|(_, chunk)| chunk.ranks[index] == rank)
+            .map(|(number, chunk)| (chunk.at[index], chunk.bytes, number))
+            .collect();
+        runs.sort_unstable();
+        // A source may send a chunk to several ranks.
+        runs.dedup_by_key(|(at, bytes, _)| (*at, *bytes));
+        let (mut cells, mut end) = (Vec::new(), 0);
+        let gap = |from: u64, to: u64| Cell {
+            at: from,
+            bytes: to - from,
+            chunk: None,
+            labels: Vec::new(),
+            x: [0.0; 2],
+        };
+        for (at, bytes, number) in runs {
+            if end < at {
+                cells.push(gap(end, at));
+            }
+            end = at + bytes;
+            cells.push(Cell {
+                chunk: Some(number),
+                labels: labels(&memory, &tables.0[group], at, end - 1),
+                ..gap(at, end)
+            });
+        }
+        // Whatever comes after the last of them.
+        cells.push(gap(end, end));
+        Strip { rank, cells }
+    });
+    strips.collect()
+}
+
+/// What a run of bytes holds, by its first and its last byte: a chunk is a box along all axes.
+fn labels(memory: &Memory<'_>, table: &BlockTable, first: u64, last: u64) -> Vec<(String, String)> {
+    let (Some(first), Some(last)) = (memory.at(first), memory.at(last)) else {
+        return Vec::new();
+    };
+    let mut labels = Vec::new();
+    let mut label = |axis: &str, from: u64, to: u64| {
+        let text = match from == to {
+            true => from.to_string(),
+            false => format!("{from}–{to}"),
+        };
+        labels.push((axis.to_owned(), text));
+    };
+    if memory.group.layers().ids().len() > 1 {
+        label("layer", first.layer.into(), last.layer.into());
+    }
+    if !memory.group.is_recurrent() {
+        label("block", first.block, last.block);
+        let states = memory.parts[0].view.view.shape()[2];
+        let state = |place: &Place| match table {
+            BlockTable::Identity => place.block * states + place.state,
+            BlockTable::List(blocks) => {
+                let entry = blocks
+                    .iter()
+                    .position(|block| u64::from(*block) == place.block);
+                entry.unwrap_or(0) as u64 * states + place.state
+            }
+        };
+        label(memory.state(), state(&first), state(&last));
+    }
+    let parts = [&first, &last].map(|place| &memory.parts[place.part]);
+    if let [Some(unit), Some(same)] = parts.map(|part| &part.unit)
+        && unit == same
+    {
+        label(unit, first.unit, last.unit);
+    }
+    if first.part == last.part {
+        for (index, (axis, name)) in parts[0].content.iter().enumerate() {
+            let (from, to) = (first.content[index], last.content[index]);
+            // What is whole is not worth a word.
+            if to - from + 1 < parts[0].view.view.dim(*axis).extent {
+                label(name, from, to);
+            }
+        }
+    }
+    if memory.parts.len() > 1 {
+        let parts = parts.map(|part| part.name);
+        let text = match first.part == last.part {
+            true => parts[0].to_owned(),
+            false => parts.join("–"),
+        };
+        labels.push(("part".to_owned(), text));
+    }
+    labels
+}
+
+/// Gives every cell its place: all chunks equally wide, on both sides.
+fn place(sides: &mut [Vec<Strip>; 2]) {
+    let width = |cell: &Cell| if cell.chunk.is_some() { 1.0 } else { GAP };
+    let widths = |strips: &Vec<Strip>| -> f64 {
+        let cells = strips.iter().flat_map(|strip| &strip.cells);
+        cells.map(width).sum::<f64>() + GAP * (strips.len() - 1) as f64
+    };
+    let room = WIDTH - 2.0 * MARGIN - LABELS;
+    let unit = (room / widths(&sides[0]).max(widths(&sides[1]))).min(WIDEST);
+    for strips in sides {
+        let mut x = MARGIN + LABELS + (room - unit * widths(strips)) / 2.0;
+        for strip in strips {
+            for cell in &mut strip.cells {
+                let right = x + unit * width(cell);
+                cell.x = [x, right];
+                x = right;
+            }
+            x += unit * GAP;
+        }
+    }
+}
+
+/// Runs of neighbouring chunks that are alike in something: from where to where they go, and what it is.
+type Row = (String, Vec<([f64; 2], String)>);
+
+/// What is written along a side, what changes least first.
+fn rows(strips: &[Strip]) -> Vec<Row> {
+    let mut names: Vec<&str> = Vec::new();
+    let chunks = strips.iter().flat_map(|strip| &strip.cells);
+    for (name, _) in chunks.flat_map(|cell| &cell.labels) {
+        if !names.contains(&name.as_str()) {
+            names.push(name);
+        }
+    }
+    let along = |name: &str| {
+        let mut runs: Vec<([f64; 2], String)> = Vec::new();
+        for strip in strips {
+            let cells = strip.cells.iter().filter(|cell| cell.chunk.is_some());
+            let label = |cell: &Cell| {
+                let mut labels = cell.labels.iter();
+                let label = labels.find(|(axis, _)| axis == name);
+                label.map(|(_, label)| label.clone())
+            };
+            let cells: Vec<_> = cells.map(|cell| (cell.x, label(cell))).collect();
+            for alike in cells.chunk_by(|a, b| a.1 == b.1) {
+                if let Some(label) = &alike[0].1 {
+                    runs.push(([alike[0].0[0], alike[alike.len() - 1].0[1]], label.clone()));
+                }
+            }
+        }
+        (name.to_owned(), runs)
+    };
+    let mut rows: Vec<Row> = names.into_iter().map(along).collect();
+    rows.sort_by_key(|(_, runs)| runs.len());
+    let ranks = strips.iter().map(|strip| {
+        let (first, last) = (&strip.cells[0], &strip.cells[strip.cells.len() - 1]);
+        ([first.x[0], last.x[1]], strip.rank.to_string())
+    });
+    rows.insert(0, ("rank".to_owned(), ranks.collect()));
+    rows
+}
+
+/// Draws a row with its line at `y`, and labels on the baseline.
+fn draw_row(svg: &mut Svg, (name, runs): &Row, [y, baseline]: [f64; 2]) {
+    svg.text(MARGIN, baseline, "dim", name);
+    let mut lines = String::new();
+    for ([left, right], label) in runs {
+        lines.push_str(&format!("M{:.1} {y:.1}H{:.1}", left + 1.0, right - 1.0));
+        // Where a range has no room, its beginning may.
+        let beginning = label.split_inclusive('–').next().unwrap_or_default();
+        let mut texts = [label, beginning].into_iter();
+        if let Some(text) = texts.find(|text| text_width(text, SMALL) <= right - left) {
+            svg.text((left + right) / 2.0, baseline, "ink middle small", text);
+        }
+    }
+    svg.path(&lines, r#"class="rule""#);
 }

@@ -8,7 +8,7 @@ use transload::transfer::wire::Path;
 
 use super::Bench;
 use super::ground::{Ground, Way};
-use crate::commands::engines::{Together, broken, runtime};
+use crate::commands::engines::{OneProcess, broken, runtime};
 use crate::commands::shapes::CANONICAL_TOKENS;
 use crate::show::number::gigabytes_per_second;
 
@@ -50,7 +50,7 @@ pub(super) fn agents(bench: &mut Bench, gpu: &Gpu, mib: u64) {
         let meter = Meter::new(gpu)?;
         let case = super::agents::case(mib);
         let runtime = runtime()?;
-        let start = async { Together::start([case.src, case.dst], CANONICAL_TOKENS, SEED, gpu) };
+        let start = async { OneProcess::start([case.src, case.dst], CANONICAL_TOKENS, SEED, gpu) };
         let mut agents = runtime.block_on(start)?;
         let routes = agents.routes()?;
         let copies: Vec<_> = routes

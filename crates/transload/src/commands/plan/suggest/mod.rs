@@ -15,7 +15,7 @@ use transload::transfer::plan::Request;
 use self::change::{Change, ORDERS};
 use self::search::{Cost, Search, Way};
 use crate::show::number;
-use crate::show::table::{Lean, Table};
+use crate::show::table::Table;
 
 /// How many suggestions are told of one change, of two, and so on.
 const OF_EACH: usize = 3;
@@ -85,13 +85,7 @@ impl Suggestions {
     }
 
     pub(in crate::commands::plan) fn table(&self) -> String {
-        let mut table = Table::new(&[
-            ("source", Lean::Left),
-            ("destination", Lean::Left),
-            ("chunks", Lean::Right),
-            ("most bytes in", Lean::Right),
-            ("times fewer", Lean::Right),
-        ]);
+        let mut table = Table::new("source|destination|>chunks|>most bytes in|>times fewer");
         let today = [("as it is".to_owned(), "as it is".to_owned(), self.today)];
         let best = self.best.iter();
         let best = best.map(|s| (s.from.text(), s.to.text(), s.cost));

@@ -4,32 +4,46 @@ use std::fmt::Write;
 
 use transload::layout::{Axis, ComponentView};
 
-use super::super::cells::{Cell, Grain, Meaning};
-use super::super::paint::Paint;
 use super::INDENT;
+use crate::show::memory::{Memory, Place};
 use crate::show::number::exact_bytes;
 
 /// Stands for what is left out.
 const MORE: &str = "…";
 
+/// A run of bytes that differ in nothing that a row names.
+struct Cell {
+    address: u64,
+    bytes: u64,
+    is: Place,
+}
+
+/// The longest runs of a component that are contiguous: how many bytes they have, and the content axes that step
+/// from one to the next.
+fn grain(view: &ComponentView) -> (u64, Vec<Axis>) {
+    let content = view.view.dims.iter();
+    let content = content.filter(|dim| matches!(dim.axis, Axis::Content(_) | Axis::Byte));
+    let mut apart: Vec<_> = content.collect();
+    let mut bytes = 1;
+    while let Some(next) = apart
+        .iter()
+        .position(|dim| dim.extent == 1 || dim.stride == bytes)
+    {
+        bytes *= apart.remove(next).extent;
+    }
+    (bytes, apart.into_iter().map(|dim| dim.axis).collect())
+}
+
 /// Block 0 of the first layer; or of all layers, where they lie inside of the block.
-pub(super) fn write(
-    text: &mut String,
-    views: &[ComponentView],
-    grains: &[Grain],
-    paint: &Paint,
-    first_layer: u32,
-    width: usize,
-) {
-    let layers_inside = views.iter().all(|view| {
-        let (layer, block) = (view.view.dim(Axis::Layer), view.view.dim(Axis::Block));
+pub(super) fn write(text: &mut String, memory: &Memory<'_>, width: usize) {
+    let layers_inside = memory.parts.iter().all(|part| {
+        let view = &part.view.view;
+        let (layer, block) = (view.dim(Axis::Layer), view.dim(Axis::Block));
         layer.extent > 1 && block.extent > 1 && layer.stride < block.stride
     });
     // The first two positions of each axis and the last, if that much fits, else fewer.
-    let strips = [(2, true), (1, true), (1, false)].map(|few| {
-        let cells = sample(views, grains, first_layer, layers_inside, few);
-        Strip::new(&cells, paint)
-    });
+    let strips = [(2, true), (1, true), (1, false)]
+        .map(|few| Strip::new(&sample(memory, layers_inside, few), memory));
     let [most, fewer, least] = &strips;
     let strip = match [most, fewer]
         .into_iter()
@@ -37,91 +51,48 @@ pub(super) fn write(
     {
         Some(strip) => strip,
         // Of a page of many components each is shown; of others, as much as there is room for.
-        None if views.len() > 2 => least,
+        None if memory.parts.len() > 2 => least,
         None => fewer,
     };
     if strip.gaps.len() < 2 {
         return;
     }
-    let page: u64 = views
-        .iter()
-        .map(|view| {
-            let [layers, _, states, units, content] = view.view.shape();
-            states * units * content * if layers_inside { layers } else { 1 }
-        })
-        .sum();
-    let of_layer = match layers_inside {
-        true => String::new(),
-        false => format!(" of layer {first_layer}"),
+    let pages = memory.parts.iter().map(|part| {
+        let [layers, _, states, units, content] = part.view.view.shape();
+        states * units * content * if layers_inside { layers } else { 1 }
+    });
+    let of_layer = match (layers_inside, memory.at(memory.parts[0].view.view.offset)) {
+        (false, Some(first)) => format!(" of layer {}", first.layer),
+        _ => String::new(),
     };
-    let _ = writeln!(text, "{INDENT}block 0{of_layer}, {}:", exact_bytes(page));
+    let page = exact_bytes(pages.sum());
+    let _ = writeln!(text, "{INDENT}block 0{of_layer}, {page}:");
     strip.write(text, width);
 }
 
 /// Cells at the first and the last positions of each axis, in the order of their addresses.
-fn sample(
-    views: &[ComponentView],
-    grains: &[Grain],
-    layer: u32,
-    layers_inside: bool,
-    (first, and_last): (u64, bool),
-) -> Vec<Cell> {
-    let few = |extent: u64| -> Vec<u64> {
-        let mut positions: Vec<u64> = (0..first).collect();
-        positions.extend(and_last.then(|| extent.saturating_sub(1)));
-        positions.retain(|position| *position < extent);
-        positions.sort_unstable();
-        positions.dedup();
-        positions
+fn sample(memory: &Memory<'_>, layers_inside: bool, (first, and_last): (u64, bool)) -> Vec<Cell> {
+    let few = |extent: u64| {
+        let last = (first..extent).next_back().filter(move |_| and_last);
+        (0..first.min(extent)).chain(last)
     };
     let mut cells = Vec::new();
-    for (view, grain) in views.iter().zip(grains) {
-        let dim = |axis| view.view.dim(axis);
-        let mut at = vec![(view.view.offset, Vec::<u64>::new())];
-        let layers = if layers_inside {
-            dim(Axis::Layer).extent
-        } else {
-            1
-        };
-        let mut axes = vec![
-            (dim(Axis::Layer).stride, layers),
-            (dim(Axis::State).stride, dim(Axis::State).extent),
-            (dim(Axis::Unit).stride, dim(Axis::Unit).extent),
-        ];
-        axes.extend(
-            grain
-                .axes
-                .iter()
-                .map(|(axis, extent)| (dim(*axis).stride, *extent)),
-        );
-        for (stride, extent) in axes {
-            let mut next = Vec::new();
-            for (address, before) in &at {
-                for position in few(extent) {
-                    let mut positions = before.clone();
-                    positions.push(position);
-                    next.push((address + position * stride, positions));
-                }
-            }
-            at = next;
+    for part in &memory.parts {
+        let view = &part.view.view;
+        let (bytes, apart) = grain(&part.view);
+        let mut addresses = vec![view.offset];
+        let axes = [Axis::State, Axis::Unit].into_iter().chain(apart);
+        for axis in layers_inside.then_some(Axis::Layer).into_iter().chain(axes) {
+            let dim = view.dim(axis);
+            let next = addresses.iter();
+            let next = next.flat_map(|at| few(dim.extent).map(move |n| at + n * dim.stride));
+            addresses = next.collect();
         }
-        for (address, positions) in at {
-            let [slot, state, unit, content @ ..] = &positions[..] else {
-                continue;
-            };
-            cells.push(Cell {
-                address,
-                bytes: grain.bytes,
-                block: 0,
-                is: Meaning {
-                    layer: layer + *slot as u32,
-                    state: *state,
-                    part: (view.spec, view.component),
-                    unit: view.units.start + unit,
-                    content: content.to_vec(),
-                },
-            });
-        }
+        let of_part = addresses.into_iter().filter_map(|address| {
+            let is = memory.at(address)?;
+            Some(Cell { address, bytes, is })
+        });
+        cells.extend(of_part);
     }
     cells.sort_by_key(|cell| cell.address);
     cells
@@ -141,35 +112,45 @@ struct Row {
 }
 
 impl Strip {
-    fn new(cells: &[Cell], paint: &Paint) -> Self {
+    fn new(cells: &[Cell], memory: &Memory<'_>) -> Self {
         let mut gaps = vec![false];
         gaps.extend(
             cells
                 .windows(2)
                 .map(|two| two[0].address + two[0].bytes != two[1].address),
         );
-        let unit = cells.iter().find_map(|cell| paint.unit(&cell.is));
-        let unit = unit.map_or_else(String::new, |(name, _)| name);
         let mut rows = Vec::new();
         let mut row = |name: &str, label: &dyn Fn(&Cell) -> Option<String>| {
             rows.extend(Row::new(name, cells.iter().map(label).collect()));
         };
+        let part = |cell: &Cell| &memory.parts[cell.is.part];
         row("layer", &|cell| Some(cell.is.layer.to_string()));
-        row(&unit, &|cell| {
-            paint.unit(&cell.is).map(|(name, is_first)| match is_first {
-                true => cell.is.unit.to_string(),
-                false => format!(
-                    "{}{}",
-                    name.chars().take(1).collect::<String>(),
-                    cell.is.unit
-                ),
+        let unit = cells.iter().find_map(|cell| part(cell).unit.as_deref());
+        let unit = unit.unwrap_or_default();
+        let first = memory.parts[0].unit.as_deref();
+        row(unit, &|cell| {
+            let (name, at) = (part(cell).unit.as_deref()?, cell.is.unit);
+            Some(match Some(name) == first {
+                true => at.to_string(),
+                false => format!("{}{at}", &name[..1]),
             })
         });
-        row(paint.state_word(), &|cell| Some(cell.is.state.to_string()));
-        row("part", &|cell| Some(paint.component(&cell.is).to_owned()));
-        for word in paint.content_words() {
+        row(memory.state(), &|cell| Some(cell.is.state.to_string()));
+        row("part", &|cell| Some(part(cell).name.to_owned()));
+        let apart = memory.parts.iter().flat_map(|part| {
+            let (_, apart) = grain(&part.view);
+            let content = part.content.iter().copied();
+            content.filter(move |(axis, _)| apart.contains(axis))
+        });
+        let mut apart: Vec<(Axis, &str)> = apart.collect();
+        apart.sort_unstable();
+        apart.dedup();
+        for (_, word) in &apart {
             row(word, &|cell| {
-                paint.content(&cell.is, word).map(|at| at.to_string())
+                let (_, steps) = grain(&part(cell).view);
+                let mut content = part(cell).content.iter().zip(&cell.is.content);
+                let (_, at) = content.find(|((axis, of), _)| of == word && steps.contains(axis))?;
+                Some(at.to_string())
             });
         }
         rows.sort_by_key(|row| row.changes);

@@ -9,22 +9,22 @@ use transload::transfer::plan::{Plan, Request};
 use transload::transfer::wire::Path;
 
 use super::broken;
-use super::home::Gpu;
+use super::engine::{Engine, Party};
+use super::gpu::Gpu;
 use super::pair::{PATIENCE, authority, issue, not_pulled, request, set, verify};
-use super::side::{Role as Part, Side};
 use super::source::{ended, lease, ticket};
 use crate::commands::shapes::Llama;
 use crate::failure::Failure;
 
 /// A source and a destination in this process, with one request.
-pub(in crate::commands) struct Together {
-    sides: [Side; 2],
+pub(in crate::commands) struct OneProcess {
+    sides: [Engine; 2],
     agents: [Agent; 2],
     seed: u64,
     pulls: u64,
 }
 
-impl Together {
+impl OneProcess {
     /// Makes both sides, with the request in the blocks of the first, and their agents.
     pub(in crate::commands) fn start(
         [src, dst]: [Llama; 2],
@@ -33,9 +33,9 @@ impl Together {
         gpu: &Gpu,
     ) -> Result<Self, Failure> {
         let side =
-            |shape: Llama, part| Side::new(shape.deployment()?, tokens, seed, part, Some(gpu));
-        let src = side(src, Part::Source)?;
-        let dst = side(dst, Part::Destination)?;
+            |shape: Llama, part| Engine::new(shape.deployment()?, tokens, seed, part, Some(gpu));
+        let src = side(src, Party::Source)?;
+        let dst = side(dst, Party::Destination)?;
         src.fill(|_| {}).map_err(broken)?;
         dst.clear(|_| {}).map_err(broken)?;
         let authority = authority()?;
@@ -57,7 +57,7 @@ impl Together {
         let request = Request::tokens(src.contents.tokens);
         let plan = Plan::compile(&src.deployment, &dst.deployment, &request).map_err(broken)?;
         let bound = plan.bind(&src.tables, &dst.tables).map_err(broken)?;
-        let memory = |side: &Side, rank| side.on_gpu(rank).ok_or_else(|| broken("not on a GPU"));
+        let memory = |side: &Engine, rank| side.on_gpu(rank).ok_or_else(|| broken("not on a GPU"));
         let routes = bound.routes.iter().map(|route| {
             let memories = [memory(src, route.src_rank)?, memory(dst, route.dst_rank)?];
             Ok((route.program(), memories))

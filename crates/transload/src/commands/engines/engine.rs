@@ -1,4 +1,4 @@
-//! One side: a deployment, the memory of its ranks, and what is in it.
+//! One engine: a deployment, the memory of its ranks, and what is in it.
 
 use thiserror::Error;
 use transload::layout::{Deployment, Rank};
@@ -11,13 +11,13 @@ use transload::transfer::memory::{Memory, MemoryError};
 use transload::transfer::plan::{BlockTable, Tables};
 
 use super::contents::{Checked, Contents, ContentsError};
-use super::home::{Gpu, GpuError, OnGpu};
+use super::gpu::{Gpu, GpuError, OnGpu};
 use crate::commands::random::{Random, mix};
 use crate::failure::Failure;
 
-/// One side. All its ranks live in one process.
+/// One engine, without its agent. All its ranks live in one process.
 #[derive(Debug)]
-pub(super) struct Side {
+pub(super) struct Engine {
     pub(super) deployment: Deployment,
     /// Of each rank: its cache, or the host's copy of one that is on a GPU.
     pub(super) memories: Vec<Memory>,
@@ -28,9 +28,9 @@ pub(super) struct Side {
     blocks: Vec<u32>,
 }
 
-/// Why a side cannot take part.
+/// Why an engine cannot take part.
 #[derive(Debug, Error)]
-pub(super) enum SideError {
+pub(super) enum EngineError {
     #[error("no memory: {0}")]
     Memory(#[from] MemoryError),
     #[error("no memory of the GPU: {0}")]
@@ -41,12 +41,12 @@ pub(super) enum SideError {
     Bind(#[from] BindAgentError),
 }
 
-impl From<SideError> for Failure {
-    fn from(error: SideError) -> Self {
+impl From<EngineError> for Failure {
+    fn from(error: EngineError) -> Self {
         Self::no(
             crate::failure::chain(&error),
             match error {
-                SideError::Gpu(_) => {
+                EngineError::Gpu(_) => {
                     "who else uses the GPU? `transload demo --host` does without it"
                 }
                 _ => "it needs memory for the request on both sides, and a loopback interface",
@@ -55,32 +55,32 @@ impl From<SideError> for Failure {
     }
 }
 
-/// Which part a side plays.
+/// The part that an engine plays.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Role {
+pub(super) enum Party {
     Source,
     Destination,
     /// Who restores what the destination saved.
     Third,
 }
 
-impl Role {
-    /// Decides what is a side's own, its canaries and its block table, so that neither is alike.
+impl Party {
+    /// Decides what is an engine's own: its canaries and its block table.
     pub(super) fn salt(self, seed: u64) -> u64 {
         mix(seed ^ (self as u64 + 1))
     }
 }
 
-impl Side {
-    /// A side with a request of `tokens` tokens, on a GPU if one is named. Contents follow from `seed`, block tables too.
+impl Engine {
+    /// An engine with a request of `tokens` tokens, on a GPU if one is named. Contents follow from `seed`, block tables too.
     pub(super) fn new(
         deployment: Deployment,
         tokens: u64,
         seed: u64,
-        role: Role,
+        party: Party,
         gpu: Option<&Gpu>,
     ) -> Result<Self, Failure> {
-        let own = role.salt(seed);
+        let own = party.salt(seed);
         let bytes = deployment.ranks().map(|rank| {
             let (_, stage) = deployment.split_rank(rank);
             deployment.groups()[0].placement(stage).allocation_bytes
@@ -88,10 +88,10 @@ impl Side {
         let memories = bytes.map(|bytes| Memory::allocate(&[bytes as usize]));
         let memories = memories
             .collect::<Result<Vec<_>, _>>()
-            .map_err(SideError::from)?;
+            .map_err(EngineError::from)?;
         let on_gpu = gpu.map(|gpu| OnGpu::new(gpu, &memories));
         Ok(Self {
-            on_gpu: on_gpu.transpose().map_err(SideError::from)?,
+            on_gpu: on_gpu.transpose().map_err(EngineError::from)?,
             memories,
             tables: tables(&deployment, tokens, own),
             contents: Contents {
@@ -165,8 +165,8 @@ impl Side {
         (0..).map(Rank).zip(&self.memories)
     }
 
-    /// An agent on loopback that holds all ranks of this side.
-    pub(super) fn agent(&self, identity: Identity) -> Result<Agent, SideError> {
+    /// An agent on loopback that holds all its ranks.
+    pub(super) fn agent(&self, identity: Identity) -> Result<Agent, EngineError> {
         let mut builder = Agent::builder(identity, self.deployment.clone());
         for (rank, memory) in self.ranks() {
             let region = match &self.on_gpu {
@@ -187,7 +187,7 @@ impl Side {
     }
 }
 
-/// The block table of a side, scattered over its pool.
+/// The block table of an engine, scattered over its pool.
 pub(super) fn tables(deployment: &Deployment, tokens: u64, own: u64) -> Tables {
     Tables(vec![BlockTable::List(blocks(deployment, tokens, own))])
 }

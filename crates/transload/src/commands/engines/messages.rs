@@ -5,14 +5,14 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::papers::Papers;
+use super::credentials::Credentials;
 
 /// To the source, through its stdin. When that ends, so does the process.
 #[derive(Deserialize, Serialize)]
 pub(super) enum Order {
     /// Comes first: be this agent of this deployment, with a request of so many tokens computed.
     Prefill {
-        papers: Box<Papers>,
+        credentials: Box<Credentials>,
         document: String,
         tokens: u64,
         seed: u64,

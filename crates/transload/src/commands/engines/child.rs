@@ -8,7 +8,7 @@ use tokio::io::{AsyncBufReadExt, AsyncWriteExt, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::time::timeout;
 
-use super::talk::{Answer, Order};
+use super::messages::{Answer, Order};
 use crate::command::Itself;
 use crate::failure::{Failure, chain};
 
@@ -16,7 +16,7 @@ use crate::failure::{Failure, chain};
 const PATIENCE: Duration = Duration::from_secs(5);
 
 /// A second process of this program. It is killed where this is dropped.
-pub(super) struct Peer {
+pub(super) struct SourceProcess {
     child: Child,
     stdin: ChildStdin,
     answers: Lines<BufReader<ChildStdout>>,
@@ -24,7 +24,7 @@ pub(super) struct Peer {
 
 /// Why the second process is of no use.
 #[derive(Debug, Error)]
-pub(super) enum PeerError {
+pub(super) enum ChildError {
     #[error("the source process could not be started: {0}")]
     Start(#[source] std::io::Error),
     #[error("the source process ended too early ({0})")]
@@ -33,29 +33,29 @@ pub(super) enum PeerError {
     Nonsense(String),
 }
 
-impl From<PeerError> for Failure {
-    fn from(error: PeerError) -> Self {
+impl From<ChildError> for Failure {
+    fn from(error: ChildError) -> Self {
         let right = match error {
-            PeerError::Ended(_) => "it may have said why, above; or it was killed: run it again",
+            ChildError::Ended(_) => "it may have said why, above; or it was killed: run it again",
             _ => "the program starts itself a second time; can it be run?",
         };
         Self::no(chain(&error), right)
     }
 }
 
-impl Peer {
+impl SourceProcess {
     /// Starts this program again as the source process.
-    pub(super) fn start() -> Result<Self, PeerError> {
-        let itself = Itself::find().map_err(PeerError::Start)?;
+    pub(super) fn start() -> Result<Self, ChildError> {
+        let itself = Itself::find().map_err(ChildError::Start)?;
         let mut child = Command::from(itself.another())
             .arg(super::SOURCE_PROCESS)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .kill_on_drop(true)
             .spawn()
-            .map_err(PeerError::Start)?;
+            .map_err(ChildError::Start)?;
         let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
-            return Err(PeerError::Nonsense("no pipes".to_owned()));
+            return Err(ChildError::Nonsense("no pipes".to_owned()));
         };
         Ok(Self {
             child,
@@ -64,9 +64,9 @@ impl Peer {
         })
     }
 
-    pub(super) async fn order(&mut self, order: &Order) -> Result<(), PeerError> {
+    pub(super) async fn order(&mut self, order: &Order) -> Result<(), ChildError> {
         let line = serde_json::to_string(order);
-        let line = line.map_err(|error| PeerError::Nonsense(error.to_string()))?;
+        let line = line.map_err(|error| ChildError::Nonsense(error.to_string()))?;
         let line = format!("{line}\n");
         match self.stdin.write_all(line.as_bytes()).await {
             Ok(()) => Ok(()),
@@ -74,18 +74,18 @@ impl Peer {
         }
     }
 
-    pub(super) async fn answer(&mut self) -> Result<Answer, PeerError> {
+    pub(super) async fn answer(&mut self) -> Result<Answer, ChildError> {
         match self.answers.next_line().await {
             Ok(Some(line)) => {
-                serde_json::from_str(&line).map_err(|error| PeerError::Nonsense(error.to_string()))
+                serde_json::from_str(&line).map_err(|error| ChildError::Nonsense(error.to_string()))
             }
             Ok(None) | Err(_) => Err(self.ended().await),
         }
     }
 
     /// Its pipes are closed: it ends, or it is of no use.
-    async fn ended(&mut self) -> PeerError {
-        PeerError::Ended(match timeout(PATIENCE, self.child.wait()).await {
+    async fn ended(&mut self) -> ChildError {
+        ChildError::Ended(match timeout(PATIENCE, self.child.wait()).await {
             Ok(Ok(status)) => status.to_string(),
             Ok(Err(error)) => error.to_string(),
             Err(_) => "its pipes are closed, but it still runs".to_owned(),
@@ -93,14 +93,14 @@ impl Peer {
     }
 
     /// Tells it that all is done, and waits until it has gone.
-    pub(super) async fn finish(self) -> Result<(), PeerError> {
+    pub(super) async fn finish(self) -> Result<(), ChildError> {
         let Self {
             mut child, stdin, ..
         } = self;
         drop(stdin);
         match timeout(PATIENCE, child.wait()).await {
             Ok(Ok(status)) if status.success() => Ok(()),
-            Ok(Ok(status)) => Err(PeerError::Ended(status.to_string())),
+            Ok(Ok(status)) => Err(ChildError::Ended(status.to_string())),
             // Dropping it ends it.
             Ok(Err(_)) | Err(_) => Ok(()),
         }

@@ -4,11 +4,9 @@ mod strip;
 
 use std::fmt::Write;
 
-use transload::layout::{Axis, ComponentView, Deployment, Group};
+use transload::layout::{Axis, Deployment, Rank};
 
-use super::cells::Grain;
-use super::paint::Paint;
-use super::words;
+use crate::show::memory::Memory;
 use crate::show::number::{exact_bytes, grouped};
 
 /// Stands before every line.
@@ -25,10 +23,8 @@ pub(crate) fn sketch(deployment: &Deployment, index: usize, width: usize) -> Str
     let Some(stage) = stages.find(|stage| !group.stage_slots(*stage).is_empty()) else {
         return String::new();
     };
-    let views: Vec<ComponentView> = group.views(0, stage).collect();
-    let grains: Vec<Grain> = views.iter().map(|view| Grain::of(&[view])).collect();
-    let paint = Paint::new(group, &grains, std::iter::empty());
-    let axes = Axes::of(group, &views, &paint);
+    let memory = Memory::new(deployment, group, Rank(stage * deployment.tp()));
+    let axes = Axes::of(&memory);
     let mut text = format!(
         " {} as {}, on each rank of TP {}",
         group.name(),
@@ -40,17 +36,7 @@ pub(crate) fn sketch(deployment: &Deployment, index: usize, width: usize) -> Str
     }
     text.push_str(", outermost first:\n");
     axes.write(&mut text, width);
-    let first = group.layers().ids()[group.stage_slots(stage)]
-        .first()
-        .copied();
-    strip::write(
-        &mut text,
-        &views,
-        &grains,
-        &paint,
-        first.unwrap_or(0),
-        width,
-    );
+    strip::write(&mut text, &memory, width);
     text
 }
 
@@ -72,26 +58,21 @@ struct Axes {
 }
 
 impl Axes {
-    fn of(group: &Group, views: &[ComponentView], paint: &Paint) -> Self {
+    fn of(memory: &Memory<'_>) -> Self {
         let mut each: Vec<(String, u64, Vec<Step>)> = Vec::new();
-        for view in views {
-            let geometry = group.specs()[view.spec].geometry();
-            let component = &geometry.components[view.component];
-            let dims = view.view.dims.iter().filter(|dim| dim.extent > 1);
+        for part in &memory.parts {
+            let dims = part.view.view.dims.iter().filter(|dim| dim.extent > 1);
             let steps = dims.filter_map(|dim| {
                 let name = match dim.axis {
-                    Axis::Layer => "layer".to_owned(),
-                    Axis::Block => "block".to_owned(),
-                    Axis::State => paint.state_word().to_owned(),
-                    Axis::Unit => words::unit(component.field),
-                    Axis::Content(_) => {
-                        let is_conv = group.specs()[view.spec].conv_layout().is_some();
-                        words::content(is_conv, dim.axis, component.content.len()).to_owned()
-                    }
+                    Axis::Layer => "layer",
+                    Axis::Block => "block",
+                    Axis::State => memory.state(),
+                    Axis::Unit => part.unit.as_deref().unwrap_or_default(),
                     Axis::Byte => return None,
+                    axis => part.content.iter().find(|(of, _)| *of == axis)?.1,
                 };
                 Some(Step {
-                    name,
+                    name: name.to_owned(),
                     extent: dim.extent,
                     stride: dim.stride,
                     axis: Some(dim.axis),
@@ -99,8 +80,7 @@ impl Axes {
             });
             let mut steps: Vec<Step> = steps.collect();
             steps.sort_by_key(|step| std::cmp::Reverse(step.stride));
-            let name = words::component(component.name).into_owned();
-            each.push((name, view.view.offset, steps));
+            each.push((part.name.to_owned(), part.view.view.offset, steps));
         }
         let Some((_, start, first)) = each.first().cloned() else {
             return Self {

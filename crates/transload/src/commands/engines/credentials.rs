@@ -6,14 +6,14 @@ use transload::transfer::identity::{Identity, IdentityError, TicketSecret};
 /// An identity in a form that can be sent. It holds secrets: only ever through a private pipe, never
 /// through arguments or the environment, which other users can read. So it has no `Debug`.
 #[derive(Deserialize, Serialize)]
-pub(super) struct Papers {
+pub(super) struct Credentials {
     certificates: String,
     key: String,
     authority: String,
     ticket_secret: [u8; TicketSecret::BYTES],
 }
 
-impl Papers {
+impl Credentials {
     pub(super) fn of(identity: &Identity) -> Self {
         Self {
             certificates: identity.certificates_pem(),
@@ -40,9 +40,9 @@ mod tests {
         let authority = Authority::new(random_cluster_name().expect("a name")).expect("one");
         let agent = "prefill".parse().expect("a name");
         let identity = authority.issue(&agent, Roles::all()).expect("an identity");
-        let text = serde_json::to_string(&Papers::of(&identity)).expect("text");
-        let papers: Papers = serde_json::from_str(&text).expect("papers");
-        let arrived = papers.into_identity().expect("an identity");
+        let text = serde_json::to_string(&Credentials::of(&identity)).expect("text");
+        let credentials: Credentials = serde_json::from_str(&text).expect("credentials");
+        let arrived = credentials.into_identity().expect("an identity");
         assert_eq!(arrived.peer(), identity.peer());
     }
 }

@@ -9,13 +9,13 @@ use transload::store::archive::{Archive, ArchiveError, Model, Part, Prompt, Save
 
 use super::broken;
 use super::contents::{Checked, ContentsError};
+use super::engine::{Engine, Party};
 use super::pair::Pair;
-use super::side::{Role, Side};
 use crate::commands::shapes::Llama;
 use crate::failure::{Failure, chain};
 
 /// A request that was saved and restored, every byte checked.
-pub(in crate::commands) struct Kept {
+pub(in crate::commands) struct Archived {
     /// The third layout.
     pub(in crate::commands) deployment: Deployment,
     /// Tokens in whole token chunks.
@@ -33,48 +33,50 @@ pub(in crate::commands) struct Kept {
 impl Pair {
     /// Saves the destination's request, finds it again by its tokens, restores it into a side of `shape`, and
     /// checks every byte there.
-    pub(in crate::commands) fn keep(
+    pub(in crate::commands) fn save_and_restore(
         &self,
         store: Arc<dyn Backend>,
         shape: Llama,
         mut progress: impl FnMut(u64),
-    ) -> Result<Kept, Failure> {
+    ) -> Result<Archived, Failure> {
         let dst = &self.dst;
         let tokens: Vec<u32> = (0..dst.contents.tokens as u32).collect();
         let prompt = Prompt::new(&tokens);
         // Its bytes are made up from the seed, so that is what tells them apart.
         let model = Model::new(shape.model, format!("made up from {}", self.seed));
-        let archive = Archive::new(store, model, &dst.deployment).map_err(not_kept)?;
+        let archive = Archive::new(store, model, &dst.deployment).map_err(not_archived)?;
 
         let begun = Instant::now();
         let request = SaveRequest::tokens(dst.contents.tokens);
-        let missing = archive.missing(&prompt, &request).map_err(not_kept)?;
+        let missing = archive.missing(&prompt, &request).map_err(not_archived)?;
         let mut parts: Vec<Part> = Vec::new();
         for (rank, cache) in dst.caches() {
-            let rank = archive.rank(&dst.deployment, rank).map_err(not_kept)?;
+            let rank = archive.rank(&dst.deployment, rank).map_err(not_archived)?;
             let part = rank.save(&missing, &[cache], &dst.tables);
-            parts.push(part.map_err(not_kept)?);
+            parts.push(part.map_err(not_archived)?);
             progress(parts.last().map_or(0, |part| part.written));
         }
-        archive.publish(&missing, &parts).map_err(not_kept)?;
+        archive.publish(&missing, &parts).map_err(not_archived)?;
         let save = begun.elapsed();
 
-        let found = archive.find(&prompt).map_err(not_kept)?;
+        let found = archive.find(&prompt).map_err(not_archived)?;
         let deployment = shape.deployment()?;
-        let third = Side::new(
+        let third = Engine::new(
             deployment,
             found.tokens(),
             self.seed,
-            Role::Third,
+            Party::Third,
             self.gpu.as_ref(),
         )?;
         third.clear(&mut progress).map_err(broken)?;
         let begun = Instant::now();
         let (mut pieces, mut restored) = (0, 0);
         for (rank, cache) in third.caches() {
-            let rank = archive.rank(&third.deployment, rank).map_err(not_kept)?;
+            let rank = archive
+                .rank(&third.deployment, rank)
+                .map_err(not_archived)?;
             let done = rank.restore(&found, 0, &[cache], &third.tables);
-            let done = done.map_err(not_kept)?;
+            let done = done.map_err(not_archived)?;
             pieces += done.pieces;
             restored += done.bytes;
             progress(done.bytes);
@@ -90,7 +92,7 @@ impl Pair {
             ),
             error => broken(error),
         })?;
-        Ok(Kept {
+        Ok(Archived {
             tokens: found.tokens(),
             saved: parts.iter().map(|part| part.written).sum(),
             deployment: third.deployment,
@@ -103,7 +105,7 @@ impl Pair {
     }
 }
 
-fn not_kept(error: ArchiveError) -> Failure {
+fn not_archived(error: ArchiveError) -> Failure {
     let next = match &error {
         ArchiveError::Store(_) | ArchiveError::Missing { .. } | ArchiveError::Damaged { .. } => {
             "is there room in the store, and may you use it? `--store` names another"

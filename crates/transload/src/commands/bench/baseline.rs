@@ -1,0 +1,148 @@
+//! What other ways of moving bytes reach on this machine.
+//!
+//! Each sends the bytes between two threads over loopback, with the certificates and the mutual authentication that
+//! agents use.
+
+use std::error::Error;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::thread;
+use std::time::Instant;
+
+use bytes::Bytes;
+use rustls::{ClientConnection, ServerConnection, Stream};
+use transload::transfer::identity::{Authority, Identity, Roles, tls};
+use transload::transfer::ids::AgentId;
+use transload::transfer::quic::{Endpoints, Lane, QuicOptions};
+
+/// GB/s from the first write to the last byte's arrival, or why it could not be measured.
+pub(super) type Speed = Result<f64, Failed>;
+pub(super) type Failed = Box<dyn Error + Send + Sync>;
+
+/// The memory that senders walk through and receivers copy into, so that neither side lives in its
+/// caches: larger than the last-level cache that one core has to itself.
+const REGION: usize = 64 << 20;
+
+/// Bytes of each write: enough that its length no longer matters.
+const WRITE: usize = 1 << 20;
+
+/// What the receiver of TLS reads at once. Larger buffers were not faster.
+const READ: usize = 256 << 10;
+
+/// Pieces that the receiver of a lane takes at once: about what arrives in one batch from the kernel.
+const PIECES: usize = 64;
+
+fn identities() -> Result<[Identity; 2], Failed> {
+    let authority = Authority::new("baseline".parse()?)?;
+    let issue = |name: &str| authority.issue(&name.parse().expect("a name"), Roles::NONE);
+    Ok([issue("sender")?, issue("receiver")?])
+}
+
+/// The writes that make up so many bytes, in pages that are there.
+fn writes(bytes: u64) -> impl Iterator<Item = Bytes> + Send {
+    let source: Bytes = (0..REGION).map(|i| (i >> 3) as u8).collect();
+    (0..bytes).step_by(WRITE).map(move |from| {
+        let at = from as usize % REGION;
+        source.slice(at..at + WRITE.min((bytes - from) as usize))
+    })
+}
+
+fn speed(expected: u64, actual: u64, took: std::time::Duration) -> Speed {
+    match actual == expected {
+        true => Ok(expected as f64 / took.as_secs_f64() / 1e9),
+        false => Err(format!("{actual} of {expected} bytes arrived").into()),
+    }
+}
+
+/// Sends bytes over one QUIC lane, by reference, to a receiver that copies them into memory of its own: the limit
+/// of the network path, without plans, checksums or scattered memory.
+pub(super) async fn raw_quic(bytes: u64) -> Speed {
+    let mut options = QuicOptions::default();
+    options.lanes = 1;
+    let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
+    let [sender, receiver] = identities()?;
+    let sender = Endpoints::bind(sender, options.clone(), any)?;
+    let accepting = Endpoints::bind(receiver, options, any)?;
+    let connecting = sender.connect(accepting.control_addr(), None);
+    let (control, arrived) = tokio::join!(connecting, accepting.accept());
+    let (control, arrived) = (control?, arrived.ok_or("the endpoint was closed")?);
+    let mut session = accepting.expect_lanes(&AgentId::from(&arrived.peer().service), 1)?;
+    let peer = AgentId::from(&control.peer().service);
+    let port = accepting.lane_ports().first().copied().unwrap_or_default();
+    let connecting = sender.connect_lane(0, (any.ip(), port).into(), &peer, session.token());
+    let lane = connecting.await?;
+    let other = session.accept().await.ok_or("the endpoint was closed")?;
+
+    let receiving = other.clone().spawn(receive(other));
+    let writes = writes(bytes);
+    let start = Instant::now();
+    let sending = lane.clone().spawn(send(lane, writes));
+    sending.await??;
+    let (actual, end) = receiving.await??;
+    speed(bytes, actual, end.duration_since(start))
+}
+
+async fn send(lane: Lane, writes: impl Iterator<Item = Bytes>) -> Result<(), Failed> {
+    let mut stream = lane.open_stream().await?;
+    for piece in writes {
+        stream.send_chunk(piece).await?;
+    }
+    stream.finish()?.await?;
+    Ok(())
+}
+
+async fn receive(lane: Lane) -> Result<(u64, Instant), Failed> {
+    // Not zeroed lazily: its pages have to be there before the clock starts.
+    let mut memory = vec![1; REGION];
+    let mut stream = lane.accept_stream().await?;
+    let mut pieces = vec![Bytes::new(); PIECES];
+    let (mut got, mut at) = (0, 0);
+    while let Some(count) = stream.recv_chunks(&mut pieces).await? {
+        for piece in pieces[..count].iter_mut().map(std::mem::take) {
+            if at + piece.len() > REGION {
+                at = 0;
+            }
+            memory[at..at + piece.len()].copy_from_slice(&piece);
+            at += piece.len();
+            got += piece.len() as u64;
+        }
+    }
+    Ok((got, Instant::now()))
+}
+
+/// Sends bytes over TCP with TLS 1.3 and without any async runtime in between: what QUIC has to beat. The receiver
+/// decrypts and counts.
+pub(super) fn tcp_rustls(bytes: u64) -> Speed {
+    let [sender, receiver] = identities()?;
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?;
+    let addr = listener.local_addr()?;
+    let receiving = thread::spawn(move || -> Result<(u64, Instant), Failed> {
+        let (mut tcp, _) = listener.accept()?;
+        let mut tls = ServerConnection::new(receiver.tls().server())?;
+        let mut stream = Stream::new(&mut tls, &mut tcp);
+        let (mut buffer, mut got) = (vec![0; READ], 0);
+        while got < bytes {
+            match stream.read(&mut buffer)? {
+                0 => break,
+                count => got += count as u64,
+            }
+        }
+        Ok((got, Instant::now()))
+    });
+    let mut tcp = TcpStream::connect(addr)?;
+    tcp.set_nodelay(true)?;
+    let mut tls = ClientConnection::new(sender.tls().client(None), tls::server_name())?;
+    tls.set_buffer_limit(Some(WRITE));
+    while tls.is_handshaking() {
+        tls.complete_io(&mut tcp)?;
+    }
+    let writes = writes(bytes);
+    let start = Instant::now();
+    let mut stream = Stream::new(&mut tls, &mut tcp);
+    for piece in writes {
+        stream.write_all(&piece)?;
+    }
+    stream.flush()?;
+    let (actual, end) = receiving.join().map_err(|_| "its thread panicked")??;
+    speed(bytes, actual, end.duration_since(start))
+}

@@ -1,0 +1,115 @@
+//! A plan, bound to the blocks of both sides.
+
+use std::time::{Duration, Instant};
+
+use tracing::info;
+use transload::layout::Deployment;
+use transload::transfer::plan::{BindError, BoundPlan, Plan, PlanError, Request, Tables};
+
+use super::blocks::BlockArgs;
+use super::sides::SideArgs;
+use crate::failure::Failure;
+
+/// What two deployments and a request come to.
+pub(in crate::commands) struct Planned {
+    pub(in crate::commands) plan: Plan,
+    pub(in crate::commands) tables: (Tables, Tables),
+    pub(in crate::commands) bound: BoundPlan,
+    /// How long it took.
+    first: Duration,
+}
+
+impl Planned {
+    /// Plans, and binds to the blocks that were asked for.
+    pub(super) fn of(
+        src: &Deployment,
+        dst: &Deployment,
+        request: &Request,
+        sides: &SideArgs,
+        blocks: &BlockArgs,
+    ) -> Result<Self, Failure> {
+        let begun = Instant::now();
+        let plan = Plan::compile(src, dst, request);
+        let plan = plan.map_err(|error| not_planned(error, sides.names()))?;
+        let tables = blocks.tables(&plan)?;
+        let planned = Self::bound(plan, tables, begun);
+        let planned = planned.map_err(|error| not_bound(error, blocks.scattered))?;
+        let Self { bound, .. } = &planned;
+        let (routes, chunks) = (bound.routes.len(), bound.chunks());
+        info!(routes, chunks, "planned");
+        Ok(planned)
+    }
+
+    /// Binds a plan whose making has begun then.
+    pub(in crate::commands) fn bound(
+        plan: Plan,
+        tables: (Tables, Tables),
+        begun: Instant,
+    ) -> Result<Self, BindError> {
+        Ok(Self {
+            bound: plan.bind(&tables.0, &tables.1)?,
+            plan,
+            tables,
+            first: begun.elapsed(),
+        })
+    }
+
+    /// The median of a few runs from two checked deployments to bound routes, where they are short: the first
+    /// one mostly measures the system handing out memory.
+    pub(in crate::commands) fn time(&self, src: &Deployment, dst: &Deployment) -> Duration {
+        const RUNS: usize = 15;
+        const PATIENCE: Duration = Duration::from_millis(5);
+        let begun = Instant::now();
+        let mut times = vec![self.first];
+        while times.len() < RUNS && self.first + begun.elapsed() < PATIENCE {
+            let started = Instant::now();
+            let bound: Option<BoundPlan> = Plan::compile(src, dst, self.plan.request())
+                .ok()
+                .and_then(|plan| plan.bind(&self.tables.0, &self.tables.1).ok());
+            times.push(started.elapsed());
+            drop(bound);
+        }
+        times.sort_unstable();
+        times[times.len() / 2]
+    }
+}
+
+fn not_planned(error: PlanError, [source, destination]: [String; 2]) -> Failure {
+    match error {
+        PlanError::Bridge(bridge) => Failure::no(
+            format!("{source} and {destination} cannot be bridged: {bridge}"),
+            "both sides have to cache the same thing; TP, PP, block size, order, padding and \
+             conv_layout may differ",
+        ),
+        PlanError::TooManySlices { .. } => Failure::input(
+            error.to_string(),
+            "take fewer ranks or fewer groups; docs/src/reference/limits.md says what a plan may have",
+        ),
+        other => Failure::input(
+            other.to_string(),
+            "ask for tokens that a model can have read",
+        ),
+    }
+}
+
+fn not_bound(error: BindError, scattered: bool) -> Failure {
+    let right = match &error {
+        BindError::NoSuchBlock { .. } if scattered => {
+            "scattered blocks take twice the room: raise num_blocks in the document"
+        }
+        BindError::TooShort { .. } => {
+            "list a block for every block_size tokens from position 0 on, - for those before \
+             --start; or give no list and more num_blocks"
+        }
+        BindError::NoBlock { .. } => {
+            "only blocks before --start, or before what a window still needs, may be -"
+        }
+        BindError::NoSuchBlock { .. } => {
+            "name blocks below num_blocks, or raise it in the document"
+        }
+        BindError::TooManyPlaces => "take fewer tokens, or larger blocks",
+        BindError::Repeated { .. } => "list each block once: a block holds one stretch of tokens",
+        _ => "see `transload plan --help`",
+    };
+    Failure::input(error.to_string(), right)
+}

@@ -1,0 +1,128 @@
+//! What the bytes of a rank's memory are, in the words of pictures and sketches.
+
+use transload::layout::{Axis, ComponentView, Deployment, Group, Rank};
+
+/// One rank's memory of a group.
+#[derive(Debug)]
+pub(super) struct Memory<'a> {
+    pub(super) group: &'a Group,
+    /// The ids of the rank's layers.
+    layers: &'a [u32],
+    /// One for each component.
+    pub(super) parts: Vec<Part>,
+}
+
+/// One component of a group, with the names of its axes.
+#[derive(Debug)]
+pub(super) struct Part {
+    pub(super) view: ComponentView,
+    pub(super) name: &'static str,
+    /// One of its units, as `head`; `None` where the whole model has a single one.
+    pub(super) unit: Option<String>,
+    /// The content axes, without the bytes of an element.
+    pub(super) content: Vec<(Axis, &'static str)>,
+}
+
+/// What one byte of a rank's memory is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) layer: u32,
+    pub(super) block: u64,
+    /// Counted from the start of the block.
+    pub(super) state: u64,
+    /// Index into [`Memory::parts`].
+    pub(super) part: usize,
+    /// Counted over the whole model.
+    pub(super) unit: u64,
+    /// Positions along [`Part::content`].
+    pub(super) content: Vec<u64>,
+}
+
+impl<'a> Memory<'a> {
+    pub(super) fn new(deployment: &Deployment, group: &'a Group, rank: Rank) -> Self {
+        let (tp, stage) = deployment.split_rank(rank);
+        let parts = group.views(tp, stage).map(|view| Part::new(group, view));
+        Self {
+            group,
+            layers: &group.layers().ids()[group.stage_slots(stage)],
+            parts: parts.collect(),
+        }
+    }
+
+    /// What a step along the states of a block is.
+    pub(super) fn state(&self) -> &'static str {
+        let mut tokens = self.group.specs().iter();
+        match tokens.find_map(|spec| spec.tokens_per_state()) {
+            Some(1) => "token",
+            _ => "state",
+        }
+    }
+
+    /// What the byte at an address is; `None` for padding, and inside of an element.
+    pub(super) fn at(&self, address: u64) -> Option<Place> {
+        let (index, part) =
+            (self.parts.iter().enumerate()).find(|(_, part)| part.position(address).is_some())?;
+        let position = part.position(address)?;
+        let on = |axis| {
+            let mut known = position.iter();
+            known.find(|(of, _)| *of == axis).map_or(0, |(_, at)| *at)
+        };
+        Some(Place {
+            layer: self.layers[on(Axis::Layer) as usize],
+            block: on(Axis::Block),
+            state: on(Axis::State),
+            part: index,
+            unit: part.view.units.start + on(Axis::Unit),
+            content: part.content.iter().map(|(axis, _)| on(*axis)).collect(),
+        })
+    }
+}
+
+impl Part {
+    fn new(group: &Group, view: ComponentView) -> Self {
+        let spec = &group.specs()[view.spec];
+        let geometry = spec.geometry();
+        let component = &geometry.components[view.component];
+        let is_conv = spec.conv_layout().is_some();
+        let axes = view.view.dims.iter().map(|dim| dim.axis);
+        let content = axes.filter_map(|axis| {
+            let name = match axis {
+                Axis::Content(0) if is_conv => "channel",
+                Axis::Content(_) if is_conv => "tap",
+                Axis::Content(0) if component.content.len() > 1 => "row",
+                Axis::Content(_) => "element",
+                _ => return None,
+            };
+            Some((axis, name))
+        });
+        let unit = match component.field {
+            "d_inner" => "channel".to_owned(),
+            field => field.strip_suffix('s').unwrap_or(field).replace('_', " "),
+        };
+        Self {
+            name: match component.name {
+                "k" => "K",
+                "v" => "V",
+                name => name,
+            },
+            unit: (component.partition.units() > 1).then_some(unit),
+            content: content.collect(),
+            view,
+        }
+    }
+
+    /// The position along every axis of the byte at an address, if it is one of the component's.
+    fn position(&self, address: u64) -> Option<Vec<(Axis, u64)>> {
+        let mut rest = address.checked_sub(self.view.view.offset)?;
+        let mut dims = self.view.view.dims.clone();
+        dims.retain(|dim| dim.extent > 1);
+        dims.sort_by_key(|dim| std::cmp::Reverse(dim.stride));
+        let steps = dims.iter().map(|dim| {
+            let at = (rest / dim.stride).min(dim.extent - 1);
+            rest -= at * dim.stride;
+            (dim.axis, at)
+        });
+        let position = steps.collect();
+        (rest == 0).then_some(position)
+    }
+}
