@@ -243,18 +243,6 @@ def test_a_prompt_that_is_asked_again_keeps_its_state(models, store, name):
         assert restored(llm, prompt[:-1] + [90] + SUFFIX) == 81
 
 
-def test_a_hit_stays_one_and_begins_anywhere(models, store):
-    computed(start(models.llama, store))
-    other = start(models.llama, store)
-    for _ in range(2):
-        for common, found in ((600, 600), (550, 550), (512, 512), (400, 256), (256, 256)):
-            assert len(other.cache[PROMPT[:common] + SUFFIX].input_ids) == found
-    assert SUFFIX not in other.cache and [] not in other.cache
-    with pytest.raises(KeyError):
-        other.cache[SUFFIX]
-    assert other.cache.cache_size > 0
-
-
 def test_a_turn_saves_its_own_tokens(tmp_path, store):
     """Of a model whose cells have 8 KiB, beside which manifests are small."""
     model = tiny_models.llama(tmp_path / "wide.gguf", layers=8, width=256, heads=4, kv_heads=4)
@@ -318,35 +306,6 @@ def test_the_same_is_found(found, models, tmp_path):
     assert found(n_ctx=1024, n_batch=64, flash_attn=True, logits_all=True)
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"type_k": F32},
-        {"type_k": Q8_0},
-        {"type_v": F32},
-        {"rope_freq_base": 5000.0},
-        {"rope_freq_scale": 0.5},
-        {"rope_scaling_type": llama_cpp.LLAMA_ROPE_SCALING_TYPE_YARN, "yarn_orig_ctx": 512},
-        {"yarn_ext_factor": 0.5},
-        {"kv_overrides": {"llama.attention.layer_norm_rms_epsilon": 1e-3}},
-    ],
-    ids=str,
-)
-def test_another_setting_is_a_miss(found, settings):
-    assert not found(**settings)
-
-
-def test_rotated_rows_are_told_apart(models, store, monkeypatch):
-    quantized = {"type_k": Q8_0, "type_v": Q8_0, "flash_attn": True}
-    computed(start(models.llama, store, **quantized))
-    monkeypatch.setenv("LLAMA_ATTN_ROT_DISABLE", "1")
-    assert PROMPT not in start(models.llama, store, **quantized).cache
-
-
-def test_another_model_is_a_miss(found, tmp_path):
-    assert not found(tiny_models.llama(tmp_path / "other.gguf", seed=1))
-
-
 def test_adapters_count_by_content_and_scale(store, models, tmp_path):
     calm = tiny_models.adapter(tmp_path / "calm.gguf")
     wild = tiny_models.adapter(tmp_path / "wild.gguf", seed=1)
@@ -358,18 +317,6 @@ def test_adapters_count_by_content_and_scale(store, models, tmp_path):
     assert not found(lora_path=str(wild), lora_scale=0.5)
     assert not found(lora_path=str(calm), lora_scale=0.5, applied={wild: 0.5})
     assert not found(applied={wild: 0.5})
-
-
-def test_all_parts_of_a_model_count(store, tmp_path):
-    first = tiny_models.llama(tmp_path / "model.gguf", parts=3)
-    computed(start(first, store))
-    assert PROMPT in start(first, store).cache
-    other = tmp_path / "other"
-    other.mkdir()
-    tiny_models.llama(other / "model.gguf", seed=1, parts=3)
-    for part in tmp_path.glob("model-0000[12]-*"):
-        shutil.copy(part, other)
-    assert PROMPT not in start(other / first.name, store).cache
 
 
 @pytest.mark.smallest
@@ -386,22 +333,6 @@ def test_the_guide(models, store, tmp_path, monkeypatch):
 
 
 # --- what is refused, and what fails ---------------------------------------------------
-
-
-def test_images_are_refused(models, store, caplog):
-    images = SimpleNamespace(clip_model_path="mmproj.gguf")
-    llm = computed(start(models.llama, store))
-    llm.chat_handler = images
-    assert PROMPT not in llm.cache
-    llm.cache[PROMPT] = None
-    assert caplog.text.count("takes images") == 2
-    with pytest.raises(ValueError, match="SimpleNamespace takes images"):
-        Cache(llm, store)
-
-
-def test_embeddings_are_refused(models, store):
-    with pytest.raises(ValueError, match="embedding=True"):
-        start(models.llama, store, embedding=True)
 
 
 def test_windows_without_all_cells_are_refused(models, store):
@@ -436,40 +367,3 @@ def test_a_shifted_context_is_not_saved(models, store, caplog, by):
     llm.reset()
     computed(llm, left)
     assert restored(start(models.llama, store), left) == len(left)
-
-
-def test_a_cache_serves_one_llama(models, store):
-    llm = start(models.llama, store)
-    complete(llm, PROMPT)
-    other = start(models.llama)
-    other.set_cache(llm.cache)
-    with pytest.raises(AttributeError, match="make one for each"):
-        complete(other, PROMPT)
-
-
-def test_a_damaged_store_is_a_miss(models, store, tmp_path, caplog):
-    computed(start(models.llama, store))
-    for file in (tmp_path / "store").rglob("*"):
-        if file.is_file() and file.stat().st_size > 4096:
-            file.write_bytes(bytes(file.stat().st_size))
-    expected = complete(start(models.llama), PROMPT + SUFFIX)["choices"]
-    for _ in range(2):
-        assert complete(start(models.llama, store), PROMPT + SUFFIX)["choices"] == expected
-    assert "lost, damaged or replaced" in caplog.text
-
-
-def test_a_lost_store_is_a_miss(models, store, tmp_path, caplog):
-    llm = start(models.llama, store)
-    shutil.rmtree(tmp_path / "store")
-    (tmp_path / "store").write_text("something else")
-    expected = complete(start(models.llama), PROMPT)["choices"]
-    assert complete(llm, PROMPT)["choices"] == expected
-    assert "was not saved" in caplog.text
-
-
-def test_two_llamas_on_one_store(models, store):
-    one, two = start(models.llama, store), start(models.llama, store)
-    complete(one, PROMPT[:300])
-    complete(two, PROMPT[300:])
-    assert len(one.cache[PROMPT[300:]].input_ids) == 300
-    assert len(two.cache[PROMPT[:300]].input_ids) == 300

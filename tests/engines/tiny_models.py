@@ -23,9 +23,9 @@ def write(path, fields, tensors):
     return path
 
 
-def llama(path, seed=0, *, parts=1, layers=2, width=128, heads=4, kv_heads=2):
-    """A llama with grouped-query attention. In several `parts`, the last of which has the last layer."""
-    return _split(path, parts, "llama", _attention(seed, layers, width, heads, kv_heads), layers, width, {
+def llama(path, seed=0, *, layers=2, width=128, heads=4, kv_heads=2):
+    """A llama with grouped-query attention."""
+    return _model(path, "llama", _attention(seed, layers, width, heads, kv_heads), layers, width, {
         "llama.attention.head_count": heads,
         "llama.attention.head_count_kv": kv_heads,
         "llama.attention.layer_norm_rms_epsilon": 1e-5,
@@ -42,7 +42,7 @@ def gemma2(path, seed=0):
     for layer in range(layers):
         tensors[f"blk.{layer}.post_attention_norm.weight"] = np.ones(width)
         tensors[f"blk.{layer}.post_ffw_norm.weight"] = np.ones(width)
-    return _split(path, 1, "gemma2", tensors, layers, width, {
+    return _model(path, "gemma2", tensors, layers, width, {
         "gemma2.attention.head_count": heads,
         "gemma2.attention.head_count_kv": kv_heads,
         "gemma2.attention.layer_norm_rms_epsilon": 1e-5,
@@ -74,7 +74,7 @@ def mamba(path, seed=0):
             "ssm_d": np.ones(inner),
             "ssm_out.weight": random(width, inner),
         }.items()}
-    return _split(path, 1, "mamba", tensors, layers, width, {
+    return _model(path, "mamba", tensors, layers, width, {
         "mamba.attention.head_count": 0,
         "mamba.attention.layer_norm_rms_epsilon": 1e-5,
         "mamba.feed_forward_length": 0,
@@ -122,7 +122,7 @@ def _attention(seed, layers, width, heads, kv_heads):
     return tensors
 
 
-def _split(path, parts, arch, tensors, layers, width, fields):
+def _model(path, arch, tensors, layers, width, fields):
     fields = {
         "general.architecture": arch,
         "general.name": f"tiny {arch}",
@@ -131,16 +131,7 @@ def _split(path, parts, arch, tensors, layers, width, fields):
         f"{arch}.block_count": layers,
         f"{arch}.vocab_size": VOCABULARY,
     } | fields | _tokenizer()
-    if parts == 1:
-        return write(path, fields, tensors)
-    names = [[name for name in tensors if not name.startswith(f"blk.{layers - 1}.")]]
-    names += [[]] * (parts - 2) + [[name for name in tensors if name not in names[0]]]
-    files = []
-    for part, held in enumerate(names):
-        own = {"split.no": np.uint16(part), "split.count": np.uint16(parts), "split.tensors.count": np.int32(len(tensors))}
-        file = path.with_name(f"{path.stem}-{part + 1:05}-of-{parts:05}.gguf")
-        files.append(write(file, (fields if part == 0 else {}) | own, {name: tensors[name] for name in held}))
-    return files[0]
+    return write(path, fields, tensors)
 
 
 def _tokenizer():
@@ -172,10 +163,6 @@ def _text(text):
 
 def _value(value):
     match value:
-        case np.uint16():
-            return struct.pack("<IH", 2, value)
-        case np.int32():
-            return struct.pack("<Ii", 5, value)
         case int():
             return struct.pack("<II", 4, value)
         case float():

@@ -2,7 +2,7 @@
 
 import copy
 import shutil
-import types
+import types  # noqa: F401  a statement of `CHANGES` uses it
 
 import peft
 import pytest
@@ -136,52 +136,28 @@ def test_a_model_that_is_trained_between_calls(folder, store, from_files):
     assert finds(model, store)
 
 
-def merged(model):
+def of_the_test(hidden):
+    return hidden * 0.5
+
+
+def halved(self, hidden):
+    return type(self).forward(self, hidden) / 2
+
+
+class Halved(torch.nn.Linear):
+    def forward(self, hidden):
+        return super().forward(hidden) / 2
+
+
+def merge(model):
     torch.manual_seed(5)
     return peft.get_peft_model(model, lora()).merge_and_unload().eval()
 
 
-def data(model):
-    model.model.layers[1].self_attn.v_proj.weight.data.mul_(1.5)
-
-
-@torch.inference_mode()
-def inference(model):
-    model.model.layers[1].self_attn.v_proj.weight.mul_(1.5)
-
-
-def reordered(model):
+def reorder(model):
     model.model.layers = torch.nn.ModuleList(reversed(model.model.layers))
     for number, layer in enumerate(model.model.layers):
         layer.self_attn.layer_idx = number
-
-
-def dropped(model):
-    model.model.layers[1].mlp = torch.nn.Identity()
-
-
-def rotated(model):
-    model.model.rotary_emb.inv_freq.mul_(0.5)
-
-
-def rotated_data(model):
-    model.model.rotary_emb.inv_freq.data.mul_(0.5)
-
-
-def scaled(model):
-    model.model.layers[0].self_attn.scaling *= 2
-
-
-def strongly_rotated(model):
-    model.model.rotary_emb.attention_scaling = 1.5
-
-
-def smoothed(model):
-    model.model.norm.variance_epsilon = model.model.layers[0].input_layernorm.variance_epsilon = 0.1
-
-
-def activated(model):
-    model.model.layers[0].mlp.act_fn = torch.nn.ReLU()
 
 
 def activate(model, function):
@@ -190,108 +166,87 @@ def activate(model, function):
     mlp.act_fn = function
 
 
-def functional(model):
-    activate(model, torch.relu)
-
-
-def of_the_test(hidden):
-    return hidden * 0.5
-
-
-def by_a_function(model):
-    activate(model, of_the_test)
-
-
 def another_config(model):
     other = model.model.layers[0].self_attn.config = copy.deepcopy(model.config)
     other.rope_parameters["rope_theta"] = 1.0
 
 
-class Halved(torch.nn.Linear):
-    def forward(self, hidden):
-        return super().forward(hidden) / 2
+# Statements that have a model compute something else.
+CHANGES = {
+    "merged": "merge(model)",
+    "data": "layers[1].self_attn.v_proj.weight.data.mul_(1.5)",
+    "inference": "with torch.inference_mode(): layers[1].self_attn.v_proj.weight.mul_(1.5)",
+    "reordered": "reorder(model)",
+    "dropped": "layers[1].mlp = torch.nn.Identity()",
+    "rotated": "model.model.rotary_emb.inv_freq.mul_(0.5)",
+    "rotated data": "model.model.rotary_emb.inv_freq.data.mul_(0.5)",
+    "scaled": "layers[0].self_attn.scaling *= 2",
+    "strongly rotated": "model.model.rotary_emb.attention_scaling = 1.5",
+    "smoothed": "model.model.norm.variance_epsilon = layers[0].input_layernorm.variance_epsilon = 0.1",
+    "activated": "layers[0].mlp.act_fn = torch.nn.ReLU()",
+    "functional": "activate(model, torch.relu)",
+    "by a function": "activate(model, of_the_test)",
+    "another config": "another_config(model)",
+    "of another class": "layers[0].mlp.down_proj.__class__ = Halved",
+    "cast": "layers[0].mlp.to(torch.bfloat16).to(torch.float32)",
+    "cast rotation": "model.model.rotary_emb.to(torch.bfloat16)",
+    "shadowed": "layers[0].mlp.forward = types.MethodType(halved, layers[0].mlp)",
+}
 
 
-def of_another_class(model):
-    model.model.layers[0].mlp.down_proj.__class__ = Halved
-
-
-def cast(model):
-    model.model.layers[0].mlp.to(torch.bfloat16).to(torch.float32)
-
-
-def cast_rotation(model):
-    model.model.rotary_emb.to(torch.bfloat16)
-
-
-def shadowed(model):
-    layer = model.model.layers[0].mlp
-    layer.forward = types.MethodType(halved, layer)
-
-
-def halved(self, hidden):
-    return type(self).forward(self, hidden) / 2
-
-
-CHANGES = [
-    merged, data, inference, reordered, dropped, rotated, rotated_data, scaled, strongly_rotated, smoothed, activated, functional,
-    by_a_function, another_config, of_another_class, cast, cast_rotation, shadowed,
-]  # fmt: skip
+def change(model, what):
+    exec(CHANGES[what], globals() | {"model": model, "layers": model.model.layers})
+    return model
 
 
 @pytest.mark.smallest
-@pytest.mark.parametrize("change", CHANGES)
-def test_a_model_that_is_changed_before_its_reuse(change, folder, store):
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_model_that_is_changed_before_its_reuse(what, folder, store):
     """What computes is named, not the files that it came from; and the files' name is not given to anything else."""
-    changed = lambda: change(model := load(folder)) or model  # noqa: E731
-    assert not finds(changed(), store)
+    assert not finds(change(load(folder), what), store)
     assert not finds(load(folder), store)
     assert finds(load(folder), store)
-    assert finds(changed(), store)
-    assert Reuse(changed(), store, name="m").decoder.identity().weights.startswith("tensors-")
+    assert finds(change(load(folder), what), store)
+    assert Reuse(change(load(folder), what), store, name="m").decoder.identity().weights.startswith("tensors-")
 
 
-@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("what", CHANGES)
 @pytest.mark.parametrize("given", [None, "of the test"])
-def test_a_model_that_is_changed_between_calls(change, given, folder, store):
+def test_a_model_that_is_changed_between_calls(what, given, folder, store):
     model = load(folder)
     reuse = Reuse(model, store, name="m", weights=given)
     answer(reuse.generate, IDS)
-    assert (change(model) or model) is model
+    change(model, what)
     assert apart(answer(model.generate, IDS), answer(reuse.generate, IDS)) < 1e-4
     assert reuse.stats()["restored_tokens"] == 0
     assert bool(reuse.stats()["not_reused"]) == bool(given)
 
 
-def hooked(model):
-    model.model.layers[0].register_forward_hook(lambda module, given, told: told * 0.5)
+FACTOR = 0.5
 
 
-def hooked_before(model):
-    model.model.layers[0].mlp.register_forward_pre_hook(lambda module, given: (given[0] * 0.5,))
-
-
-def closed_over(model):
-    factor = 0.5
+def close_over(model):
+    factor = FACTOR
     activate(model, lambda hidden: hidden * factor)
 
 
-def quantized(model):
-    return torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, inplace=True)
+UNSEEN = {
+    "a hook of model.layers.0, test_identity.<lambda>": lambda model: model.model.layers[0].register_forward_hook(lambda *all: all[2] * 0.5),
+    "a hook of model.layers.0.mlp, ": lambda model: model.model.layers[0].mlp.register_forward_pre_hook(lambda _, given: (given[0] * 0.5,)),
+    "model.layers.0.mlp.act_fn, .*closes over factor": close_over,
+    "_packed_params": lambda model: torch.ao.quantization.quantize_dynamic(model, {torch.nn.Linear}, inplace=True),
+}
 
 
 @pytest.mark.smallest
-@pytest.mark.parametrize(
-    "change, said",
-    [(hooked, "a hook of model.layers.0, test_identity.hooked"), (hooked_before, "a hook of model.layers.0.mlp, "),
-     (closed_over, "model.layers.0.mlp.act_fn, .*closes over factor"), (quantized, "_packed_params")],
-)  # fmt: skip
+@pytest.mark.parametrize("said", UNSEEN)
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
-def test_what_cannot_be_seen_is_refused_by_name(change, said, folder, store):
+def test_what_cannot_be_seen_is_refused_by_name(said, folder, store):
     model = load(folder)
     reuse = Reuse(model, store, name="m")
     answer(reuse.generate, IDS)
-    other = change(model) or model
+    changed = UNSEEN[said](model)
+    other = changed if isinstance(changed, torch.nn.Module) else model
     with pytest.raises(NotReused, match=f"{said}.*give weights a text of your own"):
         Reuse(other, f"{store}-other", name="m")
     if other is model:
@@ -365,7 +320,7 @@ def test_files_in_parts(folder):
     model.save_pretrained(folder, max_shard_size="50KB")
     assert (folder / "model.safetensors.index.json").is_file()
     assert not Weights(load(folder), None).names()[0].startswith("tensors-")
-    assert Weights(data(changed := load(folder)) or changed, None).names()[0].startswith("tensors-")
+    assert Weights(change(load(folder), "data"), None).names()[0].startswith("tensors-")
 
 
 def test_weights_of_a_given_name_that_change(store):

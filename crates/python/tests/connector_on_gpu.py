@@ -162,30 +162,21 @@ def test_between_a_gpu_and_a_host(gpu_engines, what, on_gpu):
 
 @MODES
 @pytest.mark.parametrize("what", ["attention", "hybrid"])
-def test_prompts_that_are_not_computed_yet(gpu_engines, what, mode, marks, hold, too_early):
-    prefill, decode = gpu_engines(what, decode={"tp": 2})
-    [cache] = prefill.caches
+@pytest.mark.parametrize("held", ["prefill", "decode"])
+def test_steps_that_a_gpu_has_not_done_yet(gpu_engines, what, held, mode, marks, hold, too_early):
+    """A prompt that is not computed yet, and blocks that are still read and written."""
+    if held == "prefill":
+        prefill, decode = gpu_engines(what, decode={"tp": 2})
+        [cache] = prefill.caches
+    else:
+        # There are blocks for one request at a time.
+        prefill, decode = gpu_engines(what, ["decode"], decode={"blocks": 5 if what == "attention" else 6})
+        [cache] = decode.caches
     load_another(prefill, decode)
     hold(cache)
-    load_while_held(decode, decode.add(TOKENS, prefilled(prefill, TOKENS), max_tokens=3), marks)
-    cache.stream.release()
-    decode.run()
-    if marks:
-        return assert_exact(prefill, decode)
-    with too_early():
-        decode.assert_exact()
-
-
-@MODES
-@pytest.mark.parametrize("what", ["attention", "hybrid"])
-def test_blocks_that_are_still_read_and_written(gpu_engines, what, mode, marks, hold, too_early):
-    # There are blocks for one request at a time.
-    prefill, decode = gpu_engines(what, ["decode"], decode={"blocks": 5 if what == "attention" else 6})
-    [cache] = decode.caches
-    load_another(prefill, decode)
-    hold(cache)
-    decode.add(prompt(100, 1), max_tokens=4)
-    decode.run()
+    if held == "decode":
+        decode.add(prompt(100, 1), max_tokens=4)
+        decode.run()
     load_while_held(decode, decode.add(TOKENS, prefilled(prefill, TOKENS), max_tokens=3), marks)
     cache.stream.release()
     decode.run()
@@ -199,7 +190,7 @@ def test_states_that_move_when_a_step_is_over(gpu_engines, connector, monkeypatc
     """What vLLM calls the end of a step is too early for them."""
     from transload.vllm.cache import Cache
 
-    monkeypatch.setattr(Cache, "is_finished_late", False)
+    monkeypatch.setattr(Cache, "writes_after_step", False)
     prefill, decode = gpu_engines("hybrid", ["prefill"])
     prefill.caches[0].lateness = [500_000]
     decode.add(TOKENS, prefilled(prefill, TOKENS), max_tokens=3)
@@ -388,8 +379,8 @@ def test_the_end_of_vllm_waits_for_no_mark(keeping):
     saved = worker._worker.saved
     cache.stream.hold()
     request = saver.add(prompt(600), max_tokens=2)
-    saver.run(lambda: request.finished and any(job and job.future.running() for job in saved._kept.values()))
-    [job] = saved._kept.values()
+    saver.run(lambda: request.finished and any(job and job.future.running() for job in saved._unstaged.values()))
+    [job] = saved._unstaged.values()
     saved.shutdown()
     assert job.future.exception(timeout=30) is not None
     cache.stream.release()

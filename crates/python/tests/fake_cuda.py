@@ -1,20 +1,19 @@
 """The fake CUDA driver (`tests/fake-cuda`), for tests that need a GPU.
 
-A process has one driver, and it is found once. So what a test does on a GPU is a function of its own, the *body*, which the
-fixture `on_gpu` runs in a process that has loaded the fake first; tests that need none never meet it:
+A process has one driver, and it is found once. So a test that is decorated with `on_gpu` runs in a process of its own that has
+loaded the fake first; tests that need none never meet it:
 
-    def test_a_cache_is_registered(on_gpu):
-        on_gpu(registers_a_cache, 4096)
-
-    def registers_a_cache(driver, length):
-        cache = driver.allocate(length)
+    @on_gpu()
+    def test_a_cache_is_registered(driver, certs):
+        cache = driver.allocate(4096)
         ...
 
-Bodies are functions of a test's module; what they are given goes there as JSON.
+What it is given but the driver are fixtures and parameters, which go there as JSON.
 """
 
 import ctypes
 import importlib
+import inspect
 import json
 import os
 import subprocess
@@ -47,19 +46,23 @@ def fake_driver() -> str:
     return build()
 
 
-@pytest.fixture
-def on_gpu(fake_driver):
-    """Runs a body in a process with this driver: `on_gpu(body, *arguments, FAKE_CUDA_DEVICES=2)`. What it prints is
-    returned."""
+def on_gpu(**variables):
+    """Has a test run in a process with this driver, and with these environment variables: `on_gpu(FAKE_CUDA_DEVICES=2)`."""
 
-    def run(body, *arguments, **variables):
-        command = [sys.executable, __file__, fake_driver, body.__module__, body.__qualname__, json.dumps(arguments)]
-        variables = {name: str(value) for name, value in variables.items()}
-        done = subprocess.run(command, env=os.environ | variables, cwd=HERE, capture_output=True, text=True, timeout=120)
-        assert done.returncode == 0, f"{body.__qualname__}: {done.returncode}\n{done.stdout}{done.stderr}"
-        return done.stdout
+    def decorate(body):
+        def test(fake_driver, **given):
+            arguments = json.dumps({name: str(each) if isinstance(each, Path) else each for name, each in given.items()})
+            command = [sys.executable, __file__, fake_driver, body.__module__, body.__name__, arguments]
+            environment = os.environ | {name: str(value) for name, value in variables.items()}
+            done = subprocess.run(command, env=environment, cwd=HERE, capture_output=True, text=True, timeout=120)
+            assert done.returncode == 0, f"{done.returncode}\n{done.stdout}{done.stderr}"
 
-    return run
+        _, *given = inspect.signature(body).parameters.values()
+        test.__signature__ = inspect.Signature([inspect.Parameter("fake_driver", inspect.Parameter.POSITIONAL_OR_KEYWORD), *given])
+        test.__name__, test.__module__, test.__doc__, test.body = body.__name__, body.__module__, body.__doc__, body
+        return test
+
+    return decorate
 
 
 class Driver:
@@ -223,7 +226,7 @@ class Device:
 def main(library: str, module: str, body: str, arguments: str):
     # Whoever asks for the driver by its name gets the library that is there.
     driver = Driver(library)
-    getattr(importlib.import_module(module), body)(driver, *json.loads(arguments))
+    getattr(importlib.import_module(module), body).body(driver, **json.loads(arguments))
 
 
 if __name__ == "__main__":

@@ -1,9 +1,10 @@
-"""Puts modules in the places of packages that are not installed."""
+"""Puts modules in the places of packages that are not installed, and stands for tensors of torch."""
 
 import contextlib
 import importlib
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from types import SimpleNamespace
 
 
 @dataclass(frozen=True)
@@ -33,3 +34,37 @@ def installed(name, modules):
         for place in concerned():
             del sys.modules[place]
         sys.modules |= before
+
+
+@dataclass(frozen=True)
+class Storage:
+    """What this package asks of the storage of a torch tensor."""
+
+    address: int
+    length: int
+    device: object = field(default_factory=lambda: SimpleNamespace(type="cpu"))
+
+    def data_ptr(self):
+        return self.address
+
+    def nbytes(self):
+        return self.length
+
+
+@dataclass(frozen=True)
+class Tensor(Storage):
+    """And of a tensor, of elements of two bytes."""
+
+    contiguous: bool = True
+
+    def is_contiguous(self):
+        return self.contiguous
+
+    def numel(self):
+        return self.length // 2
+
+    def element_size(self):
+        return 2
+
+    def untyped_storage(self):
+        return Storage(self.address, self.length, self.device)

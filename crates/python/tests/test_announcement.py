@@ -97,11 +97,3 @@ def test_vllm_announces_itself(engine, etcd, kv_role, roles):
     soon(lambda: etcd.found(f"{kv_role}") == [f"{kv_role}/{role}/10.0.1.1:8000" for role in roles])
     server.scheduler.shutdown()
     assert etcd.found(f"{kv_role}") == []
-
-
-def test_settings_that_announce_nothing(connector, engine):
-    for alone in {"announce": "etcd://e:2379/t"}, {"announce_url": "http://d:1"}:
-        with pytest.raises(connector.ConfigError, match="announce and .*announce_url go together"):
-            engine("prefill", extra=alone)
-    with pytest.raises(connector.ConfigError, match="extra_config.announce and announce_url: etcd is wrong"):
-        engine("prefill", extra={"announce": "e:2379", "announce_url": "http://d:1"})

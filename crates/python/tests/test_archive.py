@@ -16,10 +16,28 @@ TOKENS = list(range(600))
 def side(**shape):
     deployment = transload.Deployment(document(num_blocks=64, **shape))
     [group] = deployment.groups
-    memories = [
-        transload.Memory.allocate(group.allocations(rank)) for rank in range(deployment.ranks)
-    ]
-    return deployment, memories
+    return deployment, [transload.Memory.allocate(group.allocations(rank)) for rank in range(deployment.ranks)]
+
+
+def empty(deployment):
+    return transload.Memory.allocate(deployment.groups[0].allocations(0))
+
+
+WHOLE = 512 * 4 * 2 * 256
+"""Bytes of two token chunks: tokens, layers, heads, keys and values of 64 elements of 2 bytes."""
+
+
+@pytest.fixture
+def uri(tmp_path):
+    return f"file://{tmp_path}/kv"
+
+
+@pytest.fixture
+def one(uri):
+    """A deployment of one rank, its memory with something in it, and an archive."""
+    deployment, [cache] = side(tp=1)
+    fill(cache)
+    return deployment, cache, transload.Archive(uri, "demo", "r1", deployment)
 
 
 def save(archive, prompt, deployment, memories):
@@ -27,10 +45,7 @@ def save(archive, prompt, deployment, memories):
     # As they travel to the workers, and the parts back.
     missing = transload.Missing(missing.encode())
     blocks = -(-len(prompt) // deployment.groups[0].block_size)
-    parts = [
-        archive.save(missing, deployment, rank, [memory], [range(blocks)])
-        for rank, memory in enumerate(memories)
-    ]
+    parts = [archive.save(missing, deployment, rank, [memory], [range(blocks)]) for rank, memory in enumerate(memories)]
     return archive.publish(missing, parts)
 
 
@@ -53,7 +68,7 @@ def test_what_one_layout_saved_another_restores(tmp_path, form):
     assert found.tokens == 512
     report = archive.restore(found, reader, 0, [cache], [range(8)])
     assert report["tokens"] == 512
-    assert report["bytes"] == 512 * 4 * 2 * 256
+    assert report["bytes"] == WHOLE
 
     _, [direct] = side(tp=1, block_size=64, order="HND")
     plan = transload.Plan(saver, reader, 512)
@@ -62,26 +77,21 @@ def test_what_one_layout_saved_another_restores(tmp_path, form):
     assert cache.read(0, cache.nbytes) == direct.read(0, direct.nbytes)
 
     assert found.shorten(300).tokens == 256
-    for other in (
-        transload.Prompt(TOKENS, adapter="a"),
-        transload.Prompt(TOKENS, salt="a"),
-        transload.Prompt([7, *TOKENS[1:]]),
-    ):
-        assert archive.find(other).tokens == 0
+    for other in {"adapter": "a"}, {"salt": "a"}, {"tokens": [7, *TOKENS[1:]]}:
+        assert archive.find(transload.Prompt(**{"tokens": TOKENS} | other)).tokens == 0
     assert transload.Archive(uri, "demo", "r2", reader).find(prompt).tokens == 0
 
 
-def test_tiers_tell_what_came_of_each(tmp_path):
+def test_tiers_tell_what_came_of_each(tmp_path, uri):
     deployment, [cache] = side(tp=1)
-    prompt, uri = transload.Prompt(TOKENS), f"file://{tmp_path}/kv"
+    prompt = transload.Prompt(TOKENS)
     memory = f"1GiB=memory://{tmp_path.name}"
     archive = transload.Archive(f"tier://{memory},{uri}", "demo", "r1", deployment)
     save(archive, prompt, deployment, [cache])
-    restored = transload.Memory.allocate(deployment.groups[0].allocations(0))
-    archive.restore(archive.find(prompt), deployment, 0, [restored], [range(32)])
+    archive.restore(archive.find(prompt), deployment, 0, [empty(deployment)], [range(32)])
     above, below = archive.tiers()
     assert (above["tier"], below["tier"]) == (memory.partition("=")[2], uri)
-    assert above["hits"] > 0 and above["bytes"] >= 512 * 4 * 2 * 256 and above["evictions"] == 0
+    assert above["hits"] > 0 and above["bytes"] >= WHOLE and above["evictions"] == 0
     assert (above["failures"], above["skipped"]) == (0, 0)
     assert transload.Archive(uri, "demo", "r1", deployment).tiers() == []
     objects = transload.Objects(f"tier://{memory},{uri}", "test")
@@ -91,13 +101,13 @@ def test_tiers_tell_what_came_of_each(tmp_path):
 
 
 @pytest.mark.parametrize("codec", ["q8", "q4"])
-def test_a_codec_takes_less_room_and_shares_with_nobody(tmp_path, codec):
+def test_a_codec_takes_less_room_and_shares_with_nobody(uri, codec):
     numpy = pytest.importorskip("numpy")
     deployment, [cache] = side(tp=1)
     # bf16: the upper halves of f32.
     numbers = numpy.random.default_rng(1).normal(size=cache.nbytes // 2).astype(numpy.float32)
     cache.write(0, (numbers.view(numpy.uint32) >> 16).astype(numpy.uint16).tobytes())
-    uri, prompt = f"file://{tmp_path}/kv", transload.Prompt(TOKENS)
+    prompt = transload.Prompt(TOKENS)
 
     def archive(**codec):
         return transload.Archive(uri, "demo", "r1", deployment, **codec)
@@ -108,10 +118,10 @@ def test_a_codec_takes_less_room_and_shares_with_nobody(tmp_path, codec):
         assert archive(codec=other).find(prompt).tokens == 0
     found = transload.Found(archive(codec=codec).find(prompt).encode())
     assert (found.tokens, found.codec, found.shorten(256).codec) == (512, codec, codec)
-    restored = transload.Memory.allocate(deployment.groups[0].allocations(0))
+    restored = empty(deployment)
     report = archive(codec=codec).restore(found, deployment, 0, [restored], [range(32)])
     share = {"q8": 0.5625, "q4": 0.3125}[codec]
-    assert report["bytes"] == 512 * 4 * 2 * 256 * share
+    assert report["bytes"] == WHOLE * share
 
     def values(memory):
         bits = numpy.frombuffer(memory.read(0, memory.nbytes), numpy.uint16)
@@ -128,7 +138,7 @@ def test_a_codec_takes_less_room_and_shares_with_nobody(tmp_path, codec):
         archive(codec="int4")
 
 
-def test_exact_saves_are_what_they_were_before_there_were_codecs(tmp_path):
+def test_exact_saves_are_what_they_were_before_there_were_codecs(uri):
     """Names of roots and hashes of pieces, of keys and values, a window and recurrent state."""
     attention = {"kind": "attention", "heads": 4, "head_dim": 24, "v_head_dim": 20, "dtype": "bf16"}
     conv = {"kind": "mamba2_conv", "d_inner": 128, "heads": 8, "groups": 1, "state_size": 16, "conv_kernel": 4}
@@ -142,7 +152,7 @@ def test_exact_saves_are_what_they_were_before_there_were_codecs(tmp_path):
     whole = document(tp=2, num_blocks=64) | {"group": groups}
     del whole["order"]
     deployment = transload.Deployment(whole)
-    uri, prompt = f"file://{tmp_path}/kv", transload.Prompt(TOKENS, salt="s")
+    prompt = transload.Prompt(TOKENS, salt="s")
     archive = transload.Archive(uri, "demo", "r1", deployment, engine="vllm", engine_version="0.32.1")
     missing, parts = archive.missing(prompt, state=512), []
     for rank in range(2):
@@ -161,94 +171,59 @@ def test_exact_saves_are_what_they_were_before_there_were_codecs(tmp_path):
     assert hashlib.sha256("\n".join(manifests + chunks).encode()).hexdigest() == golden
 
 
-def test_engines_share_what_the_setting_says(tmp_path):
+def test_engines_share_what_the_setting_says(uri):
     deployment, caches = side()
-    uri, prompt = f"file://{tmp_path}/kv", transload.Prompt(TOKENS)
+    prompt, vllm = transload.Prompt(TOKENS), {"engine": "vllm", "engine_version": "0.32.0"}
 
-    def archive(engine="vllm", version="0.32.0", **sharing):
-        return transload.Archive(
-            uri, "demo", "r1", deployment, engine=engine, engine_version=version, **sharing
-        )
+    def archive(**engine):
+        return transload.Archive(uri, "demo", "r1", deployment, **engine)
 
-    assert save(archive(), prompt, deployment, caches) == 2
-    assert archive(version="0.32.1+cpu").find(prompt).tokens == 512
-    assert archive(version="0.33.0").find(prompt).tokens == 0
-    assert archive(sharing="engine").find(prompt).tokens == 0
-    assert transload.Archive(uri, "demo", "r1", deployment).find(prompt).tokens == 0
-    with pytest.raises(ValueError, match="any, engine or version"):
-        archive(sharing="all")
-    with pytest.raises(ValueError, match="both of engine"):
-        archive(version=None)
+    assert save(archive(**vllm), prompt, deployment, caches) == 2
+    for other, tokens in ({"engine_version": "0.32.1+cpu"}, 512), ({"engine_version": "0.33.0"}, 0), ({"sharing": "engine"}, 0):
+        assert archive(**vllm | other).find(prompt).tokens == tokens, other
+    assert archive().find(prompt).tokens == 0
+    for other, why in ({"sharing": "all"}, "any, engine or version"), ({"engine_version": None}, "both of engine"):
+        with pytest.raises(ValueError, match=why):
+            archive(**vllm | other)
 
 
-def test_what_cannot_be_saved_is_refused(tmp_path):
-    deployment, caches = side()
-    archive = transload.Archive(f"file://{tmp_path}/kv", "demo", "r1", deployment)
-    prompt = transload.Prompt(TOKENS)
-    missing = archive.missing(prompt)
-    with pytest.raises(transload.ArchiveError, match="give the part of every rank"):
-        archive.publish(missing, [])
-    with pytest.raises(transload.ArchiveError, match="no rank 1"):
-        archive.save(missing, deployment, 1, caches, [None])
-    # Both chunks are saved at once, and either may be the first to say so.
-    with pytest.raises(transload.ArchiveError, match="has 3 blocks, (16|32) are needed"):
-        archive.save(missing, deployment, 0, caches, [range(3)])
-    with pytest.raises(transload.ArchiveError, match="but the prompt has 600 tokens"):
-        archive.missing(prompt, 601)
-    with pytest.raises(transload.StoreError, match="nowhere"):
-        transload.Archive("nowhere://", "demo", "r1", deployment)
-    with pytest.raises(ValueError, match="not what `encode` returned"):
-        transload.Found(b"nonsense")
+def test_what_cannot_be_saved_is_refused(one):
+    deployment, cache, archive = one
+    missing = archive.missing(transload.Prompt(TOKENS))
+    for call, error, why in [
+        (lambda: archive.publish(missing, []), transload.ArchiveError, "give the part of every rank"),
+        (lambda: archive.save(missing, deployment, 1, [cache], [None]), transload.ArchiveError, "no rank 1"),
+        # Both chunks are saved at once, and either may be the first to say so.
+        (lambda: archive.save(missing, deployment, 0, [cache], [range(3)]), transload.ArchiveError, "has 3 blocks, (16|32) are needed"),
+        (lambda: archive.missing(transload.Prompt(TOKENS), 601), transload.ArchiveError, "but the prompt has 600 tokens"),
+        (lambda: transload.Archive("nowhere://", "demo", "r1", deployment), transload.StoreError, "nowhere"),
+        (lambda: transload.Found(b"nonsense"), ValueError, "not what `encode` returned"),
+    ]:
+        with pytest.raises(error, match=why):
+            call()
 
 
-def test_a_forked_child_opens_its_own(tmp_path):
-    code = """
-import json, os, sys, transload
-deployment = transload.Deployment(json.loads(sys.argv[2]))
-def archive():
-    return transload.Archive(sys.argv[1], "demo", "r1", deployment)
-mine, prompt = archive(), transload.Prompt(list(range(300)))
-child = os.fork()
-if child == 0:
-    try:
-        mine.find(prompt)
-        os._exit(1)
-    except transload.StoreError as error:
-        assert "before the process forked" in str(error)
-    # Dropping it ends nothing of the parent's.
-    del mine
-    os._exit(0 if archive().find(prompt).tokens == 0 else 2)
-assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-assert mine.find(prompt).tokens == 0
-"""
-    command = [sys.executable, "-W", "ignore", "-c", code, f"file://{tmp_path}/kv", json.dumps(document())]
-    subprocess.run(command, check=True, timeout=60)
-
-
-def test_blocks_are_free_once_they_are_staged(tmp_path):
-    deployment, [cache] = side(tp=1)
-    [content] = fill(cache)
-    archive = transload.Archive(f"file://{tmp_path}/kv", "demo", "r1", deployment)
+def test_blocks_are_free_once_they_are_staged(one):
+    deployment, cache, archive = one
+    content = cache.read(0, cache.nbytes)
     prompt = transload.Prompt(TOKENS)
     missing, staging = archive.missing(prompt), transload.Staging(1 << 30)
     staged = archive.stage(missing, deployment, 0, [cache], [range(38)], staging)
-    assert staged.nbytes == staging.used == 512 * 4 * 2 * 256
+    assert staged.nbytes == staging.used == WHOLE
     cache.write(0, bytes(cache.nbytes))
     assert archive.publish(missing, [archive.put(staged)]) == 2
     del staged
     assert staging.used == 0
-    found = archive.find(prompt)
-    archive.restore(found, deployment, 0, [cache], [range(32)])
+    archive.restore(archive.find(prompt), deployment, 0, [cache], [range(32)])
     block = 16 * 2 * 256
     for layer in range(4):
         start, saved = layer * 64 * block, 32 * block
         assert cache.read(start, 64 * block) == content[start : start + saved] + bytes(saved)
 
 
-def test_staging_is_bounded(tmp_path):
-    deployment, [cache] = side(tp=1)
-    archive = transload.Archive(f"file://{tmp_path}/kv", "demo", "r1", deployment)
-    staging, one = transload.Staging(1 << 20), 512 * 4 * 2 * 256
+def test_staging_is_bounded(one):
+    deployment, cache, archive = one
+    staging = transload.Staging(1 << 20)
 
     def stage(seed):
         missing = archive.missing(transload.Prompt([seed, *TOKENS]))
@@ -257,30 +232,30 @@ def test_staging_is_bounded(tmp_path):
     first = stage(0)
     with pytest.raises(transload.ArchiveError, match="all of its 1048576 bytes"):
         stage(1)
-    assert staging.used == one == first.nbytes
+    assert staging.used == WHOLE == first.nbytes
     del first
-    assert stage(1).nbytes == one
+    assert stage(1).nbytes == WHOLE
 
 
-def test_without_a_permit_no_block_is_touched(tmp_path):
-    deployment, [cache] = side(tp=1)
-    fill(cache)
-    archive = transload.Archive(f"file://{tmp_path}/kv", "demo", "r1", deployment)
+def test_without_a_permit_no_block_is_touched(one):
+    deployment, cache, archive = one
     prompt = transload.Prompt(TOKENS)
     assert save(archive, prompt, deployment, [cache]) == 2
     cache.write(0, bytes(cache.nbytes))
-    found, permit = archive.find(prompt), transload.Permit()
+    found, missing, staging = archive.find(prompt), archive.missing(transload.Prompt([7, *TOKENS])), transload.Staging(1 << 30)
+    calls = [
+        lambda permit: archive.restore(found, deployment, 0, [cache], [range(32)], permit=permit),
+        lambda permit: archive.stage(missing, deployment, 0, [cache], [range(38)], staging, permit=permit),
+        lambda permit: archive.save(missing, deployment, 0, [cache], [range(38)], permit=permit),
+    ]
+    permit = transload.Permit()
     assert not permit.is_quiet, "it stands"
     permit.revoke()
     assert permit.is_quiet
-    with pytest.raises(transload.ArchiveError, match="the engine's again"):
-        archive.restore(found, deployment, 0, [cache], [range(32)], permit=permit)
-    assert cache.read(0, cache.nbytes) == bytes(cache.nbytes)
-    missing = archive.missing(transload.Prompt([7, *TOKENS]))
-    with pytest.raises(transload.ArchiveError, match="the engine's again"):
-        archive.stage(missing, deployment, 0, [cache], [range(38)], transload.Staging(1 << 30), permit=permit)
-    with pytest.raises(transload.ArchiveError, match="the engine's again"):
-        archive.save(missing, deployment, 0, [cache], [range(38)], permit=permit)
-    archive.save(missing, deployment, 0, [cache], [range(38)], permit=transload.Permit())
-    archive.restore(found, deployment, 0, [cache], [range(32)], permit=transload.Permit())
+    for call in calls:
+        with pytest.raises(transload.ArchiveError, match="the engine's again"):
+            call(permit)
+        assert cache.read(0, cache.nbytes) == bytes(cache.nbytes)
+    for call in calls:
+        call(transload.Permit())
     assert cache.read(0, cache.nbytes) != bytes(cache.nbytes)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from vllm_stand_in import vllm_names as vllm
-from vllm_stand_in.fixtures import FOR_DECODE, assert_loaded, end_alike, load, prefilled, prompt, refuse
+from vllm_stand_in.fixtures import FOR_DECODE, end_alike, fetch, load, move, prefilled, prompt, refuse
 
 import transload
 
@@ -62,20 +62,21 @@ def test_parameters_that_are_anything(both):
     assert set(both.figures.data["failures"]) <= {"ticket"}
 
 
-@pytest.mark.parametrize("value", ["true", 1, [True], {"a": 1}, float("nan")])
-@pytest.mark.parametrize("flag", ["do_remote_prefill", "do_remote_decode"])
-def test_a_flag_that_is_none(both, flag, value, caplog):
-    request = both.add(TOKENS, {flag: value})
-    assert f"{request.request_id} has {flag}, which is ignored: it is a {type(value).__name__}" in caplog.text
-    both.run()
-    assert request.status is vllm.RequestStatus.FINISHED_LENGTH_CAPPED and not both.answers[request.request_id]
-    end_alike(both)
+FLAGS = "do_remote_prefill", "do_remote_decode"
 
 
-def test_both_flags(both):
-    """It cannot be prefilled here for another server and there for this one."""
-    request = both.add(TOKENS, {"do_remote_prefill": True, "do_remote_decode": True, "transload_ticket": "tl1.A"})
+@pytest.mark.parametrize(
+    ("params", "flag", "why"),
+    [
+        *(({flag: value}, flag, f"it is a {type(value).__name__}") for flag in FLAGS for value in ("true", 1, [True], {"a": 1}, float("nan"))),
+        # It cannot be prefilled here for another server and there for this one.
+        *((dict.fromkeys(FLAGS, True) | {"transload_ticket": "tl1.A"}, flag, "a request has one of the two") for flag in FLAGS),
+    ],
+)
+def test_flags_that_are_ignored(both, params, flag, why, caplog):
+    request = both.add(TOKENS, dict(params))
     both.run()
+    assert f"{request.request_id} has {flag}, which is ignored: {why}" in caplog.text
     assert request.status is vllm.RequestStatus.FINISHED_LENGTH_CAPPED and not both.answers[request.request_id]
     assert not both.figures.data["failures"]
     end_alike(both)
@@ -126,8 +127,12 @@ def test_steps_show_no_tickets(two_engines, mode):
 
 
 def test_who_prefills_for_nobody_holds_half_of_the_cache(two_engines):
-    """Beyond it the oldest tickets are taken back: their blocks are used again, and loads with them fail."""
+    """Beyond it the oldest tickets are taken back: their blocks are used again, and loads with them fail. But one prompt may
+    hold more."""
     prefill, decode = two_engines({"blocks": 64}, {"blocks": 64})
+    move(prefill, decode, prompt(1500))
+    for engine in prefill, decode:
+        engine.figures.reset()
     prompts = [prompt(300, seed) for seed in range(8)]
     # 10 blocks each, of 63.
     tickets = [prefilled(prefill, tokens) for tokens in prompts]
@@ -135,19 +140,9 @@ def test_who_prefills_for_nobody_holds_half_of_the_cache(two_engines):
     assert prefill.all_blocks - prefill.manager.free_blocks == 3 * 10
     refuse(decode, prompts[0], tickets[0], "cancelled")
     for tokens, ticket in list(zip(prompts, tickets))[5:]:
-        request, before = load(decode, tokens, ticket)
-        assert_loaded(decode, request, before)
+        fetch(decode, tokens, ticket)
     end_alike(prefill, decode)
     assert prefill.figures.data["leases"] == {"reclaimed": 5, "completed": 3}
-
-
-def test_one_prompt_may_hold_more_than_half_of_the_cache(two_engines):
-    prefill, decode = two_engines({"blocks": 64}, {"blocks": 64})
-    tokens = prompt(1500)
-    request, before = load(decode, tokens, prefilled(prefill, tokens))
-    assert_loaded(decode, request, before)
-    end_alike(prefill, decode)
-    assert prefill.figures.data["leases"] == {"completed": 1}
 
 
 def test_who_waits_at_a_decode_server_keeps_its_blocks(two_engines, caplog):

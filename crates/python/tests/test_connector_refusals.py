@@ -7,16 +7,7 @@ import numpy
 import pytest
 from vllm_stand_in import torch_numpy as torch
 from vllm_stand_in import vllm_names as vllm
-from vllm_stand_in.fixtures import (
-    assert_loaded,
-    early_ticket,
-    end_alike,
-    load,
-    move,
-    prefilled,
-    prompt,
-    refuse,
-)
+from vllm_stand_in.fixtures import Wrapped, early_ticket, end_alike, fetch, load, move, prefilled, prompt, refuse
 from vllm_stand_in.model import Attention, mamba2
 
 import transload
@@ -57,31 +48,23 @@ def test_a_request_that_fails_is_told(two_engines):
     end_alike(prefill, decode)
 
 
-OTHERS = {
-    "another last token": {"tokens": TOKENS[:-1] + [TOKENS[-1] + 1]},
-    "another first token": {"tokens": [TOKENS[0] + 1] + TOKENS[1:]},
-    "a shorter prompt": {"tokens": TOKENS[:-1]},
-    "another adapter": {"adapter": "b"},
-    "no adapter": {"adapter": None},
-    "another salt": {"salt": "b"},
-    "no salt": {"salt": None},
-    "another image": {"images": [("b", 3, 20)]},
-    "another place of the image": {"images": [("a", 4, 20)]},
-    "no image": {"images": []},
-}
+OTHERS = [
+    *({"tokens": each} for each in (TOKENS[:-1] + [TOKENS[-1] + 1], [TOKENS[0] + 1] + TOKENS[1:], TOKENS[:-1])),
+    *({name: other} for name in ("adapter", "salt") for other in ("b", None)),
+    *({"images": each} for each in ([("b", 3, 20)], [("a", 4, 20)], [])),
+]
 
 
 def test_a_ticket_for_other_content(two_engines):
     prefill, decode = two_engines({"tp": 2}, {"tp": 2})
     same = {"tokens": TOKENS, "adapter": "a", "salt": "a", "images": [("a", 3, 20)]}
     params = prefilled(prefill, **same)
-    for other in OTHERS.values():
+    for other in OTHERS:
         decode.figures.reset()
         refuse(decode, params=params, kind="content", **(same | other))
     # For what it is for, it is as good as before.
     more = {name: value for name, value in same.items() if name != "tokens"}
-    request, before = load(decode, TOKENS, params, **more)
-    assert_loaded(decode, request, before)
+    fetch(decode, TOKENS, params, **more)
     end_alike(prefill, decode)
 
 
@@ -157,8 +140,7 @@ def test_prompts_of_embeddings(two_engines, groups):
     prefill, decode = two_engines({}, {"tp": 2}, groups, model_groups=1)
     params = prefilled(prefill, [0] * 100, embeddings=embeddings(1))
     refuse(decode, [0] * 100, params, "content", embeddings=embeddings(2))
-    request, before = load(decode, [0] * 100, params, embeddings=embeddings(1))
-    assert_loaded(decode, request, before)
+    fetch(decode, [0] * 100, params, embeddings=embeddings(1))
     end_alike(prefill, decode)
 
 
@@ -286,6 +268,18 @@ def test_sides_of_two_models(engine, caplog, groups, words):
     assert len(told) == 2 and all(word in line for word in words for line in told), logged
 
 
+def give_up_one_that_waits(prefill, decode):
+    """Has a request aborted while it waits for blocks, and with it who has them."""
+    params = prefilled(prefill, TOKENS)
+    other = decode.add(prompt(250, seed=8), max_tokens=10**6)
+    decode.run(lambda: other.status is vllm.RequestStatus.RUNNING)
+    waits = decode.add(TOKENS, dict(params))
+    decode.step()
+    assert waits.status is vllm.RequestStatus.WAITING
+    decode.abort(waits)
+    decode.abort(other)
+
+
 def test_sides_that_never_fit_are_told_once(engine, caplog, mode):
     """Each request is computed here, and its blocks there are given back at once, whatever their lease."""
     caplog.set_level("DEBUG")
@@ -308,15 +302,7 @@ def test_sides_that_never_fit_are_told_once(engine, caplog, mode):
         assert len(lines("was not loaded", "DEBUG")) == 2 * seed
     told = len(lines("something else"))
     assert told
-    # One that is aborted while it waits is given up, too.
-    params = prefilled(prefill, TOKENS)
-    other = decode.add(prompt(250, seed=8), max_tokens=10**6)
-    decode.run(lambda: other.status is vllm.RequestStatus.RUNNING)
-    waits = decode.add(TOKENS, dict(params))
-    decode.step()
-    assert waits.status is vllm.RequestStatus.WAITING
-    decode.abort(waits)
-    decode.abort(other)
+    give_up_one_that_waits(prefill, decode)
     end_alike(decode, prefill)
     assert prefill.figures.data["leases"] == {"cancelled": 8}
     assert not lines("ended before its ticket went out")
@@ -333,14 +319,8 @@ def test_servers_of_another_protocol_are_not_dialled_again(engine, caplog, monke
     [worker] = [each._worker for each in decode.workers]
     dialled = []
 
-    class OfAnotherVersion:
+    class OfAnotherVersion(Wrapped):
         """Stands for an agent whose peers run another release: one process can load one release only."""
-
-        def __init__(self, agent):
-            self._agent = agent
-
-        def __getattr__(self, name):
-            return getattr(self._agent, name)
 
         def pull(self, *_, **__):
             dialled.append("pull")
@@ -359,15 +339,8 @@ def test_servers_of_another_protocol_are_not_dialled_again(engine, caplog, monke
         decode.figures.reset()
         tokens = prompt(100, seed)
         refuse(decode, tokens, prefilled(prefill, tokens), "version")
-    # A request that is aborted while it waits is given up to nobody.
-    params = prefilled(prefill, TOKENS)
-    other = decode.add(prompt(250, seed=8), max_tokens=10**6)
-    decode.run(lambda: other.status is vllm.RequestStatus.RUNNING)
-    waits = decode.add(TOKENS, dict(params))
-    decode.step()
-    assert waits.status is vllm.RequestStatus.WAITING
-    decode.abort(waits)
-    decode.abort(other)
+    # To nobody.
+    give_up_one_that_waits(prefill, decode)
     end_alike(decode, prefill)
     assert dialled == ["pull"] and worker._misfits._agent is None
     [line] = [each.getMessage() for each in caplog.records if each.levelname == "WARNING" and "was not loaded" in each.getMessage()]
@@ -388,5 +361,4 @@ def test_a_refusal_leaves_what_is_cached_as_it_is(two_engines, monkeypatch):
             assert all((new == was).all() for new, was in zip(cache.bytes(), old))
         decode.run()
     tokens = prompt(100) + prompt(50, seed=9)
-    request, before = load(decode, tokens, prefilled(prefill, tokens))
-    assert_loaded(decode, request, before)
+    fetch(decode, tokens, prefilled(prefill, tokens))

@@ -5,16 +5,7 @@ import time
 
 import pytest
 from vllm_stand_in import vllm_names as vllm
-from vllm_stand_in.fixtures import (
-    FOR_DECODE,
-    assert_loaded,
-    early_ticket,
-    end_alike,
-    load,
-    move,
-    prefilled,
-    prompt,
-)
+from vllm_stand_in.fixtures import FOR_DECODE, Wrapped, assert_loaded, early_ticket, end_alike, fetch, load, move, prefilled, prompt
 from vllm_stand_in.model import Attention, mamba2
 
 import transload
@@ -74,6 +65,7 @@ def test_an_engine_rests_while_nobody_claims_its_ticket(engine):
     # As many as there are pauses in that time, and those around them that have nothing to wait for.
     assert steps <= (time.monotonic() - begun) / 0.1 + 10
     assert prefill.figures.data["leases"] == {"expired": 2}
+    end_alike(prefill)
 
 
 def test_a_call_ends_the_rest_at_once(engine, monkeypatch):
@@ -156,9 +148,7 @@ def test_many_at_a_time(two_engines):
     prompts = [prompt(10 + 17 * number, seed=number) for number in range(12)]
     asked = [prefill.add(tokens, dict(FOR_DECODE)) for tokens in prompts]
     prefill.run(lambda: len(prefill.answers) == len(prompts))
-    requests = [
-        decode.add(tokens, prefill.answers[request.request_id], max_tokens=5) for tokens, request in zip(prompts, asked)
-    ]
+    requests = [decode.add(each.all_token_ids[: each.num_prompt_tokens], prefill.answers[each.request_id], max_tokens=5) for each in asked]
     decode.run()
     assert {request.status for request in requests} == {Status.FINISHED_LENGTH_CAPPED}
     assert not decode.figures.data["failures"] and len(decode.figures.data["bytes"]) == 12
@@ -169,45 +159,42 @@ def test_prompts_in_chunks(two_engines):
     move(*two_engines({"budget": 24, "tp": 2}, {"budget": 40}), TOKENS)
 
 
+def prefilling(prefill, steps):
+    """A request for another server, some steps later; it goes on behind its prompt, as one whose answer is still under way."""
+    request = prefill.add(TOKENS, dict(FOR_DECODE))
+    request.max_tokens = 4
+    for _ in range(steps):
+        prefill.step()
+    return request
+
+
 @pytest.mark.parametrize("steps", [1, 2, 3])
 def test_a_prefill_that_is_preempted_is_lent_again(two_engines, steps):
     # Two steps for the prompt. All blocks are needed, and are taken again in another order.
     prefill, decode = two_engines({"budget": 60, "blocks": 5}, {})
-    request = prefill.add(TOKENS, dict(FOR_DECODE))
-    request.max_tokens = 4  # It goes on, as one whose answer is still under way.
-    for _ in range(steps):
-        prefill.step()
+    request = prefilling(prefill, steps)
     first = prefill.manager.get_block_ids(request.request_id)
     prefill.preempt(request)
     prefill.run(lambda: request.request_id in prefill.answers)
     assert prefill.manager.get_block_ids(request.request_id) != first
-    loaded, before = load(decode, TOKENS, prefill.answers[request.request_id])
-    assert_loaded(decode, loaded, before)
+    fetch(decode, TOKENS, prefill.answers[request.request_id])
     end_alike(prefill, decode)
     assert prefill.figures.data["leases"] == {"completed": 1}
 
 
-@pytest.mark.parametrize("steps", [0, 1, 2, 3])
-def test_a_prefill_that_is_aborted_is_not_lent(engine, steps):
+@pytest.mark.parametrize(("steps", "end"), [(0, "abort"), (1, "abort"), (2, "abort"), (3, "abort"), (2, "preempt"), (2, "stop")])
+def test_a_prefill_that_ends_otherwise_hands_nothing_over(engine, steps, end):
     prefill = engine("prefill", tp=2, budget=60)
-    request = prefill.add(TOKENS, dict(FOR_DECODE))
-    request.max_tokens = 4  # It goes on, as one whose answer is still under way.
-    for _ in range(steps):
-        prefill.step()
-    prefill.abort(request)
+    request = prefilling(prefill, steps)
+    if end != "abort":
+        prefill.preempt(request)
+    if end == "stop":
+        # An output that was under way ends it before it is computed again.
+        prefill._finish(request, Status.FINISHED_STOPPED)
+    else:
+        prefill.abort(request)
     assert prefill.answers[request.request_id] is None
     assert prefill.manager.free_blocks == prefill.all_blocks
-    end_alike(prefill)
-
-
-def test_a_prefill_that_is_aborted_when_preempted(engine):
-    prefill = engine("prefill")
-    request = prefill.add(TOKENS, dict(FOR_DECODE))
-    request.max_tokens = 4  # It goes on, as one whose answer is still under way.
-    prefill.step()
-    prefill.preempt(request)
-    prefill.abort(request)
-    assert prefill.answers[request.request_id] is None
     end_alike(prefill)
 
 
@@ -222,13 +209,6 @@ def test_blocks_stay_until_every_rank_is_read(two_engines):
     load(decode, TOKENS, params)
     end_alike(prefill, decode)
     assert prefill.figures.data["leases"] == {"completed": 2}
-
-
-def test_blocks_are_free_when_nobody_comes(engine):
-    prefill = engine("prefill", tp=2, extra={"lease_seconds": 1})
-    prefilled(prefill, TOKENS)
-    end_alike(prefill)
-    assert prefill.figures.data["leases"] == {"expired": 2}
 
 
 @pytest.mark.parametrize(("lease", "own"), [(1, 60), (3, 1)])
@@ -289,21 +269,18 @@ def test_a_request_that_is_aborted_while_it_is_loaded(two_engines, server_certs,
     end_alike(prefill, decode)
 
 
-def test_a_request_that_is_aborted_when_it_is_loaded(two_engines):
-    prefill, decode = two_engines({}, {"tp": 2})
-    request, _ = load(decode, TOKENS, prefilled(prefill, TOKENS))
-    decode.abort(request)
-    end_alike(prefill, decode)
-
-
-def test_a_request_that_is_preempted_after_its_load_is_computed_here(two_engines):
+@pytest.mark.parametrize("end", ["aborted", "preempted"])
+def test_a_request_that_ends_or_is_preempted_when_it_is_loaded(two_engines, end):
     prefill, decode = two_engines({}, {"tp": 2})
     request, _ = load(decode, TOKENS, prefilled(prefill, TOKENS), max_tokens=5)
-    for _ in range(2):
+    if end == "aborted":
+        decode.abort(request)
+    else:
         decode.step()
-    decode.preempt(request)
-    decode.run()
-    assert request.status is Status.FINISHED_LENGTH_CAPPED
+        decode.step()
+        decode.preempt(request)
+        decode.run()
+        assert request.status is Status.FINISHED_LENGTH_CAPPED
     end_alike(prefill, decode)
 
 
@@ -313,18 +290,6 @@ def test_requests_that_are_for_this_server_alone(two_engines):
         side.run()
         assert len(request.all_token_ids) == 103 and side.answers[request.request_id] is None
         end_alike(side)
-
-
-def test_a_request_whose_blocks_are_gone_hands_nothing_over(engine):
-    prefill = engine("prefill")
-    request = prefill.add(TOKENS, dict(FOR_DECODE))
-    request.max_tokens = 4  # It goes on, as one whose answer is still under way.
-    prefill.step()
-    prefill.preempt(request)
-    # An output that was under way ends it before it is computed again.
-    prefill._finish(request, Status.FINISHED_STOPPED)
-    assert prefill.answers[request.request_id] is None
-    end_alike(prefill)
 
 
 @pytest.mark.parametrize("together", [False, True])
@@ -350,20 +315,12 @@ def test_the_same_prompt_is_lent_twice(two_engines):
     # Whole blocks are lent twice, the last one is each one's own.
     assert prefill.all_blocks - prefill.manager.free_blocks == 3 + 2
     for params in tickets:
-        request, before = load(decode, TOKENS, params)
-        assert_loaded(decode, request, before)
-        decode.run()
+        fetch(decode, TOKENS, params)
     end_alike(prefill, decode)
 
 
-class CannotLend:
+class CannotLend(Wrapped):
     """An agent that has no more room for leases."""
-
-    def __init__(self, agent):
-        self._agent = agent
-
-    def __getattr__(self, name):
-        return getattr(self._agent, name)
 
     def lease(self, *_, **__):
         raise transload.LeaseError("there are too many")

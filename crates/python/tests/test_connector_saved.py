@@ -6,17 +6,22 @@ import threading
 import numpy
 import pytest
 from vllm_stand_in import vllm_names as vllm
-from vllm_stand_in.fixtures import FOR_DECODE, assert_loaded, end_alike, load, prefilled, prompt, refuse
+from vllm_stand_in.fixtures import FOR_DECODE, assert_loaded, end_alike, fetch, load, prefilled, prompt, refuse
 from vllm_stand_in.model import Attention, Numbers, mamba2
 
 
 @pytest.fixture
-def alone(engine, tmp_path):
+def stored(tmp_path):
+    """The settings of a server with the test's store."""
+    return {"store": f"file://{tmp_path}/store", "store_weights": "1"}
+
+
+@pytest.fixture
+def alone(engine, stored):
     """Starts engines that have a store, and no certificates."""
 
-    def start(name, groups=None, store=None, **shape):
-        extra = {"store": store or f"file://{tmp_path}/store", "store_weights": "1"} | shape.pop("extra", {})
-        return engine(name, groups, certs=None, blocks=256, extra=extra, **shape)
+    def start(name, groups=None, **shape):
+        return engine(name, groups, certs=None, blocks=256, extra=stored | shape.pop("extra", {}), **shape)
 
     return start
 
@@ -104,10 +109,9 @@ def test_a_consumer_saves_nothing(alone):
     assert "save" not in figures(engine, "calls") and "compare" not in figures(engine, "calls")
 
 
-def test_lent_and_saved(engine, tmp_path):
+def test_lent_and_saved(engine, stored):
     """Blocks that a decode server fetches while they are saved are freed when both are over."""
-    extra = {"store": f"file://{tmp_path}/store", "store_weights": "1"}
-    prefill, decode = engine("prefill", tp=2, extra=extra), engine("decode", block_size=64, extra=extra)
+    prefill, decode = engine("prefill", tp=2, extra=stored), engine("decode", block_size=64, extra=stored)
     tokens = prompt(600)
     params = prefilled(prefill, tokens)
     prefill.run(lambda: figures(prefill, "tokens").get("saved"))
@@ -136,10 +140,9 @@ def held(connector, monkeypatch):
     goes_on.set()
 
 
-def test_lent_for_less_time_than_it_is_copied(engine, tmp_path, held):
+def test_lent_for_less_time_than_it_is_copied(engine, held, stored):
     goes_on = held("_stage")
-    extra = {"store": f"file://{tmp_path}/store", "store_weights": "1"}
-    prefill, decode = engine("prefill", extra=extra), engine("decode")
+    prefill, decode = engine("prefill", extra=stored), engine("decode")
     request, _ = load(decode, prompt(600), prefilled(prefill, prompt(600)))
     prefill.run(lambda: prefill.figures.data["leases"])
     for _ in range(3):
@@ -149,10 +152,9 @@ def test_lent_for_less_time_than_it_is_copied(engine, tmp_path, held):
     end_alike(prefill, decode)
 
 
-def test_a_ticket_that_is_given_up_is_not_saved(engine, tmp_path):
+def test_a_ticket_that_is_given_up_is_not_saved(engine, stored):
     """vLLM counts its tokens as computed from the moment that their load begins."""
-    extra = {"store": f"file://{tmp_path}/store", "store_weights": "1"}
-    prefill, decode = engine("prefill"), engine("decode", role="kv_both", extra=extra)
+    prefill, decode = engine("prefill"), engine("decode", role="kv_both", extra=stored)
     request = decode.add(prompt(600), prefilled(prefill, prompt(600)))
     decode.run(lambda: request.status is vllm.RequestStatus.WAITING_FOR_REMOTE_KVS)
     decode.abort(request)
@@ -160,22 +162,20 @@ def test_a_ticket_that_is_given_up_is_not_saved(engine, tmp_path):
     assert "compare" not in figures(decode, "calls")
 
 
-def test_loaded_and_lent(engine, alone, tmp_path):
+def test_loaded_and_lent(engine, alone, stored):
     """A prefill server begins with what is saved."""
     tokens = prompt(600)
     save(alone("saver"), tokens, 512)
-    extra = {"store": f"file://{tmp_path}/store", "store_weights": "1"}
-    prefill, decode = engine("prefill", extra=extra), engine("decode", block_size=64, tp=2)
+    prefill, decode = engine("prefill", extra=stored), engine("decode", block_size=64, tp=2)
     params = prefilled(prefill, tokens)
     assert figures(prefill, "tokens") == {"loaded": 512}
-    request, before = load(decode, tokens, params)
-    assert_loaded(decode, request, before)
+    fetch(decode, tokens, params)
     end_alike(prefill, decode)
 
 
 def test_tiers_are_counted(alone, tmp_path):
     memory, uri = f"memory://{tmp_path.name}", f"file://{tmp_path}/store"
-    engine, tokens = alone("saver", store=f"tier://1GiB={memory},{uri}"), prompt(600)
+    engine, tokens = alone("saver", extra={"store": f"tier://1GiB={memory},{uri}"}), prompt(600)
     save(engine, tokens, 512)
     load(engine, tokens, {}, max_tokens=2)
     engine.run()
@@ -239,13 +239,12 @@ def test_what_was_loaded_with_a_codec_is_never_saved_as_exact(alone, codec):
     end_alike(saver)
 
 
-def test_what_was_loaded_with_a_codec_is_not_lent(engine, alone, tmp_path, caplog):
+def test_what_was_loaded_with_a_codec_is_not_lent(engine, alone, caplog, stored):
     """Its ticket would say that it is exact: the decode server computes it."""
     groups, tokens, other = [Numbers(range(4))], prompt(600), prompt(600, 1)
     codec = {"codec": "q4"}
     save(alone("saver", groups, extra=codec), tokens, 512)
-    extra = {"store": f"file://{tmp_path}/store", "store_weights": "1"} | codec
-    prefill, decode = engine("prefill", groups, extra=extra), engine("decode", groups, block_size=64)
+    prefill, decode = engine("prefill", groups, extra=stored | codec), engine("decode", groups, block_size=64)
     for _ in range(2):
         request = prefill.add(tokens, dict(FOR_DECODE))
         prefill.run()
@@ -253,18 +252,16 @@ def test_what_was_loaded_with_a_codec_is_not_lent(engine, alone, tmp_path, caplo
         assert loaded_to(prefill, request) == 512
     assert caplog.text.count("gets no ticket, nor do others like it: what of it is in the store is there with codec q4") == 1
     # One that is computed is lent.
-    request, before = load(decode, other, prefilled(prefill, other))
-    assert_loaded(decode, request, before)
+    fetch(decode, other, prefilled(prefill, other))
     end_alike(prefill, decode)
     assert not prefill.scheduler._scheduler._inexact
 
 
-def test_what_is_loaded_again_with_a_codec_is_not_lent(engine, alone, tmp_path):
+def test_what_is_loaded_again_with_a_codec_is_not_lent(engine, alone, stored):
     """A request may be preempted, and loaded anew, before vLLM tells of the preemption."""
     groups, tokens = [Numbers(range(4))], prompt(900)
     save(alone("saver", groups, extra={"codec": "q4"}), tokens, 768)
-    extra = {"store": f"file://{tmp_path}/store", "store_weights": "1", "codec": "q4"}
-    prefill = engine("prefill", groups, extra=extra, budget=64)
+    prefill = engine("prefill", groups, extra=stored | {"codec": "q4"}, budget=64)
     request = prefill.add(tokens, dict(FOR_DECODE))
     prefill.run(lambda: request.num_computed_tokens > 768)
     prefill.preempt(request)
@@ -275,11 +272,10 @@ def test_what_is_loaded_again_with_a_codec_is_not_lent(engine, alone, tmp_path):
     assert not prefill.scheduler._scheduler._inexact
 
 
-def test_what_came_from_another_in_a_codec_is_saved_with_that_alone(engine, alone, tmp_path):
+def test_what_came_from_another_in_a_codec_is_saved_with_that_alone(engine, alone, stored):
     groups, tokens = [Numbers(range(4))], prompt(600)
-    extra = {"wire_codec": "q8", "codec": "q8", "store": f"file://{tmp_path}/store", "store_weights": "1"}
     prefill = engine("prefill", groups, extra={"wire_codec": "q8"})
-    decode = engine("decode", groups, tp=2, block_size=64, extra=extra, role="kv_both")
+    decode = engine("decode", groups, tp=2, block_size=64, extra=stored | {"wire_codec": "q8", "codec": "q8"}, role="kv_both")
     request, _ = load(decode, tokens, prefilled(prefill, tokens), max_tokens=2)
     assert loaded_to(decode, request) == 600
     assert wrong_bytes(decode, request, 600) == 2 * 4
@@ -296,10 +292,9 @@ def test_a_server_that_sends_in_no_codec_is_asked_for_none(engine):
     end_alike(prefill, decode)
 
 
-@pytest.mark.parametrize("groups", [[Attention(range(2, 4)), mamba2(range(2))]])
-def test_recurrent_state(alone, groups):
+def test_recurrent_state(alone):
     """Saved where the prompt ends with a token chunk and nothing was computed behind it."""
-    tokens = prompt(512)
+    tokens, groups = prompt(512), [Attention(range(2, 4)), mamba2(range(2))]
     saver, loader = (alone(name, groups, model_groups=1, tp=tp) for name, tp in (("saver", 1), ("loader", 2)))
     answer(saver, tokens)
     assert "compare" not in figures(saver, "calls")
@@ -308,22 +303,18 @@ def test_recurrent_state(alone, groups):
     assert_found(loader, tokens + prompt(100, 1), 512)
 
 
-def test_a_window_that_is_still_there(alone):
-    groups = [Attention(range(0, 6, 2)), Attention(range(1, 6, 2), window=300)]
-    saver, loader = alone("saver", groups), alone("loader", groups, tp=2, block_size=64)
-    # A block is given back as a whole, so that the first one is still there shortly behind.
-    tokens = prompt(515)
-    save(saver, tokens, 512)
-    assert_found(loader, tokens, 512)
-
-
-@pytest.mark.parametrize("more", [{"window": 300}, {"chunk": 500}])
-def test_a_window_that_is_gone(alone, more):
-    """Without it nothing could be loaded, so that nothing is saved."""
-    engine = alone("saver", [Attention(range(0, 6, 2)), Attention(range(1, 6, 2), **more)])
-    answer(engine, prompt(600 if "window" in more else 1023))
-    assert "compare" not in figures(engine, "calls")
-    end_alike(engine)
+# A block is given back as a whole, so that the first one is still there shortly behind.
+@pytest.mark.parametrize(("more", "length", "is_there"), [({"window": 300}, 515, True), ({"window": 300}, 600, False), ({"chunk": 500}, 1023, False)])
+def test_a_prefix_is_saved_if_its_window_is_there(alone, more, length, is_there):
+    groups, tokens = [Attention(range(0, 6, 2)), Attention(range(1, 6, 2), **more)], prompt(length)
+    saver = alone("saver", groups)
+    if is_there:
+        save(saver, tokens, 512)
+        assert_found(alone("loader", groups, tp=2, block_size=64), tokens, 512)
+    else:
+        answer(saver, tokens)
+        assert "compare" not in figures(saver, "calls")
+    end_alike(saver)
 
 
 def test_damaged_pieces_are_computed(alone, tmp_path):
@@ -339,15 +330,12 @@ def test_damaged_pieces_are_computed(alone, tmp_path):
     end_alike(engine)
 
 
-def test_a_store_that_cannot_be_opened(alone, tmp_path):
+def test_a_store_that_cannot_be_opened_or_goes(alone, tmp_path):
     (tmp_path / "file").write_text("no folder")
-    engine = alone("saver", store=f"file://{tmp_path}/file/store")
+    engine = alone("saver", extra={"store": f"file://{tmp_path}/file/store"})
     answer(engine, prompt(600))
     assert figures(engine, "failures") == {"find": 1}, "it is left alone for a while"
     end_alike(engine)
-
-
-def test_a_store_that_goes(alone, tmp_path):
     engine = alone("saver")
     save(engine, prompt(600), 512)
     shutil.rmtree(tmp_path / "store")
@@ -357,40 +345,32 @@ def test_a_store_that_goes(alone, tmp_path):
     end_alike(engine)
 
 
-@pytest.fixture
-def stuck(connector, monkeypatch):
-    """Makes calls of the store wait, from now on."""
+@pytest.mark.parametrize("end", ["too late", "aborted"])
+def test_a_store_that_does_not_answer(alone, monkeypatch, end):
     import transload.vllm.saved as saved
 
     goes_on = threading.Event()
     monkeypatch.setattr(saved.Shelf, "archive", lambda *_: goes_on.wait() and None)
-    yield goes_on
+    engine = alone("saver", extra={"store_wait_seconds": 0.05 if end == "too late" else 60})
+    if end == "too late":
+        answer(engine, prompt(600))
+        assert figures(engine, "failures") == {"find": 1}
+    else:
+        request = engine.add(prompt(600))
+        engine.step()
+        assert not engine.running
+        engine.abort(request)
+    end_alike(engine)
     goes_on.set()
 
 
-def test_a_store_that_does_not_answer(alone, stuck):
-    engine = alone("saver", extra={"store_wait_seconds": 0.05})
-    answer(engine, prompt(600))
-    assert figures(engine, "failures") == {"find": 1}
-    end_alike(engine)
-
-
-def test_aborted_while_it_is_looked_for(alone, stuck):
-    engine = alone("saver", extra={"store_wait_seconds": 60})
-    request = engine.add(prompt(600))
-    engine.step()
-    assert not engine.running
-    engine.abort(request)
-    end_alike(engine)
-
-
 @pytest.mark.parametrize("name", ["saver", "prefill"])
-def test_aborted_while_it_is_loaded(alone, engine, tmp_path, name, held):
+def test_aborted_while_it_is_loaded(alone, engine, name, held, stored):
     """Its blocks are free at once, and nothing comes into them when the store answers."""
     tokens = prompt(600)
     save(alone("saver"), tokens, 512)
     goes_on = held("_load")
-    prefill = engine("prefill", tp=2, extra={"store": f"file://{tmp_path}/store", "store_weights": "1"})
+    prefill = engine("prefill", tp=2, extra=stored)
     request = prefill.add(tokens, dict(FOR_DECODE) if name == "prefill" else {})
     prefill.run(lambda: request.status is vllm.RequestStatus.WAITING_FOR_REMOTE_KVS)
     prefill.abort(request)
@@ -517,17 +497,3 @@ def test_blocks_held_until_they_are_copied(alone, held):
     assert figures(engine, "failures") == {"keep up": 3}
     goes_on.set()
     end_alike(engine)
-
-
-@pytest.mark.parametrize(
-    ("extra", "says"),
-    [({}, "certs is missing"), ({"store": "/var/kv"}, "give a URI"), ({"store": 5}, "give a text"),
-     ({"store": "file:///x", "store_wait_seconds": -1}, "0 to 86400"),
-     ({"store": "file:///x", "store_timeout_seconds": -1}, "0 to 86400"),
-     ({"store": "file:///x", "store_staging_gib": -1}, "GiB of memory"),
-     ({"store": "file:///x", "unclaimed_share": 0}, "a part of the cache"),
-     ({"store": "file:///x", "unclaimed_share": float("nan")}, "a part of the cache"), ({"stor": "file:///x"}, "mean 'store'")],
-)  # fmt: skip
-def test_wrong_settings(connector, extra, says):
-    with pytest.raises(connector.ConfigError, match=says):
-        connector.Config.read(vllm.vllm_config(extra=extra))

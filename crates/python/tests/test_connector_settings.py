@@ -69,6 +69,25 @@ WRONG = [
     ({"reset_keeps_weights": "yes"}, "extra_config.reset_keeps_weights is 'yes': give true or false"),
     ({"store_trusts_media_identifiers": 1}, "extra_config.store_trusts_media_identifiers is 1: give true or false"),
     ({"mode": True}, "extra_config.mode is True: give a text"),
+    ({"instance": "a/b"}, "extra_config.instance is 'a/b': give 1 to 58 letters"),
+    ({"store": "/var/kv"}, "give a URI"),
+    ({"store": 5}, "give a text"),
+    ({"store": "file:///x", "store_wait_seconds": -1}, "0 to 86400"),
+    ({"store": "file:///x", "store_timeout_seconds": -1}, "0 to 86400"),
+    ({"store": "file:///x", "store_staging_gib": -1}, "GiB of memory"),
+    ({"unclaimed_share": 0}, "a part of the cache"),
+    ({"unclaimed_share": float("nan")}, "a part of the cache"),
+    ({"lane_ports": [7640, 7610]}, "lane_ports is .7640, 7610.: give the first and the last port"),
+    ({"announce": "etcd://e:2379/t"}, "announce and .*announce_url go together"),
+    ({"announce_url": "http://d:1"}, "announce and .*announce_url go together"),
+    ({"certs": None}, "certs is missing: .*transload certs init"),
+    ({"certs": ""}, "certs is missing: .*transload certs init"),
+]
+WRONG_WHERE_IT_LOADS = [
+    ({"wire_codec": "q8", "mode": "push"}, "wire_codec is 'q8', and what is pushed is exact: give \"mode\": \"pull\""),
+    ({"wire_codec": "q8", "require": "local"}, "wire_codec is 'q8', and codecs go over the network: give \"require\": \"any\""),
+    ({"wire_codec": "q8", "store": "file:///kv"}, "wire_codec is 'q8' and codec is 'exact', and .* give the same for both"),
+    ({"wire_codec": "q8", "store": "file:///kv", "codec": "q4"}, "wire_codec is 'q8' and codec is 'q4', and "),
 ]
 
 
@@ -78,10 +97,16 @@ def test_settings_that_are_wrong(connector, extra, message):
         read(connector, **extra)
 
 
+@pytest.mark.parametrize(("extra", "message"), WRONG_WHERE_IT_LOADS)
+def test_settings_that_are_wrong_where_a_server_loads(connector, extra, message):
+    read(connector, **extra)
+    with pytest.raises(connector.ConfigError, match=message):
+        read(connector, "kv_both", **extra)
+
+
 def test_certificates_that_are_missing(connector, engine, tmp_path):
-    for extra in None, {}:
-        with pytest.raises(connector.ConfigError, match="extra_config.certs is missing.*transload certs init"):
-            connector.Config.read(vllm.vllm_config(extra=extra))
+    with pytest.raises(connector.ConfigError, match="certs is missing"):
+        connector.Config.read(vllm.vllm_config(extra=None))
     added = "no certificate for 'other'.*transload certs add .* other=serve,pull,push,renew"
     with pytest.raises(connector.ConfigError, match=added):
         engine("prefill", tp=2, extra={"agent": "other"})
@@ -104,11 +129,6 @@ def test_replicas_with_one_certificate(engine, certs):
     )
     for seed in range(12):
         move(prefills[seed % 2], decodes[seed // 2 % 2], prompt(40, seed))
-
-
-def test_an_instance_that_is_no_name(connector):
-    with pytest.raises(connector.ConfigError, match="extra_config.instance is 'a/b': give 1 to 58 letters"):
-        read(connector, instance="a/b")
 
 
 def test_ranks_that_do_not_belong_together(engine):
@@ -137,22 +157,6 @@ def test_addresses_of_another_connector(engine):
 # --- setups ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["pipeline", "decode-context", "prefill-context", "data"])
-def test_parallelism_that_is_not_handled(connector, server_certs, kind):
-    config = vllm.vllm_config(extra={"certs": str(server_certs)})
-    setattr(config.parallel_config, f"{kind.replace('-', '_')}_parallel_size", 2)
-    with pytest.raises(connector.ConfigError, match=f"--{kind}-parallel-size is 2: TransloadConnector supports 1"):
-        connector.TransloadConnector(config, vllm.KVConnectorRole.SCHEDULER, None)
-
-
-def test_a_device_that_is_not_handled(connector, server_certs):
-    config = vllm.vllm_config(extra={"certs": str(server_certs)})
-    config.device_config.device_type = "xpu"
-    for role in vllm.KVConnectorRole:
-        with pytest.raises(connector.ConfigError, match="vLLM computes on 'xpu': .* memory of the host and of NVIDIA GPUs"):
-            connector.TransloadConnector(config, role, None)
-
-
 def set_at(path, value):
     """Sets something of a configuration."""
 
@@ -169,8 +173,11 @@ EARLY = {
     "pipelines": ({}, set_at("parallel_config.pipeline_parallel_size", 2), "--pipeline-parallel-size is 2: TransloadConnector"),
     "data": ({}, set_at("parallel_config.data_parallel_size", 2), "--data-parallel-size is 2: TransloadConnector"),
     "contexts": ({}, set_at("parallel_config.decode_context_parallel_size", 2), "--decode-context-parallel-size is 2"),
-    "a device": ({}, set_at("device_config.device_type", "xpu"), "vLLM computes on 'xpu'"),
-    "sleep": ({}, set_at("model_config.enable_sleep_mode", True), "--enable-sleep-mode takes"),
+    "prefill contexts": ({}, set_at("parallel_config.prefill_context_parallel_size", 2), "--prefill-context-parallel-size is 2"),
+    "a device": ({}, set_at("device_config.device_type", "xpu"), "vLLM computes on 'xpu': .* memory of the host and of NVIDIA GPUs"),
+    "sleep": ({}, set_at("model_config.enable_sleep_mode", True), "--enable-sleep-mode takes the cache's memory away .*: leave it out"),
+    "no reuse of prefixes": ({"store": "file:///kv"}, set_at("model_config.is_prefix_caching_supported", False),
+                             "vLLM does not reuse prefixes of this model.*extra_config.store"),
     "an unknown setting": ({"cert": "x"}, None, "extra_config.cert is not a setting; did you mean 'certs'"),
     "a wrong value": ({"mode": "pul"}, None, "extra_config.mode is 'pul': give pull or push"),
     "ports beyond the last": ({"port": 65535}, set_at("parallel_config.tensor_parallel_size", 2),
@@ -180,12 +187,14 @@ EARLY = {
     "a rank's certificate": ({}, set_at("parallel_config.tensor_parallel_size", 5), "no certificate for 'prefill'"),
     "a codec": ({"codec": "q8", "store": "file:///kv"}, set_at("cache_config.enable_prefix_caching", True), "--no-enable-prefix-caching"),
 }  # fmt: skip
+ONLY_EARLY = "an announcement", "no certificates", "a rank's certificate"
+"""What each half of the connector finds out for itself, and later."""
 
 
 @pytest.mark.parametrize("what", EARLY)
 @pytest.mark.parametrize("outer", [None, "MultiConnector"])
 def test_what_is_refused_before_a_model_is_loaded(connector, server_certs, what, outer):
-    """It is refused in one line when vLLM makes its configuration, which is before it starts engines."""
+    """It is refused in one line when vLLM makes its configuration, before it starts engines; and by each half of a connector."""
     from transload._vllm_plugin import register
 
     extra, change, message = EARLY[what]
@@ -201,11 +210,16 @@ def test_what_is_refused_before_a_model_is_loaded(connector, server_certs, what,
             config.kv_transfer_config = vllm.KVTransferConfig(outer, "kv_both", {"connectors": [others, given]}, "recompute")
         if change is not None:
             change(config)
-        assert vllm.EngineArgs(config).create_engine_config(headless=False) is config
+        return config
 
-    made({}, None)
+    config = made({}, None)
+    assert vllm.EngineArgs(config).create_engine_config(headless=False) is config
+    config = made(extra, change)
+    for role in () if outer or what in ONLY_EARLY else vllm.KVConnectorRole:
+        with pytest.raises(connector.ConfigError, match=message):
+            connector.TransloadConnector(config, role, None)
     with pytest.raises(connector.ConfigError, match=message) as raised:
-        made(extra, change)
+        vllm.EngineArgs(config).create_engine_config(headless=False)
     assert "\n" not in str(raised.value)
 
 
@@ -225,70 +239,50 @@ def test_who_is_not_checked_early(connector):
         assert vllm.EngineArgs(config).create_engine_config() is config
 
 
-def test_memory_that_is_taken_away(connector, server_certs):
-    config = vllm.vllm_config(extra={"certs": str(server_certs)})
-    config.model_config.enable_sleep_mode = True
-    with pytest.raises(connector.ConfigError, match="--enable-sleep-mode takes the cache's memory away .*: leave it out"):
-        connector.TransloadConnector(config, vllm.KVConnectorRole.WORKER, None)
+@pytest.fixture
+def within(monkeypatch):
+    """Has connectors made within vLLM's MultiConnector, whose configuration decides what becomes of a failed load."""
+
+    def make(policy):
+        outer = vllm.vllm_config()
+        outer.kv_transfer_config.kv_connector, outer.kv_transfer_config.kv_load_failure_policy = "MultiConnector", policy
+        monkeypatch.setattr(vllm, "current_config", outer)
+
+    return make
 
 
-def test_models_whose_prefixes_are_not_reused(connector, tmp_path):
-    config = vllm.vllm_config(extra={"store": f"file://{tmp_path}"})
-    config.model_config.is_prefix_caching_supported = False
-    with pytest.raises(connector.ConfigError, match="vLLM does not reuse prefixes of this model.*extra_config.store"):
-        connector.TransloadConnector(config, vllm.KVConnectorRole.SCHEDULER, None)
-
-
-def test_a_store_within_multi_connector(engine, connector, monkeypatch, tmp_path):
-    """What becomes of a failed load is decided by the configuration around it."""
-    outer = vllm.vllm_config()
-    outer.kv_transfer_config.kv_connector = "MultiConnector"
-    monkeypatch.setattr(vllm, "current_config", outer)
+def test_a_store_within_multi_connector(engine, connector, within, tmp_path):
     extra = {"store": f"file://{tmp_path}/kv"}
+    within("fail")
     with pytest.raises(connector.ConfigError, match="beside MultiConnector's .* give \"kv_load_failure_policy\": \"recompute\""):
         engine("prefill", extra=extra)
-    outer.kv_transfer_config.kv_load_failure_policy = "recompute"
+    within("recompute")
     engine("prefill", extra=extra)
-
-
-@pytest.mark.parametrize("codec", ["q8", "q4"])
-def test_a_codec_beside_who_would_share_what_is_not_exact(engine, connector, monkeypatch, tmp_path, codec):
-    extra = {"store": f"file://{tmp_path}/kv", "codec": codec}
-    with pytest.raises(connector.ConfigError, match=f"codec is '{codec}', .* vLLM's own prefix cache .* --no-enable-prefix-caching"):
-        engine("prefill", extra=extra, prefix_caching=True)
-    engine("prefill", extra=extra | {"codec": "exact"}, prefix_caching=True)
-    outer = vllm.vllm_config()
-    outer.kv_transfer_config.kv_connector = "MultiConnector"
-    outer.kv_transfer_config.kv_load_failure_policy = "recompute"
-    monkeypatch.setattr(vllm, "current_config", outer)
-    with pytest.raises(connector.ConfigError, match=f"codec is '{codec}', .* other connectors of MultiConnector .* leave codec out"):
-        engine("prefill", extra=extra)
-    with pytest.raises(connector.ConfigError, match=f"wire_codec is '{codec}', .* other connectors of MultiConnector .* leave wire_codec"):
-        engine("decode", extra={"wire_codec": codec})
 
 
 @pytest.mark.parametrize(
-    ("extra", "message"),
+    ("agent", "setting", "shape", "message"),
     [
-        ({"wire_codec": "q8", "mode": "push"}, "wire_codec is 'q8', and what is pushed is exact: give \"mode\": \"pull\""),
-        ({"wire_codec": "q8", "require": "local"}, "wire_codec is 'q8', and codecs go over the network: give \"require\": \"any\""),
-        ({"wire_codec": "q8", "store": "file:///kv"}, "wire_codec is 'q8' and codec is 'exact', and .* give the same for both"),
-        ({"wire_codec": "q8", "store": "file:///kv", "codec": "q4"}, "wire_codec is 'q8' and codec is 'q4', and "),
+        ("prefill", "codec", {"prefix_caching": True}, "vLLM's own prefix cache .* --no-enable-prefix-caching"),
+        # What a server sends is in its own cache as it was computed; what it is sent would be shared.
+        ("decode", "wire_codec", {"prefix_caching": True, "role": "kv_consumer"}, "vLLM's own prefix cache .* leave wire_codec out"),
+        ("decode", "wire_codec", {"prefix_caching": True, "role": "kv_both"}, "vLLM's own prefix cache .* leave wire_codec out"),
+        ("prefill", "wire_codec", {"prefix_caching": True, "role": "kv_producer"}, None),
+        ("prefill", "codec", None, "other connectors of MultiConnector .* leave codec out"),
+        ("decode", "wire_codec", None, "other connectors of MultiConnector .* leave wire_codec"),
     ],
 )
-def test_a_wire_codec_beside_what_it_does_not_go_with(engine, connector, extra, message):
-    engine("prefill", extra=extra)
-    with pytest.raises(connector.ConfigError, match=message):
-        engine("other", extra=extra)
-
-
-def test_a_wire_codec_beside_a_prefix_cache(engine, connector):
-    """What a server sends is in its own cache as it was computed; what it is sent would be shared."""
-    extra = {"wire_codec": "q8"}
-    engine("prefill", extra=extra, prefix_caching=True, role="kv_producer")
-    for role in "kv_consumer", "kv_both":
-        with pytest.raises(connector.ConfigError, match="wire_codec is 'q8', .* vLLM's own prefix cache .* leave wire_codec out"):
-            engine("decode", extra=extra, prefix_caching=True, role=role)
+@pytest.mark.parametrize("codec", ["q8", "q4"])
+def test_a_codec_beside_who_would_share_what_is_not_exact(engine, connector, within, tmp_path, codec, agent, setting, shape, message):
+    if shape is None:
+        within("recompute")
+    store = {"store": f"file://{tmp_path}/kv"} if setting == "codec" else {}
+    engine(agent, extra=store | {setting: "exact"}, **shape or {})
+    if message is None:
+        engine(agent, extra=store | {setting: codec}, **shape)
+        return
+    with pytest.raises(connector.ConfigError, match=f"{setting} is '{codec}', .* {message}"):
+        engine(agent, extra=store | {setting: codec}, **shape or {})
 
 
 def test_sleep_is_refused(connector):
@@ -297,27 +291,18 @@ def test_sleep_is_refused(connector):
 
 @pytest.mark.parametrize(("version", "fits"), [("0.31.2", False), ("0.32.1", True), ("0.33.0rc1", True), ("0.34.0", False),
                                                ("1.0.0", False), ("dev", True), ("0.1.dev1+gabc", True)])  # fmt: skip
-def test_versions_of_vllm(connector, monkeypatch, version, fits):
+def test_versions_of_vllm(connector, monkeypatch, caplog, version, fits):
     import vllm as installed
     from transload.vllm import versions
 
     monkeypatch.setattr(installed, "__version__", version)
     if fits:
         versions.check()
+        is_told = "tested with vLLM 0.32; of this version, 0.33.0rc1, only names" in caplog.text
+        assert is_told == bool(caplog.records) == version.startswith("0.33")
         return
     with pytest.raises(ImportError, match=f"is for vLLM 0.32 to 0.33, and this is {version}: install one of those"):
         versions.check()
-
-
-def test_a_version_that_is_not_tested_is_told(connector, monkeypatch, caplog):
-    import vllm as installed
-    from transload.vllm import versions
-
-    versions.check()
-    assert not caplog.records
-    monkeypatch.setattr(installed, "__version__", "0.33.0")
-    versions.check()
-    assert "tested with vLLM 0.32; of this version, 0.33.0, only names" in caplog.text
 
 
 def test_windows_and_cached_prefixes(connector, engine, tmp_path):
@@ -394,6 +379,9 @@ REFUSED = {
         {"groups": [PackedLatents(range(2), head_dim=640)]}, "how FLASHMLA_SPARSE keeps 640 B of a token is not known here"
     ),
     "a type": (other_spec(dtype=torch.float64), "elements of torch.float64 cannot be moved"),
+    "heads that ranks do not add up to": (
+        other_spec(num_kv_heads=3) | {"tp": 2}, "3 KV heads on each of 2 ranks, but the model has 4"
+    ),
     "groups that are unknown": (
         {"groups": [mamba2(range(2))], "tp": 2}, "the model's config does not say how many Mamba2 groups it has"
     ),
@@ -423,15 +411,6 @@ def test_processors_that_order_blocks_otherwise(connector, engine, monkeypatch, 
     monkeypatch.setattr(vllm, "attn_isa", isa)
     with pytest.raises(NotImplementedError, match=f"how CPU_ATTN orders a block for '{isa}' is not known here"):
         engine("prefill", backend="CPU_ATTN")
-
-
-def test_heads_that_ranks_do_not_add_up_to(connector, engine):
-    class Odd(Attention):
-        def spec(self, tp, block_size):
-            return vllm.FullAttentionSpec(block_size, num_kv_heads=3, head_size=32, dtype=torch.float32)
-
-    with pytest.raises(NotImplementedError, match="3 KV heads on each of 2 ranks, but the model has 4"):
-        engine("prefill", [Odd(range(2))], tp=2)
 
 
 def test_a_cache_that_is_not_one_tensor(connector, engine):

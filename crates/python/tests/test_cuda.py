@@ -10,46 +10,17 @@ import time
 import weakref
 
 import pytest
-from fake_cuda import Array, Device
+from fake_cuda import Array, Device, on_gpu
+from stand_in import Tensor
 from test_package import EXAMPLES
 
 import transload
 from transload import CacheMemoryError, Mark, Memory
 
 
-class Tensor:
-    """What this package asks of a torch tensor on a GPU."""
-
-    def __init__(self, array, index=0, contiguous=True):
-        self.array, self.contiguous, self.device = array, contiguous, Device("cuda", index)
-
-    def data_ptr(self):
-        return self.array.address
-
-    def is_contiguous(self):
-        return self.contiguous
-
-    def numel(self):
-        return self.array.nbytes // 2
-
-    def element_size(self):
-        return 2
-
-    def untyped_storage(self):
-        return Storage(self.array, self.device)
-
-
-class Storage:
-    """And of its storage."""
-
-    def __init__(self, array, device):
-        self.array, self.device = array, device
-
-    def data_ptr(self):
-        return self.array.address
-
-    def nbytes(self):
-        return self.array.nbytes
+def tensor(array, index=0, **more):
+    """A tensor with the memory of an array."""
+    return Tensor(array.address, array.nbytes, Device("cuda", index), **more)
 
 
 # --- without a driver --------------------------------------------------------------------
@@ -107,43 +78,44 @@ def test_a_driver_that_lacks_something_is_none(fake_driver, tmp_path, lacks):
     assert on_the_host == "cpu"
 
 
-def test_no_device_is_no_cuda(on_gpu):
-    # The fake refuses to start then, so it is not asked before.
-    code = """
-import ctypes, sys
-ctypes.CDLL(sys.argv[1])
-import transload
-print(transload.cuda.available())
-"""
-    driver = on_gpu(prints_its_library)
-    command = [sys.executable, "-c", code, driver.strip()]
-    variables = os.environ | {"FAKE_CUDA_DEVICES": "0"}
-    done = subprocess.run(command, env=variables, capture_output=True, text=True)
-    assert done.stdout == "(False, 'no CUDA here: the driver knows no device')\n", done.stderr
+def test_no_device_is_no_cuda(fake_driver):
+    code = "import ctypes, sys; ctypes.CDLL(sys.argv[1]); import transload; print(transload.cuda.available())"
+    said = []
+    for devices in "1", "0":
+        command, variables = [sys.executable, "-c", code, fake_driver], os.environ | {"FAKE_CUDA_DEVICES": devices}
+        said.append(subprocess.run(command, env=variables, capture_output=True, text=True).stdout)
+    assert said == ["(True, '')\n", "(False, 'no CUDA here: the driver knows no device')\n"]
 
 
-def prints_its_library(driver):
-    assert transload.cuda.available() == (True, "")
-    print(sys.argv[1])
+def side(order="NHD", *, block_size=128, num_blocks=4, layers="0", **more):
+    """A deployment of small heads."""
+    spec = {"kind": "attention", "heads": 2, "head_dim": 8, "dtype": "bf16"}
+    group = {"name": "attn", "layers": layers, "spec": [spec]}
+    whole = {"schema": "transload.deployment/1", "block_size": block_size, "num_blocks": num_blocks, "group": [group]}
+    return transload.Deployment(whole | {"order": order} | more)
+
+
+def until(is_so):
+    deadline = time.monotonic() + 30
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
 
 
 # --- memory ------------------------------------------------------------------------------
 
 
-def test_memory_of_a_gpu_is_registered_in_place(on_gpu):
-    on_gpu(registers_in_place)
-
-
-def registers_in_place(driver):
+@on_gpu()
+def test_memory_of_a_gpu_is_registered_in_place(driver):
     array = driver.allocate(64)
     array.content = bytes(range(64))
     given = [
         array,
         Array(array.address, 64, version=2),
         Array(array.address, 64, shape=(4, 2, 1, 4), typestr="<f2", strides=(16, 8, 3, 2)),
-        Tensor(array),
-        Tensor(array, index=None),
-        Tensor(array).untyped_storage(),
+        tensor(array),
+        tensor(array, index=None),
+        tensor(array).untyped_storage(),
     ]
     for one in given:
         memory = Memory([one])
@@ -173,11 +145,8 @@ def registers_in_place(driver):
     assert Memory.allocate([16], "cpu").device == "cpu"
 
 
-def test_what_is_registered_is_kept_alive(on_gpu):
-    on_gpu(keeps_alive)
-
-
-def keeps_alive(driver):
+@on_gpu()
+def test_what_is_registered_is_kept_alive(driver):
     array = driver.allocate(64)
     alive = weakref.ref(array)
     memory = Memory([array])
@@ -189,11 +158,8 @@ def keeps_alive(driver):
     assert alive() is None
 
 
-def test_what_cannot_be_registered_is_refused(on_gpu):
-    on_gpu(refuses)
-
-
-def refuses(driver):
+@on_gpu()
+def test_what_cannot_be_registered_is_refused(driver):
     array, freed = driver.allocate(64), driver.allocate(64)
     pinned, managed = driver.pinned(64), driver.managed(64)
     driver.free(freed)
@@ -204,15 +170,15 @@ def refuses(driver):
 
     for given, message in [
         (freed, "allocation 0 is memory that the driver does not know"),
-        (Tensor(freed), "allocation 0 is memory that the driver does not know"),
+        (tensor(freed), "allocation 0 is memory that the driver does not know"),
         (Array(managed, 64), "allocation 0 is managed memory, not memory of a CUDA device"),
         (Array(pinned, 64), "allocation 0 is pinned host memory, not memory of a CUDA device"),
-        (Tensor(Array(id(host), 64)), "allocation 0 is memory that the driver does not know"),
+        (tensor(Array(id(host), 64)), "allocation 0 is memory that the driver does not know"),
         (Array(0, 64), "allocation 0 is memory that the driver does not know"),
         (Array(array.address + 1, 64), "allocation 0 of 64 bytes has only 63 mapped"),
         (Array(array.address, 1 << 40), "has only 64 mapped"),
-        (Tensor(array, contiguous=False), "give its untyped_storage"),
-        (Tensor(array, index=1), "no device 1: this process sees 1"),
+        (tensor(array, contiguous=False), "give its untyped_storage"),
+        (tensor(array, index=1), "no device 1: this process sees 1"),
         (changed(strides=(2,)), "not contiguous"),
         (changed(shape=(8, 8), strides=(1, 8)), "not contiguous"),
         (changed(strides=(-1,)), "not contiguous"),
@@ -247,27 +213,20 @@ def refuses(driver):
             Memory.allocate([8], device)
 
 
-def test_memory_of_two_gpus_is_told_apart(on_gpu, certs):
-    on_gpu(tells_gpus_apart, str(certs), FAKE_CUDA_DEVICES=2)
-
-
-def tells_gpus_apart(driver, certs):
+@on_gpu(FAKE_CUDA_DEVICES=2)
+def test_memory_of_two_gpus_is_told_apart(driver, certs):
     here, there = driver.allocate(64, 0), driver.allocate(64, 1)
     assert Memory([there]).device == "cuda:1"
-    assert Memory([Tensor(there, index=1)]).device == "cuda:1"
+    assert Memory([tensor(there, index=1)]).device == "cuda:1"
     assert Memory.allocate([8], "cuda:1").device == "cuda:1"
     with pytest.raises(CacheMemoryError, match="allocation 1 is memory of device 1, not of device 0"):
         Memory([here, there])
     with pytest.raises(CacheMemoryError, match="allocation 0 is memory of device 1, not of device 0"):
-        Memory([Tensor(there, index=0)])
+        Memory([tensor(there, index=0)])
     # An agent can hold ranks on several GPUs, but each on one.
-    groups = [
-        {"name": name, "layers": layers, "spec": [{"kind": "attention", "heads": 2, "head_dim": 64, "dtype": "bf16"}]}
-        for name, layers in [("a", "0-1"), ("b", "2-3")]
-    ]
-    deployment = transload.Deployment(
-        {"schema": "transload.deployment/1", "tp": 2, "block_size": 16, "num_blocks": 4, "group": groups}
-    )
+    spec = [{"kind": "attention", "heads": 2, "head_dim": 64, "dtype": "bf16"}]
+    groups = [{"name": name, "layers": layers, "spec": spec} for name, layers in [("a", "0-1"), ("b", "2-3")]]
+    deployment = side(tp=2, block_size=16, group=groups)
     identity = transload.Identity(certs, "prefill")
 
     def memories(rank, *devices):
@@ -283,11 +242,8 @@ def tells_gpus_apart(driver, certs):
     agent(("cuda:0", "cpu"), ("cuda:1", "cuda:1")).shutdown(1)
 
 
-def test_a_forked_child_is_refused_by_name(on_gpu):
-    on_gpu(refuses_a_child)
-
-
-def refuses_a_child(driver):
+@on_gpu()
+def test_a_forked_child_is_refused_by_name(driver):
     memory = Memory([driver.allocate(64)])
     child = os.fork()
     if child == 0:
@@ -308,26 +264,16 @@ def refuses_a_child(driver):
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_chunks_are_copied_from_and_to_a_gpu(on_gpu):
-    on_gpu(copies_chunks)
-
-
-def copies_chunks(driver):
+@on_gpu()
+def test_chunks_are_copied_from_and_to_a_gpu(driver):
     source = driver.allocate(4096)
     source.content = bytes(at % 251 for at in range(4096))
-
-    def side(order):
-        spec = {"kind": "attention", "heads": 2, "head_dim": 8, "dtype": "bf16"}
-        group = {"name": "attn", "layers": "0-1", "spec": [spec]}
-        return transload.Deployment(
-            {"schema": "transload.deployment/1", "block_size": 4, "num_blocks": 8, "order": order, "group": [group]}
-        )
-
-    [route] = transload.Plan(side("NHD"), side("HND"), 8).bind([[1, 2]], [[0, 3]]).routes
-    on_gpu, on_host = Memory([source]), Memory.allocate([4096])
+    sides = (side(order, block_size=4, num_blocks=8, layers="0-1") for order in ("NHD", "HND"))
+    [route] = transload.Plan(*sides, 8).bind([[1, 2]], [[0, 3]]).routes
+    on_device, on_host = Memory([source]), Memory.allocate([4096])
     on_host.write(0, source.content)
     found = []
-    for src in (on_host, on_gpu):
+    for src in (on_host, on_device):
         for device in ("cpu", "cuda:0"):
             dst = Memory.allocate([4096], device)
             dst.write(0, bytes(4096))
@@ -335,25 +281,15 @@ def copies_chunks(driver):
             found.append(dst.read(0, 4096))
     assert found[0] != bytes(4096) and found == [found[0]] * 4
     with pytest.raises(CacheMemoryError, match="which has 8"):
-        route.copy(on_gpu, Memory.allocate([8], "cuda:0"))
+        route.copy(on_device, Memory.allocate([8], "cuda:0"))
 
 
-def test_blocks_on_a_gpu_are_saved_and_restored(on_gpu, tmp_path):
-    on_gpu(archives, str(tmp_path))
-
-
-def archives(driver, folder):
-    def side(order):
-        spec = {"kind": "attention", "heads": 2, "head_dim": 8, "dtype": "bf16"}
-        group = {"name": "attn", "layers": "0", "spec": [spec]}
-        return transload.Deployment(
-            {"schema": "transload.deployment/1", "block_size": 128, "num_blocks": 4, "order": order, "group": [group]}
-        )
-
+@on_gpu()
+def test_blocks_on_a_gpu_are_saved_and_restored(driver, tmp_path):
     prefill, decode, prompt = side("NHD"), side("HND"), transload.Prompt(range(256))
     [length] = prefill.groups[0].allocations(0)
     source, restored, stream = driver.allocate(length), driver.allocate(length), driver.stream()
-    archive = transload.Archive(f"file://{folder}/kv", "m", "w", prefill)
+    archive = transload.Archive(f"file://{tmp_path}/kv", "m", "w", prefill)
     missing = archive.missing(prompt)
 
     # What is computed later is saved when it is there, or not at all.
@@ -400,26 +336,19 @@ def archives(driver, folder):
     assert restored.content == right.read(0, length) != bytes(length)
 
 
-def test_a_gpu_that_hangs_is_not_waited_for(on_gpu, tmp_path):
-    on_gpu(revokes_while_it_hangs, str(tmp_path))
-
-
-def revokes_while_it_hangs(driver, folder):
-    spec = {"kind": "attention", "heads": 2, "head_dim": 8, "dtype": "bf16"}
-    group = {"name": "attn", "layers": "0", "spec": [spec]}
-    side = transload.Deployment(
-        {"schema": "transload.deployment/1", "block_size": 128, "num_blocks": 4, "group": [group]}
-    )
-    [length] = side.groups[0].allocations(0)
+@on_gpu()
+def test_a_gpu_that_hangs_is_not_waited_for(driver, tmp_path):
+    deployment = side()
+    [length] = deployment.groups[0].allocations(0)
     cache = driver.allocate(length)
     memories = [Memory([cache])]
-    archive = transload.Archive(f"file://{folder}/kv", "m", "w", side)
+    archive = transload.Archive(f"file://{tmp_path}/kv", "m", "w", deployment)
     missing, permit = archive.missing(transload.Prompt(range(256))), transload.Permit()
     errors = []
 
     def save():
         try:
-            archive.save(missing, side, 0, memories, [None], permit=permit)
+            archive.save(missing, deployment, 0, memories, [None], permit=permit)
         except transload.ArchiveError as error:
             errors.append(error)
 
@@ -436,21 +365,11 @@ def revokes_while_it_hangs(driver, folder):
     thread.join()
     assert not errors
     with pytest.raises(transload.ArchiveError, match="given up"):
-        archive.save(missing, side, 0, memories, [None], permit=permit)
+        archive.save(missing, deployment, 0, memories, [None], permit=permit)
 
 
-def until(is_so):
-    deadline = time.monotonic() + 30
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-
-
-def test_the_example_of_the_manual_runs(on_gpu):
-    on_gpu(runs_the_example)
-
-
-def runs_the_example(driver):
+@on_gpu()
+def test_the_example_of_the_manual_runs(driver):
     [example] = [each for each in EXAMPLES if "cuda.available" in each]
     exec(compile(example, "the manual", "exec"), {"__name__": "example"})
     assert driver.calls("cuEventRecord") > 0

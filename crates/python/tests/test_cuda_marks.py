@@ -1,26 +1,16 @@
 """What waits for work of a GPU's stream: marks, and agents whose blocks are used before and after them."""
 
-import os
 import threading
 import time
 
 import pytest
-from conftest import Engine, expected, fill
-from fake_cuda import Device
+from conftest import CONTENT, LENGTH, Pair, fill
+from fake_cuda import Device, on_gpu
 
 import transload
 from transload import CudaError, Mark, Memory
 
-LENGTH = 30
-CONTENT = transload.Prompt(range(LENGTH)).digest()
-TABLES = ([[5, 2]], [[6]])
-
-
 # --- marks -------------------------------------------------------------------------------
-
-
-def test_marks_are_done_when_their_stream_has_come_there(on_gpu):
-    on_gpu(marks_streams)
 
 
 def is_reached(mark):
@@ -36,7 +26,8 @@ class TorchStream:
         self.cuda_stream, self.device = stream.handle, Device("cuda", stream.index)
 
 
-def marks_streams(driver):
+@on_gpu()
+def test_marks_are_done_when_their_stream_has_come_there(driver):
     stream, array = driver.stream(), driver.allocate(8)
     for given in (
         (stream,),
@@ -89,11 +80,8 @@ def marks_streams(driver):
     assert failed == ["no context is current in this thread: give the stream's device"]
 
 
-def test_a_stream_of_another_gpu_is_refused(on_gpu):
-    on_gpu(marks_two_gpus, FAKE_CUDA_DEVICES=2)
-
-
-def marks_two_gpus(driver):
+@on_gpu(FAKE_CUDA_DEVICES=2)
+def test_a_stream_of_another_gpu_is_refused(driver):
     here, there = driver.stream(0), driver.stream(1)
     # The context of device 1 is current.
     assert is_reached(Mark(there)) and is_reached(Mark(TorchStream(here)))
@@ -103,11 +91,8 @@ def marks_two_gpus(driver):
         Mark(there, "cuda:0")
 
 
-def test_a_mark_of_a_lost_gpu_says_so(on_gpu):
-    on_gpu(marks_a_lost_gpu)
-
-
-def marks_a_lost_gpu(driver):
+@on_gpu()
+def test_a_mark_of_a_lost_gpu_says_so(driver):
     stream = driver.stream()
     stream.hold()
     stream.write(driver.allocate(8), b"computed")
@@ -123,11 +108,11 @@ def marks_a_lost_gpu(driver):
 # --- agents ------------------------------------------------------------------------------
 
 
-class Pair:
-    """A prefill engine of one rank and a decode engine of two, on the GPU or on the host."""
+class OnGpu(Pair):
+    """A pair of engines with their memory on the GPU or on the host, and a stream."""
 
     def __init__(self, driver, certs, where=("gpu", "gpu")):
-        self.driver, self.arrays = driver, ([], [])
+        self.arrays = ([], [])
 
         def on(side):
             def allocate(lengths):
@@ -137,38 +122,12 @@ class Pair:
 
             return allocate if where[side] == "gpu" else Memory.allocate
 
-        self.prefill = Engine(certs, "prefill", allocate=on(0))
-        self.decode = Engine(certs, "decode", tp=2, block_size=64, order="HND", allocate=on(1))
+        super().__init__(certs, (on(0), on(1)))
         self.stream = driver.stream()
-
-    def __enter__(self):
-        return self
 
     def __exit__(self, *_):
         self.stream.release()
-        self.decode.agent.shutdown(1)
-        self.prefill.agent.shutdown(1)
-
-    def lease(self, **more):
-        """Leases the request's blocks, and returns that and the ticket."""
-        set = os.urandom(16)
-        return self.prefill.agent.lease(set, 0, TABLES[0], CONTENT, LENGTH, **more), self.prefill.ticket(set, LENGTH)
-
-    def pull(self, ticket, **more):
-        return self.decode.agent.pull(ticket, [0, 1], TABLES[1], CONTENT, LENGTH, **more)
-
-    def open(self, **more):
-        set = os.urandom(16)
-        opened = [self.decode.agent.open(set, rank, TABLES[1], CONTENT, LENGTH, **more) for rank in (0, 1)]
-        return opened, self.decode.ticket(set, LENGTH, push=True)
-
-    def push(self, ticket, **more):
-        return self.prefill.agent.push(ticket, [0], TABLES[0], CONTENT, LENGTH, **more)
-
-    def is_right(self):
-        """Whether the destination holds what it has to: the request in its blocks, and zeros."""
-        right = expected(self.prefill, self.decode, TABLES, LENGTH)
-        return right == {rank: memory.read(0, memory.nbytes) for rank, [memory] in self.decode.memories.items()}
+        super().__exit__()
 
     def compute_later(self):
         """Has the stream write the prefill engine's cache, once it is released."""
@@ -188,23 +147,20 @@ class Pair:
 
 
 @pytest.mark.parametrize("where", [("gpu", "gpu"), ("gpu", "host"), ("host", "gpu")])
-def test_pulls_and_pushes_reach_every_byte(on_gpu, certs, where):
-    on_gpu(moves, str(certs), where)
-
-
-def moves(driver, certs, where):
+@on_gpu()
+def test_pulls_and_pushes_reach_every_byte(driver, certs, where):
     ways = [("local", "ring"), ("quic", "quic")]
     if list(where) == ["gpu", "gpu"]:
         ways = [("local", "device"), ("device", "device"), ("ring", "ring"), ("quic", "quic")]
     for paths, path in ways:
-        with Pair(driver, certs, where) as pair:
+        with OnGpu(driver, certs, where) as pair:
             fill(pair.prefill.memories[0][0])
             lease, ticket = pair.lease()
             report = pair.pull(ticket, paths=paths).ended.result(30)
             assert {route["path"] for route in report["routes"]} == {path}
             assert lease.ended.result(30) == "completed"
             assert pair.is_right()
-        with Pair(driver, certs, where) as pair:
+        with OnGpu(driver, certs, where) as pair:
             fill(pair.prefill.memories[0][0])
             opened, ticket = pair.open()
             push = pair.push(ticket, prefilled=False, by_layer=True, paths=paths)
@@ -222,11 +178,8 @@ def waits(completion):
 
 
 @pytest.mark.parametrize("marked", [True, False])
-def test_blocks_are_read_when_they_are_computed(on_gpu, certs, marked):
-    on_gpu(reads_computed_blocks, str(certs), marked)
-
-
-def reads_computed_blocks(driver, certs, marked):
+@on_gpu()
+def test_blocks_are_read_when_they_are_computed(driver, certs, marked):
     def after(pair):
         return Mark(pair.stream) if marked else None
 
@@ -263,18 +216,15 @@ def reads_computed_blocks(driver, certs, marked):
         return push
 
     for begin in (leased, told, pushed, pushed_and_told):
-        with Pair(driver, certs) as pair:
+        with OnGpu(driver, certs) as pair:
             pair.compute_later()
             assert finish(pair, begin(pair)) == marked, begin.__name__
 
 
 @pytest.mark.parametrize("marked", [True, False])
-def test_blocks_are_written_when_nobody_reads_them_any_more(on_gpu, certs, marked):
-    on_gpu(writes_read_blocks, str(certs), marked)
-
-
-def writes_read_blocks(driver, certs, marked):
-    with Pair(driver, certs) as pair:
+@on_gpu()
+def test_blocks_are_written_when_nobody_reads_them_any_more(driver, certs, marked):
+    with OnGpu(driver, certs) as pair:
         fill(pair.prefill.memories[0][0])
         _lease, ticket = pair.lease()
         found_zeros = pair.read_later()
@@ -291,7 +241,7 @@ def writes_read_blocks(driver, certs, marked):
         assert pair.is_right()
         assert found_zeros() == marked
     # The same for blocks that are pushed into. It waits without the interpreter's lock, or nobody would release the stream.
-    with Pair(driver, certs) as pair:
+    with OnGpu(driver, certs) as pair:
         fill(pair.prefill.memories[0][0])
         found_zeros = pair.read_later()
         mark = Mark(pair.stream) if marked else None
@@ -309,12 +259,16 @@ def writes_read_blocks(driver, certs, marked):
         assert found_zeros() == marked
 
 
-def test_what_waits_for_a_mark_can_be_given_up(on_gpu, certs):
-    on_gpu(gives_up, str(certs))
+def kind_of(result, message=""):
+    """The kind of failure that a transfer ends with."""
+    with pytest.raises(transload.TransferError, match=message) as raised:
+        result(30)
+    return raised.value.kind
 
 
-def gives_up(driver, certs):
-    with Pair(driver, certs) as pair:
+@on_gpu()
+def test_what_waits_for_a_mark_can_be_given_up(driver, certs):
+    with OnGpu(driver, certs) as pair:
         pair.compute_later()
         mark = Mark(pair.stream)
         lease, ticket = pair.lease()
@@ -322,16 +276,10 @@ def gives_up(driver, certs):
         pull = pair.pull(ticket, after=mark)
         pull.cancel()
         pull.cancel()
-        with pytest.raises(transload.TransferError) as raised:
-            pull.ended.result(30)
-        assert raised.value.kind == "cancelled"
-        with pytest.raises(transload.TransferError, match="longer than 200ms") as raised:
-            pair.pull(ticket, after=mark, timeout=0.2).ended.result(30)
-        assert raised.value.kind == "timed_out"
+        assert kind_of(pull.ended.result) == "cancelled"
+        assert kind_of(pair.pull(ticket, after=mark, timeout=0.2).ended.result, "longer than 200ms") == "timed_out"
         # What is wrong with a request is said at once.
-        with pytest.raises(transload.TransferError) as raised:
-            pair.prefill.agent.pull(ticket, [0], [[5]], CONTENT, LENGTH, after=mark)
-        assert raised.value.kind == "request"
+        assert kind_of(lambda _: pair.prefill.agent.pull(ticket, [0], [[5]], CONTENT, LENGTH, after=mark)) == "request"
         # Blocks that are to be opened.
         with pytest.raises(transload.LeaseError, match="not reached within 0.2 s"):
             pair.open(after=mark, ttl=0.2)
@@ -353,18 +301,13 @@ def gives_up(driver, certs):
         pair.release()
         assert waits(pull.ended)
         pull.cancel()
-        with pytest.raises(transload.TransferError) as raised:
-            pull.ended.result(30)
-        assert raised.value.kind == "cancelled"
+        assert kind_of(pull.ended.result) == "cancelled"
         assert never.ended.result(30) == "cancelled"
 
 
-def test_a_mark_that_is_never_reached_fails_what_waits(on_gpu, certs):
-    on_gpu(fails_what_waits, str(certs))
-
-
-def fails_what_waits(driver, certs):
-    with Pair(driver, certs) as pair:
+@on_gpu()
+def test_a_mark_that_is_never_reached_fails_what_waits(driver, certs):
+    with OnGpu(driver, certs) as pair:
         pair.compute_later()
         mark = Mark(pair.stream)
         lease, _ = pair.lease(after=mark)
@@ -375,6 +318,4 @@ def fails_what_waits(driver, certs):
         driver.fail("cuEventQuery", 1, 700)
         assert lease.ended.result(30) == "device lost"
         assert told.ended.result(30) == "device lost"
-        with pytest.raises(transload.TransferError, match="lost") as raised:
-            pull.ended.result(30)
-        assert raised.value.kind == "device_lost"
+        assert kind_of(pull.ended.result, "lost") == "device_lost"

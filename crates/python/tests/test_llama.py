@@ -60,9 +60,11 @@ def test_another_llama_computes_only_what_is_new(start, model):
     assert start().cache.cache_size > 0
 
 
-def test_the_longest_beginning_is_found_again_and_again(start):
+def test_the_longest_beginning_is_found_again_and_again_by_one_llama(start, model):
     start().complete(PROMPT)
     cache = start().cache
+    with pytest.raises(AttributeError, match="make one for each"):
+        Llama(model).load_state(cache[PROMPT])
     for _ in range(2):
         assert [len(cache[PROMPT[:length]].input_ids) for length in (600, 520, 512, 511)] == [600, 520, 512, 256]
     assert PROMPT in cache and [9] + PROMPT not in cache and [] not in cache
@@ -191,24 +193,18 @@ def test_another_llama_cpp_is_a_miss(start, monkeypatch, tmp_path):
         assert PROMPT in start().cache
         library.write_bytes(b"another")
         assert PROMPT not in start().cache
-    for change in (
-        lambda patch: patch.setattr(top, "__version__", "0.3.37"),
-        lambda patch: patch.setenv("LLAMA_ATTN_ROT_DISABLE", "1"),
-    ):
-        with monkeypatch.context() as patch:
-            change(patch)
-            assert PROMPT not in start().cache
+    with monkeypatch.context() as patch:
+        patch.setattr(top, "__version__", "0.3.37")
+        assert PROMPT not in start().cache
+    monkeypatch.setenv("LLAMA_ATTN_ROT_DISABLE", "1")
+    assert PROMPT not in start().cache
 
 
-def test_another_model_is_a_miss(start, model, tmp_path):
+def test_another_model_is_a_miss_in_each_of_its_parts(start, model, tmp_path):
     start().complete(PROMPT)
     assert PROMPT in start(shutil.copy(model, tmp_path / "copy.gguf")).cache
-    other = tmp_path / "other.gguf"
-    other.write_bytes(b"GGUF2")
-    assert PROMPT not in start(other).cache
-
-
-def test_each_part_of_a_model_counts(start, tmp_path):
+    model.write_bytes(b"GGUF2")
+    assert PROMPT not in start().cache
     parts = [tmp_path / f"big-0000{part}-of-00003.gguf" for part in (1, 2, 3)]
     for part in parts:
         part.write_bytes(part.name.encode())
@@ -225,16 +221,12 @@ def test_adapters_and_control_vectors_count(start, tmp_path):
     calm, wild = tmp_path / "calm.gguf", tmp_path / "wild.gguf"
     calm.write_bytes(b"calm")
     wild.write_bytes(b"wild")
-    start(lora=(calm, 0.5), applied={wild: (0.8, 1, 20)}).complete(PROMPT)
-    assert PROMPT in start(lora=(calm, 0.5), applied={wild: (0.8, 1, 20)}).cache
+    same = {"lora": (calm, 0.5), "applied": {wild: (0.8, 1, 20)}}
+    start(**same).complete(PROMPT)
+    assert PROMPT in start(**same).cache
     assert PROMPT in start(applied={calm: 0.5, wild: (0.8, 1, 20)}).cache
-    for other in (
-        {},
-        {"lora": (calm, 0.5)},
-        {"lora": (calm, 0.25), "applied": {wild: (0.8, 1, 20)}},
-        {"lora": (calm, 0.5), "applied": {wild: (0.8, 2, 20)}},
-        {"lora": (wild, 0.5), "applied": {calm: (0.8, 1, 20)}},
-    ):
+    others = {"lora": (calm, 0.25)}, {"applied": {wild: (0.8, 2, 20)}}, {"lora": (wild, 0.5), "applied": {calm: (0.8, 1, 20)}}
+    for other in ({}, {"lora": (calm, 0.5)}, *(same | other for other in others)):
         assert PROMPT not in start(**other).cache
 
 
@@ -288,11 +280,3 @@ def test_a_shifted_context_is_saved_after_a_reset(start, module, tmp_path, caplo
     llm.reset()
     llm.complete(PROMPT)
     assert PROMPT in start().cache
-
-
-def test_a_cache_serves_one_llama(start, model):
-    cache = start().cache
-    start().complete(PROMPT)
-    other = Llama(model)
-    with pytest.raises(AttributeError, match="make one for each"):
-        other.load_state(cache[PROMPT])

@@ -1,8 +1,6 @@
 """States of llama.cpp in a store: what an adapter for llama-cpp-python stands on."""
 
 import struct
-import subprocess
-import sys
 
 import pytest
 
@@ -63,29 +61,3 @@ def test_what_is_wrong_is_said(tmp_path):
         transload.LlamaStates(store, "m", "w", b"nonsense")
     with pytest.raises(OverflowError):
         states.find([-1])
-
-
-def test_a_forked_child_opens_its_own(tmp_path):
-    code = """
-import os, sys, transload
-state = bytes.fromhex(sys.argv[2])
-states = transload.LlamaStates(sys.argv[1], "m", "w", state)
-states.save([7], state)
-found = states.find([7])
-child = os.fork()
-if child == 0:
-    for call in (lambda: states.save([7], state), lambda: states.find([7]), lambda: states.restore(found)):
-        try:
-            call()
-            os._exit(1)
-        except transload.StoreError as error:
-            assert "before the process forked" in str(error)
-    # Dropping it ends nothing of the parent's.
-    del states
-    states = transload.LlamaStates(sys.argv[1], "m", "w", state)
-    os._exit(0 if states.restore(states.find([7])) == state else 2)
-assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
-assert states.restore(states.find([7])) == state
-"""
-    given = [sys.executable, "-W", "ignore", "-c", code, f"file://{tmp_path}/kv", state(1).hex()]
-    subprocess.run(given, check=True, timeout=60)

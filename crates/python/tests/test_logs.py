@@ -9,12 +9,9 @@ import time
 from pathlib import Path
 
 import pytest
-from conftest import Engine
+from conftest import CONTENT, LENGTH, TABLES, Engine
 
 import transload
-
-CONTENT = transload.Prompt(range(30)).digest()
-
 
 def until(what):
     """Waits for what comes by way of another thread."""
@@ -25,39 +22,24 @@ def until(what):
     return found
 
 
-def pull(prefill, decode):
-    """Pulls out of a lease of `prefill`; why it failed, if it did."""
-    set = os.urandom(16)
-    prefill.agent.lease(set, 0, [[5, 2]], CONTENT, 30)
-    try:
-        decode.agent.pull(
-            prefill.ticket(set, 30), [0], [[6, 7]], CONTENT, 30
-        ).ended.result(30)
-    except transload.TransferError as error:
-        return str(error)
-
-
 def test_sides_that_differ_are_logged_on_both(certs, caplog):
     caplog.set_level(logging.INFO, "transload")
-    prefill = Engine(certs, "prefill", heads=4)
-    decode = Engine(certs, "decode", heads=2)
-    error = pull(prefill, decode)
-    assert "heads" in error and "2 here, 4 there" in error
+    prefill, decode = Engine(certs, "prefill", heads=4), Engine(certs, "decode", heads=2)
+    set = os.urandom(16)
+    prefill.agent.lease(set, 0, TABLES[0], CONTENT, LENGTH)
+    with pytest.raises(transload.TransferError, match="heads.*2 here, 4 there"):
+        decode.agent.pull(prefill.ticket(set, LENGTH), [0], [[6, 7]], CONTENT, LENGTH).ended.result(30)
 
     def found(peer, ours, theirs):
         told = f'field=group "attn": spec[0].heads ours={ours} theirs={theirs}'
-        return [
-            record
-            for record in caplog.records
-            if f"agent={peer}/" in record.message and told in record.message
-        ]
+        return [record for record in caplog.records if f"agent={peer}/" in record.message and told in record.message]
 
     for said in (("decode", 4, 2), ("prefill", 2, 4)):
         [record] = until(lambda: found(*said))
         assert (record.name, record.levelname) == ("transload.transfer", "WARNING")
         assert record.message.startswith("refused ")
         assert record.filename == "log.rs" and record.lineno > 0
-    until(lambda: [r for r in caplog.records if "kind=\"incompatible\"" in r.message])
+    until(lambda: [r for r in caplog.records if 'kind="incompatible"' in r.message])
     for engine in (prefill, decode):
         engine.agent.shutdown(0)
 
@@ -65,15 +47,11 @@ def test_sides_that_differ_are_logged_on_both(certs, caplog):
 @pytest.mark.parametrize("push", [False, True])
 def test_refusals_are_logged_on_both_sides(pair, caplog, push):
     caplog.set_level(logging.WARNING, "transload")
-    prefill, decode = pair
-    set = os.urandom(16)
-    leased = prefill.agent.lease(set, 0, [[5, 2]], CONTENT, 30, ttl=0.05)
+    leased, ticket = pair.lease(ttl=0.05)
+    set = leased.set
     assert leased.ended.result(30) == "expired"
-    ticket = prefill.ticket(set, 30)
     with pytest.raises(transload.TransferError):
-        into = decode.ticket(os.urandom(16), 30, push=True) if push else None
-        pull = decode.agent.pull(ticket, [0, 1], [[6]], CONTENT, 30, into=into)
-        pull.ended.result(30)
+        pair.pull(ticket, into=pair.decode.ticket(os.urandom(16), LENGTH, push=True) if push else None).ended.result(30)
 
     def found(*parts):
         messages = [record.message for record in caplog.records]
@@ -91,21 +69,27 @@ def test_refusals_are_logged_on_both_sides(pair, caplog, push):
 
 def test_a_handler_may_use_the_agent(pair):
     """Nobody who logs waits for a handler."""
-    prefill, _ = pair
-    logger = logging.getLogger("transload")
-    gauges = []
+    logger, gauges = logging.getLogger("transload"), []
 
     class Handler(logging.Handler):
         def emit(self, record):
-            gauges.append(prefill.agent.gauges())
+            gauges.append(pair.prefill.agent.gauges())
 
     handler = Handler()
     logger.addHandler(handler)
     try:
-        prefill.agent.lease(os.urandom(16), 0, [[5, 2]], CONTENT, 30, ttl=0.05)
+        pair.lease(ttl=0.05)
         assert until(lambda: gauges)[0]["jobs"] == 0
     finally:
         logger.removeHandler(handler)
+
+
+def written(code, *arguments):
+    """What a process with this code writes to its log."""
+    command = [sys.executable, "-c", code, *map(str, arguments)]
+    done = subprocess.run(command, cwd=Path(__file__).parent, timeout=60, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done.stderr
 
 
 OPEN_KEY = """
@@ -118,17 +102,10 @@ transload.Identity(sys.argv[1], "prefill")
 def test_a_key_that_others_can_read_is_told_of(certs, tmp_path):
     """By the first thing that logs in its process."""
     folder = shutil.copytree(certs, tmp_path / "certs")
-
-    def told():
-        command = [sys.executable, "-c", OPEN_KEY, str(folder)]
-        done = subprocess.run(command, timeout=60, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        return done.stderr
-
-    assert told() == ""
+    assert written(OPEN_KEY, folder) == ""
     [key] = folder.glob("**/prefill*key*")
     key.chmod(0o644)
-    words = told()
+    words = written(OPEN_KEY, folder)
     assert words.startswith("transload.transfer WARNING a secret key is readable by others; chmod 600 it"), words
     assert str(key) in words and "644" in words
 
@@ -164,13 +141,5 @@ if sys.argv[2] == "fork":
 @pytest.mark.parametrize("how", ["alone", "fork"])
 def test_what_is_logged_last_is_told(certs, how):
     """The process ends with its agent alive, and does not hang."""
-    done = subprocess.run(
-        [sys.executable, "-c", LAST_WORDS, str(certs), how],
-        cwd=Path(__file__).parent,
-        timeout=60,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 0, done.stderr
-    last = done.stderr.split("root INFO child")[-1]
-    assert "transload.transfer WARNING a lease has ended" in last, done.stderr
+    words = written(LAST_WORDS, certs, how)
+    assert "transload.transfer WARNING a lease has ended" in words.split("root INFO child")[-1], words

@@ -2,9 +2,11 @@
 
 import gc
 import weakref
+from types import SimpleNamespace
 
 import numpy
 import pytest
+from stand_in import Storage, Tensor
 
 import transload
 
@@ -53,72 +55,44 @@ def test_a_buffer_that_is_registered_is_not_resized():
     assert buffer[0] == ord("a")
 
 
-class Tensor:
-    """What this package asks of a torch tensor."""
-
-    def __init__(self, array, device="cpu", contiguous=True):
-        self.array, self.contiguous = array, contiguous
-        self.device = type("device", (), {"type": device})()
-
-    def data_ptr(self):
-        return self.array.ctypes.data
-
-    def is_contiguous(self):
-        return self.contiguous
-
-    def numel(self):
-        return self.array.size
-
-    def element_size(self):
-        return self.array.itemsize
-
-
-class Storage:
-    """And of its storage."""
-
-    def __init__(self, array):
-        self.array = array
-        self.device = type("device", (), {"type": "cpu"})()
-
-    def data_ptr(self):
-        return self.array.ctypes.data
-
-    def nbytes(self):
-        return self.array.nbytes
-
-
 def test_tensors_and_storages_are_registered():
     array = numpy.arange(16, dtype=numpy.float32)
-    for given in (Tensor(array), Storage(array), (array.ctypes.data, array.nbytes)):
+    place = array.ctypes.data, array.nbytes
+    for given in (Tensor(*place), Storage(*place), place):
         memory = transload.Memory([given])
         assert memory.allocations == [(array.ctypes.data, 64)]
 
 
-def test_what_cannot_be_registered_is_refused():
-    array = numpy.zeros((8, 8), dtype=numpy.uint8)
-    for given, message in [
-        (array[:, 1], "not contiguous"),
-        (Tensor(array, contiguous=False), "untyped_storage"),
-        (Tensor(array, device="meta"), "it is on meta"),
-        ((0, 8), "null pointer"),
-        (numpy.array([object()]), "Python objects"),
-    ]:
-        with pytest.raises(transload.CacheMemoryError, match=message):
-            transload.Memory([given])
-    array.flags.writeable = False
-    with pytest.raises(transload.CacheMemoryError, match="read-only"):
-        transload.Memory([array])
-    with pytest.raises(TypeError, match="is a str"):
-        transload.Memory(["tensor"])
-    # What they would be the memory of goes at once.
-    with pytest.raises(TypeError, match="is a float32"):
-        transload.Memory([numpy.float32(1)])
-    for alone in (array, Tensor(array)):
-        with pytest.raises(TypeError, match="give a list"):
-            transload.Memory(alone)
-    with pytest.raises(TypeError):
-        transload.Memory([(-1, 8)])
-    memory = transload.Memory([array], writable=False)
+SQUARE = numpy.zeros((8, 8), dtype=numpy.uint8)
+PLACE = SQUARE.ctypes.data, SQUARE.nbytes
+READ_ONLY = SQUARE.copy()
+READ_ONLY.flags.writeable = False
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        ([SQUARE[:, 1]], transload.CacheMemoryError, "not contiguous"),
+        ([Tensor(*PLACE, contiguous=False)], transload.CacheMemoryError, "untyped_storage"),
+        ([Tensor(*PLACE, SimpleNamespace(type="meta"))], transload.CacheMemoryError, "it is on meta"),
+        ([(0, 8)], transload.CacheMemoryError, "null pointer"),
+        ([numpy.array([object()])], transload.CacheMemoryError, "Python objects"),
+        ([READ_ONLY], transload.CacheMemoryError, "read-only"),
+        (["tensor"], TypeError, "is a str"),
+        # What they would be the memory of goes at once.
+        ([numpy.float32(1)], TypeError, "is a float32"),
+        (SQUARE, TypeError, "give a list"),
+        (Tensor(*PLACE), TypeError, "give a list"),
+        ([(-1, 8)], TypeError, "."),
+    ],
+)
+def test_what_cannot_be_registered_is_refused(given, error, message):
+    with pytest.raises(error, match=message):
+        transload.Memory(given)
+
+
+def test_what_is_registered_to_be_read_is_not_written():
+    memory = transload.Memory([READ_ONLY], writable=False)
     with pytest.raises(transload.CacheMemoryError, match="may only be read"):
         memory.write(0, b"a")
 

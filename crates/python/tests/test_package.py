@@ -22,82 +22,58 @@ EXAMPLES = [
 
 
 def parameters(function):
-    """Names, kinds and whether there is a default, of a function in the stubs."""
-    arguments = function.args
-    names = [argument.arg for argument in arguments.posonlyargs + arguments.args]
-    optional = len(arguments.defaults)
-    found = [
-        (name, index >= len(names) - optional)
-        for index, name in enumerate(names)
-        if name not in ("self", "cls")
-    ]
-    keyword = zip(arguments.kwonlyargs, arguments.kw_defaults)
-    return found, [(argument.arg, default is not None) for argument, default in keyword]
+    """Names, and whether there is a default, of a function in the stubs: those that may stand by position, and the others."""
+    plain, keyword = function.args.posonlyargs + function.args.args, zip(function.args.kwonlyargs, function.args.kw_defaults)
+    optional = len(plain) - len(function.args.defaults)
+    found = [(each.arg, at >= optional) for at, each in enumerate(plain) if each.arg not in ("self", "cls")]
+    return found, [(each.arg, default is not None) for each, default in keyword]
 
 
 def real_parameters(callable):
-    signature = inspect.signature(callable).parameters.values()
     plain, keyword = [], []
-    for parameter in signature:
-        if parameter.name in ("self", "cls"):
-            continue
-        entry = (parameter.name, parameter.default is not inspect.Parameter.empty)
-        only = parameter.kind is inspect.Parameter.KEYWORD_ONLY
-        (keyword if only else plain).append(entry)
+    for each in inspect.signature(callable).parameters.values():
+        if each.name not in ("self", "cls"):
+            of = keyword if each.kind is inspect.Parameter.KEYWORD_ONLY else plain
+            of.append((each.name, each.default is not inspect.Parameter.empty))
     return plain, keyword
 
 
-def test_the_stubs_are_those_of_the_module():
-    tree = ast.parse(STUBS.read_text())
-    classes = {
-        n.name: n
-        for n in tree.body
-        if isinstance(n, ast.ClassDef) and not n.name.startswith("_")
-    }
-    typed_dicts = {
-        name
-        for name, node in classes.items()
-        if any(isinstance(base, ast.Name) and base.id == "TypedDict" for base in node.bases)
-    }
-    functions = {n.name: n for n in tree.body if isinstance(n, ast.FunctionDef)}
-    values = {n.target.id for n in tree.body if isinstance(n, ast.AnnAssign)} - {"__version__"}
-    real = {name for name in dir(_transload) if not name.startswith("_")}
-    assert real == (set(classes) - typed_dicts) | set(functions) | values
-    for name, function in functions.items():
-        assert parameters(function) == real_parameters(getattr(_transload, name)), name
-    for name in set(classes) - typed_dicts:
-        members = {
-            n.name: n for n in classes[name].body if isinstance(n, ast.FunctionDef)
-        }
-        cls = getattr(_transload, name)
-        if issubclass(cls, Exception):
-            continue
-        public = {member for member in vars(cls) if not member.startswith("_")}
-        fields = {
-            n.target.id for n in classes[name].body if isinstance(n, ast.AnnAssign)
-        }
-        assert public == fields | {m for m in members if not m.startswith("_")}, name
-        for member, function in members.items():
-            is_property = any(
-                isinstance(d, ast.Name) and d.id == "property"
-                for d in function.decorator_list
-            )
-            if is_property:
-                assert inspect.isgetsetdescriptor(vars(cls)[member]), (name, member)
-                assert vars(cls)[member].__doc__, (name, member)
-                continue
-            if member.startswith("__") and member != "__new__":
-                continue
-            real_member = cls if member == "__new__" else getattr(cls, member)
-            assert parameters(function) == real_parameters(real_member), (name, member)
-            assert (cls if member == "__new__" else real_member).__doc__, (name, member)
+def stubs(kind):
+    """What of this kind stands in the stubs, by name."""
+    return {each.name: each for each in ast.parse(STUBS.read_text()).body if isinstance(each, kind)}
+
+
+def fields(node):
+    return {each.target.id for each in node.body if isinstance(each, ast.AnnAssign)}
 
 
 def typed_dict(name):
     """The keys of a dict in the stubs."""
-    tree = ast.parse(STUBS.read_text())
-    [found] = [n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == name]
-    return {entry.target.id for entry in found.body}
+    return fields(stubs(ast.ClassDef)[name])
+
+
+def test_the_stubs_are_those_of_the_module():
+    def is_dict(node):
+        return any(getattr(base, "id", None) == "TypedDict" for base in node.bases)
+
+    classes = {name: node for name, node in stubs(ast.ClassDef).items() if not name.startswith("_") and not is_dict(node)}
+    functions, values = stubs(ast.FunctionDef), fields(ast.parse(STUBS.read_text())) - {"__version__"}
+    assert {name for name in dir(_transload) if not name.startswith("_")} == {*classes, *functions} | values
+    for name, function in functions.items():
+        assert parameters(function) == real_parameters(getattr(_transload, name)), name
+    for name, node in classes.items():
+        cls = getattr(_transload, name)
+        if issubclass(cls, Exception):
+            continue
+        members = {each.name: each for each in node.body if isinstance(each, ast.FunctionDef)}
+        public = {member for member in vars(cls) if not member.startswith("_")}
+        assert public == fields(node) | {member for member in members if not member.startswith("_")}, name
+        for member, function in members.items():
+            if any(getattr(each, "id", None) == "property" for each in function.decorator_list):
+                assert inspect.isgetsetdescriptor(vars(cls)[member]) and vars(cls)[member].__doc__, (name, member)
+            elif member == "__new__" or not member.startswith("__"):
+                real = cls if member == "__new__" else getattr(cls, member)
+                assert parameters(function) == real_parameters(real) and real.__doc__, (name, member)
 
 
 def test_everything_is_exported():
@@ -108,13 +84,11 @@ def test_everything_is_exported():
     }
 
 
-def run(*arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "transload", *arguments], capture_output=True, text=True
-    )
+@pytest.mark.parametrize("command", [[sys.executable, "-m", "transload"], [Path(sys.executable).parent / "transload"]])
+def test_the_command_is_there(command, tmp_path):
+    def run(*arguments):
+        return subprocess.run([*command, *arguments], capture_output=True, text=True)
 
-
-def test_the_command_is_there(tmp_path):
     done = run("--version")
     assert (done.returncode, done.stdout) == (0, f"transload {transload.__version__}\n")
     assert run("nonsense").returncode == 2
@@ -147,9 +121,3 @@ def test_vllm_finds_the_connector_by_its_name(monkeypatch):
     for _ in range(2):
         point.load()()
     assert registered == {"TransloadConnector": ("transload.vllm", "TransloadConnector")}
-
-
-def test_the_command_has_a_script():
-    script = Path(sys.executable).parent / "transload"
-    done = subprocess.run([script, "--version"], capture_output=True, text=True)
-    assert (done.returncode, done.stdout) == (0, f"transload {transload.__version__}\n")

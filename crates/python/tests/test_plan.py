@@ -34,9 +34,7 @@ def test_a_deployment_says_what_it_is():
 
 def lies_at(view):
     """What has to be the same for a view and an array: allocation, offset, shape, strides that mean something."""
-    strides = [
-        stride for size, stride in zip(view["shape"], view["strides"]) if size > 1
-    ]
+    strides = [stride for size, stride in zip(view["shape"], view["strides"]) if size > 1]
     return view["allocation"], view["offset"], view["shape"], strides
 
 
@@ -63,16 +61,11 @@ def test_views_are_the_strides_of_an_engines_tensor(order, shape, axes):
     at = tensor.transpose([axes.index(axis) for axis in "LBSHCKD" if axis in axes])
     [group] = transload.Deployment(document(order=order)).groups
     views = group.views()
-    assert [(v["layer"], v["component"]) for v in views] == [
-        (layer, component) for layer in range(4) for component in "kv"
-    ]
+    assert [(v["layer"], v["component"]) for v in views] == [(layer, part) for layer in range(4) for part in "kv"]
     for view in views:
         number = "kv".index(view["component"])
         layer = at[view["layer"]]
-        if "C" in axes:
-            part = layer[..., 64 * number : 64 * (number + 1)]
-        else:
-            part = layer[:, :, :, number]
+        part = layer[..., 64 * number : 64 * (number + 1)] if "C" in axes else layer[:, :, :, number]
         assert lies_at(view) == described(part, tensor)
         assert view["itemsize"] == tensor.itemsize
         assert (view["kind"], view["spec"], view["units"]) == ("attention", 0, (0, 2))
@@ -150,34 +143,24 @@ def test_chunks_are_those_of_the_layouts():
 
 
 @pytest.mark.parametrize(
-    ("tables", "message"),
+    ("tables", "error", "message"),
     [
-        (([[5]], [[6]]), "has 1 blocks, 2 are needed"),
-        (([[5, -1]], [[6]]), "has no block"),
-        (([[5, 99]], [[6]]), "is block 99, but there are 16 blocks"),
-        (([[5, 2], [1]], [[6]]), "gives 2 block tables for 1 groups"),
+        (([[5]], [[6]]), transload.PlanError, "has 1 blocks, 2 are needed"),
+        (([[5, -1]], [[6]]), transload.PlanError, "has no block"),
+        (([[5, 99]], [[6]]), transload.PlanError, "is block 99, but there are 16 blocks"),
+        (([[5, 2], [1]], [[6]]), transload.PlanError, "gives 2 block tables for 1 groups"),
+        (([[5, -2]], [[6]]), ValueError, r"tables\[0\]\[1\] is -2"),
+        (([["5", 2]], [[6]]), TypeError, "str"),
     ],
 )
-def test_tables_that_do_not_suit_are_refused(tables, message):
-    side = transload.Deployment(document())
-    wide = transload.Deployment(document(block_size=64))
-    with pytest.raises(transload.PlanError, match=message):
-        transload.Plan(side, wide, 30).bind(*tables)
-
-
-def test_a_block_number_is_a_number():
-    side = transload.Deployment(document())
-    plan = transload.Plan(side, side, 16)
-    with pytest.raises(ValueError, match=r"tables\[0\]\[0\] is -2"):
-        plan.bind([[-2]], [[0]])
-    with pytest.raises(TypeError):
-        plan.bind([["5"]], [[0]])
+def test_tables_that_do_not_suit_are_refused(tables, error, message):
+    plan = transload.Plan(transload.Deployment(document()), transload.Deployment(document(block_size=64)), 30)
+    with pytest.raises(error, match=message):
+        plan.bind(*tables)
     # None: block i is entry i. Arrays are as good as lists.
-    assert plan.bind([None], [numpy.array([3], dtype=numpy.int32)]).bytes == 16 * 4 * 2 * 256
+    assert plan.bind([None], [numpy.array([3], dtype=numpy.int32)]).bytes == 30 * 4 * 2 * 256
 
 
 def test_sides_of_two_models_are_refused():
-    src = transload.Deployment(document(heads=2))
-    dst = transload.Deployment(document(heads=4))
     with pytest.raises(transload.PlanError, match="heads"):
-        transload.Plan(src, dst, 16)
+        transload.Plan(transload.Deployment(document(heads=2)), transload.Deployment(document(heads=4)), 16)

@@ -18,7 +18,7 @@ def test_layouts_are_measured_of_tensors_of_torch():
     python = sys.executable if find_spec("torch") else next(iter(others), None)
     if python is None:
         pytest.skip("NOT RUN: there is no torch, which `./test vllm` installs")
-    command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", Path(__file__).with_name("test_connector_layouts.py")]
+    command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", Path(__file__).with_name("test_connector_moves.py")]
     package = str(Path(transload.__file__).parents[1])
     environment = os.environ | {"STAND_IN_TORCH": "1", "PYTHONPATH": package}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)

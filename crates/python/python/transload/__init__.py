@@ -12,6 +12,8 @@ tell proxies        `Announcement` of a server
 keep blocks         `Archive`: `Archive.save` out of one layout, `Archive.restore` into another
 keep any bytes      `Objects`, under keys of the engine's own; `ObjectQueue` in the background
 keep states         `LlamaStates` of llama.cpp's sequences
+keep an engine's    `transload.hf` for transformers, `transload.vllm`, `transload.sglang`, `transload.lmcache`, or
+                    `transload.llama` for llama-cpp-python: each is imported by itself, and needs its engine
 ==================  ==================================================================
 
 Sizes are bytes, times are seconds, positions and lengths of sequences are tokens.

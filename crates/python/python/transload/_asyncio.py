@@ -1,4 +1,4 @@
-"""Awaiting a `Completion` in asyncio."""
+"""Has a `Completion` awaited in asyncio."""
 
 import asyncio
 from typing import Any
@@ -7,7 +7,7 @@ from ._transload import Completion
 
 
 async def wait_for(completion: "Completion[Any]") -> Any:
-    """Its result, or its exception. Cancelling the wait does not cancel what is waited for."""
+    """Returns the result of a completion, or raises its exception. Cancelling the wait does not cancel what is waited for."""
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
 

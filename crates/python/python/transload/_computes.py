@@ -1,4 +1,4 @@
-"""The default namespace of engines that name what they keep by tokens alone: it is made of what computes in this process.
+"""Makes the default namespace of engines that name what they keep by tokens alone, out of what computes in this process.
 
 Weights, drafts and adapters are named by what is in their files, which a thread reads in the background, or by a commit of a hub. What
 cannot be seen has to be said by whoever configures the engine, and the log says so.
@@ -6,12 +6,9 @@ cannot be seen has to be said by whoever configures the engine, and the log says
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import logging
 import os
-import re
-import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Callable
@@ -23,11 +20,8 @@ from ._digests import look
 
 log = logging.getLogger(__name__)
 
-COMMIT = re.compile("[0-9a-f]{40}")
-
-
 class Unseen(Exception):
-    """What computes cannot be seen; the message says why."""
+    """Nothing here tells what computes; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -38,16 +32,16 @@ class Model:
     revision: str | None = None
 
     def check(self) -> None:
-        """Looks whether anything tells the model from others of its name.
+        """Checks that something tells the model from others of its name.
 
         Raises:
             Unseen: nothing does.
         """
-        if not _weights.weight_files(Path(self.path)) and not COMMIT.fullmatch(self.revision or ""):
+        if not _weights.weight_files(Path(self.path)) and not _weights.COMMIT.fullmatch(self.revision or ""):
             raise Unseen(f"{self.path!r} is no folder of weights, nor given with a commit")
 
     def name(self) -> str:
-        """A text that is another for other weights.
+        """Returns a text that other weights do not have.
 
         Raises:
             OSError: a file cannot be read, or has changed since this process began.
@@ -85,7 +79,7 @@ def objects(
             models, settings = seen()
             for model in models:
                 model.check()
-            return _Later(uri, otherwise, models, settings, called, threads)
+            return _PendingObjects(uri, otherwise, models, settings, called, threads)
         except Unseen as why:
             log.warning(
                 "keys say nothing of weights, adapters and quantization, and what computes cannot be seen here (%s): what others have "
@@ -95,8 +89,8 @@ def objects(
     return Objects(uri, called(given or otherwise), threads=threads)
 
 
-class _Later:
-    """Objects whose namespace is being found out."""
+class _PendingObjects:
+    """Objects whose namespace is not known yet. Until then all calls raise StoreError."""
 
     def __init__(self, uri: str, kind: str, models: list[Model], settings: Any, called: Callable, threads: int | None) -> None:
         self._why = "the files of weights are being read, until which nothing is kept or found"
@@ -105,9 +99,6 @@ class _Later:
         Objects(uri, called(kind), threads=threads)
 
         def find_out() -> None:
-            # What loads the model, and computes with it, goes first, if it can be had so.
-            with contextlib.suppress(OSError):
-                os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
             try:
                 text = _weights.text([[model.name() for model in models], settings])
                 name = f"{kind}.{hashlib.blake2b(text, digest_size=20).hexdigest()}"
@@ -117,8 +108,7 @@ class _Later:
                 self._why = f"what computes has no name ({error}): start the server again, or give a namespace"
                 log.warning("nothing is kept or found: %s", self._why)
 
-        self._thread = threading.Thread(target=find_out, name="transload-weights", daemon=True)
-        self._thread.start()
+        self._thread = _weights.read_in_background(find_out)
 
     def __getattr__(self, name: str) -> Any:
         if self._objects is not None:
@@ -134,7 +124,7 @@ class _Later:
 
 
 def _process_began() -> float:
-    """When this process began, in seconds since 1970, at most a second too late."""
+    """Returns when this process began, in seconds since 1970, at most a second too late."""
     fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     [booted] = [line.split()[1] for line in Path("/proc/stat").read_text().splitlines() if line.startswith("btime ")]
     return int(booted) + int(fields[19]) / os.sysconf("SC_CLK_TCK")

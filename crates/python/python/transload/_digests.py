@@ -1,4 +1,4 @@
-"""Digests of weight files, each read once: they are kept in a private folder of this user."""
+"""Makes digests of weight files, and keeps them in a private folder of this user, so that each file is read once."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from typing import Callable
 from transload import file_digest
 
 MOST = 4096
-"""Digests that are kept: of the models of a host, whose files are a few hundred each. The oldest are forgotten."""
+"""So many digests are kept, and the oldest are removed: those of a host's models, whose files are a few hundred each."""
 UNSETTLED_SECONDS = 2.0
 """A file that was changed so short a time ago may be changed again without its times showing it: file systems count
 them in steps, of 2 s at worst. Its digest is not kept."""
 
 
 class Stopped(Exception):
-    """Nobody wants to know any more."""
+    """The digest of a file is not wanted any more."""
 
 
 class Digests:
-    """Digests of files: BLAKE3, of all that they hold.
+    """Makes digests of files: BLAKE3, of all that they hold.
 
     A digest is kept for the file that was read: its device, number, size and the times of its last changes. Where one of
     them is another afterwards, what was read is not what is there. Nothing is kept where others could write, nor beside
@@ -34,7 +34,7 @@ class Digests:
         self._folder = folder or cache_folder()
 
     def of(self, path: Path, stop: Callable[[], bool]) -> bytes:
-        """The digest of a file.
+        """Returns the digest of a file.
 
         Raises:
             Stopped: `stop` has returned true.
@@ -81,7 +81,7 @@ class Digests:
             pass
 
     def _is_private(self) -> bool:
-        """Whether the folder is this user's, and of nobody else."""
+        """Returns whether the folder is this user's, and of nobody else."""
         try:
             found = self._folder.lstat()
         except OSError:
@@ -90,13 +90,13 @@ class Digests:
 
 
 def cache_folder() -> Path:
-    """Where digests are kept: in the user's cache, as the XDG Base Directory Specification says."""
+    """Returns where digests are kept: in the user's cache, as the XDG Base Directory Specification says."""
     base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
     return Path(base).expanduser() / "transload" / "digests"
 
 
 def look(path: Path) -> tuple[int, ...]:
-    """What tells a file, as it is now, from others and from itself before a change."""
+    """Returns what tells a file from others and from itself before a change, without reading it."""
     found = path.stat()
     return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 

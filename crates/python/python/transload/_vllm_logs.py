@@ -1,4 +1,4 @@
-"""What is written to logs, and what never is."""
+"""Writes Transload's records to vLLM's log, and keeps tickets out of it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What vLLM calls in each of its processes when it starts: the entry point ``vllm.general_plugins``.
+"""The entry point ``vllm.general_plugins``, which vLLM calls in each of its processes when it starts.
 
 It is not in `transload.vllm`, which imports vLLM's connectors: servers that do not use Transload must not pay for that.
 """
@@ -60,7 +60,7 @@ def _check_configurations() -> None:
 
 
 def _with_connector(vllm_config: VllmConfig) -> Iterator[VllmConfig]:
-    """The configuration of each of this package's connectors in one, as MultiConnector makes them of those within it."""
+    """Returns the configuration of each of this package's connectors in one, as MultiConnector makes them of those within it."""
     transfer = vllm_config.kv_transfer_config
     if transfer is None:
         return

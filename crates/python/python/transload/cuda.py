@@ -1,4 +1,4 @@
-"""Caches in the memory of NVIDIA GPUs: whether that can be had here.
+"""Tells whether caches can be in the memory of NVIDIA GPUs here.
 
 Memory of a GPU goes where memory of the host does (`transload.Memory`), and a `transload.Mark` says what has to be done
 before it is touched. This module can be imported everywhere.

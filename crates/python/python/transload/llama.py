@@ -33,18 +33,18 @@ from ._transload import LlamaFound, LlamaStates
 _log = logging.getLogger(__name__)
 
 _HEADER = 32
-"""In how many tokens at the end of a prompt the mark of the answer's beginning is looked for: `<|im_start|>assistant` and
-what templates put behind it have fewer than 10."""
+"""The mark of the answer's beginning is looked for in so many tokens at the end of a prompt: `<|im_start|>assistant` and what
+templates put behind it have fewer than 10."""
 
 _SETTINGS = (
     "type_k type_v attention_type rope_scaling_type rope_freq_base rope_freq_scale yarn_ext_factor"
     " yarn_attn_factor yarn_beta_fast yarn_beta_slow yarn_orig_ctx"
 ).split()
-"""What of a context's settings decides the numbers in its cache."""
+"""The settings of a context that decide the numbers in its cache."""
 
 
 class Cache(llama_cache.BaseLlamaCache):
-    """The saved states of one `Llama` in a store. Other `Llama`s, also of other processes, find them if they compute the
+    """Keeps the states of one `Llama` in a store. Other `Llama`s, also of other processes, find them if they compute the
     same: the same build of llama.cpp, model files, adapters, types of the cache and rope settings.
 
     What goes wrong with a store is logged, and is a miss; a completion never fails of it.
@@ -81,7 +81,7 @@ class Cache(llama_cache.BaseLlamaCache):
 
     @property
     def cache_size(self) -> int:
-        """Bytes that the whole store takes up, or 0 where it cannot tell."""
+        """Returns the bytes that the whole store takes up, or 0 where it cannot tell."""
         usage = self._states.usage()
         return usage["bytes"] if usage else 0
 
@@ -245,14 +245,14 @@ def _refuse(llm: Llama) -> None:
 
 
 def _is_whole(llm: Llama) -> bool:
-    """Whether states of the model stand at one position, or have positions of more than one dimension."""
+    """Returns whether states of the model stand at one position, or have positions of more than one dimension."""
     plain = (llama_cpp.LLAMA_ROPE_TYPE_NONE, llama_cpp.LLAMA_ROPE_TYPE_NORM, llama_cpp.LLAMA_ROPE_TYPE_NEOX)
     rows = llama_cpp.llama_model_rope_type(llm.model) in plain and not llama_cpp.llama_model_n_swa(llm.model)
     return llm._is_recurrent or llm._is_hybrid or not rows
 
 
 def _sample(llm: Llama) -> Any:
-    """A state of one token at least, and nothing in the context that was not there."""
+    """Returns a state of one token at least, and nothing in the context that was not there."""
     if llm.n_tokens > 0:
         return _state(llm)
     llm.eval([max(llm.token_bos(), 0)])
@@ -273,7 +273,7 @@ def _state(llm: Llama) -> Any:
 
 
 def _identity(llm: Llama, applied: Mapping[str | os.PathLike[str], Any]) -> str:
-    """A digest of all that decides the numbers in the cache, but for the tokens."""
+    """Returns a digest of all that decides the numbers in the cache, but for the tokens."""
     digests = Digests()
 
     def digest(path: str | os.PathLike[str]) -> str:
@@ -301,7 +301,7 @@ def _identity(llm: Llama, applied: Mapping[str | os.PathLike[str], Any]) -> str:
 
 
 def _files(model: str) -> list[str]:
-    """A model's file, or all of one that is split, of which llama.cpp is told the first."""
+    """Returns a model's file, or all of one that is split, of which llama.cpp is told the first."""
     parts = re.fullmatch(r"(.*)-\d{5}-of-(\d{5})\.gguf", model, re.DOTALL)
     if parts is None:
         return [model]

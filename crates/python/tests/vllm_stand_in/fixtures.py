@@ -72,6 +72,16 @@ def two_engines(engine, mode):
     return start
 
 
+class Wrapped:
+    """An agent, with what a test has it do otherwise."""
+
+    def __init__(self, agent):
+        self._agent = agent
+
+    def __getattr__(self, name):
+        return getattr(self._agent, name)
+
+
 FOR_DECODE = {"do_remote_decode": True, "do_remote_prefill": False, "remote_engine_id": None}
 """What a proxy sends along to the prefill server."""
 
@@ -123,6 +133,14 @@ def assert_loaded(engine, request, before):
         cache.restore(new)
 
 
+def fetch(decode, tokens, params, **more):
+    """Loads a prompt, checks every byte, and lets it be decoded."""
+    request, before = load(decode, tokens, params, **more)
+    assert_loaded(decode, request, before)
+    decode.run()
+    return request
+
+
 def refuse(decode, tokens, params, kind, **more):
     """A load has to fail on all ranks, be counted as `kind`, and the request be computed here instead."""
     request, _ = load(decode, tokens, params, **more)
@@ -137,9 +155,7 @@ def refuse(decode, tokens, params, kind, **more):
 def move(prefill, decode, tokens, **more):
     """Prefills and loads a prompt, checks every byte, lets it be decoded, and sees that no block is lost."""
     params = prefilled(prefill, tokens, **more)
-    request, before = load(decode, tokens, params, max_tokens=3, **more)
-    assert_loaded(decode, request, before)
-    decode.run()
+    request = fetch(decode, tokens, params, max_tokens=3, **more)
     assert request.status is vllm.RequestStatus.FINISHED_LENGTH_CAPPED
     end_alike(prefill, decode)
     return request

@@ -1,4 +1,4 @@
-"""Reuse of prompts' beginnings for transformers: what a model has computed once is restored from a store::
+"""Restores the beginnings of prompts for transformers from a store, so that a model computes them once::
 
     from transload.hf import Reuse
 

@@ -1,4 +1,4 @@
-"""Approximate reuse of passages, for retrieval: they are saved once, and stand behind each other in any order::
+"""Reuses passages approximately, for retrieval: they are saved once, and stand behind each other in any order::
 
     from transload.hf import Reuse
     from transload.hf.blend import Blend
@@ -35,21 +35,21 @@ _log = logging.getLogger(__name__)
 
 Select = Literal["first", "deviation"]
 MOVED = 200
-"""How far the probe of a model moves, at most: all but the slowest of its rotary dimensions have turned visibly there."""
+"""The probe of a model moves so far at most: all but the slowest of its rotary dimensions have turned visibly there."""
 
 
 @dataclass(frozen=True)
 class Blended:
-    """What `Blend.generate_passages` gives."""
+    """The result of `Blend.generate_passages`."""
 
     sequences: Any
-    """As the model's own `generate` gives it: the prompt and the answer."""
+    """The prompt and the answer, as the model's own `generate` returns them."""
     approximate: bool
     """Whether there were rows that the model would have computed otherwise."""
     share: float
-    """How many of the passages' tokens were computed for this prompt. 1.0: all."""
+    """The share of the passages' tokens that were computed for this prompt. 1.0: all."""
     why: str | None = None
-    """Why all were, if not because it was asked for."""
+    """The reason for which all were computed, if that was not asked for."""
 
 
 class Blend:
@@ -156,13 +156,13 @@ class Blend:
         return found
 
     def logits(self, prompt: Prompt, recompute: float, select: Select) -> torch.Tensor:
-        """Those of the question's tokens, `[T, V]`."""
+        """Returns the logits of the question's tokens, `[T, V]`."""
         return self._blended(prompt, len(prompt.ids), recompute, select)[2]
 
     # --- what is refused -------------------------------------------------------------
 
     def _key(self, recompute: float, select: Select) -> Any:
-        """What a measurement holds for: what computes, and how it was blended."""
+        """Returns what a measurement holds for: what computes, and how it was blended."""
         return self._decoder.identity(), recompute, select
 
     def _gate(self, prompt: Prompt, key: Any) -> None:
@@ -185,14 +185,14 @@ class Blend:
     def _blended(
         self, prompt: Prompt, length: int, recompute: float, select: Select
     ) -> tuple[PositionedCache, torch.Tensor, torch.Tensor]:
-        """The rows of a prompt's first `length` tokens, those that were computed for it, and the question's logits."""
+        """Returns the rows of a prompt's first `length` tokens, those that were computed for it, and the question's logits."""
         joined, end = self._joined(prompt, length), prompt.starts[-1]
         chosen = torch.arange(end) if recompute == 1 else self._chosen(joined, prompt, recompute, select)
         running = torch.cat([chosen, torch.arange(end, length)])
         return joined, chosen, self._run(joined, prompt.ids, running, keep=length - end)
 
     def _joined(self, prompt: Prompt, length: int) -> PositionedCache:
-        """The passages' rows behind each other, with room up to `length`."""
+        """Returns the passages' rows behind each other, with room up to `length`."""
         encoded, room = [self._encoded(passage) for passage in prompt.passages], (0, 0, 0, length - prompt.starts[-1])
         layers = []
         for layer, rotate in enumerate(self._rotations):
@@ -201,7 +201,7 @@ class Blend:
         return PositionedCache(layers, self._windows, self._kinds)
 
     def _encoded(self, passage: list[int]) -> list[Rows]:
-        """The rows of a passage as a prompt of its own. What can be saved of it is."""
+        """Returns the rows of a passage as a prompt of its own, and saves what can be saved of it."""
         by, end = self._decoder.identity(), len(passage) // CHUNK * CHUNK
         cache, restored = self._reuse.restore([*passage, 0], by)
         if restored < end and self._reuse.save and self._reuse.warm(passage) > restored:
@@ -211,7 +211,7 @@ class Blend:
         return [(layer.keys, layer.values) for layer in cache.layers]
 
     def _chosen(self, cache: PositionedCache, prompt: Prompt, share: float, select: Select) -> torch.Tensor:
-        """The tokens to compute again. None of the first passage: its rows are right where they are."""
+        """Returns the tokens to compute again. None of the first passage: its rows are right where they are."""
         begin, end = prompt.starts[1], prompt.starts[-1]
         behind, count = torch.arange(begin, end), min(round(share * end), end - begin)
         if count in (0, len(behind)):
@@ -242,7 +242,7 @@ class Blend:
 
 
 class Prompt:
-    """Passages and a question, and where they begin: `starts` also has the end of the last passage."""
+    """Holds passages and a question, and where they begin: `starts` also has the end of the last passage."""
 
     def __init__(self, passages: Sequence[Sequence[int]], question: Sequence[int]) -> None:
         self.passages, self.question = [list(map(int, each)) for each in passages], list(map(int, question))

@@ -1,4 +1,4 @@
-"""A model as reuse sees it: which cache it takes, what identifies what it computes now, and forward passes behind a cache."""
+"""Wraps a model for reuse: its cache, the identity of what it computes now, and forward passes behind a cache."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from .layers import Layers
 from .weights import Weights
 
 PROBE = 48
-"""Tokens that are computed in two steps and in one: more than a convolution holds."""
+"""So many tokens are computed in two steps and in one: more than a convolution holds."""
 STRAY = 1e-3
-"""How far, of their length, logits of two steps may be from those of one in float32; of shorter floats as much more as they
-round, for at least half of the tokens: a token that rounding leads to another expert is further off."""
+"""Logits of two steps may be so far from those of one in float32, relative to their length; of shorter floats as much more as
+they round, for at least half of the tokens: a token that rounding leads to another expert is further off."""
 
 
 class Identity(NamedTuple):
-    """What a cached row depends on, beside tokens."""
+    """Names all that a cached row depends on, beside tokens."""
 
     weights: str
     adapters: str | None
@@ -72,7 +72,7 @@ class Decoder:
         self.read_identity()
 
     def identity(self) -> Identity:
-        """What identifies what is computed now. The layers of a model that was moved or cast are read anew.
+        """Returns the identity of what is computed now. The layers of a model that was moved or cast are read anew.
 
         Raises:
             NotReused: the model computes otherwise than its weights alone say, or its weights cannot be named.
@@ -89,7 +89,7 @@ class Decoder:
         return self.read_identity()
 
     def read_identity(self) -> Identity:
-        """The identity of the weights, adapters and kernels, in whatever way they are used now."""
+        """Returns the identity of the weights, adapters and kernels, in whatever way they are used now."""
         kind = (self.model.device, self.model.dtype, self.config._attn_implementation)
         if kind != self._kind:
             self._read_layers()
@@ -97,11 +97,11 @@ class Decoder:
         return Identity(*self._weights.names(), *kind)
 
     def generate(self, *args: Any, behind: Cache | None = None, **inputs: Any) -> Any:
-        """The model's own `generate`, also where another one is attached."""
+        """Calls the model's own `generate`, also where another one is attached."""
         return self._own_generate(*args, **inputs, **({} if behind is None else {self.word: behind}))
 
     def cache(self, tokens: int = 0) -> DynamicCache:
-        """An empty cache, to be filled with so many tokens."""
+        """Returns an empty cache, to be filled with so many tokens."""
         cache = (_StatesCache if self.layers.are_states else DynamicCache)(config=self.config)
         cache.tokens = tokens
         return cache
@@ -110,7 +110,8 @@ class Decoder:
     def forward(
         self, ids: Sequence[int], cache: Cache, batch: int = 1, logits_to_keep: int = 1, **inputs: Any
     ) -> torch.Tensor:
-        """Computes tokens behind those in a cache. The logits `[T, V]` of its first row, of the last tokens or of all (0)."""
+        """Computes tokens behind those in a cache. Returns the logits `[T, V]` of its first row, for the last tokens or for all
+        (0)."""
         fewer = {"logits_to_keep": logits_to_keep} if "logits_to_keep" in self._takes else {}
         tokens = torch.tensor([list(ids)] * batch, device=self.model.device)
         logits = self.model(input_ids=tokens, use_cache=True, **{self.word: cache}, **fewer, **inputs).logits[0]

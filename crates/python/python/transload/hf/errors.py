@@ -1,8 +1,8 @@
-"""What is refused, and why."""
+"""Errors that say what is refused, and why."""
 
 
 class UnsupportedCache(NotImplementedError):
-    """A cache that is not known here: refusing it is better than wrong tokens."""
+    """A model keeps a cache that is not known here. Refusing it is better than wrong tokens."""
 
 
 class NotReused(ValueError):

@@ -1,4 +1,4 @@
-"""Whether a model computes what its files say: each tensor is held against them, and all else against a model made anew."""
+"""Checks that a model computes what its files say: each tensor is compared with them, and all else with a model made anew."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from transformers.core_model_loading import revert_weight_conversion
 from .structure import Structure, blank
 
 SAMPLE = 256
-"""Elements of a tensor that are held against its file's, at least. Merging, training and quantizing change nearly all of them."""
+"""At least so many elements of a tensor are compared with its file's. Merging, training and quantizing change nearly all of
+them."""
 
 
 def is_as_made(model: Any, found: Structure) -> bool:
-    """Whether a model has the modules, numbers, functions and buffers that its class makes for its config."""
+    """Returns whether a model has the modules, numbers, functions and buffers that its class makes for its config."""
     made = blank(model)
     if made is None or made.text != found.text or made.code != found.code or made.buffers.keys() != found.buffers.keys():
         return False
@@ -39,7 +40,7 @@ def is_as_made(model: Any, found: Structure) -> bool:
 
 
 def is_as_filed(model: Any, tensors: dict[str, torch.Tensor], files: list[Path]) -> bool:
-    """Whether each tensor is in the files, and holds what they hold. What accelerate has offloaded is not looked at."""
+    """Returns whether each tensor is in the files, and holds what they hold. What accelerate has offloaded is not looked at."""
     filed: dict[str, torch.Tensor] = {}
     for file in files:
         filed |= _open(file)
@@ -67,7 +68,7 @@ def is_as_filed(model: Any, tensors: dict[str, torch.Tensor], files: list[Path])
 
 
 def _open(file: Path) -> dict[str, torch.Tensor]:
-    """The tensors of a file, of which only what is looked at is read. Pickles are read whole, so they have no say."""
+    """Returns the tensors of a file, of which only what is looked at is read. Pickles are read whole, so they have no say."""
     if file.suffix != ".safetensors":
         return {}
     with safe_open(file, framework="pt") as opened:

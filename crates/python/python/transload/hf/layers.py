@@ -1,4 +1,4 @@
-"""What the layers of a transformers cache hold: read off the cache object itself, never off a model's name."""
+"""Describes what the layers of a transformers cache hold. It is read off the cache object itself, never off a model's name."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ KEEPS = {
     "LinearAttentionAndSlidingWindowAttentionLayer": ("rows", "states"),
     "DummyLayer": (),
 }
-"""What layers of each known class keep: rows of each token (keys and values; MLA's latent and its rotated part stand as these), and
-states of all tokens. A `DummyLayer` looks into the cache of another one."""
+"""Layers of each known class keep these: rows of each token (keys and values; MLA's latent and its rotated part stand as these),
+and states of all tokens. A `DummyLayer` looks into the cache of another one."""
 
 
 @dataclass(frozen=True)
@@ -38,33 +38,33 @@ class Part:
     dtype: torch.dtype
 
     def of(self, layer: Any) -> torch.Tensor:
-        """The tensor, with its batch."""
+        """Returns the tensor, with its batch."""
         found = getattr(layer, self.attribute)
         return found[self.number] if isinstance(found, dict) else found
 
 
 @dataclass(frozen=True)
 class Group:
-    """Layers that cache the same."""
+    """Describes layers that cache the same."""
 
     name: str
     specs: list[dict[str, Any]]
-    """As in a deployment document."""
+    """Specs of a deployment document."""
     parts: list[Part]
     layers: list[int]
 
     @property
     def is_recurrent(self) -> bool:
-        """Whether a layer keeps one state, whatever the number of tokens."""
+        """Returns whether a layer keeps one state, whatever the number of tokens."""
         return self.specs[0]["kind"] != "attention"
 
     @property
     def is_windowed(self) -> bool:
-        """Whether a layer keeps the last rows only."""
+        """Returns whether a layer keeps the last rows only."""
         return not self.specs[0].keys().isdisjoint(("sliding_window", "chunk_size"))
 
     def held(self, end: int) -> tuple[int, int]:
-        """The first token whose row a layer has after `end` tokens, and the first that it needs to go on."""
+        """Returns the first token whose row a layer has after `end` tokens, and the first that it needs to go on."""
         if chunk := self.specs[0].get("chunk_size"):
             return max(0, end - chunk + 1), end // chunk * chunk
         window = self.specs[0].get("sliding_window", end + 1)
@@ -73,7 +73,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Copy:
-    """Tensors in the host's memory that an archive restores into, and saves from: of each group, of each of its layers."""
+    """Holds tensors in the host's memory that an archive restores into and saves from, for each group and each of its layers."""
 
     deployment: Deployment
     memories: list[Memory]
@@ -84,7 +84,7 @@ class Copy:
 
 
 class Layers:
-    """The layers of a model's cache."""
+    """Describes the layers of a model's cache."""
 
     def __init__(self, cache: Cache, layer_types: list[str] | None) -> None:
         """Reads a `cache` that the model has put a token into. `layer_types` are those of its config, which alone tell chunked
@@ -110,21 +110,21 @@ class Layers:
 
     @property
     def forget(self) -> bool:
-        """Whether some layer loses what is needed to go on after fewer tokens."""
+        """Returns whether some layer loses what is needed to go on after fewer tokens."""
         return any(group.is_recurrent or group.is_windowed for group in self.groups)
 
     @property
     def have_states(self) -> bool:
-        """Whether some layer keeps a state."""
+        """Returns whether some layer keeps a state."""
         return any(group.is_recurrent for group in self.groups)
 
     @property
     def are_states(self) -> bool:
-        """Whether no layer keeps rows: such a cache does not count its tokens."""
+        """Returns whether no layer keeps rows: such a cache does not count its tokens."""
         return all(group.is_recurrent for group in self.groups)
 
     def copy(self, end: int, start: int = 0) -> Copy:
-        """Room for the rows from `start` to `end`, whole token chunks, and for all else that is needed to go on at `end`."""
+        """Makes room for the rows from `start` to `end`, whole token chunks, and for all else that is needed to go on at `end`."""
         documents, tables, tensors, memories = [], [], [], []
         for group in self.groups:
             document: dict[str, Any] = {"num_blocks": 1} | ({"order": "LB"} if len(group.specs) > 1 else {})
@@ -186,7 +186,7 @@ class Layers:
 
 
 def _describe(number: int, layer: Any, is_chunked: bool) -> list[tuple[str, list[dict[str, Any]], list[Part]]]:
-    """What one layer caches: the kind's name, specs and parts, of its rows and of its states."""
+    """Describes the rows and the states of one layer: the kind's name, specs and parts of each."""
     found, name = [], type(layer).__name__
     if type(layer) is not getattr(cache_utils, name, None) or name not in KEEPS:
         raise UnsupportedCache(f"layer {number}: a cache of {name} cannot be saved")

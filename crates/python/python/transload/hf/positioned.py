@@ -1,4 +1,4 @@
-"""A cache whose rows stand where they belong before the model runs, and some of which it computes anew.
+"""Caches whose rows stand at their positions before the model runs. It computes some of them anew.
 
 The model is not patched: it hands each layer's new rows to `update`, which writes them at their positions and returns the rows of
 all positions. With a mask that says what each token sees, that is a prefill of some of a prompt's tokens.
@@ -14,7 +14,7 @@ from transformers.cache_utils import Cache, DynamicLayer, DynamicSlidingWindowLa
 from .errors import NotMovable
 
 Rows = tuple[torch.Tensor, torch.Tensor]
-"""What a layer keeps of tokens: keys and values, [1, H, T, D]."""
+"""The keys and values that a layer keeps, [1, H, T, D] each."""
 
 
 class Stop(Exception):
@@ -22,7 +22,7 @@ class Stop(Exception):
 
 
 class PositionedLayer(DynamicLayer):
-    """The rows of one layer at all positions of a prompt."""
+    """Holds the rows of one layer at all positions of a prompt."""
 
     def __init__(self, rows: Rows, window: int | None) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class PositionedLayer(DynamicLayer):
 
 
 class PositionedCache(Cache):
-    """The rows of one prompt.
+    """Holds the rows of one prompt.
 
     Args:
         rows: of each layer; they are overwritten where tokens run.
@@ -63,7 +63,7 @@ class PositionedCache(Cache):
         return [(layer.keys, layer.values) for layer in self.layers]
 
     def run(self, running: torch.Tensor, dtype: torch.dtype, *, first: int = 0, layers: int | None = None) -> dict[str, Any]:
-        """What the model has to be given beside the tokens at `running`, which ascend, to compute their rows.
+        """Returns what the model has to be given beside the tokens at `running`, which ascend, to compute their rows.
 
         Args:
             first: the position of the prompt's first token.
@@ -87,7 +87,7 @@ class PositionedCache(Cache):
 
 
 def shapes(cache: Cache, config: Any) -> tuple[list[int | None], list[str]]:
-    """The window of each layer, or None where it attends to everything, and its kind.
+    """Returns the window of each layer, or None where it attends to everything, and its kind.
 
     Raises:
         NotMovable: a layer keeps something else than rows of all tokens that it sees.

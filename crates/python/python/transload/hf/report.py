@@ -1,4 +1,4 @@
-"""How far what was reused is from what is computed."""
+"""Measures how far what was reused is from what is computed."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import torch
 
 @dataclass(frozen=True)
 class Report:
-    """What `verify` has found, over all tokens behind what was reused."""
+    """Tells what `verify` has found, over all tokens behind what was reused."""
 
     prompts: int
     """Prompts of which something was reused."""
     restored: int
-    """Tokens that were."""
+    """Tokens that were reused."""
     compared: int
-    """Tokens behind them."""
+    """Tokens behind those, which were compared."""
     difference: float
     """Largest difference of a logit from that of the whole prompt in one step; NaN where nothing was compared."""
     kl: float

@@ -1,4 +1,4 @@
-"""What `generate` is asked for: the prompt, if what is saved of it can stand in front."""
+"""Reads what `generate` is asked for: the prompt, if what is saved of it can stand in front."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ OTHERWISE = (
     " negative_prompt_ids custom_generate penalty_alpha dola_layers token_healing is_assistant output_attentions"
     " output_hidden_states"
 ).split()
-"""Those with which it takes another cache, other tokens or another way, or tells about tokens that would be restored."""
+"""With these arguments it takes another cache, other tokens or another way, or tells about tokens that would be restored."""
 
 
 class Request:
-    """A call of `generate` that can begin behind restored tokens.
+    """Reads a call of `generate` that can begin behind restored tokens.
 
     Attributes:
         ids: the tokens of each row of the cache.
@@ -66,6 +66,6 @@ class Request:
         self.copies = len(ids) * max(self.beams, self._setting("num_return_sequences") or 1)
 
     def _setting(self, name: str) -> Any:
-        """An argument, or what the configuration of this call or the model's says."""
+        """Returns an argument, or what the configuration of this call or the model's says."""
         values = (self._given.get(name), *(getattr(config, name, None) for config in self._configs))
         return next((value for value in values if value is not None), None)

@@ -24,7 +24,7 @@ _log = logging.getLogger(__name__)
 
 
 class Reuse:
-    """The saved prefixes of one model in a store. Others that compute the same find them, also in other processes.
+    """Keeps the prefixes of one model in a store. Others that compute the same find them, also in other processes.
 
     What goes wrong with a store is counted, logged once of its kind, and a miss; `generate` never fails of it.
 
@@ -77,7 +77,7 @@ class Reuse:
     # --- for models ------------------------------------------------------------------
 
     def generate(self, *args: Any, **inputs: Any) -> Any:
-        """The model's own `generate`, with what is saved in front."""
+        """Calls the model's own `generate`, with what is saved in front."""
         decoder = self.decoder
         try:
             request, by = Request(decoder, args, inputs), decoder.identity()
@@ -88,19 +88,19 @@ class Reuse:
         cache, restored = self.restore(ids, by, request.copies)
         self._count("hits" if restored else "misses")
         self._count("restored_tokens", restored)
-        kept, end = None, (len(ids) - 1) // CHUNK * CHUNK
+        copy, end = None, (len(ids) - 1) // CHUNK * CHUNK
         if self.save and forget and end > restored:
             # By the end of the prompt some layers have lost what belongs to this place.
             decoder.forward(ids[restored:end], cache, request.copies)
-            kept = self._kept(cache, 0, end)
+            copy = self._copy_of(cache, 0, end)
         output = decoder.generate(*args, **inputs, behind=cache)
         if self.save and not forget:
             if self.save == "all" and request.beams == 1:
                 ids = getattr(output, "sequences", output)[0].tolist()
             end = min(len(ids), cache.get_seq_length(), decoder.longest) // CHUNK * CHUNK
             if end > restored + 1:
-                kept = self._kept(cache, -(-restored // CHUNK) * CHUNK, end)
-        self._put(ids, kept, by)
+                copy = self._copy_of(cache, -(-restored // CHUNK) * CHUNK, end)
+        self._put(ids, copy, by)
         return output
 
     def attach(self) -> None:
@@ -119,8 +119,8 @@ class Reuse:
             del self.model.generate
 
     def warm(self, ids: Sequence[int]) -> int:
-        """Saves the beginning of a prompt, all whole token chunks of it, and computes what is not saved yet. How many of its tokens
-        are saved now.
+        """Saves the beginning of a prompt, all whole token chunks of it, and computes what is not saved yet. Returns how many of
+        its tokens are saved now.
 
         Raises:
             NotReused: the model computes otherwise now than when it answers, or its weights cannot be named.
@@ -136,8 +136,8 @@ class Reuse:
         if restored == len(ids):
             return restored
         self.decoder.forward(ids[restored:], cache)
-        kept = self._kept(cache, 0 if layers.forget else restored, len(ids))
-        return len(ids) if self._put(ids, kept, by) else restored
+        copy = self._copy_of(cache, 0 if layers.forget else restored, len(ids))
+        return len(ids) if self._put(ids, copy, by) else restored
 
     def verify(self, prompts: Sequence[Sequence[int]]) -> Report:
         """Compares what is computed behind restored tokens with whole prompts in one step. It saves what is not saved yet."""
@@ -154,8 +154,9 @@ class Reuse:
         return compare(reused())
 
     def stats(self) -> dict[str, Any]:
-        """Counts since it was made: `restored_tokens`, `saved_tokens`, `hits`, `misses`, `failures` of the store, and `not_reused`:
-        of what ran as always, why. With a store of tiers, `tiers` is what came of each, as `Archive.tiers` tells."""
+        """Returns counts since it was made: `restored_tokens`, `saved_tokens`, `hits`, `misses`, `failures` of the store, and in
+        `not_reused` how often `generate` ran as always, by the reason. With a store of tiers, `tiers` is what `Archive.tiers`
+        says."""
         with self._lock:
             is_open = self._opened is not None and self._opened[0][0] == os.getpid()
             tiers = self._opened[1].tiers() if is_open else []
@@ -164,21 +165,22 @@ class Reuse:
     # --- prefixes and caches ---------------------------------------------------------
 
     def find(self, ids: Sequence[int], by: Identity, most: int) -> Found | None:
-        """The longest saved prefix of a prompt that `by` has computed, of at most so many tokens; None where there is none."""
+        """Returns the longest saved prefix of a prompt that `by` has computed, of at most so many tokens; None if there is none."""
         with self._passed_over("find"):
             # A prompt below one token chunk has nothing saved: no look-up is made.
             found = self._archive(by).find(Prompt(ids, adapter=by.adapters)).shorten(most) if most >= CHUNK else None
             return found if found and found.tokens else None
 
     def read(self, found: Found, by: Identity) -> Copy | None:
-        """What is saved of a prefix; None where it cannot be read any more."""
+        """Reads what is saved of a prefix; None where it cannot be read any more."""
         with self._passed_over("restore"):
             copy = self.decoder.layers.copy(found.tokens)
             self._archive(by).restore(found, copy.deployment, 0, copy.memories, copy.tables)
             return copy
 
     def restore(self, ids: Sequence[int], by: Identity, batch: int = 1) -> tuple[DynamicCache, int]:
-        """A cache with the longest saved prefix of a prompt in each row, but for its last token, and how many tokens it has."""
+        """Returns a cache with the longest saved prefix of a prompt in each row, but for its last token, and the prefix's
+        length."""
         layers = self.decoder.layers
         # Where no layer forgets, the last row of a copy can be left out.
         found = self.find(ids, by, len(ids) - layers.forget)
@@ -189,8 +191,8 @@ class Reuse:
             layers.fill(cache, copy, batch, tokens)
         return cache, tokens
 
-    def _kept(self, cache: DynamicCache, start: int, end: int) -> Copy | None:
-        """A copy of a part of a cache, which goes on; None where there is no room for it."""
+    def _copy_of(self, cache: DynamicCache, start: int, end: int) -> Copy | None:
+        """Returns a copy of a part of a cache, which goes on; None where there is no room for it."""
         with self._passed_over("save"):
             copy = self.decoder.layers.copy(end, start)
             self.decoder.layers.gather(cache, copy)
@@ -209,7 +211,7 @@ class Reuse:
         return False
 
     def _archive(self, by: Identity) -> Archive:
-        """The archive of what `by` computes, opened in this process: a fork shares no connections and no threads."""
+        """Returns the archive of what `by` computes, opened in this process: a fork shares no connections and no threads."""
         key = (os.getpid(), by._replace(adapters=None))
         with self._lock:
             if self._opened is None or self._opened[0] != key:
@@ -243,7 +245,7 @@ class Reuse:
 
 
 def _tokens(ids: Any) -> list[int]:
-    """The tokens of one prompt, `[N]` or `[1, N]`."""
+    """Returns the tokens of one prompt, `[N]` or `[1, N]`."""
     if isinstance(ids, str):
         raise TypeError("ids is a text: give its tokens, as tokenizer(text).input_ids has them")
     if isinstance(ids, torch.Tensor) and ids.dim() == 2 and len(ids) == 1:

@@ -1,4 +1,4 @@
-"""How a layer's rows turn when their token moves to another position.
+"""Turns a layer's rows for tokens that move to other positions.
 
 RoPE rotates pairs of a key's dimensions by the position times a frequency of each pair. So the key of position p becomes that of
 position q if it is rotated by q - p more: what precedes RoPE (a norm) or scales it (yarn) is the same in both.
@@ -17,7 +17,7 @@ from .positioned import Rows
 
 @dataclass(frozen=True, eq=False)
 class Rotation:
-    """The rotary dimensions of one layer's rows.
+    """Knows the rotary dimensions of one layer's rows.
 
     Attributes:
         part: 0 where they are in the keys, 1 where in the values, as those of MLA.
@@ -32,7 +32,7 @@ class Rotation:
     interleaved: bool
 
     def __call__(self, rows: Rows, by: int) -> Rows:
-        """The rows of tokens that stand `by` positions further back."""
+        """Returns the rows of tokens that stand `by` positions further back."""
         if by == 0 or len(self.frequencies) == 0:
             return rows
         turned = [rows[0], rows[1]]
@@ -67,7 +67,7 @@ def rotations(model: Any, rows: Sequence[Rows], moved: Sequence[Rows], by: int) 
 
 
 def error(rows: Rows, right: Rows) -> float:
-    """The relative error of keys or of values, whichever is larger."""
+    """Returns the relative error of keys or of values, whichever is larger."""
     parts = zip(rows, right)
     return max(((a.double() - b.double()).norm() / b.double().norm().clamp_min(1e-300)).item() for a, b in parts)
 

@@ -1,4 +1,4 @@
-"""transformers' own server, whose model restores what is saved: `python -m transload.hf.serve MODEL --store URI`.
+"""Runs transformers' own server, whose model restores what is saved: `python -m transload.hf.serve MODEL --store URI`.
 
 Everything else on the command line is that of `transformers serve`. Beside its routes there are:
 
@@ -48,7 +48,7 @@ class ModelManager(model_manager.ModelManager):
 
 
 def build_server(manager: ModelManager, chat_handler: Any, *args: Any, generation_state: Any, **more: Any) -> Any:
-    """transformers' application with two more routes."""
+    """Builds transformers' application with two more routes."""
     app = _build_server(manager, chat_handler, *args, generation_state=generation_state, **more)
 
     @app.get("/v1/stats")

@@ -1,4 +1,4 @@
-"""What a model computes with beside its parameters: modules in their order, their numbers, functions, buffers, hooks and code."""
+"""Reads what a model computes with beside its parameters: modules in order, their numbers, functions, buffers, hooks and code."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ OF_MODELS = frozenset(
     "name_or_path padding_idx warnings_issued generation_config generate all_tied_weights_keys hf_device_map device_map hf_quantizer"
     " is_quantized quantization_method is_parallelizable model_parallel is_gradient_checkpointing peft_config".split()
 )
-"""The same, of a whole model of transformers."""
+"""Such attributes of a whole model of transformers."""
 OF_CONFIGS = frozenset(
     "name_or_path transformers_version dtype architectures bos_token_id eos_token_id pad_token_id sep_token_id use_cache"
     " return_dict output_hidden_states output_attentions id2label label2id problem_type torchscript tie_word_embeddings".split()
 )
 """Fields of a config by which no token is computed otherwise once the model is there."""
 MOVING = ("inv_freq", "max_seq_len_cached")
-"""What dynamic NTK and LongRoPE set anew with each prompt; `original_inv_freq` stays."""
+"""Buffers that dynamic NTK and LongRoPE set anew with each prompt; `original_inv_freq` stays."""
 VERSIONED = tuple(
     f"{folder}{os.sep}"
     for spec in map(importlib.util.find_spec, ("torch", "transformers", "accelerate", "safetensors", "peft"))
     for folder in (spec and spec.submodule_search_locations) or ()
 )
-"""Where code lies that has a version: it is named by that of transformers, and patched by nobody in place."""
+"""Folders of code that has a version: it is named by that of transformers, and no program patches it in place."""
 STANDARD = sysconfig.get_path("stdlib") + os.sep
 HELPFUL = ("transformers.", "accelerate.", "peft.")
-"""Whose hooks observe, or move tensors between devices, and compute nothing else."""
+"""Hooks of these packages observe, or move tensors between devices, and compute nothing else."""
 
 
 class Structure:
-    """A model without its adapters, as it is now.
+    """Describes a model without its adapters, as it is now.
 
     Attributes:
         text: the modules in their order, with their classes, numbers and functions.
@@ -150,7 +150,7 @@ class Structure:
             self.code[what] = digest
 
     def value(self, value: Any, where: str) -> str:
-        """What a module has as an attribute, in words that are the same in every process."""
+        """Describes an attribute of a module in words that are the same in every process."""
         if id(value) in self._configs:
             return self._configs[id(value)]
         if value is None or isinstance(value, (bool, int, float, complex, str, bytes, enum.Enum, torch.dtype)):
@@ -196,7 +196,7 @@ class Structure:
 
 
 def unwrapped(module: torch.nn.Module) -> torch.nn.Module | None:
-    """The module that a layer of PEFT wraps."""
+    """Returns the module that a layer of PEFT wraps."""
     # Not by `hasattr`, which is slow where a module has none, and thousands have none.
     if "merged_adapters" not in vars(module) and not hasattr(type(module), "merged_adapters"):
         return None
@@ -205,7 +205,7 @@ def unwrapped(module: torch.nn.Module) -> torch.nn.Module | None:
 
 
 def blank(model: Any) -> Structure | None:
-    """The structure that a model of this class and config has when it is made. Its parameters hold nothing; its buffers do."""
+    """Returns the structure that a model of this class and config has when it is made. Only its buffers hold numbers."""
     base = getattr(model, "get_base_model", lambda: model)()
     try:
         with torch.random.fork_rng(devices=[]), _Empty():
@@ -238,7 +238,7 @@ def _moves(name: str, moving: tuple[str, ...]) -> bool:
 
 
 def _is_its_own(module: torch.nn.Module, forward: Any) -> bool:
-    """Whether a `forward` that stands in a module leads to that of its class: compiled, or with accelerate around it."""
+    """Returns whether a `forward` that stands in a module leads to that of its class: compiled, or with accelerate around it."""
     for _ in range(8):
         if getattr(forward, "__func__", None) is type(module).forward and forward.__self__ is module:
             return True

@@ -1,4 +1,4 @@
-"""What tells apart what a model computes with: its weights, by their files or by what its tensors hold, and its adapters."""
+"""Names what a model computes with: its weights, by their files or by what its tensors hold, and its adapters."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from .files import is_as_filed, is_as_made
 from .structure import Structure
 
 STANDARD = re.compile(r"(model|pytorch_model)(-\d+-of-\d+)?\.(safetensors|bin)|model\.safetensors\.index\.json")
-"""Files that `from_pretrained` loads from a folder, and all of them. Others are for those who say which."""
+"""Files that `from_pretrained` loads from a folder, all of them. Others are loaded where the caller says which."""
 LOADED = ("dtype", *_weights.VOLATILE)
 """Fields of a config that loading a model sets. The dtype is that of what is cached, too."""
 WRAPPED = re.compile(r"(^|\.)(base_layer|original_module)\.")
-"""Tensors of what PEFT wraps, by their names."""
+"""Matches the names of tensors that PEFT wraps."""
 SAMPLE = 64
-"""Bytes of a tensor that are looked at each time. Adapters are merged through `.data`, which no version counts."""
+"""So many bytes of a tensor are looked at each time. Adapters are merged through `.data`, which no version counts."""
 
 
 class Weights:
-    """The name of what one model computes with."""
+    """Knows the name of what one model computes with."""
 
     def __init__(self, model: Any, given: str | None) -> None:
         self._model, self._given, self._lock = model, given, threading.Lock()
@@ -35,8 +35,8 @@ class Weights:
         self._adapters: tuple[Any, str | None] = (None, None)
 
     def names(self) -> tuple[str, str | None]:
-        """The weights' name, and a digest of the active adapters. A model that computes otherwise than its files say is named
-        by its tensors, all of which are read then.
+        """Returns the weights' name, and a digest of the active adapters. A model that computes otherwise than its files say is
+        named by its tensors, all of which are read then.
 
         Raises:
             NotReused: it cannot be named, or has changed, and its name was given.
@@ -60,7 +60,7 @@ class Weights:
 
 
 def _by_files(model: Any, found: Structure) -> str | None:
-    """The name that every engine has for a model's files, if they are all that was loaded and it computes what they say."""
+    """Returns the name that every engine has for a model's files, if they are all that was loaded and it computes what they say."""
     folder = Path(model.config._name_or_path)
     files = _weights.weight_files(folder) if folder.is_dir() else []
     formats = {"bin" in file.suffix for file in files if STANDARD.fullmatch(file.name)} if files else set()
@@ -84,7 +84,7 @@ def _by_files(model: Any, found: Structure) -> str | None:
 
 
 def _adapters(found: Structure) -> tuple[dict[str, torch.Tensor], str]:
-    """The tensors of a model's active adapters, and how they are applied."""
+    """Returns the tensors of a model's active adapters, and how they are applied."""
     adapters, said = {}, []
     for path, layer in found.wrappers:
         beside = {name: each for name, each in layer.state_dict(keep_vars=True).items() if not WRAPPED.search(name)}
@@ -100,7 +100,7 @@ def _adapters(found: Structure) -> tuple[dict[str, torch.Tensor], str]:
 
 
 def _look(tensors: dict[str, torch.Tensor]) -> tuple[Any, ...]:
-    """What shows that a tensor was changed or replaced: its version, and a sample of its bytes."""
+    """Returns what shows that a tensor was changed or replaced: its version, and a sample of its bytes."""
     samples: dict[torch.device, list[torch.Tensor]] = {}
     for each in tensors.values():
         if not each.is_meta and each.numel():

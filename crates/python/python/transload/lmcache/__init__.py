@@ -1,4 +1,4 @@
-"""LMCache's plugins on our stores: `Client` and `L2Adapter` for its server, `Storage` for the engine in one process.
+"""Connects LMCache to our stores: `Client` and `L2Adapter` for its server, `Storage` for the engine in one process.
 
 `docs/src/guide/lmcache.md` has a configuration for each. Only `Client` can be had without LMCache.
 """
@@ -66,7 +66,7 @@ def read_settings(given: dict, where: str, **defaults) -> dict:
 
 
 class Threads(ThreadPoolExecutor):
-    """Threads that work on a store. `submit` raises RuntimeError when they are shut down, and while 4,096 calls wait."""
+    """Runs calls that wait for a store. `submit` raises RuntimeError when they are shut down, and while 4,096 calls wait."""
 
     def __init__(self, kind: str, workers: int):
         super().__init__(workers, f"transload-{kind}")
@@ -85,7 +85,7 @@ class Threads(ThreadPoolExecutor):
 
 
 def describe(each, **more: str | None) -> bytes:
-    """What is to be known of one of LMCache's objects to read its bytes, as an object's meta."""
+    """Returns the meta of one of LMCache's objects: what one has to know to read its bytes."""
     metadata = each.metadata
     shapes, dtypes = metadata.shapes or [metadata.shape], metadata.dtypes or [metadata.dtype]
     return _described(tuple(shapes), tuple(dtypes), *more.items())

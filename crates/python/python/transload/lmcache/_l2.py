@@ -1,4 +1,4 @@
-"""An adapter for the second level of LMCache's server."""
+"""Keeps the second level of LMCache's server in a store."""
 
 import os
 import threading
@@ -19,12 +19,12 @@ from .. import Objects, StoreError
 from . import Threads, describe, log, read_settings, tell_what_is_not_seen
 
 KINDS = ("store", "lookup", "load")
-# How many keys are accounted for where a store cannot list what it has, and what it has removed is not seen.
+# So many keys are accounted for where a store cannot list what it has, and what it has removed is not seen.
 MOST_UNLISTED = 1 << 18
 
 
 class L2AdapterConfig(L2AdapterConfigBase):
-    """The settings of an `L2Adapter`: its `adapter_params`."""
+    """Holds the settings of an `L2Adapter`: its `adapter_params`."""
 
     def __init__(self, **settings):
         defaults = {"namespace": "lmcache.L2Adapter", "workers": 4, "max_capacity_gb": 0}
@@ -274,7 +274,7 @@ class L2Adapter(L2AdapterInterface):
             self.delete(victims)
 
     def _account(self, there: dict[ObjectKey, int], gone=()) -> None:
-        """Tells LMCache what it does not know yet of objects that are there, and of others that are gone."""
+        """Tells LMCache of objects that are there, and of others that are gone, as far as it does not know."""
         with self._lock:
             new = {key: size for key, size in there.items() if self._sizes.get(key) != size}
             old = {key: self._sizes.pop(key) for key in (*gone, *new) if key in self._sizes}
@@ -291,7 +291,7 @@ class L2Adapter(L2AdapterInterface):
             self._report("listing", error)
 
     def _refresh(self) -> None:
-        """Holds what LMCache knows against what the store has: its cap removes objects, and others put some."""
+        """Compares what LMCache knows with what the store has: its cap removes objects, and others put some."""
         with self._lock:
             known = dict(self._sizes)
         try:

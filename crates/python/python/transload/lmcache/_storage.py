@@ -1,4 +1,4 @@
-"""A storage plugin for LMCache's engine in one process."""
+"""Keeps the chunks of LMCache's engine in one process in a store."""
 
 import asyncio
 import functools
@@ -171,13 +171,13 @@ class Storage(StoragePluginInterface):
             return None
 
     def _allocate(self, info) -> MemoryObj | None:
-        """Memory for a chunk, if it is of the layout that this engine has, and there is some."""
+        """Allocates memory for a chunk, if it is of the layout that this engine has, and there is some."""
         if info is None or self.local_cpu_backend is None or (read := self._read_meta(info)) is None:
             return None
         return self.local_cpu_backend.allocate(*read, busy_loop=False)
 
     def _read_meta(self, info) -> tuple | None:
-        """Shapes, dtypes and format of a chunk; None if this engine has another layout, or they are not of as many bytes."""
+        """Reads shapes, dtypes and format of a chunk; None if this engine has another layout, or they are not of as many bytes."""
         try:
             meta = json.loads(info.meta)
             dtypes, form = [getattr(torch, name) for name in meta["dtypes"]], MemoryFormat[meta["format"]]
@@ -189,14 +189,14 @@ class Storage(StoragePluginInterface):
             return None
 
     def _layout(self) -> str | None:
-        """What the engine's cache looks like: a chunk's own shape does not tell in which heads and layers it has it."""
+        """Describes the engine's cache: a chunk's own shape does not tell its heads and layers apart."""
         if self.metadata is None:
             return None
         return f"{[list(shape) for shape in self.metadata.get_shapes()]} {self.metadata.get_dtypes()}"
 
 
 def _what_computes(metadata) -> tuple[list[Model], list]:
-    """The model that LMCache tells of. A scheduler is told no more than its workers, with whom it has to agree.
+    """Returns the model that LMCache tells of. A scheduler is told no more than its workers, with whom it has to agree.
 
     Raises:
         Unseen: it tells of none.
@@ -214,7 +214,7 @@ def _what_computes(metadata) -> tuple[list[Model], list]:
 
 
 def _settings(extra: dict) -> dict:
-    """The settings of the one plugin in LMCache's `extra_config` that is this one, whatever name it has there."""
+    """Returns the settings of this plugin in LMCache's `extra_config`, whatever name it has there."""
     ours = [
         name.removesuffix("module_path")
         for name, value in extra.items()

@@ -1,4 +1,4 @@
-"""What the pages of a host pool are called in a store, and where they lie in memory."""
+"""Names the pages of a host pool in a store, and tells where they lie in memory."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ Value = list[tuple[int, int]]
 """The memory of an object: addresses and lengths in bytes."""
 
 _AXES = "pp", "attn_cp", "dcp"
-"""Ways of sharing out a cache, beside TP, that leave each rank something of its own under one page hash."""
+"""Ways of sharing out a cache, beside TP, with which each rank has something of its own under one page hash."""
 
 
 class Pool:
-    """A host pool. A page of it is one object, or one for each head group, or none where it has no memory.
+    """Knows a host pool. A page of it is one object, or one for each head group, or none where it has no memory.
 
     `only_numbers` tells whether that is because its pages lie in other pools.
     """
@@ -81,12 +81,12 @@ class Pool:
         if self._whole:
             take, room = self._host.get_data_page, self._host.get_dummy_flat_data_page
             pages = [take(start).contiguous() if copied else room() for start in self._starts(indices)]
-            return self.values(pages), pages
+            return self.locations(pages), pages
         parts = list(zip(*self._meta(indices)))
         each = len(parts) // (count * self._objects)
         return [parts[i : i + each] for i in range(0, len(parts), each)], []
 
-    def values(self, pages: Sequence[torch.Tensor]) -> list[Value]:
+    def locations(self, pages: Sequence[torch.Tensor]) -> list[Value]:
         """Tells where the objects of pages lie that are a contiguous tensor each. Raises `ValueError` for any other."""
         return [[location(page)] for page in pages] if self._objects else []
 
@@ -132,13 +132,18 @@ def _dtype(host: HostKVCache) -> str:
     # A recurrent state is of several: that of the convolution, of the recurrence, and of what a model keeps beside them.
     beside = [buffer.dtype for buffer in getattr(host, "slot_state_buffers", ())]
     types = [host.dtype, getattr(host, "temporal_dtype", None), *beside]
-    kept = "-".join(str(each).removeprefix("torch.") for each in types if each)
-    if kept != "uint8":
-        return kept
-    from sglang.srt.runtime_context import get_model
-
+    named = "-".join(str(each).removeprefix("torch.") for each in types if each)
+    if named != "uint8":
+        return named
     try:
+        from sglang.srt.runtime_context import get_model
+
         return str(get_model().kv_cache_dtype)
+    except ImportError as error:
+        raise ValueError(
+            f"a pool of bytes holds fp8 of one kind or another, and this version of SGLang has no settings that say which ({error}): "
+            "start the server with --kv-cache-dtype auto, or with another version of SGLang"
+        ) from error
     except ValueError:
         # Outside of a server there is no setting.
-        return kept
+        return named

@@ -1,4 +1,4 @@
-"""The calls of SGLang's storage backends, on objects of a store."""
+"""Answers the calls of SGLang's storage backends with objects of a store."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _FROM_FILES = ("auto", "safetensors", "fastsafetensors", "instanttensor", "pt", 
 """Values of ``--load-format`` with which weights come from the files of the model."""
 
 _FIGURES = 4096
-"""Transfers that are kept for `get_stats`; the scheduler asks many times a second."""
+"""So many transfers are kept for `get_stats`; the scheduler asks many times a second."""
 
 
 class Storage(HiCacheStorage):
@@ -154,7 +154,7 @@ class Storage(HiCacheStorage):
         """Reads pages into a contiguous tensor each."""
 
         def read() -> list[torch.Tensor | None]:
-            [there] = self._exchange("read", [(self._tensors, keys, self._tensors.values(target_locations))])
+            [there] = self._exchange("read", [(self._tensors, keys, self._tensors.locations(target_locations))])
             return [target if page else None for target, page in zip(target_locations, there)]
 
         return self._or([None] * len(keys), "read pages", read)
@@ -170,7 +170,7 @@ class Storage(HiCacheStorage):
 
         def write() -> bool:
             pages = [value.contiguous() for value in values]
-            self._exchange("write", [(self._tensors, keys, self._tensors.values(pages))])
+            self._exchange("write", [(self._tensors, keys, self._tensors.locations(pages))])
             return True
 
         return self._or(False, "write pages", write)
@@ -280,8 +280,8 @@ class Storage(HiCacheStorage):
 
 
 def _what_computes() -> tuple[list[Model], Any]:
-    """The models and adapters of the server in this process, and what it was told to do otherwise than their files say. It is the
-    same in the process of each rank.
+    """Returns the models and adapters of the server in this process, and what it was told to do otherwise than their files say.
+    That is the same in the process of each rank.
 
     Raises:
         Unseen: there is no server, or its weights come from elsewhere.
@@ -309,7 +309,7 @@ def _what_computes() -> tuple[list[Model], Any]:
 
 
 def _adapters(given: Any) -> Iterator[tuple[str, str]]:
-    """Name and path of each adapter, in whichever form SGLang has them: as they were typed, or read."""
+    """Returns name and path of each adapter, in whichever form SGLang has them: as they were typed, or read."""
     if isinstance(given, dict):
         yield from given.items()
         return

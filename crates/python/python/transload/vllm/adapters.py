@@ -1,4 +1,4 @@
-"""What tells adapters apart: a digest of what a worker has loaded, never a name.
+"""Tells adapters apart by a digest of what a worker has loaded, never by a name.
 
 A name may be pointed at another adapter, and a file may be written anew. vLLM loads an adapter when a request first needs
 it, evicts it when others need its place, and loads it again, from a file that may be another by then. So an adapter is
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 logger = init_logger("vllm." + __name__)
 
 MOST = 4096
-"""Adapters that are remembered from one clearing of vLLM's caches to the next. Those beyond are not known."""
+"""This many adapters are remembered between two clearings of vLLM's caches. Those beyond have no name."""
 PATIENCE = 4
-"""Steps that a request waits for its adapter to be reported. One is enough where it is loaded, were vLLM not a step or two
+"""A request waits this many steps for its adapter to be reported. One is enough where it is loaded, were vLLM not a step or two
 ahead of its workers; where it is not, waiting for longer is of no use: it is loaded when the request is computed."""
 
 Loaded = dict[int, tuple[str, str, bytes]]
@@ -40,7 +40,7 @@ Loaded = dict[int, tuple[str, str, bytes]]
 
 _managers: weakref.WeakSet[WorkerLoRAManager] = weakref.WeakSet()
 _digests: weakref.WeakKeyDictionary[Any, tuple[str, str, bytes]] = weakref.WeakKeyDictionary()
-"""Of each adapter in memory that vLLM loaded in this process."""
+"""Name, path and digest of each adapter in memory that vLLM loaded in this process."""
 
 
 def watch() -> None:
@@ -67,7 +67,7 @@ def watch() -> None:
 
 
 def loaded(lora_config: LoRAConfig | None) -> Loaded:
-    """The adapters that the worker of this configuration has loaded now: a process may have workers of several engines."""
+    """Returns the adapters that the worker of this configuration has loaded now: a process may have workers of several engines."""
     found = {}
     for manager in _managers:
         for number in manager.list_adapters() if manager.lora_config is lora_config else ():
@@ -78,7 +78,7 @@ def loaded(lora_config: LoRAConfig | None) -> Loaded:
 
 
 def digest(adapter: Any) -> bytes:
-    """A digest of all that an adapter holds, but for its number, which is this server's.
+    """Returns a digest of all that an adapter holds, but for its number, which is this server's.
 
     Raises:
         TypeError: something in it cannot be read.
@@ -115,15 +115,13 @@ def _feed(found: hashlib._Hash, value: Any) -> None:
 
 @dataclass
 class _Known:
-    """An adapter of this name and path."""
-
     digest: bytes
     is_mixed: bool = False
-    """Whether it was another one before: vLLM's own cache does not tell them apart."""
+    """Whether another adapter had this name and path before: vLLM's own cache does not tell them apart."""
 
 
 class Adapters:
-    """The adapters that all workers have loaded: one in each engine's scheduler."""
+    """Knows the adapters that all workers of an engine have loaded. It is in the scheduler."""
 
     def __init__(self, ranks: int) -> None:
         self._ranks: dict[int, Loaded] = dict.fromkeys(range(ranks), {})
@@ -132,7 +130,7 @@ class Adapters:
         self._asked: dict[str, int] = {}
 
     def hear(self, reports: dict[int, Loaded]) -> None:
-        """What workers have loaded by now."""
+        """Takes note of what workers have loaded."""
         self._ranks |= reports
         for name, path, found in (each for loaded in self._ranks.values() for each in loaded.values()):
             known = self._known.get((name, path))
@@ -142,30 +140,29 @@ class Adapters:
                 known.digest, known.is_mixed = found, True
 
     def clear(self) -> None:
-        """vLLM has cleared its caches."""
+        """Forgets other adapters of a name and path: vLLM has cleared its caches."""
         self._known.clear()
         self.hear({})
 
     def replace(self, number: int) -> None:
-        """vLLM loads another adapter in the place of one: it is not known until workers say so."""
+        """Forgets an adapter that vLLM replaces, until workers report the new one."""
         self._ranks = {rank: {key: of for key, of in has.items() if key != number} for rank, has in self._ranks.items()}
 
     def step(self) -> None:
-        """A step begins."""
         self._steps += 1
 
     def may_still_come(self, request: Request) -> bool:
-        """Whether workers have had no time yet to tell of the request's adapter."""
+        """Returns whether workers have had no time yet to tell of the request's adapter."""
         if request.lora_request is None or self._find(request.lora_request) is not None:
             return False
         return self._steps < self._asked.setdefault(request.request_id, self._steps) + PATIENCE
 
     def forget(self, request_id: str) -> None:
-        """A request is over."""
+        """Forgets a request that is over."""
         self._asked.pop(request_id, None)
 
     def digest(self, adapter: LoRARequest | None) -> str | None:
-        """What tells a request's adapter from all others; None if it has none.
+        """Returns a text that no other adapter has; None if the request has no adapter.
 
         Raises:
             Unnamed: it is not known.
@@ -187,14 +184,14 @@ class Adapters:
         return found.hex()
 
     def is_still(self, adapter: LoRARequest | None, digest: str | None) -> bool:
-        """Whether no worker has told of another adapter than that of the digest, also where it is evicted by now."""
+        """Returns whether no worker has told of another adapter than that of the digest, also where it is evicted by now."""
         if adapter is None:
             return True
         known = self._known.get((adapter.lora_name, adapter.lora_path))
         return known is not None and not known.is_mixed and known.digest.hex() == digest
 
     def _find(self, adapter: LoRARequest) -> bytes | None:
-        """What all workers have loaded under the adapter's number, if it is of its name and path."""
+        """Returns the digest under the adapter's number, if all workers have the same one of its name and path."""
         found = {has.get(adapter.lora_int_id) for has in self._ranks.values()}
         if len(found) != 1 or (one := found.pop()) is None or one[:2] != (adapter.lora_name, adapter.lora_path):
             return None

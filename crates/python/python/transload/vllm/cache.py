@@ -1,4 +1,4 @@
-"""How vLLM lays its cache out: read off the tensors that it registers, never off the names of layouts."""
+"""Describes how vLLM lays its cache out. It is read off the tensors that vLLM registers, never off the names of layouts."""
 
 from __future__ import annotations
 
@@ -21,17 +21,15 @@ if TYPE_CHECKING:
     from vllm.v1.kv_cache_interface import KVCacheConfig
 
 MarkOnce = Callable[[], "Mark | None"]
-"""`Cache.mark` for all blocks that wait for the same: it makes a mark when it is first called, and gives that from then on."""
+"""Calls `Cache.mark` once, and returns that mark from then on: all blocks of a part of a step wait for the same."""
 
 
 @dataclass(frozen=True)
 class Group:
-    """A group of the deployment."""
-
     source: int
-    """Which of vLLM's cache groups its block table is that of."""
+    """The number of vLLM's cache group whose block tables it has."""
     split: int
-    """Into how many blocks the kernels divide one of the manager's: block tables count the manager's."""
+    """The kernels divide each of the manager's blocks into so many. vLLM's block tables count the manager's."""
     block_size: int
     """Tokens of one of the manager's blocks."""
     recurrent: bool
@@ -40,7 +38,7 @@ class Group:
     """The cache of each layer, by block of the kernels."""
 
     def table(self, blocks: list[int]) -> list[int]:
-        """A request's block table, in the deployment's blocks."""
+        """Returns a request's block table, in the deployment's blocks."""
         if self.recurrent:
             # The running state is in the last block that is not for drafts; before it are superseded states.
             state = blocks[len(blocks) - 1 - min(self.scratch, len(blocks) - 1)] if blocks else NULL_BLOCK
@@ -63,31 +61,31 @@ class Cache:
     one of them need not be to another."""
 
     @property
-    def is_late(self) -> bool:
-        """Whether vLLM says that a step is over when it has submitted it. A GPU does it later."""
+    def is_asynchronous(self) -> bool:
+        """Returns whether vLLM says that a step is over when it has submitted it. A GPU does it later."""
         return self.device.type != "cpu"
 
     @property
-    def is_finished_late(self) -> bool:
-        """Whether a step of vLLM's may submit more that writes to blocks behind what it calls its end. With recurrent states
-        the runner of 0.33 does: it moves them to where a block ends when it knows how many tokens it has sampled."""
-        return self.is_late and any(group.recurrent for group in self.groups)
+    def writes_after_step(self) -> bool:
+        """Returns whether a step of vLLM's may submit more that writes to blocks behind what it calls its end. With recurrent
+        states the runner of 0.33 does: it moves them to where a block ends when it knows how many tokens it has sampled."""
+        return self.is_asynchronous and any(group.recurrent for group in self.groups)
 
     def mark(self) -> Mark | None:
-        """What has been submitted on the stream that the model runs on, which is the one of the thread that vLLM calls the
-        connector in: it has to be done before blocks are read or written. None for host memory: there it is done.
+        """Marks the end of what has been submitted on the stream that the model runs on, which has to be done before blocks are
+        read or written. That is the stream of the thread in which vLLM calls the connector. None for host memory: there it is done.
 
         Raises:
             CudaError: the GPU is lost.
         """
-        return Mark(torch.cuda.current_stream(self.device)) if self.is_late else None
+        return Mark(torch.cuda.current_stream(self.device)) if self.is_asynchronous else None
 
     def mark_once(self) -> MarkOnce:
-        """One mark for a part of a step, and none where nothing of that part asks for it."""
+        """Returns one mark for a part of a step, which is made when it is first asked for."""
         return functools.cache(self.mark)
 
     def tables(self, blocks: Blocks) -> list[list[int]]:
-        """The block table of each group of the deployment."""
+        """Returns the block table of each group of the deployment."""
         return [group.table(blocks[group.source]) for group in self.groups]
 
     def clear(self, blocks: Blocks, start: int, tokens: int) -> None:
@@ -121,10 +119,10 @@ def read(
     for source, group in enumerate(kv_cache_config.kv_cache_groups):
         if not group.enable_kv_transfer:
             continue
-        for layer, names in _alike(vllm_config, group, kv_caches):
+        for layer, names in _groups_of(vllm_config, group, kv_caches):
             kinds[layer.kind] = kinds.get(layer.kind, 0) + 1
             tensors = [kv_caches[each] for each in names]
-            place, memory = _place(tensors, names, layer)
+            location, memory = _locate(tensors, names, layer)
             number = kinds[layer.kind]
             documents.append(
                 {
@@ -132,9 +130,9 @@ def read(
                     "layers": ",".join(str(extract_layer_index(each)) for each in names),
                     "spec": layer.specs,
                 }
-                | place
+                | location
             )
-            split = _split(tensors[0], kv_cache_config.num_blocks, names[0])
+            split = _blocks_of_kernels(tensors[0], kv_cache_config.num_blocks, names[0])
             if not layer.recurrent:
                 documents[-1]["block_size"] = group.kv_cache_spec.block_size // split
             block_size = group.kv_cache_spec.block_size
@@ -156,8 +154,8 @@ def read(
     return Cache(deployment, groups, memories, device, kv_cache_config.needs_kv_cache_zeroing)
 
 
-def _alike(vllm_config: VllmConfig, group: Any, kv_caches: dict[str, Any]) -> list[tuple[Layer, list[str]]]:
-    """The layers of one of vLLM's groups, by what they cache, in order of their numbers."""
+def _groups_of(vllm_config: VllmConfig, group: Any, kv_caches: dict[str, Any]) -> list[tuple[Layer, list[str]]]:
+    """Returns the layers of one of vLLM's groups, by what they cache, in order of their numbers."""
     found: list[tuple[Layer, list[str]]] = []
     seen = set()
     for name in sorted(group.layer_names, key=extract_layer_index):
@@ -191,8 +189,8 @@ def _alike(vllm_config: VllmConfig, group: Any, kv_caches: dict[str, Any]) -> li
     return found
 
 
-def _place(tensors: list[torch.Tensor], names: list[str], layer: Layer) -> tuple[dict[str, Any], Memory]:
-    """Where the layers' blocks are: fields of a group's document, and the memory they are in."""
+def _locate(tensors: list[torch.Tensor], names: list[str], layer: Layer) -> tuple[dict[str, Any], Memory]:
+    """Returns where the layers' blocks are: fields of a group's document, and the memory they are in."""
     first = tensors[0]
     storage = first.untyped_storage()
     starts = [tensor.data_ptr() - storage.data_ptr() for tensor in tensors]
@@ -201,15 +199,15 @@ def _place(tensors: list[torch.Tensor], names: list[str], layer: Layer) -> tuple
     layer_stride = next(iter(steps), None)
     size = first.element_size()
     block_stride = first.stride(0) * size
-    place: dict[str, Any] = {"num_blocks": first.shape[0], "block_stride": block_stride}
+    location: dict[str, Any] = {"num_blocks": first.shape[0], "block_stride": block_stride}
     if one and len(steps) <= 1 and (layer_stride is None or layer_stride > 0):
         memory = Memory([storage])
-        place["offset"] = starts[0]
+        location["offset"] = starts[0]
         if layer_stride is not None:
-            place["layer_stride"] = layer_stride
+            location["layer_stride"] = layer_stride
     else:
-        memory = Memory([_from(tensor) for tensor in tensors])
-        place["allocation"] = "per_layer"
+        memory = Memory([_storage_from(tensor) for tensor in tensors])
+        location["allocation"] = "per_layer"
         layer_stride = None
     strides = {"B": block_stride, "H": first.stride(1) * size, "S": first.stride(2) * size, "C": size}
     extents = dict(zip("BHS", first.shape)) | {"C": 1}
@@ -217,12 +215,12 @@ def _place(tensors: list[torch.Tensor], names: list[str], layer: Layer) -> tuple
         strides["L"], extents["L"] = layer_stride, len(tensors)
     if first.stride(3) != 1:
         raise UnsupportedCache(f"layer {names[0]}: the elements of a state are not neighbours in memory")
-    place["order"] = _order(strides, extents, first.shape[3] * size, layer, names[0])
-    return place, memory
+    location["order"] = _order(strides, extents, first.shape[3] * size, layer, names[0])
+    return location, memory
 
 
 def _order(strides: dict[str, int], extents: dict[str, int], content: int, layer: Layer, name: str) -> str:
-    """The order of the axes in memory, outermost first; raises where they are not dense but for blocks and layers."""
+    """Returns the order of the axes in memory, outermost first; raises where they are not dense but for blocks and layers."""
     # An axis of one element may be anywhere: outermost.
     alone = [axis for axis in "LBHS" if extents.get(axis, 1) == 1]
     others = sorted((axis for axis in "LBHS" if axis not in alone), key=lambda axis: -strides[axis])
@@ -245,7 +243,7 @@ def _order(strides: dict[str, int], extents: dict[str, int], content: int, layer
 
 
 def _compare(deployment: Deployment, rank: int, members: list[list[torch.Tensor]]) -> None:
-    """Holds the deployment's strides against the tensors': what has been described is what is there."""
+    """Compares the strides of the deployment with those of the tensors, to see that the description is right."""
     for group, tensors in zip(deployment.groups, members):
         views = group.views(rank)
         for layer, tensor in zip(group.layers, tensors):
@@ -269,15 +267,15 @@ def _compare(deployment: Deployment, rank: int, members: list[list[torch.Tensor]
                 )
 
 
-def _split(tensor: torch.Tensor, num_blocks: int, name: str) -> int:
+def _blocks_of_kernels(tensor: torch.Tensor, num_blocks: int, name: str) -> int:
     split, rest = divmod(tensor.shape[0], num_blocks)
     if rest or not split:
         raise UnsupportedCache(f"layer {name}: {tensor.shape[0]} blocks of the kernels for {num_blocks} of the manager")
     return split
 
 
-def _from(tensor: torch.Tensor) -> torch.Tensor:
-    """The bytes of a storage from where a tensor begins."""
+def _storage_from(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns the bytes of a storage from where a tensor begins."""
     storage = tensor.untyped_storage()
     start = tensor.data_ptr() - storage.data_ptr()
     whole = torch.empty(0, dtype=torch.uint8, device=tensor.device)

@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 BEFORE = "_before_loading"
 """The key of a `Before` among the settings, with which it travels to the engine's processes. It is no setting of an operator's."""
 _INSTANCE = re.compile(r"[A-Za-z0-9._~-]{1,58}")
-"""With a rank behind it, it is still a name for an agent."""
+"""Leaves room for a rank behind it in the name of an agent."""
 
 
 class Before(dict[str, Any]):
-    """What `weights.before_loading` has found. It has a type of its own, which no JSON has: an operator who gave it could switch
-    off what is checked with it."""
+    """Holds what `weights.before_loading` has found. No JSON has this type, so that an operator cannot give one and switch off
+    what is checked with it."""
 
 
 class ConfigError(ValueError):
-    """A setting that is missing, unknown or wrong; the message says where and what would be right."""
+    """A setting is missing, unknown or wrong; the message says where, and what would be right."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Config:
-    """``kv_connector_extra_config``, and what follows from vLLM's own settings."""
+    """Holds the settings in ``kv_connector_extra_config``, and what follows from vLLM's own."""
 
     certs: Path | None
     """Folder that ``transload certs init`` made. None where there is a store only: nothing moves between servers."""
@@ -103,7 +103,7 @@ class Config:
 
     @classmethod
     def read(cls, vllm_config: VllmConfig) -> Config:
-        """The settings of this server.
+        """Returns the settings of this server.
 
         Raises:
             ConfigError: one is missing, unknown, or of the wrong type.
@@ -199,11 +199,11 @@ class Config:
 
     @property
     def is_exact(self) -> bool:
-        """Whether what is loaded from the store is what was saved, bit for bit."""
+        """Returns whether what is loaded from the store is what was saved, bit for bit."""
         return self.codec == "exact"
 
     def announcements(self, kv_role: str) -> list[Announcement]:
-        """What proxies are to be told of this server: that it is there for each half of requests which it computes.
+        """Returns announcements for proxies: this server is there for each half of requests that it computes.
 
         Raises:
             ConfigError: the etcd or the URL is none.
@@ -217,7 +217,7 @@ class Config:
             raise ConfigError(f"{_at('announce')} and announce_url: {error}") from error
 
     def identity(self, rank: int) -> Identity | None:
-        """The certificate of a rank: ``AGENT-rank`` where there is one, else that of all ranks, ``AGENT``. None where
+        """Returns the certificate of a rank: ``AGENT-rank`` where there is one, else that of all ranks, ``AGENT``. None where
         nothing moves between servers.
 
         Raises:

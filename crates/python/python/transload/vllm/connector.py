@@ -1,4 +1,4 @@
-"""The class that vLLM makes."""
+"""Hands vLLM's calls of a connector to the halves in its scheduler and in its workers."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ class TransloadConnector(KVConnectorBase_V1, SupportsHMA):
 
     @property
     def supports_divergent_local_hybrid_hits(self) -> bool:
-        """Recurrent state is loaded whole, however much of the rest is cached here; a window is not."""
+        """Says that layers may have different prefixes cached here: recurrent state is loaded whole in any case, a window is
+        not."""
         return not has_windows(self._kv_cache_config)
 
     def bind_kv_cache_manager(self, kv_cache_manager: KVCacheManager) -> None:
@@ -99,7 +100,7 @@ class TransloadConnector(KVConnectorBase_V1, SupportsHMA):
         return self.in_scheduler.build_step(scheduler_output)
 
     def has_pending_push_work(self) -> bool:
-        """Whether vLLM is to go on stepping where it has no request: what is saved is published after that."""
+        """Returns whether vLLM is to go on stepping where it has no request: what is saved is published after that."""
         saved = self.in_scheduler.saved
         return saved is not None and saved.is_saving
 
@@ -165,7 +166,7 @@ class TransloadConnector(KVConnectorBase_V1, SupportsHMA):
 
     @classmethod
     def supports_sleep_mode(cls, kv_transfer_config: KVTransferConfig) -> bool:
-        """vLLM 0.33 asks. Sleep may map the cache anew, of which agents that have it registered know nothing."""
+        """Says no to vLLM 0.33: sleep may map the cache anew, and agents that have it registered would not know."""
         return False
 
     # --- figures ---------------------------------------------------------------------
@@ -182,7 +183,7 @@ class TransloadConnector(KVConnectorBase_V1, SupportsHMA):
 
     @property
     def in_scheduler(self) -> Scheduler:
-        """The half that is in vLLM's scheduler."""
+        """Returns the half that is in vLLM's scheduler."""
         assert self._scheduler is not None, "this is the half of a worker"
         return self._scheduler
 
@@ -199,8 +200,8 @@ class TransloadConnector(KVConnectorBase_V1, SupportsHMA):
 
 
 def _real(vllm_config: VllmConfig, role: KVConnectorRole) -> KVTransferConfig:
-    """The configuration that counts: connectors within MultiConnector are given one of their own, and workers are made within
-    the real one."""
+    """Returns the configuration that counts: connectors within MultiConnector are given one of their own, and workers are made
+    within the real one."""
     ours = vllm_config.kv_transfer_config
     outer = get_current_vllm_config_or_none() if role is KVConnectorRole.WORKER else None
     return ours if outer is None else outer.kv_transfer_config

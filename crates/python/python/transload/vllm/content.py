@@ -1,4 +1,4 @@
-"""What a request's blocks hold: its prompt, and what computes it."""
+"""Names what a request's blocks hold: its prompt, and what computes it."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Computed:
-    """What computes a request. Blocks hold the same only if it is the same."""
+    """Names what computes a request. Blocks hold the same only if all of this is the same."""
 
     weights: str
     adapter: str | None
-    """A digest of what it holds."""
+    """A digest of what the adapter holds."""
     epoch: bytes
-    """When it was, as `Weights.epoch` says."""
+    """`Weights.epoch` at that time."""
 
 
 class Names:
@@ -35,7 +35,7 @@ class Names:
         self._weights, self._adapters, self._given = weights, adapters, given
 
     def of(self, request: Request) -> Computed:
-        """What computes a request, as far as that is known now.
+        """Names what computes a request, as far as that is known now.
 
         Raises:
             Unnamed: it is not, and nothing that it computes may be taken for anything.
@@ -44,13 +44,13 @@ class Names:
         return Computed(weights, self._adapters.digest(request.lora_request), self._weights.epoch)
 
     def is_still(self, adapter: LoRARequest | None, by: Computed) -> bool:
-        """Whether a request that has ended was computed with the adapter that was named: workers tell after each step."""
+        """Returns whether a request that has ended was computed with the adapter that was named: workers tell after each step."""
         return self._adapters.is_still(adapter, by.adapter)
 
 
 @dataclass(frozen=True)
 class Content:
-    """A request's prompt, whatever computes it: what vLLM's own block hashes cover, but for the adapter.
+    """Holds a request's prompt, whatever computes it: all that vLLM's own block hashes cover, but for the adapter.
 
     Two requests with the same token ids but another image, salt or embedding are different content, so that the blocks of
     one are never taken for those of the other.
@@ -64,17 +64,17 @@ class Content:
 
     @classmethod
     def of(cls, request: Request) -> Content:
-        """The prompt of a request, as it is now."""
+        """Returns the prompt of a request, as it is now."""
         media = [(each.identifier, each.mm_position.offset, each.mm_position.length) for each in request.mm_features]
         tokens = request.all_token_ids[: request.num_prompt_tokens]
         return cls(tokens, media, request.cache_salt or None, _embeddings(request))
 
     def lent(self, computed: Computed) -> Prompt:
-        """As two servers compare it, which know of each other's weights only what is in it."""
+        """Returns the prompt for a ticket, with the weights in it: the other server compares nothing else."""
         return self._prompt(computed, json.dumps([computed.weights, self.salt or ""]))
 
     def saved(self, computed: Computed) -> Prompt:
-        """As the archive of these weights has it."""
+        """Returns the prompt for the archive of these weights."""
         return self._prompt(computed, self.salt)
 
     def _prompt(self, computed: Computed, salt: str | None) -> Prompt:
@@ -84,7 +84,7 @@ class Content:
 
 
 def _embeddings(request: Request) -> bytes | None:
-    """A digest of the prompt's embeddings: their shape, type and bytes, and which positions they are at."""
+    """Returns a digest of the prompt's embeddings: their shape, type and bytes, and which positions they are at."""
     embeddings = request.prompt_embeds
     if embeddings is None:
         return None

@@ -1,5 +1,5 @@
-"""What connectors are not told of: that weights change in place, or are named, or that an adapter is replaced; and when
-vLLM steps only because of them, so that it may rest.
+"""Follows calls of vLLM's engine that connectors are not told of: weights that change in place or are named, adapters that are
+replaced, and steps that vLLM makes only because of a connector, so that it may rest.
 
 These are calls of vLLM's engine, which is in the process of its scheduler and holds the connector. So they are followed
 there.
@@ -85,7 +85,7 @@ def follow() -> None:
 
 
 def _only_holds_blocks(engine: Any) -> bool:
-    """Whether all that an engine has to do is to hold blocks of requests that have ended, because this package's connectors
+    """Returns whether all that an engine has to do is to hold blocks of requests that have ended, because this package's connectors
     want it to, and these have nothing to tell their workers.
 
     It is false beside connectors of others, which may need steps, and where batches are queued, as with asynchronous
@@ -107,7 +107,7 @@ def _only_holds_blocks(engine: Any) -> bool:
 
 
 def _after(core: type, name: str, tell: Callable[[Scheduler, Any], None]) -> None:
-    """Has something told of each call of a method that went well."""
+    """Has `tell` called after each call of a method that went well."""
     method = getattr(core, name)
 
     @functools.wraps(method)
@@ -121,7 +121,7 @@ def _after(core: type, name: str, tell: Callable[[Scheduler, Any], None]) -> Non
 
 
 def _halves(engine: Any) -> list[Scheduler]:
-    """The scheduler's halves of this package's connectors that an engine has, also within vLLM's MultiConnector."""
+    """Returns the scheduler's halves of this package's connectors that an engine has, also within vLLM's MultiConnector."""
     from .connector import TransloadConnector
 
     # It calls workers before it has one.

@@ -1,4 +1,4 @@
-"""What the scheduler tells the workers with each step, and what workers tell it when they start."""
+"""The messages of the scheduler to the workers with each step, and those of the workers to the scheduler."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Blocks = tuple[list[int], ...]
 
 @dataclass(frozen=True)
 class RankAddress(KVConnectorHandshakeMetadata):
-    """What tickets say of a rank."""
+    """Tells where a rank can be reached, and how it lays its cache out. Tickets are made of these."""
 
     agent: str
     host: str
@@ -64,7 +64,7 @@ class Restore:
     """Blocks that are filled from the store."""
 
     weights: str
-    """Those that the store has them of."""
+    """The name of the weights that have computed them."""
     found: bytes
     blocks: Blocks
     start: int
@@ -76,14 +76,14 @@ class Save:
     """Blocks that are saved in the store."""
 
     weights: str
-    """Those that computed them."""
+    """The name of the weights that have computed them."""
     missing: bytes
     blocks: Blocks
 
 
 @dataclass
 class Step(KVConnectorMetadata):
-    """What is to be done in a step, by request id."""
+    """Tells workers what to do in a step, by request id."""
 
     computes: bool = False
     """Whether vLLM computes anything in it."""
@@ -114,7 +114,7 @@ class Step(KVConnectorMetadata):
 
 @dataclass
 class Report(KVConnectorWorkerMetadata):
-    """What workers tell the scheduler after a step, but for what vLLM asks them itself."""
+    """Tells the scheduler what happened in a step, but for what vLLM asks the workers itself."""
 
     parts: dict[str, dict[int, bytes | None]] = field(default_factory=dict)
     """What has been saved of requests: each rank's part, None where it failed."""

@@ -29,7 +29,7 @@ _Life = tuple[bytes, int]
 
 
 class Misfits:
-    """Those that one worker has met."""
+    """Remembers the prefill servers that do not fit one worker's."""
 
     def __init__(self, identity: Identity | None, bind: str) -> None:
         """`bind`: the address of the agent without memory, which is made when there is something to give back."""
@@ -38,11 +38,11 @@ class Misfits:
         self._agent: Agent | None = None
 
     def error(self, ticket: Ticket) -> TransferError | None:
-        """Why nothing is loaded from the server of a ticket, if that is known."""
+        """Returns why nothing is loaded from the server of a ticket, if that is known."""
         return self._met.get(self._life(ticket)) if self._met else None
 
     def meet(self, ticket: Ticket, error: TransferError) -> bool:
-        """Takes note that the server of a ticket does not fit; whether that is news."""
+        """Takes note that the server of a ticket does not fit, and returns whether that was not known."""
         life = self._life(ticket)
         if life is None or life in self._met:
             return False

@@ -1,4 +1,4 @@
-"""What both halves of the saved tier share: the archive in the store, and the threads that wait for it.
+"""The archive in the store and the threads that wait for it, which both halves of the saved tier have.
 
 A store may be slow, fail, or never answer, and so may a GPU that copies for it. So none of vLLM's own threads ever waits for
 either: what is asked of them is a job, which a later step sees to have ended, or gives up when its time is over. And none of
@@ -31,7 +31,7 @@ MOST_TOLD = 100
 
 
 class Shelf:
-    """The archive of this server's model; it is opened when it is first needed, by the job that needs it."""
+    """Opens the archive of this server's model when a job first needs it."""
 
     def __init__(self, vllm_config: VllmConfig, config: Config) -> None:
         assert config.store is not None
@@ -42,10 +42,10 @@ class Shelf:
         self._lock = threading.Lock()
         self._archives: dict[str, Archive] = {}
         self._counted: dict[str, dict[str, int]] = {}
-        """What the tiers of that archive have counted by now."""
+        """The counters of that archive's tiers at the last look."""
 
     def archive(self, deployment: Deployment, weights: str) -> Archive:
-        """The archive of these weights. A store that could not be opened is tried again the next time.
+        """Returns the archive of these weights. A store that could not be opened is tried again the next time.
 
         Raises:
             StoreError, ArchiveError: it cannot be opened.
@@ -68,7 +68,7 @@ class Shelf:
             return archive
 
     def count_tiers(self, stats: Stats) -> None:
-        """Counts what came of each tier of the store since the last time."""
+        """Counts what each tier of the store has done since the last time."""
         with self._lock:
             for archive in self._archives.values():
                 for tier in archive.tiers():
@@ -81,14 +81,14 @@ class Shelf:
 
 
 class Jobs:
-    """What is asked of the store, in threads of its own; each job has so many `seconds`. All methods are for one thread, that
-    of the engine."""
+    """Runs jobs that wait for the store in threads of their own; each has so many `seconds`. All methods are for one thread,
+    that of the engine."""
 
     def __init__(self, name: str, threads: int, stats: Stats, seconds: float) -> None:
         self._threads, self._count = ThreadPoolExecutor(threads, thread_name_prefix=f"transload-{name}"), threads
         self._stats, self._seconds = stats, seconds
         self._stuck: list[Future] = []
-        """What has begun, was given up, and has not returned: each has a thread."""
+        """Jobs that were given up and have not returned. Each still has a thread."""
         self._told: set[tuple[str, str]] = set()
 
     def begin(self, what: str, work: Callable[..., Any], *arguments: Any, permit: Permit | None = None) -> Job:
@@ -99,13 +99,13 @@ class Jobs:
         return self.fail(what, TimeoutError("all its threads are busy"))
 
     def fail(self, what: str, error: Exception) -> Job:
-        """A job that has failed before it could begin."""
+        """Returns a job that has failed before it could begin."""
         failed: Future = Future()
         failed.set_exception(error)
         return Job(what, failed, None)
 
     def has_ended(self, job: Job) -> bool:
-        """Whether a job has ended, or was given up, as it is when its time is over: nothing touches its blocks any more."""
+        """Returns whether a job has ended, or was given up, as it is when its time is over: nothing touches its blocks any more."""
         if not job.future.done() and not job.is_given_up and time.monotonic() - job.begun >= self._seconds:
             self.give_up(job)
             self.failed(job.what, "slow", f"no answer after {self._seconds} s")
@@ -123,7 +123,7 @@ class Jobs:
             job.permit.revoke()
 
     def end(self, job: Job) -> Any:
-        """What a job that has ended has returned; None if it failed, or was given up."""
+        """Returns the result of a job that has ended; None if it failed, or was given up."""
         if job.is_given_up:
             return None
         error = job.future.exception()
@@ -149,15 +149,13 @@ class Jobs:
             logger.warning("nothing is saved or loaded: %s; more of this kind is counted, not logged", why)
 
     def shutdown(self) -> None:
-        """What has not begun will not begin. Python waits for the rest when it ends: jobs are to be given up before. A copy that
-        a store or a GPU never ends holds that up for as long as it hangs."""
+        """Ends the threads. What has not begun will not begin. Python waits for the rest when it ends, so jobs are to be given up
+        before. A copy that a store or a GPU never ends holds that up for as long as it hangs."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
 @dataclass
 class Job:
-    """One thing that is asked of the store."""
-
     what: str
     future: Future
     permit: Permit | None
@@ -166,7 +164,7 @@ class Job:
 
     @property
     def is_over(self) -> bool:
-        """Whether nobody waits for it any more, and nothing touches its blocks."""
+        """Returns whether nobody waits for it any more, and nothing touches its blocks."""
         return self.future.done() or self.is_given_up and (self.permit is None or self.permit.is_quiet)
 
 

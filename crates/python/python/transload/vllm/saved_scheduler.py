@@ -55,10 +55,10 @@ COMPUTED = (RequestStatus.FINISHED_STOPPED, RequestStatus.FINISHED_LENGTH_CAPPED
 
 @dataclass
 class _Look:
-    """What is saved of a request."""
+    """A request that may be loaded from the store."""
 
     by: Computed
-    """What computes it: what is saved was computed by the same."""
+    """Names what computes the request. Only what the same has computed is loaded."""
     job: Job | None
     found: Found | None = None
     """The longest prefix that may be loaded; the last token is computed here, for its logits."""
@@ -87,7 +87,7 @@ class _Saving:
 
 
 class SavedScheduler:
-    """One for each engine."""
+    """Decides what is loaded from the store and saved to it. It is in an engine's scheduler."""
 
     def __init__(
         self, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, config: Config, held_back: int, names: Names
@@ -105,9 +105,9 @@ class SavedScheduler:
         self._rest_until = 0.0
         self._looks: dict[str, _Look] = {}
         self._unnamed: set[str] = set()
-        """Requests that are counted as such."""
+        """Requests that were counted as having no name."""
         self._by: dict[str, Computed] = {}
-        """What computes requests, since they have blocks."""
+        """What computes each request that has blocks."""
         self._saving: dict[str, _Saving] = {}
         self._publishing: list[Job] = []
         self.stats = Stats()
@@ -115,19 +115,19 @@ class SavedScheduler:
         self._publisher = Jobs("publish", 1, self.stats, config.store_timeout_seconds)
 
     def take_stats(self) -> Stats:
-        """What has happened since the last time."""
+        """Returns the figures since the last time."""
         self._shelf.count_tiers(self.stats)
         return self.stats.take()
 
     def meet_workers(self, document: str) -> None:
-        """The workers are up, and this is how they lay their cache out."""
+        """Takes note of how the workers lay their cache out."""
         self._deployment = Deployment(document)
         logger.info("prefixes are loaded from %s%s", self._shelf, ", and saved there" if self._saves else "")
 
     # --- loading ---------------------------------------------------------------------
 
     def matched_tokens(self, request: Request, computed: int) -> tuple[int | None, bool]:
-        """How many tokens behind the `computed` ones are loaded; None while that is not known."""
+        """Returns how many tokens behind the `computed` ones are loaded; None while that is not known."""
         # At least the last token is computed.
         most = self._shared(request, request.num_prompt_tokens - self._computed_here)
         if most <= computed or request.get_skip_reading_prefix_cache() or request.resumable:
@@ -154,7 +154,7 @@ class SavedScheduler:
         return (tokens, True) if tokens > 0 else (0, False)
 
     def allocated(self, request: Request, blocks: KVCacheBlocks, tokens: int) -> Restore | None:
-        """The request has blocks for `tokens` tokens from the store."""
+        """Returns what workers have to load, where a request has got blocks for `tokens` tokens from the store."""
         by = self._computed(request)
         if by is not None:
             self._by[request.request_id] = by
@@ -169,16 +169,16 @@ class SavedScheduler:
 
     @property
     def is_saving(self) -> bool:
-        """Whether anything is not saved and published yet."""
+        """Returns whether anything is not saved and published yet."""
         return bool(self._saving or self._publishing)
 
     def is_loading(self, request_id: str) -> bool:
-        """Whether the request's external tokens come from the store."""
+        """Returns whether the request's external tokens come from the store."""
         look = self._looks.get(request_id)
         return look is not None and look.loading > 0
 
     def _computed(self, request: Request) -> Computed | None:
-        """What computes a request; None if nobody can say, so that it is neither saved nor loaded."""
+        """Names what computes a request. None if that has no name: then it is neither saved nor loaded."""
         try:
             return self._names.of(request)
         except Unnamed as unnamed:
@@ -188,7 +188,7 @@ class SavedScheduler:
             return None
 
     def _shared(self, request: Request, tokens: int) -> int:
-        """How many of a prompt's first tokens may be saved or loaded, in whole token chunks.
+        """Returns how many of a prompt's first tokens may be saved or loaded, in whole token chunks.
 
         Clients may choose what their images are called. Without a tenant's salt, somebody could have what he calls by
         another's name loaded for the other one.
@@ -202,7 +202,7 @@ class SavedScheduler:
         return self._shelf.archive(self._deployment, weights).find(prompt)
 
     def _answer(self, job: Job) -> Found | Missing | None:
-        """What a look-up has found, or None if it failed: then the store is left alone for a while."""
+        """Returns what a look-up has found. None if it failed: then the store is left alone for a while."""
         answer = self._jobs.end(job)
         if answer is None:
             self._rest_until = time.monotonic() + REST_SECONDS
@@ -214,7 +214,7 @@ class SavedScheduler:
     # --- each step -------------------------------------------------------------------
 
     def build_step(self, step: Step) -> None:
-        """What the workers have to do in this step."""
+        """Adds to a step what the workers have to do."""
         for request_id, saving in list(self._saving.items()):
             if saving.missing is not None or not self._jobs.has_ended(saving.job):
                 continue
@@ -229,7 +229,7 @@ class SavedScheduler:
             self.stats.store_tokens("saved", (self._publisher.end(job) or 0) * CHUNK)
 
     def hear(self, output: KVConnectorOutput) -> None:
-        """What the workers have done."""
+        """Takes note of what the workers have done."""
         for request_id in output.finished_recving or ():
             look = self._looks.get(request_id)
             if look is None or not look.loading:
@@ -261,7 +261,7 @@ class SavedScheduler:
     # --- saving ----------------------------------------------------------------------
 
     def finished(self, request: Request, blocks: Blocks, step: Step) -> bool:
-        """Whether the blocks of a finished request stay, to be saved. It has none while it is loaded."""
+        """Returns whether the blocks of a finished request stay, to be saved. It has none while it is loaded."""
         look = self._looks.pop(request.request_id, None)
         if look is not None and look.job is not None:
             self._jobs.give_up(look.job)
@@ -288,7 +288,7 @@ class SavedScheduler:
         return True
 
     def _to_save(self, request: Request, blocks: Blocks) -> int:
-        """How many of a request's tokens are in its blocks, in whole token chunks; 0 if none are to be saved."""
+        """Returns how many of a request's tokens are in its blocks, in whole token chunks; 0 if none are to be saved."""
         if not any(blocks):
             return 0
         tokens = request.num_prompt_tokens
@@ -315,7 +315,7 @@ class SavedScheduler:
     # --- what was computed is void ---------------------------------------------------
 
     def forget(self, step: Step) -> None:
-        """Nothing that was computed before may be loaded or saved any more."""
+        """Gives up all loads and saves of what was computed before."""
         for look in self._looks.values():
             if look.job is not None:
                 self._jobs.give_up(look.job)

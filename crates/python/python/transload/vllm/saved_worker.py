@@ -1,4 +1,4 @@
-"""Loads of one rank's blocks from the store, and saves of them: the worker's half of the saved tier."""
+"""Loads one rank's blocks from the store, and saves them: the worker's half of the saved tier."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class SavedWorker:
-    """One for each rank."""
+    """Loads and saves the blocks of one rank."""
 
     def __init__(self, vllm_config: VllmConfig, config: Config, rank: int) -> None:
         self._shelf = Shelf(vllm_config, config)
@@ -36,30 +36,29 @@ class SavedWorker:
         )
         self._cache: Cache | None = None
         self._loads: dict[str, Job] = {}
-        self._kept: dict[str, Job | None] = {}
-        """Requests whose blocks stay; with the copy out of them, once it is known what is missing."""
+        self._unstaged: dict[str, Job | None] = {}
+        """Requests whose blocks stay until they are copied, with the job that copies, once it is known what is missing."""
         self._saves: dict[str, Job] = {}
-        self._over: set[str] = set()
+        self._released: set[str] = set()
         self._parts: dict[str, dict[int, bytes | None]] = {}
 
     def take_stats(self) -> Stats:
-        """What has happened since the last time."""
+        """Returns the figures since the last time."""
         self._shelf.count_tiers(self.stats)
         return self.stats.take()
 
     def register(self, cache: Cache) -> None:
-        """vLLM has allocated its cache."""
         self._cache = cache
 
     def begin_step(self, step: Step, mark: MarkOnce) -> None:
         """Begins what does not depend on what the step computes: the blocks to save were computed, or submitted, before. What
         has been submitted is behind `mark`."""
-        self._kept |= dict.fromkeys(step.keep)
+        self._unstaged |= dict.fromkeys(step.keep)
         for request_id in step.let_go:
-            del self._kept[request_id]
-            self._over.add(request_id)
+            del self._unstaged[request_id]
+            self._released.add(request_id)
         for request_id, save in step.save.items():
-            self._kept[request_id] = self._begin(self._stager, "stage", self._stage, save, mark)
+            self._unstaged[request_id] = self._begin(self._stager, "stage", self._stage, save, mark)
         for request_id, restore in step.restore.items():
             self._loads[request_id] = self._begin(self._loader, "load", self._load, restore, mark)
         for request_id in step.stop_loading:
@@ -78,17 +77,17 @@ class SavedWorker:
         return jobs.begin(what, work, request, permit, after, permit=permit)
 
     def collect(self, results: KVConnectorTransferResults) -> set[str]:
-        """Adds the loads that have ended. The requests whose blocks are no longer needed for saving."""
+        """Adds the loads that have ended, and returns the requests whose blocks are no longer needed for saving."""
         for request_id, job in list(self._loads.items()):
             if self._loader.has_ended(job):
                 del self._loads[request_id]
                 results.finished_recving.add(request_id)
                 if not self._loaded(job):
                     results.failed_recving.add(request_id)
-        for request_id, job in list(self._kept.items()):
+        for request_id, job in list(self._unstaged.items()):
             if job is not None and self._stager.has_ended(job):
-                del self._kept[request_id]
-                self._over.add(request_id)
+                del self._unstaged[request_id]
+                self._released.add(request_id)
                 staged = self._stager.end(job)
                 if staged is None:
                     self._parts[request_id] = {self._rank: None}
@@ -98,28 +97,28 @@ class SavedWorker:
             if self._saver.has_ended(job):
                 del self._saves[request_id]
                 self._parts[request_id] = {self._rank: self._saver.end(job)}
-        over, self._over = self._over, set()
-        return over
+        released, self._released = self._released, set()
+        return released
 
     def wait(self, seconds: float) -> None:
         """Waits until a load or a save has ended, or until what is missing may be known; at most so long."""
-        jobs = (*self._loads.values(), *self._kept.values(), *self._saves.values())
+        jobs = (*self._loads.values(), *self._unstaged.values(), *self._saves.values())
         futures = [job.future for job in jobs if job is not None]
         if futures:
             wait(futures, seconds, FIRST_COMPLETED)
-        elif self._kept:
+        elif self._unstaged:
             time.sleep(seconds)
 
     def is_loading(self, request_id: str) -> bool:
-        """Whether a load of the request is under way."""
+        """Returns whether a load of the request is under way."""
         return request_id in self._loads
 
     def keeps(self, request_id: str) -> bool:
-        """Whether the request's blocks are still needed."""
-        return request_id in self._kept
+        """Returns whether the request's blocks are still needed."""
+        return request_id in self._unstaged
 
     def take_parts(self) -> dict[str, dict[int, bytes | None]]:
-        """What was saved, for the scheduler."""
+        """Returns the parts that were saved, for the scheduler."""
         parts, self._parts = self._parts, {}
         return parts
 
@@ -162,7 +161,7 @@ class SavedWorker:
 
     def shutdown(self) -> None:
         """vLLM is ending. Nothing waits for a mark any more, nor begins a copy."""
-        for jobs, begun in ((self._loader, self._loads), (self._stager, self._kept), (self._saver, self._saves)):
+        for jobs, begun in ((self._loader, self._loads), (self._stager, self._unstaged), (self._saver, self._saves)):
             for job in begun.values():
                 if job is not None:
                     jobs.give_up(job)

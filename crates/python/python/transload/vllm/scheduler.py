@@ -1,4 +1,4 @@
-"""Which requests are lent or loaded, and when: the half of the connector that is in vLLM's scheduler.
+"""Decides which requests are lent or loaded, and when: the half of the connector that is in vLLM's scheduler.
 
 A request that is prefilled here for somebody else::
 
@@ -56,9 +56,9 @@ PARAMETER = "transload_ticket"
 """The field of ``kv_transfer_params`` that the ticket travels in."""
 
 MOST_TOLD = 100
-"""How many reasons are remembered as told."""
+"""So many reasons are remembered as logged."""
 MOST_ANSWERING = 1024
-"""How many requests that want several answers are remembered."""
+"""So many requests that want several answers are remembered."""
 
 
 @dataclass
@@ -68,7 +68,7 @@ class _Lending:
     request: Request
     content: Content
     computed: Computed | None = None
-    """What computes it, if it is known and stays what it was when its blocks were allocated."""
+    """Names what computes it, if that is known and is what it was when its blocks were allocated."""
     lent: Lend | None = None
     """Its lease, once the last prompt token is scheduled."""
 
@@ -80,20 +80,20 @@ class _Waiting:
     ticket: Ticket | None
     """None if it came without one that could be read."""
     lease_seconds: float
-    """How long its lease lasts, each time that it is renewed."""
+    """The lease lasts so long, each time that it is renewed."""
     renewed: float
     start: int = 0
     """The first token that is not cached here."""
     computed: Computed | None = None
-    """What computes the request here; blocks are only loaded if they were computed by the same."""
+    """Names what computes the request here. Only blocks that the same has computed are loaded."""
     is_void: bool = False
     """Whether vLLM has cleared its caches since the request came, or changed the weights."""
     unnamed: str = ""
-    """Why the request is computed here in place of being loaded."""
+    """The reason for which the request is computed here in place of being loaded."""
 
 
 class Scheduler:
-    """One for each engine, in the process of its scheduler."""
+    """Decides what is lent and loaded. There is one for each engine, in the process of its scheduler."""
 
     def __init__(self, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, config: Config) -> None:
         self._config = config
@@ -105,7 +105,7 @@ class Scheduler:
         self._adapters = Adapters(ranks)
         self._names = Names(self._weights, self._adapters, config.model)
         self._told: set[str] = set()
-        """Why prompts got no ticket."""
+        """Reasons that were logged, for which prompts got no ticket."""
         self._held_back = _held_back(vllm_config, kv_cache_config)
         self.saved: SavedScheduler | None = None
         if config.store is not None:
@@ -128,11 +128,10 @@ class Scheduler:
         self._step = Step()
 
     def bind_manager(self, manager: KVCacheManager) -> None:
-        """vLLM has made the manager of blocks."""
         self._manager = manager
 
     def meet_workers(self, workers: dict[tuple[int, int], RankAddress]) -> None:
-        """The workers are up: they are what tickets name."""
+        """Takes note of the workers' addresses, which tickets name."""
         for worker in workers.values():
             if not isinstance(worker, RankAddress):
                 # MultiConnector hands on what the first of its connectors says, to all of them.
@@ -157,7 +156,7 @@ class Scheduler:
     # --- a request comes -------------------------------------------------------------
 
     def on_new_request(self, request: Request) -> None:
-        """A request has come; nothing is computed or loaded yet. An exception here would end the engine."""
+        """Takes note of a request, before anything of it is computed or loaded. An exception here would end the engine."""
         if not isinstance(request.kv_transfer_params, dict):
             # vLLM takes whatever is not empty for one.
             request.kv_transfer_params = None
@@ -182,7 +181,7 @@ class Scheduler:
             self._waiting[request.request_id] = _Waiting(ticket, seconds, -math.inf)
 
     def _is_own(self, ticket: Ticket) -> bool:
-        """Whether this very server has made a ticket, since it started."""
+        """Returns whether this very server has made a ticket, since it started."""
         assert self._identity is not None
         try:
             said = ticket.open(self._identity)
@@ -192,7 +191,7 @@ class Scheduler:
         return (said["deployment"], said["incarnation"]) == (first.deployment, first.incarnation)
 
     def _takes(self, request_id: str, ticket: Ticket) -> bool:
-        """Whether this request is to load with the ticket. Of several answers to one prompt the first one is, and the
+        """Returns whether this request is to load with the ticket. Of several answers to one prompt the first one is, and the
         others are computed here."""
         if any(waiting.ticket == ticket for waiting in self._waiting.values()) or ticket in self._loading.values():
             return False
@@ -207,7 +206,7 @@ class Scheduler:
         return True
 
     def _params(self, request: Request) -> dict[str, Any]:
-        """What the client, or the proxy, says of a transfer, as far as this server takes part in it."""
+        """Returns the parameters of a transfer from the client or the proxy, as far as this server takes part in it."""
         params = request.kv_transfer_params
         if not isinstance(params, dict):
             return {}
@@ -230,7 +229,7 @@ class Scheduler:
         return params
 
     def _read_ticket(self, request_id: str, given: Any) -> tuple[Ticket | None, float]:
-        """The ticket that a request came with, and how many seconds its lease lasts. What is none is not kept, whatever
+        """Returns the ticket that a request came with, and how many seconds its lease lasts. What is none is not kept, whatever
         its length: nothing is loaded with it."""
         seconds = self._config.lease_seconds
         if not isinstance(given, str):
@@ -248,7 +247,7 @@ class Scheduler:
         return ticket, seconds
 
     def matched_tokens(self, request: Request, computed: int) -> tuple[int | None, bool]:
-        """How many tokens behind the `computed` ones are loaded, and that they come meanwhile. None: ask again."""
+        """Returns how many tokens behind the `computed` ones are loaded, and that they come meanwhile. None: ask again."""
         params = self._params(request)
         is_ours = self.saved is not None or request.request_id in self._lending or request.request_id in self._waiting
         if is_ours and self._adapters.may_still_come(request):
@@ -275,7 +274,7 @@ class Scheduler:
         return (tokens, True) if tokens > 0 else (0, False)
 
     def allocated(self, request: Request, blocks: KVCacheBlocks, tokens: int) -> None:
-        """The request has blocks; `tokens` of it are to be loaded into them."""
+        """Tells workers what to load into the blocks that a request has got: `tokens` tokens of it."""
         params = self._params(request)
         lending = self._lending.get(request.request_id)
         if lending is not None:
@@ -319,7 +318,7 @@ class Scheduler:
     # --- each step -------------------------------------------------------------------
 
     def build_step(self, scheduled: SchedulerOutput) -> Step:
-        """What the workers have to do in this step."""
+        """Returns what the workers have to do in this step."""
         self._adapters.step()
         if scheduled.num_scheduled_tokens or self._step.load or self._step.restore:
             self._weights.computes()
@@ -349,7 +348,7 @@ class Scheduler:
 
     @property
     def may_rest(self) -> bool:
-        """Whether the engine may rest while blocks are lent: the workers need not be told of anything, and nothing is being
+        """Returns whether the engine may rest while blocks are lent: the workers need not be told of anything, and nothing is being
         saved."""
         return self._step == Step() and not (self.saved is not None and self.saved.is_saving)
 
@@ -373,7 +372,7 @@ class Scheduler:
         )
 
     def _computed(self, request: Request) -> Computed | None:
-        """What computes a request that is prefilled here; None if nobody can say, which is logged once for each reason."""
+        """Names what computes a request that is prefilled here. None if that has no name, which is logged once for each reason."""
         try:
             return self._names.of(request)
         except Unnamed as unnamed:
@@ -387,7 +386,7 @@ class Scheduler:
             self._told = {why, *list(self._told)[:MOST_TOLD]}
 
     def hear(self, output: KVConnectorOutput) -> None:
-        """Requests are loaded, or have failed to be, on every rank; or saved. Adapters are loaded."""
+        """Takes note of loads and saves that have ended on every rank, and of adapters that are loaded."""
         report = output.kv_connector_worker_meta
         if not isinstance(report, Report):
             report = Report()
@@ -403,7 +402,7 @@ class Scheduler:
     # --- a request ends --------------------------------------------------------------
 
     def finished(self, request: Request, blocks: Blocks) -> tuple[bool, dict[str, Any] | None]:
-        """Whether the blocks of a finished request stay, and what goes out with the answer."""
+        """Returns whether the blocks of a finished request stay, and what goes out with the answer."""
         self._adapters.forget(request.request_id)
         self._inexact.discard(request.request_id)
         is_loading = request.request_id in self._loading
@@ -453,7 +452,7 @@ class Scheduler:
             self._step.reclaim.append(oldest)
 
     def _ticket_into(self, start: int, valid: int) -> Ticket:
-        """For a prefill server to push with: the workers open their blocks under it."""
+        """Makes a ticket for a prefill server to push with. The workers open their blocks under it."""
         return self._ticket(os.urandom(16), valid, push=True, start=start, time_left=self._config.timeout_seconds)
 
     def _ticket(self, lease_set: bytes, tokens: int, **claims: Any) -> Ticket:
@@ -472,7 +471,8 @@ class Scheduler:
     # --- what was computed is void ---------------------------------------------------
 
     def reset_cache(self) -> bool:
-        """vLLM clears its caches. False where something of them is still there, or the weights have no name from now on."""
+        """Voids what was computed before: vLLM clears its caches. False where something of them is still there, or the weights
+        have no name from now on."""
         # vLLM does not clear the caches of its own while somebody has blocks. One is the null block.
         assert self._manager is not None
         pool = self._manager.block_pool
@@ -484,19 +484,19 @@ class Scheduler:
         return is_whole and is_named
 
     def change_weights(self) -> None:
-        """vLLM changes the weights in place."""
+        """Voids what was computed before: vLLM changes the weights in place."""
         self._weights.change()
         self._forget()
 
     def name_weights(self, version: str) -> None:
-        """The operator names the weights as they are now."""
+        """Gives the weights the name that the operator says."""
         epoch = self._weights.epoch
         self._weights.call(version)
         if self._weights.epoch != epoch:
             self._forget()
 
     def add_adapter(self, adapter: LoRARequest) -> None:
-        """vLLM has loaded an adapter, or had it loaded already."""
+        """Takes note of an adapter that vLLM has loaded, if it replaces one."""
         if adapter.load_inplace:
             self._adapters.replace(adapter.lora_int_id)
 
@@ -517,7 +517,6 @@ class Scheduler:
             self.saved.forget(self._step)
 
     def shutdown(self) -> None:
-        """vLLM is ending."""
         for announcement in self._announcements:
             announcement.end()
         self._weights.shutdown()
@@ -527,7 +526,7 @@ class Scheduler:
     # --- how far a prefill goes ------------------------------------------------------
 
     def _prefilled(self, prompt_tokens: int) -> int:
-        """How many tokens of a prompt the prefill server computes."""
+        """Returns how many tokens of a prompt the prefill server computes."""
         return prompt_tokens - self._held_back if prompt_tokens > self._held_back else prompt_tokens
 
     def _hold_back(self, request: Request) -> None:
@@ -551,7 +550,7 @@ class Scheduler:
 
 
 def _still_there(lent: Blocks, now: Blocks) -> bool:
-    """Whether the blocks that were lent are those of the request, but for those that left its window."""
+    """Returns whether the blocks that were lent are those of the request, but for those that left its window."""
     return all(
         bool(after) >= bool(before) and all(new in (old, NULL_BLOCK) for old, new in zip(before, after))
         for before, after in zip(lent, now, strict=True)
@@ -559,7 +558,7 @@ def _still_there(lent: Blocks, now: Blocks) -> bool:
 
 
 def _held_back(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig) -> int:
-    """How many tokens at the end of a prompt the decode server computes itself.
+    """Returns how many tokens at the end of a prompt the decode server computes itself.
 
     Recurrent state cannot go back: the decode server needs the one before the last token, whose logits it wants.
     Neither can a window: for the last token it has to begin one token earlier than behind it.

@@ -1,4 +1,4 @@
-"""What a layer of vLLM caches, in the words of deployment documents: the whole model's, before TP."""
+"""Describes what a layer of vLLM caches, as deployment documents do: that of the whole model, before TP."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ DTYPES = {
 }
 
 FP8 = {"fp8": "f8e4m3", "fp8_e4m3": "f8e4m3", "fp8_e5m2": "f8e5m2"}
-"""What bytes of a cache are with these values of vLLM's ``--kv-cache-dtype``: to its tensors all of them are bytes."""
+"""The dtype of a cache with these values of vLLM's ``--kv-cache-dtype``. Its tensors say bytes for all of them."""
 
 KEY_THEN_VALUE = {
     "FLASH_ATTN",
@@ -55,16 +55,16 @@ KEY_THEN_VALUE = {
 """Attention backends whose state is, for one head, a key and then its value, or one latent."""
 
 KEYS_TRANSPOSED = "[DS,SD]"
-"""Of a block and head: all keys, element by element, and then all values, state by state."""
+"""The order inside a block and head: all keys, element by element, and then all values, state by state."""
 
 PACKED_LATENTS = {"FLASHMLA_SPARSE": 656, "FLASHINFER_MLA_SPARSE_SM120": 656}
 """Bytes of a token's latent with ``fp8_ds_mla``: 512 elements in fp8, their four scales, and 64 rotated ones in bf16."""
 
 INDEX_KEYS = "DEEPSEEK_V32_INDEXER"
-"""What chooses the tokens that sparse attention sees."""
+"""The backend of layers that choose which tokens sparse attention sees."""
 
 KEYS_THEN_SCALES = "[SD,SD]"
-"""Of a block: all keys in fp8, state by state, and then a scale for each 128 elements of them."""
+"""The order inside a block: all keys in fp8, state by state, and then a scale for each 128 elements of them."""
 
 
 _ANY = {"block_size", "block_stride_alignment", "page_size_padded", "dcp_sharded", "is_draft"}
@@ -103,17 +103,17 @@ them may change what blocks hold, or what of them may be used, so it has to be a
 
 
 class UnsupportedCache(NotImplementedError):
-    """A cache that this connector does not know how to read: refusing it is better than wrong tokens."""
+    """This connector does not know how to read a cache. Refusing it is better than wrong tokens."""
 
 
 @dataclass(frozen=True)
 class Layer:
-    """What one layer caches."""
+    """Describes what one layer caches."""
 
     kind: str
-    """What the deployment's group is called after."""
+    """The name of the deployment's group begins with it."""
     specs: list[dict[str, Any]]
-    """As in a deployment document; several for one page."""
+    """Specs of a deployment document; several for one page."""
     inside: str = ""
     """Order inside a block of one head, where it is not state by state."""
     recurrent: bool = False
@@ -122,7 +122,7 @@ class Layer:
 
 
 def describe(vllm_config: VllmConfig, spec: KVCacheSpec, name: str) -> Layer:
-    """What the layer `name` caches.
+    """Describes what the layer `name` caches.
 
     Raises:
         UnsupportedCache: nobody has written down how it lies in memory.
@@ -191,7 +191,7 @@ def _attention(vllm_config: VllmConfig, spec: AttentionSpec, name: str) -> Layer
 
 
 def _scaled(spec: AttentionSpec, backend: str, name: str) -> Layer:
-    """Latents and index keys in fp8 that have their scales with them: bytes that one token has the same way everywhere."""
+    """Describes latents and index keys in fp8 with their scales: bytes that a token has the same way everywhere."""
     size = spec.state_content_size_bytes
     if size == PACKED_LATENTS.get(backend):
         return Layer("mla", [{"kind": "opaque", "heads": 1, "entry_bytes": size}])
@@ -218,7 +218,7 @@ def _inside(vllm_config: VllmConfig, spec: AttentionSpec, backend: str, name: st
 
 
 def _heads(vllm_config: VllmConfig, spec: AttentionSpec, name: str) -> int:
-    """KV heads of the whole model: `spec` counts those of one rank."""
+    """Returns the KV heads of the whole model: `spec` counts those of one rank."""
     tp = vllm_config.parallel_config.tensor_parallel_size
     if tp == 1:
         return spec.num_kv_heads
@@ -306,7 +306,7 @@ def _recurrent(vllm_config: VllmConfig, spec: MambaSpec, name: str) -> Layer:
 
 
 def _groups(vllm_config: VllmConfig, local: int, name: str) -> int:
-    """Groups of a Mamba2 model whose rank holds `local`. One on each rank may be parts of many, or copies of one."""
+    """Returns the groups of a Mamba2 model whose rank holds `local`. One on each rank may be parts of many, or copies of one."""
     tp = vllm_config.parallel_config.tensor_parallel_size
     if tp == 1 or local > 1:
         return local * tp

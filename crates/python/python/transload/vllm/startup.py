@@ -1,4 +1,4 @@
-"""What is refused when vLLM starts, each by name: settings, certificates, and ways of setting vLLM up that are not handled.
+"""Refuses, when vLLM starts and by name, settings, certificates, and ways of setting vLLM up that are not handled.
 
 vLLM makes connectors after it has loaded the model. What its configuration says is checked as soon as there is one, in the
 process that makes it (`transload._vllm_plugin`), and again by each half of the connector, whoever has made the configuration.
@@ -36,7 +36,7 @@ def check_early(vllm_config: VllmConfig, real: KVTransferConfig) -> None:
 
 
 def check(vllm_config: VllmConfig, real: KVTransferConfig) -> Config:
-    """The settings of this server. `real` is the configuration that counts where another connector holds this one.
+    """Returns the settings of this server. `real` is the configuration that counts where another connector holds this one.
 
     Raises:
         ConfigError: it names the option or setting, and what it has to be.
@@ -69,7 +69,7 @@ def check_windows(vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, confi
 
 
 def _refuse_what_is_not_handled(vllm_config: VllmConfig, config: Config) -> None:
-    """Says by name what this connector would get wrong."""
+    """Refuses what this connector would get wrong."""
     parallel = vllm_config.parallel_config
     for option, size in (
         ("pipeline-parallel-size", parallel.pipeline_parallel_size),

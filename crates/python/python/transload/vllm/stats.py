@@ -20,12 +20,12 @@ _STORE = {
     "tier_promotions": ("tier", "Chunks and manifests that were put into a tier since they were read below it."),
     "tier_skipped": ("tier", "Copies that a tier refused, being full or broken."),
 }
-"""Figures of the saved tier: what they are counted by, and what they are."""
+"""The figures of the store: by which label each is counted, and what it says."""
 
 
 @dataclass
 class Stats(KVConnectorStats):
-    """What has happened since the last look, on one rank or on several."""
+    """Counts what has happened since the last look, on one rank or on several."""
 
     data: dict[str, Any] = field(default_factory=lambda: Stats._empty())
 
@@ -50,13 +50,13 @@ class Stats(KVConnectorStats):
         return not any(self.data.values())
 
     def take(self) -> Stats:
-        """What there is, which begins anew."""
+        """Returns the figures, and begins anew."""
         taken = Stats(self.data)
         self.reset()
         return taken
 
     def loaded(self, report: dict[str, Any], seconds: float) -> None:
-        """A request's blocks have landed on this rank."""
+        """Counts a load whose blocks are here."""
         self.data["bytes"].append(report["bytes"])
         self.data["seconds"].append(seconds)
         self.data["queued"].append(report["queued"])
@@ -64,39 +64,39 @@ class Stats(KVConnectorStats):
             _add(self.data["paths"], route["path"], route["bytes"])
 
     def failed(self, kind: str) -> None:
-        """A request's blocks have not landed on this rank."""
+        """Counts a load that failed on this rank."""
         _add(self.data["failures"], kind, 1)
 
     def store_did(self, call: str, seconds: float) -> None:
-        """The store has answered."""
+        """Counts a call of the store that went well."""
         _add(self.data["store_calls"], call, 1)
         _add(self.data["store_seconds"], call, seconds)
 
     def store_failed(self, call: str) -> None:
-        """The store has not, or not soon enough."""
+        """Counts a call of the store that failed, or took too long."""
         _add(self.data["store_failures"], call, 1)
 
     def store_tokens(self, what: str, tokens: int) -> None:
-        """A request's tokens were loaded from the store, or saved to it."""
+        """Counts tokens that were loaded from the store, or saved to it."""
         _add(self.data["store_tokens"], what, tokens)
 
     def store_bytes(self, what: str, size: int) -> None:
-        """The same for bytes of this rank."""
+        """Counts bytes of this rank that were loaded from the store."""
         _add(self.data["store_bytes"], what, size)
 
     def tier_did(self, now: dict[str, Any], before: dict[str, int]) -> None:
-        """What a tier of the store has counted between two looks."""
+        """Counts what a tier of the store has done between two looks."""
         for name in _STORE:
             _, is_of_tier, what = name.partition("tier_")
             if is_of_tier and (more := now[what] - before.get(what, 0)):
                 _add(self.data[f"store_{name}"], now["tier"], more)
 
     def lease_ended(self, end: str) -> None:
-        """Blocks that were lent are one's own again."""
+        """Counts a lease that has ended."""
         _add(self.data["leases"], end, 1)
 
     def worked(self, before: dict[str, Any], now: dict[str, Any]) -> None:
-        """What an agent's own counters say of the time between two looks."""
+        """Counts what an agent's own counters have counted between two looks."""
         self.data["busy"] += now["busy"] - before.get("busy", 0.0)
         self.data["pushed"] += now["received"]["succeeded"] - before.get("received", {}).get("succeeded", 0)
         for size, count in now["chunks"].items():
@@ -135,7 +135,7 @@ class Stats(KVConnectorStats):
 
 
 class PromMetrics(KVConnectorPromMetrics):
-    """The same for Prometheus; names begin with ``vllm:transload_``."""
+    """Hands these figures to Prometheus, under names that begin with ``vllm:transload_``."""
 
     def __init__(self, vllm_config, metric_types, labelnames, per_engine_labelvalues) -> None:
         super().__init__(vllm_config, metric_types, labelnames, per_engine_labelvalues)

@@ -1,4 +1,4 @@
-"""Which versions of vLLM this connector knows."""
+"""Refuses versions of vLLM that this connector does not know."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 import vllm
 
 OLDEST, NEXT = (0, 32), (0, 34)
-"""From the first on, and before the second. Tests run with 0.32; of 0.33 the names and signatures were compared."""
+"""Versions from the first on, and before the second. Tests run with 0.32; of 0.33 the names and signatures were compared."""
 TESTED = (0, 32)
 
 

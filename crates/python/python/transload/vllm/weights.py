@@ -1,4 +1,4 @@
-"""What tells the weights of a model apart from all others.
+"""Names the weights of a model, so that no others have the same name.
 
 They are named by the operator, by a commit of the hub, or by a digest of all that their files hold, which is read in the
 background. Until there is a name, nothing that was computed with them may be taken for anything.
@@ -9,10 +9,8 @@ then on only the operator can name them, with the version that vLLM itself takes
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import os
-import re
 import threading
 import time
 from pathlib import Path
@@ -32,19 +30,17 @@ logger = init_logger("vllm." + __name__)
 
 FROM_FILES = ("auto", "hf", "safetensors", "fastsafetensors", "instanttensor", "pt", "npcache", "mistral")
 """Values of vLLM's ``--load-format`` with which weights come from the files in the model's folder, and all of them."""
-COMMIT = re.compile("[0-9a-f]{40}")
-"""A branch or a tag may be moved to other weights; a commit may not."""
 NAME_THEM = (
     "give kv_connector_extra_config.model and store_weights, a text of your own that is another for other weights"
 )
 
 
 class Unnamed(Exception):
-    """Nothing tells apart what computes a request; the message says why."""
+    """What computes a request has no name; the message says why."""
 
 
 class Weights:
-    """The name of the weights that this engine computes with: one in its scheduler."""
+    """Knows the name of the weights that an engine computes with. It is in the scheduler."""
 
     def __init__(self, vllm_config: VllmConfig, *, is_asked: bool) -> None:
         """`is_asked`: whether somebody asks for a name without giving one."""
@@ -54,11 +50,11 @@ class Weights:
         self._lost = ""
         self._is_used = self._is_stale = False
         self.epoch = os.urandom(16)
-        """Another one whenever the weights may be others. What was begun in another epoch must not be taken for
+        """Random bytes, which change whenever the weights may change. What was begun in another epoch must not be taken for
         anything of this one."""
 
     def name(self, given: str | None) -> str:
-        """The weights' name; `given` is the one in the settings.
+        """Returns the weights' name; `given` is the one in the settings.
 
         Raises:
             Unnamed: they have none now.
@@ -73,11 +69,11 @@ class Weights:
         return self._files.name()
 
     def computes(self) -> None:
-        """vLLM computes something, which its own caches keep."""
+        """Takes note that vLLM computes something, which its own caches keep."""
         self._is_used = True
 
     def change(self) -> None:
-        """vLLM changes the weights in place."""
+        """Takes their name away: vLLM changes the weights in place."""
         # What its caches keep of before would be taken for what the new ones compute.
         self._is_stale |= self._is_used
         self._is_used = False
@@ -85,8 +81,8 @@ class Weights:
         self._lose("vLLM has changed the weights in place")
 
     def clear(self, *, is_whole: bool, keeps_weights: bool) -> bool:
-        """vLLM clears its caches, as it does before weights change or after; `is_whole` if none of them keeps anything.
-        Whether the weights have a name now."""
+        """Returns whether the weights have a name now that vLLM clears its caches, as it does before weights change or after;
+        `is_whole` if none of the caches keeps anything."""
         if is_whole:
             self._is_used = self._is_stale = False
         elif not keeps_weights:
@@ -100,7 +96,7 @@ class Weights:
         return not self._lost
 
     def call(self, version: str) -> None:
-        """The operator names the weights, as they are now."""
+        """Gives the weights the name that the operator says."""
         if not version:
             logger.error("the weights cannot be named '': nothing is changed")
             return
@@ -132,13 +128,12 @@ class Weights:
         self._lost, self.epoch = f"{why}, and nobody has named them since", os.urandom(16)
 
     def shutdown(self) -> None:
-        """vLLM is ending."""
         if self._files is not None:
             self._files.stop()
 
 
 class _Files:
-    """The name of weights as they are in files: a commit, or a digest that a thread of low priority reads."""
+    """Finds the name of weights in files: a commit, or a digest that is read in the background."""
 
     def __init__(self, vllm_config: VllmConfig) -> None:
         found = (vllm_config.kv_transfer_config.kv_connector_extra_config or {}).get(BEFORE)
@@ -164,10 +159,10 @@ class _Files:
                 "there are no tickets, and nothing is saved or loaded",
                 size,
             )
-            threading.Thread(target=self._read, args=(model,), name="transload-weights", daemon=True).start()
+            _weights.read_in_background(lambda: self._read(model))
 
     def name(self) -> str:
-        """The weights' name.
+        """Returns the weights' name.
 
         Raises:
             Unnamed: it is not known, or not yet.
@@ -177,13 +172,9 @@ class _Files:
         return self._name
 
     def stop(self) -> None:
-        """Nobody wants to know any more."""
         self._stop.set()
 
     def _read(self, model: ModelConfig) -> None:
-        # What loads the model, and computes with it, goes first, if it can be had so. Linux has a priority for each thread.
-        with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 19)
         begun = time.monotonic()
         try:
             self._name = weights_of(model, self._stop.is_set, self._before)
@@ -209,7 +200,7 @@ def before_loading(model: ModelConfig) -> Before:
 
 
 def weights_of(model: ModelConfig, stop: Callable[[], bool] = lambda: False, before: dict[str, Any] | None = None) -> str:
-    """A text that is the same on every server with these weights, and on no other.
+    """Returns a text that every server with these weights has, and no other.
 
     It is the commit if the model was loaded from a hub, otherwise a digest of all that its weight files hold and of its
     config; and with it what the server was told to do otherwise. `before` is what `before_loading` has found, as far as somebody has
@@ -236,7 +227,7 @@ def _refuse_other_files(model: ModelConfig, before: dict[str, Any]) -> None:
 
 
 def _seen(model: ModelConfig) -> str:
-    """A digest of what tells the model's files, as they are now, from others and from themselves before a change."""
+    """Returns a digest of what tells the model's files, as they are now, from others and from themselves before a change."""
     configs = (Path(folder) / "config.json" for folder in (model.model, model.hf_config_path) if folder)
     files = [*_weight_files(model), *(path for path in configs if path.is_file())]
     return hashlib.blake2b(repr([(str(path), look(path)) for path in files]).encode(), digest_size=20).hexdigest()
@@ -250,15 +241,16 @@ def _content(model: ModelConfig, stop: Callable[[], bool]) -> str:
 
 
 def _settings(model: ModelConfig, length: int | None) -> str:
-    """A digest of what the server was told to do otherwise than the files say: another config, overrides of it, quantization,
-    and with LongRoPE how its longest sequence has keys rotated."""
+    """Returns a digest of what the server was told to do otherwise than the files say: another config, overrides of it,
+    quantization, and with LongRoPE how its longest sequence has keys rotated."""
     if callable(model.hf_overrides):
         raise ConfigError(f"hf_overrides is a function, and what one does cannot be compared: give a dict, or {NAME_THEM}")
     return _weights.settings(model.hf_overrides, model.quantization, _rotated_far(model, length), _given_config(model))
 
 
 def _rotated_far(model: ModelConfig, length: int | None) -> list[bool]:
-    """Of each LongRoPE of the model: whether all keys are rotated by the factors for long sequences. vLLM takes them where
+    """Returns, for each LongRoPE of the model, whether all keys are rotated by the factors for long sequences. vLLM takes them
+    where
     the server may have such sequences, however short those are that come: by the longest that it knew of when it made them."""
     long = [rope for rope in iter_rope_parameters(model.hf_text_config) if rope.get("rope_type") == "longrope"]
     fitted = length is None and getattr(model, "original_max_model_len", None) == -1
@@ -274,12 +266,12 @@ def _rotated_far(model: ModelConfig, length: int | None) -> list[bool]:
 
 
 def _commit(model: ModelConfig) -> str | None:
-    """The commit that all of the model is of. That of ``--revision`` says nothing of a folder of files."""
+    """Returns the commit that all of the model is of. That of ``--revision`` says nothing of a folder of files."""
     if _weight_files(model):
         return None
     # vLLM resolves a branch once: the text is still the branch's name.
     commit = getattr(model.revision, "resolved", model.revision)
-    return commit if commit and COMMIT.fullmatch(commit) else None
+    return commit if commit and _weights.COMMIT.fullmatch(commit) else None
 
 
 def _weight_files(model: ModelConfig) -> list[Path]:
@@ -287,7 +279,7 @@ def _weight_files(model: ModelConfig) -> list[Path]:
 
 
 def _given_config(model: ModelConfig) -> bytes:
-    """The config of ``--hf-config-path``, which takes the place of the model's own, also where that is of a commit."""
+    """Returns the config of ``--hf-config-path``, which takes the place of the model's own, also where that is of a commit."""
     if not model.hf_config_path:
         return b""
     config = _weights.config(Path(model.hf_config_path))

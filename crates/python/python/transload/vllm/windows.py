@@ -1,4 +1,4 @@
-"""Layers that do not see all tokens before theirs, and whether a request still has the blocks that they need."""
+"""Knows layers that see a window of the tokens before theirs, and whether a request still has the blocks that they need."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Window:
-    """What layers see of the tokens before theirs: blocks before it are given back while a request goes on."""
+    """Layers see this much of the tokens before theirs. Blocks before it are given back while a request goes on."""
 
     block_size: int
     sliding: int | None
     chunk: int | None
 
     def is_there(self, end: int, table: list[int]) -> bool:
-        """Whether a request still has all that is needed to go on at token `end`."""
+        """Returns whether a request still has all that is needed to go on at token `end`."""
         first = end - self.sliding + 1 if self.sliding else end // self.chunk * self.chunk if self.chunk else 0
         return NULL_BLOCK not in table[max(0, first) // self.block_size : -(-end // self.block_size)]
 
 
 def window_of(spec: KVCacheSpec) -> Window | None:
-    """What a group's layers see; None if it is everything."""
+    """Returns the window of a group's layers; None if they see everything."""
     for each in iter_layer_specs(spec):
         # A window that full attention merely applies gives nothing back.
         if isinstance(each, SlidingWindowSpec):
@@ -41,12 +41,12 @@ def window_of(spec: KVCacheSpec) -> Window | None:
 
 
 def has_windows(kv_cache_config: KVCacheConfig) -> bool:
-    """Whether any group's layers see a window."""
+    """Returns whether any group's layers see a window."""
     return any(window_of(group.kv_cache_spec) for group in kv_cache_config.kv_cache_groups)
 
 
 def refuse_narrow_sharing(vllm_config: VllmConfig) -> None:
-    """Refuses layers that see more tokens than the cache keeps that they share.
+    """Refuses layers that share a cache which keeps fewer tokens than they see.
 
     vLLM 0.32 computes that for some models whose layers are in an order of their own: Gemma 3n's sharing layers take the
     caches of the two layers before them, whatever these see. What is behind a window has been given back by then, or not,

@@ -1,4 +1,4 @@
-"""Leases and loads of one rank's blocks: the half of the connector that is in each of vLLM's workers.
+"""Leases and loads one rank's blocks: the half of the connector that is in each of vLLM's workers.
 
 Nothing here waits for a peer: transfers go on in the agent's own threads, and each step looks what has ended. An agent
 that has stopped ends no engine: its leases and loads have failed, nothing touches their blocks, and vLLM goes on alone.
@@ -47,18 +47,16 @@ if TYPE_CHECKING:
 logger = init_logger("vllm." + __name__)
 
 IDLE_SECONDS = 0.005
-"""How long a step that computes nothing waits for what vLLM waits for: a load, a lease or a save. vLLM steps on without
+"""A step that computes nothing waits so long for what vLLM waits for: a load, a lease or a save. vLLM steps on without
 a pause while there is one, and the processor that the steps take the load does not have. A new request waits so much
 longer, at most."""
 
 _KINDS = {TicketError: "ticket", AgentError: "other", CudaError: "other"}
-"""What counters say of failures that are no TransferError, which have a kind of their own."""
+"""The kinds, for counters, of failures that are no TransferError. That says its kind itself."""
 
 
 @dataclass
 class _HandedOver:
-    """A request whose ticket is out."""
-
     ticket: Ticket
     claimed: bool = False
     """Whether the scheduler has heard that a decode server has asked for it."""
@@ -67,8 +65,6 @@ class _HandedOver:
 
 @dataclass
 class _Loading:
-    """A load that has begun."""
-
     ticket: Ticket | None
     transfer: Transfer | None = None
     """None if it failed at once."""
@@ -76,7 +72,7 @@ class _Loading:
 
 
 class Worker:
-    """One for each rank."""
+    """Lends and loads the blocks of one rank."""
 
     def __init__(self, vllm_config: VllmConfig, kv_cache_config: KVCacheConfig, config: Config) -> None:
         self._vllm_config = vllm_config
@@ -112,7 +108,7 @@ class Worker:
     # --- start and end ---------------------------------------------------------------
 
     def register(self, kv_caches: dict[str, torch.Tensor]) -> None:
-        """vLLM has allocated its cache: the agent starts, if there is one."""
+        """Reads the cache that vLLM has allocated, and starts the agent, if there is one."""
         self._cache = cache.read(self._vllm_config, self._kv_cache_config, kv_caches, self._config.agent)
         groups = ", ".join(repr(group) for group in self._cache.deployment.groups)
         logger.info("the cache is described as %s", groups)
@@ -140,7 +136,7 @@ class Worker:
         logger.info("agent %s is on UDP port %d", self._agent.name, self._agent.port)
 
     def address(self) -> RankAddress | None:
-        """What tickets say of this rank."""
+        """Returns what tickets say of this rank."""
         if self._cache is None:
             return None
         return RankAddress(
@@ -153,7 +149,6 @@ class Worker:
         )
 
     def shutdown(self) -> None:
-        """vLLM is ending."""
         if self.saved is not None:
             self.saved.shutdown()
         if self._agent is not None:
@@ -163,7 +158,7 @@ class Worker:
     # --- each step -------------------------------------------------------------------
 
     def begin_step(self, step: Step) -> None:
-        """Before anything is computed: what does not depend on it."""
+        """Does what does not depend on the step, before anything is computed."""
         assert self._cache is not None
         for request_id in step.take_back:
             self._take_back(request_id)
@@ -199,14 +194,14 @@ class Worker:
         return request_id in self._loads or self.saved is not None and self.saved.is_loading(request_id)
 
     def end_step(self, step: Step) -> None:
-        """The step is computed, or on a GPU submitted: what it prefilled can be read, or can be when that is done."""
+        """Leases what the step has prefilled. It is computed, or on a GPU submitted, and can be read when that is done."""
         assert self._cache is not None
         mark = self._cache.mark_once()
         for request_id, lend in step.lend.items():
             self._lend(request_id, lend, mark)
 
     def results(self, step: Step) -> KVConnectorTransferResults:
-        """What has ended since the last step."""
+        """Returns the leases and loads that have ended since the last step."""
         if not step.computes:
             self._wait_a_moment()
         results, sent = KVConnectorTransferResults(), set()
@@ -233,7 +228,7 @@ class Worker:
         return results
 
     def report(self) -> Report | None:
-        """What the scheduler has to know after a step; None if there is no news."""
+        """Returns what the scheduler has to know after a step; None if that is nothing."""
         report = Report({} if self.saved is None else self.saved.take_parts())
         loaded = adapters.loaded(self._vllm_config.lora_config)
         if loaded != self._told:
@@ -246,7 +241,7 @@ class Worker:
         return report if report.parts or report.adapters or report.claimed else None
 
     def take_stats(self) -> Stats | None:
-        """What has happened since the last time."""
+        """Returns the figures since the last time."""
         if self.saved is not None:
             self._stats.aggregate(self.saved.take_stats())
         if self._stats.is_empty():
@@ -258,7 +253,7 @@ class Worker:
         return self._stats.take()
 
     def _tell(self, say: Callable[[], Any]) -> Any:
-        """Calls the agent; None where it has stopped, which is logged once."""
+        """Calls the agent. None where it has stopped, which is logged once."""
         try:
             return say()
         except AgentError as error:
@@ -285,7 +280,7 @@ class Worker:
             logger.error("blocks of request %s are not lent: its adapter was loaded anew, and is another one", request_id)
             self._leases[request_id] = None
             return
-        is_finished = not self._cache.is_finished_late
+        is_finished = not self._cache.writes_after_step
         try:
             lease = self._leases[request_id] = self._agent.lease(
                 lend.set,
@@ -306,7 +301,7 @@ class Worker:
             self._leases[request_id] = None
 
     def _finish(self, mark: cache.MarkOnce) -> None:
-        """The next step has begun: all of the last one has been submitted, whatever vLLM has called its end."""
+        """Finishes leases of the last step: all of it has been submitted now, whatever vLLM has called its end."""
         for request_id, lease in self._unfinished.items():
             try:
                 lease.finish_prefill(after=mark())
@@ -318,7 +313,7 @@ class Worker:
         self._unfinished.clear()
 
     def _has_computed_with(self, number: int, digest: str) -> bool:
-        """Whether an adapter is still the one that the scheduler had been told of when the step was planned. vLLM may have
+        """Returns whether an adapter is still the one that the scheduler had been told of when the step was planned. vLLM may have
         evicted it since, and loaded it again for the step, from a file that is another by now."""
         loaded = adapters.loaded(self._vllm_config.lora_config).get(number)
         return loaded is not None and loaded[2].hex() == digest
@@ -443,7 +438,7 @@ class Worker:
 
 
 def _end_of(lease: Lease | None) -> str:
-    """How a lease has ended, as counters say it."""
+    """Returns how a lease has ended, as counters say it."""
     try:
         return "failed" if lease is None else lease.ended.result(0)
     except AgentError:
