@@ -19,6 +19,7 @@ mod failure;
 mod output;
 mod show;
 
+pub use transload_archive as archive;
 pub use transload_layout as layout;
 pub use transload_store as store;
 pub use transload_transfer as transfer;

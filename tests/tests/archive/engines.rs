@@ -5,11 +5,11 @@ use std::sync::{Arc, Mutex};
 
 use bytes::Bytes;
 use serde_json::{Value, json};
-use transload_layout::{Deployment, Rank, Side, document};
-use transload_store::archive::{
+use transload_archive::{
     Archive, ArchiveError, ComputedBy, Found, Missing, Model, Part, Prompt, Restored, SaveRequest,
     Sharing,
 };
+use transload_layout::{Deployment, Rank, Side, document};
 use transload_store::backend::MemoryStore;
 use transload_store::{Backend, ChunkHash, ManifestName, Put, StoreError};
 use transload_tests::pair::fill;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use bytes::Bytes;
 use serde_json::json;
-use transload_store::archive::{Prompt, SaveRequest};
+use transload_archive::{Prompt, SaveRequest};
 use transload_store::backend::MemoryStore;
 use transload_store::{Backend, ChunkHash, ManifestName, Put, StoreError};
 

@@ -10,9 +10,8 @@ use transload_store::backend::tier::Write;
 use transload_store::backend::{MemoryStore, Tier, TierStore};
 use transload_store::conformance::{Options, check};
 use transload_store::{Backend, ChunkHash, Put, StoreError};
-
-use crate::server;
-use crate::server::{bytes, hash, name, quick};
+use transload_test_stores::redis::quick;
+use transload_test_stores::{bytes, hash, name, server};
 
 #[test]
 fn keeps_chunks_and_manifests() {
@@ -52,7 +51,7 @@ fn a_cluster_and_a_sentinel_are_refused_by_name() {
         ),
         (&["--sentinel"], "a Sentinel", "get-master-addr-by-name"),
     ] {
-        let Some(server) = server::Server::start(arguments) else {
+        let Some(server) = transload_test_stores::redis::Server::start(arguments) else {
             return;
         };
         // A database is chosen only where there are databases.

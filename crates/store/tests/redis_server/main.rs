@@ -1,17 +1,14 @@
 //! The `redis` backend against a real `redis-server`, one for each test.
 
-#[cfg(feature = "archive")]
-mod archive;
 mod contract;
 mod crash;
 mod hostile;
 mod inventory;
-#[cfg(feature = "objects")]
-mod objects;
 #[path = "../revisions/mod.rs"]
 mod revisions;
 mod secure;
-mod server;
+
+use transload_test_stores::server;
 
 #[test]
 fn newer_manifests_stay() {

@@ -6,8 +6,8 @@ use std::time::Duration;
 use transload_store::backend::s3::{S3Options, S3Store};
 use transload_store::conformance::{Options, check};
 use transload_store::{Backend, ChunkHash, Put, StoreError};
-
-use crate::server::{Impostor, Server, bytes, hash, name};
+use transload_test_stores::s3::{Impostor, Server};
+use transload_test_stores::{bytes, hash, name};
 
 /// With both servers.
 fn both(test: impl Fn(&Server)) {

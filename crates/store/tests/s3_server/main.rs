@@ -3,15 +3,14 @@
 mod contract;
 mod crash;
 mod inventory;
-#[cfg(feature = "objects")]
-mod objects;
 #[path = "../revisions/mod.rs"]
 mod revisions;
-mod server;
+
+use transload_test_stores::s3::Server;
 
 #[test]
 fn newer_manifests_stay() {
-    for server in std::iter::once(server::Server::s3s()).chain(server::Server::moto()) {
+    for server in std::iter::once(Server::s3s()).chain(Server::moto()) {
         revisions::newer_manifests_stay(&server.open("/kv/slot"));
     }
 }

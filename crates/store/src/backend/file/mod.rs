@@ -40,6 +40,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
+#[cfg(any(test, feature = "simulated"))]
+#[doc(hidden)]
+pub use self::disk::simulated;
+
 use self::disk::{Disk, File};
 use self::format::manifest::Manifest;
 use self::index::Index;
