@@ -1,10 +1,22 @@
-//! What the tests of stores share: servers of one test each, and bytes to store.
+//! What the tests of stores share: servers of one test each, backends that fail or count, and bytes to store.
 #![allow(missing_docs, reason = "a test is read with what it calls")]
 
+mod counted;
+mod faulty;
+mod forward;
 pub mod redis;
 pub mod s3;
 
-use transload_store::{ChunkHash, ManifestName};
+pub use counted::Counted;
+pub use faulty::{Call, Effect, Faulty, Plan};
+
+// For the macro.
+#[doc(hidden)]
+pub use {
+    bytes::Bytes,
+    transload_store::backend::{Inventory, Revision, TierStats},
+    transload_store::{ChunkHash, ManifestName, Put, StoreError},
+};
 
 pub fn hash(data: &[u8]) -> ChunkHash {
     blake3::hash(data).into()

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use transload_archive::Model as Identity;
 use transload_archive::llama::States;
 use transload_store::backend::MemoryStore;
-use transload_store::backend::wrap::{Call, Effect, Faulty, Plan};
 use transload_store::{Backend, ChunkHash};
+use transload_test_stores::{Call, Effect, Faulty, Plan};
 
 use crate::flawed::{Flaw, Flawed};
 use crate::oracle::{f16, sorted, tokens};

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use bytes::Bytes;
 use transload_archive::objects::{
     LARGEST, LONGEST_META, LONGEST_NAME, ObjectError, Objects, PIECE, Part, PartMut, Record,
     Source, Target,
 };
 use transload_store::backend::MemoryStore;
 use transload_store::backend::file::{FileOptions, FileStore};
-use transload_store::{Backend, ChunkHash, ManifestName, Put, StoreError};
+use transload_store::{Backend, ManifestName, Put, StoreError};
+use transload_test_stores::forward;
 
 use crate::model::{content, get, put};
 
@@ -293,25 +293,7 @@ fn the_manuals_example_is_one() {
 struct Plain(MemoryStore);
 
 impl Backend for Plain {
-    fn put_chunk(&self, hash: &ChunkHash, data: &[u8]) -> Result<Put, StoreError> {
-        self.0.put_chunk(hash, data)
-    }
-
-    fn get_chunk(&self, hash: &ChunkHash) -> Result<Option<Bytes>, StoreError> {
-        self.0.get_chunk(hash)
-    }
-
-    fn put_manifest(&self, name: &ManifestName, data: &[u8]) -> Result<(), StoreError> {
-        self.0.put_manifest(name, data)
-    }
-
-    fn get_manifest(&self, name: &ManifestName) -> Result<Option<Bytes>, StoreError> {
-        self.0.get_manifest(name)
-    }
-
-    fn delete_manifest(&self, name: &ManifestName) -> Result<(), StoreError> {
-        self.0.delete_manifest(name)
-    }
+    forward!(0: put_chunk, get_chunk, put_manifest, get_manifest, delete_manifest);
 }
 
 #[test]

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use transload_archive::objects::{ObjectError, Objects, Part, Source, Target};
 use transload_store::backend::MemoryStore;
-use transload_store::backend::wrap::{Call, Effect, Faulty, Plan};
 use transload_store::{Backend, StoreError};
+use transload_test_stores::{Call, Effect, Faulty, Plan};
 
 use crate::model::{content, get};
 

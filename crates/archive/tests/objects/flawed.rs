@@ -6,6 +6,7 @@ use std::sync::{Mutex, MutexGuard};
 use bytes::Bytes;
 use transload_store::backend::{MemoryStore, Revision};
 use transload_store::{Backend, ChunkHash, ManifestName, Put, StoreError};
+use transload_test_stores::forward;
 
 /// What became of a chunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -105,17 +106,9 @@ impl Backend for Flawed {
         self.store.put_manifest(name, data)
     }
 
-    fn get_manifest(&self, name: &ManifestName) -> Result<Option<Bytes>, StoreError> {
-        self.store.get_manifest(name)
-    }
-
     fn get_manifests(&self, names: &[ManifestName]) -> Result<Vec<Option<Bytes>>, StoreError> {
         *self.look_ups.lock().unwrap() += 1;
         self.store.get_manifests(names)
-    }
-
-    fn delete_manifest(&self, name: &ManifestName) -> Result<(), StoreError> {
-        self.store.delete_manifest(name)
     }
 
     fn manifest_revision(
@@ -145,7 +138,5 @@ impl Backend for Flawed {
         found
     }
 
-    fn delete_revision(&self, name: &ManifestName, read: &Revision) -> Result<bool, StoreError> {
-        self.store.delete_revision(name, read)
-    }
+    forward!(store: get_manifest, delete_manifest, delete_revision);
 }

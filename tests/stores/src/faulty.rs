@@ -2,17 +2,18 @@
 
 use std::io;
 use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::Duration;
 
 use bytes::Bytes;
 
-use crate::backend::{Backend, Inventory, Put, Revision, TierStats};
-use crate::error::StoreError;
-use crate::hash::ChunkHash;
-use crate::name::ManifestName;
+use transload_store::backend::{Backend, Put, Revision};
+use transload_store::{ChunkHash, ManifestName, StoreError};
+
+use crate::forward;
 
 /// A kind of call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[expect(missing_docs, reason = "each is the call of that name")]
 pub enum Call {
     PutChunk,
     GetChunk,
@@ -24,7 +25,6 @@ pub enum Call {
 
 /// How a call goes wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum Effect {
     /// It fails, and nothing has happened.
     FailBefore,
@@ -38,8 +38,10 @@ pub enum Effect {
 #[derive(Clone, Debug, Default)]
 pub struct Plan {
     planned: Vec<(Call, u64, Effect)>,
+    from: Vec<(Call, u64, Effect)>,
     /// Seed and threshold.
     random: Option<(u64, u64)>,
+    takes: Duration,
 }
 
 impl Plan {
@@ -51,6 +53,18 @@ impl Plan {
     /// The `nth` call of this kind, from 1, goes wrong.
     pub fn with(mut self, call: Call, nth: u64, effect: Effect) -> Self {
         self.planned.push((call, nth, effect));
+        self
+    }
+
+    /// The `nth` call of this kind and all later ones go wrong.
+    pub fn with_all_from(mut self, call: Call, nth: u64, effect: Effect) -> Self {
+        self.from.push((call, nth, effect));
+        self
+    }
+
+    /// Every call takes so long.
+    pub fn with_time(mut self, takes: Duration) -> Self {
+        self.takes = takes;
         self
     }
 
@@ -102,9 +116,9 @@ impl<B> Faulty<B> {
         state.counts = [0; 6];
     }
 
-    /// The backend inside.
-    pub fn into_inner(self) -> B {
-        self.inner
+    /// How many calls of this kind there were under its plan.
+    pub fn calls(&self, call: Call) -> u64 {
+        self.state().counts[call as usize]
     }
 
     fn state(&self) -> std::sync::MutexGuard<'_, State> {
@@ -118,15 +132,18 @@ impl<B> Faulty<B> {
             counts,
             failed,
         } = &mut *state;
-        let nth = counts.get_mut(call as usize).map_or(0, |count| {
-            *count += 1;
-            *count
-        });
-        let planned = plan
+        counts[call as usize] += 1;
+        let nth = counts[call as usize];
+        let exact = plan
             .planned
             .iter()
-            .find(|(of, at, _)| *of == call && *at == nth)
-            .map(|&(_, _, effect)| effect);
+            .find(|(of, at, _)| *of == call && *at == nth);
+        let later = || {
+            plan.from
+                .iter()
+                .find(|(of, at, _)| *of == call && *at <= nth)
+        };
+        let planned = exact.or_else(later).map(|&(_, _, effect)| effect);
         let effect = planned.or_else(|| {
             let (seed, threshold) = plan.random?;
             let random = mix(seed ^ mix(nth) ^ mix((call as u64) << 56));
@@ -136,6 +153,9 @@ impl<B> Faulty<B> {
             })
         });
         *failed += u64::from(effect.is_some());
+        let takes = plan.takes;
+        drop(state);
+        thread::sleep(takes);
         effect
     }
 
@@ -237,31 +257,14 @@ impl<B: Backend> Backend for Faulty<B> {
         self.change(Call::PrefetchChunks, || self.inner.prefetch_chunks(hashes))
     }
 
-    fn batch(&self) -> usize {
-        self.inner.batch()
-    }
-
-    fn reread_chunk(&self, hash: &ChunkHash) -> Result<Option<Bytes>, StoreError> {
-        self.inner.reread_chunk(hash)
-    }
-
-    fn absent_chunks(&self, hashes: &[ChunkHash]) -> Option<Vec<ChunkHash>> {
-        self.inner.absent_chunks(hashes)
-    }
-
-    fn tiers(&self) -> Vec<TierStats> {
-        self.inner.tiers()
-    }
-
-    fn inventory(&self) -> Option<&dyn Inventory> {
-        self.inner.inventory()
-    }
+    forward!(inner: batch, reread_chunk, absent_chunks, tiers, inventory);
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::backend::MemoryStore;
+    use transload_store::backend::MemoryStore;
+    use transload_store::conformance::{Options, check};
 
     #[test]
     fn fails_the_call_it_is_told_to() {
@@ -282,6 +285,10 @@ mod tests {
         assert_eq!(got[1].as_deref(), Some(&b"ole"[..]));
         assert_eq!(got[2].as_deref(), Some(&b"two"[..]));
         assert_eq!(store.faults(), 3);
+        assert_eq!(store.calls(Call::PutChunk), 4);
+        store.set_plan(Plan::new().with_all_from(Call::GetChunk, 2, Effect::FailBefore));
+        let failed = [(); 3].map(|()| store.get_chunk(&a).is_err());
+        assert_eq!(failed, [false, true, true]);
         store.set_plan(Plan::new().with(Call::GetManifest, 1, Effect::FailAfter));
         assert!(store.get_manifest(&name).is_err());
         assert!(store.get_manifest(&name).is_ok());
@@ -309,5 +316,15 @@ mod tests {
             none.put_manifest(&ManifestName::new("").unwrap(), b"")
                 .is_ok()
         );
+    }
+
+    #[test]
+    fn without_a_plan_it_is_the_backend() {
+        let store = MemoryStore::new();
+        let open = || -> Result<std::sync::Arc<dyn Backend>, StoreError> {
+            Ok(std::sync::Arc::new(Faulty::new(store.clone(), Plan::new())))
+        };
+        let report = check(&open, &Options::quick());
+        assert!(report.is_clean(), "{report}");
     }
 }
