@@ -1,6 +1,5 @@
 //! Each item in a process of its own: the side of that process.
 
-use std::collections::BTreeSet;
 use std::fmt;
 use std::io::{self, BufRead, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -11,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::item::Item;
-use super::lines::{self, Task};
+use super::lines::{Task, Told};
 use super::options::Options;
 use super::{run_found_item, run_item, run_library_item};
 use crate::backend::Backend;
@@ -63,23 +62,16 @@ pub fn run_in_child(
     options: &Options,
 ) -> Result<(), io::Error> {
     let subject = Arc::new(subject);
-    let mut remove = Vec::new();
     let mut line = String::new();
-    loop {
-        line.clear();
-        io::stdin().lock().read_line(&mut line)?;
-        match Task::read(&line) {
-            Some(Task::Remove(name)) => remove.push(name),
-            Some(Task::Go) => {
-                end_with_parent(Arc::clone(&subject));
-                break;
-            }
-            // Whoever started it has ended, and nobody would end this one if the item hung, nor remove what it left.
-            None => return Ok(()),
-        }
-    }
+    io::stdin().lock().read_line(&mut line)?;
+    let Some(Task { remove }) = Task::read(&line) else {
+        // Whoever started it has ended, and nobody would end this one if the item hung, nor remove what it left.
+        return Ok(());
+    };
+    end_with_parent(Arc::clone(&subject));
     if !remove.is_empty() {
-        clean_up(&subject, &remove);
+        let names: Vec<_> = remove.into_iter().flat_map(ManifestName::new).collect();
+        clean_up(&subject, &names);
         return Ok(());
     }
     CHILD.get_or_init(Mutex::default);
@@ -88,7 +80,11 @@ pub fn run_in_child(
         Subject::File(path, uri) => run_library_item(item, path, uri, options),
         Subject::System(uri) => run_found_item(item, uri, options),
     };
-    tell(&lines::finding(&finding))
+    tell(&Told::Finding {
+        item: finding.item.name.to_owned(),
+        verdict: finding.verdict,
+        seen: finding.seen,
+    })
 }
 
 /// In a process of an item: the manifests that it may have put.
@@ -110,14 +106,14 @@ pub(super) fn may_put(name: &ManifestName) {
             .unwrap_or_else(PoisonError::into_inner)
             .push(name.clone());
         // Whoever does not listen any more has ended.
-        let _ = tell(&lines::put(name));
+        let _ = tell(&Told::Put(name.to_string()));
     }
 }
 
 /// It has been removed.
 pub(super) fn has_removed(name: &ManifestName) {
     if CHILD.get().is_some() {
-        let _ = tell(&lines::gone(name));
+        let _ = tell(&Told::Gone(name.to_string()));
     }
 }
 
@@ -143,15 +139,16 @@ pub(super) fn start_writer(task: &str) -> Option<io::Result<Child>> {
         .stdout(Stdio::piped());
     Some(command.spawn().and_then(|mut child| {
         if let Some(stdin) = &mut child.stdin {
-            stdin.write_all(lines::task(&BTreeSet::new()).as_bytes())?;
+            let task = Task { remove: Vec::new() };
+            stdin.write_all(task.line().as_bytes())?;
         }
         Ok(child)
     }))
 }
 
-fn tell(line: &str) -> io::Result<()> {
+fn tell(told: &Told) -> io::Result<()> {
     let mut stdout = io::stdout().lock();
-    stdout.write_all(line.as_bytes())?;
+    stdout.write_all(told.line().as_bytes())?;
     stdout.flush()
 }
 
@@ -161,7 +158,7 @@ fn clean_up(subject: &Subject, names: &[ManifestName]) {
     };
     for name in names {
         if store.delete_manifest(name).is_ok() {
-            let _ = tell(&lines::gone(name));
+            let _ = tell(&Told::Gone(name.to_string()));
         }
     }
 }

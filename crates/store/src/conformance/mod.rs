@@ -32,8 +32,6 @@ mod item;
 mod large;
 mod lines;
 mod manifests;
-#[cfg(target_os = "linux")]
-mod maps;
 mod model;
 mod names;
 mod options;

@@ -2,12 +2,14 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use super::item::{Item, Outcome, Source, Stop};
 use super::options::Options;
 use crate::name::ManifestName;
 
 /// What came of one item.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Verdict {
     /// It is as the item asks.
