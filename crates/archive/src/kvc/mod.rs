@@ -30,6 +30,7 @@
 //! A file is known by its [key](CacheKey), not by its first bytes: `KVC` and a version of 1 begin the files
 //! of other programs too, and there the same save reasons mean something else.
 
+mod cursor;
 mod draft;
 mod error;
 mod file;
@@ -39,10 +40,11 @@ mod names;
 mod parse;
 mod tlv;
 
+pub use cursor::Tokens;
 pub use draft::{Draft, DraftError};
 pub use error::KvcError;
 pub use file::{Head, open_file, set_hit_count};
 pub use folder::{Entry, Folder, FolderError, Published};
 pub use key::{CacheKey, KeyTextError};
 pub use names::{FingerprintMode, QuantType, SaveReason, UnknownName};
-pub use parse::{Info, Kvc, PayloadSum, Tokens, parse};
+pub use parse::{Info, Kvc, PayloadSum, parse};

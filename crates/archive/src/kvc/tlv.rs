@@ -1,8 +1,8 @@
 //! The tags of TLV records, and their one reading.
 
+use super::cursor::{Cursor, Tokens};
 use super::error::KvcError;
 use super::names::{FingerprintMode, QuantType};
-use super::parse::{Cursor, Tokens};
 
 pub(super) const FINGERPRINT: u8 = 1;
 pub(super) const FINGERPRINT_MODE: u8 = 2;

@@ -5,7 +5,7 @@ use transload_store::StoreError;
 use transload_transfer::memory::{CheckError, MemoryError};
 use transload_transfer::plan::{BindError, PlanError};
 
-use super::parse::{MAGIC, SESSION_MAGIC, SESSION_VERSION};
+use super::format::{MAGIC, SESSION_MAGIC, SESSION_VERSION};
 use crate::ArchiveError;
 use crate::objects::ObjectError;
 

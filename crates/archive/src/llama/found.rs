@@ -4,10 +4,11 @@ use transload_layout::Rank;
 use transload_transfer::memory::Access;
 use transload_transfer::plan::{BlockTable, Tables};
 
-use super::parse::{HEAD, LAYER_HEAD, MAGIC};
+use super::LlamaError;
+use super::format::{HEAD, LAYER_HEAD, MAGIC};
 use super::save::{behind_table, meta};
 use super::shape::{RowLayout, Shape};
-use super::{CHUNK, Kind, LlamaError, ObjectKey, PLACES, Rows, States, names, places};
+use super::states::{CHUNK, Kind, ObjectKey, PLACES, Rows, States, names, places};
 use crate::objects::Info;
 use crate::{ArchiveError, Prompt};
 

@@ -5,9 +5,10 @@ use transload_store::Put;
 use transload_transfer::memory::Access;
 use transload_transfer::plan::{BlockTable, Tables};
 
+use super::LlamaError;
 use super::parse::{State, check_head};
 use super::shape::RowLayout;
-use super::{CHUNK, Kind, LlamaError, ObjectKey, PLACES, Rows, States, names, places};
+use super::states::{CHUNK, Kind, ObjectKey, PLACES, Rows, States, names, places};
 use crate::objects::{Info, Source};
 use crate::{Prompt, SaveRequest};
 

@@ -3,7 +3,8 @@
 use serde::Serialize;
 
 use super::LlamaError;
-use super::parse::{Reader, SESSION_MAGIC, SESSION_VERSION, State};
+use super::format::{SESSION_MAGIC, SESSION_VERSION};
+use super::parse::{Reader, State};
 use super::shape::Rows;
 
 /// What a session file holds: the tokens of a sequence, and its state without the first eight bytes.

@@ -18,7 +18,7 @@ use transload_transfer::memory::{Access, Memory};
 use transload_transfer::plan::{BlockTable, Plan, Request, Side, Tables};
 
 use super::LlamaError;
-use super::parse::LAYER_HEAD;
+use super::format::LAYER_HEAD;
 
 /// What one cell stores of the keys, or of the values, of a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -3,7 +3,6 @@
 use serde::{Deserialize, Serialize};
 use transload_store::{ChunkHash, ManifestName, StoreError};
 
-use super::Info;
 use super::name::{self, LONGEST_NAME, NAMES};
 use crate::manifest::{self, Unreadable};
 
@@ -37,6 +36,16 @@ pub struct Record {
     pub meta: Vec<u8>,
     /// The BLAKE3-256 of each piece, which is the store chunk's hash.
     pub(super) pieces: Vec<[u8; 32]>,
+}
+
+/// What is known of an object without reading its bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Info {
+    /// Its length in bytes.
+    pub bytes: u64,
+    /// What its engine put beside it.
+    pub meta: Vec<u8>,
 }
 
 impl Record {

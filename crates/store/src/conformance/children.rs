@@ -10,11 +10,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::border::LOADS;
-use super::chosen;
-use super::item::{Item, Stop};
+use super::item::Item;
 use super::lines::{Search, Task, Told};
 use super::options::Options;
-use super::report::{Finding, Report, Verdict};
+use super::outcome::Stop;
+use super::outcome::Verdict;
+use super::report::{Finding, Report};
+use super::run::chosen;
 use crate::name::ManifestName;
 
 /// Runs every item in a child process, so that a library that crashes or hangs fails that item and no other.

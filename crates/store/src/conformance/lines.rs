@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::report::Verdict;
+use super::outcome::Verdict;
 
 /// Stands in front of a line on the stdout of a child, among whatever a library prints there. JSON escapes its first byte.
 const MARK: &str = "\u{1e}kv-store ";

@@ -4,7 +4,8 @@ use std::ptr;
 
 use super::border::opened;
 use super::context::Context;
-use super::item::{Item, Outcome, Stop, at_border, broken, ensure, must, ours};
+use super::item::{Item, at_border, must, ours};
+use super::outcome::{Outcome, Stop, broken, ensure};
 use crate::loader::Loaded;
 
 pub(super) const ITEMS: &[Item] = &[

@@ -3,11 +3,21 @@
 use std::collections::HashSet;
 use std::time::{Duration, SystemTime};
 
-use super::Aim;
 use super::census::Census;
 use crate::backend::Collected;
 use crate::backend::file::format::pack::{Entry, TRAILER, entry_len};
 use crate::hash::ChunkHash;
+
+/// What a collection is to achieve.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Aim {
+    pub(super) grace: Duration,
+    /// How many bytes have to go at least for it to be of use, and how many should.
+    pub(super) must: u64,
+    pub(super) should: u64,
+    /// How much may be written before anything goes, where there is a cap.
+    pub(super) room: Option<u64>,
+}
 
 /// What becomes of a pack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,10 +5,10 @@ use std::io;
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use super::super::format::manifest::{LONGEST, Manifest};
-use super::super::format::pack::Entry;
-use super::super::index::{Index, Pack, Place};
-use super::super::{FileStore, paths};
+use super::format::manifest::{LONGEST, Manifest};
+use super::format::pack::Entry;
+use super::index::{Index, Pack, Place};
+use super::{FileStore, paths};
 use crate::backend::{Progress, References, is_leftover};
 use crate::error::StoreError;
 use crate::hash::ChunkHash;

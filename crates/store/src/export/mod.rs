@@ -18,44 +18,11 @@ mod calls;
 mod guard;
 mod input;
 mod output;
+mod plugin;
+mod table;
 
-use crate::abi::{VERSION_1, VERSION_2, Vtable};
-use crate::backend::Backend;
-use crate::error::StoreError;
-use crate::uri::StoreUri;
-
-/// A backend that can be opened by its URI alone, and so be a plugin.
-pub trait Plugin: Backend + Sized + 'static {
-    /// Whether [`Backend::prefetch_chunks`] does something. If so the table is of version 2; otherwise it is
-    /// of version 1 and has no such function.
-    const PREFETCH: bool = false;
-
-    /// Opens the store at `uri`. Secrets come from the environment.
-    ///
-    /// # Errors
-    /// Whatever is wrong with the URI or the store; its text goes to stderr, and the consumer gets NULL.
-    fn open(uri: &StoreUri) -> Result<Self, StoreError>;
-}
-
-/// The table of a plugin. [`export!`](crate::export!) exports it; a program that has the backend built in can
-/// use it without a library.
-pub const fn vtable<P: Plugin>() -> Vtable {
-    Vtable {
-        version: if P::PREFETCH { VERSION_2 } else { VERSION_1 },
-        open: Some(calls::open::<P>),
-        close: Some(calls::close::<P>),
-        put_chunk: Some(calls::put_chunk::<P>),
-        get_chunk: Some(calls::get_chunk::<P>),
-        put_manifest: Some(calls::put_manifest::<P>),
-        get_manifest: Some(calls::get_manifest::<P>),
-        delete_manifest: Some(calls::delete_manifest::<P>),
-        prefetch_chunks: if P::PREFETCH {
-            Some(calls::prefetch_chunks::<P>)
-        } else {
-            None
-        },
-    }
-}
+pub use plugin::Plugin;
+pub use table::vtable;
 
 /// Exports a [`Plugin`](crate::export::Plugin) as `kv_store_get_vtable`. Once in a crate whose `crate-type` is
 /// `cdylib` and whose library is called `kv_store_<scheme>`.

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::super::disk::{Disk, File, How};
-use super::super::paths::PackId;
+use super::disk::{Disk, File, How};
+use super::paths::PackId;
 
 /// How many packs stay open: a process has 1,024 file descriptors by default, and several handles.
 const OPEN: usize = 64;
