@@ -1,8 +1,30 @@
-//! That a manifest which was put again is never removed as the one that was read before.
+//! What every backend of ours keeps.
 
+use std::sync::Arc;
+
+use transload_store::conformance::{Options, check};
 use transload_store::{Backend, ManifestName};
 
-pub(crate) fn newer_manifests_stay(store: &dyn Backend) {
+/// Whether a server compares a revision and removes it in one step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Compares {
+    InOneStep,
+    /// As the S3 servers of the tests do: it compares in one step and writes in another.
+    InTwo,
+}
+
+/// Checks the contract of `kv_store_v1` and what our backends do beyond it. `open` opens the same store at each call.
+pub fn contract(what: &str, compares: Compares, open: &(dyn Fn() -> Arc<dyn Backend> + Sync)) {
+    let report = check(&|| Ok(open()), &Options::quick());
+    assert!(report.is_clean(), "{what}: {report}");
+    newer_manifests_stay(&*open());
+    if compares == Compares::InOneStep {
+        newer_manifests_stay_meanwhile(&*open());
+    }
+}
+
+/// A manifest that was put again is never removed as the one that was read before.
+fn newer_manifests_stay(store: &dyn Backend) {
     let name = ManifestName::new("revised").unwrap();
     let get = || store.get_manifest(&name).unwrap();
     let revision = || store.manifest_revision(&name).unwrap();
@@ -29,11 +51,7 @@ pub(crate) fn newer_manifests_stay(store: &dyn Backend) {
 }
 
 /// The same while somebody else puts, for backends that compare and remove in one step themselves.
-#[allow(
-    dead_code,
-    reason = "the S3 server of the tests compares in one step and writes in another"
-)]
-pub(crate) fn newer_manifests_stay_meanwhile(store: &dyn Backend) {
+fn newer_manifests_stay_meanwhile(store: &dyn Backend) {
     let name = ManifestName::new("revised").unwrap();
     // Many put while one removes what he has read: the last put that nobody has read yet is there at the end.
     std::thread::scope(|scope| {

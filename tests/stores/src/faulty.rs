@@ -262,9 +262,11 @@ impl<B: Backend> Backend for Faulty<B> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use super::*;
+    use crate::{Compares, contract};
     use transload_store::backend::MemoryStore;
-    use transload_store::conformance::{Options, check};
 
     #[test]
     fn fails_the_call_it_is_told_to() {
@@ -321,10 +323,8 @@ mod tests {
     #[test]
     fn without_a_plan_it_is_the_backend() {
         let store = MemoryStore::new();
-        let open = || -> Result<std::sync::Arc<dyn Backend>, StoreError> {
-            Ok(std::sync::Arc::new(Faulty::new(store.clone(), Plan::new())))
-        };
-        let report = check(&open, &Options::quick());
-        assert!(report.is_clean(), "{report}");
+        contract("faulty", Compares::InOneStep, &|| {
+            Arc::new(Faulty::new(store.clone(), Plan::new()))
+        });
     }
 }

@@ -1,14 +1,18 @@
 //! What the tests of stores share: servers of one test each, backends that fail or count, and bytes to store.
 #![allow(missing_docs, reason = "a test is read with what it calls")]
 
+mod contract;
 mod counted;
 mod faulty;
 mod forward;
 pub mod redis;
 pub mod s3;
 
+pub use contract::{Compares, contract};
 pub use counted::Counted;
 pub use faulty::{Call, Effect, Faulty, Plan};
+
+use tempfile::TempDir;
 
 // For the macro.
 #[doc(hidden)]
@@ -34,6 +38,11 @@ pub fn bytes(seed: u64, len: usize) -> Vec<u8> {
         .finalize_xof()
         .fill(&mut out);
     out
+}
+
+/// A folder in memory where that can be: nothing crashes there, and waiting for a disk takes most of the time.
+pub fn quick_folder() -> TempDir {
+    tempfile::tempdir_in("/dev/shm").unwrap_or_else(|_| tempfile::tempdir().unwrap())
 }
 
 /// How often, at least, something is tried: the environment may say more.

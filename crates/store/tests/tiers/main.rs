@@ -4,8 +4,6 @@ mod broken;
 mod contract;
 mod model;
 mod reading;
-#[path = "../revisions/mod.rs"]
-mod revisions;
 mod uris;
 
 use std::sync::Arc;
