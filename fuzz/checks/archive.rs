@@ -5,8 +5,8 @@
 
 use std::sync::{Arc, LazyLock};
 
+use transload_archive::{Archive, Codec, Found, Missing, Model, Part, Record};
 use transload_layout::{Deployment, Rank, document::Value};
-use transload_store::archive::{Archive, Codec, Found, Missing, Model, Part, Record};
 use transload_store::backend::MemoryStore;
 use transload_store::{ManifestName, StoreError};
 use transload_transfer::memory::Memory;
@@ -85,8 +85,8 @@ pub(crate) fn check(data: &[u8]) {
             if let Ok(part) = part {
                 assert_eq!(Part::decode(&part.encode()).unwrap(), part);
                 let tokens: Vec<u32> = (0..512).collect();
-                let prompt = transload_store::archive::Prompt::new(&tokens);
-                let request = transload_store::archive::SaveRequest::tokens(512);
+                let prompt = transload_archive::Prompt::new(&tokens);
+                let request = transload_archive::SaveRequest::tokens(512);
                 let missing = archive.missing(&prompt, &request).unwrap();
                 let _ = std::hint::black_box(archive.publish(&missing, &[part]));
             }

@@ -2,7 +2,7 @@
 
 use std::io::Cursor;
 
-use transload_store::kvc::{Draft, Head, KvcError, parse};
+use transload_archive::kvc::{Draft, Head, KvcError, parse};
 
 /// Read at once and piece by piece it says the same; what can be read is written and read again.
 pub(crate) fn check(data: &[u8]) {

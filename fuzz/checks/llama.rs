@@ -5,10 +5,10 @@
 
 use std::sync::Arc;
 
+use transload_archive::Model;
+use transload_archive::llama::{Session, States};
 use transload_store::Backend;
-use transload_store::archive::Model;
 use transload_store::backend::MemoryStore;
-use transload_store::llama::{Session, States};
 
 /// Returns normally on any bytes whatever.
 pub(crate) fn check(data: &[u8]) {

@@ -4,8 +4,8 @@
 
 use std::sync::Arc;
 
+use transload_archive::objects::{Objects, Record, Source, Target};
 use transload_store::backend::MemoryStore;
-use transload_store::objects::{Objects, Record, Source, Target};
 use transload_store::{Backend, ManifestName, Put};
 
 /// Objects that are read and put again are not larger.

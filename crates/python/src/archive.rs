@@ -5,11 +5,11 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use transload::layout::Rank;
-use transload::store;
-use transload::store::archive::{
+use transload::archive::{
     self, Cache, ComputedBy, Model, NoSharing, Part, RankArchive, SaveRequest, Sharing,
 };
+use transload::layout::Rank;
+use transload::store;
 
 use crate::cuda;
 use crate::deployment::Deployment;

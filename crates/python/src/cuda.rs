@@ -6,7 +6,7 @@ use std::process;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use transload::store::archive::{Cache, RankArchive};
+use transload::archive::{Cache, RankArchive};
 use transload::transfer::agent::After;
 use transload::transfer::copy::CopyOptions;
 use transload::transfer::data::Region;

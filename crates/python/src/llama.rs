@@ -2,9 +2,9 @@
 
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
+use transload::archive::llama::{Found, States};
+use transload::archive::{ComputedBy, Model, Sharing};
 use transload::store;
-use transload::store::archive::{ComputedBy, Model, Sharing};
-use transload::store::llama::{Found, States};
 
 use crate::buffer::Buffer;
 use crate::errors::{ArchiveError, StoreError, raise};

@@ -4,7 +4,7 @@ use std::str::FromStr;
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use transload::store::archive::RankArchive;
+use transload::archive::RankArchive;
 use transload::transfer::agent::After;
 
 use crate::cuda;

@@ -3,7 +3,7 @@
 use std::any::Any;
 use std::sync::Arc;
 
-use transload::store::archive::{Cache, RankArchive};
+use transload::archive::{Cache, RankArchive};
 use transload::transfer::agent::After;
 use transload::transfer::copy::{CopyOptions, copy as copy_on_host};
 use transload::transfer::data::Region;

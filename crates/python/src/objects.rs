@@ -5,9 +5,9 @@ use std::time::UNIX_EPOCH;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
+use transload::archive::objects::{self, Info, ObjectError, Part, PartMut, Source, Target};
 use transload::store;
 use transload::store::backend::{Backend, Put};
-use transload::store::objects::{self, Info, ObjectError, Part, PartMut, Source, Target};
 
 use crate::errors::{StoreError, chain, raise};
 use crate::in_process::InProcess;

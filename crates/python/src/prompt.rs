@@ -3,7 +3,7 @@
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use transload::store::archive;
+use transload::archive;
 use transload::transfer::content::Content;
 
 /// Token ids, and what else decides what a request's blocks hold.

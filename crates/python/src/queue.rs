@@ -14,7 +14,7 @@ use std::thread::{Builder, JoinHandle};
 
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
-use transload::store::objects;
+use transload::archive::objects;
 
 use crate::buffer::Buffer;
 use crate::errors::{StoreError, chain};

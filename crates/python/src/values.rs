@@ -4,7 +4,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyList, PyString, PyTuple};
 
-use transload::store::objects;
+use transload::archive::objects;
 
 use crate::buffer::Buffer;
 

@@ -7,7 +7,7 @@ use std::path::Path;
 
 /// Makes a folder, and those above it that are missing, and flushes the entries of what was made. With a mode, that is
 /// the mode of all that are made, whatever the umask.
-pub(crate) fn make(path: &Path, mode: Option<u32>) -> io::Result<()> {
+pub fn make(path: &Path, mode: Option<u32>) -> io::Result<()> {
     let missing: Vec<&Path> = path.ancestors().take_while(|path| !path.is_dir()).collect();
     let mut builder = DirBuilder::new();
     builder.recursive(true);
@@ -28,6 +28,6 @@ pub(crate) fn make(path: &Path, mode: Option<u32>) -> io::Result<()> {
 }
 
 /// Makes the entries of a folder durable.
-pub(crate) fn flush(folder: &Path) -> io::Result<()> {
+pub fn flush(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }

@@ -6,7 +6,7 @@ use std::str::FromStr;
 use crate::error::StoreError;
 
 /// The key of a store chunk: 1 to 64 bytes that its consumer computed, 8 for xxh3-64 (llama.cpp), 32 for
-/// SHA-256 (oMLX) or BLAKE3 (the archive of this crate).
+/// SHA-256 (oMLX) or BLAKE3 (`transload-archive`).
 ///
 /// A backend never computes hashes and gives no meaning to the bytes. Its text is lower-case hex.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -2,7 +2,7 @@
 //!
 //! `kv_store_v1` is a C ABI of eight functions between an inference engine and a storage backend: *put
 //! these bytes under this hash*, *give me the bytes of this hash*, and named manifests that appear at
-//! once and whole. This crate is both of its sides, and what we build on it:
+//! once and whole. This crate is both of its sides:
 //!
 //! | to do this | begin with | feature |
 //! |---|---|---|
@@ -10,35 +10,24 @@
 //! | write a backend | [`Backend`], [`export!`](crate::export!) | |
 //! | prove that a backend keeps the contract | [`conformance`] | |
 //! | use somebody else's backend | [`loader`] | |
-//! | save a request's blocks and restore them into another deployment | [`archive`] | `archive`; `cuda` for those in GPU memory |
-//! | keep bytes of an engine under its own keys | [`objects`] | `objects` |
-//! | keep states of llama.cpp | [`llama`] | `llama` |
-//! | read and write the cache files of erllama | [`kvc`] | |
+//!
+//! It gives the bytes no meaning: what a request's blocks, an engine's objects or a state of llama.cpp look like in a store is
+//! the matter of `transload-archive`.
 
 pub mod abi;
-#[cfg(feature = "archive")]
-pub mod archive;
 pub mod backend;
 pub mod conformance;
 mod error;
 pub mod export;
 mod folder;
 mod hash;
-pub mod kvc;
-#[cfg(feature = "llama")]
-pub mod llama;
 pub mod loader;
 mod name;
-#[cfg(feature = "objects")]
-pub mod objects;
 mod open;
 pub mod period;
 mod reading;
-#[cfg(any(feature = "archive", feature = "objects"))]
-mod record;
 pub mod size;
 mod uri;
-#[cfg(any(feature = "archive", feature = "file", feature = "objects"))]
 mod work;
 
 pub use backend::{Backend, Put};
@@ -46,6 +35,12 @@ pub use error::StoreError;
 pub use hash::ChunkHash;
 pub use name::ManifestName;
 pub use open::{is_built_in, open, open_existing};
-#[cfg(any(feature = "archive", feature = "objects"))]
 pub use reading::readable;
 pub use uri::{StoreUri, UriError};
+
+/// What `transload-archive` shares with this crate. No part of the interface.
+#[doc(hidden)]
+pub mod internal {
+    pub use crate::folder::{flush as flush_folder, make as make_folder};
+    pub use crate::work::on_threads;
+}

@@ -6,7 +6,7 @@ use std::thread::Builder;
 
 /// Runs `work` on every item, each thread with a state of its own that `begin` makes, and gives the results in
 /// the order of the items. The first error ends all. Where the system has no more threads, fewer do it.
-pub(crate) fn on_threads<I: Sync, S, T: Send, E: Send>(
+pub fn on_threads<I: Sync, S, T: Send, E: Send>(
     threads: usize,
     items: &[I],
     begin: impl Fn() -> Result<S, E> + Sync,

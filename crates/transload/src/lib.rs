@@ -25,6 +25,7 @@ mod output;
 #[cfg(feature = "cli")]
 mod show;
 
+pub use transload_archive as archive;
 pub use transload_layout as layout;
 pub use transload_store as store;
 pub use transload_transfer as transfer;

@@ -12,8 +12,8 @@ use std::time::{Duration, UNIX_EPOCH};
 use common::{Ran, transload};
 use serde_json::{Value, json};
 use stores::{HASHES, fill, uri};
+use transload::archive::objects::{Objects, Source};
 use transload::store::backend::MemoryStore;
-use transload::store::objects::{Objects, Source};
 use transload::store::{ChunkHash, ManifestName, open};
 
 /// A filled store; what is asked of it.

@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 
 /// Where the vectors are that erllama made.
 fn vectors() -> PathBuf {
-    root().join("crates/store/tests/kvc/vectors")
+    root().join("crates/archive/tests/kvc/vectors")
 }
 
 fn kvc(action: &str, file: &Path, more: &[&str]) -> Ran {

@@ -10,7 +10,7 @@ use serde_json::json;
 
 /// What llama.cpp of llama-cpp-python 0.3.36 saved of 20 tokens.
 fn vector() -> PathBuf {
-    root().join("crates/store/tests/llama/vectors/tiny.ggsq")
+    root().join("crates/archive/tests/llama/vectors/tiny.ggsq")
 }
 
 fn inspect(file: &Path, more: &[&str]) -> Ran {

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
+use transload_archive::{Archive, ArchiveError, Codec, Prompt, Record, SaveRequest};
 use transload_layout::{Dtype, Rank};
-use transload_store::archive::{Archive, ArchiveError, Codec, Prompt, Record, SaveRequest};
 use transload_store::backend::MemoryStore;
 use transload_store::{Backend, ChunkHash, ManifestName, Put};
 use transload_transfer::codec::Rows;

@@ -4,8 +4,8 @@
 
 use std::sync::Arc;
 
+use transload_archive::{Codec, Prompt, SaveRequest};
 use transload_store::Backend;
-use transload_store::archive::{Codec, Prompt, SaveRequest};
 use transload_store::backend::MemoryStore;
 
 use crate::engines::{Engine, archive};

@@ -5,11 +5,12 @@ use std::sync::{Arc, Mutex};
 use bytes::Bytes;
 use proptest::prelude::*;
 use serde_json::{Value, json};
+use transload_archive::{ArchiveError, Found, NAMES, Part, Prompt, SaveRequest};
 use transload_layout::Rank;
-use transload_store::archive::{ArchiveError, Found, NAMES, Part, Prompt, SaveRequest};
 use transload_store::backend::tier::Write;
 use transload_store::backend::{MemoryStore, Revision, Tier, TierStore};
 use transload_store::{Backend, ChunkHash, ManifestName, Put, StoreError};
+use transload_test_stores::forward;
 
 use crate::engines::{Engine, archive};
 use crate::models::{attention, side};
@@ -115,17 +116,11 @@ impl Backend for Changed {
         }
         self.store.get_chunk(hash)
     }
-    fn put_manifest(&self, name: &ManifestName, data: &[u8]) -> Result<(), StoreError> {
-        self.store.put_manifest(name, data)
-    }
     fn get_manifest(&self, name: &ManifestName) -> Result<Option<Bytes>, StoreError> {
         if self.refused.lock().unwrap().as_ref() == Some(name) {
             return Err(refusal());
         }
         self.store.get_manifest(name)
-    }
-    fn delete_manifest(&self, name: &ManifestName) -> Result<(), StoreError> {
-        self.store.delete_manifest(name)
     }
     fn manifest_revision(
         &self,
@@ -144,6 +139,8 @@ impl Backend for Changed {
         }
         self.store.delete_revision(name, read)
     }
+
+    forward!(store: put_manifest, delete_manifest);
 }
 
 fn document(tp: u32) -> Value {

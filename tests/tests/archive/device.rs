@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use smallvec::smallvec;
-use transload_layout::Rank;
-use transload_store::Backend;
-use transload_store::archive::{
+use transload_archive::{
     Archive, ArchiveError, Cache, Found, Missing, Part, Permit, Prompt, SaveRequest, Staging,
 };
+use transload_layout::Rank;
+use transload_store::Backend;
 use transload_store::backend::MemoryStore;
 use transload_tests::fake_cuda::{self, run};
 use transload_transfer::copy::CopyOptions;

@@ -3,15 +3,15 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
 
-use bytes::Bytes;
 use serde_json::{Value, json};
-use transload_layout::{Deployment, Rank, Side, document};
-use transload_store::archive::{
+use transload_archive::{
     Archive, ArchiveError, ComputedBy, Found, Missing, Model, Part, Prompt, Restored, SaveRequest,
     Sharing,
 };
+use transload_layout::{Deployment, Rank, Side, document};
 use transload_store::backend::MemoryStore;
 use transload_store::{Backend, ChunkHash, ManifestName, Put, StoreError};
+use transload_test_stores::forward;
 use transload_tests::pair::fill;
 use transload_transfer::copy::{CopyOptions, copy};
 use transload_transfer::memory::Memory;
@@ -352,18 +352,14 @@ impl Backend for Tally {
         }
         Ok(put)
     }
-    fn get_chunk(&self, hash: &ChunkHash) -> Result<Option<Bytes>, StoreError> {
-        self.store.get_chunk(hash)
-    }
     fn put_manifest(&self, name: &ManifestName, data: &[u8]) -> Result<(), StoreError> {
         self.manifests.lock().unwrap().insert(name.to_string());
         self.store.put_manifest(name, data)
-    }
-    fn get_manifest(&self, name: &ManifestName) -> Result<Option<Bytes>, StoreError> {
-        self.store.get_manifest(name)
     }
     fn delete_manifest(&self, name: &ManifestName) -> Result<(), StoreError> {
         self.manifests.lock().unwrap().remove(name.as_str());
         self.store.delete_manifest(name)
     }
+
+    forward!(store: get_chunk, get_manifest);
 }

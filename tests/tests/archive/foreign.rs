@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use transload_store::archive::{Prompt, SaveRequest};
+use transload_archive::{Prompt, SaveRequest};
 use transload_store::backend::MemoryStore;
 use transload_store::{Backend, ChunkHash, ManifestName};
 

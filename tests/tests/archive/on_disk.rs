@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use serde_json::json;
+use transload_archive::{Prompt, SaveRequest};
 use transload_store::Backend;
-use transload_store::archive::{Prompt, SaveRequest};
 use transload_store::backend::CollectOptions;
 use transload_store::backend::file::{FileOptions, FileStore};
 

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use proptest::prelude::*;
 use proptest::test_runner::{RngSeed, TestRunner};
 use serde_json::Value;
+use transload_archive::{Archive, ArchiveError, Model};
 use transload_store::Backend;
-use transload_store::archive::{Archive, ArchiveError, Model};
 use transload_store::backend::MemoryStore;
 use transload_tests::cases::{Case, Reach, cases};
 

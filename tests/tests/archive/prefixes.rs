@@ -3,9 +3,7 @@
 use std::sync::Arc;
 
 use serde_json::{Value, json};
-use transload_store::archive::{
-    Archive, ArchiveError, Cache, Codec, Model, Prompt, Record, SaveRequest,
-};
+use transload_archive::{Archive, ArchiveError, Cache, Codec, Model, Prompt, Record, SaveRequest};
 use transload_store::backend::MemoryStore;
 use transload_store::{Backend, ManifestName};
 

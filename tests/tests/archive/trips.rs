@@ -1,50 +1,15 @@
 //! How many round trips a look-up costs.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
 
-use bytes::Bytes;
 use serde_json::json;
-use transload_store::archive::{Prompt, SaveRequest};
+use transload_archive::{Prompt, SaveRequest};
+use transload_store::Backend;
 use transload_store::backend::MemoryStore;
-use transload_store::{Backend, ChunkHash, ManifestName, Put, StoreError};
+use transload_test_stores::{Call, Counted};
 
 use crate::engines::{Engine, archive};
 use crate::models::{attention, side};
-
-/// A store that answers so many names at once, and counts how often it is asked.
-#[derive(Debug)]
-struct Counted {
-    store: MemoryStore,
-    batch: usize,
-    trips: AtomicU64,
-}
-
-impl Backend for Counted {
-    fn put_chunk(&self, hash: &ChunkHash, data: &[u8]) -> Result<Put, StoreError> {
-        self.store.put_chunk(hash, data)
-    }
-    fn get_chunk(&self, hash: &ChunkHash) -> Result<Option<Bytes>, StoreError> {
-        self.store.get_chunk(hash)
-    }
-    fn put_manifest(&self, name: &ManifestName, data: &[u8]) -> Result<(), StoreError> {
-        self.store.put_manifest(name, data)
-    }
-    fn get_manifest(&self, name: &ManifestName) -> Result<Option<Bytes>, StoreError> {
-        self.store.get_manifest(name)
-    }
-    fn delete_manifest(&self, name: &ManifestName) -> Result<(), StoreError> {
-        self.store.delete_manifest(name)
-    }
-    fn batch(&self) -> usize {
-        self.batch
-    }
-    fn get_manifests(&self, names: &[ManifestName]) -> Result<Vec<Option<Bytes>>, StoreError> {
-        assert!(names.len() <= self.batch);
-        self.trips.fetch_add(1, Ordering::Relaxed);
-        names.iter().map(|name| self.get_manifest(name)).collect()
-    }
-}
 
 #[test]
 fn long_prompts_cost_few_round_trips() {
@@ -68,15 +33,11 @@ fn long_prompts_cost_few_round_trips() {
         )
         .unwrap();
     let trips = |batch, prompt: &Prompt<'_>, expected: u64| {
-        let counted = Arc::new(Counted {
-            store: memory.clone(),
-            batch,
-            trips: AtomicU64::new(0),
-        });
+        let counted = Arc::new(Counted::server(memory.clone(), batch));
         let store: Arc<dyn Backend> = counted.clone();
         let found = archive(&store, &here).find(prompt).unwrap();
         assert_eq!(found.tokens(), expected * 256);
-        counted.trips.load(Ordering::Relaxed)
+        counted.count(Call::GetManifest).0
     };
     // All 512 names at once.
     assert_eq!(trips(1024, &prompt, 300), 1);

@@ -50,7 +50,5 @@ mod tests {
         ] {
             assert_eq!(is_leftover(&name), leftover, "{name}");
         }
-        #[cfg(feature = "archive")]
-        assert_eq!(crate::archive::NAMES, format!("{ARCHIVE}{VERSION}/"));
     }
 }

@@ -26,7 +26,6 @@ mod revision;
 pub mod s3;
 mod sealed;
 pub mod tier;
-pub mod wrap;
 
 use std::fmt;
 

@@ -8,7 +8,8 @@ use std::thread;
 use std::time::Duration;
 
 use super::context::Context;
-use super::item::{Item, Outcome, Stop, at_border, broken, ensure, must, ours};
+use super::item::{Item, at_border, must, ours};
+use super::outcome::{Outcome, Stop, broken, ensure};
 use super::symbols;
 use crate::abi::{Handle, MISSING, VERSION_2};
 use crate::loader::Loaded;

@@ -1,19 +1,18 @@
 //! Each item in a process of its own: the side of that process.
 
-use std::collections::BTreeSet;
 use std::fmt;
-use std::io::{self, BufRead, Write};
+use std::io::{self, BufRead};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
-use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, RwLockReadGuard};
+use std::sync::Arc;
 use std::thread;
 use std::time::Duration;
 
 use super::item::Item;
-use super::lines::{self, Task};
+use super::ledger::{self, tell};
+use super::lines::{Task, Told};
 use super::options::Options;
-use super::{run_found_item, run_item, run_library_item};
+use super::run::{run_found_item, run_item, run_library_item};
 use crate::backend::Backend;
 use crate::error::StoreError;
 use crate::loader::Library;
@@ -63,96 +62,29 @@ pub fn run_in_child(
     options: &Options,
 ) -> Result<(), io::Error> {
     let subject = Arc::new(subject);
-    let mut remove = Vec::new();
     let mut line = String::new();
-    loop {
-        line.clear();
-        io::stdin().lock().read_line(&mut line)?;
-        match Task::read(&line) {
-            Some(Task::Remove(name)) => remove.push(name),
-            Some(Task::Go) => {
-                end_with_parent(Arc::clone(&subject));
-                break;
-            }
-            // Whoever started it has ended, and nobody would end this one if the item hung, nor remove what it left.
-            None => return Ok(()),
-        }
-    }
+    io::stdin().lock().read_line(&mut line)?;
+    let Some(Task { remove }) = Task::read(&line) else {
+        // Whoever started it has ended, and nobody would end this one if the item hung, nor remove what it left.
+        return Ok(());
+    };
+    end_with_parent(Arc::clone(&subject));
     if !remove.is_empty() {
-        clean_up(&subject, &remove);
+        let names: Vec<_> = remove.into_iter().flat_map(ManifestName::new).collect();
+        clean_up(&subject, &names);
         return Ok(());
     }
-    CHILD.get_or_init(Mutex::default);
+    ledger::begin();
     let finding = match &*subject {
         Subject::Backend(open) => run_item(item, &**open, options),
         Subject::File(path, uri) => run_library_item(item, path, uri, options),
         Subject::System(uri) => run_found_item(item, uri, options),
     };
-    tell(&lines::finding(&finding))
-}
-
-/// In a process of an item: the manifests that it may have put.
-static CHILD: OnceLock<Mutex<Vec<ManifestName>>> = OnceLock::new();
-
-/// Held to read by whoever puts a manifest, and to write from the moment on when none may be put any more.
-static GATE: RwLock<()> = RwLock::new(());
-
-/// To be held while a manifest is put. Does not return when this process is about to end.
-pub(super) fn gate() -> RwLockReadGuard<'static, ()> {
-    GATE.read().unwrap_or_else(PoisonError::into_inner)
-}
-
-/// A manifest of this name may be put.
-pub(super) fn may_put(name: &ManifestName) {
-    if let Some(names) = CHILD.get() {
-        names
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(name.clone());
-        // Whoever does not listen any more has ended.
-        let _ = tell(&lines::put(name));
-    }
-}
-
-/// It has been removed.
-pub(super) fn has_removed(name: &ManifestName) {
-    if CHILD.get().is_some() {
-        let _ = tell(&lines::gone(name));
-    }
-}
-
-/// Tells a process that it writes what another one reads when it was killed, and what.
-const WRITES: &str = "TRANSLOAD_CHECK_WRITES";
-
-/// What this process is to write.
-pub(super) fn writers_task() -> Option<String> {
-    std::env::var(WRITES).ok()
-}
-
-/// Starts the same child once more, which runs the same item with this task. `None` outside of a child: only there it is
-/// known what this process was started as.
-pub(super) fn start_writer(task: &str) -> Option<io::Result<Child>> {
-    CHILD.get()?;
-    // As it was started: a Python of a virtual environment finds its packages by that path, not by the one that it leads to.
-    let mut started_as = std::env::args_os();
-    let mut command = Command::new(started_as.next()?);
-    command
-        .args(started_as)
-        .env(WRITES, task)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped());
-    Some(command.spawn().and_then(|mut child| {
-        if let Some(stdin) = &mut child.stdin {
-            stdin.write_all(lines::task(&BTreeSet::new()).as_bytes())?;
-        }
-        Ok(child)
-    }))
-}
-
-fn tell(line: &str) -> io::Result<()> {
-    let mut stdout = io::stdout().lock();
-    stdout.write_all(line.as_bytes())?;
-    stdout.flush()
+    tell(&Told::Finding {
+        item: finding.item.name.to_owned(),
+        verdict: finding.verdict,
+        seen: finding.seen,
+    })
 }
 
 fn clean_up(subject: &Subject, names: &[ManifestName]) {
@@ -161,7 +93,7 @@ fn clean_up(subject: &Subject, names: &[ManifestName]) {
     };
     for name in names {
         if store.delete_manifest(name).is_ok() {
-            let _ = tell(&lines::gone(name));
+            let _ = tell(&Told::Gone(name.to_string()));
         }
     }
 }
@@ -178,12 +110,7 @@ fn end_with_parent(subject: Arc<Subject>) {
             thread::sleep(PATIENCE);
             end_group();
         });
-        let _closed = GATE.write().unwrap_or_else(PoisonError::into_inner);
-        let names = CHILD.get().map(|names| {
-            let names = names.lock().unwrap_or_else(PoisonError::into_inner);
-            names.clone()
-        });
-        let names = names.unwrap_or_default();
+        let (_closed, names) = ledger::close();
         let _ = catch_unwind(AssertUnwindSafe(|| clean_up(&subject, &names)));
         end_group();
     });

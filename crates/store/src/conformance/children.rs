@@ -10,11 +10,13 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::border::LOADS;
-use super::chosen;
-use super::item::{Item, Stop};
-use super::lines::{self, Search, Told};
+use super::item::Item;
+use super::lines::{Search, Task, Told};
 use super::options::Options;
-use super::report::{Finding, Report, Verdict};
+use super::outcome::Stop;
+use super::outcome::Verdict;
+use super::report::{Finding, Report};
+use super::run::chosen;
 use crate::name::ManifestName;
 
 /// Runs every item in a child process, so that a library that crashes or hangs fails that item and no other.
@@ -124,11 +126,11 @@ fn run(
         // A group of its own, so that what it starts ends with it.
         .process_group(0);
     let mut child = command.spawn()?;
-    let _held = child
-        .stdin
-        .take()
-        .map(|stdin| hold(stdin, lines::task(remove)));
-    let told = child.stdout.take().map(|stdout| listen(item, stdout));
+    let task = Task {
+        remove: remove.iter().map(ManifestName::to_string).collect(),
+    };
+    let _held = child.stdin.take().map(|stdin| hold(stdin, task.line()));
+    let told = child.stdout.take().map(listen);
     let mut ended = Ended {
         status: wait(&mut child, limit),
         finding: None,
@@ -141,17 +143,23 @@ fn run(
         .and_then(|told| told.recv_timeout(left()).ok())
     {
         match told {
-            Told::Put(name) => {
-                ended.left.insert(name);
-            }
-            Told::Gone(name) => {
-                ended.left.remove(&name);
-            }
+            Told::Put(name) => ended.left.extend(ManifestName::new(name)),
+            Told::Gone(name) => ended.left.retain(|left| left.as_str() != name),
             // The last that it says.
-            Told::Finding(finding) => {
-                ended.finding = Some(finding);
+            Told::Finding {
+                item: of,
+                verdict,
+                seen,
+            } if of == item.name => {
+                ended.finding = Some(Finding {
+                    item,
+                    verdict,
+                    seen,
+                    left: Vec::new(),
+                });
                 break;
             }
+            Told::Finding { .. } => {}
         }
     }
     Ok(ended)
@@ -171,7 +179,7 @@ fn hold(mut stdin: ChildStdin, task: String) -> Sender<()> {
 
 /// Reads what a process prints in a thread of its own, and sends what it tells as soon as its line is there. The
 /// thread reads on to the end, so that nobody who prints more waits or is killed for it; it keeps none of that.
-fn listen(item: &'static Item, mut stdout: impl Read + Send + 'static) -> Receiver<Told> {
+fn listen(mut stdout: impl Read + Send + 'static) -> Receiver<Told> {
     let (teller, told) = channel();
     thread::spawn(move || {
         let mut search = Search::default();
@@ -179,7 +187,7 @@ fn listen(item: &'static Item, mut stdout: impl Read + Send + 'static) -> Receiv
         loop {
             match stdout.read(&mut read) {
                 Ok(0) => break,
-                Ok(len) => search.add(item, &read[..len], &mut |line| {
+                Ok(len) => search.add(&read[..len], &mut |line| {
                     // Nobody listens any more if its time was over.
                     let _ = teller.send(line);
                 }),
@@ -279,12 +287,23 @@ mod tests {
 
     /// A script that prints a finding of this item.
     fn pass(item: &'static Item) -> String {
-        let finding = Finding::new(item, Ok("well".into()), &Options::quick());
-        format!("printf '%s\\n' '{}'", lines::finding(&finding).trim_end())
+        told(&Told::Finding {
+            item: item.name.to_owned(),
+            verdict: Verdict::Pass,
+            seen: "well".to_owned(),
+        })
     }
 
-    fn told(line: &str) -> String {
-        format!("printf '%s\\n' '{}'", line.trim_end())
+    fn told(told: &Told) -> String {
+        format!("printf '%s\\n' '{}'", told.line().trim_end())
+    }
+
+    fn gone(name: &ManifestName) -> String {
+        told(&Told::Gone(name.to_string()))
+    }
+
+    fn put(name: &ManifestName) -> String {
+        told(&Told::Put(name.to_string()))
     }
 
     #[test]
@@ -399,15 +418,14 @@ mod tests {
         let item = of(Source::Contract);
         let names = ["one", "two\n", ""].map(|name| ManifestName::new(name).unwrap());
         let [one, two, empty] = &names;
-        let puts: Vec<_> = names.iter().map(|name| told(&lines::put(name))).collect();
-        // Its task is on stdin: `remove` and a name in each line, or nothing but `go`.
+        let puts: Vec<_> = names.iter().map(put).collect();
         let script = format!(
             "read -r task; case \"$task\" in \
-             go) {}; {}; kill -SEGV $$;; \
+             *'[]'*) {}; {}; kill -SEGV $$;; \
              *) {};; esac",
             puts.join("; "),
-            told(&lines::gone(one)),
-            told(&lines::gone(empty)),
+            gone(one),
+            gone(empty),
         );
         let finding = run(item, &script);
         assert_eq!(finding.verdict, Verdict::Fail);
@@ -421,10 +439,10 @@ mod tests {
         let name = ManifestName::new("one").unwrap();
         let script = format!(
             "read -r task; case \"$task\" in \
-             go) {}; exec sleep 600;; \
+             *'[]'*) {}; exec sleep 600;; \
              *) sleep 2; {};; esac",
-            told(&lines::put(&name)),
-            told(&lines::gone(&name)),
+            put(&name),
+            gone(&name),
         );
         let finding = run_with(item, &script, Duration::from_secs(1), &Options::quick());
         assert!(finding.seen.contains("did not end"), "{}", finding.seen);

@@ -1,7 +1,8 @@
 //! Chunks: by hash, immutable, any bytes.
 
 use super::context::Context;
-use super::item::{Item, Outcome, broken, ensure, must, ours};
+use super::item::{Item, must, ours};
+use super::outcome::{Outcome, broken, ensure};
 use crate::backend::Put;
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
@@ -228,7 +229,7 @@ fn inputs_borrowed(context: &Context<'_>) -> Outcome {
     Ok("values stayed when their buffers were overwritten".into())
 }
 
-fn round_trip(context: &Context<'_>, hashes: &[ChunkHash]) -> Result<(), super::item::Stop> {
+fn round_trip(context: &Context<'_>, hashes: &[ChunkHash]) -> Result<(), super::outcome::Stop> {
     let store = context.open()?;
     for (n, hash) in hashes.iter().enumerate() {
         store.put(hash, format!("value {n} of {hash}").as_bytes())?;

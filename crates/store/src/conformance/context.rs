@@ -8,9 +8,9 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 
-use super::child;
-use super::item::Stop;
+use super::ledger;
 use super::options::{Options, random_seed};
+use super::outcome::Stop;
 use super::random::Random;
 use crate::backend::{Backend, Put};
 use crate::error::StoreError;
@@ -107,7 +107,7 @@ impl<'a> Context<'a> {
     /// A name that was made from [`prefix`](Self::prefix), or of which it is known that nobody has it.
     pub(super) fn exact_name(&self, name: String) -> Result<ManifestName, Stop> {
         let name = ManifestName::new(name)?;
-        child::may_put(&name);
+        ledger::may_put(&name);
         self.names
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -127,7 +127,7 @@ impl<'a> Context<'a> {
             if let Ok(store) = (self.open)() {
                 left.retain(|name| match store.delete_manifest(name) {
                     Ok(()) => {
-                        child::has_removed(name);
+                        ledger::has_removed(name);
                         false
                     }
                     Err(_) => true,
@@ -156,7 +156,7 @@ impl Handle {
     }
 
     pub(super) fn put_manifest(&self, name: &ManifestName, data: &[u8]) -> Result<(), Stop> {
-        let _open = child::gate();
+        let _open = ledger::gate();
         self.0
             .put_manifest(name, data)
             .map_err(failed("put_manifest"))

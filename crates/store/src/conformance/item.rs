@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::context::Context;
-use crate::error::StoreError;
+use super::outcome::Outcome;
 
 /// One thing that is checked.
 #[derive(Debug)]
@@ -39,24 +39,6 @@ impl fmt::Display for Source {
             Self::Contract => "the contract",
             Self::Ours => "our backends; the contract is silent",
         })
-    }
-}
-
-/// What was seen where all is well, or why not.
-pub(super) type Outcome = Result<String, Stop>;
-
-/// Why an item ended early.
-#[derive(Clone, Debug)]
-pub(super) enum Stop {
-    /// What it asks for is not so; what was seen.
-    Broken(String),
-    /// It could not be tried; why.
-    Skip(String),
-}
-
-impl From<StoreError> for Stop {
-    fn from(error: StoreError) -> Self {
-        Self::Broken(error.to_string())
     }
 }
 
@@ -103,21 +85,3 @@ pub(super) const fn in_processes(item: Item) -> Item {
         ..item
     }
 }
-
-/// Ends an item: what it asks for is not so.
-macro_rules! broken {
-    ($($text:tt)*) => {
-        return Err($crate::conformance::item::Stop::Broken(format!($($text)*)))
-    };
-}
-
-/// Ends an item unless this holds.
-macro_rules! ensure {
-    ($holds:expr, $($text:tt)*) => {
-        if !$holds {
-            return Err($crate::conformance::item::Stop::Broken(format!($($text)*)));
-        }
-    };
-}
-
-pub(super) use {broken, ensure};

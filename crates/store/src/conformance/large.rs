@@ -1,7 +1,8 @@
 //! Large values, last because they take longest.
 
 use super::context::Context;
-use super::item::{Item, Outcome, must};
+use super::item::{Item, must};
+use super::outcome::Outcome;
 
 pub(super) const ITEMS: &[Item] = &[
     must(

@@ -1,126 +1,52 @@
-//! What a child and the process that started it write to each other, a line each.
+//! What a child and the process that started it write to each other: JSON, a line each.
 
-use std::collections::BTreeSet;
+use serde::{Deserialize, Serialize};
 
-use super::item::Item;
-use super::report::{Finding, Verdict};
-use crate::name::ManifestName;
+use super::outcome::Verdict;
 
-/// Stands in front of a line on the stdout of a child, among whatever a library prints there.
+/// Stands in front of a line on the stdout of a child, among whatever a library prints there. JSON escapes its first byte.
 const MARK: &str = "\u{1e}kv-store ";
 
 /// One line of a child.
-#[derive(Debug)]
+#[derive(Debug, Serialize, Deserialize)]
 pub(super) enum Told {
-    /// It is about to put this manifest, or may be.
-    Put(ManifestName),
-    /// It has removed it.
-    Gone(ManifestName),
+    /// The child is about to put this manifest, or may be: until it is gone, the parent has to remove it.
+    Put(String),
+    /// The child has removed it.
+    Gone(String),
     /// What came of its item. Nothing follows.
-    Finding(Finding),
-}
-
-pub(super) fn put(name: &ManifestName) -> String {
-    format!("{MARK}put {}\n", name.as_str().escape_debug())
-}
-
-pub(super) fn gone(name: &ManifestName) -> String {
-    format!("{MARK}gone {}\n", name.as_str().escape_debug())
-}
-
-pub(super) fn finding(finding: &Finding) -> String {
-    let Finding {
-        item,
-        verdict,
-        seen,
-        ..
-    } = finding;
-    let seen = seen.escape_debug();
-    format!("{MARK}finding {} {verdict} {seen}\n", item.name)
-}
-
-/// What a child is told: to remove these manifests, or to run its item if there are none.
-pub(super) fn task(remove: &BTreeSet<ManifestName>) -> String {
-    let remove = remove
-        .iter()
-        .map(|name| format!("remove {}\n", name.as_str().escape_debug()));
-    remove.chain(["go\n".to_owned()]).collect()
-}
-
-/// One line of a task.
-pub(super) enum Task {
-    Remove(ManifestName),
-    Go,
-}
-
-impl Task {
-    /// `None` if it is no line of a task.
-    pub(super) fn read(line: &str) -> Option<Self> {
-        match line.strip_suffix('\n')? {
-            "go" => Some(Self::Go),
-            line => Some(Self::Remove(name(line.strip_prefix("remove ")?)?)),
-        }
-    }
+    Finding {
+        item: String,
+        verdict: Verdict,
+        seen: String,
+    },
 }
 
 impl Told {
-    /// Reads what follows a mark.
-    fn read(item: &'static Item, line: &str) -> Option<Self> {
-        let (kind, rest) = line.split_once(' ')?;
-        match kind {
-            "put" => Some(Self::Put(name(rest)?)),
-            "gone" => Some(Self::Gone(name(rest)?)),
-            "finding" => {
-                let mut parts = rest.splitn(3, ' ');
-                if parts.next()? != item.name {
-                    return None;
-                }
-                let verdict = match parts.next()? {
-                    "pass" => Verdict::Pass,
-                    "fail" => Verdict::Fail,
-                    "note" => Verdict::Note,
-                    "skipped" => Verdict::Skipped,
-                    _ => return None,
-                };
-                Some(Self::Finding(Finding {
-                    item,
-                    verdict,
-                    seen: unescaped(parts.next()?),
-                    left: Vec::new(),
-                }))
-            }
-            _ => None,
-        }
+    pub(super) fn line(&self) -> String {
+        format!("{MARK}{}\n", json(self))
     }
 }
 
-fn name(escaped: &str) -> Option<ManifestName> {
-    ManifestName::new(unescaped(escaped)).ok()
+/// The line that a child is told: to remove these manifests, or to run its item if there are none.
+#[derive(Debug, Serialize, Deserialize)]
+pub(super) struct Task {
+    pub(super) remove: Vec<String>,
 }
 
-/// The reverse of `escape_debug`.
-fn unescaped(text: &str) -> String {
-    let mut plain = String::new();
-    let mut letters = text.chars();
-    while let Some(letter) = letters.next() {
-        if letter != '\\' {
-            plain.push(letter);
-            continue;
-        }
-        match letters.next() {
-            Some('n') => plain.push('\n'),
-            Some('r') => plain.push('\r'),
-            Some('t') => plain.push('\t'),
-            Some('0') => plain.push('\0'),
-            Some('u') => {
-                let digits: String = letters.by_ref().take_while(|&c| c != '}').skip(1).collect();
-                let code = u32::from_str_radix(&digits, 16).ok();
-                plain.extend(code.and_then(char::from_u32));
-            }
-            other => plain.extend(other),
-        }
+impl Task {
+    pub(super) fn line(&self) -> String {
+        json(self) + "\n"
     }
-    plain
+
+    /// `None` if it is no whole task: whoever writes it has ended.
+    pub(super) fn read(line: &str) -> Option<Self> {
+        serde_json::from_str(line.strip_suffix('\n')?).ok()
+    }
+}
+
+fn json(value: &impl Serialize) -> String {
+    serde_json::to_string(value).expect("texts and lists always encode")
 }
 
 /// How much of an unfinished line to keep. A line is shorter by far; what a library prints may be anything.
@@ -134,7 +60,7 @@ pub(super) struct Search {
 }
 
 impl Search {
-    pub(super) fn add(&mut self, item: &'static Item, more: &[u8], told: &mut dyn FnMut(Told)) {
+    pub(super) fn add(&mut self, more: &[u8], told: &mut dyn FnMut(Told)) {
         self.kept.extend_from_slice(more);
         let mark = MARK.as_bytes();
         loop {
@@ -146,8 +72,7 @@ impl Search {
             self.kept.drain(..at);
             match self.kept.iter().position(|&byte| byte == b'\n') {
                 Some(end) => {
-                    let line = String::from_utf8_lossy(&self.kept[mark.len()..end]);
-                    if let Some(line) = Told::read(item, &line) {
+                    if let Ok(line) = serde_json::from_slice(&self.kept[mark.len()..end]) {
                         told(line);
                     }
                 }
@@ -163,24 +88,18 @@ impl Search {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::conformance::items;
 
-    fn item() -> &'static Item {
-        items().next().unwrap()
-    }
-
-    fn of(seen: &str) -> Finding {
-        Finding {
-            item: item(),
+    fn of(seen: &str) -> Told {
+        Told::Finding {
+            item: "item".to_owned(),
             verdict: Verdict::Note,
             seen: seen.into(),
-            left: Vec::new(),
         }
     }
 
     fn read(output: &str) -> Vec<Told> {
         let mut read = Vec::new();
-        Search::default().add(item(), output.as_bytes(), &mut |told| read.push(told));
+        Search::default().add(output.as_bytes(), &mut |told| read.push(told));
         read
     }
 
@@ -194,46 +113,47 @@ mod tests {
     #[test]
     fn lines_survive_the_way_from_a_child() {
         for text in TEXTS {
-            let name = ManifestName::new(text).unwrap();
             let output = format!(
                 "noise\ntest x ... {}{}{}more noise",
-                put(&name),
-                finding(&of(text)),
-                gone(&name)
+                Told::Put(text.to_owned()).line(),
+                of(text).line(),
+                Told::Gone(text.to_owned()).line()
             );
             let read = read(&output);
-            let [Told::Put(put), Told::Finding(finding), Told::Gone(gone)] = &read[..] else {
+            let [
+                Told::Put(put),
+                Told::Finding { verdict, seen, .. },
+                Told::Gone(gone),
+            ] = &read[..]
+            else {
                 panic!("{read:?}");
             };
-            assert_eq!((put, gone), (&name, &name));
-            assert_eq!((finding.verdict, &*finding.seen), (Verdict::Note, text));
+            assert_eq!([put, seen, gone], [text; 3]);
+            assert_eq!(*verdict, Verdict::Note);
         }
         assert!(read("nothing here\n").is_empty());
     }
 
     #[test]
     fn a_task_survives_the_way_to_a_child() {
-        let names: BTreeSet<_> = TEXTS.map(|text| ManifestName::new(text).unwrap()).into();
-        let mut read = BTreeSet::new();
-        let mut ends = 0;
-        for line in task(&names).split_inclusive('\n') {
-            match Task::read(line).unwrap() {
-                Task::Remove(name) => assert!(read.insert(name)),
-                Task::Go => ends += 1,
-            }
+        let remove = TEXTS.map(str::to_owned).to_vec();
+        let line = Task {
+            remove: remove.clone(),
         }
-        assert_eq!((read, ends), (names, 1));
-        assert!(Task::read("go").is_none(), "half a line");
+        .line();
+        assert_eq!(Task::read(&line).unwrap().remove, remove);
+        assert_eq!(line.lines().count(), 1);
+        assert!(Task::read(line.trim_end()).is_none(), "half a line");
     }
 
     #[test]
     fn a_line_is_found_in_any_noise_and_noise_is_not_kept() {
-        let line = finding(&of("well"));
+        let line = of("well").line();
         let noise = [b'x'; 1 << 16];
         let find = |search: &mut Search, output: &[u8]| {
             let mut found = 0;
-            search.add(item(), output, &mut |told| {
-                assert!(matches!(told, Told::Finding(finding) if finding.seen == "well"));
+            search.add(output, &mut |told| {
+                assert!(matches!(told, Told::Finding { seen, .. } if seen == "well"));
                 found += 1;
             });
             found

@@ -1,7 +1,8 @@
 //! Manifests one at a time.
 
 use super::context::Context;
-use super::item::{Item, Outcome, broken, ensure, must, ours};
+use super::item::{Item, must, ours};
+use super::outcome::{Outcome, broken, ensure};
 use crate::backend::Put;
 use crate::hash::ChunkHash;
 
@@ -91,7 +92,7 @@ fn delete(context: &Context<'_>) -> Outcome {
     store.put_manifest(&name, b"text")?;
     store.put_manifest(&kept, b"kept")?;
     store.delete_manifest(&name)?;
-    let gone = |store: &super::context::Handle, when: &str| -> Result<(), super::item::Stop> {
+    let gone = |store: &super::context::Handle, when: &str| -> Result<(), super::outcome::Stop> {
         ensure!(
             store.get_manifest(&name)?.is_none(),
             "{when}, the deleted manifest is there"

@@ -3,7 +3,8 @@
 use std::collections::{HashMap, HashSet};
 
 use super::context::Context;
-use super::item::{Item, Outcome, Stop, must};
+use super::item::{Item, must};
+use super::outcome::{Outcome, Stop};
 use crate::backend::Put;
 use crate::hash::ChunkHash;
 

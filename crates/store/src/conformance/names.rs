@@ -1,7 +1,8 @@
 //! Names of manifests: all different, never a path.
 
 use super::context::{Context, shortened};
-use super::item::{Item, Outcome, Stop, ensure, must, ours};
+use super::item::{Item, must, ours};
+use super::outcome::{Outcome, Stop, ensure};
 use crate::name::ManifestName;
 
 pub(super) const ITEMS: &[Item] = &[

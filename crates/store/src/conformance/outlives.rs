@@ -4,9 +4,10 @@ use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdout};
 use std::time::Duration;
 
-use super::child;
 use super::context::Context;
-use super::item::{Item, Outcome, Stop, broken, in_processes, must};
+use super::item::{Item, in_processes, must};
+use super::ledger;
+use super::outcome::{Outcome, Stop, broken};
 use crate::hash::ChunkHash;
 use crate::name::ManifestName;
 
@@ -20,11 +21,11 @@ pub(super) const ITEMS: &[Item] = &[in_processes(must(
 const WRITTEN: &str = "\u{1e}kv-store written";
 
 fn outlives(context: &Context<'_>) -> Outcome {
-    if let Some(task) = child::writers_task() {
+    if let Some(task) = ledger::writers_task() {
         return write(context, &task);
     }
     let (hash, name) = (context.hash(32)?, context.name("/outlives")?);
-    let Some(writer) = child::start_writer(&format!("{hash} {name}")) else {
+    let Some(writer) = ledger::start_writer(&format!("{hash} {name}")) else {
         return Err(Stop::Skip("it needs a process of its own".into()));
     };
     let failed = |error| Stop::Skip(format!("no further process could be started: {error}"));

@@ -4,7 +4,8 @@ use std::ptr;
 
 use super::border::opened;
 use super::context::Context;
-use super::item::{Item, Outcome, Stop, at_border, broken, ensure, must, ours};
+use super::item::{Item, at_border, must, ours};
+use super::outcome::{Outcome, Stop, broken, ensure};
 use crate::loader::Loaded;
 
 pub(super) const ITEMS: &[Item] = &[
@@ -32,8 +33,8 @@ struct Raw {
 }
 
 impl Raw {
-    /// Looks at the buffer without trusting it. What malloc made is on the heap or in memory of its own, is
-    /// aligned for anything, and malloc knows its size.
+    /// Looks at the buffer before anything is written to it. What malloc made is aligned for anything, and malloc knows its
+    /// size; asked for that of other memory it answers nonsense, or crashes, which is a finding of this item's process.
     fn examine(&self) -> Result<(), Stop> {
         let Self { start, len } = *self;
         ensure!(!start.is_null(), "an output of {len} bytes is NULL");
@@ -43,25 +44,7 @@ impl Raw {
         );
         #[cfg(target_os = "linux")]
         {
-            use super::maps::Mapping;
-            let Some(mapping) = Mapping::of(start.addr()) else {
-                broken!("the buffer at {start:p} is in memory that is not there");
-            };
-            ensure!(
-                mapping.writable && mapping.end - start.addr() >= len,
-                "the buffer of {len} bytes at {start:p} cannot be written to"
-            );
-            ensure!(
-                mapping.is_anonymous(),
-                "the buffer at {start:p} is in {}, not from malloc",
-                mapping.name
-            );
-            // malloc keeps its notes in front of the buffer, which have to be there to be read.
-            ensure!(
-                start.addr() - mapping.start >= 16,
-                "the buffer at {start:p} begins where its memory does: it is from mmap, not from malloc"
-            );
-            // SAFETY: the notes can be read, as just seen; that they are malloc's is what is found out.
+            // SAFETY: the contract says that it is malloc's; that it is not is what is found out.
             let usable = unsafe { libc::malloc_usable_size(start.cast()) };
             // malloc rounds up by less than a page; a far larger size is made of other bytes.
             ensure!(

@@ -5,7 +5,8 @@ use std::thread;
 use std::time::Duration;
 
 use super::context::{Context, Handle};
-use super::item::{Item, Outcome, Stop, broken, ensure, must, ours};
+use super::item::{Item, must, ours};
+use super::outcome::{Outcome, Stop, broken, ensure};
 use crate::backend::Put;
 use crate::hash::ChunkHash;
 

@@ -2,41 +2,10 @@
 
 use std::fmt;
 
-use super::item::{Item, Outcome, Source, Stop};
+use super::item::{Item, Source};
 use super::options::Options;
+use super::outcome::{Outcome, Stop, Verdict};
 use crate::name::ManifestName;
-
-/// What came of one item.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Verdict {
-    /// It is as the item asks.
-    Pass,
-    /// It is not, and the contract asks for it.
-    Fail,
-    /// It is not, and the contract leaves it open.
-    Note,
-    /// It could not be tried.
-    Skipped,
-}
-
-impl Verdict {
-    /// `pass`, `fail`, `note` or `skipped`.
-    pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Pass => "pass",
-            Self::Fail => "fail",
-            Self::Note => "note",
-            Self::Skipped => "skipped",
-        }
-    }
-}
-
-impl fmt::Display for Verdict {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.as_str())
-    }
-}
 
 /// One item with what was seen.
 #[derive(Clone, Debug)]

@@ -3,7 +3,8 @@
 use std::thread;
 
 use super::context::{Context, Handle};
-use super::item::{Item, Outcome, Stop, must};
+use super::item::{Item, must};
+use super::outcome::{Outcome, Stop};
 use super::publish::joined;
 use super::random::Random;
 use crate::hash::ChunkHash;

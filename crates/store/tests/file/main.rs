@@ -11,17 +11,18 @@ mod modes;
 mod names;
 mod processes;
 mod read_only;
-#[path = "../revisions/mod.rs"]
-mod revisions;
 mod saving;
 mod waiting;
 
+use std::sync::Arc;
+
+use transload_store::backend::file::{FileOptions, FileStore};
+use transload_test_stores::{Compares, contract, quick_folder};
+
 #[test]
-fn newer_manifests_stay() {
-    let folder = tempfile::tempdir().unwrap();
-    let options = transload_store::backend::file::FileOptions::new();
-    let store = transload_store::backend::file::FileStore::open(folder.path().join("kv"), options);
-    let store = store.unwrap();
-    revisions::newer_manifests_stay(&store);
-    revisions::newer_manifests_stay_meanwhile(&store);
+fn keeps_the_contract() {
+    let folder = quick_folder();
+    contract("file", Compares::InOneStep, &|| {
+        Arc::new(FileStore::open(folder.path().join("kv"), FileOptions::new()).unwrap())
+    });
 }

@@ -11,38 +11,21 @@ use transload_store::abi::{ALREADY_THERE, ERROR, Handle, INVALID, MISSING, STORE
 use transload_store::backend::MemoryStore;
 use transload_store::export::{Plugin, vtable};
 use transload_store::{Backend, ChunkHash, ManifestName, Put, StoreError, StoreUri};
+use transload_test_stores::forward;
 
 /// `MemoryStore` with a prefetch that checks what it is given.
 #[derive(Debug)]
 struct Prefetching(MemoryStore);
 
 impl Backend for Prefetching {
-    fn put_chunk(&self, hash: &ChunkHash, data: &[u8]) -> Result<Put, StoreError> {
-        self.0.put_chunk(hash, data)
-    }
-
-    fn get_chunk(&self, hash: &ChunkHash) -> Result<Option<Bytes>, StoreError> {
-        self.0.get_chunk(hash)
-    }
-
-    fn put_manifest(&self, name: &ManifestName, data: &[u8]) -> Result<(), StoreError> {
-        self.0.put_manifest(name, data)
-    }
-
-    fn get_manifest(&self, name: &ManifestName) -> Result<Option<Bytes>, StoreError> {
-        self.0.get_manifest(name)
-    }
-
-    fn delete_manifest(&self, name: &ManifestName) -> Result<(), StoreError> {
-        self.0.delete_manifest(name)
-    }
-
     fn prefetch_chunks(&self, hashes: &[ChunkHash]) -> Result<(), StoreError> {
         for hash in hashes {
             self.0.put_chunk(hash, b"prefetched")?;
         }
         Ok(())
     }
+
+    forward!(0: put_chunk, get_chunk, put_manifest, get_manifest, delete_manifest);
 }
 
 impl Plugin for Prefetching {

@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
+use transload_test_stores::redis::Server;
+
 use crate::build::plugin;
 use crate::check::check;
 use crate::consumer::{drives, drives_without_leaks, exports};
-use crate::redis_server::Server;
 
 fn redis_plugin() -> PathBuf {
     plugin(&["-p", "transload-kv-store-redis"], "libkv_store_redis.so")

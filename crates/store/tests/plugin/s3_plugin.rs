@@ -2,10 +2,11 @@
 
 use std::path::PathBuf;
 
+use transload_test_stores::s3::Server;
+
 use crate::build::plugin;
 use crate::check::check_in;
 use crate::consumer::{drives, drives_without_leaks, exports};
-use crate::s3_server::Server;
 
 fn s3_plugin() -> PathBuf {
     plugin(&["-p", "transload-kv-store-s3"], "libkv_store_s3.so")

@@ -8,39 +8,9 @@ use transload_store::backend::file::{FileOptions, FileStore};
 use transload_store::backend::redis::{RedisOptions, RedisStore};
 use transload_store::backend::tier::Write;
 use transload_store::backend::{MemoryStore, Tier, TierStore};
-use transload_store::conformance::{Options, check};
 use transload_store::{Backend, ChunkHash, Put, StoreError};
-
-use crate::server;
-use crate::server::{bytes, hash, name, quick};
-
-#[test]
-fn keeps_chunks_and_manifests() {
-    let server = server!();
-    let store = server.open("");
-    let data = bytes(1, 300_000);
-    let key = hash(&data);
-    assert_eq!(store.get_chunk(&key).unwrap(), None);
-    assert_eq!(store.put_chunk(&key, &data).unwrap(), Put::Stored);
-    assert_eq!(store.get_chunk(&key).unwrap().unwrap(), data, "its own");
-    assert_eq!(store.put_chunk(&key, b"other").unwrap(), Put::AlreadyThere);
-    store.put_manifest(&name("m"), b"one").unwrap();
-    let other = server.open("/0");
-    assert_eq!(other.get_chunk(&key).unwrap().unwrap(), data);
-    assert_eq!(other.put_chunk(&key, b"other").unwrap(), Put::AlreadyThere);
-    assert_eq!(
-        store.get_chunk(&key).unwrap().unwrap(),
-        data,
-        "the first stays"
-    );
-    assert_eq!(other.get_manifest(&name("m")).unwrap().unwrap(), "one");
-    other.put_manifest(&name("m"), b"").unwrap();
-    assert_eq!(store.get_manifest(&name("m")).unwrap().unwrap(), "");
-    store.delete_manifest(&name("m")).unwrap();
-    store.delete_manifest(&name("m")).unwrap();
-    assert_eq!(other.get_manifest(&name("m")).unwrap(), None);
-    assert_eq!(other.get_chunk(&key).unwrap().unwrap(), data, "chunks stay");
-}
+use transload_test_stores::redis::quick;
+use transload_test_stores::{Compares, bytes, contract, hash, name, quick_folder, server};
 
 #[test]
 fn a_cluster_and_a_sentinel_are_refused_by_name() {
@@ -52,7 +22,7 @@ fn a_cluster_and_a_sentinel_are_refused_by_name() {
         ),
         (&["--sentinel"], "a Sentinel", "get-master-addr-by-name"),
     ] {
-        let Some(server) = server::Server::start(arguments) else {
+        let Some(server) = transload_test_stores::redis::Server::start(arguments) else {
             return;
         };
         // A database is chosen only where there are databases.
@@ -65,11 +35,12 @@ fn a_cluster_and_a_sentinel_are_refused_by_name() {
     }
 }
 
+/// Whatever is in it, the prefix stands in front of names; each database is a store.
 #[test]
-fn takes_every_key_name_and_length() {
+fn a_prefix_is_part_of_the_names() {
     let server = server!();
     let store = server.open("/2/a prefix/slot*1");
-    let names = [
+    for other in [
         "",
         "../x",
         "/",
@@ -78,28 +49,16 @@ fn takes_every_key_name_and_length() {
         "ключ",
         "*",
         &"x".repeat(1024),
-    ];
-    for (seed, len) in [1, 8, 16, 32, 63, 64].into_iter().enumerate() {
-        let key = ChunkHash::new(&bytes(seed as u64, len)).unwrap();
-        let data = bytes(seed as u64, [0, 1, 15, 16, 17, 100_000][seed]);
-        assert_eq!(store.put_chunk(&key, &data).unwrap(), Put::Stored);
-        store.put_manifest(&name(names[seed]), &data).unwrap();
-        assert_eq!(store.get_chunk(&key).unwrap().unwrap(), data);
-    }
-    for other in names {
+    ] {
         store.put_manifest(&name(other), other.as_bytes()).unwrap();
-    }
-    let again = server.open("/2/a prefix/slot*1/");
-    for other in names {
+        let again = server.open("/2/a prefix/slot*1/");
         assert_eq!(again.get_manifest(&name(other)).unwrap().unwrap(), other);
     }
     let root = server.open("/2");
     let whole = root.get_manifest(&name("a prefix/slot*1/chunks")).unwrap();
     assert_eq!(whole.unwrap(), "chunks");
-    assert_eq!(
-        server.open("/3").get_manifest(&name("chunks")).unwrap(),
-        None
-    );
+    let elsewhere = server.open("/3").get_manifest(&name("chunks"));
+    assert_eq!(elsewhere.unwrap(), None);
 }
 
 #[test]
@@ -390,47 +349,6 @@ fn a_changed_bit_is_an_error() {
 }
 
 #[test]
-fn threads_share_a_handle() {
-    let server = server!();
-    let store = server.open("");
-    let barrier = Barrier::new(8);
-    std::thread::scope(|scope| {
-        for thread in 0..8_u64 {
-            let (store, barrier) = (&store, &barrier);
-            scope.spawn(move || {
-                barrier.wait();
-                for round in 0..20 {
-                    // Half of them are everybody's.
-                    let chunks: Vec<_> = (0..10)
-                        .map(|n| {
-                            bytes(
-                                if n < 5 {
-                                    n
-                                } else {
-                                    thread * 1000 + round * 10 + n
-                                },
-                                3000,
-                            )
-                        })
-                        .collect();
-                    for data in &chunks {
-                        store.put_chunk(&hash(data), data).unwrap();
-                    }
-                    let manifest = name(&format!("{thread}"));
-                    store.put_manifest(&manifest, &chunks[9]).unwrap();
-                    let hashes: Vec<_> = chunks.iter().map(|data| hash(data)).collect();
-                    store.prefetch_chunks(&hashes[..5]).unwrap();
-                    for (data, got) in chunks.iter().zip(store.get_chunks(&hashes).unwrap()) {
-                        assert_eq!(got.unwrap(), data);
-                    }
-                    assert_eq!(store.get_manifest(&manifest).unwrap().unwrap(), chunks[9]);
-                }
-            });
-        }
-    });
-}
-
-#[test]
 fn a_full_server_refuses_clearly_and_works_again() {
     let server = server!("--maxmemory", "20mb", "--maxmemory-policy", "noeviction");
     let store = server.open("");
@@ -499,45 +417,34 @@ fn options_come_from_the_environment() {
 }
 
 #[test]
-fn passes_the_conformance_kit() {
+fn keeps_the_contract() {
     let server = server!();
-    let uri = server.uri("/0/some/prefix").parse().unwrap();
-    let report = check(
-        &|| Ok(Arc::new(RedisStore::open(&uri, quick())?)),
-        &Options::quick(),
-    );
-    assert!(report.is_clean(), "{report}");
+    contract("redis", Compares::InOneStep, &|| {
+        Arc::new(server.open("/0/some/prefix"))
+    });
 }
 
 /// Below a folder, above one, and below memory and a folder.
 #[test]
-fn passes_the_conformance_kit_as_a_tier() {
+fn keeps_the_contract_as_a_tier() {
     let server = server!();
-    // In memory where that can be: nothing crashes here, and waiting for a disk takes most of the time.
-    let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
-    let folder = folder.unwrap();
+    let folder = quick_folder();
     for (n, kinds) in ["fr", "rf", "mfr"].into_iter().enumerate() {
         for write in [Write::Through, Write::Back] {
             let place = format!("{n}{write:?}");
-            let uri = server.uri(&format!("/0/{place}")).parse().unwrap();
             let memory = MemoryStore::new();
-            let open = || -> Result<Arc<dyn Backend>, StoreError> {
-                let tier = |kind| {
-                    Ok(match kind {
-                        'm' => Tier::memory("memory", memory.clone()),
-                        'r' => Tier::new("redis", Arc::new(RedisStore::open(&uri, quick())?)),
-                        _ => {
-                            let path = folder.path().join(&place);
-                            let store = FileStore::open(path, FileOptions::new())?;
-                            Tier::new("file", Arc::new(store))
-                        }
-                    })
-                };
-                let tiers: Result<Vec<Tier>, StoreError> = kinds.chars().map(tier).collect();
-                Ok(Arc::new(TierStore::new(tiers?, write)?))
+            let tier = |kind| match kind {
+                'm' => Tier::memory("memory", memory.clone()),
+                'r' => Tier::new("redis", Arc::new(server.open(&format!("/0/{place}")))),
+                _ => {
+                    let path = folder.path().join(&place);
+                    let store = FileStore::open(path, FileOptions::new()).unwrap();
+                    Tier::new("file", Arc::new(store))
+                }
             };
-            let report = check(&open, &Options::quick());
-            assert!(report.is_clean(), "{kinds} {write:?}: {report}");
+            contract(&format!("{kinds} {write:?}"), Compares::InOneStep, &|| {
+                Arc::new(TierStore::new(kinds.chars().map(tier).collect(), write).unwrap())
+            });
         }
     }
 }

@@ -7,9 +7,7 @@ use std::time::Duration;
 
 use transload_store::backend::Inventory;
 use transload_store::{Backend, ChunkHash, ManifestName, StoreError};
-
-use crate::server;
-use crate::server::{bytes, hash, name};
+use transload_test_stores::{bytes, hash, name, server};
 
 /// How often the server is killed. Each takes a few tenths of a second.
 const KILLS: u64 = 40;

@@ -7,8 +7,7 @@ use std::time::{Duration, Instant};
 
 use transload_store::backend::redis::{RedisOptions, RedisStore};
 use transload_store::{Backend, StoreError};
-
-use crate::server::{hash, name};
+use transload_test_stores::{hash, name};
 
 /// Longer than any of these takes unless it hangs, whatever else the machine does.
 const BOUND: Duration = Duration::from_secs(60);
@@ -79,7 +78,7 @@ fn a_server_that_hangs() {
 
 #[test]
 fn a_server_that_is_not_there() {
-    let port = crate::server::free_port();
+    let port = transload_test_stores::redis::free_port();
     let uri = format!("redis://127.0.0.1:{port}").parse().unwrap();
     let error = RedisStore::open(&uri, options()).unwrap_err().to_string();
     assert!(error.contains(&format!("127.0.0.1:{port}")), "{error}");

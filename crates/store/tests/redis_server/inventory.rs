@@ -6,9 +6,7 @@ use std::time::Duration;
 use redis::Commands;
 use transload_store::backend::{CollectOptions, Fault, Inventory};
 use transload_store::{Backend, ChunkHash, StoreError};
-
-use crate::server;
-use crate::server::{bytes, hash, name};
+use transload_test_stores::{bytes, hash, name, server};
 
 /// Puts chunks of these lengths and a manifest that names them.
 fn save(store: &impl Backend, manifest: &str, seeds: &[u64], len: usize) -> Vec<ChunkHash> {

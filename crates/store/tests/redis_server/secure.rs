@@ -6,9 +6,8 @@ use std::path::{Path, PathBuf};
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use transload_store::Backend;
 use transload_store::backend::redis::RedisStore;
-
-use crate::server;
-use crate::server::{bytes, hash, name, quick};
+use transload_test_stores::redis::quick;
+use transload_test_stores::{bytes, hash, name, server};
 
 #[test]
 fn the_password_comes_from_the_options() {

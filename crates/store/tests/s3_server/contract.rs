@@ -4,10 +4,9 @@ use std::sync::{Arc, Barrier};
 use std::time::Duration;
 
 use transload_store::backend::s3::{S3Options, S3Store};
-use transload_store::conformance::{Options, check};
-use transload_store::{Backend, ChunkHash, Put, StoreError};
-
-use crate::server::{Impostor, Server, bytes, hash, name};
+use transload_store::{Backend, Put, StoreError};
+use transload_test_stores::s3::{Impostor, Server};
+use transload_test_stores::{Compares, bytes, contract, hash, name};
 
 /// With both servers.
 fn both(test: impl Fn(&Server)) {
@@ -18,44 +17,9 @@ fn both(test: impl Fn(&Server)) {
 }
 
 #[test]
-fn keeps_chunks_and_manifests() {
+fn every_name_is_kept_and_listed() {
     both(|server| {
         let store = server.open("/kv");
-        let data = bytes(1, 300_000);
-        let key = hash(&data);
-        assert_eq!(store.get_chunk(&key).unwrap(), None);
-        assert_eq!(store.put_chunk(&key, &data).unwrap(), Put::Stored);
-        assert_eq!(store.get_chunk(&key).unwrap().unwrap(), data, "its own");
-        assert_eq!(store.put_chunk(&key, b"other").unwrap(), Put::AlreadyThere);
-        store.put_manifest(&name("m"), b"one").unwrap();
-        let other = server.open("/kv/");
-        assert_eq!(other.get_chunk(&key).unwrap().unwrap(), data);
-        assert_eq!(other.put_chunk(&key, b"other").unwrap(), Put::AlreadyThere);
-        other.put_manifest(&name("m"), b"").unwrap();
-        assert_eq!(
-            store.get_chunk(&key).unwrap().unwrap(),
-            data,
-            "the first stays"
-        );
-        assert_eq!(store.get_manifest(&name("m")).unwrap().unwrap(), "");
-        store.delete_manifest(&name("m")).unwrap();
-        store.delete_manifest(&name("m")).unwrap();
-        assert_eq!(other.get_manifest(&name("m")).unwrap(), None);
-        assert_eq!(other.get_chunk(&key).unwrap().unwrap(), data, "chunks stay");
-    });
-}
-
-#[test]
-fn takes_every_key_name_and_length() {
-    both(|server| {
-        let store = server.open("/kv");
-        for (seed, len) in [1, 8, 16, 32, 63, 64].into_iter().enumerate() {
-            let key = ChunkHash::new(&bytes(seed as u64, len)).unwrap();
-            let data = bytes(seed as u64, [0, 1, 15, 16, 17, 100_000][seed]);
-            assert_eq!(store.put_chunk(&key, &data).unwrap(), Put::Stored);
-            store.put_manifest(&name("flush"), b"").unwrap();
-            assert_eq!(store.get_chunk(&key).unwrap().unwrap(), data);
-        }
         let long = ["x".repeat(1024), "/".repeat(1024), "ключ/".repeat(100)];
         let mut names = vec!["", "..", "../x", "/", "c", "a\nb\r\n", "ключ", "*", "%2e"];
         names.extend(long.iter().map(String::as_str));
@@ -79,7 +43,6 @@ fn takes_every_key_name_and_length() {
             .iter()
             .map(|name| (name.to_string(), name.len() as u64))
             .collect();
-        expected.push(("flush".into(), 0));
         expected.sort();
         listed.sort();
         assert_eq!(listed, expected);
@@ -182,42 +145,6 @@ fn batches_and_prefetched_chunks_come_in_order() {
     for (got, data) in store.get_chunks(&hashes).unwrap().iter().zip(&chunks) {
         assert_eq!(got.as_ref().unwrap(), data);
     }
-}
-
-#[test]
-fn threads_share_a_handle() {
-    let server = Server::s3s();
-    let store = server.open("/kv");
-    std::thread::scope(|scope| {
-        for thread in 0..6_u64 {
-            let store = &store;
-            scope.spawn(move || {
-                for round in 0..5 {
-                    let chunks: Vec<_> = (0..6)
-                        .map(|n| {
-                            bytes(
-                                if n < 3 {
-                                    n
-                                } else {
-                                    thread * 1000 + round * 10 + n
-                                },
-                                3000,
-                            )
-                        })
-                        .collect();
-                    for data in &chunks {
-                        store.put_chunk(&hash(data), data).unwrap();
-                    }
-                    let manifest = name(&format!("{thread}"));
-                    store.put_manifest(&manifest, &chunks[5]).unwrap();
-                    for data in &chunks {
-                        assert_eq!(store.get_chunk(&hash(data)).unwrap().unwrap(), data);
-                    }
-                    assert_eq!(store.get_manifest(&manifest).unwrap().unwrap(), chunks[5]);
-                }
-            });
-        }
-    });
 }
 
 #[test]
@@ -557,12 +484,6 @@ fn a_store_of_another_version_is_not_touched() {
 }
 
 #[test]
-fn passes_the_conformance_kit() {
-    let server = Server::s3s();
-    let uri = "s3://bucket/kv".parse().unwrap();
-    let report = check(
-        &|| Ok(Arc::new(S3Store::open(&uri, server.options())?)),
-        &Options::quick(),
-    );
-    assert!(report.is_clean(), "{report}");
+fn keeps_the_contract() {
+    both(|server| contract("s3", Compares::InTwo, &|| Arc::new(server.open("/kv"))));
 }

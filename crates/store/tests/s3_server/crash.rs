@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use transload_store::backend::s3::S3Store;
 use transload_store::{Backend, ChunkHash, ManifestName, StoreError};
-
-use crate::server::{Server, bytes, hash, name};
+use transload_test_stores::s3::Server;
+use transload_test_stores::{bytes, hash, name};
 
 const KILLS: u64 = 20;
 

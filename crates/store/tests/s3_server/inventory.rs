@@ -5,8 +5,8 @@ use std::time::Duration;
 use transload_store::backend::s3::S3Store;
 use transload_store::backend::{CollectOptions, Fault};
 use transload_store::{Backend, ChunkHash, StoreError};
-
-use crate::server::{Server, bytes, hash, name};
+use transload_test_stores::s3::Server;
+use transload_test_stores::{bytes, hash, name};
 
 fn save(store: &impl Backend, manifest: &str, seeds: &[u64]) -> Vec<ChunkHash> {
     let chunks: Vec<_> = seeds.iter().map(|&seed| bytes(seed, 1000)).collect();

@@ -3,15 +3,3 @@
 mod contract;
 mod crash;
 mod inventory;
-#[cfg(feature = "objects")]
-mod objects;
-#[path = "../revisions/mod.rs"]
-mod revisions;
-mod server;
-
-#[test]
-fn newer_manifests_stay() {
-    for server in std::iter::once(server::Server::s3s()).chain(server::Server::moto()) {
-        revisions::newer_manifests_stay(&server.open("/kv/slot"));
-    }
-}

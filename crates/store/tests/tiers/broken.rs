@@ -3,11 +3,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use bytes::Bytes;
 use transload_store::backend::tier::Write;
-use transload_store::backend::wrap::{Call, Effect, Faulty, Metered, Plan, Throttled};
 use transload_store::backend::{MemoryStore, Tier, TierStore};
 use transload_store::{Backend, ChunkHash, ManifestName, Put, StoreError};
+use transload_test_stores::{Call, Effect, Faulty, Plan, forward};
 
 use crate::{chunk, copy, down, name, sound, two};
 
@@ -104,7 +103,7 @@ fn a_last_tier_that_is_full_says_so() {
 #[test]
 fn a_slow_tier_below_gets_its_copies_later() {
     let slow = MemoryStore::new();
-    let throttled = Throttled::new(slow.clone()).with_latency(Duration::from_millis(20));
+    let throttled = slowed(slow.clone(), 20);
     let tiers = vec![
         Tier::new("above", sound() as Arc<dyn Backend>),
         Tier::new("slow", Arc::new(throttled)),
@@ -157,7 +156,7 @@ fn a_manifest_whose_copy_is_refused_is_not_read_below_in_an_older_form() {
 #[test]
 fn a_revision_that_goes_before_it_was_copied_brings_nothing_back() {
     let (above, below) = (MemoryStore::new(), MemoryStore::new());
-    let slow = Throttled::new(below.clone()).with_latency(Duration::from_millis(30));
+    let slow = slowed(below.clone(), 30);
     let tiers = vec![
         Tier::new("above", Arc::new(above)),
         Tier::new("below", Arc::new(slow)),
@@ -200,7 +199,7 @@ fn what_was_given_up_at_closing_is_pending_still() {
     let [first, second] = [(); 2].map(|()| MemoryStore::new());
     let last = sound();
     let open = |last: Arc<dyn Backend>| {
-        let slow = Throttled::new(second.clone()).with_latency(Duration::from_millis(5));
+        let slow = slowed(second.clone(), 5);
         let tiers = vec![
             Tier::new("first", Arc::new(first.clone())),
             Tier::new("second", Arc::new(slow)),
@@ -208,7 +207,7 @@ fn what_was_given_up_at_closing_is_pending_still() {
         ];
         TierStore::new(tiers, Write::Back).unwrap()
     };
-    let store = open(Arc::new(down_for_ever()));
+    let store = open(Arc::new(Faulty::new(MemoryStore::new(), down())));
     for n in 0..20 {
         store.put_manifest(&name(&n.to_string()), b"put").unwrap();
     }
@@ -232,20 +231,13 @@ fn a_manifest_that_is_put_again_meanwhile_goes_with_its_own_chunks() {
             self.1.lock().unwrap().recv().unwrap();
             self.0.put_chunk(hash, data)
         }
-        fn get_chunk(&self, hash: &ChunkHash) -> Result<Option<Bytes>, StoreError> {
-            self.0.get_chunk(hash)
-        }
         fn put_manifest(&self, name: &ManifestName, data: &[u8]) -> Result<(), StoreError> {
             let chunk = ChunkHash::new(data).unwrap();
             assert!(self.0.get_chunk(&chunk)?.is_some(), "without its chunk");
             self.0.put_manifest(name, data)
         }
-        fn get_manifest(&self, name: &ManifestName) -> Result<Option<Bytes>, StoreError> {
-            self.0.get_manifest(name)
-        }
-        fn delete_manifest(&self, name: &ManifestName) -> Result<(), StoreError> {
-            self.0.delete_manifest(name)
-        }
+
+        forward!(0: get_chunk, get_manifest, delete_manifest);
     }
     let (go_on, may_go_on) = std::sync::mpsc::channel();
     let below = MemoryStore::new();
@@ -281,8 +273,8 @@ fn what_was_refused_is_copied_later() {
 
 #[test]
 fn closing_does_not_wait_for_what_is_away() {
-    let slow = Throttled::new(down_for_ever()).with_latency(Duration::from_millis(5));
-    let (above, below) = (sound(), Arc::new(Metered::new(slow)));
+    let slow = down().with_time(Duration::from_millis(5));
+    let (above, below) = (sound(), Arc::new(Faulty::new(MemoryStore::new(), slow)));
     let tiers = vec![
         Tier::new("above", above as Arc<dyn Backend>),
         Tier::new("below", below.clone() as Arc<dyn Backend>),
@@ -292,12 +284,13 @@ fn closing_does_not_wait_for_what_is_away() {
         store.put_manifest(&name(&n.to_string()), b"").unwrap();
     }
     drop(store);
-    let tried = below.snapshot().put_manifest.calls;
+    let tried = below.calls(Call::PutManifest);
     assert!((1..500).contains(&tried), "{tried}");
 }
 
-fn down_for_ever() -> Faulty<MemoryStore> {
-    Faulty::new(MemoryStore::new(), Plan::new().with_random(0, 1.0))
+/// Each call takes so many milliseconds.
+fn slowed(store: MemoryStore, millis: u64) -> Faulty<MemoryStore> {
+    Faulty::new(store, Plan::new().with_time(Duration::from_millis(millis)))
 }
 
 #[test]
@@ -319,12 +312,9 @@ fn a_crash_at_each_call_of_a_later_copy_loses_only_the_copy() {
             for effect in [Effect::FailBefore, Effect::FailAfter] {
                 let (above, below) = (MemoryStore::new(), MemoryStore::new());
                 // The call and all later ones.
-                let plan = (nth..100).fold(Plan::new(), |plan, nth| {
-                    [Call::PutChunk, Call::PutManifest, Call::DeleteManifest]
-                        .into_iter()
-                        .fold(plan, |plan, call| {
-                            plan.with(call, if call == kind { nth } else { nth + 3 }, effect)
-                        })
+                let calls = [Call::PutChunk, Call::PutManifest, Call::DeleteManifest];
+                let plan = calls.into_iter().fold(Plan::new(), |plan, call| {
+                    plan.with_all_from(call, if call == kind { nth } else { nth + 3 }, effect)
                 });
                 let dying = Faulty::new(below.clone(), plan);
                 let tiers = vec![

@@ -6,10 +6,7 @@ use transload_store::backend::file::{FileOptions, FileStore};
 use transload_store::backend::memory::MemoryStore;
 use transload_store::backend::tier::Write;
 use transload_store::backend::{Tier, TierStore};
-use transload_store::conformance::{Options, check};
-use transload_store::{Backend, StoreError};
-
-use crate::revisions;
+use transload_test_stores::{Compares, contract, quick_folder};
 
 /// A store that can be opened again and again.
 #[derive(Clone)]
@@ -20,21 +17,19 @@ enum Place {
 }
 
 impl Place {
-    fn open(&self) -> Result<Tier, StoreError> {
-        Ok(match self {
+    fn open(&self) -> Tier {
+        match self {
             Self::Memory(store) | Self::Full(store) => Tier::memory("memory", store.clone()),
             Self::File(path) => {
-                let store = FileStore::open(path, FileOptions::new())?;
+                let store = FileStore::open(path, FileOptions::new()).unwrap();
                 Tier::new("file", Arc::new(store))
             }
-        })
+        }
     }
 }
 
 fn conforms(kinds: &str, write: Write) {
-    // In memory where that can be: nothing crashes here, and waiting for a disk takes most of the time.
-    let folder = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
-    let folder = folder.unwrap();
+    let folder = quick_folder();
     let places: Vec<Place> = kinds
         .char_indices()
         .map(|(at, kind)| match kind {
@@ -44,15 +39,10 @@ fn conforms(kinds: &str, write: Write) {
             _ => Place::File(folder.path().join(at.to_string())),
         })
         .collect();
-    let open = || -> Result<Arc<dyn Backend>, StoreError> {
-        let tiers: Result<Vec<_>, _> = places.iter().map(Place::open).collect();
-        Ok(Arc::new(TierStore::new(tiers?, write)?))
-    };
-    let report = check(&open, &Options::quick());
-    assert!(report.is_clean(), "{kinds} {write:?}: {report}");
-    let store = open().unwrap();
-    revisions::newer_manifests_stay(&*store);
-    revisions::newer_manifests_stay_meanwhile(&*store);
+    contract(&format!("{kinds} {write:?}"), Compares::InOneStep, &|| {
+        let tiers = places.iter().map(Place::open).collect();
+        Arc::new(TierStore::new(tiers, write).unwrap())
+    });
 }
 
 fn all(kinds: &[&str]) {

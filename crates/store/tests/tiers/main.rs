@@ -4,16 +4,14 @@ mod broken;
 mod contract;
 mod model;
 mod reading;
-#[path = "../revisions/mod.rs"]
-mod revisions;
 mod uris;
 
 use std::sync::Arc;
 
 use transload_store::backend::tier::Write;
-use transload_store::backend::wrap::{Call, Effect, Faulty, Plan};
 use transload_store::backend::{MemoryStore, Tier, TierStore};
 use transload_store::{Backend, ChunkHash, ManifestName};
+use transload_test_stores::{Call, Effect, Faulty, Plan};
 
 fn name(text: &str) -> ManifestName {
     ManifestName::new(text).unwrap()
@@ -51,10 +49,7 @@ fn sound() -> Arc<Faulty<MemoryStore>> {
 fn down() -> Plan {
     use Call::{DeleteManifest, GetChunk, GetManifest, PutChunk, PutManifest};
     let calls = [DeleteManifest, GetChunk, GetManifest, PutChunk, PutManifest];
-    let all = calls
-        .into_iter()
-        .flat_map(|call| (1..100).map(move |nth| (call, nth)));
-    all.fold(Plan::new(), |plan, (call, nth)| {
-        plan.with(call, nth, Effect::FailBefore)
+    calls.into_iter().fold(Plan::new(), |plan, call| {
+        plan.with_all_from(call, 1, Effect::FailBefore)
     })
 }

@@ -5,9 +5,9 @@ use std::sync::Arc;
 
 use proptest::prelude::*;
 use transload_store::backend::tier::Write;
-use transload_store::backend::wrap::{Faulty, Plan};
 use transload_store::backend::{MemoryStore, Tier, TierStore};
 use transload_store::{Backend, Put};
+use transload_test_stores::{Faulty, Plan, forward};
 
 use crate::{chunk, name};
 
@@ -140,12 +140,6 @@ impl Backend for Late {
         self.1.put_chunk(hash, data)?;
         self.0.put_chunk(hash, data)
     }
-    fn get_chunk(
-        &self,
-        hash: &transload_store::ChunkHash,
-    ) -> Result<Option<bytes::Bytes>, transload_store::StoreError> {
-        self.0.get_chunk(hash)
-    }
     fn put_manifest(
         &self,
         name: &transload_store::ManifestName,
@@ -154,34 +148,8 @@ impl Backend for Late {
         self.1.put_manifest(name, data)?;
         self.0.put_manifest(name, data)
     }
-    fn get_manifest(
-        &self,
-        name: &transload_store::ManifestName,
-    ) -> Result<Option<bytes::Bytes>, transload_store::StoreError> {
-        self.0.get_manifest(name)
-    }
-    fn delete_manifest(
-        &self,
-        name: &transload_store::ManifestName,
-    ) -> Result<(), transload_store::StoreError> {
-        self.0.delete_manifest(name)
-    }
-    fn manifest_revision(
-        &self,
-        name: &transload_store::ManifestName,
-    ) -> Result<
-        Option<(bytes::Bytes, transload_store::backend::Revision)>,
-        transload_store::StoreError,
-    > {
-        self.0.manifest_revision(name)
-    }
-    fn delete_revision(
-        &self,
-        name: &transload_store::ManifestName,
-        revision: &transload_store::backend::Revision,
-    ) -> Result<bool, transload_store::StoreError> {
-        self.0.delete_revision(name, revision)
-    }
+
+    forward!(0: get_chunk, get_manifest, delete_manifest, manifest_revision, delete_revision);
 }
 
 /// Threads on two handles: what each has put, each reads, and a manifest is never older than one that was read.

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use transload_store::backend::tier::Write;
-use transload_store::backend::wrap::{Faulty, Metered, Plan};
-use transload_store::backend::{MemoryStore, Put, Tier, TierStats, TierStore};
-use transload_store::{Backend, ChunkHash, ManifestName, StoreError};
+use transload_store::backend::{MemoryStore, Tier, TierStats, TierStore};
+use transload_store::{Backend, ManifestName, StoreError};
+use transload_test_stores::{Call, Counted, Faulty, Plan, forward};
 
 use crate::{chunk, copy, down, name, sound, two};
 
@@ -150,10 +150,11 @@ fn what_was_copied_later_holds_its_chunks_under_another_name() {
 /// A batch asks each tier once, for what is still missing.
 #[test]
 fn batches_go_down_with_what_is_missing() {
-    let [one, two, three] = [(); 3].map(|()| Arc::new(Metered::new(MemoryStore::new())));
-    saved(three.inner(), 0..6);
-    saved(two.inner(), 0..4);
-    saved(one.inner(), 0..1);
+    let [one, two, three] = [(); 3].map(|()| MemoryStore::new());
+    saved(&three, 0..6);
+    saved(&two, 0..4);
+    saved(&one, 0..1);
+    let [one, two, three] = [one, two, three].map(|store| Arc::new(Counted::new(store)));
     let tiers =
         [&one, &two, &three].map(|store| Tier::new("", Arc::clone(store) as Arc<dyn Backend>));
     let store = TierStore::new(tiers.into(), Write::Through).unwrap();
@@ -171,14 +172,11 @@ fn batches_go_down_with_what_is_missing() {
         );
         assert!(chunks[6].is_none() && manifests[6].is_none());
     }
-    let asked = [&one, &two, &three].map(|store| {
-        let stats = store.snapshot();
-        (stats.get_chunk.calls, stats.get_chunk.values)
-    });
+    let asked = [&one, &two, &three].map(|store| store.count(Call::GetChunk));
     // The second time only the last one is missing.
     assert_eq!(asked, [(2, 14), (2, 6 + 1), (2, 3 + 1)]);
-    assert_eq!(one.snapshot().put_chunk.values, 5);
-    assert_eq!(two.snapshot().put_chunk.values, 2);
+    assert_eq!(one.count(Call::PutChunk).1, 5);
+    assert_eq!(two.count(Call::PutChunk).1, 2);
 }
 
 /// Nothing tells memory what other processes replace and remove.
@@ -253,23 +251,13 @@ struct Gate(
 );
 
 impl Backend for Gate {
-    fn put_chunk(&self, hash: &ChunkHash, data: &[u8]) -> Result<Put, StoreError> {
-        self.0.put_chunk(hash, data)
-    }
-    fn get_chunk(&self, hash: &ChunkHash) -> Result<Option<Bytes>, StoreError> {
-        self.0.get_chunk(hash)
-    }
     fn put_manifest(&self, name: &ManifestName, data: &[u8]) -> Result<(), StoreError> {
         self.1.send(()).unwrap();
         self.2.lock().unwrap().recv().unwrap();
         self.0.put_manifest(name, data)
     }
-    fn get_manifest(&self, name: &ManifestName) -> Result<Option<Bytes>, StoreError> {
-        self.0.get_manifest(name)
-    }
-    fn delete_manifest(&self, name: &ManifestName) -> Result<(), StoreError> {
-        self.0.delete_manifest(name)
-    }
+
+    forward!(0: put_chunk, get_chunk, get_manifest, delete_manifest);
 }
 
 #[test]
@@ -339,12 +327,12 @@ fn a_prefetch_goes_as_far_as_a_read() {
     let folder = tempfile::tempdir().unwrap();
     let file = || {
         let options = transload_store::backend::file::FileOptions::new();
-        Arc::new(Metered::new(
+        Arc::new(Counted::new(
             transload_store::backend::file::FileStore::open(folder.path(), options).unwrap(),
         ))
     };
     let memory = MemoryStore::new();
-    let [server, last] = [(); 2].map(|()| Arc::new(Metered::new(Server(MemoryStore::new()))));
+    let [server, last] = [(); 2].map(|()| Arc::new(server()));
     saved(&memory, 0..1);
     saved(&*file(), 1..2);
     let file = file();
@@ -357,47 +345,23 @@ fn a_prefetch_goes_as_far_as_a_read() {
     let store = TierStore::new(tiers, Write::Through).unwrap();
     let hashes: Vec<_> = (0..4).map(|n| chunk(n).0).collect();
     store.prefetch_chunks(&hashes).unwrap();
-    let told = [file.snapshot(), server.snapshot(), last.snapshot()];
-    assert_eq!(told.map(|stats| stats.prefetch_chunks.values), [3, 2, 0]);
+    let told = [
+        file.count(Call::PrefetchChunks),
+        server.count(Call::PrefetchChunks),
+        last.count(Call::PrefetchChunks),
+    ];
+    assert_eq!(told.map(|(_, values)| values), [3, 2, 0]);
     store.prefetch_chunks(&hashes[..2]).unwrap();
-    assert_eq!(
-        server.snapshot().prefetch_chunks.calls,
-        1,
-        "nothing is left"
-    );
+    assert_eq!(server.count(Call::PrefetchChunks).0, 1, "nothing is left");
 }
 
 #[test]
 fn a_batch_is_as_wide_as_the_widest_tier() {
     let narrow: Arc<dyn Backend> = Arc::new(Faulty::new(MemoryStore::new(), Plan::new()));
-    let tiers = vec![
-        Tier::new("", narrow),
-        Tier::new("", Arc::new(Server(MemoryStore::new()))),
-    ];
+    let tiers = vec![Tier::new("", narrow), Tier::new("", Arc::new(server()))];
     assert_eq!(TierStore::new(tiers, Write::Through).unwrap().batch(), 64);
 }
 
-/// Takes batches, and does not say what it has.
-#[derive(Debug)]
-struct Server(MemoryStore);
-
-impl Backend for Server {
-    fn put_chunk(&self, hash: &ChunkHash, data: &[u8]) -> Result<Put, StoreError> {
-        self.0.put_chunk(hash, data)
-    }
-    fn get_chunk(&self, hash: &ChunkHash) -> Result<Option<Bytes>, StoreError> {
-        self.0.get_chunk(hash)
-    }
-    fn put_manifest(&self, name: &ManifestName, data: &[u8]) -> Result<(), StoreError> {
-        self.0.put_manifest(name, data)
-    }
-    fn get_manifest(&self, name: &ManifestName) -> Result<Option<Bytes>, StoreError> {
-        self.0.get_manifest(name)
-    }
-    fn delete_manifest(&self, name: &ManifestName) -> Result<(), StoreError> {
-        self.0.delete_manifest(name)
-    }
-    fn batch(&self) -> usize {
-        64
-    }
+fn server() -> Counted<MemoryStore> {
+    Counted::server(MemoryStore::new(), 64)
 }

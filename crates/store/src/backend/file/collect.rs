@@ -3,32 +3,18 @@
 //! All of it happens while nobody publishes. What is removed relies on manifests not coming back after a
 //! crash, so their folders are flushed before any pack goes.
 
-mod census;
-mod plan;
-
 use std::collections::BTreeSet;
-use std::time::Duration;
 
-use self::census::Census;
-use self::plan::{Fate, Plan};
+use super::FileStore;
+use super::census::Census;
+use super::collect_plan::{Aim, Fate, Plan};
 use super::disk::{File, is_full};
 use super::format::pack::{self, Entry};
 use super::index::Pack;
 use super::paths::{self, PackId};
 use super::pending::create_temporary;
-use super::{FileStore, StoreError};
 use crate::backend::{CollectOptions, Collected, Progress};
-
-/// What a collection is to achieve.
-#[derive(Clone, Copy, Debug)]
-struct Aim {
-    grace: Duration,
-    /// How many bytes have to go at least for it to be of use, and how many should.
-    must: u64,
-    should: u64,
-    /// How much may be written before anything goes, where there is a cap.
-    room: Option<u64>,
-}
+use crate::error::StoreError;
 
 /// What came of a plan.
 #[derive(Clone, Copy, Debug, Default)]

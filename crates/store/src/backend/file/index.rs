@@ -4,8 +4,6 @@
 //! did, so that one read of 16 bytes tells whether the folders have to be listed again; then only packs that
 //! were not known are read.
 
-mod files;
-
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -14,8 +12,8 @@ use std::time::UNIX_EPOCH;
 
 use bytes::Bytes;
 
-use self::files::Files;
 use super::disk::{Disk, File, How, is_bad_place, open_to_lock};
+use super::files::Files;
 use super::format::manifest::Manifest;
 use super::format::pack::{Entry, TRAILER, Trailer};
 use super::format::{checksum, once, twice};

@@ -10,14 +10,14 @@
 //! that can be seen, before or after a crash, was moved when everything it needs was durable.
 
 use std::collections::{BTreeSet, HashSet};
-use std::time::{Duration, SystemTime};
+use std::time::Duration;
 
-use super::FileStore;
 use super::disk::{File, How, is_full};
 use super::format::{manifest, pack};
 use super::locks::Held;
 use super::paths::{self, PackId};
 use super::pending::{Batch, OpenPack, create_temporary};
+use super::store::{FileRevision, FileStore};
 use crate::backend::{Revision, references};
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
@@ -32,12 +32,6 @@ struct Draft {
     path: String,
     target: String,
     file: Box<dyn File>,
-}
-
-/// Which put of a manifest was read: another put is another file, and finding the file as it would be put notes a use.
-pub(super) struct FileRevision {
-    pub(super) file: Box<dyn File>,
-    pub(super) modified: SystemTime,
 }
 
 impl FileStore {

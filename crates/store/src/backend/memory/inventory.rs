@@ -3,7 +3,7 @@
 use bytes::Bytes;
 
 use super::contents::Contents;
-use super::{MemoryStore, chunk, manifest};
+use super::store::{MemoryStore, chunk, manifest};
 use crate::backend::{
     ChunkEntry, CollectOptions, Collected, Fault, Inventory, ManifestEntry, Progress, Usage,
     is_leftover,

@@ -3,9 +3,8 @@
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
-use super::connection::unexpected;
-use super::inventory::{Found, Size, chunk_of, name_of};
-use super::reply::Reply;
+use super::reply::{Reply, unexpected};
+use super::scan::{Found, Size, chunk_of, name_of};
 use super::{RedisStore, keys};
 use crate::backend::kept::Kept;
 use crate::backend::{CollectOptions, Collected, Progress, is_leftover};
@@ -244,8 +243,7 @@ impl Run<'_> {
     /// Forgets what earlier collections noted of chunks that are referred to again, or gone.
     fn unmark(&self, unreferred: &[Vec<u8>]) -> Result<(), StoreError> {
         let unreferred: HashSet<&[u8]> = unreferred.iter().map(Vec::as_slice).collect();
-        let failed =
-            |failure: super::connection::Failure| failure.during("read the marks in redis");
+        let failed = |failure: super::failure::Failure| failure.during("read the marks in redis");
         let mut cursor = b"0".to_vec();
         loop {
             let reply = self
@@ -287,7 +285,7 @@ fn flag(set: bool) -> Vec<u8> {
 
 /// How many manifests were ever put.
 fn generation(store: &RedisStore) -> Result<Vec<u8>, StoreError> {
-    let failed = |failure: super::connection::Failure| failure.during("collect on redis");
+    let failed = |failure: super::failure::Failure| failure.during("collect on redis");
     match store
         .pool
         .call(&[b"GET", keys::GENERATION.as_bytes()])

@@ -6,11 +6,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use bytes::Bytes;
 
-use super::connection::{Connection, Failure, unexpected};
-use super::inventory::{NO_TOUCH, TOUCH_AGAIN};
+use super::connection::Connection;
+use super::failure::Failure;
 use super::keys;
 use super::pool::Pool;
-use super::reply::{self, Reply};
+use super::reply::{self, NO_TOUCH, Reply, TOUCH_AGAIN, unexpected};
 use crate::backend::damaged::Damaged;
 use crate::backend::recorded::{FIXED, Recorded};
 use crate::backend::sealed::{HEADER, Seal};

@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use super::connection::{Connection, Connector, Failure};
+use super::connection::{Connection, Connector};
+use super::failure::Failure;
 use super::reply::{self, Reply};
 
 /// Idle connections that are kept. A thread more than this connects anew for each call.

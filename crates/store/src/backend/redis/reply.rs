@@ -2,10 +2,14 @@
 
 use redis::{Cmd, Value};
 
-use super::connection::Failure;
+use super::failure::Failure;
 
 /// The longest string that Redis stores unless told otherwise (`proto-max-bulk-len`): 512 MiB.
 pub(super) const MAX_BULK: usize = 512 << 20;
+
+/// What comes next on the connection is no use of a key, where the server knows this.
+pub(super) const NO_TOUCH: &[&[u8]] = &[b"CLIENT", b"NO-TOUCH", b"ON"];
+pub(super) const TOUCH_AGAIN: &[&[u8]] = &[b"CLIENT", b"NO-TOUCH", b"OFF"];
 
 /// A command of these words.
 pub(super) fn command(words: &[&[u8]]) -> Cmd {
@@ -62,4 +66,17 @@ impl TryFrom<Value> for Reply {
             }
         })
     }
+}
+
+/// The error for a reply that does not answer what was asked.
+pub(super) fn unexpected(reply: &Reply) -> Failure {
+    Failure::Garbage(match reply {
+        Reply::Status(text) | Reply::Error(text) => {
+            format!("`{}`", text.chars().take(80).collect::<String>())
+        }
+        Reply::Int(int) => format!("the number {int}"),
+        Reply::Bulk(_) => "a string in an unexpected place".into(),
+        Reply::Nothing => "nothing where something has to be".into(),
+        Reply::Array(_) => "an array in an unexpected place".into(),
+    })
 }

@@ -14,10 +14,11 @@ use std::thread::JoinHandle;
 use bytes::Bytes;
 use redis::{Cmd, RedisWrite, ToRedisArgs, ToSingleRedisArg};
 
-use super::connection::{Connection, Failure, unexpected};
+use super::connection::Connection;
+use super::failure::Failure;
 use super::keys;
 use super::pool::Pool;
-use super::reply::Reply;
+use super::reply::{Reply, unexpected};
 use crate::backend::sealed::{HEADER, Seal};
 use crate::error::StoreError;
 use crate::hash::ChunkHash;

@@ -96,7 +96,7 @@ impl Inventory for S3Store {
         let (step, mut done) = ("reading chunks", 0);
         for page in pages(&chunks, |(_, meta)| meta.size) {
             let asked = page.iter().map(|(hash, meta)| {
-                let read = super::get_chunk(self.client(), meta.location.clone(), *hash);
+                let read = super::store::get_chunk(self.client(), meta.location.clone(), *hash);
                 // Here and not below, where the others would have to be waited for.
                 async move { read.await.map(drop) }
             });
@@ -255,7 +255,7 @@ async fn read_manifest(
     };
     // The checksum covers the name, so the name that it says can be used to check it.
     let name = name_in(&root, &path, &stored)?;
-    let recorded = super::open_manifest(&name, stored)?;
+    let recorded = super::store::open_manifest(&name, stored)?;
     Ok(Some((name, recorded)))
 }
 

@@ -19,12 +19,14 @@ use object_store::{
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, oneshot};
 
-use super::LONGEST;
 use super::connector::Connector;
 use super::options::{self, S3Options};
 use crate::backend::Revision;
 use crate::backend::damaged::Damaged;
 use crate::error::StoreError;
+
+/// The longest value: what S3 takes in one object of at most 10,000 parts, kept well within memory.
+pub(super) const LONGEST: u64 = 16 << 30;
 
 /// A thread each for two requests' checksums and encryption.
 const WORKERS: usize = 2;

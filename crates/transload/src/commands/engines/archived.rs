@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use transload::archive::{Archive, ArchiveError, Model, Part, Prompt, SaveRequest};
 use transload::layout::Deployment;
 use transload::store::Backend;
-use transload::store::archive::{Archive, ArchiveError, Model, Part, Prompt, SaveRequest};
 
 use super::broken;
 use super::contents::{Checked, ContentsError};

@@ -1,8 +1,8 @@
 //! One engine: a deployment, the memory of its ranks, and what is in it.
 
 use thiserror::Error;
+use transload::archive::Cache;
 use transload::layout::{Deployment, Rank};
-use transload::store::archive::Cache;
 use transload::transfer::agent::{Agent, BindAgentError, RegisterError};
 #[cfg(feature = "cuda")]
 use transload::transfer::device::DeviceMemory;

@@ -11,7 +11,7 @@ pub(super) use without::{GpuError, OnGpu};
 
 #[cfg(feature = "cuda")]
 mod with {
-    use transload::store::archive::Cache;
+    use transload::archive::Cache;
     use transload::transfer::copy::CopyOptions;
     use transload::transfer::data::Region;
     use transload::transfer::device::{self, DeviceMemory, Place};
@@ -125,7 +125,7 @@ mod with {
 mod without {
     use std::convert::Infallible;
 
-    use transload::store::archive::Cache;
+    use transload::archive::Cache;
     use transload::transfer::data::Region;
     use transload::transfer::memory::Memory;
 

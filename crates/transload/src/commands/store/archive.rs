@@ -3,8 +3,8 @@
 use std::fmt::Write;
 
 use serde::Serialize;
+use transload::archive::{Held, Record};
 use transload::store::ManifestName;
-use transload::store::archive::{Held, Record};
 
 use crate::show::{number, text};
 

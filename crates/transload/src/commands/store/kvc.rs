@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Subcommand, ValueHint};
 use serde_json::{Value, json};
-use transload::store::kvc::{CacheKey, Head, Info, KvcError, open_file};
+use transload::archive::kvc::{CacheKey, Head, Info, KvcError, open_file};
 
 use crate::failure::Failure;
 use crate::output::Output;

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 
 use clap::{Subcommand, ValueHint};
 use serde::Serialize;
-use transload::store::kvc::open_file;
-use transload::store::llama::{Layers, LlamaError, Session};
+use transload::archive::kvc::open_file;
+use transload::archive::llama::{Layers, LlamaError, Session};
 
 use super::kvc::listed;
 use crate::failure::Failure;

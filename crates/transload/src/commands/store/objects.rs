@@ -1,8 +1,8 @@
 //! What the manifests of objects say.
 
 use serde::Serialize;
+use transload::archive::objects::Record;
 use transload::store::ManifestName;
-use transload::store::objects::Record;
 
 use crate::show::number;
 

@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
+use transload::archive::{self, objects};
 use transload::store::backend::{Fault, Inventory, ManifestEntry};
-use transload::store::{Backend, ChunkHash, ManifestName, StoreError, archive, objects, readable};
+use transload::store::{Backend, ChunkHash, ManifestName, StoreError, readable};
 
 use super::objects::{Shown, short};
 use crate::show::{number, text};
@@ -189,10 +190,10 @@ pub(super) fn verify(
 mod tests {
     use std::sync::Arc;
 
-    use transload::layout::Rank;
-    use transload::store::archive::{
+    use transload::archive::{
         Archive, ComputedBy, Model, Prompt, SaveRequest, Sharing, TOKEN_CHUNK,
     };
+    use transload::layout::Rank;
     use transload::store::backend::file::{FileOptions, FileStore};
     use transload::transfer::memory::Memory;
     use transload::transfer::plan::{BlockTable, Tables};

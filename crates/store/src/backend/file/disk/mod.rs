@@ -4,8 +4,8 @@
 //! inside the root is reached through a symbolic link.
 
 mod real;
-#[cfg(test)]
-pub(super) mod simulated;
+#[cfg(any(test, feature = "simulated"))]
+pub mod simulated;
 
 use std::fmt;
 use std::io;

@@ -2,11 +2,12 @@
 
 use rustix::io::Errno;
 
+use transload_test_stores::{assert_right, count};
+
 use super::super::disk::simulated::{Mistake, Random, SimulatedDisk, Trouble};
 use super::super::{FileStore, root};
 use super::script::{
-    CAP, Expected, assert_right, chunk, collect, count, live, live_capped, name, new_store, open,
-    open_capped,
+    CAP, Expected, chunk, collect, live, live_capped, name, new_store, open, open_capped,
 };
 use crate::backend::Backend;
 use crate::error::StoreError;

@@ -2,8 +2,10 @@
 
 use rustix::io::Errno;
 
+use transload_test_stores::count;
+
 use super::super::disk::simulated::{Random, Trouble};
-use super::script::{Expected, chunk, collect, count, name, new_store, open, step};
+use super::script::{Expected, chunk, collect, name, new_store, open, step};
 use crate::backend::Backend;
 
 const LIVES: u64 = 3;

@@ -7,29 +7,11 @@ use std::time::Duration;
 use bytes::Bytes;
 
 use super::super::disk::simulated::{Random, SimulatedDisk};
-use super::super::{FileOptions, FileStore, paths, root};
+use super::super::{FileOptions, FileStore, paths};
 use crate::backend::{Backend, CollectOptions, Collected};
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
 use crate::name::ManifestName;
-
-/// How often, at least, something is tried: the environment may say more.
-pub(super) fn count(variable: &str, usual: u64) -> u64 {
-    let text = std::env::var(variable).ok();
-    text.and_then(|text| text.parse().ok()).unwrap_or(usual)
-}
-
-/// Fails if anything was wrong after a loss of power, or if power failed at no more than `least` points.
-pub(super) fn assert_right((points, wrong): (u64, Vec<String>), least: u64) {
-    println!("{points} losses of power");
-    assert!(points > least, "{points}");
-    assert!(
-        wrong.is_empty(),
-        "{} of {points}, the first: {}",
-        wrong.len(),
-        wrong[0]
-    );
-}
 
 pub(super) fn name(n: u64) -> ManifestName {
     ManifestName::new(format!("manifest {n}")).unwrap()
@@ -59,13 +41,11 @@ fn chunks_of(manifest: &[u8]) -> Vec<u32> {
 
 /// A made store without anything in it.
 pub(super) fn new_store() -> SimulatedDisk {
-    let disk = SimulatedDisk::new();
-    root::create(&disk).unwrap();
-    disk.lose_power(0)
+    SimulatedDisk::with_store()
 }
 
 pub(super) fn open(disk: &SimulatedDisk) -> Result<FileStore, StoreError> {
-    FileStore::on_disk(Arc::new(disk.clone()), "", FileOptions::new())
+    disk.open_store()
 }
 
 /// The chunks of the script do not fit under this cap together, and those of one save do.
@@ -199,7 +179,7 @@ pub(super) fn step(
         1 => drop(collect(store)?),
         2 => {
             let chunks = put_some(store, random)?;
-            let version = random.next();
+            let version = random.draw();
             let mut batch: Vec<_> = (0..3)
                 .map(|n| (name(n), manifest(version + n, &[])))
                 .collect();
@@ -216,7 +196,7 @@ pub(super) fn step(
         _ => {
             let chunks = put_some(store, random)?;
             let name = name_of(random);
-            expected.put(store, &name, random.next(), &chunks)?;
+            expected.put(store, &name, random.draw(), &chunks)?;
         }
     }
     Ok(())
@@ -254,7 +234,7 @@ fn step_capped(
         store.put_chunk(&hash, &data)?;
         chunks.push(n);
     }
-    expected.put(store, &name, random.next(), &chunks)
+    expected.put(store, &name, random.draw(), &chunks)
 }
 
 /// Collects without grace.

@@ -2,8 +2,10 @@
 
 use std::sync::Arc;
 
+use transload_test_stores::assert_right;
+
 use super::super::disk::simulated::{Random, SimulatedDisk};
-use super::script::{Expected, assert_right, live, new_store, open};
+use super::script::{Expected, live, new_store, open};
 use crate::backend::tier::Write;
 use crate::backend::{Backend, Tier, TierStore};
 use crate::error::StoreError;

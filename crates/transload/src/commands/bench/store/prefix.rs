@@ -3,9 +3,9 @@
 use std::sync::Arc;
 
 use redis::cmd;
+use transload::archive::{Archive, ArchiveError, Model, Prompt, SaveRequest, TOKEN_CHUNK};
 use transload::layout::{Deployment, Rank};
 use transload::store::Backend;
-use transload::store::archive::{Archive, ArchiveError, Model, Prompt, SaveRequest, TOKEN_CHUNK};
 use transload::transfer::memory::Memory;
 use transload::transfer::plan::{BlockTable, Tables};
 

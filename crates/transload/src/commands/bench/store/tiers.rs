@@ -6,9 +6,9 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
+use transload::archive::{Archive, Model, Prompt, SaveRequest};
 use transload::layout::Rank;
 use transload::store::Backend;
-use transload::store::archive::{Archive, Model, Prompt, SaveRequest};
 use transload::store::backend::file::{FileOptions, FileStore};
 use transload::store::backend::tier::Write;
 use transload::store::backend::{MemoryStore, Tier, TierStore};

@@ -8,7 +8,7 @@ use super::world::World;
 
 /// What goes wrong at a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in super::super::super) enum Trouble {
+pub enum Trouble {
     /// The call fails and does nothing, apart from a flush, which does some of it and forgets the rest.
     Error(Errno),
     /// A write or read does half of it.
@@ -19,7 +19,7 @@ pub(in super::super::super) enum Trouble {
 
 /// Mistakes that a store could make in using the disk, made for it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(in super::super::super) enum Mistake {
+pub enum Mistake {
     #[default]
     None,
     /// Folders whose path begins so are not flushed.

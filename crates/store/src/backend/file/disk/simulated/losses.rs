@@ -115,10 +115,10 @@ impl Contents {
 
 /// SplitMix64.
 #[derive(Clone, Debug)]
-pub(in super::super::super) struct Random(pub(in super::super::super) u64);
+pub struct Random(pub u64);
 
 impl Random {
-    pub(in super::super::super) fn next(&mut self) -> u64 {
+    pub fn draw(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -126,7 +126,7 @@ impl Random {
         z ^ (z >> 31)
     }
 
-    pub(in super::super::super) fn below(&mut self, end: u64) -> u64 {
-        self.next() % end
+    pub fn below(&mut self, end: u64) -> u64 {
+        self.draw() % end
     }
 }

@@ -12,6 +12,11 @@
 //! | `faults` | calls that fail, processes that die, and mistakes made on purpose |
 //! | `losses` | what a failed flush and a loss of power leave |
 //! | `calls` | the system calls |
+#![allow(
+    missing_docs,
+    clippy::new_without_default,
+    reason = "tests alone see it"
+)]
 
 mod calls;
 mod faults;
@@ -22,13 +27,15 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
 
-pub(in super::super) use self::faults::{Mistake, Trouble};
-pub(in super::super) use self::losses::Random;
+pub use self::faults::{Mistake, Trouble};
+pub use self::losses::Random;
 use self::world::{Inode, ROOT, World};
+use super::super::{FileOptions, FileStore, root};
+use crate::error::StoreError;
 
 /// A handle on a simulated disk. Clones are the same disk; [`copy`](Self::copy) makes another one.
 #[derive(Clone, Debug)]
-pub(in super::super) struct SimulatedDisk {
+pub struct SimulatedDisk {
     world: Arc<Mutex<World>>,
     meanwhile: Arc<Mutex<Option<Meanwhile>>>,
     flushes: usize,
@@ -47,13 +54,31 @@ impl std::fmt::Debug for Meanwhile {
 }
 
 impl SimulatedDisk {
-    pub(in super::super) fn new() -> Self {
+    pub fn new() -> Self {
         Self::of(World::new())
     }
 
     /// Another disk with the same content, unflushed things included, and no open files.
-    pub(in super::super) fn copy(&self) -> Self {
+    pub fn copy(&self) -> Self {
         Self::of(self.world().copy())
+    }
+
+    /// A disk with a new store in it, and nothing in that.
+    ///
+    /// # Panics
+    /// If the store cannot be made.
+    pub fn with_store() -> Self {
+        let disk = Self::new();
+        root::create(&disk).unwrap();
+        disk.lose_power(0)
+    }
+
+    /// Opens the store in it.
+    ///
+    /// # Errors
+    /// As [`FileStore::open`].
+    pub fn open_store(&self) -> Result<FileStore, StoreError> {
+        FileStore::on_disk(Arc::new(self.clone()), "", FileOptions::new())
     }
 
     fn of(world: World) -> Self {
@@ -66,80 +91,80 @@ impl SimulatedDisk {
     }
 
     /// Has so many flushes asked for at once.
-    pub(in super::super) fn with_flushes(mut self, flushes: usize) -> Self {
+    pub fn with_flushes(mut self, flushes: usize) -> Self {
         self.flushes = flushes;
         self
     }
 
-    pub(in super::super) fn with_mistake(self, mistake: Mistake) -> Self {
+    pub fn with_mistake(self, mistake: Mistake) -> Self {
         self.world().faults.mistake = mistake;
         self
     }
 
     /// What goes wrong from the call of this number on, counted from 0 of this disk's life.
-    pub(in super::super) fn trouble(&self, call: u64, trouble: Trouble) {
+    pub fn trouble(&self, call: u64, trouble: Trouble) {
         self.world().faults.trouble = Some((call, trouble));
     }
 
     /// The cause of what went wrong is gone.
-    pub(in super::super) fn no_trouble(&self) {
+    pub fn no_trouble(&self) {
         self.world().faults.trouble = None;
     }
 
     /// From now on nothing can be changed, and the system says so.
-    pub(in super::super) fn write_protect(&self, errno: Errno) {
+    pub fn write_protect(&self, errno: Errno) {
         self.world().faults.protected = Some(errno);
     }
 
     /// From now on there is no room for anything more, and the system says so.
-    pub(in super::super) fn fill(&self, errno: Errno) {
+    pub fn fill(&self, errno: Errno) {
         self.world().faults.full = Some(errno);
     }
 
     /// From now on this byte of a file cannot be read.
-    pub(in super::super) fn spoil(&self, path: &str, at: usize) {
+    pub fn spoil(&self, path: &str, at: usize) {
         let mut world = self.world();
         let inode = world.find(path).unwrap();
         world.faults.bad.push((inode, at));
     }
 
     /// From now on all files are another user's.
-    pub(in super::super) fn give_away(&self) {
+    pub fn give_away(&self) {
         self.world().faults.foreign = true;
     }
 
     /// The process dies instead of making this change.
-    pub(in super::super) fn stop_at(&self, change: u64) {
+    pub fn stop_at(&self, change: u64) {
         self.world().faults.stop = Some(change);
     }
 
     /// It was another process that died, or met what went wrong.
-    pub(in super::super) fn go_on(&self) {
+    pub fn go_on(&self) {
         let mut world = self.world();
         world.faults.stop = None;
         world.faults.stopped = false;
         world.faults.trouble = None;
     }
 
-    pub(in super::super) fn is_stopped(&self) -> bool {
+    pub fn is_stopped(&self) -> bool {
         self.world().faults.stopped
     }
 
     /// Number of calls, and of those that change something.
-    pub(in super::super) fn counts(&self) -> (u64, u64) {
+    pub fn counts(&self) -> (u64, u64) {
         let world = self.world();
         (world.faults.calls, world.faults.changes)
     }
 
     /// The disk as it is found after a loss of power. The seed says what survives.
-    pub(in super::super) fn lose_power(&self, seed: u64) -> Self {
+    pub fn lose_power(&self, seed: u64) -> Self {
         let copy = self.copy();
         copy.world().lose_power(&mut Random(seed));
         copy
     }
 
     /// All regular files with their content.
-    pub(in super::super) fn files(&self) -> Vec<(String, Vec<u8>)> {
+    pub fn files(&self) -> Vec<(String, Vec<u8>)> {
         let world = self.world();
         let mut files = Vec::new();
         let mut todo = vec![(String::new(), ROOT)];
@@ -156,14 +181,14 @@ impl SimulatedDisk {
     }
 
     /// The most bytes that all files together have taken since somebody asked.
-    pub(in super::super) fn most_bytes(&self) -> u64 {
+    pub fn most_bytes(&self) -> u64 {
         let mut world = self.world();
         let now = world.bytes();
         std::mem::replace(&mut world.most_bytes, now).max(now)
     }
 
     /// Somebody else does something just before this folder is listed, or this file opened, the next time.
-    pub(in super::super) fn before(&self, path: &str, act: impl FnOnce() + Send + 'static) {
+    pub fn before(&self, path: &str, act: impl FnOnce() + Send + 'static) {
         *self.meanwhile() = Some(Meanwhile {
             path: path.to_owned(),
             act: Box::new(act),
@@ -171,7 +196,7 @@ impl SimulatedDisk {
     }
 
     /// Nobody has said of any file that its entry is durable.
-    pub(in super::super) fn unsettle(&self) {
+    pub fn unsettle(&self) {
         for inode in self.world().inodes.values_mut() {
             if let Inode::File(file) = inode {
                 file.settled = false;
@@ -180,14 +205,14 @@ impl SimulatedDisk {
     }
 
     /// Changes the content of a file behind everybody's back.
-    pub(in super::super) fn tamper(&self, path: &str, change: impl FnOnce(&mut Vec<u8>)) {
+    pub fn tamper(&self, path: &str, change: impl FnOnce(&mut Vec<u8>)) {
         let mut world = self.world();
         let inode = world.find(path).unwrap();
         change(&mut world.file_mut(inode).seen);
     }
 
     /// Number of files that no folder lists and somebody holds open.
-    pub(in super::super) fn pinned(&self) -> usize {
+    pub fn pinned(&self) -> usize {
         let world = self.world();
         let open = world.open.values();
         let open: std::collections::HashSet<_> = open.collect();

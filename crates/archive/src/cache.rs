@@ -1,0 +1,62 @@
+//! The memory of one group of a rank, on the host or on a GPU.
+
+use transload_transfer::copy::CopyOptions;
+#[cfg(feature = "cuda")]
+use transload_transfer::device::{self, DeviceMemory, Place};
+use transload_transfer::memory::Memory;
+use transload_transfer::plan::program::Program;
+
+use crate::ArchiveError;
+
+/// The memory that an engine has for one group of a rank: what blocks are saved out of, and restored into.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub enum Cache {
+    /// Memory of the host.
+    Host(Memory),
+    /// Memory of a GPU. What is saved or restored crosses the bus in pieces, through the buffers that the GPU has for transfers.
+    #[cfg(feature = "cuda")]
+    Device(DeviceMemory),
+}
+
+impl From<Memory> for Cache {
+    fn from(memory: Memory) -> Self {
+        Self::Host(memory)
+    }
+}
+
+#[cfg(feature = "cuda")]
+impl From<DeviceMemory> for Cache {
+    fn from(memory: DeviceMemory) -> Self {
+        Self::Device(memory)
+    }
+}
+
+impl Cache {
+    /// The caches that a caller has, of whichever kind.
+    pub(crate) fn all(caches: &[impl Clone + Into<Self>]) -> Vec<Self> {
+        caches.iter().cloned().map(Into::into).collect()
+    }
+
+    #[cfg(feature = "cuda")]
+    fn place(&self) -> Place<'_> {
+        match self {
+            Self::Host(memory) => memory.into(),
+            Self::Device(memory) => memory.into(),
+        }
+    }
+}
+
+/// Runs a program. When this returns, nothing touches either memory any more.
+pub(crate) fn copy(program: &Program, from: &Cache, to: &Cache) -> Result<(), ArchiveError> {
+    // Token chunks are copied by several threads already.
+    let options = CopyOptions::new().with_threads(1);
+    #[cfg(feature = "cuda")]
+    device::copy_until_done(program, from.place(), to.place(), &options)?;
+    #[cfg(not(feature = "cuda"))]
+    {
+        let (Cache::Host(from), Cache::Host(to)) = (from, to);
+        transload_transfer::copy::copy(program, from, to, &options)?;
+    }
+    Ok(())
+}

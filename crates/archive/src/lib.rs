@@ -1,0 +1,108 @@
+//! A request's blocks in one standard layout, saved out of any deployment and restored into any other.
+//!
+//! What an engine with TP 4, blocks of 16 tokens and NHD saved, one with TP 8, blocks of 64 and HND restores.
+//! The unit is the *token chunk*, 256 tokens whatever the block size; a partial one at the end is not saved.
+//! In each token chunk, each head (more exactly: each unit of what tensor parallelism shares out) of the layers
+//! that one pipeline stage holds is a *piece*: a store chunk, keyed by the BLAKE3-256 of its bytes. What is
+//! replicated over ranks is saved once, by the first of them.
+//!
+//! Names are made of tokens, contents are not: a chain of hashes over the prompt, and over everything else that
+//! decides what a cache holds, [names](PrefixKey) a *root* manifest for each whole token chunk, and that lists
+//! the pieces. So two engines that compute slightly different bytes for one prefix never mix them up: the
+//! root that is there first stands, each root is whole, and data that no root names goes in a collection.
+//!
+//! # Saving
+//! 1. The coordinator asks what is [missing](Archive::missing).
+//! 2. Each rank [saves](RankArchive::save) its pieces, which ends with a *part* manifest of its own:
+//!    `kv_store_v1` publishes only what the same handle put.
+//! 3. The coordinator [publishes](Archive::publish) the roots, once it has every rank's [`Part`], and the parts go.
+//!
+//! # Restoring
+//! 1. Anybody [finds](Archive::find) the longest saved prefix of a prompt.
+//! 2. Each rank [restores](RankArchive::restore) its share of it; every byte is checked against its hash.
+//!
+//! # Windows and recurrent state
+//! An engine keeps only the last tokens of a sliding window, and of a recurrent cache only the newest state. A
+//! root holds what such a group needs to go on *there*, if the engine still had it: a snapshot. So a prefix can
+//! be restored up to the largest position at which every group can go on.
+//!
+//! ```
+//! # use std::sync::Arc;
+//! use transload_layout::{Deployment, Dtype, Group, Rank, Spec};
+//! use transload_archive::{Archive, Model, Prompt, SaveRequest};
+//! use transload_store::backend::MemoryStore;
+//! use transload_transfer::memory::Memory;
+//! use transload_transfer::plan::{BlockTable, Tables};
+//!
+//! let group = Group::builder("attn", "0-3", Spec::attention(4, 64, Dtype::Bf16));
+//! let side = |tp, block, order| {
+//!     let side = Deployment::builder().tp(tp).block_size(block).num_blocks(64).order(order);
+//!     side.group(group.clone()).build().unwrap()
+//! };
+//! let cache = |side: &Deployment| {
+//!     Memory::allocate(&[side.groups()[0].placement(0).allocation_bytes as usize])
+//! };
+//! let (prefill, decode) = (side(2, 16, "NHD"), side(1, 64, "HND"));
+//! let archive = Archive::new(Arc::new(MemoryStore::new()), Model::new("demo", "r1"), &prefill)?;
+//! let tokens: Vec<u32> = (0..600).collect();
+//! let prompt = Prompt::new(&tokens);
+//!
+//! // Both ranks of the prefill side save; blocks 0 to 37 hold the prompt.
+//! let missing = archive.missing(&prompt, &SaveRequest::tokens(600))?;
+//! let tables = Tables(vec![BlockTable::Identity]);
+//! let mut parts = Vec::new();
+//! for rank in prefill.ranks() {
+//!     let caches = [cache(&prefill)?];
+//!     parts.push(archive.rank(&prefill, rank)?.save(&missing, &caches, &tables)?);
+//! }
+//! assert_eq!(archive.publish(&missing, &parts)?.roots, 2);
+//!
+//! // Later, and elsewhere: two whole token chunks of the prompt are there.
+//! let found = archive.find(&prompt)?;
+//! assert_eq!(found.tokens(), 512);
+//! let caches = [cache(&decode)?];
+//! archive.rank(&decode, Rank(0))?.restore(&found, 0, &caches, &tables)?;
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+
+mod archive;
+#[cfg(feature = "cuda")]
+mod before;
+mod cache;
+mod error;
+mod find;
+mod inspect;
+mod key;
+pub mod kvc;
+#[cfg(feature = "llama")]
+pub mod llama;
+mod manifest;
+#[cfg(feature = "objects")]
+pub mod objects;
+mod origin;
+mod permit;
+mod publish;
+mod rank;
+mod reading;
+mod record;
+mod restore;
+mod save;
+mod shape;
+mod staged;
+mod staging;
+mod stored;
+
+pub use archive::Archive;
+pub use cache::Cache;
+pub use error::ArchiveError;
+pub use find::Found;
+pub use inspect::{Held, Record};
+pub use key::{Model, NAMES, PrefixKey, Prompt, TOKEN_CHUNK};
+pub use origin::{ComputedBy, NoSharing, Sharing};
+pub use permit::Permit;
+pub use publish::Published;
+pub use rank::RankArchive;
+pub use restore::Restored;
+pub use save::{Missing, Part, SaveRequest};
+pub use staged::{Staged, Staging};
+pub use transload_transfer::codec::{Codec, NoCodec};

@@ -1,0 +1,62 @@
+//! What objects there are.
+
+use std::collections::HashMap;
+use std::time::SystemTime;
+
+use transload_store::{ManifestName, StoreError, readable};
+
+use super::record::Record;
+use super::{Info, ObjectError, Objects, name};
+
+/// An object in a list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Listed {
+    /// Its key.
+    pub key: Vec<u8>,
+    /// What is known of it.
+    pub info: Info,
+    /// When it was last put, read or looked up, as exactly as the store knows.
+    pub last_used: Option<SystemTime>,
+}
+
+impl Objects {
+    /// Lists the objects of this namespace, in no order; that is no use of them where the store can tell. Those that
+    /// cannot be read are left out.
+    ///
+    /// # Errors
+    /// [`StoreError::Unsupported`] where the store cannot list what it has, as behind `kv_store_v1`; or if it fails.
+    pub fn list(&self) -> Result<Vec<Listed>, ObjectError> {
+        let inventory = self.store.inventory().ok_or(StoreError::Unsupported {
+            what: "listing objects",
+            why: "this store cannot list what it has".to_owned(),
+        })?;
+        let beginning = name::beginning(&self.namespace);
+        let mut used = HashMap::new();
+        inventory.manifests(&mut |entry| {
+            if entry.name.as_str().starts_with(&beginning) {
+                used.insert(entry.name, entry.last_used);
+            }
+            Ok(())
+        })?;
+        let names: Vec<ManifestName> = used.keys().cloned().collect();
+        let mut listed = Vec::with_capacity(names.len());
+        for names in names.chunks(self.store.batch().max(1)) {
+            let manifests = readable(names, |names| inventory.peek_manifests(names))?;
+            for (name, manifest) in names.iter().zip(manifests) {
+                // It may be gone since it was listed.
+                let record = manifest.and_then(|manifest| Record::read(name, &manifest)?.ok());
+                if let Some(record) =
+                    record.filter(|record| record.namespace[..] == *self.namespace)
+                {
+                    listed.push(Listed {
+                        key: record.key.clone(),
+                        info: record.info(),
+                        last_used: used.get(name).copied().flatten(),
+                    });
+                }
+            }
+        }
+        Ok(listed)
+    }
+}

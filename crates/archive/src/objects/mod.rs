@@ -1,0 +1,54 @@
+//! Bytes of an engine under the engine's own keys.
+//!
+//! Some engines name what they cache by hashes of their own, and keep it in a layout that nobody else reads. To a store
+//! that is an *object*: bytes under a key, and up to 4 KiB of *meta* beside them, in which the engine writes what it needs
+//! to read them (a shape, a dtype). Here such engines get what stores have: bytes that several objects share are kept once,
+//! a cap, a damaged byte that is a miss and not data, and `transload store` to look into it.
+//!
+//! An object is one manifest and its *pieces*, store chunks of 4 MiB (the last one shorter) under the BLAKE3-256 of their
+//! bytes. All calls take batches, and none holds more of an object in memory than a few pieces for each thread.
+//!
+//! - Keys are any 1 to 4,096 bytes. So is the *namespace*, which is a part of every name. An engine whose keys stay the same
+//!   while its weights change has to change the namespace with them.
+//! - An object is taken to be decided by its key, length and meta: [`put`](Objects::put) writes nothing if an object of
+//!   equal length and meta is there, and replaces any other.
+//! - [`get`](Objects::get) checks every piece against its hash.
+//!
+//! ```
+//! use std::sync::Arc;
+//! use transload_store::backend::MemoryStore;
+//! use transload_archive::objects::{Objects, Source, Target};
+//!
+//! let objects = Objects::new(Arc::new(MemoryStore::new()), b"llama-3.1-8b@r1")?;
+//! let (keys, values) = ([1; 1000], [2; 500]);
+//! objects.put(&[Source { key: b"block 7", meta: b"bf16", parts: &[(&keys).into(), (&values).into()] }])?;
+//!
+//! let found = objects.has(&[b"block 7", b"block 8"])?;
+//! assert_eq!(found[0].as_ref().map(|info| info.bytes), Some(1500));
+//! assert_eq!(found[1], None);
+//!
+//! let mut block = [0; 1500];
+//! let mut parts = [(&mut block).into()];
+//! let read = objects.get(&mut [Target { key: b"block 7", parts: &mut parts }])?;
+//! assert_eq!(read[0].as_ref().map(|info| &info.meta[..]), Some(&b"bf16"[..]));
+//! assert_eq!(block[999..1001], [1, 2]);
+//! # Ok::<(), transload_archive::objects::ObjectError>(())
+//! ```
+
+mod error;
+mod get;
+mod list;
+mod name;
+mod namespace;
+mod part;
+mod put;
+mod record;
+
+pub use error::ObjectError;
+pub use get::Target;
+pub use list::Listed;
+pub use name::{LONGEST_NAME, NAMES};
+pub use namespace::Objects;
+pub use part::{Part, PartMut};
+pub use put::Source;
+pub use record::{Info, LARGEST, LONGEST_META, PIECE, Record};

@@ -1,0 +1,55 @@
+//! What the manifest of an object is called.
+
+use transload_store::ManifestName;
+
+/// Begins the names of all manifests of objects.
+pub const NAMES: &str = "transload.objects/1/";
+
+/// The longest key and the longest namespace, in bytes.
+pub const LONGEST_NAME: usize = 4096;
+
+const CONTEXT: &str = "transload.objects/1 name";
+
+/// Whether these bytes can be a key or a namespace.
+pub(super) fn is_name(name: &[u8]) -> bool {
+    (1..=LONGEST_NAME).contains(&name.len())
+}
+
+/// What the names of a namespace's manifests begin with. Two namespaces may share it, if somebody has worked for that.
+pub(super) fn beginning(namespace: &[u8]) -> String {
+    let digest = blake3::hash(namespace).to_hex();
+    format!("{NAMES}{}/", &digest[..32])
+}
+
+/// The name of the manifest of a key. Both are [names](is_name).
+pub(super) fn manifest(namespace: &[u8], key: &[u8]) -> ManifestName {
+    let mut hasher = blake3::Hasher::new_derive_key(CONTEXT);
+    // At most 4,096.
+    hasher.update(&(namespace.len() as u32).to_le_bytes());
+    hasher.update(namespace).update(key);
+    let digest = hasher.finalize().to_hex();
+    let name = format!("{}{digest}", beginning(namespace));
+    ManifestName::new(name).expect("117 characters of ASCII")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Computed with the `blake3` package of Python.
+    #[test]
+    fn names_are_as_the_manual_says() {
+        let name = manifest(b"ns", b"key");
+        assert_eq!(
+            name.as_str(),
+            "transload.objects/1/f66f9f58f321d1ee3cc813ceba79c2c2/\
+             1e26ebfef7b12edb2bb1c4cc7b513f6ab41e754cb847e519622e8a7f57ab560f"
+        );
+        assert_eq!(name.as_str().len(), 117);
+    }
+
+    #[test]
+    fn where_the_namespace_ends_makes_a_difference() {
+        assert_ne!(manifest(b"a", b"bc"), manifest(b"ab", b"c"));
+    }
+}

@@ -1,0 +1,302 @@
+//! Restoring one rank's share.
+
+use transload_store::{ChunkHash, StoreError};
+use transload_transfer::memory::Memory;
+use transload_transfer::plan::Tables;
+
+use crate::find::Found;
+use crate::key::TOKEN_CHUNK;
+use crate::reading::{self, whole_chunk};
+use crate::record::{Piece, Root, Segment, Unreadable};
+use crate::shape::Growth;
+use crate::staging::{RankGroup, Span};
+use crate::{ArchiveError, Cache, RankArchive};
+
+/// What [`RankArchive::restore`] did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Restored {
+    /// Tokens after which every group of this rank can go on.
+    pub tokens: u64,
+    /// Pieces read.
+    pub pieces: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// The most bytes that one thread asks a store for at once, unless one piece is longer: enough to fill a network's round trip, few enough
+/// to hold beside an engine.
+const IN_FLIGHT: u64 = 64 << 20;
+
+struct Item<'a> {
+    group: usize,
+    root: &'a Root,
+    segment: &'a Segment,
+    /// Of the segment, the tokens that are wanted.
+    wanted: Span,
+}
+
+impl RankArchive {
+    /// Restores this rank's share of a saved prefix into its blocks: the tokens from `start` on (those before
+    /// are there already), and the snapshots of windowed and recurrent groups at its end. With a `start` at
+    /// its end there is nothing to do.
+    ///
+    /// `caches` and `tables` are as for [`save`](Self::save). Every piece is checked against its hash before
+    /// a byte of it is written.
+    ///
+    /// # Errors
+    /// [`ArchiveError::Missing`] or [`Damaged`](ArchiveError::Damaged) if a piece is not what was saved;
+    /// what the blocks hold then is not defined. The root that names such a piece is removed if nobody has put it
+    /// again meanwhile, so that the next [`find`](crate::Archive::find) ends before it; where the store cannot tell
+    /// two puts apart (behind `kv_store_v1`), one that is put in that instant may go too. The next save writes the root
+    /// anew, and a piece that is gone; a damaged one only once its store has let go of it, since a store keeps what it has under a hash.
+    /// [`ArchiveError::Revoked`], once the [permit](Self::with_permit) is.
+    /// Otherwise if a table or memory does not suit the deployment (then nothing was written), or the store
+    /// fails.
+    pub fn restore(
+        &self,
+        found: &Found,
+        start: u64,
+        caches: &[impl Clone + Into<Cache>],
+        tables: &Tables,
+    ) -> Result<Restored, ArchiveError> {
+        let caches = &Cache::all(caches);
+        self.count("memories", caches.len())?;
+        self.count("block tables", tables.0.len())?;
+        found.check(&self.archive)?;
+        let items = self.wanted(found, start);
+        self.check_tables(&items, tables)?;
+        self.announce(&items)?;
+        let group = |item: &Item<'_>| item.group;
+        let done = self.on_groups(
+            &items,
+            group,
+            (caches, tables),
+            |held, item, cache, block| {
+                let read = self.fetch(held, item, block)?;
+                self.touch(|| held.scatter(item.wanted, block, cache))?;
+                Ok(read)
+            },
+        );
+        let done = done.inspect_err(|error| self.forget(found, error))?;
+        Ok(Restored {
+            tokens: found.tokens(),
+            pieces: done.iter().map(|(pieces, _)| pieces).sum(),
+            bytes: done.iter().map(|(_, bytes)| bytes).sum(),
+        })
+    }
+
+    /// The segments to read: of every root for what grows, of the last one for snapshots.
+    fn wanted<'a>(&self, found: &'a Found, start: u64) -> Vec<Item<'a>> {
+        let mut items = Vec::new();
+        let Some(last) = found.last().filter(|_| start < found.tokens()) else {
+            return items;
+        };
+        for (group, shape) in self.archive.shape.groups.iter().enumerate() {
+            if self.groups[group].1.is_none() {
+                continue;
+            }
+            let roots = match shape.growth {
+                Growth::All => &found.roots[..],
+                Growth::Window | Growth::Recurrent => std::slice::from_ref(last),
+            };
+            let from = match shape.growth {
+                Growth::All => start,
+                Growth::Window => start.max(shape.needed(found.tokens()).start),
+                Growth::Recurrent => 0,
+            };
+            for root in roots {
+                for segment in root.groups[group].iter().flatten() {
+                    let wanted = Span {
+                        from: segment.from.max(from),
+                        to: segment.to,
+                    };
+                    if wanted.from < wanted.to {
+                        items.push(Item {
+                            group,
+                            root,
+                            segment,
+                            wanted,
+                        });
+                    }
+                }
+            }
+        }
+        items
+    }
+
+    /// Tells the store of everything that will be read, in about that order: most segments have few pieces for a
+    /// rank, and would cost a round trip each.
+    fn announce(&self, items: &[Item<'_>]) -> Result<(), ArchiveError> {
+        let mut hashes: Vec<ChunkHash> = Vec::new();
+        for item in items {
+            if let Some(held) = &self.groups[item.group].1 {
+                let own = item.segment.pieces.iter();
+                let own = own.filter(|piece| held.share(piece).is_some());
+                hashes.extend(own.map(|piece| ChunkHash::from(piece.hash)));
+            }
+        }
+        Ok(self.archive.store.prefetch_chunks(&hashes)?)
+    }
+
+    /// That every block to be written is there, and only once: spans are bound one by one later, and on several
+    /// threads.
+    fn check_tables(&self, items: &[Item<'_>], tables: &Tables) -> Result<(), ArchiveError> {
+        for (index, (position, held)) in self.groups.iter().enumerate() {
+            let Some(held) = held else { continue };
+            let of_group = items.iter().filter(|item| item.group == index);
+            let from = of_group.clone().map(|item| item.wanted.from).min();
+            let to = of_group.map(|item| item.wanted.to).max();
+            if let (Some(from), Some(to)) = (from, to) {
+                held.check_table(Span { from, to }, &tables.0[*position])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads the pieces of a segment that this rank has a share in, and puts that into a staging block.
+    fn fetch(
+        &self,
+        held: &RankGroup,
+        item: &Item<'_>,
+        block: &Memory,
+    ) -> Result<(u64, u64), ArchiveError> {
+        let span = item.segment.span();
+        let shared = |piece: &&Piece| held.share(piece).is_some();
+        let pieces: Vec<&Piece> = item.segment.pieces.iter().filter(shared).collect();
+        if !held.complete(&pieces) {
+            let why = Unreadable("it does not name every piece of this rank");
+            return Err(ArchiveError::unusable("a root", why));
+        }
+        let codec = self.archive.codec;
+        // What a codec stores exactly comes on top of its codes.
+        let bytes = |piece: &Piece| match codec.is_exact() {
+            true => held.piece_bytes(piece, span),
+            false => held
+                .stored_bytes(codec, piece, span)
+                .map_or(u64::MAX, |codes| {
+                    codes.saturating_add(held.piece_bytes(piece, span))
+                }),
+        };
+
+        let store = &self.archive.store;
+        let batched = store.batch() > 1;
+        let mut total = 0;
+        let mut rest = pieces.as_slice();
+        while !rest.is_empty() {
+            let mut in_flight = 0;
+            let fits = |piece: &&&Piece| {
+                in_flight = bytes(piece).saturating_add(in_flight);
+                in_flight <= IN_FLIGHT
+            };
+            let count = rest.iter().take_while(fits).count().max(1);
+            let (now, later) = rest.split_at(if batched { count.min(store.batch()) } else { 1 });
+            rest = later;
+            let hashes: Vec<ChunkHash> = now.iter().map(|piece| piece.hash.into()).collect();
+            let read = match store.get_chunks(&hashes) {
+                // One of them is; find out which.
+                Err(StoreError::Damaged { .. }) => {
+                    hashes.iter().map(|hash| store.get_chunk(hash)).collect()
+                }
+                Ok(read) => read.into_iter().map(Ok).collect(),
+                Err(error) => vec![Err(error)],
+            };
+            for (piece, read) in now.iter().zip::<Vec<_>>(read) {
+                let (hash, usable) = (piece.hash.into(), (item.root.chunks - 1) * TOKEN_CHUNK);
+                let is_whole = |data: &[u8]| blake3::hash(data) == piece.hash;
+                let data = match whole_chunk(&**store, &hash, read, is_whole) {
+                    Ok(Some(data)) => data,
+                    Ok(None) => return Err(ArchiveError::Missing { hash, usable }),
+                    Err(StoreError::Damaged { .. }) => {
+                        return Err(ArchiveError::Damaged { hash, usable });
+                    }
+                    Err(error) => return Err(error.into()),
+                };
+                let Some(raw) = held.decode(codec, piece, span, &data) else {
+                    return Err(ArchiveError::Damaged { hash, usable });
+                };
+                total += data.len() as u64;
+                held.write_piece(block, piece, span, &raw)?;
+            }
+        }
+        Ok((pieces.len() as u64, total))
+    }
+
+    /// Removes a root whose pieces are not what was saved, unless it has been put or healed since.
+    fn forget(&self, found: &Found, error: &ArchiveError) {
+        if let ArchiveError::Missing { hash, usable } | ArchiveError::Damaged { hash, usable } =
+            error
+            && let Some(root) = found.roots.get((usable / TOKEN_CHUNK) as usize)
+        {
+            let is_useless = |there: &[u8]| {
+                there == root.encode(self.archive.codec) && !self.is_healed(root, hash)
+            };
+            reading::forget(&*self.archive.store, &root.key.root_name(), is_useless);
+        }
+    }
+
+    /// Whether a piece that was missing or damaged is there after all, as this root needs it. So it is taken to be where
+    /// the store cannot be asked: a root is removed only for what is known.
+    fn is_healed(&self, root: &Root, hash: &ChunkHash) -> bool {
+        let data = match self.archive.store.get_chunk(hash) {
+            Ok(Some(data)) => data,
+            Ok(None) | Err(StoreError::Damaged { .. }) => return false,
+            Err(_) => return true,
+        };
+        let codec = self.archive.codec;
+        let fits = |(held, segment): (&RankGroup, &Segment)| {
+            let of_hash = segment.pieces.iter();
+            let mut of_hash = of_hash.filter(|piece| ChunkHash::from(piece.hash) == *hash);
+            of_hash.all(|piece| held.decode(codec, piece, segment.span(), &data).is_some())
+        };
+        let groups = self.groups.iter().zip(&root.groups);
+        let mut held = groups.filter_map(|((_, held), segments)| Some((held.as_ref()?, segments)));
+        ChunkHash::from(blake3::hash(&data)) == *hash
+            && held.all(|(held, segments)| {
+                let mut segments = segments.iter().flatten();
+                segments.all(|segment| fits((held, segment)))
+            })
+    }
+}
+
+impl Segment {
+    fn span(&self) -> Span {
+        Span {
+            from: self.from,
+            to: self.to,
+        }
+    }
+}
+
+impl RankGroup {
+    /// How long a piece of these tokens is in memory.
+    pub(crate) fn piece_bytes(&self, piece: &Piece, span: Span) -> u64 {
+        self.unit_bytes(piece.class as usize, piece.layers, span) * piece.units
+    }
+
+    /// Whether the pieces hold every layer of every unit of this rank exactly once.
+    fn complete(&self, pieces: &[&Piece]) -> bool {
+        for (index, class) in self.classes.iter().enumerate() {
+            for unit in class.units.clone() {
+                let of_unit = pieces.iter().filter(|piece| {
+                    piece.class as usize == index
+                        && (piece.unit..piece.unit + piece.units).contains(&unit)
+                });
+                let mut spans: Vec<_> = of_unit.map(|p| (p.layer, p.layer + p.layers)).collect();
+                spans.sort_unstable();
+                let mut at = self.layers.start;
+                for (start, end) in spans {
+                    let joins = start == at || at == self.layers.start && start < at;
+                    if !joins {
+                        return false;
+                    }
+                    at = end;
+                }
+                if at < self.layers.end {
+                    return false;
+                }
+            }
+        }
+        true
+    }
+}

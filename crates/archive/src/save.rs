@@ -1,0 +1,419 @@
+//! Saving one rank's share.
+
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+use transload_store::{ChunkHash, ManifestName, StoreError};
+use transload_transfer::memory::Memory;
+use transload_transfer::plan::{BlockTable, Tables};
+
+use crate::key::{PrefixKey, Prompt, TOKEN_CHUNK};
+use crate::record::{PartRecord, Piece, Root, Segment, Unreadable};
+use crate::shape::{GroupShape, Growth};
+use crate::staging::{RankGroup, Span};
+use crate::{Archive, ArchiveError, Cache, NAMES, RankArchive};
+
+/// What an engine has to save.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SaveRequest {
+    /// How many tokens of the prompt its blocks hold.
+    pub tokens: u64,
+    /// After how many tokens its recurrent state is, where the model has one. Only a state at a multiple of
+    /// [`TOKEN_CHUNK`] can be saved.
+    pub state: Option<u64>,
+}
+
+impl SaveRequest {
+    /// The first `tokens` tokens, no recurrent state.
+    pub fn tokens(tokens: u64) -> Self {
+        Self {
+            tokens,
+            state: None,
+        }
+    }
+
+    /// A recurrent state after so many tokens.
+    #[must_use]
+    pub fn with_state(mut self, tokens: u64) -> Self {
+        self.state = Some(tokens);
+        self
+    }
+}
+
+/// What of a prompt is not saved yet. Made once, it goes to every rank, so that all save the same.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Missing {
+    /// The cache and model that it is of.
+    cache: [u8; 32],
+    /// Tells this save from all others, so that parts of two are never put together.
+    pub(crate) save: [u8; 32],
+    /// Keys of 0, 1, ... token chunks.
+    pub(crate) keys: Vec<PrefixKey>,
+    pub(crate) state: Option<u64>,
+    /// Ascending.
+    pub(crate) ends: Vec<End>,
+}
+
+/// A position in whole token chunks at which something is missing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct End {
+    pub(crate) chunks: u64,
+    /// The root that is there, without some snapshot; `None` where there is none.
+    pub(crate) root: Option<Root>,
+}
+
+/// What one rank has saved: to be handed to [`Archive::publish`], also by way of another process.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Part {
+    pub(crate) record: PartRecord,
+    /// Bytes that were not in the store before. It stays in the process that saved: 0 after
+    /// [`decode`](Self::decode).
+    pub written: u64,
+}
+
+impl Missing {
+    /// Whether everything that can be saved is saved.
+    pub fn is_empty(&self) -> bool {
+        self.ends.is_empty()
+    }
+
+    /// Whether it is of this cache: it may come from another process.
+    pub(crate) fn check(&self, archive: &Archive) -> Result<(), ArchiveError> {
+        let unusable = |why| ArchiveError::unusable("what is missing", Unreadable(why));
+        if self.cache != archive.cache {
+            return Err(unusable("it is of another model or cache"));
+        }
+        let mut last = 0;
+        for end in &self.ends {
+            if end.chunks <= last || end.chunks >= self.keys.len() as u64 {
+                return Err(unusable("its positions are not those of its prompt"));
+            }
+            last = end.chunks;
+            let (key, parent) = (self.keys[last as usize], self.keys[last as usize - 1]);
+            if let Some(root) = &end.root {
+                let checked = root.check(&archive.shape, last, key, parent);
+                checked.map_err(|why| ArchiveError::unusable("what is missing", why))?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Part {
+    /// As bytes, for [`decode`](Self::decode) in another process.
+    pub fn encode(&self) -> Vec<u8> {
+        self.record.encode()
+    }
+
+    /// Reads what [`encode`](Self::encode) wrote. What it names is checked when it is published.
+    ///
+    /// # Errors
+    /// [`ArchiveError::Unusable`].
+    pub fn decode(bytes: &[u8]) -> Result<Self, ArchiveError> {
+        let record = PartRecord::decode(bytes);
+        let record = record.map_err(|why| ArchiveError::unusable("a part", why))?;
+        Ok(Self { record, written: 0 })
+    }
+}
+
+impl Archive {
+    /// What of the first tokens of a prompt is not saved yet.
+    ///
+    /// # Errors
+    /// If the store fails, or the request is for more tokens than the prompt has.
+    pub fn missing(
+        &self,
+        prompt: &Prompt<'_>,
+        request: &SaveRequest,
+    ) -> Result<Missing, ArchiveError> {
+        let said = [("the number of tokens to save", request.tokens)];
+        let state = request
+            .state
+            .map(|state| ("the position of the recurrent state", state));
+        for (what, tokens) in said.into_iter().chain(state) {
+            if tokens > prompt.len() {
+                return Err(ArchiveError::BehindPrompt {
+                    what,
+                    tokens,
+                    prompt: prompt.len(),
+                });
+            }
+        }
+        let mut keys = self.keys(prompt);
+        keys.truncate((request.tokens / TOKEN_CHUNK) as usize + 1);
+        let roots = self.contiguous(&keys)?;
+        let saved = roots.len() as u64;
+        // Snapshots of earlier positions were not at hand when these were saved, and are even less so now.
+        let newest = keys.len() as u64 - 1;
+        let lacking = roots.into_iter().filter(|root| {
+            self.shape
+                .groups
+                .iter()
+                .zip(&root.groups)
+                .any(|(group, segments)| {
+                    let end = root.chunks * TOKEN_CHUNK;
+                    let at_hand = match group.growth {
+                        Growth::All => true,
+                        Growth::Window => root.chunks == newest,
+                        Growth::Recurrent => request.state == Some(end),
+                    };
+                    segments.is_none() && at_hand
+                })
+        });
+        let mut ends: Vec<End> = lacking
+            .map(|root| End {
+                chunks: root.chunks,
+                root: Some(root),
+            })
+            .collect();
+        ends.extend((saved + 1..keys.len() as u64).map(|chunks| End { chunks, root: None }));
+        let mut save = [0; 32];
+        getrandom::fill(&mut save).map_err(|error| StoreError::Io {
+            action: "draw a random number".to_owned(),
+            source: error.into(),
+        })?;
+        Ok(Missing {
+            cache: self.cache,
+            save,
+            keys,
+            state: request.state,
+            ends,
+        })
+    }
+}
+
+/// One group's span, to be saved.
+#[derive(Debug)]
+pub(crate) struct Item {
+    pub(crate) group: usize,
+    pub(crate) span: Span,
+}
+
+/// A piece that is not in the store yet.
+#[derive(Debug)]
+pub(crate) struct Raw {
+    class: u32,
+    units: Range<u64>,
+    layers: Range<u32>,
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl Archive {
+    /// Puts a piece into the store. The piece, and how many of its bytes were not there before.
+    pub(crate) fn put_piece(&self, raw: &Raw) -> Result<(Piece, u64), ArchiveError> {
+        let hash = blake3::hash(&raw.bytes);
+        let put = self.store.put_chunk(&ChunkHash::from(hash), &raw.bytes)?;
+        let new = match put {
+            transload_store::Put::Stored => raw.bytes.len() as u64,
+            _ => 0,
+        };
+        let piece = Piece {
+            class: raw.class,
+            unit: raw.units.start,
+            units: raw.units.end - raw.units.start,
+            layer: raw.layers.start,
+            layers: raw.layers.end - raw.layers.start,
+            hash: *hash.as_bytes(),
+        };
+        Ok((piece, new))
+    }
+
+    /// Publishes what one rank has saved of these items as a part manifest.
+    pub(crate) fn put_part(
+        &self,
+        save: [u8; 32],
+        groups: usize,
+        items: &[Item],
+        saved: Vec<Vec<(Piece, u64)>>,
+    ) -> Result<Part, ArchiveError> {
+        let mut record = PartRecord {
+            save,
+            groups: vec![Vec::new(); groups],
+        };
+        let mut written = 0;
+        for (item, pieces) in items.iter().zip(saved) {
+            written += pieces.iter().map(|(_, new)| new).sum::<u64>();
+            record.groups[item.group].push(Segment {
+                from: item.span.from,
+                to: item.span.to,
+                pieces: pieces.into_iter().map(|(piece, _)| piece).collect(),
+            });
+        }
+        if !items.is_empty() {
+            let bytes = record.encode();
+            self.store.put_manifest(&part_name(&bytes), &bytes)?;
+        }
+        Ok(Part { record, written })
+    }
+}
+
+impl RankArchive {
+    /// Saves this rank's share of what is missing, and publishes a part manifest of it. The blocks must not
+    /// change before it returns.
+    ///
+    /// `caches` and `tables` are one memory, of the host or of a GPU (see [`Cache`]), and one block table for each group, in the order of the
+    /// deployment's document; entry i of a table is the block of tokens `[i*block_size, (i+1)*block_size)`,
+    /// [`BlockTable::NONE`] for one that the engine no longer has (vLLM writes its null block, 0, there:
+    /// translate it). Windowed groups are saved where their tables have every block that is needed.
+    ///
+    /// # Errors
+    /// If a table or memory does not suit the deployment, or the store fails. Nothing that was saved before
+    /// is lost, and nothing of this is visible as a saved prefix before [`Archive::publish`]. After
+    /// [`StoreError::Collected`] (a collection came between) save once more.
+    pub fn save(
+        &self,
+        missing: &Missing,
+        caches: &[impl Clone + Into<Cache>],
+        tables: &Tables,
+    ) -> Result<Part, ArchiveError> {
+        let caches = &Cache::all(caches);
+        let items = self.items(missing, caches, tables)?;
+        let group = |item: &Item| item.group;
+        let saved = self.on_groups(
+            &items,
+            group,
+            (caches, tables),
+            |held, item, cache, block| {
+                let pieces = self.gather(held, item, cache, block)?;
+                let put = pieces.iter().map(|raw| self.archive.put_piece(raw));
+                put.collect::<Result<Vec<_>, ArchiveError>>()
+            },
+        )?;
+        self.archive
+            .put_part(missing.save, self.groups.len(), &items, saved)
+    }
+
+    /// The spans that this rank has to save something of.
+    pub(crate) fn items(
+        &self,
+        missing: &Missing,
+        caches: &[Cache],
+        tables: &Tables,
+    ) -> Result<Vec<Item>, ArchiveError> {
+        self.count("memories", caches.len())?;
+        self.count("block tables", tables.0.len())?;
+        missing.check(&self.archive)?;
+        let mut items = Vec::new();
+        for (group, shape) in self.archive.shape.groups.iter().enumerate() {
+            let (position, held) = &self.groups[group];
+            let Some(held) = held else { continue };
+            if !held.classes.iter().any(|class| class.first) {
+                continue;
+            }
+            let mut spans = Vec::new();
+            for end in &missing.ends {
+                let there = end
+                    .root
+                    .as_ref()
+                    .is_some_and(|root| root.groups[group].is_some());
+                if !there {
+                    let table = &tables.0[*position];
+                    spans.extend(spans_of(shape, held, end.chunks, missing.state, table)?);
+                }
+            }
+            // Neighbouring windows share their whole chunks.
+            spans.sort_unstable();
+            spans.dedup();
+            items.extend(spans.into_iter().map(|span| Item { group, span }));
+        }
+        Ok(items)
+    }
+
+    /// The pieces of a span that this rank saves, copied out of the engine's blocks.
+    pub(crate) fn gather(
+        &self,
+        held: &RankGroup,
+        item: &Item,
+        cache: (&Cache, &BlockTable),
+        block: &Memory,
+    ) -> Result<Vec<Raw>, ArchiveError> {
+        self.touch(|| held.gather(item.span, cache, block))?;
+        let (codec, mut pieces) = (self.archive.codec, Vec::new());
+        let classes = held.classes.iter().enumerate();
+        for (index, class) in classes.filter(|(_, class)| class.first) {
+            for units in self.bundles(item.group, index, class.units.clone()) {
+                let raw = held.read_piece(block, index, units.clone(), item.span)?;
+                pieces.push(Raw {
+                    class: index as u32,
+                    bytes: held.encode(codec, index, item.span, raw),
+                    units,
+                    layers: held.layers.clone(),
+                });
+            }
+        }
+        Ok(pieces)
+    }
+
+    /// The units of a rank, as pieces take them.
+    fn bundles(
+        &self,
+        group: usize,
+        class: usize,
+        units: Range<u64>,
+    ) -> impl Iterator<Item = Range<u64>> {
+        let bundle = self.archive.shape.groups[group].classes[class].bundle;
+        let mut start = units.start;
+        std::iter::from_fn(move || {
+            // Cut where every other rank cuts.
+            let end = (start / bundle + 1).saturating_mul(bundle).min(units.end);
+            let cut = start..end;
+            start = end;
+            (!cut.is_empty()).then_some(cut)
+        })
+    }
+}
+
+/// The name of a part manifest.
+pub(crate) fn part_name(part: &[u8]) -> ManifestName {
+    let name = format!("{NAMES}part/{}", blake3::hash(part).to_hex());
+    ManifestName::new(name).expect("89 characters of ASCII")
+}
+
+/// What a group has to save for a prefix of so many token chunks.
+fn spans_of(
+    shape: &GroupShape,
+    held: &RankGroup,
+    chunks: u64,
+    state: Option<u64>,
+    table: &BlockTable,
+) -> Result<Vec<Span>, ArchiveError> {
+    let end = chunks * TOKEN_CHUNK;
+    match shape.growth {
+        Growth::All => Ok(vec![Span {
+            from: end - TOKEN_CHUNK,
+            to: end,
+        }]),
+        Growth::Recurrent if state == Some(end) => Ok(vec![Span { from: 0, to: end }]),
+        Growth::Recurrent => Ok(Vec::new()),
+        Growth::Window => window_spans(shape, held, end, table),
+    }
+}
+
+/// The spans of a window that ends at `end`, or none at all if a block of it is gone.
+fn window_spans(
+    shape: &GroupShape,
+    held: &RankGroup,
+    end: u64,
+    table: &BlockTable,
+) -> Result<Vec<Span>, ArchiveError> {
+    let needed = shape.needed(end);
+    let mut spans = Vec::new();
+    let mut from = needed.start;
+    while from < end {
+        let chunk = from / TOKEN_CHUNK * TOKEN_CHUNK;
+        let to = chunk + TOKEN_CHUNK;
+        let whole = Span { from: chunk, to };
+        // A whole chunk is the same piece in every window that it is part of.
+        let span = if from > chunk && shape.is_longer_than_a_chunk() && held.has(whole, table)? {
+            whole
+        } else {
+            Span { from, to }
+        };
+        if !held.has(span, table)? {
+            return Ok(Vec::new());
+        }
+        spans.push(span);
+        from = to;
+    }
+    Ok(spans)
+}

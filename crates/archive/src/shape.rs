@@ -1,0 +1,176 @@
+//! What is cut into pieces: the groups of a model's cache, whoever holds it.
+
+use blake3::Hasher;
+use transload_layout::Deployment;
+use transload_layout::spec::{ConvLayout, FieldValue, Spec};
+use transload_transfer::codec::Codec;
+
+use crate::ArchiveError;
+use crate::key::{TOKEN_CHUNK, text};
+
+/// The groups of a model's cache by name, without ranks, blocks and orders.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Shape {
+    pub(crate) groups: Vec<GroupShape>,
+}
+
+/// One group of a [`Shape`].
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct GroupShape {
+    pub(crate) name: String,
+    /// Global layer ids, ascending.
+    pub(crate) layers: Vec<u32>,
+    /// Its specs, as the archive lays them out.
+    pub(crate) specs: Vec<Spec>,
+    pub(crate) classes: Vec<Class>,
+    pub(crate) growth: Growth,
+}
+
+/// Components of a group that have equally many units, so that unit u of each of them is always on the same
+/// ranks: heads of keys and values, heads of `x` and of the state behind it. A piece holds one unit of a class, or a bundle of them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Class {
+    pub(crate) units: u64,
+    /// How many units a piece has, unless a rank holds fewer.
+    pub(crate) bundle: u64,
+    /// (spec, component), in document order.
+    pub(crate) members: Vec<(usize, usize)>,
+}
+
+/// What a request needs of a group to go on at some position.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Growth {
+    /// Everything from the first token on.
+    All,
+    /// The last tokens only (a sliding window, or a chunk of attention), which an engine may not keep longer.
+    Window,
+    /// One state of exactly that position.
+    Recurrent,
+}
+
+impl Shape {
+    pub(crate) fn of(deployment: &Deployment) -> Result<Self, ArchiveError> {
+        let groups = deployment.groups().iter().map(|group| {
+            let mut specs = group.specs().to_vec();
+            for spec in &mut specs {
+                if let Some(layout) = spec.conv_layout_mut() {
+                    *layout = ConvLayout::Ds;
+                }
+                if let Some(tokens) = spec.tokens_per_state()
+                    && !TOKEN_CHUNK.is_multiple_of(tokens)
+                {
+                    return Err(ArchiveError::TokensPerState {
+                        group: group.name().to_owned(),
+                        tokens,
+                    });
+                }
+            }
+            let recurrent = specs.iter().filter(|spec| spec.is_recurrent()).count();
+            if recurrent != 0 && recurrent != specs.len() {
+                return Err(ArchiveError::MixedGroup {
+                    group: group.name().to_owned(),
+                });
+            }
+            let windowed = specs.iter().any(|spec| spec.without_window() != *spec);
+            Ok(GroupShape {
+                name: group.name().to_owned(),
+                layers: group.layers().ids().to_vec(),
+                classes: classes(&specs),
+                growth: match (recurrent > 0, windowed) {
+                    (true, _) => Growth::Recurrent,
+                    (false, true) => Growth::Window,
+                    (false, false) => Growth::All,
+                },
+                specs,
+            })
+        });
+        let mut groups = groups.collect::<Result<Vec<_>, _>>()?;
+        groups.sort_by(|a, b| a.name.cmp(&b.name));
+        Ok(Self { groups })
+    }
+
+    /// BLAKE3-256 of everything that two caches have to agree on for their pieces to be the same.
+    ///
+    /// Per group by name: name, global layer ids, and per spec its kind and the fields that the two sides of
+    /// a transfer have to agree on, by name; numbers as `u64`. At the end the codec's name, unless it is exact.
+    pub(crate) fn fingerprint(&self, codec: Codec) -> [u8; 32] {
+        let mut hasher = Hasher::new_derive_key("transload archive 2 cache");
+        count(&mut hasher, TOKEN_CHUNK);
+        count(&mut hasher, self.groups.len() as u64);
+        for group in &self.groups {
+            text(&mut hasher, group.name.as_bytes());
+            count(&mut hasher, group.layers.len() as u64);
+            for layer in &group.layers {
+                count(&mut hasher, u64::from(*layer));
+            }
+            count(&mut hasher, group.specs.len() as u64);
+            for spec in &group.specs {
+                text(&mut hasher, spec.kind().as_bytes());
+                let fields = spec.identity();
+                count(&mut hasher, fields.len() as u64);
+                for (name, value) in fields {
+                    text(&mut hasher, name.as_bytes());
+                    match value {
+                        FieldValue::Absent => hasher.update(&[0]),
+                        FieldValue::Number(value) => {
+                            hasher.update(&[1]).update(&value.to_le_bytes())
+                        }
+                        FieldValue::Text(value) => {
+                            hasher.update(&[2]);
+                            text(&mut hasher, value.as_bytes());
+                            &mut hasher
+                        }
+                    };
+                }
+            }
+        }
+        if !codec.is_exact() {
+            text(&mut hasher, codec.name().as_bytes());
+        }
+        *hasher.finalize().as_bytes()
+    }
+}
+
+impl GroupShape {
+    /// The tokens that the group needs for a request to go on at position `end`.
+    pub(crate) fn needed(&self, end: u64) -> std::ops::Range<u64> {
+        let from = self
+            .specs
+            .iter()
+            .map(|spec| spec.first_token_needed(0, end));
+        from.min().unwrap_or(0).min(end)..end
+    }
+
+    /// The longest that a window of it can be, in tokens.
+    pub(crate) fn is_longer_than_a_chunk(&self) -> bool {
+        let end = 1 << 32;
+        self.needed(end).start + TOKEN_CHUNK <= end
+    }
+}
+
+/// The most pieces that a class is cut into for a token chunk and a span of layers. No model has more heads; the
+/// channels of Mamba1 (thousands, each a few bytes a layer) are bundled.
+const MOST_PIECES: u64 = 128;
+
+/// The components of all specs by their number of units, in the order of their first members.
+fn classes(specs: &[Spec]) -> Vec<Class> {
+    let mut classes: Vec<Class> = Vec::new();
+    for (index, spec) in specs.iter().enumerate() {
+        for (component, of) in spec.geometry().components.iter().enumerate() {
+            let units = of.partition.units();
+            match classes.iter_mut().find(|class| class.units == units) {
+                Some(class) => class.members.push((index, component)),
+                None => classes.push(Class {
+                    units,
+                    bundle: units.div_ceil(MOST_PIECES),
+                    members: vec![(index, component)],
+                }),
+            }
+        }
+    }
+    classes
+}
+
+fn count(hasher: &mut Hasher, value: u64) {
+    hasher.update(&value.to_le_bytes());
+}

@@ -1,0 +1,10 @@
+mod basic;
+mod bits;
+mod collecting;
+mod crash;
+mod faults;
+mod full;
+mod protected;
+mod script;
+mod seams;
+mod tiers;
