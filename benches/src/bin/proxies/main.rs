@@ -1,5 +1,5 @@
 //! `transload sidecar` and `transload proxy` beside other proxies: what they add to an answer's time, how much they carry, and what
-//! that costs. `cargo run --release -p transload-benches --bin proxies -- --help`.
+//! that costs. `cargo run --profile dist -p transload-benches --bin proxies -- --help`.
 //!
 //! Fake servers, which answer at once, and clients are two threads of this process; each proxy is a process of its own. Every
 //! figure is taken in turns, of the fakes asked straight and of each proxy, and compared within a round.
@@ -31,7 +31,7 @@ struct Arguments {
     #[arg(value_enum)]
     what: Vec<What>,
     /// The binary that is measured.
-    #[arg(long, value_name = "FILE", default_value = "target/release/transload")]
+    #[arg(long, value_name = "FILE", default_value = "target/dist/transload")]
     transload: PathBuf,
     /// vLLM's toy_proxy_server.py.
     #[arg(long, value_name = "FILE", env = "TRANSLOAD_BENCH_VLLM_PROXY")]
@@ -161,7 +161,7 @@ fn programs(arguments: &Arguments) -> io::Result<Programs> {
     if !arguments.transload.is_file() {
         let missing = arguments.transload.display();
         return Err(io::Error::other(format!(
-            "there is no {missing}: cargo build --release -p transload, or name it with --transload"
+            "there is no {missing}: cargo build --profile dist -p transload, or name it with --transload"
         )));
     }
     let found = |name: &str| {
