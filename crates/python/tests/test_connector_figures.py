@@ -40,6 +40,13 @@ def made(connector, **data):
     return stats
 
 
+def test_what_an_agent_has_counted_is_counted_once(connector):
+    stats, counted = made(connector), {"busy": 1.5, "received": {"succeeded": 2}, "chunks": {256: 3}}
+    for before in {}, counted:
+        stats.worked(before, counted)
+    assert (stats.data["busy"], stats.data["pushed"], stats.data["chunks"]) == (1.5, 2, {256: 3})
+
+
 def test_figures_of_ranks_are_one(connector):
     first = made(connector, bytes=[1], seconds=[0.3], queued=[0.0], paths={"quic": 1}, failures={"expired": 1})
     second = made(connector, bytes=[2_000_000], seconds=[0.1], queued=[0.02], paths={"quic": 2, "ring": 3}, busy=0.5)

@@ -1,6 +1,7 @@
 """vLLM's connector between engines that lay their caches out differently: every byte is as if prefilled here. Layers may cache
 different things, in groups that share one buffer."""
 
+import json
 from itertools import product
 from types import SimpleNamespace
 
@@ -156,6 +157,12 @@ def test_recurrent_state(two_engines, monkeypatch, kind, ranks, channels_first):
     # The last token is for the decode server.
     assert decode.loads[request.request_id][1] == 99
     assert request.all_token_ids[:100] == tokens
+
+
+def test_drafts_are_no_taps_of_a_convolution(engine):
+    sides = [engine("prefill", state(mamba2, drafts=count), model_groups=1) for count in (0, 2)]
+    groups = [group for each in sides for group in json.loads(each.workers[0]._worker._cache.deployment.document)["group"]]
+    assert len({spec["conv_kernel"] for group in groups for spec in group["spec"] if "conv_kernel" in spec}) == 1
 
 
 @BOTH_WAYS

@@ -183,7 +183,7 @@ def test_tiers_are_counted(alone, tmp_path):
     # Chunks come from memory; manifests, which other processes may replace, from the folder.
     assert set(hits) == {memory, uri} and read[memory] > 100 * read[uri]
     before = dict(hits)
-    engine.run(lambda: True)
+    engine.step()
     assert figures(engine, "tier_hits") == before
     end_alike(engine)
 
