@@ -3,6 +3,9 @@
 //! This crate puts the others together: [`layout`] says how a cache lies in memory, [`transfer`]
 //! plans between two layouts and carries the plan out, [`store`] keeps what should outlive its process. It adds
 //! [`document`] and [`config`], which read deployments and models from files, and with its feature `cli` the `command`.
+//!
+//! The default features build the command. A library sets `default-features = false` and names what it uses: `redis` and
+//! `s3` for stores, `cuda` for memory of GPUs, `ndarray` for typed arrays over caches.
 #![forbid(unsafe_code)]
 
 // The command is written as a user of the library.

@@ -1,8 +1,8 @@
 //! Deployments of well-known shapes, for the demo and the benches.
 
-use transload::document::{self, Syntax};
-use transload::layout::Deployment;
+use transload::layout::{Deployment, Dtype, Group, Spec};
 
+use super::engines::broken;
 use crate::failure::Failure;
 
 /// A side that serves a model of Llama's kind: one group of attention, 128 wide, in bf16.
@@ -44,42 +44,17 @@ pub(crate) const CANONICAL_DECODE: Llama = Llama {
 
 impl Llama {
     pub(crate) fn deployment(self) -> Result<Deployment, Failure> {
-        Ok(document::parse(self.name, &self.document(), Syntax::Toml)?)
-    }
-
-    /// As a deployment document in TOML.
-    pub(crate) fn document(self) -> String {
-        let Self {
-            name,
-            model,
-            layers,
-            heads,
-            tp,
-            block_size,
-            num_blocks,
-            order,
-        } = self;
-        let last = layers - 1;
-        format!(
-            r#"
-            schema = "transload.deployment/1"
-            name = "{name}"
-            model = "{model}"
-            tp = {tp}
-            block_size = {block_size}
-            num_blocks = {num_blocks}
-            order = "{order}"
-
-            [[group]]
-            name = "attn"
-            layers = "0-{last}"
-
-            [[group.spec]]
-            kind = "attention"
-            heads = {heads}
-            head_dim = 128
-            dtype = "bf16"
-            "#
-        )
+        let layers = format!("0-{}", self.layers - 1);
+        let spec = Spec::attention(self.heads.into(), 128, Dtype::Bf16);
+        Deployment::builder()
+            .name(self.name)
+            .model(self.model)
+            .tp(self.tp.into())
+            .block_size(self.block_size.into())
+            .num_blocks(self.num_blocks.into())
+            .order(self.order)
+            .group(Group::builder("attn", &layers, spec))
+            .build()
+            .map_err(broken)
     }
 }

@@ -4,6 +4,7 @@
 //! which request, and the ticket for it. The blocks go between the agents.
 
 use serde::{Deserialize, Serialize};
+use transload::layout::document::Document;
 
 use super::credentials::Credentials;
 
@@ -13,7 +14,7 @@ pub(super) enum Order {
     /// Comes first: be this agent of this deployment, with a request of so many tokens computed.
     Prefill {
         credentials: Box<Credentials>,
-        document: String,
+        document: Box<Document>,
         tokens: u64,
         seed: u64,
         /// The GPU to have them on.

@@ -56,13 +56,14 @@ impl Pair {
         gpu: Option<Gpu>,
     ) -> Result<Self, Failure> {
         let [src, dst] = shapes;
+        let (src, dst) = (src.deployment()?, dst.deployment()?);
         let authority = authority()?;
         let mut source = SourceProcess::start()?;
         let credentials = Credentials::of(&issue(&authority, "source", [Role::Serve])?);
         source
             .order(&Order::Prefill {
                 credentials: Box::new(credentials),
-                document: src.document(),
+                document: Box::new(src.document().clone()),
                 tokens,
                 seed,
                 gpu: gpu.as_ref().map(Gpu::ordinal),
@@ -70,15 +71,8 @@ impl Pair {
             .await?;
 
         info!("a second process prefills");
-        let src = src.deployment()?;
         let src_tables = tables(&src, tokens, Party::Source.salt(seed));
-        let dst = Engine::new(
-            dst.deployment()?,
-            tokens,
-            seed,
-            Party::Destination,
-            gpu.as_ref(),
-        )?;
+        let dst = Engine::new(dst, tokens, seed, Party::Destination, gpu.as_ref())?;
         let agent = dst.agent(issue(&authority, "destination", [Role::Pull])?)?;
         match source.answer().await? {
             Answer::Ready => {}

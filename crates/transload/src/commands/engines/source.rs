@@ -5,8 +5,7 @@ use std::time::Duration;
 
 use thiserror::Error;
 use tokio::sync::mpsc;
-use transload::document::{self, Syntax};
-use transload::layout::Rank;
+use transload::layout::{Deployment, Rank};
 use transload::transfer::agent::{Agent, Lease, LeaseEndError, LeaseOpenError, LeaseRequest};
 use transload::transfer::content::{Content, ContentDigest};
 use transload::transfer::identity::IdentityError;
@@ -66,7 +65,7 @@ pub(in crate::commands) async fn run() -> Result<(), Failure> {
     else {
         return Err(SourceError::Order("not introduced".to_owned()).into());
     };
-    let deployment = document::parse("source", &document, Syntax::Toml)?;
+    let deployment = Deployment::from_document(*document).map_err(super::broken)?;
     let gpu = gpu.map(super::gpu::open).transpose()?;
     let side = Engine::new(deployment, tokens, seed, Party::Source, gpu.as_ref())?;
     side.fill(|_| {}).map_err(super::broken)?;
