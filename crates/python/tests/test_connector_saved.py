@@ -399,8 +399,9 @@ def test_a_load_that_does_not_end(alone, held):
         answer(engine, tokens)
         assert figures(engine, "failures") == {"load": count}
         assert engine.manager.free_blocks == engine.all_blocks
-    # The third had no thread.
-    assert len(engine.workers[0]._worker.saved._loader._stuck) == 2
+    # The third had no thread, and did not wait for one.
+    loader = engine.workers[0]._worker.saved._loader
+    assert len(loader._stuck) == 2 and not loader._threads._work_queue.qsize()
     assert "loaded" not in figures(engine, "tokens")
     assert_untouched(engine, goes_on)
 
@@ -426,6 +427,16 @@ def test_a_save_that_does_not_end(alone, held):
     assert staging.used == 0
     assert "saved" not in figures(engine, "tokens")
     end_alike(engine)
+
+
+def test_a_save_that_has_begun_when_weights_change_is_not_published(alone, held):
+    engine, goes_on = alone("saver"), held("_save")
+    request = engine.add(prompt(600))
+    engine.run(lambda: request.finished and engine.workers[0]._worker.saved._saves)
+    engine.reset()
+    goes_on.set()
+    end_alike(engine)
+    assert "saved" not in figures(engine, "tokens")
 
 
 def test_a_copy_that_does_not_begin(alone, held):
