@@ -4,18 +4,12 @@
 //! |---|---|---|
 //! | slice one rank's cache for another | [`slice_for_tp_transfer`], [`plan::jointly_contiguous_chunks`] | |
 //! | plan a transfer, and see what it costs | [`plan::Plan`] (`transload-plan`) | |
-//! | copy between two memories of one process | `memory::Memory`, `copy::copy` | `host` |
+//! | copy between two memories of one process | [`memory::Memory`], [`copy::copy()`] (`transload-memory`) | |
 //! | fill or check a cache through arrays `[L, B, S, H, C]` | `memory::array` | `ndarray` |
 //! | move a request's blocks between engines, fast where they share a host | `agent::Agent` | `quic` |
 //! | speak the protocol over something else | [`wire`], [`lease`], [`ticket`] (`transload-wire`) | |
 //!
-//! `quic` is on by default; it brings `host`, and so does `ndarray`. Who needs nothing but plans, or the protocol, names the
-//! smaller crate: those are pure.
-
-#[cfg(feature = "host")]
-pub mod copy;
-#[cfg(feature = "host")]
-pub mod memory;
+//! `quic` is on by default. A crate that needs only plans, the protocol or copies names the smaller crate.
 
 #[cfg(feature = "cuda")]
 #[cfg_attr(
@@ -38,6 +32,8 @@ pub mod path;
 #[cfg(feature = "quic")]
 pub mod quic;
 
+pub use transload_memory as memory;
+pub use transload_memory::copy;
 pub use transload_plan as plan;
 pub use transload_plan::{codec, content, ids};
 pub use transload_wire as wire;

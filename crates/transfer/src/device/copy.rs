@@ -144,13 +144,8 @@ fn run(
             Some(to_device(within(destination.gpu()), from.cursor(0)?, &to)?)
         }
     };
-    Ok(CopyReport {
-        bytes: program.bytes(),
-        chunks: program.chunks(),
-        threads: 1,
-        kernel: "cuda",
-        checksum: checksum.filter(|_| options.checksum),
-    })
+    let checksum = checksum.filter(|_| options.checksum);
+    Ok(CopyReport::by_one_thread(program, "cuda", checksum))
 }
 
 fn within_a_gpu(

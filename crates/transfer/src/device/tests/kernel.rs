@@ -3,9 +3,9 @@ use std::ops::Range;
 use proptest::prelude::*;
 use smallvec::{SmallVec, smallvec};
 
+use super::case::{Case, case, noise, streamed};
 use super::on_cpu::{Bytes, Done, run};
-use crate::copy::tests::case::{Case, case, noise, streamed};
-use crate::copy::tests::oracle;
+use super::oracle;
 use crate::device::launch::{
     ENTRIES, End, Ends, LONGEST_UNIT, Launch, LaunchError, Launches, MAX_LOOPS,
 };

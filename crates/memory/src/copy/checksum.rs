@@ -8,7 +8,7 @@ use crc_fast::{CrcAlgorithm, Digest, checksum_combine};
 /// of bytes it covers.
 ///
 /// ```
-/// use transload_transfer::copy::Crc32c;
+/// use transload_memory::copy::Crc32c;
 ///
 /// let mut sum = Crc32c::of(b"1234");
 /// sum.append(&Crc32c::of(b"56789"));
@@ -61,8 +61,8 @@ impl Crc32c {
     }
 
     /// Flips bits of the checksum: sums are linear, so that of two texts of a length, xor-ed, follows from both.
-    #[cfg(feature = "cuda")]
-    pub(crate) fn flip(&mut self, bits: u32) {
+    #[doc(hidden)]
+    pub fn flip(&mut self, bits: u32) {
         self.value ^= bits;
     }
 

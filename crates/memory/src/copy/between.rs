@@ -7,14 +7,15 @@ use std::thread;
 use super::checksum::Crc32c;
 use super::kernel::{self, Kernel, Traffic, Tuning};
 use super::walk::Walk;
-use crate::memory::{CheckError, Memory, Side};
-use crate::plan::program::Program;
+use crate::{CheckError, Memory, Side};
+use transload_plan::program::Program;
 
 /// How to copy.
 #[derive(Clone, Debug)]
 pub struct CopyOptions {
     threads: Option<usize>,
-    pub(crate) checksum: bool,
+    #[doc(hidden)]
+    pub checksum: bool,
     pub(super) tuning: Tuning,
     pub(super) bytes_per_thread: u64,
 }
@@ -86,6 +87,24 @@ pub struct CopyReport {
     pub checksum: Option<Crc32c>,
 }
 
+impl CopyReport {
+    /// Reports a whole program, copied by one thread with instructions that are not this crate's.
+    #[doc(hidden)]
+    pub fn by_one_thread(
+        program: &Program,
+        kernel: &'static str,
+        checksum: Option<Crc32c>,
+    ) -> Self {
+        Self {
+            bytes: program.bytes(),
+            chunks: program.chunks(),
+            threads: 1,
+            kernel,
+            checksum,
+        }
+    }
+}
+
 /// How many bytes are worth a thread of their own.
 ///
 /// Two threads instead of one gain 40 % with so many bytes each, 10 % with half of it, and nothing
@@ -110,9 +129,9 @@ pub const DEFAULT_THREADS: usize = 8;
 /// inside its heads; only the second of two heads, as if TP were doubled:
 /// ```
 /// use smallvec::smallvec;
-/// use transload_transfer::copy::{CopyOptions, copy};
-/// use transload_transfer::memory::Memory;
-/// use transload_transfer::plan::program::{Loop, Nest, Placed, Program};
+/// use transload_memory::copy::{CopyOptions, copy};
+/// use transload_memory::Memory;
+/// use transload_plan::program::{Loop, Nest, Placed, Program};
 ///
 /// let (tokens, head) = (16, 64);
 /// let source = Memory::allocate(&[16 * 2 * 64])?;

@@ -1,19 +1,4 @@
-//! The memory that copies run on: the allocations of one rank and one group.
-//!
-//! A [`Memory`] gives the addresses of a [`Program`](crate::plan::program::Program) their meaning:
-//! the upper bits of an address number one of its allocations, the lower ones are the offset inside
-//! it ([`split_address`]). It is either made of buffers that it owns ([`Memory::allocate`]), or of
-//! somebody else's, an engine's cache or a mapping, that a keeper keeps alive
-//! ([`Memory::from_raw_parts`]).
-//!
-//! # Other writers
-//!
-//! What a cache holds is not this program's alone: the engine that it belongs to writes to it, and
-//! two transfers may be told to write to one block. So these bytes are never seen through a Rust
-//! reference, neither shared nor exclusive, only copied from and to pointers, and nothing ever
-//! depends on what they are. A copy that races with a writer delivers bytes that may be old, new, or
-//! some of both. That no such copy is ever reported as good is the work of leases and commits, not of
-//! this module.
+//! The allocations of one rank and one group, and how their bytes are reached.
 
 use std::alloc::{self, Layout};
 use std::any::Any;
@@ -22,8 +7,8 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use thiserror::Error;
-
-use crate::plan::program::{ALLOCATION_BITS, split_address};
+use transload_layout::view::MAX_ALLOCATION_BYTES;
+use transload_plan::program::{ALLOCATION_BITS, split_address};
 
 #[cfg(feature = "ndarray")]
 pub mod array;
@@ -31,10 +16,7 @@ mod check;
 #[cfg(test)]
 mod tests;
 
-pub use check::CheckError;
-pub(crate) use check::Extents;
-pub use transload_layout::Side;
-pub use transload_layout::view::MAX_ALLOCATION_BYTES;
+pub use check::{CheckError, Extents};
 
 /// The most allocations one memory can have: what fits above the offset in an address.
 pub const MAX_ALLOCATIONS: usize = 1 << (64 - ALLOCATION_BITS);
@@ -51,7 +33,7 @@ const HUGE_PAGE: usize = 2 << 20;
 /// The allocations of one rank and one group, cheap to clone, to be used from any thread.
 ///
 /// ```
-/// use transload_transfer::memory::Memory;
+/// use transload_memory::Memory;
 ///
 /// // Two layers in an allocation of their own each.
 /// let memory = Memory::allocate(&[8192, 8192])?;
@@ -170,7 +152,7 @@ impl Memory {
     ///   thread, and
     /// - no Rust reference to any of these bytes is alive while a copy may touch them: none at all
     ///   while one may write, no `&mut` while one may read. Foreign code (an engine, another
-    ///   process, a device) may read and write them at any time; see the [module's notes](self).
+    ///   process, a device) may read and write them at any time; see [other writers](crate#other-writers).
     ///
     /// # Errors
     /// [`MemoryError::TooMany`], [`TooLong`](MemoryError::TooLong) or [`Null`](MemoryError::Null).

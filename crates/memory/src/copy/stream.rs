@@ -7,8 +7,8 @@ use thiserror::Error;
 use super::checksum::Crc32c;
 use super::kernel::{Kernel, Traffic, Tuning};
 use super::walk::{Dense, Walk};
-use crate::memory::{Access, CheckError, Memory, Side};
-use crate::plan::program::StreamProgram;
+use crate::{Access, CheckError, Memory, Side};
+use transload_plan::program::StreamProgram;
 
 /// The bytes of a memory in the order of a [`StreamProgram`]: what one peer sends to, or receives
 /// from, another.
@@ -18,9 +18,9 @@ use crate::plan::program::StreamProgram;
 ///
 /// ```
 /// # use smallvec::smallvec;
-/// use transload_transfer::copy::{Crc32c, MemoryStream, settle};
-/// use transload_transfer::memory::Memory;
-/// # use transload_transfer::plan::program::{Loop, Nest, Placed, Program, StreamProgram};
+/// use transload_memory::copy::{Crc32c, MemoryStream, settle};
+/// use transload_memory::Memory;
+/// # use transload_plan::program::{Loop, Nest, Placed, Program, StreamProgram};
 /// # // Four chunks of 8 bytes, 16 bytes apart.
 /// # let loops = smallvec![Loop { count: 4, src: 16, dst: 8 }];
 /// # let program = StreamProgram::new(Program {

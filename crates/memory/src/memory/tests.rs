@@ -6,8 +6,9 @@ use proptest::prelude::*;
 use smallvec::smallvec;
 
 use super::*;
+use crate::Side;
 use crate::copy::tests::program;
-use crate::plan::program::{Nest, Placed, Program};
+use transload_plan::program::{Nest, Placed, Program};
 
 const FAR: u64 = 1 << ALLOCATION_BITS;
 

@@ -1,10 +1,10 @@
 use proptest::prelude::*;
 
 use super::case::{Arena, Case, case, noise};
-use super::{oracle, program};
+use super::{oracle, program, sum};
 use crate::copy::{CopyOptions, Crc32c, DEFAULT_THREADS, Kernel, copy};
-use crate::memory::{CheckError, Memory, Side};
-use crate::plan::program::Program;
+use crate::{CheckError, Memory, Side};
+use transload_plan::program::Program;
 
 /// A case's memories, and what a copy must make of them.
 struct Trial<'a> {
@@ -32,7 +32,7 @@ impl<'a> Trial<'a> {
             dst_skew,
             before: src.all(),
             after: dst.with_inside(&inside),
-            sum: oracle::sum(&moved),
+            sum: sum(&moved),
             src,
         }
     }
@@ -145,7 +145,7 @@ fn one_memory_may_be_both_source_and_destination() {
     memory.read(100, &mut moved).unwrap();
     assert_eq!(moved, bytes);
     assert_eq!(report.kernel, "portable");
-    assert_eq!(report.checksum, Some(oracle::sum(&bytes)));
+    assert_eq!(report.checksum, Some(sum(&bytes)));
 }
 
 #[test]

@@ -6,13 +6,13 @@ use smallvec::SmallVec;
 
 use super::checksum::Crc32c;
 use super::kernel::{Row, Traffic, Tuning};
-use crate::memory::Memory;
-use crate::plan::program::{Loop, Nest, Program, split_address};
+use crate::Memory;
+use transload_plan::program::{Loop, Nest, Program, split_address};
 
 /// A place between two bytes of a program, in program order.
 ///
 /// The program itself comes as an argument, always the same one, so that a walk can be kept next to
-/// its owner. It has been checked ([`Memory::check`](crate::memory::Memory::check)), which
+/// its owner. It has been checked ([`Memory::check`](crate::Memory::check)), which
 /// is what keeps indices and sums here in range.
 #[derive(Clone, Debug)]
 pub(crate) struct Walk {

@@ -5,7 +5,7 @@ use thiserror::Error;
 use transload_layout::Side;
 
 use super::{Access, Memory};
-use crate::plan::program::{ALLOCATION_BITS, Nest, Program, split_address};
+use transload_plan::program::{ALLOCATION_BITS, Nest, Program, split_address};
 
 /// Why a program cannot run on a memory. Places and nests are indices into [`Program::placed`] and [`Program::nests`].
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
@@ -73,7 +73,8 @@ impl Memory {
 
 /// How long the allocations of a memory are, whatever it is made of.
 #[derive(Debug)]
-pub(crate) struct Extents {
+#[doc(hidden)]
+pub struct Extents {
     lens: Box<[u64]>,
     /// The shortest and the longest; 0 where there is none.
     shortest: u64,
@@ -81,7 +82,7 @@ pub(crate) struct Extents {
 }
 
 impl Extents {
-    pub(crate) fn new(lens: impl Iterator<Item = u64>) -> Self {
+    pub fn new(lens: impl Iterator<Item = u64>) -> Self {
         let lens: Box<[_]> = lens.collect();
         Self {
             shortest: lens.iter().copied().min().unwrap_or(0),
@@ -91,12 +92,7 @@ impl Extents {
     }
 
     /// See [`Memory::check`].
-    pub(crate) fn check(
-        &self,
-        program: &Program,
-        side: Side,
-        access: Access,
-    ) -> Result<(), CheckError> {
+    pub fn check(&self, program: &Program, side: Side, access: Access) -> Result<(), CheckError> {
         if side == Side::Destination && access == Access::Read {
             return Err(CheckError::ReadOnly);
         }

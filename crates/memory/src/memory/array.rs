@@ -11,7 +11,7 @@
 //!
 //! ```
 //! use transload_layout::{Deployment, Dtype, Group, Rank, Spec, make_meta_kv_cache};
-//! use transload_transfer::memory::Memory;
+//! use transload_memory::Memory;
 //!
 //! let group = Group::builder("attn", "0-3", Spec::attention(2, 64, Dtype::F32));
 //! let deployment = Deployment::builder().block_size(16).num_blocks(8).order("HND").group(group).build()?;
@@ -39,7 +39,7 @@ use thiserror::Error;
 use transload_layout::{Axis, Dim, View};
 
 use super::{Access, AccessError, Buffer, Memory, Shared};
-use crate::plan::program::split_address;
+use transload_plan::program::split_address;
 
 /// Why a component cannot be had as an array of a type.
 #[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]

@@ -1,11 +1,11 @@
 //! Moving the bytes of plans on the host: from memory to memory, and between memory and streams.
 //!
-//! There are two ways to run a [`Program`](crate::plan::program::Program).
+//! There are two ways to run a [`Program`](transload_plan::program::Program).
 //!
 //! - **Both sides are memories of this process**: [`copy`] runs the program from one [`Memory`] to
 //!   the other, with several threads if it is worth it.
 //! - **The other side is somewhere else**: a [`MemoryStream`] lays one side's half of the program (a
-//!   [`StreamProgram`](crate::plan::program::StreamProgram)) over its memory, and a [`Cursor`]
+//!   [`StreamProgram`](transload_plan::program::StreamProgram)) over its memory, and a [`Cursor`]
 //!   gathers the bytes of the stream from there, or scatters them to there, in pieces cut anywhere.
 //!
 //! Programs are checked against the memory once, in O(places), and then run without looking. A CRC-32C of the
@@ -16,7 +16,7 @@
 //! meanwhile. Where an engine writes to a block while it is copied, the copy may hold old bytes, new ones
 //! or some of both, and its sum may be of yet others, since some kernels read twice. Neither says that
 //! such a copy is good: that is for leases and commits to say
-//! ([`memory`](crate::memory#other-writers)).
+//! ([`memory`](crate#other-writers)).
 //!
 //! # How it is done
 //! A walk over the program turns its nests into rows of chunks at even distances, and a kernel moves
@@ -27,8 +27,8 @@
 //! Memory made of huge pages and touched beforehand, as [`Memory::allocate`] makes it, is up to
 //! 20 % faster than small pages, and several times faster than pages never touched.
 //!
-//! [`Memory`]: crate::memory::Memory
-//! [`Memory::allocate`]: crate::memory::Memory::allocate
+//! [`Memory`]: crate::Memory
+//! [`Memory::allocate`]: crate::Memory::allocate
 
 mod between;
 mod checksum;

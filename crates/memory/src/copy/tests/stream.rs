@@ -4,10 +4,10 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 
 use super::case::{Arena, case, noise, streamed};
-use super::{oracle, program};
+use super::{oracle, program, sum};
 use crate::copy::{Crc32c, Kernel, MemoryStream, StreamError, settle};
-use crate::memory::{Access, Memory};
-use crate::plan::program::{ALLOCATION_BITS, StreamProgram};
+use crate::{Access, Memory};
+use transload_plan::program::{ALLOCATION_BITS, StreamProgram};
 
 /// Lengths of pieces that a stream is cut into, over and over.
 fn cuts() -> impl Strategy<Value = Vec<usize>> {
@@ -46,7 +46,7 @@ proptest! {
         let expected: Vec<u8> = bytes.map(|(src, _)| oracle::at(&inside, src)).collect();
         let stream = MemoryStream::new(streamed(&case.program), arena.memory()).unwrap();
         prop_assert_eq!(stream.bytes(), expected.len() as u64);
-        let expected_sum = oracle::sum(&expected);
+        let expected_sum = sum(&expected);
         for stream in every_way(&stream) {
             let mut plain = stream.cursor(0).unwrap();
             let mut summing = stream.cursor(0).unwrap();
@@ -72,7 +72,7 @@ proptest! {
     fn every_kernel_scatters_the_stream(case in case(), cuts in cuts(), skew in 0..64usize) {
         let addresses = oracle::bytes(&case.program);
         let bytes: Vec<u8> = (0..addresses.len()).map(noise(6)).collect();
-        let expected_sum = oracle::sum(&bytes);
+        let expected_sum = sum(&bytes);
         let arena = Arena::new(&case.src, skew, noise(7));
         let before = arena.inside();
         let mut after = before.clone();
@@ -168,7 +168,7 @@ fn sums_add_up() {
     for cut in [0, 1, 63, 5000, 99_999, 100_000] {
         let mut sum = Crc32c::of(&bytes[..cut]);
         sum.append(&Crc32c::of(&bytes[cut..]));
-        assert_eq!(sum, oracle::sum(&bytes));
+        assert_eq!(sum, super::sum(&bytes));
     }
     assert_eq!(Crc32c::new(), Crc32c::of(b""));
 }

@@ -7,8 +7,8 @@ use proptest::prelude::*;
 use proptest::sample::Index;
 use smallvec::SmallVec;
 
-use crate::memory::{Access, Memory};
-use crate::plan::program::{ALLOCATION_BITS, Loop, Nest, Placed, Program, StreamProgram};
+use transload_memory::{Access, Memory};
+use transload_plan::program::{ALLOCATION_BITS, Loop, Nest, Placed, Program, StreamProgram};
 
 /// A program whose places do not overlap on either side, and how long each side's allocations are.
 #[derive(Clone, Debug)]
