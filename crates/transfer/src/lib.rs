@@ -6,20 +6,11 @@
 //! | plan a transfer, and see what it costs | [`plan::Plan`] (`transload-plan`) | |
 //! | copy between two memories of one process | [`memory::Memory`], [`copy::copy()`] (`transload-memory`) | |
 //! | fill or check a cache through arrays `[L, B, S, H, C]` | `memory::array` | `ndarray` |
+//! | reach caches in the memory of NVIDIA GPUs | `device::Gpu` (`transload-cuda`) | `cuda` |
 //! | move a request's blocks between engines, fast where they share a host | `agent::Agent` | `quic` |
 //! | speak the protocol over something else | [`wire`], [`lease`], [`ticket`] (`transload-wire`) | |
 //!
 //! `quic` is on by default. A crate that needs only plans, the protocol or copies names the smaller crate.
-
-#[cfg(feature = "cuda")]
-#[cfg_attr(
-    not(feature = "quic"),
-    expect(
-        dead_code,
-        reason = "rings and what is registered for them are the agents'"
-    )
-)]
-pub mod device;
 
 #[cfg(feature = "quic")]
 pub mod agent;
@@ -32,6 +23,8 @@ pub mod path;
 #[cfg(feature = "quic")]
 pub mod quic;
 
+#[cfg(feature = "cuda")]
+pub use transload_cuda as device;
 pub use transload_memory as memory;
 pub use transload_memory::copy;
 pub use transload_plan as plan;
