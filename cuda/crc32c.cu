@@ -9,7 +9,7 @@
 // same rest as all that was read.
 //
 // Registers are words whose first bit is the highest power, as is usual for this sum. The structure is that of
-// `crates/transfer/src/device/sum.rs`; what `__CUDACC__` guards is replaced where the text is compiled for a CPU.
+// `crates/cuda/src/sum.rs`; what `__CUDACC__` guards is replaced where the text is compiled for a CPU.
 //
 // Not yet run on a GPU. Predicted for 4 MiB, 16 blocks of 256 threads on as many multiprocessors of an H100 (64 logical operations
 // a clock each, 1.755 GHz: 1.8e12 a second). As sm_90 runs it, where one operation is two exclusive ors, 32 words are 306, and a

@@ -11,7 +11,7 @@
 // The blocks of a launch have whole warps.
 //
 // It is plain C but for what `__CUDACC__` guards, so that tests run the very same text on a CPU. The structures are those of
-// `crates/transfer/src/device/launch.rs`.
+// `crates/cuda/src/launch.rs`.
 
 #ifdef __CUDACC__
 typedef unsigned long long u64;

@@ -152,7 +152,7 @@ impl Fake {
 
     /// The functions of the driver that this crate's device room calls, as it lists them itself.
     pub fn functions() -> Vec<&'static str> {
-        let source = include_str!("../../crates/transfer/src/device/driver.rs");
+        let source = include_str!("../../crates/cuda/src/driver.rs");
         let (_, list) = source.split_once("\nfunctions! {").unwrap();
         let (list, _) = list.split_once("\n}").unwrap();
         let lines = list

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use transload_layout::Deployment;
+use transload_plan::codec::Codec;
 use transload_store::Backend;
-use transload_transfer::codec::Codec;
 
 use crate::ArchiveError;
 use crate::key::{Model, PrefixKey, Prompt};

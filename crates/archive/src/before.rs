@@ -4,7 +4,7 @@ use std::sync::OnceLock;
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
-use transload_transfer::device::{DeviceError, Mark};
+use transload_cuda::{DeviceError, Mark};
 
 use crate::{ArchiveError, Permit};
 

@@ -1,10 +1,10 @@
 //! The memory of one group of a rank, on the host or on a GPU.
 
-use transload_transfer::copy::CopyOptions;
 #[cfg(feature = "cuda")]
-use transload_transfer::device::{self, DeviceMemory, Place};
-use transload_transfer::memory::Memory;
-use transload_transfer::plan::program::Program;
+use transload_cuda::{self, DeviceMemory, Place};
+use transload_memory::Memory;
+use transload_memory::copy::CopyOptions;
+use transload_plan::program::Program;
 
 use crate::ArchiveError;
 
@@ -52,11 +52,11 @@ pub(crate) fn copy(program: &Program, from: &Cache, to: &Cache) -> Result<(), Ar
     // Token chunks are copied by several threads already.
     let options = CopyOptions::new().with_threads(1);
     #[cfg(feature = "cuda")]
-    device::copy_until_done(program, from.place(), to.place(), &options)?;
+    transload_cuda::copy_until_done(program, from.place(), to.place(), &options)?;
     #[cfg(not(feature = "cuda"))]
     {
         let (Cache::Host(from), Cache::Host(to)) = (from, to);
-        transload_transfer::copy::copy(program, from, to, &options)?;
+        transload_memory::copy::copy(program, from, to, &options)?;
     }
     Ok(())
 }

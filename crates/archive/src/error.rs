@@ -1,11 +1,11 @@
 //! What can go wrong between an engine's blocks and a store.
 
-use transload_layout::document::Faults;
-use transload_store::{ChunkHash, StoreError};
 #[cfg(feature = "cuda")]
-use transload_transfer::device::DeviceError;
-use transload_transfer::memory::{AccessError, CheckError, MemoryError};
-use transload_transfer::plan::{BindError, BridgeError, PlanError};
+use transload_cuda::DeviceError;
+use transload_layout::document::Faults;
+use transload_memory::{AccessError, CheckError, MemoryError};
+use transload_plan::{BindError, BridgeError, PlanError};
+use transload_store::{ChunkHash, StoreError};
 
 use crate::manifest::Unreadable;
 use crate::shape::GroupShape;

@@ -31,8 +31,8 @@
 //! use transload_layout::{Deployment, Dtype, Group, Rank, Spec};
 //! use transload_archive::{Archive, Model, Prompt, SaveRequest};
 //! use transload_store::backend::MemoryStore;
-//! use transload_transfer::memory::Memory;
-//! use transload_transfer::plan::{BlockTable, Tables};
+//! use transload_memory::Memory;
+//! use transload_plan::{BlockTable, Tables};
 //!
 //! let group = Group::builder("attn", "0-3", Spec::attention(4, 64, Dtype::Bf16));
 //! let side = |tp, block, order| {
@@ -105,4 +105,4 @@ pub use rank::RankArchive;
 pub use restore::Restored;
 pub use save::{Missing, Part, SaveRequest};
 pub use staged::{Staged, Staging};
-pub use transload_transfer::codec::{Codec, NoCodec};
+pub use transload_plan::codec::{Codec, NoCodec};

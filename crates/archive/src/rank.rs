@@ -1,11 +1,11 @@
 //! One rank of a deployment: its share of the pieces, and when its blocks may be touched.
 
-use transload_layout::{Deployment, Rank};
-use transload_store::internal::on_threads;
 #[cfg(feature = "cuda")]
-use transload_transfer::device::Mark;
-use transload_transfer::memory::Memory;
-use transload_transfer::plan::{BlockTable, Tables, pair_groups};
+use transload_cuda::Mark;
+use transload_layout::{Deployment, Rank};
+use transload_memory::Memory;
+use transload_plan::{BlockTable, Tables, pair_groups};
+use transload_store::internal::on_threads;
 
 #[cfg(feature = "cuda")]
 use crate::before::Before;

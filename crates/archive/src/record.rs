@@ -3,7 +3,7 @@
 //! Both are [records](crate::record).
 
 use serde::{Deserialize, Serialize};
-use transload_transfer::codec::Codec;
+use transload_plan::codec::Codec;
 
 use crate::key::{PrefixKey, TOKEN_CHUNK};
 pub(crate) use crate::manifest::Unreadable;

@@ -1,8 +1,8 @@
 //! Restoring one rank's share.
 
+use transload_memory::Memory;
+use transload_plan::Tables;
 use transload_store::{ChunkHash, StoreError};
-use transload_transfer::memory::Memory;
-use transload_transfer::plan::Tables;
 
 use crate::find::Found;
 use crate::key::TOKEN_CHUNK;

@@ -3,9 +3,9 @@
 use std::ops::Range;
 
 use serde::{Deserialize, Serialize};
+use transload_memory::Memory;
+use transload_plan::{BlockTable, Tables};
 use transload_store::{ChunkHash, ManifestName, StoreError};
-use transload_transfer::memory::Memory;
-use transload_transfer::plan::{BlockTable, Tables};
 
 use crate::key::{PrefixKey, Prompt, TOKEN_CHUNK};
 use crate::record::{PartRecord, Piece, Root, Segment, Unreadable};

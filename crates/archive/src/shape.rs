@@ -3,7 +3,7 @@
 use blake3::Hasher;
 use transload_layout::Deployment;
 use transload_layout::spec::{ConvLayout, FieldValue, Spec};
-use transload_transfer::codec::Codec;
+use transload_plan::codec::Codec;
 
 use crate::ArchiveError;
 use crate::key::{TOKEN_CHUNK, text};

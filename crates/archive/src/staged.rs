@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
+use transload_plan::Tables;
 use transload_store::internal::on_threads;
-use transload_transfer::plan::Tables;
 
 use crate::save::{Item, Raw};
 use crate::{Archive, ArchiveError, Cache, Missing, Part, RankArchive};

@@ -11,9 +11,9 @@ use transload_layout::placement::Allocation;
 use transload_layout::spec::{ConvLayout, States};
 use transload_layout::view::{Axis, ComponentView, Dim};
 use transload_layout::{Deployment, Rank, Spec};
-use transload_transfer::codec::{Codec, Rows};
-use transload_transfer::memory::Memory;
-use transload_transfer::plan::{BlockTable, Plan, Request, Tables};
+use transload_memory::Memory;
+use transload_plan::codec::{Codec, Rows};
+use transload_plan::{BlockTable, Plan, Request, Tables};
 
 use crate::ArchiveError;
 use crate::cache::{Cache, copy};

@@ -5,7 +5,7 @@
 
 use std::borrow::Cow;
 
-use transload_transfer::codec::Codec;
+use transload_plan::codec::Codec;
 
 use crate::record::Piece;
 use crate::staging::{Member, RankGroup, Span};

@@ -4,40 +4,24 @@
 //! |---|---|---|
 //! | slice one rank's cache for another | [`slice_for_tp_transfer`], [`plan::jointly_contiguous_chunks`] | |
 //! | plan a transfer, and see what it costs | [`plan::Plan`] (`transload-plan`) | |
-//! | copy between two memories of one process | `memory::Memory`, `copy::copy` | `host` |
+//! | copy between two memories of one process | [`memory::Memory`], [`copy::copy()`] (`transload-memory`) | |
 //! | fill or check a cache through arrays `[L, B, S, H, C]` | `memory::array` | `ndarray` |
-//! | move a request's blocks between engines, fast where they share a host | `agent::Agent` | `quic` |
+//! | reach caches in the memory of NVIDIA GPUs | `device::Gpu` (`transload-cuda`) | `cuda` |
+//! | move a request's blocks between engines, fast where they share a host | [`agent::Agent`] | |
 //! | speak the protocol over something else | [`wire`], [`lease`], [`ticket`] (`transload-wire`) | |
 //!
-//! `quic` is on by default; it brings `host`, and so does `ndarray`. Who needs nothing but plans, or the protocol, names the
-//! smaller crate: those are pure.
+//! A crate that needs only plans, the protocol or copies names the smaller crate.
 
-#[cfg(feature = "host")]
-pub mod copy;
-#[cfg(feature = "host")]
-pub mod memory;
-
-#[cfg(feature = "cuda")]
-#[cfg_attr(
-    not(feature = "quic"),
-    expect(
-        dead_code,
-        reason = "rings and what is registered for them are the agents'"
-    )
-)]
-pub mod device;
-
-#[cfg(feature = "quic")]
 pub mod agent;
-#[cfg(feature = "quic")]
 pub mod data;
-#[cfg(feature = "quic")]
 pub mod identity;
-#[cfg(feature = "quic")]
 pub mod path;
-#[cfg(feature = "quic")]
 pub mod quic;
 
+#[cfg(feature = "cuda")]
+pub use transload_cuda as device;
+pub use transload_memory as memory;
+pub use transload_memory::copy;
 pub use transload_plan as plan;
 pub use transload_plan::{codec, content, ids};
 pub use transload_wire as wire;

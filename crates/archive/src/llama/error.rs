@@ -1,9 +1,9 @@
 //! What can go wrong with states of llama.cpp.
 
 use transload_layout::document::Faults;
+use transload_memory::{CheckError, MemoryError};
+use transload_plan::{BindError, PlanError};
 use transload_store::StoreError;
-use transload_transfer::memory::{CheckError, MemoryError};
-use transload_transfer::plan::{BindError, PlanError};
 
 use super::format::{MAGIC, SESSION_MAGIC, SESSION_VERSION};
 use crate::ArchiveError;

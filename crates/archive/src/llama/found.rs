@@ -1,8 +1,8 @@
 //! Finding the longest saved beginning of a prompt, and making a state of it.
 
 use transload_layout::Rank;
-use transload_transfer::memory::Access;
-use transload_transfer::plan::{BlockTable, Tables};
+use transload_memory::Access;
+use transload_plan::{BlockTable, Tables};
 
 use super::LlamaError;
 use super::format::{HEAD, LAYER_HEAD, MAGIC};

@@ -1,9 +1,9 @@
 //! Saving a state.
 
 use transload_layout::Rank;
+use transload_memory::Access;
+use transload_plan::{BlockTable, Tables};
 use transload_store::Put;
-use transload_transfer::memory::Access;
-use transload_transfer::plan::{BlockTable, Tables};
 
 use super::LlamaError;
 use super::parse::{State, check_head};

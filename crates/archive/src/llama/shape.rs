@@ -12,10 +12,10 @@ use transload_layout::dtype::Dtype;
 use transload_layout::placement::Allocation;
 use transload_layout::spec::{Mla, Opaque, Spec};
 use transload_layout::{Deployment, Rank};
-use transload_transfer::codec::Codec;
-use transload_transfer::copy::{CopyOptions, copy};
-use transload_transfer::memory::{Access, Memory};
-use transload_transfer::plan::{BlockTable, Plan, Request, Side, Tables};
+use transload_memory::copy::{CopyOptions, copy};
+use transload_memory::{Access, Memory};
+use transload_plan::codec::Codec;
+use transload_plan::{BlockTable, Plan, Request, Side, Tables};
 
 use super::LlamaError;
 use super::format::LAYER_HEAD;

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use transload_archive::{Archive, Model, Prompt, SaveRequest};
 use transload_layout::{Deployment, Dtype, Group, Rank, Spec};
+use transload_memory::Memory;
+use transload_plan::{BlockTable, Tables};
 use transload_store::Backend;
 use transload_store::backend::redis::RedisStore;
 use transload_test_stores::{bytes, server};
-use transload_transfer::memory::Memory;
-use transload_transfer::plan::{BlockTable, Tables};
 
 /// 512 token chunks of 256 tokens.
 const TOKENS: u32 = 128 << 10;

@@ -1,0 +1,265 @@
+//! Bytes that cross the bus. Pieces that are neighbours are submitted as one, to a few streams in turns, so that the kernel of one
+//! runs while others cross; what is too much to be submitted at a time waits.
+
+use std::collections::VecDeque;
+use std::mem;
+use std::ops::Range;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use crate::context::{Context, Entered};
+use crate::error::DeviceError;
+use crate::gpu::{DEFAULT_MULTIPROCESSORS, Kernels};
+use crate::pool::{Held, PIECE};
+use crate::queue::Told;
+use crate::resources::Stream;
+use crate::staging::Piece;
+use crate::stream::{DeviceStream, Way};
+
+/// How many streams pieces are submitted to.
+const STREAMS: usize = 4;
+
+/// How many multiprocessors work on one of them.
+pub(crate) const MULTIPROCESSORS: u32 = DEFAULT_MULTIPROCESSORS / STREAMS as u32;
+
+/// How many bytes are submitted to a copy engine in each direction; what comes behind waits here. An engine's own small copies wait
+/// behind all of it, whatever their priority: 4 MiB take 76 us of PCIe 5, and hide the 10 us until the next is submitted.
+const SUBMITTED: usize = 4 << 20;
+
+/// The most bytes that are submitted as one: while half of what may be submitted crosses the bus, the other half is gathered.
+pub(crate) const AT_ONCE: usize = SUBMITTED / 2;
+
+/// What crosses the bus, and what is ready to.
+pub(crate) struct Crossings {
+    lanes: Vec<Lane>,
+    /// Which lane is next.
+    turn: usize,
+    /// Moves that wait to be submitted, by [`Way`].
+    ready: [VecDeque<Move>; 2],
+    /// How many bytes are submitted and not done yet, by [`Way`].
+    submitted: [usize; 2],
+}
+
+/// A stream, and what was submitted to it, in order.
+struct Lane {
+    stream: Stream,
+    moving: VecDeque<Run>,
+}
+
+/// Moves that are submitted as one, since they are neighbours: in their stream, in their pieces and on the host.
+pub(crate) struct Run {
+    pub(crate) moves: VecDeque<Move>,
+    /// Whether the event behind them is recorded in the GPU's stream.
+    recorded: bool,
+    /// The first error of submitting them. They are still waited for, since some work may have been submitted.
+    pub(crate) failed: Option<DeviceError>,
+}
+
+/// Bytes of a piece that cross the bus.
+pub(crate) struct Move {
+    pub(crate) piece: Piece,
+    /// Where they are on the host, unless that is the piece's own memory.
+    pub(crate) host: Option<Box<dyn DmaBuffer>>,
+    pub(crate) stream: Arc<DeviceStream>,
+    pub(crate) range: Range<u64>,
+    pub(crate) way: Way,
+    pub(crate) told: Told<Held>,
+}
+
+/// Memory of the host that copy engines read and write, so that bytes need not be copied once more.
+///
+/// # Safety
+/// For as long as this is there, copy engines reach so many bytes from `start` on, and nothing else in this process writes to
+/// them, nor reads what is gathered there. Where one begins at the end of another, both are of one mapping that is registered as one.
+pub unsafe trait DmaBuffer: Send {
+    fn start(&self) -> NonNull<u8>;
+    fn len(&self) -> usize;
+}
+
+impl Crossings {
+    pub(crate) fn new(context: &Arc<Context>) -> Result<Self, DeviceError> {
+        let lane = |_| {
+            let (stream, moving) = (Stream::new(context)?, VecDeque::new());
+            Ok(Lane { stream, moving })
+        };
+        let lanes: Result<_, DeviceError> = (0..STREAMS).map(lane).collect();
+        Ok(Self {
+            lanes: lanes?,
+            turn: 0,
+            ready: Default::default(),
+            submitted: [0; 2],
+        })
+    }
+
+    /// Whether nothing crosses the bus, or is about to.
+    pub(crate) fn are_done(&self) -> bool {
+        let moving = self.lanes.iter().all(|lane| lane.moving.is_empty());
+        moving && self.ready.iter().all(VecDeque::is_empty)
+    }
+
+    pub(crate) fn push(&mut self, moving: Move) {
+        self.ready[moving.way as usize].push_back(moving);
+    }
+
+    /// Submits what is ready, as much as may be under way in its direction.
+    pub(crate) fn submit(&mut self, kernels: &Kernels) {
+        if self.ready.iter().all(VecDeque::is_empty) {
+            return;
+        }
+        // For all of them. Where that fails, each call tries it itself, and says so.
+        let _entered = kernels.context().enter();
+        for way in [Way::Gather, Way::Scatter] {
+            while let Some(mut run) = self.next_run(way) {
+                self.turn = (self.turn + 1) % self.lanes.len();
+                let lane = &mut self.lanes[self.turn];
+                run.failed = run.submit(kernels, &lane.stream).err();
+                run.record(&lane.stream);
+                lane.moving.push_back(run);
+            }
+        }
+    }
+
+    /// Takes the next that are ready, with as many neighbours as are submitted at once, if so much may be under way.
+    fn next_run(&mut self, way: Way) -> Option<Run> {
+        let (ready, submitted) = (
+            &mut self.ready[way as usize],
+            &mut self.submitted[way as usize],
+        );
+        let (mut count, mut len) = (1, ready.front()?.len());
+        while let (Some(last), Some(next)) = (ready.get(count - 1), ready.get(count))
+            && last.goes_before(next)
+            && len + next.len() <= AT_ONCE
+        {
+            (count, len) = (count + 1, len + next.len());
+        }
+        if *submitted + len > SUBMITTED {
+            return None;
+        }
+        *submitted += len;
+        Some(Run {
+            moves: ready.drain(..count).collect(),
+            recorded: false,
+            failed: None,
+        })
+    }
+
+    /// Takes what is done. Only the first of a stream is asked for: a stream does one thing after the other, and an engine's launches
+    /// wait while the driver answers.
+    pub(crate) fn take_done(&mut self, entered: &Entered<'_>) -> Vec<Run> {
+        let mut done = Vec::new();
+        for Lane { stream, moving } in &mut self.lanes {
+            while let Some(first) = moving.front_mut()
+                && first.is_done(entered, stream)
+                && let Some(run) = moving.pop_front()
+            {
+                for moved in &run.moves {
+                    self.submitted[moved.way as usize] -= moved.len();
+                }
+                done.push(run);
+            }
+        }
+        done
+    }
+
+    /// Nobody can tell what is done: all that was submitted fails by that, once it is.
+    pub(crate) fn fail(&mut self, error: &DeviceError) {
+        for run in self.lanes.iter_mut().flat_map(|lane| &mut lane.moving) {
+            run.failed.get_or_insert_with(|| error.clone());
+        }
+    }
+
+    /// Takes all of it, where the device is lost and touches nothing of it any more.
+    pub(crate) fn take_all(&mut self) -> Vec<Move> {
+        self.submitted = [0; 2];
+        let lanes = self.lanes.iter_mut();
+        let runs = lanes.flat_map(|lane| mem::take(&mut lane.moving));
+        let moving = runs.flat_map(|run| run.moves);
+        moving
+            .chain(self.ready.iter_mut().flat_map(mem::take))
+            .collect()
+    }
+}
+
+impl Move {
+    fn len(&self) -> usize {
+        (self.range.end - self.range.start) as usize
+    }
+
+    /// Where its bytes are on the host.
+    fn on_host(&self) -> NonNull<u8> {
+        match &self.host {
+            None => self.piece.host(),
+            Some(host) => host.start(),
+        }
+    }
+
+    /// Whether the other one goes on where this ends.
+    fn goes_before(&self, next: &Self) -> bool {
+        Arc::ptr_eq(&self.stream, &next.stream)
+            && self.range.end == next.range.start
+            && self.piece.number() + 1 == next.piece.number()
+            // Memory of two kinds, or of two rings, is never neighbouring: a ring begins with what is no slot.
+            && self.host.is_some() == next.host.is_some()
+            && self.on_host().addr().get() + self.len() == next.on_host().addr().get()
+    }
+
+    /// Proves that its bytes fit into its piece, and are all of those on the host.
+    fn check(&self) {
+        let len = self.len();
+        assert!(len <= PIECE, "{len} bytes in a piece of {PIECE}");
+        let host = self.host.as_ref().map_or(len, |host| host.len());
+        assert_eq!(host, len, "bytes of the host");
+    }
+}
+
+impl Run {
+    fn submit(&mut self, kernels: &Kernels, stream: &Stream) -> Result<(), DeviceError> {
+        self.moves.iter().for_each(Move::check);
+        let len = self.moves.iter().map(Move::len).sum();
+        let Some(first) = self.moves.front_mut() else {
+            return Ok(());
+        };
+        let (begin, host) = (first.range.start, first.on_host());
+        let range = begin..begin + len as u64;
+        let buffer = first.piece.device_at(begin);
+        let launches = first.stream.launches(first.way, range, buffer)?;
+        match first.way {
+            Way::Gather => {
+                kernels.launch(stream, &launches, Some(MULTIPROCESSORS))?;
+                // SAFETY: memory of pieces, or such as `DmaBuffer` is, of neighbours; all are kept until this is done.
+                unsafe { first.piece.fetch(stream, begin, host, len) }
+            }
+            Way::Scatter => {
+                // SAFETY: as above.
+                unsafe { first.piece.send(stream, begin, host, len)? };
+                kernels.launch(stream, &launches, Some(MULTIPROCESSORS))
+            }
+        }
+    }
+
+    /// Records the event behind it. What cannot be recorded now is tried again, since without that nobody knows when it is done.
+    fn record(&mut self, stream: &Stream) {
+        let Some(first) = self.moves.front() else {
+            return;
+        };
+        match first.piece.submitted(stream) {
+            Ok(()) => self.recorded = true,
+            Err(error) => drop(self.failed.get_or_insert(error)),
+        }
+    }
+
+    /// Whether nothing of it is under way any more.
+    fn is_done(&mut self, entered: &Entered<'_>, stream: &Stream) -> bool {
+        if !self.recorded {
+            self.record(stream);
+        }
+        let first = self.moves.front().filter(|_| self.recorded);
+        match first.map_or(Ok(false), |first| first.piece.is_done(entered)) {
+            Ok(done) => done,
+            Err(error) => {
+                self.failed.get_or_insert(error);
+                false
+            }
+        }
+    }
+}

@@ -1,0 +1,442 @@
+//! From programs to launches of the kernel, `cuda/walk.cu`: what is uploaded once, and the parameters of each launch.
+//!
+//! A launch runs one nest at a row of its places, so places are sorted by nest. A range of a stream is then a row of
+//! places of each nest, of which the first and the last may be cut: the launch moves the whole units in between, and the bytes
+//! at its two edges one by one.
+
+use std::ffi::CStr;
+use std::mem;
+use std::ops::Range;
+
+use bytemuck::{Pod, Zeroable};
+use thiserror::Error;
+
+use transload_plan::program::{Nest, Placed, Program};
+
+/// The most loops of a nest that the kernel runs.
+pub const MAX_LOOPS: usize = 8;
+
+/// The kernel counts units of a launch with 31 bits.
+const MAX_UNITS: u64 = (1 << 31) - 1;
+
+/// The longest unit in bytes: what one thread moves at a time.
+pub(crate) const LONGEST_UNIT: u64 = 16;
+
+/// Units that a warp moves at a time where runs are at least as long: `SPAN` in `cuda/walk.cu`.
+const SPAN: u64 = 128;
+
+/// Threads of a warp.
+const WARP: u64 = 32;
+
+/// Units that a thread has on their way at a time: `AHEAD` there.
+const AHEAD: u64 = 2;
+
+/// Why the kernel cannot run a program.
+#[derive(Clone, Copy, Debug, Error, PartialEq, Eq)]
+#[non_exhaustive]
+#[expect(missing_docs, reason = "the messages name the fields")]
+pub enum LaunchError {
+    /// A nest is too deep.
+    #[error("nest {nest} has {loops} loops, and a GPU runs {MAX_LOOPS} at most")]
+    TooDeep { nest: usize, loops: usize },
+    /// A nest has more at one place than 31 bits can count.
+    #[error("nest {nest} moves {bytes} bytes at a place, and a GPU {most} at most in units of {unit} B", most = MAX_UNITS * unit)]
+    TooLong { nest: usize, bytes: u64, unit: u64 },
+}
+
+/// Where a nest starts, on both sides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Pod, Zeroable)]
+#[repr(C)]
+pub(crate) struct Place {
+    src: u64,
+    dst: u64,
+}
+
+/// A divisor, as the multiplication and the shift that divide a number below 2^31 by it.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+struct Division {
+    divisor: u32,
+    multiplier: u32,
+    shift: u32,
+}
+
+impl Division {
+    /// A division by at most [`MAX_UNITS`], and not by 0.
+    fn by(divisor: u64) -> Self {
+        // With the least s of 2^s >= divisor, m = ceil(2^(31 + s) / divisor) fits into 32 bits, and is too large
+        // by less than one part in 2^31 (Granlund and Montgomery, 1994).
+        let shift = divisor.next_power_of_two().trailing_zeros();
+        let multiplier = (1u64 << (31 + shift)).div_ceil(divisor);
+        Self {
+            divisor: divisor as u32,
+            multiplier: multiplier as u32,
+            shift,
+        }
+    }
+}
+
+/// A loop, by what it adds to addresses beyond what the steps of the loop inside of it have added; wraps around 0.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+struct KernelLoop {
+    src: u64,
+    dst: u64,
+    /// The steps of the loop inside of it.
+    inner: Division,
+    unused: u32,
+}
+
+/// Bytes of a unit, or of a span, that is cut.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+struct Edge {
+    number: u32,
+    skip: u16,
+    bytes: u16,
+}
+
+/// The destination side of a launch.
+#[derive(Clone, Copy, Debug, Default, Pod, Zeroable)]
+#[repr(C)]
+pub(crate) struct End {
+    /// Address of the table of a memory's bases; 0 for a buffer.
+    bases: u64,
+    /// Where a buffer would have byte 0 of the program; wraps around 0 if that is before all memory.
+    buffer: u64,
+}
+
+impl End {
+    /// A memory, by the address of the table of its bases.
+    pub(crate) fn memory(bases: u64) -> Self {
+        Self { bases, buffer: 0 }
+    }
+
+    /// A buffer whose first byte is byte `position` of the program. Units are as long as the two are alike, modulo [`LONGEST_UNIT`].
+    pub(crate) fn buffer(start: u64, position: u64) -> Self {
+        Self {
+            bases: 0,
+            buffer: start.wrapping_sub(position),
+        }
+    }
+}
+
+/// The parameter of the kernel: `struct launch` in `cuda/walk.cu`.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub(crate) struct Parameters {
+    places: u64,
+    src_bases: u64,
+    dst: End,
+    edges: [Edge; 2],
+    first: u32,
+    count: u32,
+    place: Division,
+    reverse: u32,
+    loops: u32,
+    run: u32,
+    skip: u32,
+    stop: u32,
+    loop_: [KernelLoop; MAX_LOOPS],
+}
+
+/// The entries of the kernel: by the length of a unit, and two for dense buffers and the longest units.
+pub(crate) const ENTRIES: [&CStr; 7] = [
+    c"walk_1",
+    c"walk_2",
+    c"walk_4",
+    c"walk_8",
+    c"walk_16",
+    c"stream_16",
+    c"runs_16",
+];
+const STREAM: usize = 5;
+const RUNS: usize = 6;
+
+/// One launch.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Launch {
+    /// Index of the kernel's entry.
+    pub(crate) entry: usize,
+    pub(crate) parameters: Parameters,
+}
+
+impl Launch {
+    /// One that moves nothing.
+    pub(crate) fn nothing(entry: usize) -> Self {
+        let parameters = Parameters::zeroed();
+        Self { entry, parameters }
+    }
+
+    /// How many threads have something to do, at least one: at an edge, if there is nothing else.
+    pub(crate) fn threads(&self) -> u32 {
+        let count = u64::from(self.parameters.count);
+        let threads = match self.entry {
+            RUNS => count * WARP,
+            _ => count.div_ceil(AHEAD),
+        };
+        threads.clamp(1, MAX_UNITS) as u32
+    }
+}
+
+/// Where the two sides of a program are for now.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ends {
+    /// Address of the uploaded places.
+    pub(crate) places: u64,
+    /// Address of the table of the source memory's bases.
+    pub(crate) src_bases: u64,
+    pub(crate) dst: End,
+    /// All bases of both sides, or-ed: how far they are aligned.
+    pub(crate) bases: u64,
+    /// Whether bytes go from the destination side to the source side, as in a scatter.
+    pub(crate) reverse: bool,
+}
+
+/// A program as the kernel takes it.
+#[derive(Clone, Debug)]
+pub(crate) struct Launches {
+    nests: Vec<SortedNest>,
+    /// Sorted by nest, and inside of a nest as in the program.
+    places: Vec<Place>,
+}
+
+#[derive(Clone, Debug)]
+struct SortedNest {
+    /// Index in the program, for errors.
+    nest: usize,
+    /// Its places, in `Launches::places`.
+    places: Range<usize>,
+    run: u64,
+    bytes: u64,
+    loops: usize,
+    /// Whether the destination side goes on without gaps.
+    dense: bool,
+    loop_: [KernelLoop; MAX_LOOPS],
+    /// Everything that has to be a multiple of the unit, or-ed.
+    multiples: u64,
+}
+
+impl Launches {
+    /// Sorts a program that was checked against its memories.
+    pub(crate) fn new(program: &Program) -> Result<Self, LaunchError> {
+        let mut of_nest: Vec<Vec<Place>> = vec![Vec::new(); program.nests.len()];
+        for Placed { nest, src, dst } in &program.placed {
+            of_nest[*nest as usize].push(Place {
+                src: *src,
+                dst: *dst,
+            });
+        }
+        let mut sorted = Self {
+            nests: Vec::new(),
+            places: Vec::with_capacity(program.placed.len()),
+        };
+        for (index, (nest, places)) in program.nests.iter().zip(of_nest).enumerate() {
+            if !places.is_empty() {
+                let first = sorted.places.len();
+                sorted.places.extend(places);
+                let places = first..sorted.places.len();
+                sorted.nests.push(SortedNest::new(
+                    index,
+                    nest,
+                    places.clone(),
+                    &sorted.places[places],
+                )?);
+            }
+        }
+        Ok(sorted)
+    }
+
+    /// Proves that [`range`](Self::range) can give every range of it: one that begins anywhere moves in units of a byte.
+    pub(crate) fn check_ranges(&self) -> Result<(), LaunchError> {
+        self.nests.iter().try_for_each(|nest| nest.check(1))
+    }
+
+    /// What is uploaded.
+    pub(crate) fn places(&self) -> &[Place] {
+        &self.places
+    }
+
+    /// The launches that move all bytes of the program.
+    pub(crate) fn all(&self, ends: &Ends) -> Result<Vec<Launch>, LaunchError> {
+        let mut launches = Vec::new();
+        for nest in &self.nests {
+            let bytes = nest.places.len() as u64 * nest.bytes;
+            nest.launch(ends, nest.places.start, 0..bytes, &mut launches)?;
+        }
+        Ok(launches)
+    }
+
+    /// The launches that move some bytes of a program whose destination side is a dense stream.
+    pub(crate) fn range(&self, ends: &Ends, range: Range<u64>) -> Result<Vec<Launch>, LaunchError> {
+        let mut launches = Vec::new();
+        for nest in &self.nests {
+            let places = &self.places[nest.places.clone()];
+            let first = places.partition_point(|place| place.dst + nest.bytes <= range.start);
+            let behind = places.partition_point(|place| place.dst < range.end);
+            let Some(last) = places[first..behind].last() else {
+                continue;
+            };
+            let begin = range.start.saturating_sub(places[first].dst);
+            let before_last = (behind - first - 1) as u64 * nest.bytes;
+            let end = before_last + (range.end - last.dst).min(nest.bytes);
+            nest.launch(ends, nest.places.start + first, begin..end, &mut launches)?;
+        }
+        Ok(launches)
+    }
+}
+
+impl SortedNest {
+    fn new(
+        index: usize,
+        nest: &Nest,
+        places: Range<usize>,
+        placed: &[Place],
+    ) -> Result<Self, LaunchError> {
+        let loops = nest.loops.len();
+        if loops > MAX_LOOPS {
+            return Err(LaunchError::TooDeep { nest: index, loops });
+        }
+        let mut multiples = placed
+            .iter()
+            .fold(nest.run, |or, place| or | place.src | place.dst);
+        let mut loop_ = [KernelLoop::zeroed(); MAX_LOOPS];
+        // The loop inside of the next one, and what all of its steps have added.
+        let (mut inner, mut added) = (1, (nest.run, nest.run));
+        for (kernel, l) in loop_.iter_mut().zip(nest.loops.iter().rev()) {
+            multiples |= l.src | l.dst;
+            if l.count > MAX_UNITS {
+                let bytes = nest.bytes();
+                return Err(LaunchError::TooLong {
+                    nest: index,
+                    bytes,
+                    unit: 1,
+                });
+            }
+            *kernel = KernelLoop {
+                src: l.src.wrapping_sub(added.0),
+                dst: l.dst.wrapping_sub(added.1),
+                inner: Division::by(inner),
+                unused: 0,
+            };
+            inner = l.count;
+            added = (l.src.wrapping_mul(inner), l.dst.wrapping_mul(inner));
+        }
+        Ok(Self {
+            nest: index,
+            places,
+            run: nest.run,
+            bytes: nest.bytes(),
+            loops,
+            dense: loop_.iter().all(|l| l.dst == 0),
+            loop_,
+            multiples,
+        })
+    }
+
+    /// The longest unit that everything is a multiple of.
+    fn unit(&self, ends: &Ends) -> Result<u64, LaunchError> {
+        let multiples = self.multiples | ends.bases | ends.dst.buffer | LONGEST_UNIT;
+        let unit = 1 << multiples.trailing_zeros();
+        self.check(unit).map(|()| unit)
+    }
+
+    /// Whether the kernel can count the units of a place.
+    fn check(&self, unit: u64) -> Result<(), LaunchError> {
+        match self.bytes / unit > MAX_UNITS {
+            true => Err(LaunchError::TooLong {
+                nest: self.nest,
+                bytes: self.bytes,
+                unit,
+            }),
+            false => Ok(()),
+        }
+    }
+
+    /// Launches some bytes, counted from the start of a place, in as few launches as can count them.
+    fn launch(
+        &self,
+        ends: &Ends,
+        place: usize,
+        bytes: Range<u64>,
+        launches: &mut Vec<Launch>,
+    ) -> Result<(), LaunchError> {
+        let unit = self.unit(ends)?;
+        let dense = self.dense && ends.dst.bases == 0 && unit == LONGEST_UNIT;
+        let (entry, step) = match dense {
+            true if self.run >= SPAN * unit => (RUNS, SPAN * unit),
+            true => (STREAM, unit),
+            false => (unit.trailing_zeros() as usize, unit),
+        };
+        // A run has some steps, of which the last may be shorter.
+        let steps = self.run.div_ceil(step);
+        let of_place = self.bytes / self.run * steps;
+        let number = |at: u64| at / self.run * steps + at % self.run / step;
+        let within = |at: u64| at % self.run % step;
+
+        // A range has cut bytes at both ends and whole units between them; one that lies inside of a unit is cut bytes alone.
+        let first = bytes.start.next_multiple_of(unit).min(bytes.end);
+        let last = (bytes.end / unit * unit).max(first);
+        let (mut head, tail) = (bytes.start..first, last..bytes.end);
+        let (mut skip, stop, units_end) = match first < last {
+            true => (
+                within(first) / unit,
+                within(last - unit) / unit + 1,
+                number(last - unit) + 1,
+            ),
+            false => (0, 0, number(first)),
+        };
+
+        let mut loop_ = self.loop_;
+        loop_[0].inner = Division::by(steps);
+        if self.loops > 0 {
+            // The last step of a run may be shorter than the others by so many bytes, and is counted as one of them.
+            let longer = steps * step - self.run;
+            loop_[0].src = loop_[0].src.wrapping_sub(longer);
+            loop_[0].dst = loop_[0].dst.wrapping_sub(longer);
+        }
+        let most = MAX_UNITS / of_place * of_place;
+        let (mut begun, mut done) = (number(bytes.start), number(first));
+        loop {
+            // The kernel numbers edges from the first place that this launch touches.
+            let base = begun / of_place * of_place;
+            let edge = |cut: Range<u64>| match cut.is_empty() {
+                true => Edge::zeroed(),
+                false => Edge {
+                    number: (number(cut.start) - base) as u32,
+                    skip: within(cut.start) as u16,
+                    bytes: (cut.end - cut.start) as u16,
+                },
+            };
+            let count = (units_end - done).min(most - (done - base));
+            let is_last = done + count == units_end;
+            launches.push(Launch {
+                entry,
+                parameters: Parameters {
+                    places: ends.places
+                        + (place as u64 + base / of_place) * size_of::<Place>() as u64,
+                    src_bases: ends.src_bases,
+                    dst: ends.dst,
+                    edges: [
+                        edge(mem::take(&mut head)),
+                        edge(if is_last { tail.clone() } else { 0..0 }),
+                    ],
+                    first: (done - base) as u32,
+                    count: count as u32,
+                    place: Division::by(of_place),
+                    reverse: u32::from(ends.reverse),
+                    loops: self.loops as u32,
+                    run: (self.run / unit) as u32,
+                    skip: mem::take(&mut skip) as u32,
+                    stop: if is_last { stop } else { SPAN } as u32,
+                    loop_,
+                },
+            });
+            if is_last {
+                return Ok(());
+            }
+            done += count;
+            begun = done;
+        }
+    }
+}

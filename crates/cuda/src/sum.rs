@@ -1,0 +1,143 @@
+//! CRC-32C of device memory: the kernel `cuda/crc32c.cu` folds a text to a shorter one of the same sum, which the host sums.
+
+use bytemuck::{Pod, Zeroable};
+
+use transload_memory::copy::Crc32c;
+
+/// Threads of a block.
+pub(crate) const BLOCK: u32 = 256;
+
+/// The most threads, a power of two: as many multiprocessors as work for transfers have a block each.
+const MOST_THREADS: u32 = BLOCK * super::gpu::DEFAULT_MULTIPROCESSORS;
+
+/// How many words a thread should have at least, where there are fewer threads than that.
+const WORDS: u32 = 64;
+
+/// How many words a thread takes in a round.
+const ROUND: u32 = 32;
+
+/// The longest folded text in bytes: a word of each thread, and a rest.
+pub(crate) const FOLDED: usize = MOST_THREADS as usize * 4 + 4;
+
+/// The longest text in bytes: the kernel counts words with 31 bits.
+pub(crate) const LONGEST: u64 = 1 << 30;
+
+/// The parameter of the kernel: `struct fold` in `cuda/crc32c.cu`.
+#[derive(Clone, Copy, Debug, Pod, Zeroable)]
+#[repr(C)]
+pub(crate) struct Fold {
+    text: u64,
+    words: u32,
+    rest: u32,
+    folded: u64,
+    rounds: u32,
+    unused: u32,
+    powers: [u32; 32],
+}
+
+/// A text that is to be summed, and how many threads do it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Folding {
+    pub(crate) threads: u32,
+    len: u32,
+}
+
+impl Folding {
+    /// For a text of `len` bytes, at most [`LONGEST`].
+    pub(crate) fn of(len: u32) -> Self {
+        let wanted = (len / 4).div_ceil(WORDS).next_power_of_two();
+        let threads = wanted.clamp(BLOCK, MOST_THREADS);
+        Self { threads, len }
+    }
+
+    /// What the kernel is told: where the text is, at a multiple of 4, and where the folded text goes, of at most [`FOLDED`]
+    /// bytes.
+    pub(crate) fn parameter(self, text: u64, folded: u64) -> Fold {
+        let words = self.len / 4;
+        Fold {
+            text,
+            words,
+            rest: self.len % 4,
+            folded,
+            rounds: words.div_ceil(self.threads * ROUND),
+            unused: 0,
+            powers: POWERS[(self.threads / BLOCK).trailing_zeros() as usize],
+        }
+    }
+
+    /// How many bytes the folded text has.
+    pub(crate) fn folded(self) -> usize {
+        self.threads as usize * 4 + (self.len % 4) as usize
+    }
+
+    /// The sum of the text, by what it was folded to.
+    pub(crate) fn sum(self, folded: &[u8]) -> Crc32c {
+        let (words, rest) = folded.split_at(self.threads as usize * 4);
+        // Both texts have the same rest by the polynomial. What the sum begins and ends with depends on the length alone, so it
+        // is what two texts of zeros have for sums.
+        let same = Crc32c::of(words).value() ^ zeros(words.len() as u64).value();
+        let bytes = u64::from(self.len) - rest.len() as u64;
+        let mut sum = Crc32c::new();
+        sum.append(&zeros(bytes));
+        sum.flip(same);
+        sum.update(rest);
+        sum
+    }
+}
+
+/// The sum of so many zeros, a multiple of 4.
+fn zeros(bytes: u64) -> Crc32c {
+    let (mut sum, mut power) = (Crc32c::new(), Crc32c::of(&[0; 4]));
+    let mut left = bytes / 4;
+    while left > 0 {
+        if left % 2 == 1 {
+            sum.append(&power);
+        }
+        power.append(&power.clone());
+        left /= 2;
+    }
+    sum
+}
+
+/// For 256, 512 and so on threads: x^31 y to x^0 y with y = x^(32 threads), modulo P. The highest bit is x^0.
+const POWERS: [[u32; 32]; 5] = {
+    let mut powers = [[0; 32]; 5];
+    let mut y = 1 << 30; // x^1
+    let mut squared = 0;
+    // 32 * 256 is 2^13.
+    while squared < 13 {
+        y = times(y, y);
+        squared += 1;
+    }
+    let mut n = 0;
+    while n < 5 {
+        let (mut power, mut bit) = (y, 31);
+        loop {
+            powers[n][bit] = power;
+            if bit == 0 {
+                break;
+            }
+            power = times_x(power);
+            bit -= 1;
+        }
+        y = times(y, y);
+        n += 1;
+    }
+    powers
+};
+
+const _: () = assert!(MOST_THREADS == BLOCK << 4);
+
+const fn times_x(a: u32) -> u32 {
+    (a >> 1) ^ (0x82f6_3b78 * (a & 1))
+}
+
+const fn times(a: u32, mut b: u32) -> u32 {
+    let (mut product, mut bit) = (0, 32);
+    while bit > 0 {
+        bit -= 1;
+        product ^= b * (a >> bit & 1);
+        b = times_x(b);
+    }
+    product
+}

@@ -1,0 +1,259 @@
+//! Copies between two memories of one host.
+
+use std::num::NonZeroUsize;
+use std::panic::resume_unwind;
+use std::thread;
+
+use super::checksum::Crc32c;
+use super::kernel::{self, Kernel, Traffic, Tuning};
+use super::walk::Walk;
+use crate::{CheckError, Memory, Side};
+use transload_plan::program::Program;
+
+/// How to copy.
+#[derive(Clone, Debug)]
+pub struct CopyOptions {
+    threads: Option<usize>,
+    #[doc(hidden)]
+    pub checksum: bool,
+    pub(super) tuning: Tuning,
+    pub(super) bytes_per_thread: u64,
+}
+
+impl Default for CopyOptions {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl CopyOptions {
+    /// As many threads as it is worth, no checksum.
+    pub fn new() -> Self {
+        Self {
+            threads: None,
+            checksum: false,
+            tuning: Tuning::detect(),
+            bytes_per_thread: BYTES_PER_THREAD,
+        }
+    }
+
+    /// At most so many threads, the caller's included (0 counts as 1), and not more than one for each
+    /// [`BYTES_PER_THREAD`]. By default [`DEFAULT_THREADS`], or as many as the machine can run at a time
+    /// if those are fewer.
+    #[must_use]
+    pub fn with_threads(mut self, threads: usize) -> Self {
+        self.threads = Some(threads.max(1));
+        self
+    }
+
+    /// How many threads so many bytes are worth, on a machine of so many cores.
+    pub(super) fn threads(&self, bytes: u64, cores: impl Fn() -> usize) -> usize {
+        let worth = usize::try_from(bytes / self.bytes_per_thread).unwrap_or(usize::MAX);
+        let most = self
+            .threads
+            .unwrap_or_else(|| cores().clamp(1, DEFAULT_THREADS));
+        worth.clamp(1, most)
+    }
+
+    /// Sums the bytes as they pass; costs up to 20 % of the time.
+    #[must_use]
+    pub fn with_checksum(mut self) -> Self {
+        self.checksum = true;
+        self
+    }
+
+    /// Takes another kernel than the best, if this machine has it; for tests and benches.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn with_kernel(mut self, kernel: Kernel) -> Self {
+        self.tuning.set_kernel(kernel);
+        self
+    }
+}
+
+/// What was copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct CopyReport {
+    /// How many bytes.
+    pub bytes: u64,
+    /// In how many chunks.
+    pub chunks: u64,
+    /// By how many threads.
+    pub threads: usize,
+    /// With which instructions; for people to read.
+    pub kernel: &'static str,
+    /// The sum of the bytes in the order of the program, if it was asked for.
+    pub checksum: Option<Crc32c>,
+}
+
+impl CopyReport {
+    /// Reports a whole program, copied by one thread with instructions that are not this crate's.
+    #[doc(hidden)]
+    pub fn by_one_thread(
+        program: &Program,
+        kernel: &'static str,
+        checksum: Option<Crc32c>,
+    ) -> Self {
+        Self {
+            bytes: program.bytes(),
+            chunks: program.chunks(),
+            threads: 1,
+            kernel,
+            checksum,
+        }
+    }
+}
+
+/// How many bytes are worth a thread of their own.
+///
+/// Two threads instead of one gain 40 % with so many bytes each, 10 % with half of it, and nothing
+/// with a quarter.
+pub const BYTES_PER_THREAD: u64 = 8 << 20;
+
+/// How many threads a copy takes unless it is told otherwise: one makes some 10 GB/s, and the engine
+/// next to it needs its cores.
+pub const DEFAULT_THREADS: usize = 8;
+
+/// Runs a program: copies its bytes from one memory to another.
+///
+/// Both memories are checked first, so either all is copied or nothing. Chunks may be copied in
+/// any order. Should the program write a byte twice, or read what it writes, the result is any of
+/// those possible; a program made from two deployments never does.
+///
+/// # Errors
+/// [`CheckError`] says which place of the program needs what the memory does not have.
+///
+/// # Example
+/// A cache with its heads inside its tokens, `[tokens, heads, 64 B]`, into one with its tokens
+/// inside its heads; only the second of two heads, as if TP were doubled:
+/// ```
+/// use smallvec::smallvec;
+/// use transload_memory::copy::{CopyOptions, copy};
+/// use transload_memory::Memory;
+/// use transload_plan::program::{Loop, Nest, Placed, Program};
+///
+/// let (tokens, head) = (16, 64);
+/// let source = Memory::allocate(&[16 * 2 * 64])?;
+/// let destination = Memory::allocate(&[16 * 64])?;
+/// source.write(64, &[7; 64])?;
+///
+/// let program = Program {
+///     nests: vec![Nest {
+///         loops: smallvec![Loop { count: tokens, src: 2 * head, dst: head }],
+///         run: head,
+///     }],
+///     placed: vec![Placed { nest: 0, src: head, dst: 0 }],
+/// };
+/// let report = copy(&program, &source, &destination, &CopyOptions::new())?;
+/// assert_eq!((report.chunks, report.bytes), (16, 1024));
+///
+/// let mut first = [0; 64];
+/// destination.read(0, &mut first)?;
+/// assert_eq!(first, [7; 64]);
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+pub fn copy(
+    program: &Program,
+    source: &Memory,
+    destination: &Memory,
+    options: &CopyOptions,
+) -> Result<CopyReport, CheckError> {
+    source.check(program, Side::Source)?;
+    destination.check(program, Side::Destination)?;
+    let bytes = program.bytes();
+    let cores = || thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let (mut tuning, mut threads) = (options.tuning, options.threads(bytes, cores));
+    // Only the plainest kernel can tell what to do where source and destination overlap.
+    if source.overlaps(destination) {
+        (tuning.kernel, threads) = (Kernel::Portable, 1);
+    }
+    let job = Job {
+        program,
+        source,
+        destination,
+        tuning,
+        bytes,
+        checksum: options.checksum,
+    };
+    let sum = job.share(threads);
+    Ok(CopyReport {
+        bytes,
+        chunks: program.chunks(),
+        threads,
+        kernel: tuning.kernel.name(),
+        checksum: options.checksum.then_some(sum),
+    })
+}
+
+/// A copy whose program was checked against both memories.
+struct Job<'a> {
+    program: &'a Program,
+    source: &'a Memory,
+    destination: &'a Memory,
+    tuning: Tuning,
+    bytes: u64,
+    checksum: bool,
+}
+
+impl Job<'_> {
+    /// Shares the work among threads, this one included.
+    fn share(&self, threads: usize) -> Crc32c {
+        let starts = self.starts(threads);
+        let ends = starts.iter().skip(1).map(|walk| walk.position);
+        let mut parts = starts.iter().zip(ends.chain([self.bytes]));
+        let first = parts.next();
+        thread::scope(|scope| {
+            let others: Vec<_> = parts
+                .map(|part| {
+                    let thread = thread::Builder::new();
+                    (part, thread.spawn_scoped(scope, move || self.part(part)))
+                })
+                .collect();
+            let mut sum = first.map_or_else(Crc32c::new, |part| self.part(part));
+            for (part, thread) in others {
+                sum.append(&match thread {
+                    Ok(thread) => thread.join().unwrap_or_else(|panic| resume_unwind(panic)),
+                    // No thread to be had: then it takes a little longer.
+                    Err(_) => self.part(part),
+                });
+            }
+            sum
+        })
+    }
+
+    /// Where each thread starts: at a chunk, or at a page of a long one.
+    fn starts(&self, threads: usize) -> Vec<Walk> {
+        let mut starts = vec![Walk::new(self.program, 0, 0, 0)];
+        let share = self.bytes / threads as u64;
+        let mut before = 0;
+        for (place, placed) in self.program.placed.iter().enumerate() {
+            let bytes = self.program.nests[placed.nest as usize].bytes();
+            while starts.len() < threads && starts.len() as u64 * share < before + bytes {
+                let offset = starts.len() as u64 * share - before;
+                let mut walk = Walk::new(self.program, place, before, offset);
+                walk.back_to(PAGE);
+                starts.push(walk);
+            }
+            before += bytes;
+        }
+        starts
+    }
+
+    /// Copies what is from `start` up to `end`, and sums it if asked to.
+    fn part(&self, (start, end): (&Walk, u64)) -> Crc32c {
+        let (mut walk, mut sum) = (start.clone(), Crc32c::new());
+        let ends = (self.source, self.destination);
+        let bounds = (end, self.bytes);
+        let how = (self.tuning, Traffic::Through);
+        let summed = self.checksum.then_some(&mut sum);
+        // SAFETY: the program was checked against both memories, which may be read and written
+        // by the contract of their makers. If they overlap, the kernel is the one that may.
+        unsafe { walk.run::<Memory, false>(self.program, ends, bounds, how, summed) };
+        kernel::settle();
+        sum
+    }
+}
+
+/// Bytes of a page: what one thread's part of a long run ends at.
+const PAGE: u64 = 4096;
