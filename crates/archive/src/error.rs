@@ -8,7 +8,6 @@ use transload_plan::{BindError, BridgeError, PlanError};
 use transload_store::{ChunkHash, StoreError};
 
 use crate::manifest::Unreadable;
-use crate::shape::GroupShape;
 
 /// Why blocks could not be saved or restored.
 #[derive(Debug, thiserror::Error)]
@@ -185,9 +184,9 @@ impl ArchiveError {
         Self::Unusable { what, why: why.0 }
     }
 
-    pub(crate) fn layout(shape: &GroupShape, why: &'static str) -> Self {
+    pub(crate) fn layout(group: &str, why: &'static str) -> Self {
         Self::Layout {
-            group: shape.name.clone(),
+            group: group.to_owned(),
             why,
         }
     }

@@ -88,7 +88,7 @@ impl RankGroup {
             |spec: &Spec| matches!(spec, Spec::Opaque(spec) if spec.packed_heads.is_some());
         if deployment.tp() > 1 && shape.specs.iter().any(packed) {
             return Err(ArchiveError::layout(
-                shape,
+                &shape.name,
                 "heads lie inside its entries (packed_heads), and tp > 1",
             ));
         }
@@ -129,7 +129,8 @@ impl RankGroup {
         let bytes = placed.placement(stage).allocation_bytes;
         Ok(Some(Self {
             classes: classes.collect::<Result<_, ArchiveError>>()?,
-            bytes: usize::try_from(bytes).map_err(|_| ArchiveError::layout(shape, "too large"))?,
+            bytes: usize::try_from(bytes)
+                .map_err(|_| ArchiveError::layout(&shape.name, "too large"))?,
             layers: slots.start as u32..slots.end as u32,
             recurrent: shape.growth == Growth::Recurrent,
             engine,
@@ -394,7 +395,7 @@ fn members(shape: &GroupShape, views: &[&ComponentView]) -> Result<Vec<Member>, 
         }
         if states.extent > 1 && states.stride != state || !dense(view) {
             return Err(ArchiveError::layout(
-                shape,
+                &shape.name,
                 "the states of a head are not contiguous",
             ));
         }

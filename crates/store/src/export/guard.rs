@@ -8,44 +8,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use super::Plugin;
 use super::input::Opened;
-use crate::abi::{ERROR, Handle, INVALID};
-use crate::error::StoreError;
-
-/// Why a call ends with a negative code that is reported.
-pub(super) enum Refusal {
-    /// An argument is none; what is wrong with it.
-    Argument(String),
-    /// The backend refused.
-    Store(StoreError),
-    /// The backend panicked; with what.
-    Panic(String),
-}
-
-impl From<StoreError> for Refusal {
-    fn from(error: StoreError) -> Self {
-        Self::Store(error)
-    }
-}
-
-impl Refusal {
-    fn code(&self) -> c_int {
-        match self {
-            Self::Argument(_)
-            | Self::Store(
-                StoreError::HashLength { .. } | StoreError::Name { .. } | StoreError::Uri(_),
-            ) => INVALID,
-            Self::Store(_) | Self::Panic(_) => ERROR,
-        }
-    }
-
-    fn text(&self) -> String {
-        match self {
-            Self::Argument(wrong) => wrong.clone(),
-            Self::Store(error) => error.to_string(),
-            Self::Panic(with) => format!("the backend panicked, which is a fault in it: {with}"),
-        }
-    }
-}
+use super::refusal::Refusal;
+use crate::abi::Handle;
 
 /// Runs `body` on the backend of `handle`; whatever happens there, a code comes back.
 ///

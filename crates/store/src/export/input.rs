@@ -3,7 +3,7 @@
 use std::ffi::{CStr, c_char};
 use std::slice;
 
-use super::guard::Refusal;
+use super::refusal::Refusal;
 use crate::hash::ChunkHash;
 use crate::name::ManifestName;
 use crate::uri::StoreUri;

@@ -19,6 +19,7 @@ mod guard;
 mod input;
 mod output;
 mod plugin;
+mod refusal;
 mod table;
 
 pub use plugin::Plugin;

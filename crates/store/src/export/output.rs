@@ -4,7 +4,7 @@ use std::ffi::c_int;
 use std::io;
 use std::ptr::{self, NonNull};
 
-use super::guard::Refusal;
+use super::refusal::Refusal;
 use crate::error::StoreError;
 
 /// Where the caller wants a buffer and its length.

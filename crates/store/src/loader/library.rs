@@ -1,21 +1,18 @@
 //! A loaded library.
 
-use std::ffi::{CStr, CString, c_void};
+use std::ffi::{CStr, c_void};
 use std::mem::MaybeUninit;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf, absolute};
-use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use libloading::os::unix::{Library as Dl, RTLD_LOCAL, RTLD_NOW};
 
 use super::error::{LoadError, TableFault};
-use super::loaded::Loaded;
 use super::table::Table;
 use super::{find, image};
 use crate::abi::{GET_VTABLE, GetVtable, VERSION_2};
-use crate::uri::StoreUri;
 
 /// A `libkv_store_<scheme>.so` in this process, whose table has been read. It stays loaded as long as the
 /// process lives, also after the last of these is dropped.
@@ -88,23 +85,6 @@ impl Library {
             Ok(library) => Self::of(library, path),
             Err(system) => Err(LoadError::Refused { path, system }),
         }
-    }
-
-    /// Opens a store. Its [`Drop`] closes it.
-    ///
-    /// # Errors
-    /// [`LoadError::Open`] if the library returns NULL; it says why on stderr itself.
-    pub fn open(self: &Arc<Self>, uri: &StoreUri) -> Result<Loaded, LoadError> {
-        let refused = || LoadError::Open {
-            path: self.path.clone(),
-            uri: uri.to_string(),
-        };
-        // A `StoreUri` has no NUL byte.
-        let text = CString::new(uri.as_str()).map_err(|_| refused())?;
-        // SAFETY: the function is the table's, and gets a C string, as the ABI asks.
-        let handle = unsafe { (self.table.open)(text.as_ptr()) };
-        let handle = NonNull::new(handle).ok_or_else(refused)?;
-        Ok(Loaded::new(Arc::clone(self), handle))
     }
 
     /// The file.

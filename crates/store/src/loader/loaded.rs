@@ -9,13 +9,14 @@ use std::sync::Arc;
 use bytes::Bytes;
 
 use super::buffer::take;
-use super::error::CallError;
+use super::error::{CallError, LoadError};
 use super::library::Library;
 use crate::abi::{ALREADY_THERE, ERROR, Handle, INVALID, MISSING, STORED};
 use crate::backend::{Backend, Put};
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
 use crate::name::ManifestName;
+use crate::uri::StoreUri;
 
 /// An open store of a [`Library`]; dropping it closes it.
 ///
@@ -38,8 +39,27 @@ unsafe impl Send for Loaded {}
 // SAFETY: a handle may be used by several threads at once: the ABI says so, and the library's author keeps it.
 unsafe impl Sync for Loaded {}
 
+impl Library {
+    /// Opens a store. Its [`Drop`] closes it.
+    ///
+    /// # Errors
+    /// [`LoadError::Open`] if the library returns NULL; it says why on stderr itself.
+    pub fn open(self: &Arc<Self>, uri: &StoreUri) -> Result<Loaded, LoadError> {
+        let refused = || LoadError::Open {
+            path: self.path().to_owned(),
+            uri: uri.to_string(),
+        };
+        // A `StoreUri` has no NUL byte.
+        let text = CString::new(uri.as_str()).map_err(|_| refused())?;
+        // SAFETY: the function is the table's, and gets a C string, as the ABI asks.
+        let handle = unsafe { (self.table().open)(text.as_ptr()) };
+        let handle = NonNull::new(handle).ok_or_else(refused)?;
+        Ok(Loaded::new(Arc::clone(self), handle))
+    }
+}
+
 impl Loaded {
-    pub(super) fn new(library: Arc<Library>, handle: NonNull<c_void>) -> Self {
+    fn new(library: Arc<Library>, handle: NonNull<c_void>) -> Self {
         let store = Self { library, handle };
         if !store.library.tells_missing() {
             // What comes of it is the library's to remember; a failure shows again where it matters.

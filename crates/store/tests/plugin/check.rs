@@ -250,7 +250,7 @@ fn an_output_in_the_middle_of_a_buffer() {
 
 #[test]
 fn an_output_in_static_memory() {
-    outputs("FAULT_STATIC_OUTPUT", "the buffer");
+    outputs("FAULT_STATIC_OUTPUT", "malloc knows");
 }
 
 #[test]

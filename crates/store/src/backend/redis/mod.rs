@@ -18,7 +18,7 @@
 //! # What is promised
 //! - A manifest is published by a script, in one step, after the server acknowledged every chunk put before
 //!   on the handle; the script looks whether they are all still there. If one is not, because the server
-//!   evicted it, lost it in a restart or a collection removed it, [`StoreError::Collected`] says which. That
+//!   evicted it, lost it in a restart or a collection removed it, [`StoreError::Collected`](crate::StoreError::Collected) says which. That
 //!   holds for what was put since the last manifest that was published, by any thread, and for what the
 //!   publishing thread put since its own last one; a manifest that fails changes nothing about it. Only what
 //!   was reported missing is not asked for again, unless it is put again or stands in a manifest's bytes.

@@ -24,7 +24,7 @@
 //!   Durability is that of the store.
 //! - A manifest needs what was put on the handle since the last manifest that was published, by any thread, and
 //!   what the publishing thread put since its own last one. What of it was put longer ago than half of
-//!   [`S3Options::refresh`] is looked for once more, and if it is gone, [`StoreError::Collected`] says so. A
+//!   [`S3Options::refresh`] is looked for once more, and if it is gone, [`StoreError::Collected`](crate::StoreError::Collected) says so. A
 //!   manifest that fails changes nothing about what the next one needs; only what was reported missing is not
 //!   asked for again, unless it is put again or stands in a manifest's bytes.
 //! - The chunks that a manifest was published with are recorded in its object. A collection keeps them, and
