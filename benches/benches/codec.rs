@@ -1,6 +1,6 @@
 //! Measures how fast codecs encode and decode keys and values, beside one `memcpy` of their bytes.
 //!
-//! `cargo bench -p transload-benches --bench codec`. Everything is measured in turn, round after round, in processor time of
+//! `cargo bench --profile dist -p transload-benches --bench codec`. Everything is measured in turn, round after round, in processor time of
 //! this one thread, so that ratios hold on a busy machine too; the median round counts. Rates are of the values' own bytes.
 //! `ROUNDS=n` measures more rounds than 21.
 

@@ -1,6 +1,6 @@
 //! What planning costs, beside what it may.
 //!
-//! `cargo bench -p transload-benches --bench plan [-- FILTER]`. First a table of the figures that have a
+//! `cargo bench --profile dist -p transload-benches --bench plan [-- FILTER]`. First a table of the figures that have a
 //! target, with the ratio to it (1.00 and less is good); each is the median of many rounds, in which all
 //! are measured in turn. Then single figures by criterion.
 

@@ -2,6 +2,7 @@
 
 import shutil
 import sys
+import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -622,3 +623,25 @@ def test_figures_are_those_of_transfers_since_they_were_asked_for(attach):
     quiet = attach(pool)
     save(quiet, KEYS[:4])
     assert quiet.get_stats() == sglang.StorageMetrics()
+
+
+def test_threads_may_call_it_at_once(attach):
+    pool = HostPool("page_first").fill(1)
+    storage = attach(pool)
+    good = []
+
+    def work(number):
+        mine = [f"{number}-{key}" for key in KEYS[:8]]
+        pages = range(8 * number, 8 * number + 8)
+        for _ in range(4):
+            saved, found = all(save(storage, mine, pages)), storage.batch_exists(mine) == 8
+            good.append(saved and found and all(load(storage, mine, pages)))
+
+    before = pool.kv_buffer.copy()
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert good == [True] * 32
+    assert numpy.array_equal(pool.kv_buffer, before)

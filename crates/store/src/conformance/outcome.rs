@@ -8,6 +8,7 @@ use crate::error::StoreError;
 
 /// What came of one item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Verdict {
     /// It is as the item asks.

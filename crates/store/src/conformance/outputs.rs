@@ -26,7 +26,7 @@ pub(super) const ITEMS: &[Item] = &[
     )),
 ];
 
-/// An output as it came, not freed unless it is certain to be malloc's.
+/// An output as it came, not freed unless malloc takes it for its own.
 struct Raw {
     start: *mut u8,
     len: usize,
@@ -34,7 +34,7 @@ struct Raw {
 
 impl Raw {
     /// Looks at the buffer before anything is written to it. What malloc made is aligned for anything, and malloc knows its
-    /// size; asked for that of other memory it answers nonsense, or crashes, which is a finding of this item's process.
+    /// size. Asked for that of other memory it answers nonsense or crashes: a finding, where the item runs in a process of its own.
     fn examine(&self) -> Result<(), Stop> {
         let Self { start, len } = *self;
         ensure!(!start.is_null(), "an output of {len} bytes is NULL");
@@ -44,7 +44,8 @@ impl Raw {
         );
         #[cfg(target_os = "linux")]
         {
-            // SAFETY: the contract says that it is malloc's; that it is not is what is found out.
+            // SAFETY: the contract says that it is malloc's. Where it is not, this reads what lies in front of it, which may end the
+            // process: callers who cannot have that check libraries in processes of their own.
             let usable = unsafe { libc::malloc_usable_size(start.cast()) };
             // malloc rounds up by less than a page; a far larger size is made of other bytes.
             ensure!(
