@@ -73,7 +73,7 @@ pub(crate) struct Move {
 /// them, nor reads what is gathered there. Where one begins at the end of another, both are of one mapping that is registered as one.
 pub unsafe trait DmaBuffer: Send {
     fn start(&self) -> NonNull<u8>;
-    fn len(&self) -> usize;
+    fn bytes(&self) -> usize;
 }
 
 impl Crossings {
@@ -207,7 +207,7 @@ impl Move {
     fn check(&self) {
         let len = self.len();
         assert!(len <= PIECE, "{len} bytes in a piece of {PIECE}");
-        let host = self.host.as_ref().map_or(len, |host| host.len());
+        let host = self.host.as_ref().map_or(len, |host| host.bytes());
         assert_eq!(host, len, "bytes of the host");
     }
 }

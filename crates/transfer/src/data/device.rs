@@ -288,7 +288,7 @@ unsafe impl DmaBuffer for Pinned {
         self.0.start()
     }
 
-    fn len(&self) -> usize {
+    fn bytes(&self) -> usize {
         self.0.len()
     }
 }
