@@ -74,9 +74,7 @@ fn measure(codec: Codec, dtype: Dtype, rounds: usize) {
 fn numbers(dtype: Dtype) -> Vec<u8> {
     let mut state = 1_u64;
     let mut uniform = || {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 40) as f32 / (1 << 24) as f32 - 0.5
     };
     let numbers = (0..HEADS * TOKENS * 2 * WIDTH).map(|_| (0..4).map(|_| uniform()).sum::<f32>());
@@ -84,9 +82,7 @@ fn numbers(dtype: Dtype) -> Vec<u8> {
         Dtype::F32 => numbers.flat_map(f32::to_le_bytes).collect(),
         // Any f16 from -2 to 2 will do.
         Dtype::F16 => {
-            let half = |x: f32| {
-                ((x.abs() * 8192.0) as u16).min(0x3fff) | (x.to_bits() >> 16) as u16 & 0x8000
-            };
+            let half = |x: f32| ((x.abs() * 8192.0) as u16).min(0x3fff) | (x.to_bits() >> 16) as u16 & 0x8000;
             numbers.flat_map(|x| half(x).to_le_bytes()).collect()
         }
         _ => {

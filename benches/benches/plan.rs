@@ -72,11 +72,8 @@ impl Pair {
 
     /// Both documents, the range of tokens, and the digest.
     fn wire(&self) -> f64 {
-        let documents = [&self.src, &self.dst]
-            .map(|side| postcard::to_allocvec(side.document()).unwrap().len());
-        let request = postcard::to_allocvec(&(0u64, 2048u64, false))
-            .unwrap()
-            .len();
+        let documents = [&self.src, &self.dst].map(|side| postcard::to_allocvec(side.document()).unwrap().len());
+        let request = postcard::to_allocvec(&(0u64, 2048u64, false)).unwrap().len();
         (documents.iter().sum::<usize>() + request + self.plan().digest().0.len()) as f64
     }
 }
@@ -102,35 +99,11 @@ fn targets() {
         let ratio = figure / target;
         println!("{name:44} {shown:>10.1} {wanted:>10.1} {ratio:>6.2}  {unit}");
     };
-    row(
-        "compile and bind, canonical",
-        "us",
-        1e6,
-        medians[0],
-        COMPILE_AND_BIND,
-    );
-    row(
-        "  10x the layers, beside canonical",
-        "us",
-        1e6,
-        medians[1],
-        medians[0],
-    );
-    row(
-        "  10x the heads, beside canonical",
-        "us",
-        1e6,
-        medians[2],
-        medians[0],
-    );
+    row("compile and bind, canonical", "us", 1e6, medians[0], COMPILE_AND_BIND);
+    row("  10x the layers, beside canonical", "us", 1e6, medians[1], medians[0]);
+    row("  10x the heads, beside canonical", "us", 1e6, medians[2], medians[0]);
     row("expand to a chunk", "ns", 1e9, medians[3], EXPAND);
-    row(
-        "documents, request and digest on the wire",
-        "B",
-        1.0,
-        pairs[0].wire(),
-        WIRE,
-    );
+    row("documents, request and digest on the wire", "B", 1.0, pairs[0].wire(), WIRE);
     println!();
 }
 
@@ -150,11 +123,7 @@ fn median(values: &mut [f64]) -> f64 {
 
 fn planning(c: &mut Criterion) {
     let mut group = c.benchmark_group("plan");
-    for (name, layers, heads) in [
-        ("canonical", 80, 8),
-        ("10x layers", 800, 8),
-        ("10x heads", 80, 80),
-    ] {
+    for (name, layers, heads) in [("canonical", 80, 8), ("10x layers", 800, 8), ("10x heads", 80, 80)] {
         let pair = Pair::new(layers, heads);
         group.bench_function(format!("compile/{name}"), |b| b.iter(|| pair.plan()));
         group.bench_function(format!("compile and bind/{name}"), |b| {
@@ -164,14 +133,9 @@ fn planning(c: &mut Criterion) {
     let pair = Pair::new(80, 8);
     let plan = pair.plan();
     let route = &plan.routes()[0];
-    group.bench_function("route digest", |b| {
-        b.iter(|| plan.route_digest(black_box(route)))
-    });
+    group.bench_function("route digest", |b| b.iter(|| plan.route_digest(black_box(route))));
     group.bench_function("one side's half of a stream", |b| {
-        b.iter(|| {
-            plan.bind_stream(route, Side::Source, &pair.tables.0)
-                .unwrap()
-        });
+        b.iter(|| plan.bind_stream(route, Side::Source, &pair.tables.0).unwrap());
     });
     let bound = pair.bound();
     group.throughput(Throughput::Elements(bound.chunks()));

@@ -48,30 +48,18 @@ pub(crate) fn check(data: &[u8]) {
     };
     let (side, caches, tables) = &SIDES[usize::from(kind & 4 != 0)];
     let archive = Archive::new(Arc::new(MemoryStore::new()), Model::new("m", "w"), side);
-    let codec = if kind & 4 == 0 {
-        Codec::Exact
-    } else {
-        Codec::Q4
-    };
+    let codec = if kind & 4 == 0 { Codec::Exact } else { Codec::Q4 };
     let archive = archive.unwrap().with_threads(1).with_codec(codec);
     let rank = archive.rank(side, Rank(1)).unwrap();
     match kind % 4 {
         0 => {
-            let magic = if codec.is_exact() {
-                b"TLroot\x02\n"
-            } else {
-                b"TLroot\x03\n"
-            };
+            let magic = if codec.is_exact() { b"TLroot\x02\n" } else { b"TLroot\x03\n" };
             let manifest = sealed(magic, body);
             let key = match codec.is_exact() {
                 true => body,
                 false => body.get(3..).unwrap_or_default(),
             };
-            let key: String = key
-                .iter()
-                .take(32)
-                .map(|byte| format!("{byte:02x}"))
-                .collect();
+            let key: String = key.iter().take(32).map(|byte| format!("{byte:02x}")).collect();
             if let Some(Ok(record)) = read(&key, &manifest) {
                 std::hint::black_box(record.pieces().count());
             }

@@ -47,29 +47,20 @@ impl Choices {
             }
         }
         Self {
-            cache_dtype: CacheDtype::names()
-                .nth(usize::from(next()))
-                .and_then(CacheDtype::from_name),
+            cache_dtype: CacheDtype::names().nth(usize::from(next())).and_then(CacheDtype::from_name),
             tp: number(next()).wrapping_add(1),
             pp: number(next()).wrapping_add(1),
             block_size: Some(number(next())).filter(|size| *size > 0),
             tokens: number(next()),
-            order: [None, Some("LBHSC"), Some("BLSHC"), Some("?")][usize::from(next() % 4)]
-                .map(str::to_owned),
+            order: [None, Some("LBHSC"), Some("BLSHC"), Some("?")][usize::from(next() % 4)].map(str::to_owned),
         }
     }
 }
 
 fn serve(model: &Model, choices: &Choices) {
     for group in &model.groups {
-        assert!(
-            !group.specs.is_empty() && !group.layers.ids().is_empty(),
-            "{model:?}"
-        );
-        assert!(
-            group.layers.ids().last() < Some(&model.num_layers),
-            "{model:?}"
-        );
+        assert!(!group.specs.is_empty() && !group.layers.ids().is_empty(), "{model:?}");
+        assert!(group.layers.ids().last() < Some(&model.num_layers), "{model:?}");
     }
     let serving = Serving {
         tp: choices.tp,
@@ -113,13 +104,7 @@ fn measure(specs: &[transload_layout::spec::Spec], tp: u32, block_size: u64, tok
     assert!(layer.bytes_per_token().is_finite());
     let _ = std::hint::black_box(layer.fixed_bytes());
     for tokens in [0, 1, tokens, tokens.saturating_mul(3), u64::MAX] {
-        let (kept, held) = (
-            layer.sequence_bytes(tokens),
-            layer.allocated_bytes(tokens, block_size),
-        );
-        assert!(
-            kept <= held,
-            "{specs:?}: {kept} of {tokens} tokens in {held}"
-        );
+        let (kept, held) = (layer.sequence_bytes(tokens), layer.allocated_bytes(tokens, block_size));
+        assert!(kept <= held, "{specs:?}: {kept} of {tokens} tokens in {held}");
     }
 }

@@ -19,11 +19,7 @@ fn check_pack(bytes: &[u8]) {
     };
     for entry in entries {
         let end = entry.offset.checked_add(entry.len).expect("it was checked");
-        assert!(
-            end <= bytes.len() as u64,
-            "{entry:?} of {} bytes",
-            bytes.len()
-        );
+        assert!(end <= bytes.len() as u64, "{entry:?} of {} bytes", bytes.len());
     }
 }
 
@@ -33,14 +29,8 @@ fn check_manifest(bytes: &[u8]) {
     };
     let references: Vec<_> = manifest.references().collect();
     assert!(references.is_sorted());
-    let len: usize = references
-        .iter()
-        .map(|hash| 1 + hash.as_bytes().len())
-        .sum();
-    assert_eq!(
-        40 + manifest.name.len() + len + manifest.data.len(),
-        bytes.len()
-    );
+    let len: usize = references.iter().map(|hash| 1 + hash.as_bytes().len()).sum();
+    assert_eq!(40 + manifest.name.len() + len + manifest.data.len(), bytes.len());
 }
 
 /// A pack of this data and this index.

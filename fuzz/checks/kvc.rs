@@ -25,9 +25,7 @@ pub(crate) fn check(data: &[u8]) {
 
     let draft = Draft::from(&kvc.info);
     let mut again = Vec::new();
-    draft
-        .write(kvc.payload, &mut again)
-        .expect("it fitted before");
+    draft.write(kvc.payload, &mut again).expect("it fitted before");
     let again = parse(&again).expect("what is written is right");
     assert_eq!(Draft::from(&again.info), draft);
     assert_eq!(again.payload, kvc.payload);

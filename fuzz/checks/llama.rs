@@ -51,10 +51,7 @@ fn round(states: &States, count: u8, state: &[u8]) -> Option<Vec<u8>> {
     states.save(&tokens, state).ok()?;
     let found = states.find(&tokens).expect("memory").expect("it was saved");
     assert_eq!(found.tokens(), tokens.len());
-    let restored = states
-        .restore(&found)
-        .expect("memory")
-        .expect("it is there");
+    let restored = states.restore(&found).expect("memory").expect("it is there");
     let again = states.save(&tokens, &restored).expect("it was restored");
     assert_eq!(again.bytes, 0);
     Some(restored)

@@ -50,19 +50,12 @@ pub(crate) fn check(data: &[u8]) {
     let mut bytes = vec![0; record.bytes as usize];
     let mut get = || {
         let mut parts = [(&mut bytes).into()];
-        let target = Target {
-            key: &key,
-            parts: &mut parts,
-        };
+        let target = Target { key: &key, parts: &mut parts };
         objects.get(&mut [target]).expect("memory").remove(0)
     };
     assert_eq!(get().is_some(), record.bytes == 0);
     let zeros = vec![0; record.bytes as usize];
-    let source = Source {
-        key: &key,
-        meta: &record.meta,
-        parts: &[(&zeros).into()],
-    };
+    let source = Source { key: &key, meta: &record.meta, parts: &[(&zeros).into()] };
     let put = objects.put(&[source]).expect("memory");
     assert_eq!(put[0] == Put::AlreadyThere, record.bytes == 0);
     let again = get().expect("it was put");

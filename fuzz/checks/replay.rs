@@ -5,12 +5,7 @@ use std::path::Path;
 /// Checks that the corpus in this folder of `fuzz/corpus` has these seeds as they are made now (`TRANSLOAD_BLESS=1` writes
 /// them), and runs `check` on every input, on at most about `steps` of its beginnings, and with at most about so many of
 /// its bytes changed, one at a time.
-pub(super) fn replay(
-    folder: &str,
-    seeds: Vec<(&'static str, Vec<u8>)>,
-    steps: usize,
-    check: impl Fn(&[u8]),
-) {
+pub(super) fn replay(folder: &str, seeds: Vec<(&'static str, Vec<u8>)>, steps: usize, check: impl Fn(&[u8])) {
     // Tests of several packages are built with this, at different depths below the root.
     let package = Path::new(env!("CARGO_MANIFEST_DIR"));
     let corpus = package
@@ -24,10 +19,7 @@ pub(super) fn replay(
             std::fs::write(&path, &seed).unwrap();
         }
         let there = std::fs::read(&path).unwrap_or_default();
-        assert!(
-            there == seed,
-            "{name} is not current: TRANSLOAD_BLESS=1 writes it"
-        );
+        assert!(there == seed, "{name} is not current: TRANSLOAD_BLESS=1 writes it");
     }
     for entry in std::fs::read_dir(corpus).unwrap() {
         let data = std::fs::read(entry.unwrap().path()).unwrap();

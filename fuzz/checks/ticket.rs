@@ -34,7 +34,5 @@ fn base64url(bytes: &[u8]) -> String {
     let bit = |i: usize| bytes.get(i / 8).map_or(0, |byte| byte >> (7 - i % 8) & 1);
     let letters = (0..bytes.len() * 8).step_by(6);
     let letters = letters.map(|at| (at..at + 6).fold(0, |value, i| value << 1 | bit(i)));
-    letters
-        .map(|value| char::from(alphabet[usize::from(value)]))
-        .collect()
+    letters.map(|value| char::from(alphabet[usize::from(value)])).collect()
 }

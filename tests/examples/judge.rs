@@ -44,10 +44,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     println!("{:?}", check(Demand::Chunks, &Bound, from, to, request));
     for by_layer in [false, true] {
         let streamed = check(Demand::Bytes, &Streamed::exact(by_layer), from, to, request);
-        println!(
-            "streamed, by_layer {by_layer}: {:?}",
-            streamed.map(|t| t.bytes)
-        );
+        println!("streamed, by_layer {by_layer}: {:?}", streamed.map(|t| t.bytes));
     }
     Ok(())
 }

@@ -9,9 +9,7 @@ use anyhow::{Context, Error};
 use transload_tests::kvboost::{Agreement, replay};
 
 fn main() -> anyhow::Result<ExitCode> {
-    let folder = std::env::args_os()
-        .nth(1)
-        .context("name a folder of recordings")?;
+    let folder = std::env::args_os().nth(1).context("name a folder of recordings")?;
     let mut all = Agreement::default();
     let mut files: Vec<_> = std::fs::read_dir(folder)?.collect::<Result<_, _>>()?;
     files.sort_by_key(std::fs::DirEntry::file_name);

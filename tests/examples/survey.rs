@@ -86,24 +86,17 @@ fn main() -> ExitCode {
 
 /// Both ways of planning; a disagreement comes with the sort that it is of.
 fn judge(case: &Case) -> Result<Tally, (String, String)> {
-    let Case {
-        from, to, request, ..
-    } = case;
+    let Case { from, to, request, .. } = case;
     let sorted = |way: &str, fault: String| {
         let chains = fault.split_once("had to be one, ").map(|(_, rest)| {
             let what = rest.split(':').next().unwrap_or_default();
             format!("{way}: unmerged, {what}")
         });
         let words = || {
-            let words = fault
-                .split(|c: char| c.is_ascii_digit() || c == '"')
-                .collect::<String>();
+            let words = fault.split(|c: char| c.is_ascii_digit() || c == '"').collect::<String>();
             format!("{way}: {}", words.chars().take(90).collect::<String>())
         };
-        (
-            format!("{} {:?}", chains.unwrap_or_else(words), case.disputed),
-            fault,
-        )
+        (format!("{} {:?}", chains.unwrap_or_else(words), case.disputed), fault)
     };
     for by_layer in [false, true] {
         check(Demand::Bytes, &Streamed::exact(by_layer), from, to, request)
@@ -113,19 +106,12 @@ fn judge(case: &Case) -> Result<Tally, (String, String)> {
 }
 
 /// The simplest case for which `found` still finds something, as far as some hundred steps lead.
-fn shrink<T>(
-    tree: &mut impl ValueTree<Value = Case>,
-    found: impl Fn(&Case) -> Option<T>,
-) -> Option<(Case, T)> {
+fn shrink<T>(tree: &mut impl ValueTree<Value = Case>, found: impl Fn(&Case) -> Option<T>) -> Option<(Case, T)> {
     let mut best = None;
     for _ in 0..400 {
         let case = tree.current();
         let hit = found(&case).map(|it| best = Some((case, it))).is_some();
-        if !(if hit {
-            tree.simplify()
-        } else {
-            tree.complicate()
-        }) {
+        if !(if hit { tree.simplify() } else { tree.complicate() }) {
             break;
         }
     }

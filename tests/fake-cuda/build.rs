@@ -16,10 +16,7 @@ fn main() {
     let mut build = cc::Build::new();
     build.file("c/kernels.c").include(kernels).warnings(false);
     // Undefined behavior stops the process (SIGILL). gcc before 13 has another name for that.
-    let traps = [
-        "-fsanitize-trap=undefined",
-        "-fsanitize-undefined-trap-on-error",
-    ];
+    let traps = ["-fsanitize-trap=undefined", "-fsanitize-undefined-trap-on-error"];
     let supported = |flag: &&str| build.is_flag_supported(flag).unwrap_or(false);
     if let Some(trap) = traps.into_iter().find(supported) {
         build.flag("-fsanitize=undefined").flag(trap);

@@ -96,15 +96,11 @@ pub fn check(demand: Demand, route: &Route, chunks: &[Chunk]) -> Result<Tally, F
         for n in 0..chunk.len {
             let (src, dst) = (end(chunk.src, n), end(chunk.dst, n));
             let Some(&index) = joins.at.get(&dst) else {
-                return Err(format!(
-                    "{chunk:?} writes {dst:?}, which must not be touched"
-                ));
+                return Err(format!("{chunk:?} writes {dst:?}, which must not be touched"));
             };
             let moved = &route.bytes[index];
             if moved.src != src {
-                return Err(format!(
-                    "{chunk:?} reads {src:?} where it should be {moved:?}"
-                ));
+                return Err(format!("{chunk:?} reads {src:?} where it should be {moved:?}"));
             }
             if std::mem::replace(&mut seen[index], true) {
                 return Err(format!("{chunk:?} writes a second time: {moved:?}"));
@@ -131,9 +127,7 @@ pub fn check(demand: Demand, route: &Route, chunks: &[Chunk]) -> Result<Tally, F
             }
             Join::Inside(axes) => {
                 let places = places();
-                return Err(format!(
-                    "two chunks had to be one, inside of {axes}: {places}"
-                ));
+                return Err(format!("two chunks had to be one, inside of {axes}: {places}"));
             }
             Join::Stitch(axes) => *stitches.entry(axes).or_default() += 1,
             Join::Pieces(axes) => {
@@ -144,16 +138,9 @@ pub fn check(demand: Demand, route: &Route, chunks: &[Chunk]) -> Result<Tally, F
     }
     let fewest = fewest(route).len() as u64;
     if pieces > MOST_PIECES + fewest / 8 {
-        return Err(format!(
-            "{pieces} joins are left between pieces, where {fewest} chunks would do"
-        ));
+        return Err(format!("{pieces} joins are left between pieces, where {fewest} chunks would do"));
     }
-    Ok(Tally {
-        bytes: route.bytes.len() as u64,
-        chunks: chunks.len() as u64,
-        fewest,
-        stitches,
-    })
+    Ok(Tally { bytes: route.bytes.len() as u64, chunks: chunks.len() as u64, fewest, stitches })
 }
 
 /// Joins of one route that may be left between two pieces, beyond one for every eight chunks that it needs.
@@ -162,19 +149,8 @@ pub fn check(demand: Demand, route: &Route, chunks: &[Chunk]) -> Result<Tally, F
 /// are none; a planner that took each state by itself would leave as many as there are states.
 pub const MOST_PIECES: u64 = 16;
 
-const AXES: [&str; 11] = [
-    "layer",
-    "spec",
-    "component",
-    "unit",
-    "i",
-    "j",
-    "byte",
-    "state",
-    "source block",
-    "destination block",
-    "segment",
-];
+const AXES: [&str; 11] =
+    ["layer", "spec", "component", "unit", "i", "j", "byte", "state", "source block", "destination block", "segment"];
 const STATE: usize = 7;
 
 type Coordinates = [u64; AXES.len()];
@@ -216,9 +192,7 @@ type Slices = HashMap<Slicing, HashMap<Coordinates, Slice>>;
 impl Joins {
     fn new(route: &Route) -> Self {
         let numbered = route.bytes.iter().enumerate();
-        let at = numbered
-            .map(|(n, m)| (m.dst, n))
-            .collect::<BTreeMap<_, _>>();
+        let at = numbered.map(|(n, m)| (m.dst, n)).collect::<BTreeMap<_, _>>();
         let joined = |index: usize| {
             let moved = &route.bytes[index];
             let next = *at.get(&moved.dst.next())?;
@@ -231,12 +205,7 @@ impl Joins {
                 before[*next] = Some(index);
             }
         }
-        Self {
-            at,
-            after,
-            before,
-            coordinates: [coordinates(route, false), coordinates(route, true)],
-        }
+        Self { at, after, before, coordinates: [coordinates(route, false), coordinates(route, true)] }
     }
 
     fn judge(&self, route: &Route, p: usize, q: usize, slices: &mut Slices) -> Join {
@@ -255,9 +224,7 @@ impl Joins {
                 continue;
             }
             let slicing = (differ, held, by_row);
-            let slices = slices
-                .entry(slicing)
-                .or_insert_with(|| self.slices(route, &slicing));
+            let slices = slices.entry(slicing).or_insert_with(|| self.slices(route, &slicing));
             let here = &slices[&key(&from, &slicing)];
             let there = &slices[&key(&to, &slicing)];
             if here.runs == 1 && there.runs == 1 {
@@ -338,8 +305,5 @@ fn coordinates(route: &Route, by_row: bool) -> Vec<Coordinates> {
 }
 
 fn end(start: Address, len: u64) -> Address {
-    Address {
-        offset: start.offset + len,
-        ..start
-    }
+    Address { offset: start.offset + len, ..start }
 }

@@ -11,9 +11,7 @@ use transload_transfer::content::{Content, ContentDigest};
 use transload_transfer::copy::{CopyOptions, copy};
 use transload_transfer::device::{DeviceMemory, Gpu};
 use transload_transfer::identity::Identity;
-use transload_transfer::ids::{
-    ClusterName, DeploymentDigest, Direction, Incarnation, InstanceName, LeaseSetId,
-};
+use transload_transfer::ids::{ClusterName, DeploymentDigest, Direction, Incarnation, InstanceName, LeaseSetId};
 use transload_transfer::memory::Memory;
 use transload_transfer::plan::{BlockTable, Plan, Request, Tables};
 use transload_transfer::ticket::{Claims, RankAddress, Ticket, TicketKey};
@@ -101,11 +99,7 @@ impl Cache {
         let bytes = bytes_of(side).into_iter();
         let memories = bytes.map(|(rank, bytes)| (rank, Memory::allocate(&[bytes as usize])));
         let memories = memories.map(|(rank, memory)| (rank, memory.unwrap()));
-        let cache = Self {
-            side,
-            memories: memories.collect(),
-            on_gpu,
-        };
+        let cache = Self { side, memories: memories.collect(), on_gpu };
         cache.clear();
         cache
     }
@@ -158,9 +152,7 @@ impl Cache {
     pub fn holds(&self, request: u64) -> bool {
         self.memories.keys().zip(self.words()).all(|(rank, words)| {
             let mut labels = (0..).map(|index| label(*rank, index));
-            words
-                .iter()
-                .all(|word| labels.next().map(|at| content(request, at)) == Some(*word))
+            words.iter().all(|word| labels.next().map(|at| content(request, at)) == Some(*word))
         })
     }
 
@@ -186,9 +178,7 @@ impl Cache {
         incarnation: Incarnation,
         options: AgentOptions,
     ) -> Builder {
-        let mut builder = Agent::builder(identity, self.side.deployment())
-            .incarnation(incarnation)
-            .options(options);
+        let mut builder = Agent::builder(identity, self.side.deployment()).incarnation(incarnation).options(options);
         for rank in ranks {
             let registered = match self.on_gpu.get(&rank) {
                 Some(memory) => builder.register(rank, vec![memory.clone()]),
@@ -205,10 +195,7 @@ fn bytes_of(side: Side) -> BTreeMap<Rank, u64> {
     let deployment = side.deployment();
     let ranks = deployment.ranks().map(|rank| {
         let (_, stage) = deployment.split_rank(rank);
-        (
-            rank,
-            deployment.groups()[0].placement(stage).allocation_bytes,
-        )
+        (rank, deployment.groups()[0].placement(stage).allocation_bytes)
     });
     ranks.collect()
 }
@@ -237,10 +224,7 @@ impl Origins {
             let plan = Plan::compile(&src.side.deployment(), &dst.side.deployment(), &of).unwrap();
             let tables = [Side::Prefill, Side::Decode].map(|side| side.tables(request));
             for route in plan.bind(&tables[0], &tables[1]).unwrap().routes {
-                let (from, to) = (
-                    &src.memories[&route.src_rank],
-                    &dst.memories[&route.dst_rank],
-                );
+                let (from, to) = (&src.memories[&route.src_rank], &dst.memories[&route.dst_rank]);
                 copy(&route.program(), from, to, &CopyOptions::default()).unwrap();
             }
             dst.words().collect()
@@ -294,9 +278,7 @@ impl Default for Origins {
 
 /// What a request's blocks hold, as leases and pulls state it.
 pub fn content_of(request: u64) -> ContentDigest {
-    let tokens: Vec<u32> = (0..TOKENS)
-        .map(|token| mix(request ^ token << 32) as u32)
-        .collect();
+    let tokens: Vec<u32> = (0..TOKENS).map(|token| mix(request ^ token << 32) as u32).collect();
     Content::first(TOKENS, &tokens).unwrap().digest()
 }
 

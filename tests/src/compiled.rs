@@ -35,20 +35,11 @@ impl Streamed {
 }
 
 impl Planner for Bound {
-    fn chunks(
-        &self,
-        from: &Value,
-        to: &Value,
-        request: &Request,
-    ) -> Result<Vec<RouteChunks>, String> {
+    fn chunks(&self, from: &Value, to: &Value, request: &Request) -> Result<Vec<RouteChunks>, String> {
         each_bound(from, to, request, |program, _| {
             let mut chunks = Vec::new();
             program.for_each_chunk(|src, dst, len| {
-                chunks.push(Chunk {
-                    src: address(src),
-                    dst: address(dst),
-                    len,
-                });
+                chunks.push(Chunk { src: address(src), dst: address(dst), len });
             });
             Ok(chunks)
         })
@@ -94,12 +85,7 @@ pub fn each_bound(
 }
 
 impl Planner for Streamed {
-    fn chunks(
-        &self,
-        from: &Value,
-        to: &Value,
-        request: &Request,
-    ) -> Result<Vec<RouteChunks>, String> {
+    fn chunks(&self, from: &Value, to: &Value, request: &Request) -> Result<Vec<RouteChunks>, String> {
         // The two peers plan apart.
         let here = compile(from, to, request, *self)?;
         let there = compile(from, to, request, *self)?;
@@ -111,8 +97,7 @@ impl Planner for Streamed {
         let mut lists = Vec::new();
         for route in here.routes() {
             let bind = |plan: &Plan, side, tables| {
-                plan.bind_stream(route, side, tables)
-                    .map_err(|e| format!("bind_stream: {e}"))
+                plan.bind_stream(route, side, tables).map_err(|e| format!("bind_stream: {e}"))
             };
             let gather = bind(&here, Side::Source, &src_tables)?;
             let scatter = bind(&there, Side::Destination, &dst_tables)?;
@@ -129,8 +114,7 @@ impl Planner for Streamed {
             }
             let mut end = 0;
             for (out, back) in gather.sections.iter().zip(&scatter.sections) {
-                let about =
-                    |s: &plan::Section| (s.group, s.layer, s.start, s.program.bytes(), s.pieces);
+                let about = |s: &plan::Section| (s.group, s.layer, s.start, s.program.bytes(), s.pieces);
                 if about(out) != about(back) || out.start != end {
                     return Err(format!("the two peers' sections differ at {end}"));
                 }
@@ -157,12 +141,7 @@ pub fn compile(
     Streamed { by_layer, codec }: Streamed,
 ) -> Result<Plan, String> {
     let (from, to) = (deployment(from)?, deployment(to)?);
-    let request = plan::Request {
-        start: request.start,
-        tokens: request.tokens,
-        by_layer,
-        codec,
-    };
+    let request = plan::Request { start: request.start, tokens: request.tokens, by_layer, codec };
     Plan::compile(&from, &to, &request).map_err(|e| format!("compile: {e}"))
 }
 
@@ -178,10 +157,7 @@ pub fn tables(plan: &Plan, request: &Request) -> (Tables, Tables) {
         let table = |name| match tables.get(name) {
             None => BlockTable::Identity,
             Some(entries) => BlockTable::List(
-                entries
-                    .iter()
-                    .map(|entry| entry.map_or(BlockTable::NONE, |block| block as u32))
-                    .collect(),
+                entries.iter().map(|entry| entry.map_or(BlockTable::NONE, |block| block as u32)).collect(),
             ),
         };
         Tables(plan.group_names().map(table).collect())
@@ -211,8 +187,5 @@ fn in_stream(program: &plan::program::StreamProgram) -> Result<Vec<Address>, Str
 
 fn address(address: u64) -> Address {
     let (allocation, offset) = split_address(address);
-    Address {
-        allocation: allocation as u64,
-        offset,
-    }
+    Address { allocation: allocation as u64, offset }
 }

@@ -63,11 +63,7 @@ pub fn run_anywhere(test: &str, variables: &[(&str, &str)], body: fn(Driver)) {
         body(Driver::load());
         std::process::exit(0);
     }
-    let library = if with_gpu() {
-        "libcuda.so.1".into()
-    } else {
-        library()
-    };
+    let library = if with_gpu() { "libcuda.so.1".into() } else { library() };
     let status = status(test, &library, variables, || ());
     assert!(status.success(), "{test}: {status}");
 }
@@ -132,16 +128,14 @@ impl Fake {
     /// Has the nth next call of a function fail with this code; with 0, none that was told to.
     pub fn fail(&self, name: &str, nth: u32, code: u32) {
         // SAFETY: the fake has it like that.
-        let fail: extern "C" fn(*const c_char, u32, u32) =
-            unsafe { self.function("fake_cuda_fail") };
+        let fail: extern "C" fn(*const c_char, u32, u32) = unsafe { self.function("fake_cuda_fail") };
         fail(CString::new(name).unwrap().as_ptr(), nth, code);
     }
 
     /// Has all calls of a function fail with this code, until it is told to fail for the 0th time.
     pub fn fail_always(&self, name: &str, code: u32) {
         // SAFETY: the fake has it like that.
-        let fail: extern "C" fn(*const c_char, u32) =
-            unsafe { self.function("fake_cuda_fail_always") };
+        let fail: extern "C" fn(*const c_char, u32) = unsafe { self.function("fake_cuda_fail_always") };
         fail(CString::new(name).unwrap().as_ptr(), code);
     }
 
@@ -155,17 +149,14 @@ impl Fake {
         let source = include_str!("../../crates/cuda/src/driver.rs");
         let (_, list) = source.split_once("\nfunctions! {").unwrap();
         let (list, _) = list.split_once("\n}").unwrap();
-        let lines = list
-            .lines()
-            .filter_map(|line| line.trim().strip_prefix("fn "));
+        let lines = list.lines().filter_map(|line| line.trim().strip_prefix("fn "));
         lines.map(|line| line.split_once('(').unwrap().0).collect()
     }
 
     /// How often a function was called, or an entry of a module launched.
     pub fn calls(&self, name: &str) -> u64 {
         // SAFETY: the fake has it like that.
-        let calls: extern "C" fn(*const c_char) -> u64 =
-            unsafe { self.function("fake_cuda_calls") };
+        let calls: extern "C" fn(*const c_char) -> u64 = unsafe { self.function("fake_cuda_calls") };
         calls(CString::new(name).unwrap().as_ptr())
     }
 
@@ -262,10 +253,7 @@ pub fn without(library: &Path, symbols: &[&str]) -> (TempDir, PathBuf) {
     for symbol in symbols {
         let name = format!("\0{symbol}\0").into_bytes();
         let windows = bytes.windows(name.len()).enumerate();
-        let places: Vec<_> = windows
-            .filter(|(_, w)| *w == name)
-            .map(|(at, _)| at)
-            .collect();
+        let places: Vec<_> = windows.filter(|(_, w)| *w == name).map(|(at, _)| at).collect();
         assert!(!places.is_empty(), "{symbol} is not there");
         for at in places {
             bytes[at + 1] = b'-';
@@ -282,14 +270,7 @@ pub fn empty() -> Option<(TempDir, PathBuf)> {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("libcuda.so.1");
     let mut cc = Command::new("cc");
-    cc.args([
-        "-shared",
-        "-Wl,-soname,libcuda.so.1",
-        "-x",
-        "c",
-        "/dev/null",
-        "-o",
-    ]);
+    cc.args(["-shared", "-Wl,-soname,libcuda.so.1", "-x", "c", "/dev/null", "-o"]);
     match cc.arg(&file).status() {
         Ok(compiled) => assert!(compiled.success()),
         Err(error) => {
@@ -340,13 +321,7 @@ impl<'a> Engine<'a> {
     /// Makes its stream, in the context that everybody uses.
     pub fn new(driver: &'a Driver) -> Self {
         let null = ptr::null_mut;
-        let mut engine = Self {
-            driver,
-            context: null(),
-            stream: null(),
-            spin: null(),
-            pinned: Mutex::default(),
-        };
+        let mut engine = Self { driver, context: null(), stream: null(), spin: null(), pinned: Mutex::default() };
         driver!(driver, cuInit(0 => u32));
         driver!(driver, cuDevicePrimaryCtxRetain(&mut engine.context => *mut Handle, 0 => i32));
         engine.enter();

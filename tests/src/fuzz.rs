@@ -22,17 +22,10 @@ pub fn document(data: &[u8]) {
         Ok(one) => vec![one],
         Err(_) => Vec::new(),
     };
-    let mut values: Vec<Value> = documents
-        .into_iter()
-        .flat_map(serde_json::from_value)
-        .collect();
+    let mut values: Vec<Value> = documents.into_iter().flat_map(serde_json::from_value).collect();
     values.extend(serde_json::from_str::<Value>(text));
     let toml = transload::document::parse("fuzz.toml", text, Syntax::Toml);
-    let sides: Vec<Deployment> = values
-        .iter()
-        .flat_map(Deployment::from_value)
-        .chain(toml)
-        .collect();
+    let sides: Vec<Deployment> = values.iter().flat_map(Deployment::from_value).chain(toml).collect();
     for src in &sides {
         for rank in src.ranks().take(4) {
             let views = make_meta_kv_cache(src, rank);
@@ -79,12 +72,7 @@ fn plan(src: &Deployment, dst: &Deployment) {
         return;
     }
     for (start, tokens) in [(0, 33), (7, 20)] {
-        let request = Request {
-            start,
-            tokens,
-            by_layer: false,
-            codec: Codec::Exact,
-        };
+        let request = Request { start, tokens, by_layer: false, codec: Codec::Exact };
         let Ok(plan) = Plan::compile(src, dst, &request) else {
             return;
         };
@@ -92,11 +80,7 @@ fn plan(src: &Deployment, dst: &Deployment) {
         let Ok(bound) = plan.bind(&Tables::identity(&plan), &Tables::identity(&plan)) else {
             return;
         };
-        let moved: u64 = plan
-            .routes()
-            .iter()
-            .map(|route| plan.route_bytes(route))
-            .sum();
+        let moved: u64 = plan.routes().iter().map(|route| plan.route_bytes(route)).sum();
         assert_eq!(bound.bytes(), moved, "binding keeps every byte");
     }
 }
@@ -108,18 +92,10 @@ pub fn order(data: &[u8]) {
     };
     if let Ok(order) = Order::parse(text) {
         let shown = order.to_string();
-        assert_eq!(
-            Order::parse(&shown),
-            Ok(order),
-            "{shown} reads as it was shown"
-        );
+        assert_eq!(Order::parse(&shown), Ok(order), "{shown} reads as it was shown");
     }
     if let Ok(layers) = LayerSet::parse(text) {
         let shown = layers.to_string();
-        assert_eq!(
-            LayerSet::parse(&shown),
-            Ok(layers),
-            "{shown} reads as it was shown"
-        );
+        assert_eq!(LayerSet::parse(&shown), Ok(layers), "{shown} reads as it was shown");
     }
 }

@@ -12,9 +12,7 @@ use transload_transfer::data::{InStream, Outgoing, Receiver};
 use transload_transfer::ids::{AgentId, TransferId};
 use transload_transfer::path::Path;
 use transload_transfer::path::carrier::{Carrier, Host, Link, Provider, Reporter};
-use transload_transfer::path::negotiation::{
-    Ending, Negotiation, Order, Report, Step, Steps, Traveller, Way,
-};
+use transload_transfer::path::negotiation::{Ending, Negotiation, Order, Report, Step, Steps, Traveller, Way};
 use transload_transfer::wire::stream::HEADER;
 
 /// The path of this provider.
@@ -33,9 +31,7 @@ pub struct Faults {
 
 fn happens(fault: &AtomicUsize) -> bool {
     let less = |n: usize| n.checked_sub(1);
-    fault
-        .fetch_update(Ordering::SeqCst, Ordering::SeqCst, less)
-        .is_ok()
+    fault.fetch_update(Ordering::SeqCst, Ordering::SeqCst, less).is_ok()
 }
 
 /// A path between agents of one process that were given clones of this provider.
@@ -49,10 +45,7 @@ pub struct InMemory {
 impl InMemory {
     /// A path that fails so.
     pub fn with(faults: Faults) -> Self {
-        Self {
-            faults,
-            ..Self::default()
-        }
+        Self { faults, ..Self::default() }
     }
 }
 
@@ -154,9 +147,7 @@ impl Link for Channel {
                 let number = self.provider.next.fetch_add(1, Ordering::Relaxed);
                 let (sender, pieces) = mpsc::channel(4);
                 let offers = self.provider.offers.lock();
-                offers
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .insert(number, sender);
+                offers.unwrap_or_else(PoisonError::into_inner).insert(number, sender);
                 let receiving = receive(self.receiver.clone(), peer.clone(), pieces);
                 Handle::current().spawn(receiving);
                 self.reporter.offered(number.to_le_bytes().to_vec());

@@ -73,38 +73,23 @@ impl Shape {
     /// The program that copies all of it.
     fn whole(self) -> Program {
         let step = 1 << ALLOCATION_BITS;
-        let layers = Loop {
-            count: self.count,
-            src: step,
-            dst: step,
-        };
+        let layers = Loop { count: self.count, src: step, dst: step };
         Program {
-            nests: vec![Nest {
-                loops: smallvec![layers],
-                run: self.len,
-            }],
-            placed: vec![Placed {
-                nest: 0,
-                src: 0,
-                dst: 0,
-            }],
+            nests: vec![Nest { loops: smallvec![layers], run: self.len }],
+            placed: vec![Placed { nest: 0, src: 0, dst: 0 }],
         }
     }
 
     /// The address of each byte. Their numbers begin with 1.
     fn addresses(self) -> impl Iterator<Item = Address> {
-        (0..self.count).flat_map(move |allocation| {
-            (0..self.len).map(move |offset| Address { allocation, offset })
-        })
+        (0..self.count).flat_map(move |allocation| (0..self.len).map(move |offset| Address { allocation, offset }))
     }
 
     fn write(self, memory: &Memory, byte: impl Fn(u64) -> u8) -> Result<(), String> {
         for allocation in 0..self.count {
             let first = 1 + allocation * self.len;
             let bytes: Vec<u8> = (first..first + self.len).map(&byte).collect();
-            memory
-                .write(allocation << ALLOCATION_BITS, &bytes)
-                .map_err(|e| e.to_string())?;
+            memory.write(allocation << ALLOCATION_BITS, &bytes).map_err(|e| e.to_string())?;
         }
         Ok(())
     }
@@ -112,9 +97,7 @@ impl Shape {
     fn read(self, memory: &Memory) -> Result<Vec<u8>, String> {
         let mut all = vec![0; (self.count * self.len) as usize];
         for (allocation, bytes) in (0..).zip(all.chunks_mut(self.len as usize)) {
-            memory
-                .read(allocation << ALLOCATION_BITS, bytes)
-                .map_err(|e| e.to_string())?;
+            memory.read(allocation << ALLOCATION_BITS, bytes).map_err(|e| e.to_string())?;
         }
         Ok(all)
     }
@@ -124,9 +107,7 @@ impl OnDevice<'_> {
     /// Runs a program once for each byte of the numbers of the source's bytes, and puts together which of them came to where.
     fn carry(&self, program: &Program, from: Shape, to: Shape) -> Result<Vec<Chunk>, String> {
         let text = |error: DeviceError| error.to_string();
-        let memory = |shape: Shape| {
-            Memory::allocate(&shape.lens()).map_err(|error: MemoryError| error.to_string())
-        };
+        let memory = |shape: Shape| Memory::allocate(&shape.lens()).map_err(|error: MemoryError| error.to_string());
         let on = |side| (self.sides != side).then_some(self.gpu);
         let (before, after) = (memory(from)?, memory(to)?);
         let source = Side::new(on(Sides::Destination), &from.lens()).map_err(text)?;
@@ -150,9 +131,7 @@ impl OnDevice<'_> {
         let from: Vec<Address> = from.addresses().collect();
         let moved = to.addresses().zip(seen).filter(|(_, seen)| *seen > 0);
         let chunks = moved.map(|(dst, seen)| {
-            let src = *from
-                .get(seen as usize - 1)
-                .ok_or(format!("no byte has number {seen}"))?;
+            let src = *from.get(seen as usize - 1).ok_or(format!("no byte has number {seen}"))?;
             Ok(Chunk { src, dst, len: 1 })
         });
         chunks.collect()
@@ -160,12 +139,7 @@ impl OnDevice<'_> {
 }
 
 impl Planner for OnDevice<'_> {
-    fn chunks(
-        &self,
-        from: &Value,
-        to: &Value,
-        request: &Request,
-    ) -> Result<Vec<RouteChunks>, String> {
+    fn chunks(&self, from: &Value, to: &Value, request: &Request) -> Result<Vec<RouteChunks>, String> {
         each_bound(from, to, request, |program, between| {
             let shape = |document, rank| {
                 let (count, len) = oracle::allocations(document, rank, between.group)?;

@@ -89,12 +89,7 @@ pub struct Side {
 
 impl Side {
     /// An agent with memory for all ranks, filled by seeds from 1 on. `step` scatters its blocks.
-    pub fn new(
-        identity: Identity,
-        deployment: Deployment,
-        step: u32,
-        options: AgentOptions,
-    ) -> Self {
+    pub fn new(identity: Identity, deployment: Deployment, step: u32, options: AgentOptions) -> Self {
         let further = further_path();
         Self::with(identity, deployment, step, options, (further, ON_HOST))
     }
@@ -115,9 +110,7 @@ impl Side {
             builder = builder.path(room);
         }
         let on_gpu = memories.iter().zip(gpus.iter().cycle());
-        let on_gpu: Vec<_> = on_gpu
-            .map(|(memory, gpu)| upload(gpu, memory, access))
-            .collect();
+        let on_gpu: Vec<_> = on_gpu.map(|(memory, gpu)| upload(gpu, memory, access)).collect();
         for (rank, memory) in (0..).map(Rank).zip(&memories) {
             builder = match on_gpu.get(rank.0 as usize) {
                 Some(memory) => builder.register(rank, vec![memory.clone()]),
@@ -127,12 +120,7 @@ impl Side {
         }
         let agent = builder.bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let blocks = (0..64).map(|i| i * step % 61).take(60).collect();
-        Self {
-            agent,
-            memories,
-            on_gpu,
-            tables: Tables(vec![BlockTable::List(blocks)]),
-        }
+        Self { agent, memories, on_gpu, tables: Tables(vec![BlockTable::List(blocks)]) }
     }
 }
 
@@ -243,11 +231,7 @@ impl Pair {
         Self::all(deployments, [Roles::all(); 2], options, extras)
     }
 
-    fn between(
-        deployments: [Deployment; 2],
-        roles: [Roles; 2],
-        options: [AgentOptions; 2],
-    ) -> Self {
+    fn between(deployments: [Deployment; 2], roles: [Roles; 2], options: [AgentOptions; 2]) -> Self {
         let extras = [(further_path(), ON_HOST), (further_path(), ON_HOST)];
         Self::all(deployments, roles, options, extras)
     }
@@ -286,11 +270,7 @@ impl Pair {
             incarnation: agent.incarnation(),
             start: 0,
             valid_tokens: self.tokens,
-            ranks: owner
-                .memories
-                .iter()
-                .map(|_| agent.address("127.0.0.1"))
-                .collect(),
+            ranks: owner.memories.iter().map(|_| agent.address("127.0.0.1")).collect(),
             time_left: Duration::from_secs(60),
             audience: None,
         };
@@ -315,13 +295,7 @@ impl Pair {
     /// The pull or push of all ranks of one side.
     pub fn request(&self, ticket: Ticket, mine: &Side) -> PullRequest {
         let ranks = (0..mine.memories.len() as u32).map(Rank);
-        PullRequest::new(
-            ticket,
-            ranks,
-            mine.tables.clone(),
-            self.content,
-            self.tokens,
-        )
+        PullRequest::new(ticket, ranks, mine.tables.clone(), self.content, self.tokens)
     }
 
     /// What the destination has to look like: the same copy, made in one process.
@@ -339,10 +313,7 @@ impl Pair {
         let request = Request::tokens(self.tokens);
         let plan = Plan::compile(from, dst.agent.deployment(), &request).unwrap();
         for route in plan.bind(&src.tables, &dst.tables).unwrap().routes {
-            let (from, to) = (
-                &memory_of[route.src_rank.0 as usize],
-                &twins[route.dst_rank.0 as usize],
-            );
+            let (from, to) = (&memory_of[route.src_rank.0 as usize], &twins[route.dst_rank.0 as usize]);
             copy(&route.program(), from, to, &CopyOptions::default()).unwrap();
         }
         twins.iter().map(contents).collect()
@@ -352,27 +323,14 @@ impl Pair {
     pub fn found(&self) -> Vec<Vec<u8>> {
         match &self.dst.on_gpu[..] {
             [] => self.dst.memories.iter().map(contents).collect(),
-            on_gpu => on_gpu
-                .iter()
-                .map(|memory| contents(&download(memory)))
-                .collect(),
+            on_gpu => on_gpu.iter().map(|memory| contents(&download(memory))).collect(),
         }
     }
 }
 
 /// All bytes of one allocation.
 fn whole(len: u64) -> Program {
-    Program {
-        nests: vec![Nest {
-            loops: smallvec![],
-            run: len,
-        }],
-        placed: vec![Placed {
-            nest: 0,
-            src: 0,
-            dst: 0,
-        }],
-    }
+    Program { nests: vec![Nest { loops: smallvec![], run: len }], placed: vec![Placed { nest: 0, src: 0, dst: 0 }] }
 }
 
 /// Copies all of a memory of one allocation into another one.
@@ -385,9 +343,7 @@ pub fn upload(gpu: &Gpu, memory: &Memory, access: Access) -> DeviceMemory {
     let len = memory.bytes();
     let device = DeviceMemory::allocate(gpu, &[len as usize]).unwrap();
     copy_all(memory, &device, len);
-    let parts = device
-        .allocation(0)
-        .map(|(start, len)| (start, len as usize));
+    let parts = device.allocation(0).map(|(start, len)| (start, len as usize));
     // SAFETY: the memory is kept.
     unsafe {
         let keeper = Some(Arc::new(device) as _);

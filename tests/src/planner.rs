@@ -22,12 +22,7 @@ pub struct RouteChunks {
 /// Something that plans transfers.
 pub trait Planner {
     /// All chunks of a transfer, from two documents and a request.
-    fn chunks(
-        &self,
-        from: &Value,
-        to: &Value,
-        request: &Request,
-    ) -> Result<Vec<RouteChunks>, String>;
+    fn chunks(&self, from: &Value, to: &Value, request: &Request) -> Result<Vec<RouteChunks>, String>;
 }
 
 /// The oracle as a planner: maximal chunks, slowly.
@@ -35,12 +30,7 @@ pub trait Planner {
 pub struct Slow;
 
 impl Planner for Slow {
-    fn chunks(
-        &self,
-        from: &Value,
-        to: &Value,
-        request: &Request,
-    ) -> Result<Vec<RouteChunks>, String> {
+    fn chunks(&self, from: &Value, to: &Value, request: &Request) -> Result<Vec<RouteChunks>, String> {
         let routes = oracle::transfer(from, to, request)?;
         Ok(routes
             .into_iter()
@@ -75,9 +65,7 @@ pub fn check(
     request: &Request,
 ) -> Result<Tally, Fault> {
     let expected = oracle::transfer(from, to, request).map_err(|e| format!("the oracle: {e}"))?;
-    let mut planned = planner
-        .chunks(from, to, request)
-        .map_err(|e| format!("refused: {e}"))?;
+    let mut planned = planner.chunks(from, to, request).map_err(|e| format!("refused: {e}"))?;
     let mut total = Tally::default();
     for route in &expected {
         let (here, others) = planned.into_iter().partition::<Vec<_>, _>(|r| {
@@ -86,10 +74,7 @@ pub fn check(
         planned = others;
         let list = here.into_iter().flat_map(|r| r.chunks).collect::<Vec<_>>();
         let tally = chunks::check(demand, route, &list).map_err(|fault| {
-            format!(
-                "rank {} to rank {}, group {}: {fault}",
-                route.src_rank, route.dst_rank, route.group
-            )
+            format!("rank {} to rank {}, group {}: {fault}", route.src_rank, route.dst_rank, route.group)
         })?;
         total.add(&tally);
     }

@@ -49,12 +49,7 @@ impl Other {
                 }
             }
         });
-        Self {
-            child,
-            input,
-            lines,
-            reader: Some(reader),
-        }
+        Self { child, input, lines, reader: Some(reader) }
     }
 
     /// Says a line to it. Nothing where it is dead.
@@ -155,9 +150,7 @@ impl Belongings {
     }
 
     fn is_within(self, most: Self) -> bool {
-        self.descriptors <= most.descriptors
-            && self.threads <= most.threads
-            && self.shared_maps <= most.shared_maps
+        self.descriptors <= most.descriptors && self.threads <= most.threads && self.shared_maps <= most.shared_maps
     }
 }
 

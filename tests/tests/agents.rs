@@ -10,8 +10,7 @@ use std::time::Duration;
 use transload_layout::Rank;
 use transload_tests::pair::{Pair, contents, deployment, fill};
 use transload_transfer::agent::{
-    After, AgentGone, AgentOptions, Keeper, Lease, LeaseOpenError, LeaseRequest, LeaseUseError,
-    TransferError,
+    After, AgentGone, AgentOptions, Keeper, Lease, LeaseOpenError, LeaseRequest, LeaseUseError, TransferError,
 };
 use transload_transfer::content::Content;
 use transload_transfer::ids::{Direction, LeaseSetId};
@@ -25,12 +24,7 @@ async fn a_pull_brings_every_byte_and_ends_the_leases() {
     let set = LeaseSetId([1; 16]);
     let leases = pair.leases(&pair.src, set, false).await;
     let ticket = pair.ticket(&pair.src, set, Direction::Pull);
-    let report = pair
-        .dst
-        .agent
-        .pull(pair.request(ticket, &pair.dst))
-        .await
-        .unwrap();
+    let report = pair.dst.agent.pull(pair.request(ticket, &pair.dst)).await.unwrap();
     assert_eq!(report.bytes, 100 * 4 * 4 * 64);
     assert_eq!(pair.found(), expected);
     assert!(report.routes.len() > 2, "{report:?}");
@@ -62,10 +56,7 @@ async fn the_path_is_the_one_that_was_required() {
         let mut request = pair.request(ticket, &pair.dst);
         request.paths = paths;
         let report = pair.dst.agent.pull(request).await.unwrap();
-        assert!(
-            report.routes.iter().all(|route| route.path == path),
-            "{report:?}"
-        );
+        assert!(report.routes.iter().all(|route| route.path == path), "{report:?}");
         assert_eq!(pair.found(), expected);
         for lease in leases {
             assert_eq!(lease.ended().await.unwrap().end, LeaseEnd::Completed);
@@ -80,11 +71,7 @@ async fn a_push_brings_every_byte_and_ends_the_openings() {
     let set = LeaseSetId([2; 16]);
     let openings = pair.leases(&pair.dst, set, true).await;
     let ticket = pair.ticket(&pair.dst, set, Direction::Push);
-    pair.src
-        .agent
-        .push(pair.request(ticket, &pair.src))
-        .await
-        .unwrap();
+    pair.src.agent.push(pair.request(ticket, &pair.src)).await.unwrap();
     for opening in openings {
         assert_eq!(opening.ended().await.unwrap().end, LeaseEnd::Completed);
     }
@@ -124,13 +111,7 @@ async fn layers_leave_as_they_are_ready() {
     let set = LeaseSetId([3; 16]);
     let mut leases = Vec::new();
     for rank in [Rank(0), Rank(1)] {
-        let mut request = LeaseRequest::new(
-            set,
-            rank,
-            pair.src.tables.clone(),
-            pair.content,
-            pair.tokens,
-        );
+        let mut request = LeaseRequest::new(set, rank, pair.src.tables.clone(), pair.content, pair.tokens);
         request.prefilled = false;
         leases.push(pair.src.agent.lease(request).await.unwrap());
     }
@@ -161,10 +142,7 @@ async fn a_pull_of_other_content_is_refused() {
     let mut request = pair.request(ticket, &pair.dst);
     request.content = Content::first(2, &[7, 7]).unwrap().digest();
     let refused = pair.dst.agent.pull(request).await.unwrap_err();
-    assert!(
-        matches!(refused, TransferError::Job(JobError::Refused { .. })),
-        "{refused}"
-    );
+    assert!(matches!(refused, TransferError::Job(JobError::Refused { .. })), "{refused}");
     assert_eq!(pair.found(), before, "nothing was written");
     drop(leases);
 }
@@ -199,10 +177,7 @@ async fn an_early_pull_waits_for_its_lease() {
     let leases = pair.leases(&pair.src, set, false).await;
     pull.finish().await.unwrap();
     assert_eq!(pair.found(), expected);
-    assert_eq!(
-        BTreeSet::from_iter(leases.iter().map(|lease| lease.key().rank)).len(),
-        2
-    );
+    assert_eq!(BTreeSet::from_iter(leases.iter().map(|lease| lease.key().rank)).len(), 2);
 }
 
 #[tokio::test]
@@ -243,10 +218,7 @@ async fn an_owner_hears_what_cannot_be() {
     let lease = unfinished(&pair, set, Rank(0), None).await;
     lease.ready(0, pair.tokens).await.unwrap();
     let refused = lease.ready(0, pair.tokens + 1).await.unwrap_err();
-    assert!(
-        matches!(refused, LeaseUseError::Lease(LeaseError::Tokens { .. })),
-        "{refused}"
-    );
+    assert!(matches!(refused, LeaseUseError::Lease(LeaseError::Tokens { .. })), "{refused}");
     let tables = pair.src.tables.clone();
     let again = LeaseRequest::new(set, Rank(0), tables, pair.content, pair.tokens);
     match pair.src.agent.lease(again).await {
@@ -257,10 +229,7 @@ async fn an_owner_hears_what_cannot_be() {
     }
     lease.cancel().await.unwrap();
     let refused = lease.finish_prefill().await.unwrap_err();
-    assert!(
-        matches!(refused, LeaseUseError::Lease(LeaseError::NotOpen { .. })),
-        "{refused}"
-    );
+    assert!(matches!(refused, LeaseUseError::Lease(LeaseError::NotOpen { .. })), "{refused}");
 }
 
 #[tokio::test]
@@ -361,10 +330,7 @@ async fn an_answer_that_nobody_fetches_cancels() {
 
     // It waits for the prefill.
     let set = LeaseSetId([15; 16]);
-    let leases = [
-        unfinished(&pair, set, Rank(0), None).await,
-        unfinished(&pair, set, Rank(1), None).await,
-    ];
+    let leases = [unfinished(&pair, set, Rank(0), None).await, unfinished(&pair, set, Rank(1), None).await];
     let ticket = pair.ticket(&pair.src, set, Direction::Pull);
     let mut request = pair.request(ticket, &pair.dst);
     request.timeout = long;
@@ -389,10 +355,7 @@ async fn connections_that_nothing_needs_are_closed() {
     let pair = Pair::with_options(options);
     for set in [11, 12] {
         let set = LeaseSetId([set; 16]);
-        let leases = [
-            unfinished(&pair, set, Rank(0), None).await,
-            unfinished(&pair, set, Rank(1), None).await,
-        ];
+        let leases = [unfinished(&pair, set, Rank(0), None).await, unfinished(&pair, set, Rank(1), None).await];
         let ticket = pair.ticket(&pair.src, set, Direction::Pull);
         let request = pair.request(ticket, &pair.dst);
         let pull = pair.dst.agent.start_pull(request).await.unwrap();
@@ -447,10 +410,7 @@ async fn a_driver_that_has_panicked_fails_every_call_and_keeps_no_peer_waiting()
     bomb.cancel().await.unwrap();
     assert_eq!(bomb.ended().await, Err(AgentGone.into()));
 
-    assert!(matches!(
-        other.renew(Duration::from_secs(1)).await,
-        Err(LeaseUseError::Gone(AgentGone))
-    ));
+    assert!(matches!(other.renew(Duration::from_secs(1)).await, Err(LeaseUseError::Gone(AgentGone))));
     assert_eq!(other.ended().await, Err(AgentGone.into()));
     let refused = owner.lease(lease(LeaseSetId([23; 16]))).await.unwrap_err();
     assert!(matches!(refused, LeaseOpenError::Gone(AgentGone)));

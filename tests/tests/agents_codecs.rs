@@ -42,11 +42,7 @@ async fn a_pull_comes_in_the_codec_that_it_asks_for() {
     let pair = pair(&[Codec::Q8, Codec::Q4]);
     let expected = pair.expected();
     // Half a step of the range of 0.174, and what is rounded.
-    for (number, codec, bound) in [
-        (1, Codec::Q8, 0.001),
-        (2, Codec::Q4, 0.0075),
-        (3, Codec::Exact, 0.0),
-    ] {
+    for (number, codec, bound) in [(1, Codec::Q8, 0.001), (2, Codec::Q4, 0.0075), (3, Codec::Exact, 0.0)] {
         for by_layer in [false, true] {
             for (seed, memory) in (1..).zip(&pair.dst.memories) {
                 fill(memory, seed);
@@ -88,16 +84,11 @@ async fn a_codec_is_refused_where_it_cannot_be() {
     let owner = pair.src.agent.id();
     assert_eq!(
         refused(Codec::Q8, PathSet::ANY, false).await,
-        format!(
-            "it cannot come as q8: agent {owner} does not send so: it has to have it among its codecs"
-        )
+        format!("it cannot come as q8: agent {owner} does not send so: it has to have it among its codecs")
     );
     assert_eq!(
         refused(Codec::Q4, PathSet::LOCAL, false).await,
-        format!(
-            "it cannot come as q4: codecs go over quic, and not {}",
-            PathSet::LOCAL
-        )
+        format!("it cannot come as q4: codecs go over quic, and not {}", PathSet::LOCAL)
     );
     assert_eq!(
         refused(Codec::Q4, PathSet::ANY, true).await,

@@ -27,13 +27,7 @@ fn service(name: &str) -> ServiceName {
 }
 
 /// All ranks of a side, in one agent; the name below its service is the default one, or this.
-fn agent(
-    cache: &Cache,
-    identity: Identity,
-    life: u64,
-    name: Option<&str>,
-    options: AgentOptions,
-) -> Agent {
+fn agent(cache: &Cache, identity: Identity, life: u64, name: Option<&str>, options: AgentOptions) -> Agent {
     let ranks: Vec<_> = cache.side().deployment().ranks().collect();
     let name = name.map(|name| InstanceName::new(name).unwrap());
     let builder = cache.builder(identity, ranks, Incarnation::new(life, life), options);
@@ -45,27 +39,16 @@ fn agent(
 }
 
 /// Moves a request from one agent to another, and checks every byte.
-async fn moves(
-    src: (&Cache, &Agent),
-    dst: (&Cache, &Agent),
-    request: u64,
-) -> Result<(), TransferError> {
+async fn moves(src: (&Cache, &Agent), dst: (&Cache, &Agent), request: u64) -> Result<(), TransferError> {
     src.0.fill(request);
     dst.0.clear();
     let mut leases = Vec::new();
     for rank in Side::Prefill.deployment().ranks() {
-        leases.push(
-            src.1
-                .lease(lease_of(Side::Prefill, rank, request))
-                .await
-                .unwrap(),
-        );
+        leases.push(src.1.lease(lease_of(Side::Prefill, rank, request)).await.unwrap());
     }
     let ranks: Vec<Rank> = Side::Decode.deployment().ranks().collect();
     let ticket = ticket_of(src.1, request, Direction::Pull);
-    dst.1
-        .pull(transfer_of(Side::Decode, &ranks, ticket, request))
-        .await?;
+    dst.1.pull(transfer_of(Side::Decode, &ranks, ticket, request)).await?;
     Origins::new().check(dst.0, request, &ranks).unwrap();
     for lease in leases {
         assert_eq!(lease.ended().await.unwrap().end, LeaseEnd::Completed);
@@ -76,8 +59,7 @@ async fn moves(
 #[tokio::test]
 async fn replicas_with_one_certificate_all_serve_and_pull() {
     let authority = authority();
-    let certificates =
-        ["prefill", "decode"].map(|name| authority.issue(&service(name), Roles::all()).unwrap());
+    let certificates = ["prefill", "decode"].map(|name| authority.issue(&service(name), Roles::all()).unwrap());
     let caches = [Side::Prefill, Side::Decode].map(|side| [Cache::new(side), Cache::new(side)]);
     // Their lives differ, as those of replicas do, and the later is not always the one that connects last.
     let mut life = 9;
@@ -91,13 +73,9 @@ async fn replicas_with_one_certificate_all_serve_and_pull() {
     assert_ne!(prefills[0].id(), prefills[1].id());
     for request in 0..40 {
         let (from, to) = (request as usize % 2, request as usize / 2 % 2);
-        moves(
-            (&caches[0][from], &prefills[from]),
-            (&caches[1][to], &decodes[to]),
-            request,
-        )
-        .await
-        .unwrap_or_else(|error| panic!("request {request}: {error}"));
+        moves((&caches[0][from], &prefills[from]), (&caches[1][to], &decodes[to]), request)
+            .await
+            .unwrap_or_else(|error| panic!("request {request}: {error}"));
     }
     for agent in prefills.into_iter().chain(decodes) {
         agent.shutdown(Duration::ZERO).await;
@@ -151,10 +129,7 @@ async fn own_tickets_are_refused_at_once() {
     let identity = authority.issue(&service("both"), Roles::all()).unwrap();
     let cache = Cache::new(Side::Prefill);
     let both = agent(&cache, identity, 1, None, impatient());
-    let lease = both
-        .lease(lease_of(Side::Prefill, Rank(0), 1))
-        .await
-        .unwrap();
+    let lease = both.lease(lease_of(Side::Prefill, Rank(0), 1)).await.unwrap();
     let ticket = ticket_of(&both, 1, Direction::Pull);
     let ranks: Vec<Rank> = Side::Prefill.deployment().ranks().collect();
     let pull = transfer_of(Side::Prefill, &ranks, ticket.clone(), 1);
@@ -189,12 +164,7 @@ async fn shows(agent: &Agent, identity: &Identity) {
 #[tokio::test]
 async fn an_authority_is_replaced_while_agents_run() {
     let (old, new) = (authority(), authority());
-    let ca = |authority: &Authority| {
-        authority
-            .issue(&service("x"), Roles::NONE)
-            .unwrap()
-            .authority_pem()
-    };
+    let ca = |authority: &Authority| authority.issue(&service("x"), Roles::NONE).unwrap().authority_pem();
     let both = format!("{}{}", ca(&old), ca(&new));
     let folder = TempDir::new().unwrap();
     let first = ["prefill", "decode"].map(|name| old.issue(&service(name), Roles::all()).unwrap());
@@ -210,9 +180,7 @@ async fn an_authority_is_replaced_while_agents_run() {
     let load = |name| Identity::load_agent(folder.path(), &service(name)).unwrap();
     let owner = agent(&caches[0], load("prefill"), 1, None, options());
     let puller = agent(&caches[1], load("decode"), 1, None, options());
-    moves((&caches[0], &owner), (&caches[1], &puller), 1)
-        .await
-        .unwrap();
+    moves((&caches[0], &owner), (&caches[1], &puller), 1).await.unwrap();
 
     // Agents keep the key of tickets that they have started with, whatever becomes of its file.
     fs::write(folder.path().join("ticket.key"), [9; 32]).unwrap();
@@ -221,33 +189,18 @@ async fn an_authority_is_replaced_while_agents_run() {
     let second = ["prefill", "decode"].map(|name| new.issue(&service(name), Roles::all()).unwrap());
     for (name, identity) in ["prefill", "decode"].iter().zip(&second) {
         let (key, chain) = (identity.expose_key_pem(), identity.certificates_pem());
-        replace(
-            folder.path(),
-            &[
-                (&format!("{name}.key"), &key),
-                (&format!("{name}.pem"), &chain),
-            ],
-        );
+        replace(folder.path(), &[(&format!("{name}.key"), &key), (&format!("{name}.pem"), &chain)]);
     }
     shows(&owner, &second[0]).await;
     shows(&puller, &second[1]).await;
     // The connection from before goes on, and a newcomer that trusts the new authority alone is served.
-    moves((&caches[0], &owner), (&caches[1], &puller), 2)
-        .await
-        .unwrap();
+    moves((&caches[0], &owner), (&caches[1], &puller), 2).await.unwrap();
     let young = new.issue(&service("decode"), Roles::all()).unwrap();
     let secret = first[0].ticket_secret().clone();
-    let young = Identity::from_pem(
-        &young.certificates_pem(),
-        &young.expose_key_pem(),
-        &ca(&new),
-        secret,
-    );
+    let young = Identity::from_pem(&young.certificates_pem(), &young.expose_key_pem(), &ca(&new), secret);
     let cache = Cache::new(Side::Decode);
     let newcomer = agent(&cache, young.unwrap(), 1, None, impatient());
-    moves((&caches[0], &owner), (&cache, &newcomer), 3)
-        .await
-        .unwrap();
+    moves((&caches[0], &owner), (&cache, &newcomer), 3).await.unwrap();
 }
 
 #[tokio::test]
@@ -260,17 +213,10 @@ async fn a_changed_certificate_that_does_not_serve_changes_nothing() {
     let cache = Cache::new(Side::Prefill);
     let mut options = impatient();
     options.renew_every = Duration::from_millis(5);
-    let owner = agent(
-        &cache,
-        Identity::load(folder.path()).unwrap(),
-        1,
-        None,
-        options,
-    );
+    let owner = agent(&cache, Identity::load(folder.path()).unwrap(), 1, None, options);
     let (next, other) = (issue("prefill"), issue("decode"));
     let pair = |identity: &Identity| (identity.certificates_pem(), identity.expose_key_pem());
-    let ((good_pem, good_key), (next_pem, _), (other_pem, other_key)) =
-        (pair(&good), pair(&next), pair(&other));
+    let ((good_pem, good_key), (next_pem, _), (other_pem, other_key)) = (pair(&good), pair(&next), pair(&other));
     for (pem, key) in [
         ("half a certif", good_key.as_str()),
         // Of two generations, as between two renames.
@@ -283,15 +229,9 @@ async fn a_changed_certificate_that_does_not_serve_changes_nothing() {
             sleep(Duration::from_millis(5)).await;
         }
     }
-    replace(
-        folder.path(),
-        &[("prefill.pem", &good_pem), ("prefill.key", &good_key)],
-    );
+    replace(folder.path(), &[("prefill.pem", &good_pem), ("prefill.key", &good_key)]);
     let renewed = issue("prefill");
     let (pem, key) = pair(&renewed);
-    replace(
-        folder.path(),
-        &[("prefill.pem", &pem), ("prefill.key", &key)],
-    );
+    replace(folder.path(), &[("prefill.pem", &pem), ("prefill.key", &key)]);
     shows(&owner, &renewed).await;
 }

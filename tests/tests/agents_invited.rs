@@ -59,20 +59,14 @@ async fn brings_every_byte_by_every_path() {
         let report = pair.dst.agent.pull(request).await.unwrap();
         assert_eq!(pair.found(), expected, "{path}");
         assert_eq!(report.bytes, 100 * 4 * 4 * 64);
-        assert!(
-            report.routes.iter().all(|route| route.path == path),
-            "{report:?}"
-        );
+        assert!(report.routes.iter().all(|route| route.path == path), "{report:?}");
         assert!(report.queued <= report.took);
         all_end(leases, LeaseEnd::Completed).await;
         let (to, from) = (&pair.dst.agent, &pair.src.agent);
         let (to, from) = (to.metrics().await.unwrap(), from.metrics().await.unwrap());
         assert_eq!((to.pulls.begun, to.pulls.succeeded), (1, 1));
         let routes = report.routes.len() as u64;
-        assert_eq!(
-            (to.received.succeeded, from.served.succeeded),
-            (routes, routes)
-        );
+        assert_eq!((to.received.succeeded, from.served.succeeded), (routes, routes));
         is_over(&pair.dst).await;
         is_over(&pair.src).await;
     }
@@ -172,13 +166,7 @@ async fn takes_the_role_to_serve() {
     let request = request(&pair, LEASED, OPENED);
     let refused = pair.dst.agent.pull(request).await.unwrap_err();
     assert!(
-        matches!(
-            refused,
-            TransferError::Job(JobError::NotPushed {
-                refusal: Refusal::RoleMissing { .. },
-                ..
-            })
-        ),
+        matches!(refused, TransferError::Job(JobError::NotPushed { refusal: Refusal::RoleMissing { .. }, .. })),
         "{refused}"
     );
     all_end(leases, LeaseEnd::Cancelled).await;

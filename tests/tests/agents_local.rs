@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use transload_layout::Rank;
 use transload_tests::cluster::{
-    CLUSTER, Cache, Origins, Side, TOKENS, claims_of, content_of, impatient, lease_of, mint,
-    transfer_of,
+    CLUSTER, Cache, Origins, Side, TOKENS, claims_of, content_of, impatient, lease_of, mint, transfer_of,
 };
 use transload_tests::words;
 use transload_transfer::agent::{Agent, Lease, PullReport};
@@ -47,12 +46,7 @@ impl Town {
     /// An agent for some ranks of a cache. Those of one engine have one `life`.
     fn agent(&self, name: &str, cache: &Cache, ranks: &[Rank], life: u64) -> Agent {
         let life = Incarnation::new(life, life);
-        cache.agent(
-            self.identity(name),
-            ranks.iter().copied(),
-            life,
-            impatient(),
-        )
+        cache.agent(self.identity(name), ranks.iter().copied(), life, impatient())
     }
 }
 
@@ -69,13 +63,7 @@ async fn lease(agent: &Agent, side: Side, ranks: &[Rank]) -> Vec<Lease> {
 }
 
 fn ticket(owner: &Agent, addresses: Vec<RankAddress>) -> Ticket {
-    let claims = claims_of(
-        REQUEST,
-        Direction::Pull,
-        owner.deployment_digest(),
-        owner.incarnation(),
-        addresses,
-    );
+    let claims = claims_of(REQUEST, Direction::Pull, owner.deployment_digest(), owner.incarnation(), addresses);
     mint(&owner.ticket_key(), &claims)
 }
 
@@ -101,18 +89,12 @@ async fn one_agent_receives_from_two() {
     let town = Town::new();
     let (from, into) = (Cache::new(Side::Prefill), Cache::new(Side::Decode));
     from.fill(REQUEST);
-    let sources = [
-        town.agent("prefill-0", &from, &[Rank(0)], 1),
-        town.agent("prefill-1", &from, &[Rank(1)], 1),
-    ];
+    let sources = [town.agent("prefill-0", &from, &[Rank(0)], 1), town.agent("prefill-1", &from, &[Rank(1)], 1)];
     let decode = town.agent("decode", &into, &ALL, 2);
     let mut leases = lease(&sources[0], Side::Prefill, &[Rank(0)]).await;
     leases.extend(lease(&sources[1], Side::Prefill, &[Rank(1)]).await);
     // The second by its name, which is looked up while the first ring is there.
-    let addresses = vec![
-        sources[0].address("127.0.0.1"),
-        sources[1].address("localhost"),
-    ];
+    let addresses = vec![sources[0].address("127.0.0.1"), sources[1].address("localhost")];
     let ticket = ticket(&sources[0], addresses);
     pull(&decode, Side::Decode, &ALL, ticket).await;
     Origins::new().check(&into, REQUEST, &ALL).unwrap();
@@ -126,9 +108,7 @@ async fn agents_receive_and_send() {
     let sides = [Side::Prefill, Side::Decode, Side::Prefill, Side::Decode];
     let caches = sides.map(Cache::new);
     caches[0].fill(REQUEST);
-    let agents: Vec<_> = (0..4)
-        .map(|i| town.agent(names[i], &caches[i], ranks(sides[i]), i as u64 + 1))
-        .collect();
+    let agents: Vec<_> = (0..4).map(|i| town.agent(names[i], &caches[i], ranks(sides[i]), i as u64 + 1)).collect();
     // From each to the next. The ring that it has received over is still there when it sends.
     for i in 1..4 {
         let (from, to) = (&agents[i - 1], &agents[i]);
@@ -164,11 +144,7 @@ impl ByHand {
         let any = "127.0.0.1:0".parse().unwrap();
         let endpoints = Endpoints::bind(identity, QuicOptions::default(), any).unwrap();
         let control = endpoints.connect(to.control_addr(), None).await.unwrap();
-        let mut this = Self {
-            control,
-            sequence: 0,
-            _endpoints: endpoints,
-        };
+        let mut this = Self { control, sequence: 0, _endpoints: endpoints };
         let document = postcard::to_allocvec(side.deployment().document()).unwrap();
         this.say(Message::Hello(Hello {
             versions: VERSIONS,
@@ -195,10 +171,7 @@ impl ByHand {
 
     async fn say(&mut self, message: Message) {
         self.sequence += 1;
-        let envelope = Envelope {
-            sequence: self.sequence,
-            message,
-        };
+        let envelope = Envelope { sequence: self.sequence, message };
         let frame = frame::encode(&envelope).unwrap();
         self.control.sender.send(frame).await.unwrap();
     }
@@ -220,8 +193,7 @@ async fn a_ring_that_nobody_waits_for_is_not_fetched() {
     let expected = listener.expect(&token).unwrap();
     let half = |at: usize| Nonce(std::array::from_fn(|i| token.0[at + i]));
     let token = (half(0), half(16));
-    peer.say(words::ring_offered(listener.name().as_str(), token))
-        .await;
+    peer.say(words::ring_offered(listener.name().as_str(), token)).await;
     // It is heard: what was said after it is answered.
     peer.say(words::lanes_wanted(1)).await;
     while words::offers_lanes(&peer.hear().await).is_none() {}
@@ -259,8 +231,7 @@ async fn a_ring_that_breaks_is_not_taken_again() {
     let mut peer = ByHand::welcome(town.identity("stranger"), &owner, Side::Decode).await;
 
     let mut attempt = 1;
-    peer.say(Message::Pull(ask(attempt, &ticket, PathSet::ANY)))
-        .await;
+    peer.say(Message::Pull(ask(attempt, &ticket, PathSet::ANY))).await;
     loop {
         match peer.hear().await {
             Message::Accepted { path, .. } => assert_eq!(path, Path::RING),
@@ -279,19 +250,14 @@ async fn a_ring_that_breaks_is_not_taken_again() {
             // All of it had room in the ring. So it is not with what comes on top.
             Message::Commit { .. } => {
                 attempt += 1;
-                peer.say(Message::Pull(ask(attempt, &ticket, PathSet::ANY)))
-                    .await;
+                peer.say(Message::Pull(ask(attempt, &ticket, PathSet::ANY))).await;
             }
-            Message::Abort {
-                failure: Failure::StreamBroken { .. },
-                ..
-            } => break,
+            Message::Abort { failure: Failure::StreamBroken { .. }, .. } => break,
             Message::Waiting { .. } | Message::Abort { .. } => {}
             other => panic!("{other:?}"),
         }
     }
-    peer.say(Message::Pull(ask(attempt + 1, &ticket, PathSet::ANY)))
-        .await;
+    peer.say(Message::Pull(ask(attempt + 1, &ticket, PathSet::ANY))).await;
     loop {
         match peer.hear().await {
             Message::Accepted { path, .. } => return assert_eq!(path, Path::QUIC),

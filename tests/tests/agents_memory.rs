@@ -30,10 +30,7 @@ fn paths(report: &PullReport) -> PathSet {
 
 #[tokio::test]
 async fn is_taken_before_the_others() {
-    assert_eq!(
-        paths(&pull(&Faults::default()).await),
-        PathSet::from(MEMORY)
-    );
+    assert_eq!(paths(&pull(&Faults::default()).await), PathSet::from(MEMORY));
 }
 
 #[tokio::test]

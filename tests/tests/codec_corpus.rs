@@ -17,11 +17,7 @@ fn seed(form: u8, [keys, values, tokens]: [u8; 3]) -> Vec<u8> {
     let rows = Rows::new(dtype, keys.into(), values.into()).unwrap();
     let count = usize::from(tokens) * (usize::from(keys) + usize::from(values));
     let numbers = (0..count).flat_map(|at| {
-        let number = if at == 5 {
-            f32::INFINITY
-        } else {
-            (at * 37 % 64) as f32 / 32.0
-        };
+        let number = if at == 5 { f32::INFINITY } else { (at * 37 % 64) as f32 / 32.0 };
         let bits = number.to_bits();
         match dtype {
             Dtype::F32 => bits.to_le_bytes().to_vec(),

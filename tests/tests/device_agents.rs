@@ -296,14 +296,8 @@ impl Busy<'_> {
     /// What the destination's ranks hold is read later.
     fn reads(&self, pair: &Pair) -> (Mark, Vec<&'static [u8]>) {
         self.engine.spin(self.micros);
-        let devices = pair
-            .dst
-            .on_gpu
-            .iter()
-            .map(|device| device.allocation(0).unwrap());
-        let read = devices
-            .map(|(start, len)| self.engine.read(start, len as usize))
-            .collect();
+        let devices = pair.dst.on_gpu.iter().map(|device| device.allocation(0).unwrap());
+        let read = devices.map(|(start, len)| self.engine.read(start, len as usize)).collect();
         (self.mark(), read)
     }
 }
@@ -321,11 +315,7 @@ async fn pull_busy(busy: &Busy<'_>, path: Path, marked: bool) -> (bool, bool) {
     busy.engine.wait();
     assert!(pair.found() == before);
     let after = |mark: Mark| {
-        if marked {
-            After::from(mark)
-        } else {
-            After::default()
-        }
+        if marked { After::from(mark) } else { After::default() }
     };
     let set = LeaseSetId([3; 16]);
     let computed = busy.computes(&pair);
@@ -358,11 +348,7 @@ fn nothing_is_touched_before_its_mark() {
             engine: Engine::new(&driver),
             gpu: &gpu,
             // A GPU makes its kernels ready when they are first used.
-            micros: if driver.fake().is_some() {
-                100_000
-            } else {
-                3_000_000
-            },
+            micros: if driver.fake().is_some() { 100_000 } else { 3_000_000 },
         };
         Runtime::new().unwrap().block_on(async {
             for path in paths_of([true, true]) {
@@ -380,11 +366,7 @@ fn nothing_is_touched_before_its_mark() {
 fn a_mark_that_never_comes_ends_with_its_lease() {
     run("a_mark_that_never_comes_ends_with_its_lease", &[], |fake| {
         let gpu = Gpu::open(0).unwrap();
-        let busy = Busy {
-            engine: Engine::new(&fake),
-            gpu: &gpu,
-            micros: 20_000_000,
-        };
+        let busy = Busy { engine: Engine::new(&fake), gpu: &gpu, micros: 20_000_000 };
         Runtime::new().unwrap().block_on(async {
             let pair = pair(&gpu, [true, true]);
             let expected = pair.expected();

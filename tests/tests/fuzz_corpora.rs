@@ -3,9 +3,7 @@
 use std::path::Path;
 
 fn replay(target: &str, run: fn(&[u8])) {
-    let corpus = Path::new(env!("CARGO_MANIFEST_DIR"))
-        .join("../fuzz/corpus")
-        .join(target);
+    let corpus = Path::new(env!("CARGO_MANIFEST_DIR")).join("../fuzz/corpus").join(target);
     let mut inputs = 0;
     for entry in std::fs::read_dir(&corpus).unwrap() {
         let path = entry.unwrap().path();
@@ -18,10 +16,7 @@ fn replay(target: &str, run: fn(&[u8])) {
         }
         inputs += 1;
     }
-    assert!(
-        inputs >= 10,
-        "the corpus of {target} has only {inputs} inputs"
-    );
+    assert!(inputs >= 10, "the corpus of {target} has only {inputs} inputs");
 }
 
 #[test]

@@ -28,10 +28,7 @@ fn recordings_agree() {
 
 #[test]
 fn another_outcome_does_not_agree() {
-    let (name, text) = vectors()
-        .into_iter()
-        .find(|(name, _)| name == "eviction.json")
-        .unwrap();
+    let (name, text) = vectors().into_iter().find(|(name, _)| name == "eviction.json").unwrap();
     for (from, to) in [
         ("\"evicted\":[\"b\"]", "\"evicted\":[\"a\"]"),
         ("\"bytes_used\":100", "\"bytes_used\":101"),

@@ -44,12 +44,7 @@ fn another_number_does_not_agree() {
 
 #[test]
 fn what_is_no_recording_is_an_error() {
-    for wrong in [
-        "[]",
-        r#"{"a_float32.b8": {}}"#,
-        r#"{"a_float32.b3": {}}"#,
-        r#"{"a": {}}"#,
-    ] {
+    for wrong in ["[]", r#"{"a_float32.b8": {}}"#, r#"{"a_float32.b3": {}}"#, r#"{"a": {}}"#] {
         assert!(quantizer::replay(&recorded(wrong)).is_err(), "{wrong}");
     }
     let none = r#"{"a_float16.b8": {"k": ["x"], "v": [], "ks": [], "vs": []}}"#;

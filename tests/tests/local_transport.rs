@@ -8,9 +8,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Runtime;
-use transload_transfer::path::ring::carrier::handover::{
-    Connection, HandoverError, Limits, Listener, connect,
-};
+use transload_transfer::path::ring::carrier::handover::{Connection, HandoverError, Limits, Listener, connect};
 use transload_transfer::path::ring::carrier::random_token;
 use transload_transfer::path::ring::carrier::staging::{Consumer, Producer, RingError, RingShape};
 use transload_transfer::path::ring::carrier::{self, Doorbell};
@@ -330,10 +328,7 @@ impl Belongings {
     fn count() -> Self {
         // What the first runtime of a process opens for good (its pipe for signals) does not count.
         drop(runtime());
-        Self {
-            descriptors: std::fs::read_dir("/proc/self/fd").unwrap().count(),
-            shared_maps: shared_maps().len(),
-        }
+        Self { descriptors: std::fs::read_dir("/proc/self/fd").unwrap().count(), shared_maps: shared_maps().len() }
     }
 }
 
@@ -350,10 +345,7 @@ fn shared_maps() -> Vec<SharedMap> {
         let (start, rest) = line.split_once('-').unwrap();
         let (end, _) = rest.split_once(' ').unwrap();
         let of = |hex| u64::from_str_radix(hex, 16).unwrap();
-        SharedMap {
-            start: of(start),
-            len: of(end) - of(start),
-        }
+        SharedMap { start: of(start), len: of(end) - of(start) }
     })
     .collect()
 }
@@ -365,18 +357,11 @@ fn rounds() -> u64 {
 }
 
 fn limits() -> Limits {
-    Limits {
-        timeout: PATIENCE,
-        ..Limits::default()
-    }
+    Limits { timeout: PATIENCE, ..Limits::default() }
 }
 
 fn runtime() -> Runtime {
-    tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(2)
-        .enable_all()
-        .build()
-        .unwrap()
+    tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap()
 }
 
 /// Descriptors are counted here, so the tests of this file take turns.

@@ -14,14 +14,9 @@ fn one(spec: Value, group: Value) -> Value {
 
 fn deployment(specs: Value, group: Value, deployment: Value) -> Value {
     let mut text = json!({"name": "g", "layers": "0-1", "spec": specs});
-    text.as_object_mut()
-        .unwrap()
-        .extend(group.as_object().unwrap().clone());
+    text.as_object_mut().unwrap().extend(group.as_object().unwrap().clone());
     let mut document = json!({"block_size": 4, "num_blocks": 3, "group": [text]});
-    document
-        .as_object_mut()
-        .unwrap()
-        .extend(deployment.as_object().unwrap().clone());
+    document.as_object_mut().unwrap().extend(deployment.as_object().unwrap().clone());
     document
 }
 
@@ -34,15 +29,7 @@ fn at(document: &Value, rank: u64, [layer, block, state]: [u64; 3], rest: [u64; 
     let side = Side::read(document).unwrap();
     let group = side.group("g").unwrap();
     let [spec, component, unit, i, j] = rest;
-    let name = Name {
-        layer,
-        spec: spec as usize,
-        component: component as usize,
-        unit,
-        i,
-        j,
-        byte: 0,
-    };
+    let name = Name { layer, spec: spec as usize, component: component as usize, unit, i, j, byte: 0 };
     side.address(rank, group, &name, block, state).unwrap()
 }
 
@@ -60,10 +47,7 @@ fn transposed_keys_and_then_values() {
     let document = one(attention(2, 2, 3, "u8"), json!({"order": "LBH[DS,SD]"}));
     // A head: 2 * 4 bytes of K, 4 * 3 of V. A block: two heads.
     assert_eq!(offset(&document, 0, [0, 0, 2], [0, K, 0, 1, 0]), 4 + 2);
-    assert_eq!(
-        offset(&document, 0, [0, 1, 3], [0, V, 1, 2, 0]),
-        40 + 20 + 8 + 3 * 3 + 2
-    );
+    assert_eq!(offset(&document, 0, [0, 1, 3], [0, V, 1, 2, 0]), 40 + 20 + 8 + 3 * 3 + 2);
     assert_eq!(offset(&document, 0, [1, 0, 0], [0, K, 0, 0, 0]), 3 * 40);
 }
 
@@ -71,16 +55,10 @@ fn transposed_keys_and_then_values() {
 fn a_pool_of_keys_and_one_of_values() {
     let document = one(attention(2, 2, 2, "bf16"), json!({"order": "KLBSHD"}));
     // D 2 bytes an element, H 4, S 8, B 32, L 96, K 192.
-    assert_eq!(
-        offset(&document, 0, [1, 2, 3], [0, V, 1, 1, 0]),
-        192 + 96 + 64 + 24 + 4 + 2
-    );
+    assert_eq!(offset(&document, 0, [1, 2, 3], [0, V, 1, 1, 0]), 192 + 96 + 64 + 24 + 4 + 2);
     let apart = one(attention(2, 2, 2, "bf16"), json!({"order": "L[BSHD,BSHD]"}));
     let named = one(attention(2, 2, 2, "bf16"), json!({"order": "LKBSHD"}));
-    assert_eq!(
-        oracle::addresses(&apart, 0, "g").unwrap(),
-        oracle::addresses(&named, 0, "g").unwrap()
-    );
+    assert_eq!(oracle::addresses(&apart, 0, "g").unwrap(), oracle::addresses(&named, 0, "g").unwrap());
 }
 
 #[test]
@@ -103,10 +81,7 @@ fn one_order_in_many_spellings() {
 fn content_that_is_not_innermost_counts_elements() {
     let document = one(attention(3, 1, 1, "f16"), json!({"order": "LBSCH"}));
     // H 2 bytes an element, C 6, S 12, B 48.
-    assert_eq!(
-        offset(&document, 0, [0, 1, 1], [0, V, 2, 0, 0]),
-        48 + 12 + 6 + 4
-    );
+    assert_eq!(offset(&document, 0, [0, 1, 1], [0, V, 2, 0, 0]), 48 + 12 + 6 + 4);
     let opaque = json!({"kind": "opaque", "heads": 3, "entry_bytes": 2});
     let document = one(opaque, json!({"order": "LBSCH"}));
     // Bytes of an opaque entry: H 1, C 3, S 6.
@@ -118,40 +93,23 @@ fn all_data_of_a_block_before_all_scales() {
     let indexer = json!({"kind": "indexer", "data_bytes": 3, "scale_bytes": 1});
     let document = one(indexer.clone(), json!({}));
     assert_eq!(offset(&document, 0, [0, 0, 2], [0, 0, 0, 1, 0]), 7);
-    assert_eq!(
-        offset(&document, 0, [0, 1, 3], [0, 1, 0, 0, 0]),
-        16 + 12 + 3
-    );
+    assert_eq!(offset(&document, 0, [0, 1, 3], [0, 1, 0, 0, 0]), 16 + 12 + 3);
     let mla = json!({"kind": "mla", "latent": 5, "dtype": "bf16"});
-    let page = deployment(
-        json!([mla, indexer]),
-        json!({"block_stride": 64}),
-        json!({}),
-    );
+    let page = deployment(json!([mla, indexer]), json!({"block_stride": 64}), json!({}));
     // A page: 4 * 10 bytes of latent, 4 * 3 of data, 4 of scales, 8 of padding.
     assert_eq!(offset(&page, 0, [0, 0, 3], [0, 0, 0, 4, 0]), 38);
     assert_eq!(offset(&page, 0, [0, 1, 1], [1, 0, 0, 2, 0]), 64 + 40 + 5);
-    assert_eq!(
-        offset(&page, 0, [1, 2, 3], [1, 1, 0, 0, 0]),
-        5 * 64 + 40 + 12 + 3
-    );
+    assert_eq!(offset(&page, 0, [1, 2, 3], [1, 1, 0, 0, 0]), 5 * 64 + 40 + 12 + 3);
 }
 
 /// Heads, then states, then a key and its value; whatever order the deployment has.
 #[test]
 fn attention_in_a_page() {
     let indexer = json!({"kind": "indexer", "data_bytes": 3, "scale_bytes": 1});
-    let page = deployment(
-        json!([attention(2, 2, 3, "bf16"), indexer]),
-        json!({}),
-        json!({"order": "BLHSC"}),
-    );
+    let page = deployment(json!([attention(2, 2, 3, "bf16"), indexer]), json!({}), json!({"order": "BLHSC"}));
     // Two heads of 4 * 5 elements of 2 bytes, 4 * 3 of data, 4 of scales.
     assert_eq!(offset(&page, 0, [0, 0, 2], [0, K, 0, 1, 0]), 2 * 10 + 2);
-    assert_eq!(
-        offset(&page, 0, [0, 0, 2], [0, V, 1, 1, 0]),
-        40 + 2 * 10 + 4 + 2
-    );
+    assert_eq!(offset(&page, 0, [0, 0, 2], [0, V, 1, 1, 0]), 40 + 2 * 10 + 4 + 2);
     assert_eq!(offset(&page, 0, [0, 1, 1], [1, 0, 0, 2, 0]), 96 + 80 + 5);
     assert_eq!(offset(&page, 0, [1, 0, 0], [0, K, 0, 0, 0]), 3 * 96);
 }
@@ -185,10 +143,7 @@ fn a_mamba2_page_in_both_layouts() {
     for document in [ds, sd] {
         assert_eq!(offset(&document, 1, [0, 0, 0], [0, 0, 1, 0, 0]), 0);
         assert_eq!(offset(&document, 1, [0, 0, 0], [1, 0, 1, 1, 2]), 16 + 4 * 5);
-        assert_eq!(
-            offset(&document, 1, [1, 1, 0], [1, 0, 1, 0, 0]),
-            4 * 40 + 16
-        );
+        assert_eq!(offset(&document, 1, [1, 1, 0], [1, 0, 1, 0, 0]), 4 * 40 + 16);
     }
 }
 
@@ -197,31 +152,13 @@ fn strides_offsets_and_allocations() {
     let spec = attention(1, 1, 1, "u8");
     // A page has 8 bytes.
     let padded = one(spec.clone(), json!({"block_stride": 10, "offset": 100}));
-    assert_eq!(
-        offset(&padded, 0, [1, 2, 3], [0, V, 0, 0, 0]),
-        100 + 30 + 20 + 7
-    );
-    let apart = one(
-        spec.clone(),
-        json!({"block_stride": 10, "layer_stride": 50}),
-    );
+    assert_eq!(offset(&padded, 0, [1, 2, 3], [0, V, 0, 0, 0]), 100 + 30 + 20 + 7);
+    let apart = one(spec.clone(), json!({"block_stride": 10, "layer_stride": 50}));
     assert_eq!(offset(&apart, 0, [1, 2, 0], [0, K, 0, 0, 0]), 70);
-    let blocks_outside = one(
-        spec.clone(),
-        json!({"order": "BLSHC", "block_stride": 30, "layer_stride": 9}),
-    );
+    let blocks_outside = one(spec.clone(), json!({"order": "BLSHC", "block_stride": 30, "layer_stride": 9}));
     assert_eq!(offset(&blocks_outside, 0, [1, 2, 0], [0, K, 0, 0, 0]), 69);
-    let own = one(
-        spec,
-        json!({"order": "BLSHC", "allocation": "per_layer", "offset": 5}),
-    );
-    assert_eq!(
-        at(&own, 0, [1, 2, 0], [0, K, 0, 0, 0]),
-        Address {
-            allocation: 1,
-            offset: 5 + 16
-        }
-    );
+    let own = one(spec, json!({"order": "BLSHC", "allocation": "per_layer", "offset": 5}));
+    assert_eq!(at(&own, 0, [1, 2, 0], [0, K, 0, 0, 0]), Address { allocation: 1, offset: 5 + 16 });
 }
 
 #[test]
@@ -233,43 +170,27 @@ fn pipeline_ranks_split_layers_as_vllm_does() {
             json!({"pp": pp}),
         );
         let side = Side::read(&document).unwrap();
-        side.stages
-            .iter()
-            .map(|s| s.end - s.start)
-            .collect::<Vec<_>>()
+        side.stages.iter().map(|s| s.end - s.start).collect::<Vec<_>>()
     };
     assert_eq!(ranks(61, 4), [15, 15, 16, 15]);
     assert_eq!(ranks(62, 4), [15, 16, 16, 15]);
     assert_eq!(ranks(63, 4), [16, 16, 16, 15]);
     assert_eq!(ranks(3, 2), [2, 1]);
     // Slots count the layers of the rank: with blocks outside, a shorter rank has nearer blocks.
-    let uneven = deployment(
-        json!([attention(1, 1, 1, "u8")]),
-        json!({"layers": "0-2", "order": "BLSHC"}),
-        json!({"pp": 2}),
-    );
+    let uneven =
+        deployment(json!([attention(1, 1, 1, "u8")]), json!({"layers": "0-2", "order": "BLSHC"}), json!({"pp": 2}));
     assert_eq!(offset(&uneven, 0, [1, 1, 0], [0, K, 0, 0, 0]), 16 + 8);
     assert_eq!(offset(&uneven, 1, [2, 1, 0], [0, K, 0, 0, 0]), 8);
 }
 
 fn ask(start: u64, tokens: u64) -> Request {
-    Request {
-        start,
-        tokens,
-        ..Request::default()
-    }
+    Request { start, tokens, ..Request::default() }
 }
 
 fn states(spec: Value, start: u64, tokens: u64) -> Vec<u64> {
-    let document = one(
-        spec,
-        json!({"layers": "0", "block_size": 8, "num_blocks": 9}),
-    );
+    let document = one(spec, json!({"layers": "0", "block_size": 8, "num_blocks": 9}));
     let routes = oracle::transfer(&document, &document, &ask(start, tokens)).unwrap();
-    let mut states = routes
-        .iter()
-        .flat_map(|r| r.bytes.iter().map(|m| m.state))
-        .collect::<Vec<_>>();
+    let mut states = routes.iter().flat_map(|r| r.bytes.iter().map(|m| m.state)).collect::<Vec<_>>();
     states.sort_unstable();
     states.dedup();
     states
@@ -349,15 +270,9 @@ fn shares(from: &Value, to: &Value, tokens: u64, dst_rank: u64) -> BTreeMap<(u64
 fn replicas_share_out_layers_or_tokens() {
     let latent = |tp: u64, more: Value| {
         let mut side = json!({"tp": tp});
-        side.as_object_mut()
-            .unwrap()
-            .extend(more.as_object().unwrap().clone());
+        side.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
         let spec = json!([{"kind": "mla", "latent": 1, "dtype": "u8"}]);
-        deployment(
-            spec,
-            json!({"layers": "0-4", "block_size": 4, "num_blocks": 4}),
-            side,
-        )
+        deployment(spec, json!({"layers": "0-4", "block_size": 4, "num_blocks": 4}), side)
     };
     let by = |from: &Value, to: &Value, tokens, dst_rank| {
         let shares = shares(from, to, tokens, dst_rank);
@@ -373,10 +288,7 @@ fn replicas_share_out_layers_or_tokens() {
     // The destination's blocks lie outside its layers, whatever the source's do.
     let blocks = latent(2, json!({"order": "BLSHC"}));
     let (layers, tokens) = by(&four, &blocks, 10, 0);
-    assert_eq!(
-        (layers, tokens),
-        (vec![0; 5], vec![0, 0, 0, 0, 0, 0, 0, 0, 1, 1])
-    );
+    assert_eq!((layers, tokens), (vec![0; 5], vec![0, 0, 0, 0, 0, 0, 0, 0, 1, 1]));
     let (layers, _) = by(&latent(4, json!({"order": "BLSHC"})), &two, 10, 0);
     assert_eq!(layers, [0, 0, 0, 1, 1]);
     // One block is not divided by tokens.
@@ -391,23 +303,11 @@ fn replicas_share_out_layers_or_tokens() {
 fn an_empty_overlap_is_no_route() {
     let heads = |tp| over(tp, json!([attention(4, 1, 1, "u8")]));
     let routes = oracle::transfer(&heads(2), &heads(2), &ask(0, 4)).unwrap();
-    let pairs = routes
-        .iter()
-        .map(|r| (r.src_rank, r.dst_rank))
-        .collect::<Vec<_>>();
+    let pairs = routes.iter().map(|r| (r.src_rank, r.dst_rank)).collect::<Vec<_>>();
     assert_eq!(pairs, [(0, 0), (1, 1)]);
-    let stages = |pp| {
-        deployment(
-            json!([attention(4, 1, 1, "u8")]),
-            json!({}),
-            json!({"pp": pp}),
-        )
-    };
+    let stages = |pp| deployment(json!([attention(4, 1, 1, "u8")]), json!({}), json!({"pp": pp}));
     let routes = oracle::transfer(&stages(2), &stages(2), &ask(0, 4)).unwrap();
-    let pairs = routes
-        .iter()
-        .map(|r| (r.src_rank, r.dst_rank))
-        .collect::<Vec<_>>();
+    let pairs = routes.iter().map(|r| (r.src_rank, r.dst_rank)).collect::<Vec<_>>();
     assert_eq!(pairs, [(0, 0), (1, 1)]);
 }
 
@@ -424,22 +324,12 @@ fn mamba2_with_one_group_from_one_rank_to_two() {
             assert_eq!(route.bytes.len(), 2 * 2 + 3 * 2 + 3 * 2 + 24);
         }
         let second = routes[1].map();
-        let reads = |dst| {
-            second[&Address {
-                allocation: 0,
-                offset: dst,
-            }]
-                .offset
-        };
+        let reads = |dst| second[&Address { allocation: 0, offset: dst }].offset;
         match layout {
             "DS" => {
                 // x from channel 2; B and C from channel 4 on.
                 assert_eq!((reads(0), reads(4), reads(15)), (4, 8, 19));
-                assert_eq!(
-                    lengths(&routes[0]),
-                    [4, 12 + 24],
-                    "C runs into the state of the first head"
-                );
+                assert_eq!(lengths(&routes[0]), [4, 12 + 24], "C runs into the state of the first head");
                 assert_eq!(lengths(&routes[1]), [16, 24], "x, B and C are one");
             }
             _ => {
@@ -464,19 +354,12 @@ fn tables(request: Request, src: &[u64], dst: &[u64]) -> Request {
         let entries = blocks.iter().copied().map(Some).collect();
         [("g".to_owned(), entries)].into()
     };
-    Request {
-        src_blocks: table(src),
-        dst_blocks: table(dst),
-        ..request
-    }
+    Request { src_blocks: table(src), dst_blocks: table(dst), ..request }
 }
 
 /// No two neighbours stay neighbours: 0, 2, 4, ..., 1, 3, ...
 fn scattered(blocks: u64) -> Vec<u64> {
-    (0..blocks)
-        .step_by(2)
-        .chain((1..blocks).step_by(2))
-        .collect()
+    (0..blocks).step_by(2).chain((1..blocks).step_by(2)).collect()
 }
 
 /// The canonical case with a state and head of 1 byte where it has 512; nothing else is scaled. One
@@ -497,9 +380,7 @@ fn canonical(from: (u64, u64, &str), to: (u64, u64, &str)) -> (usize, u64) {
     }
     let request = tables(ask(0, 2048), &src, &dst);
     let routes = oracle::transfer_to(&side(from), &side(to), &request, to.0 - 1).unwrap();
-    let [route] = &routes[..] else {
-        panic!("one rank sends")
-    };
+    let [route] = &routes[..] else { panic!("one rank sends") };
     let chunks = chunks::fewest(route);
     assert!(chunks.iter().all(|c| c.len == chunks[0].len));
     (chunks.len(), chunks[0].len * 512)
@@ -529,31 +410,17 @@ fn what_may_stay_apart_and_what_may_not() {
     };
     let list = |parts: &[(u64, u64)]| {
         let part = |&(offset, len)| {
-            let address = Address {
-                allocation: 0,
-                offset,
-            };
-            Chunk {
-                src: address,
-                dst: address,
-                len,
-            }
+            let address = Address { allocation: 0, offset };
+            Chunk { src: address, dst: address, len }
         };
         parts.iter().map(part).collect::<Vec<_>>()
     };
     // Blocks 0 and 2: the last block of layer 0 meets the first of layer 1.
     let holes = moved(&[2, 0]);
     assert_eq!(chunks::fewest(&holes), list(&[(0, 8), (16, 16), (40, 8)]));
-    let tally = chunks::check(
-        Demand::Chunks,
-        &holes,
-        &list(&[(0, 8), (16, 8), (24, 8), (40, 8)]),
-    )
-    .unwrap();
+    let tally = chunks::check(Demand::Chunks, &holes, &list(&[(0, 8), (16, 8), (24, 8), (40, 8)])).unwrap();
     assert_eq!((tally.chunks, tally.fewest, tally.unmerged()), (4, 3, 1));
-    let fault = |route: &Route, parts: &[(u64, u64)]| {
-        chunks::check(Demand::Chunks, route, &list(parts)).unwrap_err()
-    };
+    let fault = |route: &Route, parts: &[(u64, u64)]| chunks::check(Demand::Chunks, route, &list(parts)).unwrap_err();
     assert!(fault(&holes, &[(0, 4), (4, 4), (16, 16), (40, 8)]).contains("state"));
     assert!(fault(&holes, &[(0, 8), (16, 16)]).contains("never"));
     assert!(fault(&holes, &[(0, 9), (16, 16), (40, 8)]).contains("not be touched"));
@@ -573,10 +440,7 @@ fn what_may_stay_apart_and_what_may_not() {
 #[test]
 fn states_one_by_one_are_too_many() {
     let spec = || attention(1, 4, 4, "u8");
-    let from = one(
-        spec(),
-        json!({"order": "LSBHC", "block_size": 16, "num_blocks": 8}),
-    );
+    let from = one(spec(), json!({"order": "LSBHC", "block_size": 16, "num_blocks": 8}));
     let to = one(spec(), json!({"block_size": 1, "num_blocks": 64}));
     let table = (0..64).map(|t| t % 16 * 4 + t / 16).collect::<Vec<_>>();
     let request = tables(ask(0, 64), &[0, 1, 2, 3], &table);

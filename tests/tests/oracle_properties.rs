@@ -101,9 +101,7 @@ proptest! {
 /// The generators reach every corner that they are meant to reach.
 #[test]
 fn the_cases_are_varied() {
-    let mut rng = proptest::test_runner::TestRng::deterministic_rng(
-        proptest::test_runner::RngAlgorithm::ChaCha,
-    );
+    let mut rng = proptest::test_runner::TestRng::deterministic_rng(proptest::test_runner::RngAlgorithm::ChaCha);
     let mut seen = BTreeMap::<String, u64>::new();
     let mut most = 0;
     const CASES: u64 = 1500;
@@ -115,10 +113,7 @@ fn the_cases_are_varied() {
         let routes = routes.unwrap_or_else(|e| panic!("{e}: {case:?}"));
         let bytes = routes.iter().map(|r| r.bytes.len()).sum::<usize>();
         most = most.max(bytes);
-        for feature in features(&case, bytes)
-            .into_iter()
-            .chain(shared(&case, &routes))
-        {
+        for feature in features(&case, bytes).into_iter().chain(shared(&case, &routes)) {
             *seen.entry(feature).or_default() += 1;
         }
     }
@@ -146,21 +141,8 @@ fn shared(case: &Case, routes: &[oracle::Route]) -> BTreeSet<String> {
     let mut by_unit = BTreeMap::<_, BTreeMap<u64, BTreeSet<u64>>>::new();
     for route in routes {
         for moved in &route.bytes {
-            let oracle::Name {
-                layer,
-                spec,
-                component,
-                unit,
-                ..
-            } = moved.name;
-            let of = (
-                route.dst_rank,
-                route.src_rank / tp,
-                &route.group,
-                spec,
-                component,
-                unit,
-            );
+            let oracle::Name { layer, spec, component, unit, .. } = moved.name;
+            let of = (route.dst_rank, route.src_rank / tp, &route.group, spec, component, unit);
             let senders = by_unit.entry(of).or_default();
             senders.entry(layer).or_default().insert(route.src_rank);
         }
@@ -187,11 +169,7 @@ fn features(case: &Case, bytes: usize) -> Vec<String> {
         }
         if side.stages.len() > 1 {
             all.insert(["from-pp", "to-pp"][index].to_owned());
-            let counts = side
-                .stages
-                .iter()
-                .map(|s| s.end - s.start)
-                .collect::<Vec<_>>();
+            let counts = side.stages.iter().map(|s| s.end - s.start).collect::<Vec<_>>();
             if counts.iter().any(|c| *c != counts[0]) {
                 all.insert("uneven-pipeline".into());
             }
@@ -241,12 +219,7 @@ fn features(case: &Case, bytes: usize) -> Vec<String> {
                 }
             }
         }
-        for component in side
-            .groups
-            .iter()
-            .flat_map(|g| &g.specs)
-            .flat_map(|s| &s.components)
-        {
+        for component in side.groups.iter().flat_map(|g| &g.specs).flat_map(|s| &s.components) {
             replicated[index] |= component.name != "latent" && component.units < side.tp;
         }
     }

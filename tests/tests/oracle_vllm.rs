@@ -22,24 +22,13 @@ fn cache(vector: &Value) -> (u64, Vec<Value>) {
         "gqa_h8_d128_bf16_b16" => (16, vec![attention(8, 128, 128)]),
         "gqa_h1_d64_bf16_b16" => (16, vec![attention(1, 64, 64)]),
         "gqa_diffkv_192_128_b16" => (16, vec![attention(4, 192, 128)]),
-        "gqa_kvplanes_rocm_h8_d128_b16" => (
-            16,
-            vec![json!({"kind": "opaque", "heads": 2, "entry_bytes": 2048})],
-        ),
-        "mla_576_bf16_b64" => (
-            64,
-            vec![json!({"kind": "mla", "latent": 576, "dtype": "bf16"})],
-        ),
-        "mla_fp8_ds_656_b64" => (
-            64,
-            vec![json!({"kind": "mla", "latent": 656, "dtype": "u8"})],
-        ),
+        "gqa_kvplanes_rocm_h8_d128_b16" => (16, vec![json!({"kind": "opaque", "heads": 2, "entry_bytes": 2048})]),
+        "mla_576_bf16_b64" => (64, vec![json!({"kind": "mla", "latent": 576, "dtype": "bf16"})]),
+        "mla_fp8_ds_656_b64" => (64, vec![json!({"kind": "mla", "latent": 656, "dtype": "u8"})]),
         "dsv4_c4_584_b256" => (
             256,
-            vec![
-                json!({"kind": "compressed", "data_bytes": 576, "scale_bytes": 8,
-                        "tokens_per_state": 4}),
-            ],
+            vec![json!({"kind": "compressed", "data_bytes": 576, "scale_bytes": 8,
+                        "tokens_per_state": 4})],
         ),
         "swa_h8_d128_b16_w1024" => {
             let mut spec = attention(8, 128, 128);
@@ -49,10 +38,8 @@ fn cache(vector: &Value) -> (u64, Vec<Value>) {
         // A page of this size; what vLLM shows of it is one opaque state.
         "mamba2_sd" => (
             16,
-            vec![
-                json!({"kind": "opaque", "heads": 1, "entry_bytes": vector["C"],
-                        "tokens_per_state": 16}),
-            ],
+            vec![json!({"kind": "opaque", "heads": 1, "entry_bytes": vector["C"],
+                        "tokens_per_state": 16})],
         ),
         other => panic!("what is {other}?"),
     }
@@ -123,11 +110,7 @@ fn strides_are_those_of_vllm() {
                                 };
                                 l * strides[0] + b * strides[1] + within
                             } else {
-                                l * strides[0]
-                                    + b * strides[1]
-                                    + h * strides[2]
-                                    + n * strides[3]
-                                    + c * strides[4]
+                                l * strides[0] + b * strides[1] + h * strides[2] + n * strides[3] + c * strides[4]
                             };
                             assert_eq!(found.offset, expected, "{vector} at {name:?}");
                         }
@@ -153,17 +136,11 @@ fn heads_live_where_vllm_puts_them() {
                    "group": [{"name": "g", "layers": "0", "spec": [spec]}]})
         };
         let (from, to) = (side(&vector["p_tp"]), side(&vector["d_tp"]));
-        let request = Request {
-            tokens: 1,
-            ..Request::default()
-        };
+        let request = Request { tokens: 1, ..Request::default() };
         let rank = vector["d_rank"].as_u64().unwrap();
         let mut routes = oracle::transfer(&from, &to, &request).unwrap();
         routes.retain(|route| route.dst_rank == rank);
-        let sources = routes
-            .iter()
-            .map(|route| route.src_rank)
-            .collect::<Vec<_>>();
+        let sources = routes.iter().map(|route| route.src_rank).collect::<Vec<_>>();
         // vLLM's choice among replicas happens to be ours.
         assert_eq!(json!(sources), vector["src"], "{vector}");
         // One token of one byte K and one byte V a head: the first head read lies at half its offset.
@@ -173,10 +150,6 @@ fn heads_live_where_vllm_puts_them() {
             true => 1,
             false => (heads / vector["d_tp"].as_u64().unwrap()).max(1),
         };
-        assert_eq!(
-            first / 2,
-            vector["off"].as_u64().unwrap() * slice,
-            "{vector}"
-        );
+        assert_eq!(first / 2, vector["off"].as_u64().unwrap() * slice, "{vector}");
     }
 }

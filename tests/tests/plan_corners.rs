@@ -32,11 +32,7 @@ fn permutations(letters: &str) -> Vec<String> {
     let mut all = Vec::new();
     for letter in letters.chars() {
         let others = letters.replace(letter, "");
-        all.extend(
-            permutations(&others)
-                .iter()
-                .map(|rest| format!("{letter}{rest}")),
-        );
+        all.extend(permutations(&others).iter().map(|rest| format!("{letter}{rest}")));
     }
     all
 }
@@ -57,18 +53,9 @@ fn every_order(letters: &str, partners: &[&str]) {
     for order in permutations(letters) {
         for partner in partners {
             for (tps, sizes) in [((1, 2), (2, 3)), ((1, 1), (2, 2)), ((2, 1), (3, 2))] {
-                let request = Request {
-                    start: 1,
-                    tokens: 6,
-                    src_blocks: blocks(sizes.0),
-                    dst_blocks: blocks(sizes.1),
-                };
+                let request = Request { start: 1, tokens: 6, src_blocks: blocks(sizes.0), dst_blocks: blocks(sizes.1) };
                 for (from, to) in [(&order[..], *partner), (*partner, &order[..])] {
-                    agree(
-                        &side(from, tps.0, sizes.0),
-                        &side(to, tps.1, sizes.1),
-                        &request,
-                    );
+                    agree(&side(from, tps.0, sizes.0), &side(to, tps.1, sizes.1), &request);
                 }
             }
         }
@@ -88,8 +75,7 @@ fn every_permutation_of_the_sub_axes() {
 #[test]
 fn every_pair_of_tp_sizes_for_few_heads() {
     for heads in [1_u64, 2, 3, 4, 6] {
-        let attention =
-            json!([{"kind": "attention", "heads": heads, "head_dim": 1, "dtype": "u8"}]);
+        let attention = json!([{"kind": "attention", "heads": heads, "head_dim": 1, "dtype": "u8"}]);
         let fits = |tp: &u64| heads.is_multiple_of(*tp) || tp.is_multiple_of(heads);
         for from in (1..=16).filter(fits) {
             for to in (1..=16).filter(fits) {
@@ -97,10 +83,7 @@ fn every_pair_of_tp_sizes_for_few_heads() {
                     let keys = json!({"tp": tp, "order": order, "block_size": 2, "num_blocks": 2});
                     deployment(keys, attention.clone())
                 };
-                let request = Request {
-                    tokens: 3,
-                    ..Request::default()
-                };
+                let request = Request { tokens: 3, ..Request::default() };
                 agree(&side(from, "LBSHC"), &side(to, "HND"), &request);
             }
         }
@@ -123,12 +106,8 @@ fn mamba2_with_one_group_between_all_tp_sizes_and_layouts() {
                     let keys = json!({"tp": tp, "block_size": 16, "num_blocks": 3});
                     deployment(keys, specs(layout))
                 };
-                let request = Request {
-                    tokens: 40,
-                    src_blocks: table(&[2]),
-                    dst_blocks: table(&[1, 0]),
-                    ..Request::default()
-                };
+                let request =
+                    Request { tokens: 40, src_blocks: table(&[2]), dst_blocks: table(&[1, 0]), ..Request::default() };
                 agree(&side(from, layouts.0), &side(to, layouts.1), &request);
             }
         }
@@ -173,10 +152,7 @@ fn canonical(from: (u64, u64, &str), to: (u64, u64, &str)) -> Vec<(u64, u64)> {
 fn the_canonical_case_in_full_size() {
     let all = |from, to, each: (u64, u64)| {
         let found = canonical(from, to);
-        assert!(
-            found.iter().all(|rank| *rank == each),
-            "{from:?} {to:?}: {found:?}"
-        );
+        assert!(found.iter().all(|rank| *rank == each), "{from:?} {to:?}: {found:?}");
     };
     all((4, 16, "LBSHC"), (8, 64, "LBHSC"), (163_840, 512));
     all((4, 16, "LBHSC"), (8, 64, "LBHSC"), (10_240, 8 << 10));

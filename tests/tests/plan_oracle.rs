@@ -56,9 +56,7 @@ proptest! {
 fn cases_of_a_new_seed() {
     let seed = match env::var("PROPTEST_RNG_SEED") {
         Ok(seed) => seed.parse().expect("a number for a seed"),
-        Err(_) => SystemTime::now()
-            .duration_since(UNIX_EPOCH)
-            .map_or(0, |now| now.as_nanos() as u64),
+        Err(_) => SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_nanos() as u64),
     };
     let mut config = config();
     config.cases /= 4;
@@ -87,6 +85,5 @@ fn what_was_wrong_once_is_right() {
 }
 
 fn agree(case: &Case, demand: Demand, planner: &impl Planner) -> Result<Tally, String> {
-    check(demand, planner, &case.from, &case.to, &case.request)
-        .map_err(|fault| format!("{fault}\n{case:?}"))
+    check(demand, planner, &case.from, &case.to, &case.request).map_err(|fault| format!("{fault}\n{case:?}"))
 }

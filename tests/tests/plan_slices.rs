@@ -66,8 +66,7 @@ fn agree(src: &Deployment, dst: &Deployment) -> Result<(), String> {
         let (mut held, mut written) = (BTreeSet::new(), BTreeSet::new());
         for src_rank in src.ranks() {
             let mut routes = bound.routes.iter();
-            let route =
-                routes.find(|route| (route.src_rank, route.dst_rank) == (src_rank, dst_rank));
+            let route = routes.find(|route| (route.src_rank, route.dst_rank) == (src_rank, dst_rank));
             let planned = route.map_or(Vec::new(), |route| joined(&route.program()));
             let (reads, writes) = slices((src, src_rank), (dst, dst_rank))?;
             let sliced = jointly_contiguous_chunks(&reads, &writes).map_err(|e| e.to_string())?;
@@ -76,9 +75,7 @@ fn agree(src: &Deployment, dst: &Deployment) -> Result<(), String> {
             // Replicas have the same slices, and share out what they send of them.
             let shared = sent.len() < all.len() && sent.is_subset(&all);
             if sliced != planned && !shared {
-                return Err(format!(
-                    "rank {src_rank} to rank {dst_rank}: {sliced:?} is not {planned:?}"
-                ));
+                return Err(format!("rank {src_rank} to rank {dst_rank}: {sliced:?} is not {planned:?}"));
             }
             held.extend(all.into_iter().map(|(dst, _)| dst));
             for (dst, _) in sent {
@@ -107,10 +104,7 @@ fn slices(
 ) -> Result<(Vec<ComponentView>, Vec<ComponentView>), String> {
     let part = |side: &Deployment, rank: Rank| {
         let (rank, stage) = side.split_rank(rank);
-        let tp_rank = TpRank {
-            tp: side.tp(),
-            rank,
-        };
+        let tp_rank = TpRank { tp: side.tp(), rank };
         (tp_rank, side.groups()[0].stage_slots(stage))
     };
     let ((src_tp, src_slots), (dst_tp, dst_slots)) = (part(src, src_rank), part(dst, dst_rank));
@@ -134,16 +128,11 @@ fn slices(
     let slice = |mine: &[ComponentView], side, me, other: &Deployment, rank| {
         let specs = other.groups()[0].specs();
         let slices = slice_for_tp_transfer(mine, side, me, specs, rank);
-        slices
-            .map(|slices| slices.to_vec())
-            .map_err(|e| e.to_string())
+        slices.map(|slices| slices.to_vec()).map_err(|e| e.to_string())
     };
     let reads = views(src, src_rank, src_slots.start);
     let writes = views(dst, dst_rank, dst_slots.start);
-    Ok((
-        slice(&reads, Side::Source, src_tp, dst, dst_tp)?,
-        slice(&writes, Side::Destination, dst_tp, src, src_tp)?,
-    ))
+    Ok((slice(&reads, Side::Source, src_tp, dst, dst_tp)?, slice(&writes, Side::Destination, dst_tp, src, src_tp)?))
 }
 
 /// Chunks by destination, those that follow one another on both sides joined.
@@ -175,23 +164,12 @@ fn views_of_other_things_do_not_pair() {
     assert!(jointly_contiguous_chunks(&caches[0], &caches[0]).is_ok());
     // As wide, but the heads of another rank.
     let other = jointly_contiguous_chunks(&caches[0], &caches[1]);
-    let units = PairError::Units {
-        index: 0,
-        src: 0..2,
-        dst: 2..4,
-    };
+    let units = PairError::Units { index: 0, src: 0..2, dst: 2..4 };
     assert_eq!(other, Err(units));
     // As wide, but values for keys.
     let swapped: Vec<_> = caches[0].iter().rev().cloned().collect();
-    let component = PairError::Component {
-        index: 0,
-        src: (0, 0),
-        dst: (0, 1),
-    };
-    assert_eq!(
-        jointly_contiguous_chunks(&caches[0], &swapped),
-        Err(component)
-    );
+    let component = PairError::Component { index: 0, src: (0, 0), dst: (0, 1) };
+    assert_eq!(jointly_contiguous_chunks(&caches[0], &swapped), Err(component));
     let missing = jointly_contiguous_chunks(&caches[0], &caches[0][..1]);
     assert_eq!(missing, Err(PairError::Count { src: 2, dst: 1 }));
 }
@@ -204,44 +182,21 @@ fn only_the_ranks_own_views_are_sliced() {
     let mine = make_meta_kv_cache(&side, Rank(1)).swap_remove(0);
     let specs = other.groups()[0].specs();
     let slice = |tp, rank, specs, others| {
-        let other = TpRank {
-            tp: 4,
-            rank: others,
-        };
+        let other = TpRank { tp: 4, rank: others };
         slice_for_tp_transfer(&mine, Side::Source, TpRank { tp, rank }, specs, other)
     };
     assert_eq!(slice(2, 1, specs, 2).unwrap().len(), 2);
-    assert!(
-        slice(2, 1, specs, 0).unwrap().is_empty(),
-        "nothing in common"
-    );
+    assert!(slice(2, 1, specs, 0).unwrap().is_empty(), "nothing in common");
     for (tp, rank) in [(2, 0), (4, 0), (1, 0)] {
         let found = slice(tp, rank, specs, 2);
-        assert!(
-            matches!(found, Err(SliceError::NotMine { view: 0, .. })),
-            "{found:?}"
-        );
+        assert!(matches!(found, Err(SliceError::NotMine { view: 0, .. })), "{found:?}");
     }
-    for found in [
-        slice(2, 2, specs, 2),
-        slice(2, 1, specs, 4),
-        slice(3, 1, specs, 2),
-    ] {
+    for found in [slice(2, 2, specs, 2), slice(2, 1, specs, 4), slice(3, 1, specs, 2)] {
         assert!(matches!(found, Err(SliceError::Partition(_))), "{found:?}");
     }
     let found = slice(2, 1, &[], 2);
-    assert!(
-        matches!(found, Err(SliceError::NoSuchSpec { .. })),
-        "{found:?}"
-    );
-    let mla = transload_layout::spec::Mla {
-        latent: 8,
-        dtype: transload_layout::Dtype::Bf16,
-        sliding_window: None,
-    };
+    assert!(matches!(found, Err(SliceError::NoSuchSpec { .. })), "{found:?}");
+    let mla = transload_layout::spec::Mla { latent: 8, dtype: transload_layout::Dtype::Bf16, sliding_window: None };
     let found = slice(2, 1, &[transload_layout::Spec::Mla(mla)], 2);
-    assert!(
-        matches!(found, Err(SliceError::NotMine { .. })),
-        "{found:?}"
-    );
+    assert!(matches!(found, Err(SliceError::NotMine { .. })), "{found:?}");
 }

@@ -10,20 +10,15 @@ use transload_tests::words;
 use transload_transfer::codec::Codec;
 use transload_transfer::content::ContentDigest;
 use transload_transfer::ids::{
-    AgentId, ClusterName, DeploymentDigest, Direction, Incarnation, LeaseSetId, Nonce, PlanDigest,
-    Rank, TransferId,
+    AgentId, ClusterName, DeploymentDigest, Direction, Incarnation, LeaseSetId, Nonce, PlanDigest, Rank, TransferId,
 };
 use transload_transfer::lease::LeaseEnd;
 use transload_transfer::plan::Request;
 use transload_transfer::ticket::{Audience, Claims, RankAddress, Ticket, TicketKey};
 use transload_transfer::wire::frame;
-use transload_transfer::wire::message::{
-    Ask, Envelope, Hello, Invitation, Message, Notice, NoticeKind,
-};
+use transload_transfer::wire::message::{Ask, Envelope, Hello, Invitation, Message, Notice, NoticeKind};
 use transload_transfer::wire::stream::{StreamHeader, StreamTrailer};
-use transload_transfer::wire::{
-    Awaited, Difference, Failure, HelloRefusal, Path, PathSet, Refusal,
-};
+use transload_transfer::wire::{Awaited, Difference, Failure, HelloRefusal, Path, PathSet, Refusal};
 
 #[path = "../../fuzz/checks/frame.rs"]
 mod frame_check;
@@ -55,11 +50,7 @@ fn claims(ranks: u16, audience: Option<Audience>) -> Claims {
 }
 
 fn ticket(ranks: u16, audience: Option<Audience>) -> Ticket {
-    Ticket::mint(
-        &TicketKey::new(&ticket_check::SECRET),
-        &claims(ranks, audience),
-    )
-    .unwrap()
+    Ticket::mint(&TicketKey::new(&ticket_check::SECRET), &claims(ranks, audience)).unwrap()
 }
 
 /// The claims as they lie in a ticket, without prefix and MAC.
@@ -72,9 +63,7 @@ fn unsealed(ticket: &Ticket) -> Vec<u8> {
         _ => 63,
     };
     let values = ticket.expose().bytes().skip("tl1.".len()).map(value);
-    let bits: Vec<u8> = values
-        .flat_map(|v| (0..6).rev().map(move |i| (v >> i) & 1))
-        .collect();
+    let bits: Vec<u8> = values.flat_map(|v| (0..6).rev().map(move |i| (v >> i) & 1)).collect();
     let byte = |bits: &[u8]| bits.iter().fold(0, |byte, bit| (byte << 1) | bit);
     let mut bytes: Vec<u8> = bits.chunks_exact(8).map(byte).collect();
     bytes.truncate(bytes.len() - 32);
@@ -111,10 +100,7 @@ fn ask() -> Ask {
         ticket: ticket(2, None),
         source: Rank(0),
         destination: Rank(1),
-        request: Request {
-            by_layer: true,
-            ..Request::tokens(2000)
-        },
+        request: Request { by_layer: true, ..Request::tokens(2000) },
         content: ContentDigest([3; 32]),
         plan: PlanDigest([4; 32]),
         lanes: 4,
@@ -124,11 +110,7 @@ fn ask() -> Ask {
 }
 
 fn notice(says: NoticeKind) -> Message {
-    Message::Notice(Notice {
-        id: 1,
-        ticket: ticket(1, None),
-        says,
-    })
+    Message::Notice(Notice { id: 1, ticket: ticket(1, None), says })
 }
 
 fn greetings() -> Vec<(&'static str, Message)> {
@@ -141,21 +123,14 @@ fn greetings() -> Vec<(&'static str, Message)> {
         ranks: vec![Rank(0), Rank(1)],
         codecs: vec![Codec::Q8],
     };
-    let difference = Difference {
-        field: "group.attn.spec.heads".into(),
-        ours: "8".into(),
-        theirs: "4".into(),
-    };
+    let difference = Difference { field: "group.attn.spec.heads".into(), ours: "8".into(), theirs: "4".into() };
     let document = b"{}".to_vec();
     vec![
         ("hello", Message::Hello(hello)),
         ("document-wanted", Message::DocumentWanted),
         ("document", Message::Document { document }),
         ("welcome", Message::Welcome),
-        (
-            "unwelcome",
-            Message::Unwelcome(HelloRefusal::Specs(difference)),
-        ),
+        ("unwelcome", Message::Unwelcome(HelloRefusal::Specs(difference))),
     ]
 }
 
@@ -174,26 +149,13 @@ fn talk() -> Vec<(&'static str, Message)> {
         ("refused", Message::Refused { transfer, refusal }),
         ("accepted", Message::Accepted { transfer, path }),
         ("waiting", Message::Waiting { transfer, on }),
-        (
-            "commit",
-            Message::Commit {
-                transfer,
-                streams,
-                bytes,
-            },
-        ),
+        ("commit", Message::Commit { transfer, streams, bytes }),
         ("landed", Message::Landed { transfer }),
         ("abort", Message::Abort { transfer, failure }),
         ("done", notice(NoticeKind::Done { ranks, content })),
         ("cancel", notice(NoticeKind::Cancel { content: None })),
         ("renew", notice(NoticeKind::Renew { ttl_ms: 10_000 })),
-        (
-            "notice-heard",
-            Message::NoticeHeard {
-                id: 1,
-                outcome: Ok(10_000),
-            },
-        ),
+        ("notice-heard", Message::NoticeHeard { id: 1, outcome: Ok(10_000) }),
         ("lanes", words::lanes_offered(&[7700, 7701], Nonce([8; 16]))),
     ]
 }
@@ -213,13 +175,7 @@ fn invitations() -> Vec<(&'static str, Message)> {
     let outcome = Err(refusal);
     vec![
         ("invite", Message::Invite(invitation)),
-        (
-            "invited",
-            Message::Invited {
-                id,
-                outcome: Ok(()),
-            },
-        ),
+        ("invited", Message::Invited { id, outcome: Ok(()) }),
         ("not-invited", Message::Invited { id, outcome }),
     ]
 }
@@ -228,10 +184,7 @@ fn invitations() -> Vec<(&'static str, Message)> {
 fn lanes() -> Vec<(&'static str, Message)> {
     let socket = "transload-000102030405060708090a0b0c0d0e0f";
     let token = (Nonce([9; 16]), Nonce([10; 16]));
-    vec![
-        ("lanes-wanted", words::lanes_wanted(4)),
-        ("lanes-local", words::ring_offered(socket, token)),
-    ]
+    vec![("lanes-wanted", words::lanes_wanted(4)), ("lanes-local", words::ring_offered(socket, token))]
 }
 
 fn frames() -> Vec<(&'static str, Vec<u8>)> {
@@ -250,10 +203,7 @@ fn frames() -> Vec<(&'static str, Vec<u8>)> {
         offset: 1 << 20,
         length: 1 << 20,
     };
-    let trailer = StreamTrailer {
-        length: 1 << 20,
-        crc: 0xe306_9283,
-    };
+    let trailer = StreamTrailer { length: 1 << 20, crc: 0xe306_9283 };
     let stream = [&header.encode()[..], &[0; 32], &trailer.encode()].concat();
     let mut damaged = all.clone();
     damaged[200] ^= 0x55;
@@ -279,10 +229,7 @@ fn replay(target: &str, seeds: &[(&str, Vec<u8>)], check: fn(&[u8])) {
     }
     for (name, bytes) in seeds {
         let kept = fs::read(folder.join(name)).unwrap_or_default();
-        assert_eq!(
-            &kept, bytes,
-            "{target}/{name} is not current: TRANSLOAD_BLESS=1 writes it"
-        );
+        assert_eq!(&kept, bytes, "{target}/{name} is not current: TRANSLOAD_BLESS=1 writes it");
     }
     let mut replayed = 0;
     for entry in fs::read_dir(&folder).unwrap() {

@@ -42,17 +42,10 @@ async fn connect(ip: IpAddr, options: [QuicOptions; 2]) -> Connected {
     let mut lanes = Vec::new();
     for (index, port) in ports.into_iter().enumerate() {
         let addr = SocketAddr::new(ip, port);
-        let lane = a
-            .connect_lane(index, addr, &id(&at_a), session.token())
-            .await
-            .unwrap();
+        let lane = a.connect_lane(index, addr, &id(&at_a), session.token()).await.unwrap();
         lanes.push([lane, session.accept().await.unwrap()]);
     }
-    Connected {
-        _ends: [a, b],
-        _control: [at_a, at_b],
-        lanes,
-    }
+    Connected { _ends: [a, b], _control: [at_a, at_b], lanes }
 }
 
 fn packets_of(bytes: u16) -> QuicOptions {
@@ -64,9 +57,7 @@ fn packets_of(bytes: u16) -> QuicOptions {
 
 /// Bytes that differ from place to place and from seed to seed.
 fn contents(seed: usize, len: usize) -> Vec<u8> {
-    (0..len)
-        .map(|i| (i.wrapping_mul(31) ^ (i >> 8) ^ seed) as u8)
-        .collect()
+    (0..len).map(|i| (i.wrapping_mul(31) ^ (i >> 8) ^ seed) as u8).collect()
 }
 
 /// Moves `bytes` from the first lane end to the second, and checks them.
@@ -85,9 +76,7 @@ async fn collect(mut stream: DataReceiver) -> Vec<u8> {
     let mut got = Vec::new();
     let mut pieces = vec![Bytes::new(); 16];
     while let Some(count) = stream.recv_chunks(&mut pieces).await.unwrap() {
-        pieces[..count]
-            .iter()
-            .for_each(|piece| got.extend_from_slice(piece));
+        pieces[..count].iter().for_each(|piece| got.extend_from_slice(piece));
     }
     got
 }
@@ -95,8 +84,8 @@ async fn collect(mut stream: DataReceiver) -> Vec<u8> {
 /// All sizes at which something changes: the ends of what can be asked for and beyond, and where
 /// batches of 10, 9, 7, 4, 2 and 1 packets just fit and just do not.
 const SIZES: [u16; 22] = [
-    0, 1, 1199, 1200, 1452, 1472, 6500, 6547, 6548, 6550, 6551, 8952, 9353, 9354, 16_368, 16_384,
-    32_736, 32_737, 65_473, 65_506, 65_507, 65_535,
+    0, 1, 1199, 1200, 1452, 1472, 6500, 6547, 6548, 6550, 6551, 8952, 9353, 9354, 16_368, 16_384, 32_736, 32_737,
+    65_473, 65_506, 65_507, 65_535,
 ];
 
 #[tokio::test]
@@ -113,10 +102,7 @@ async fn no_packet_size_hangs() {
                 let least = size.min(other).clamp(MIN_UDP_PAYLOAD, MAX_UDP_PAYLOAD);
                 assert!(used <= least, "{used} bytes in a packet");
             };
-            assert!(
-                timeout(PATIENCE, case).await.is_ok(),
-                "packets of {size} and {other} bytes hang"
-            );
+            assert!(timeout(PATIENCE, case).await.is_ok(), "packets of {size} and {other} bytes hang");
         }
     }
 }
@@ -149,11 +135,7 @@ async fn an_ipv6_wildcard_serves_ipv4() {
         return;
     }
     let authority = Authority::new("test".parse().unwrap()).unwrap();
-    let identity = |name: &str| {
-        authority
-            .issue(&name.parse().unwrap(), Roles::all())
-            .unwrap()
-    };
+    let identity = |name: &str| authority.issue(&name.parse().unwrap(), Roles::all()).unwrap();
     let server = Endpoints::bind(identity("a"), QuicOptions::default(), any).unwrap();
     let v4 = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let client = Endpoints::bind(identity("b"), QuicOptions::default(), v4).unwrap();
@@ -191,7 +173,5 @@ async fn small_kernel_buffers_are_lived_with() {
     options.socket_buffer = 64 << 10;
     let connected = connect(Ipv4Addr::LOCALHOST.into(), [options.clone(), options]).await;
     let [a, b] = &connected.lanes[0];
-    timeout(PATIENCE, carry(a, b, contents(3, 20 << 20)))
-        .await
-        .expect("hangs with small buffers");
+    timeout(PATIENCE, carry(a, b, contents(3, 20 << 20))).await.expect("hangs with small buffers");
 }

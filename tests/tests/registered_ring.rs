@@ -114,35 +114,29 @@ fn until_all_is_given_back(fake: &Fake, live: u64) {
 /// A driver may refuse the memory of a ring: bytes then go through buffers of the GPU's own.
 #[test]
 fn rings_that_a_driver_refuses_work_all_the_same() {
-    run(
-        "rings_that_a_driver_refuses_work_all_the_same",
-        &[],
-        |fake| {
-            let gpu = Gpu::open(0).unwrap();
-            Runtime::new().unwrap().block_on(async {
-                // Each side asks once.
-                for refused in [2, 1] {
-                    let pair = pair(&gpu, [true, true]);
-                    let before = fake.registered_bytes();
-                    for nth in 1..=refused {
-                        fake.fail("cuMemHostRegister_v2", nth, NOT_SUPPORTED);
-                    }
-                    pull(&pair, SET).await;
-                    let crossed = fake.registered_bytes() - before;
-                    assert_eq!(crossed > 0, refused < 2, "{refused}: {crossed} bytes");
-                    fake.fail("cuMemHostRegister_v2", 0, 0);
+    run("rings_that_a_driver_refuses_work_all_the_same", &[], |fake| {
+        let gpu = Gpu::open(0).unwrap();
+        Runtime::new().unwrap().block_on(async {
+            // Each side asks once.
+            for refused in [2, 1] {
+                let pair = pair(&gpu, [true, true]);
+                let before = fake.registered_bytes();
+                for nth in 1..=refused {
+                    fake.fail("cuMemHostRegister_v2", nth, NOT_SUPPORTED);
                 }
-            });
-        },
-    );
+                pull(&pair, SET).await;
+                let crossed = fake.registered_bytes() - before;
+                assert_eq!(crossed > 0, refused < 2, "{refused}: {crossed} bytes");
+                fake.fail("cuMemHostRegister_v2", 0, 0);
+            }
+        });
+    });
 }
 
 /// The bytes of each ring that this process has mapped.
 fn mapped_rings() -> Vec<u64> {
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
-    let rings = maps
-        .lines()
-        .filter(|map| map.contains("memfd:transload-ring"));
+    let rings = maps.lines().filter(|map| map.contains("memfd:transload-ring"));
     let bytes = |map: &str| {
         let (start, end) = map.split(' ').next()?.split_once('-')?;
         let at = |text| u64::from_str_radix(text, 16).ok();
@@ -196,8 +190,7 @@ fn ranks_on_two_gpus_share_a_ring() {
             for on in WHERE {
                 let gpus = on.map(|on| if on { both } else { &[] });
                 let pair = Pair::deep_on_several(gpus, AgentOptions::default());
-                let (before, registered) =
-                    (fake.registered_bytes(), fake.calls("cuMemHostRegister_v2"));
+                let (before, registered) = (fake.registered_bytes(), fake.calls("cuMemHostRegister_v2"));
                 pull(&pair, SET).await;
                 let crossed = fake.registered_bytes() - before;
                 assert_eq!(crossed, bytes(&pair, on), "{on:?}");
@@ -235,8 +228,7 @@ fn a_lost_gpu_leaves_a_shared_ring_to_the_other() {
             let tables = pair.src.tables.clone();
             let lease = LeaseRequest::new(set, Rank(1), tables, pair.content, pair.tokens);
             let lease = pair.src.agent.lease(lease).await.unwrap();
-            let (before, registered) =
-                (fake.registered_bytes(), fake.calls("cuMemHostRegister_v2"));
+            let (before, registered) = (fake.registered_bytes(), fake.calls("cuMemHostRegister_v2"));
             let report = soon(pair.dst.agent.pull(request_of(&pair, set, [2, 3]))).await;
             let report = report.unwrap();
             assert!(report.routes.iter().all(|route| route.path == Path::RING));
@@ -264,9 +256,7 @@ fn a_gpu_that_stands_still_gives_a_shared_ring_up() {
         options.quic.stall_timeout = Duration::from_secs(6);
         Runtime::new().unwrap().block_on(async {
             // By their rank at the source, or at the destination.
-            for (gpus, still, others) in
-                [([both, &[]], [0, 1], [2, 3]), ([&[], both], [0, 2], [1, 3])]
-            {
+            for (gpus, still, others) in [([both, &[]], [0, 1], [2, 3]), ([&[], both], [0, 2], [1, 3])] {
                 let pair = Pair::deep_on_several(gpus, options.clone());
                 let other = LeaseSetId([2; 16]);
                 let _stuck = pair.leases(&pair.src, SET, false).await;
@@ -425,10 +415,7 @@ async fn is_cancelled(fake: &Fake, pull: Transfer) {
     // It may have failed already.
     let _ = pull.cancel().await;
     let mut over = Box::pin(pull.finish());
-    assert!(
-        is_pending(&mut over).await,
-        "the GPU still writes to blocks"
-    );
+    assert!(is_pending(&mut over).await, "the GPU still writes to blocks");
     fake.hold(false);
     soon(over).await.unwrap_err();
 }

@@ -96,11 +96,7 @@ impl Process {
             self.said.push(line);
         }
         // Errors are broken into lines for reading.
-        let words: Vec<_> = self
-            .said
-            .iter()
-            .flat_map(|line| line.split_whitespace())
-            .collect();
+        let words: Vec<_> = self.said.iter().flat_map(|line| line.split_whitespace()).collect();
         let words = words.into_iter().filter(|word| *word != "│");
         (status.code(), words.collect::<Vec<_>>().join(" "))
     }
@@ -150,11 +146,7 @@ impl Server {
                 std::thread::spawn(move || serve(stream, &heads, &told));
             }
         });
-        Self {
-            address,
-            heads,
-            go_on,
-        }
+        Self { address, heads, go_on }
     }
 
     fn port(&self) -> String {
@@ -181,20 +173,15 @@ fn serve(stream: TcpStream, heads: &Mutex<Vec<String>>, told: &Mutex<Receiver<()
         let streams = head.starts_with("POST");
         heads.lock().unwrap().push(head);
         if !streams {
-            let answer =
-                b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}";
+            let answer = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{}";
             stream.write_all(answer).ok()?;
             continue;
         }
         let chunk = |text: &str| format!("{:x}\r\n{text}\r\n", text.len());
         let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
-        stream
-            .write_all(format!("{head}{}", chunk(FIRST)).as_bytes())
-            .ok()?;
+        stream.write_all(format!("{head}{}", chunk(FIRST)).as_bytes()).ok()?;
         told.lock().unwrap().recv().ok()?;
-        stream
-            .write_all(format!("{}0\r\n\r\n", chunk(LAST)).as_bytes())
-            .ok()?;
+        stream.write_all(format!("{}0\r\n\r\n", chunk(LAST)).as_bytes()).ok()?;
     }
 }
 
@@ -207,9 +194,7 @@ fn message(reader: &mut impl BufRead) -> Option<(String, Vec<u8>)> {
         }
     }
     let lower = head.to_ascii_lowercase();
-    let length = lower
-        .lines()
-        .find_map(|line| line.strip_prefix("content-length: "));
+    let length = lower.lines().find_map(|line| line.strip_prefix("content-length: "));
     let mut body = vec![0; length.map_or(0, |length| length.parse().unwrap())];
     reader.read_exact(&mut body).ok()?;
     Some((head, body))
@@ -251,11 +236,7 @@ fn streaming(address: SocketAddr) -> BufReader<TcpStream> {
     let mut line = String::new();
     while !line.starts_with("data: ") {
         line.clear();
-        assert_ne!(
-            client.read_line(&mut line).unwrap(),
-            0,
-            "the stream has ended"
-        );
+        assert_ne!(client.read_line(&mut line).unwrap(), 0, "the stream has ended");
     }
     assert_eq!(line.trim_end(), FIRST.trim_end());
     client
@@ -291,19 +272,12 @@ fn a_signal_lets_streams_end_and_then_ends_the_process() {
         let client = streaming(clients[0]);
         process.signal(signal);
         process.hear("ending");
-        until("it is not ready", || {
-            get(admin, "/readyz").0.starts_with("HTTP/1.1 503 ")
-        });
-        until("it refuses connections", || {
-            TcpStream::connect(clients[0]).is_err()
-        });
+        until("it is not ready", || get(admin, "/readyz").0.starts_with("HTTP/1.1 503 "));
+        until("it refuses connections", || TcpStream::connect(clients[0]).is_err());
 
         server.go_on.send(()).unwrap();
         let rest = rest(client);
-        assert!(
-            rest.contains(LAST) && rest.ends_with("0\r\n\r\n"),
-            "{rest:?}"
-        );
+        assert!(rest.contains(LAST) && rest.ends_with("0\r\n\r\n"), "{rest:?}");
         let (code, said) = process.ended();
         assert_eq!(code, Some(0), "{said}");
     }
@@ -318,10 +292,7 @@ fn streams_that_outlast_the_drain_are_cut() {
     let (code, said) = process.ended();
     assert_eq!(code, Some(0), "{said}");
     let rest = rest(client);
-    assert!(
-        !rest.contains("0\r\n\r\n"),
-        "it must not look like a clean end: {rest:?}"
-    );
+    assert!(!rest.contains("0\r\n\r\n"), "it must not look like a clean end: {rest:?}");
 }
 
 #[test]
@@ -336,10 +307,7 @@ fn a_second_signal_ends_the_process_at_once() {
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("told to end twice"), "{said}");
     let rest = rest(client);
-    assert!(
-        !rest.contains("0\r\n\r\n"),
-        "it must not look like a clean end: {rest:?}"
-    );
+    assert!(!rest.contains("0\r\n\r\n"), "it must not look like a clean end: {rest:?}");
 }
 
 #[test]
@@ -351,33 +319,21 @@ fn an_address_in_use_is_said_with_what_to_do() {
     let listen = ["proxy", decode, "--admin=off", "--listen", &address];
     let (code, said) = Process::start(&listen).ended();
     assert_eq!(code, Some(1), "{said}");
-    assert!(
-        said.contains(&format!("cannot listen at {address}")),
-        "{said}"
-    );
+    assert!(said.contains(&format!("cannot listen at {address}")), "{said}");
     assert!(said.contains("give another port"), "{said}");
 
     let admin = ["proxy", decode, "--listen=127.0.0.1:0", "--admin", &address];
     let (code, said) = Process::start(&admin).ended();
     assert_eq!(code, Some(1), "{said}");
-    assert!(
-        said.contains(&format!("the admin address {address}")),
-        "{said}"
-    );
+    assert!(said.contains(&format!("the admin address {address}")), "{said}");
     assert!(said.contains("--admin 127.0.0.1:9401"), "{said}");
 }
 
 #[test]
 fn a_certificate_that_is_not_there_is_said() {
     for (arguments, file) in [
-        (
-            ["--secure-proxy=true", "--cert-path=/nonexistent"],
-            "/nonexistent/tls.crt",
-        ),
-        (
-            ["--port=0", "--upstream-ca=/nonexistent/ca.pem"],
-            "/nonexistent/ca.pem",
-        ),
+        (["--secure-proxy=true", "--cert-path=/nonexistent"], "/nonexistent/tls.crt"),
+        (["--port=0", "--upstream-ca=/nonexistent/ca.pem"], "/nonexistent/ca.pem"),
     ] {
         let (code, said) = Process::start(&sidecar(&arguments)).ended();
         assert_eq!(code, Some(1), "{said}");
@@ -433,13 +389,7 @@ fn a_hangup_has_certificates_read_again_and_ends_nothing() {
     let server = Server::start();
     let (certificates, first) = Certificates::make();
     let port = server.port();
-    let arguments = [
-        "--secure-proxy=true",
-        "--vllm-port",
-        &port,
-        "--cert-path",
-        certificates.path(),
-    ];
+    let arguments = ["--secure-proxy=true", "--vllm-port", &port, "--cert-path", certificates.path()];
     let mut process = Process::start(&sidecar(&arguments));
     let address = process.addresses().0[0];
     let heard = get_over_tls(address, &first).unwrap();
@@ -447,9 +397,7 @@ fn a_hangup_has_certificates_read_again_and_ends_nothing() {
 
     let second = certificates.replace();
     process.signal(Signal::HUP);
-    until("it shows the new certificate", || {
-        get_over_tls(address, &second).is_some()
-    });
+    until("it shows the new certificate", || get_over_tls(address, &second).is_some());
     assert_eq!(get_over_tls(address, &first), None);
     process.signal(Signal::TERM);
     let (code, said) = process.ended();
@@ -469,8 +417,7 @@ fn bad_usage_and_bad_configurations_exit_2() {
         let (code, said) = Process::start(arguments).ended();
         assert_eq!(code, Some(2), "{said}");
     }
-    let (code, said) =
-        Process::start_in(&["sidecar"], &[("ENABLE_PREFILLER_SAMPLING", "maybe")]).ended();
+    let (code, said) = Process::start_in(&["sidecar"], &[("ENABLE_PREFILLER_SAMPLING", "maybe")]).ended();
     assert_eq!(code, Some(2), "{said}");
 }
 
@@ -478,12 +425,7 @@ fn bad_usage_and_bad_configurations_exit_2() {
 fn options_that_mean_nothing_are_said_once() {
     let server = Server::start();
     let port = server.port();
-    let ignored = [
-        "--vllm-port",
-        &port,
-        "--zap-log-level=5",
-        "--configuration={pool-group: a}",
-    ];
+    let ignored = ["--vllm-port", &port, "--zap-log-level=5", "--configuration={pool-group: a}"];
     let mut process = Process::start_in(&sidecar(&ignored), &[("INFERENCE_POOL", "a/b")]);
     process.addresses();
     process.signal(Signal::TERM);
@@ -504,42 +446,19 @@ impl Etcd {
     /// Starts it; `None` where it is not installed.
     fn start() -> Option<Self> {
         let dir = tempfile::tempdir().unwrap();
-        let free = || {
-            TcpListener::bind("127.0.0.1:0")
-                .unwrap()
-                .local_addr()
-                .unwrap()
-        };
+        let free = || TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let (clients, peers) = (format!("http://{}", free()), format!("http://{}", free()));
         let child = Command::new("etcd")
-            .args([
-                "--listen-client-urls",
-                &clients,
-                "--advertise-client-urls",
-                &clients,
-            ])
-            .args([
-                "--listen-peer-urls",
-                &peers,
-                "--initial-advertise-peer-urls",
-                &peers,
-            ])
-            .args([
-                "--initial-cluster",
-                &format!("default={peers}"),
-                "--unsafe-no-fsync",
-            ])
+            .args(["--listen-client-urls", &clients, "--advertise-client-urls", &clients])
+            .args(["--listen-peer-urls", &peers, "--initial-advertise-peer-urls", &peers])
+            .args(["--initial-cluster", &format!("default={peers}"), "--unsafe-no-fsync"])
             .arg("--data-dir")
             .arg(dir.path())
             .stdout(Stdio::null())
             .stderr(Stdio::null())
             .spawn();
         let uri = format!("{}/test", clients.replace("http://", "etcd://"));
-        Some(Self {
-            child: child.ok()?,
-            uri,
-            _dir: dir,
-        })
+        Some(Self { child: child.ok()?, uri, _dir: dir })
     }
 }
 
@@ -566,26 +485,13 @@ fn a_proxy_finds_the_servers_that_are_announced() {
         return;
     };
     let decode = Server::start();
-    let mut proxy = Process::start(&[
-        "proxy",
-        "--discover",
-        &etcd.uri,
-        "--listen=127.0.0.1:0",
-        "--admin=127.0.0.1:0",
-    ]);
+    let mut proxy = Process::start(&["proxy", "--discover", &etcd.uri, "--listen=127.0.0.1:0", "--admin=127.0.0.1:0"]);
     let (clients, admin) = proxy.addresses();
     let admin = admin.unwrap();
     assert_eq!(state(admin, "decode"), serde_json::Value::Null);
 
     let url = decode.url();
-    let mut announcer = Process::start(&[
-        "announce",
-        "--etcd",
-        &etcd.uri,
-        "--role=decode",
-        "--url",
-        &url,
-    ]);
+    let mut announcer = Process::start(&["announce", "--etcd", &etcd.uri, "--role=decode", "--url", &url]);
     announcer.hear("announcing the decode server");
     until("it is found", || state(admin, "decode") == "up");
     assert!(get(clients[0], "/v1/models").0.starts_with("HTTP/1.1 200 "));
@@ -599,12 +505,7 @@ fn a_proxy_finds_the_servers_that_are_announced() {
 
 #[test]
 fn an_announcer_ends_where_its_etcd_is_away() {
-    let arguments = [
-        "announce",
-        "--etcd=etcd://127.0.0.1:1/a",
-        "--role=prefill",
-        "--url=http://a:1",
-    ];
+    let arguments = ["announce", "--etcd=etcd://127.0.0.1:1/a", "--role=prefill", "--url=http://a:1"];
     let mut announcer = Process::start(&arguments);
     announcer.hear("announcing the prefill server http://a:1");
     announcer.signal(Signal::TERM);
@@ -630,15 +531,8 @@ fn each_data_parallel_rank_has_a_port() {
 fn a_proxy_asks_both_servers_and_presents_the_key() {
     let (prefill, decode) = (Server::start(), Server::start());
     let (prefill_url, decode_url) = (prefill.url(), decode.url());
-    let arguments = [
-        "proxy",
-        "--prefill",
-        &prefill_url,
-        "--decode",
-        &decode_url,
-        "--listen=127.0.0.1:0",
-        "--admin=127.0.0.1:0",
-    ];
+    let arguments =
+        ["proxy", "--prefill", &prefill_url, "--decode", &decode_url, "--listen=127.0.0.1:0", "--admin=127.0.0.1:0"];
     let mut process = Process::start_in(&arguments, &[("OPENAI_API_KEY", "a-secret")]);
     let (clients, admin) = process.addresses();
     // The prefill server's answer is no JSON: the decode server computes the prompt, too.
@@ -649,12 +543,7 @@ fn a_proxy_asks_both_servers_and_presents_the_key() {
     for server in [&prefill, &decode] {
         let heads = server.heads("POST /v1/completions ");
         assert_eq!(heads.len(), 1, "{heads:?}");
-        assert!(
-            heads[0]
-                .to_ascii_lowercase()
-                .contains("authorization: bearer a-secret\r\n"),
-            "{heads:?}"
-        );
+        assert!(heads[0].to_ascii_lowercase().contains("authorization: bearer a-secret\r\n"), "{heads:?}");
     }
     let (_, status) = get(admin.unwrap(), "/status");
     let status: serde_json::Value = serde_json::from_slice(&status).unwrap();

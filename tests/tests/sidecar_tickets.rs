@@ -48,21 +48,13 @@ async fn a_client_that_leaves_ends_the_leases_of_its_ticket() {
     );
     client.write_all(asked.as_bytes()).await.unwrap();
     let mut asking = request(&prefill, b"}").await;
-    let params = serde_json::json!({"kv_transfer_params": {"transload_ticket": ticket.expose()}})
-        .to_string();
-    let answer = format!(
-        "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{params}",
-        params.len()
-    );
+    let params = serde_json::json!({"kv_transfer_params": {"transload_ticket": ticket.expose()}}).to_string();
+    let answer = format!("HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{params}", params.len());
     asking.write_all(answer.as_bytes()).await.unwrap();
     let mut fetching = request(&decode, b"}}").await;
 
     drop(client);
-    assert_eq!(
-        fetching.read(&mut [0]).await.unwrap(),
-        0,
-        "the decode server hears of it"
-    );
+    assert_eq!(fetching.read(&mut [0]).await.unwrap(), 0, "the decode server hears of it");
     for lease in leases {
         assert_eq!(lease.ended().await.unwrap().end, LeaseEnd::Cancelled);
     }

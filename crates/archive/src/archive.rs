@@ -36,11 +36,7 @@ impl Archive {
     ///
     /// # Errors
     /// If the cache cannot be cut into pieces.
-    pub fn new(
-        store: Arc<dyn Backend>,
-        model: Model,
-        deployment: &Deployment,
-    ) -> Result<Self, ArchiveError> {
+    pub fn new(store: Arc<dyn Backend>, model: Model, deployment: &Deployment) -> Result<Self, ArchiveError> {
         let shape = Shape::of(deployment)?;
         let codec = Codec::Exact;
         let fingerprint = shape.fingerprint(codec);

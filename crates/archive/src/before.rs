@@ -23,10 +23,7 @@ pub(crate) struct Before {
 
 impl Before {
     pub(crate) fn new(mark: Mark) -> Self {
-        Self {
-            mark,
-            done: OnceLock::new(),
-        }
+        Self { mark, done: OnceLock::new() }
     }
 
     /// Waits until the mark is done, for an hour at most, or the permission is revoked.

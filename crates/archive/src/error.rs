@@ -52,9 +52,7 @@ pub enum ArchiveError {
         tokens: u64,
     },
     /// Recurrent and other specs share a page.
-    #[error(
-        "group \"{group}\" holds recurrent state and other caches in one page; give them a group each"
-    )]
+    #[error("group \"{group}\" holds recurrent state and other caches in one page; give them a group each")]
     MixedGroup {
         /// The group.
         group: String,
@@ -150,9 +148,7 @@ pub enum ArchiveError {
         bytes: u64,
     },
     /// A piece of a saved prefix is gone: its store has lost or evicted it.
-    #[error(
-        "chunk {hash} of the saved prefix is gone; {usable} tokens before it may still be there"
-    )]
+    #[error("chunk {hash} of the saved prefix is gone; {usable} tokens before it may still be there")]
     Missing {
         /// The piece.
         hash: ChunkHash,
@@ -185,9 +181,6 @@ impl ArchiveError {
     }
 
     pub(crate) fn layout(group: &str, why: &'static str) -> Self {
-        Self::Layout {
-            group: group.to_owned(),
-            why,
-        }
+        Self::Layout { group: group.to_owned(), why }
     }
 }

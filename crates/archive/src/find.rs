@@ -41,11 +41,7 @@ impl Found {
         let whole = |root: &Root| root.groups.iter().all(Option::is_some);
         let chunks = roots.iter().rposition(whole).map_or(0, |last| last + 1);
         roots.truncate(chunks);
-        Self {
-            cache,
-            codec,
-            roots,
-        }
+        Self { cache, codec, roots }
     }
 
     /// Whether it is of this cache: it may come from another process.
@@ -64,9 +60,7 @@ impl Found {
         right.try_for_each(|root| root).map_err(unusable)?;
         let last = self.last();
         if !last.is_none_or(|root| root.groups.iter().all(Option::is_some)) {
-            return Err(unusable(Unreadable(
-                "it ends where not every group can go on",
-            )));
+            return Err(unusable(Unreadable("it ends where not every group can go on")));
         }
         Ok(())
     }
@@ -125,11 +119,7 @@ impl Archive {
     ///
     /// They are asked for from the longest on: stores evict what was not used for longest, and a prefix without
     /// its beginning is of no use.
-    pub(crate) fn roots(
-        &self,
-        keys: &[PrefixKey],
-        chunks: &[usize],
-    ) -> Result<Vec<Option<Root>>, ArchiveError> {
+    pub(crate) fn roots(&self, keys: &[PrefixKey], chunks: &[usize]) -> Result<Vec<Option<Root>>, ArchiveError> {
         let names = chunks.iter().rev().map(|&n| keys[n].root_name());
         let names: Vec<ManifestName> = names.collect();
         let manifests = readable(&names, |names| self.store.get_manifests(names))?;
@@ -147,9 +137,7 @@ impl Archive {
 fn spread(there: usize, gone: usize, width: usize) -> Vec<usize> {
     let between = gone - there - 1;
     let count = between.min(width);
-    (1..=count)
-        .map(|i| there + (i * (between + 1)).div_ceil(count + 1).min(between))
-        .collect()
+    (1..=count).map(|i| there + (i * (between + 1)).div_ceil(count + 1).min(between)).collect()
 }
 
 #[cfg(test)]
@@ -164,10 +152,7 @@ mod tests {
             for width in 1..70 {
                 let probes = spread(0, gone, width);
                 assert_eq!(probes.len(), width.min(gone - 1));
-                assert!(
-                    probes.windows(2).all(|pair| pair[0] < pair[1]),
-                    "{gone} {width}: {probes:?}"
-                );
+                assert!(probes.windows(2).all(|pair| pair[0] < pair[1]), "{gone} {width}: {probes:?}");
                 assert!(probes[0] > 0 && probes[probes.len() - 1] < gone);
             }
         }

@@ -55,19 +55,14 @@ impl Record {
         let at = name.as_str().rfind(NAMES)?;
         let own = &name.as_str()[at + NAMES.len()..];
         let damaged = |how: &str| {
-            Err(StoreError::Damaged {
-                what: format!("the archive's manifest {name}"),
-                how: how.to_owned(),
-            })
+            Err(StoreError::Damaged { what: format!("the archive's manifest {name}"), how: how.to_owned() })
         };
         Some(match own.strip_prefix("part/") {
             Some(digest) => match PartRecord::decode(manifest) {
                 Ok(_) if blake3::hash(manifest).to_hex().as_str() != digest => {
                     damaged("it is another part than its name says")
                 }
-                Ok(part) => Ok(Self::Part {
-                    groups: part.groups.into_iter().map(held).collect(),
-                }),
+                Ok(part) => Ok(Self::Part { groups: part.groups.into_iter().map(held).collect() }),
                 Err(why) => damaged(why.0),
             },
             None => match Root::decode_any(manifest) {
@@ -80,11 +75,7 @@ impl Record {
                     tokens: root.chunks.saturating_mul(TOKEN_CHUNK),
                     codec,
                     computed_by: root.computed_by,
-                    groups: root
-                        .groups
-                        .into_iter()
-                        .map(|group| group.map(held))
-                        .collect(),
+                    groups: root.groups.into_iter().map(|group| group.map(held)).collect(),
                 }),
                 Err(why) => damaged(why.0),
             },
@@ -106,11 +97,7 @@ fn held(segments: Vec<Segment>) -> Vec<Held> {
     let held = segments.into_iter().map(|segment| Held {
         from: segment.from,
         to: segment.to,
-        pieces: segment
-            .pieces
-            .iter()
-            .map(|piece| piece.hash.into())
-            .collect(),
+        pieces: segment.pieces.iter().map(|piece| piece.hash.into()).collect(),
     });
     held.collect()
 }

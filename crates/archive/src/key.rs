@@ -68,12 +68,7 @@ pub struct Model {
 impl Model {
     /// A model by name and weights, whatever computes it.
     pub fn new(name: impl Into<String>, weights: impl Into<String>) -> Self {
-        Self {
-            name: name.into(),
-            weights: weights.into(),
-            computed_by: None,
-            sharing: Sharing::Any,
-        }
+        Self { name: name.into(), weights: weights.into(), computed_by: None, sharing: Sharing::Any }
     }
 
     /// Says which engine computes what is saved, and how much of that another one has to have in common to find it.
@@ -119,13 +114,7 @@ pub struct Prompt<'a> {
 impl<'a> Prompt<'a> {
     /// Of these tokens, from the sequence's first one on.
     pub fn new(tokens: &'a [u32]) -> Self {
-        Self {
-            tokens,
-            adapter: None,
-            salt: None,
-            embeddings: None,
-            multimodal: Vec::new(),
-        }
+        Self { tokens, adapter: None, salt: None, embeddings: None, multimodal: Vec::new() }
     }
 
     /// The adapter (LoRA) that computes it. None is not the same as an empty name.
@@ -148,14 +137,8 @@ impl<'a> Prompt<'a> {
 
     /// An image, sound or other item whose placeholder covers `length` tokens from `position` on. The order
     /// of calls does not matter.
-    pub fn multimodal(
-        mut self,
-        identifier: &'a (impl AsRef<[u8]> + ?Sized),
-        position: u64,
-        length: u64,
-    ) -> Self {
-        self.multimodal
-            .push((position, length, identifier.as_ref()));
+    pub fn multimodal(mut self, identifier: &'a (impl AsRef<[u8]> + ?Sized), position: u64, length: u64) -> Self {
+        self.multimodal.push((position, length, identifier.as_ref()));
         self
     }
 
@@ -301,11 +284,7 @@ mod tests {
         ] {
             for sharing in [Any, Engine, Version] {
                 let same = key(engine, version, sharing) == ours(sharing);
-                assert_eq!(
-                    same,
-                    shared.contains(&sharing),
-                    "{engine} {version} {sharing}"
-                );
+                assert_eq!(same, shared.contains(&sharing), "{engine} {version} {sharing}");
             }
         }
         let unsaid = Model::new("m", "w");
@@ -327,14 +306,8 @@ mod tests {
             .chain(&[0; 32], &model);
         assert_eq!(keys[..2], plain[..2]);
         assert_ne!(keys[2], plain[2]);
-        let sorted = Prompt::new(&tokens)
-            .multimodal("a", 300, 400)
-            .multimodal("b", 700, 4);
-        assert_eq!(
-            sorted.chain(&[0; 32], &model),
-            keys,
-            "an item behind the tokens has no part in them"
-        );
+        let sorted = Prompt::new(&tokens).multimodal("a", 300, 400).multimodal("b", 700, 4);
+        assert_eq!(sorted.chain(&[0; 32], &model), keys, "an item behind the tokens has no part in them");
     }
 
     #[test]
@@ -365,12 +338,6 @@ mod tests {
         let by = ComputedBy::new("vllm", "0.32.1");
         let model = Model::new("m", "w").with_engine(by, Sharing::Version);
         let keys = prompt.chain(&[7; 32], &model);
-        assert_eq!(
-            keys,
-            [
-                PrefixKey(first),
-                PrefixKey(blake3::derive_key(LINK, &bytes))
-            ]
-        );
+        assert_eq!(keys, [PrefixKey(first), PrefixKey(blake3::derive_key(LINK, &bytes))]);
     }
 }

@@ -23,9 +23,7 @@ pub(crate) fn decode<T: DeserializeOwned>(magic: &[u8; 8], bytes: &[u8]) -> Resu
         return Err(Unreadable("it is too short"));
     };
     let Some(body) = signed.strip_prefix(magic) else {
-        return Err(Unreadable(
-            "it does not begin as such a record of this version does",
-        ));
+        return Err(Unreadable("it does not begin as such a record of this version does"));
     };
     if blake3::hash(signed) != *sum {
         return Err(Unreadable("its checksum does not match"));

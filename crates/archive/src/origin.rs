@@ -17,10 +17,7 @@ pub struct ComputedBy {
 impl ComputedBy {
     /// An engine by name and exact version.
     pub fn new(engine: impl Into<String>, version: impl Into<String>) -> Self {
-        Self {
-            engine: engine.into(),
-            version: version.into(),
-        }
+        Self { engine: engine.into(), version: version.into() }
     }
 
     /// The minor version: what is in front of the second dot, without a local part (`0.32` of `0.32.1+cpu`).

@@ -37,10 +37,7 @@ impl Permit {
     }
 
     /// Runs a copy, if the permission stands when it begins.
-    pub(crate) fn during<T>(
-        &self,
-        copy: impl FnOnce() -> Result<T, ArchiveError>,
-    ) -> Result<T, ArchiveError> {
+    pub(crate) fn during<T>(&self, copy: impl FnOnce() -> Result<T, ArchiveError>) -> Result<T, ArchiveError> {
         let _under_way = UnderWay::begin(self)?;
         copy()
     }

@@ -167,9 +167,9 @@ impl GroupShape {
             while unit < class.units {
                 let mut layer = 0;
                 let units = pieces.peek().map_or(0, |piece| piece.units);
-                while let Some(piece) = pieces.next_if(|p| {
-                    (p.class as usize, p.unit, p.units, p.layer) == (index, unit, units, layer)
-                }) {
+                while let Some(piece) =
+                    pieces.next_if(|p| (p.class as usize, p.unit, p.units, p.layer) == (index, unit, units, layer))
+                {
                     layer += piece.layers;
                 }
                 if layer as usize != self.layers.len() {
@@ -202,8 +202,7 @@ impl GroupShape {
     /// The components of a class: `k+v`, `x+ssm`.
     fn class_name(&self, class: usize) -> String {
         let members = self.classes[class].members.iter();
-        let names = members
-            .map(|&(spec, component)| self.specs[spec].geometry().components[component].name);
+        let names = members.map(|&(spec, component)| self.specs[spec].geometry().components[component].name);
         names.collect::<Vec<_>>().join("+")
     }
 }

@@ -36,9 +36,7 @@ impl Archive {
         }
         let groups = self.shape.groups.iter().map(|shape| {
             let position = deployment.group(&shape.name).map(|(position, _)| position);
-            let position = position.ok_or_else(|| ArchiveError::NoGroup {
-                group: shape.name.clone(),
-            })?;
+            let position = position.ok_or_else(|| ArchiveError::NoGroup { group: shape.name.clone() })?;
             Ok((position, RankGroup::new(shape, deployment, rank)?))
         });
         Ok(RankArchive {
@@ -70,10 +68,7 @@ impl RankArchive {
     }
 
     /// Runs a copy from or to the engine's blocks, when it may.
-    pub(crate) fn touch(
-        &self,
-        copy: impl FnOnce() -> Result<(), ArchiveError>,
-    ) -> Result<(), ArchiveError> {
+    pub(crate) fn touch(&self, copy: impl FnOnce() -> Result<(), ArchiveError>) -> Result<(), ArchiveError> {
         #[cfg(feature = "cuda")]
         if let Some(before) = &self.before {
             before.wait(&self.permit)?;
@@ -101,12 +96,7 @@ impl RankArchive {
                 Some(block) => block,
                 none => none.insert(held.staging()?),
             };
-            work(
-                held,
-                item,
-                (&caches[*position], &tables.0[*position]),
-                block,
-            )
+            work(held, item, (&caches[*position], &tables.0[*position]), block)
         })
     }
 
@@ -115,10 +105,6 @@ impl RankArchive {
         if given == groups {
             return Ok(());
         }
-        Err(ArchiveError::Count {
-            what,
-            given,
-            groups,
-        })
+        Err(ArchiveError::Count { what, given, groups })
     }
 }

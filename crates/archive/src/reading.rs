@@ -40,9 +40,7 @@ pub(crate) fn forget(store: &dyn Backend, name: &ManifestName, is_useless: impl 
     // First which put it is, then whether it still is of no use: one that is put from here on is another one, and what was
     // saved again before is seen.
     let removed = match store.manifest_revision(name) {
-        Ok(Some((there, revision))) if is_useless(&there) => {
-            store.delete_revision(name, &revision).map(drop)
-        }
+        Ok(Some((there, revision))) if is_useless(&there) => store.delete_revision(name, &revision).map(drop),
         other => other.map(drop),
     };
     // If any of it fails, the next reader meets the same error.

@@ -126,9 +126,7 @@ impl Root {
             if !right {
                 return Err(Unreadable("its pieces are of other tokens"));
             }
-            segments
-                .iter()
-                .try_for_each(|segment| segment.check(group))?;
+            segments.iter().try_for_each(|segment| segment.check(group))?;
         }
         Ok(())
     }
@@ -138,8 +136,7 @@ impl Root {
 fn covers(segments: &[Segment], needed: std::ops::Range<u64>) -> bool {
     let mut at = needed.start;
     segments.iter().all(|segment| {
-        let inside = segment.from < segment.to
-            && segment.from / TOKEN_CHUNK == (segment.to - 1) / TOKEN_CHUNK;
+        let inside = segment.from < segment.to && segment.from / TOKEN_CHUNK == (segment.to - 1) / TOKEN_CHUNK;
         let joins = segment.from <= at && at < segment.to && segment.to <= needed.end;
         at = segment.to;
         inside && joins
@@ -158,8 +155,7 @@ impl Segment {
                 && piece.units > 0
                 && piece.layers > 0
         });
-        all.then_some(())
-            .ok_or(Unreadable("it names a piece that the cache does not have"))
+        all.then_some(()).ok_or(Unreadable("it names a piece that the cache does not have"))
     }
 }
 
@@ -178,8 +174,6 @@ impl PartRecord {
             return Err(Unreadable("it does not have the groups of this cache"));
         }
         let mut groups = shape.groups.iter().zip(&self.groups);
-        groups.try_for_each(|(group, segments)| {
-            segments.iter().try_for_each(|segment| segment.check(group))
-        })
+        groups.try_for_each(|(group, segments)| segments.iter().try_for_each(|segment| segment.check(group)))
     }
 }

@@ -68,16 +68,11 @@ impl RankArchive {
         self.check_tables(&items, tables)?;
         self.announce(&items)?;
         let group = |item: &Item<'_>| item.group;
-        let done = self.on_groups(
-            &items,
-            group,
-            (caches, tables),
-            |held, item, cache, block| {
-                let read = self.fetch(held, item, block)?;
-                self.touch(|| held.scatter(item.wanted, block, cache))?;
-                Ok(read)
-            },
-        );
+        let done = self.on_groups(&items, group, (caches, tables), |held, item, cache, block| {
+            let read = self.fetch(held, item, block)?;
+            self.touch(|| held.scatter(item.wanted, block, cache))?;
+            Ok(read)
+        });
         let done = done.inspect_err(|error| self.forget(found, error))?;
         Ok(Restored {
             tokens: found.tokens(),
@@ -107,17 +102,9 @@ impl RankArchive {
             };
             for root in roots {
                 for segment in root.groups[group].iter().flatten() {
-                    let wanted = Span {
-                        from: segment.from.max(from),
-                        to: segment.to,
-                    };
+                    let wanted = Span { from: segment.from.max(from), to: segment.to };
                     if wanted.from < wanted.to {
-                        items.push(Item {
-                            group,
-                            root,
-                            segment,
-                            wanted,
-                        });
+                        items.push(Item { group, root, segment, wanted });
                     }
                 }
             }
@@ -155,12 +142,7 @@ impl RankArchive {
     }
 
     /// Reads the pieces of a segment that this rank has a share in, and puts that into a staging block.
-    fn fetch(
-        &self,
-        held: &RankGroup,
-        item: &Item<'_>,
-        block: &Memory,
-    ) -> Result<(u64, u64), ArchiveError> {
+    fn fetch(&self, held: &RankGroup, item: &Item<'_>, block: &Memory) -> Result<(u64, u64), ArchiveError> {
         let span = item.segment.span();
         let shared = |piece: &&Piece| held.share(piece).is_some();
         let pieces: Vec<&Piece> = item.segment.pieces.iter().filter(shared).collect();
@@ -174,9 +156,7 @@ impl RankArchive {
             true => held.piece_bytes(piece, span),
             false => held
                 .stored_bytes(codec, piece, span)
-                .map_or(u64::MAX, |codes| {
-                    codes.saturating_add(held.piece_bytes(piece, span))
-                }),
+                .map_or(u64::MAX, |codes| codes.saturating_add(held.piece_bytes(piece, span))),
         };
 
         let store = &self.archive.store;
@@ -195,9 +175,7 @@ impl RankArchive {
             let hashes: Vec<ChunkHash> = now.iter().map(|piece| piece.hash.into()).collect();
             let read = match store.get_chunks(&hashes) {
                 // One of them is; find out which.
-                Err(StoreError::Damaged { .. }) => {
-                    hashes.iter().map(|hash| store.get_chunk(hash)).collect()
-                }
+                Err(StoreError::Damaged { .. }) => hashes.iter().map(|hash| store.get_chunk(hash)).collect(),
                 Ok(read) => read.into_iter().map(Ok).collect(),
                 Err(error) => vec![Err(error)],
             };
@@ -224,13 +202,10 @@ impl RankArchive {
 
     /// Removes a root whose pieces are not what was saved, unless it has been put or healed since.
     fn forget(&self, found: &Found, error: &ArchiveError) {
-        if let ArchiveError::Missing { hash, usable } | ArchiveError::Damaged { hash, usable } =
-            error
+        if let ArchiveError::Missing { hash, usable } | ArchiveError::Damaged { hash, usable } = error
             && let Some(root) = found.roots.get((usable / TOKEN_CHUNK) as usize)
         {
-            let is_useless = |there: &[u8]| {
-                there == root.encode(self.archive.codec) && !self.is_healed(root, hash)
-            };
+            let is_useless = |there: &[u8]| there == root.encode(self.archive.codec) && !self.is_healed(root, hash);
             reading::forget(&*self.archive.store, &root.key.root_name(), is_useless);
         }
     }
@@ -261,10 +236,7 @@ impl RankArchive {
 
 impl Segment {
     fn span(&self) -> Span {
-        Span {
-            from: self.from,
-            to: self.to,
-        }
+        Span { from: self.from, to: self.to }
     }
 }
 
@@ -279,8 +251,7 @@ impl RankGroup {
         for (index, class) in self.classes.iter().enumerate() {
             for unit in class.units.clone() {
                 let of_unit = pieces.iter().filter(|piece| {
-                    piece.class as usize == index
-                        && (piece.unit..piece.unit + piece.units).contains(&unit)
+                    piece.class as usize == index && (piece.unit..piece.unit + piece.units).contains(&unit)
                 });
                 let mut spans: Vec<_> = of_unit.map(|p| (p.layer, p.layer + p.layers)).collect();
                 spans.sort_unstable();

@@ -26,10 +26,7 @@ pub struct SaveRequest {
 impl SaveRequest {
     /// The first `tokens` tokens, no recurrent state.
     pub fn tokens(tokens: u64) -> Self {
-        Self {
-            tokens,
-            state: None,
-        }
+        Self { tokens, state: None }
     }
 
     /// A recurrent state after so many tokens.
@@ -121,22 +118,12 @@ impl Archive {
     ///
     /// # Errors
     /// If the store fails, or the request is for more tokens than the prompt has.
-    pub fn missing(
-        &self,
-        prompt: &Prompt<'_>,
-        request: &SaveRequest,
-    ) -> Result<Missing, ArchiveError> {
+    pub fn missing(&self, prompt: &Prompt<'_>, request: &SaveRequest) -> Result<Missing, ArchiveError> {
         let said = [("the number of tokens to save", request.tokens)];
-        let state = request
-            .state
-            .map(|state| ("the position of the recurrent state", state));
+        let state = request.state.map(|state| ("the position of the recurrent state", state));
         for (what, tokens) in said.into_iter().chain(state) {
             if tokens > prompt.len() {
-                return Err(ArchiveError::BehindPrompt {
-                    what,
-                    tokens,
-                    prompt: prompt.len(),
-                });
+                return Err(ArchiveError::BehindPrompt { what, tokens, prompt: prompt.len() });
             }
         }
         let mut keys = self.keys(prompt);
@@ -146,39 +133,22 @@ impl Archive {
         // Snapshots of earlier positions were not at hand when these were saved, and are even less so now.
         let newest = keys.len() as u64 - 1;
         let lacking = roots.into_iter().filter(|root| {
-            self.shape
-                .groups
-                .iter()
-                .zip(&root.groups)
-                .any(|(group, segments)| {
-                    let end = root.chunks * TOKEN_CHUNK;
-                    let at_hand = match group.growth {
-                        Growth::All => true,
-                        Growth::Window => root.chunks == newest,
-                        Growth::Recurrent => request.state == Some(end),
-                    };
-                    segments.is_none() && at_hand
-                })
-        });
-        let mut ends: Vec<End> = lacking
-            .map(|root| End {
-                chunks: root.chunks,
-                root: Some(root),
+            self.shape.groups.iter().zip(&root.groups).any(|(group, segments)| {
+                let end = root.chunks * TOKEN_CHUNK;
+                let at_hand = match group.growth {
+                    Growth::All => true,
+                    Growth::Window => root.chunks == newest,
+                    Growth::Recurrent => request.state == Some(end),
+                };
+                segments.is_none() && at_hand
             })
-            .collect();
+        });
+        let mut ends: Vec<End> = lacking.map(|root| End { chunks: root.chunks, root: Some(root) }).collect();
         ends.extend((saved + 1..keys.len() as u64).map(|chunks| End { chunks, root: None }));
         let mut save = [0; 32];
-        getrandom::fill(&mut save).map_err(|error| StoreError::Io {
-            action: "draw a random number".to_owned(),
-            source: error.into(),
-        })?;
-        Ok(Missing {
-            cache: self.cache,
-            save,
-            keys,
-            state: request.state,
-            ends,
-        })
+        getrandom::fill(&mut save)
+            .map_err(|error| StoreError::Io { action: "draw a random number".to_owned(), source: error.into() })?;
+        Ok(Missing { cache: self.cache, save, keys, state: request.state, ends })
     }
 }
 
@@ -226,10 +196,7 @@ impl Archive {
         items: &[Item],
         saved: Vec<Vec<(Piece, u64)>>,
     ) -> Result<Part, ArchiveError> {
-        let mut record = PartRecord {
-            save,
-            groups: vec![Vec::new(); groups],
-        };
+        let mut record = PartRecord { save, groups: vec![Vec::new(); groups] };
         let mut written = 0;
         for (item, pieces) in items.iter().zip(saved) {
             written += pieces.iter().map(|(_, new)| new).sum::<u64>();
@@ -269,18 +236,12 @@ impl RankArchive {
         let caches = &Cache::all(caches);
         let items = self.items(missing, caches, tables)?;
         let group = |item: &Item| item.group;
-        let saved = self.on_groups(
-            &items,
-            group,
-            (caches, tables),
-            |held, item, cache, block| {
-                let pieces = self.gather(held, item, cache, block)?;
-                let put = pieces.iter().map(|raw| self.archive.put_piece(raw));
-                put.collect::<Result<Vec<_>, ArchiveError>>()
-            },
-        )?;
-        self.archive
-            .put_part(missing.save, self.groups.len(), &items, saved)
+        let saved = self.on_groups(&items, group, (caches, tables), |held, item, cache, block| {
+            let pieces = self.gather(held, item, cache, block)?;
+            let put = pieces.iter().map(|raw| self.archive.put_piece(raw));
+            put.collect::<Result<Vec<_>, ArchiveError>>()
+        })?;
+        self.archive.put_part(missing.save, self.groups.len(), &items, saved)
     }
 
     /// The spans that this rank has to save something of.
@@ -302,10 +263,7 @@ impl RankArchive {
             }
             let mut spans = Vec::new();
             for end in &missing.ends {
-                let there = end
-                    .root
-                    .as_ref()
-                    .is_some_and(|root| root.groups[group].is_some());
+                let there = end.root.as_ref().is_some_and(|root| root.groups[group].is_some());
                 if !there {
                     let table = &tables.0[*position];
                     spans.extend(spans_of(shape, held, end.chunks, missing.state, table)?);
@@ -345,12 +303,7 @@ impl RankArchive {
     }
 
     /// The units of a rank, as pieces take them.
-    fn bundles(
-        &self,
-        group: usize,
-        class: usize,
-        units: Range<u64>,
-    ) -> impl Iterator<Item = Range<u64>> {
+    fn bundles(&self, group: usize, class: usize, units: Range<u64>) -> impl Iterator<Item = Range<u64>> {
         let bundle = self.archive.shape.groups[group].classes[class].bundle;
         let mut start = units.start;
         std::iter::from_fn(move || {
@@ -379,10 +332,7 @@ fn spans_of(
 ) -> Result<Vec<Span>, ArchiveError> {
     let end = chunks * TOKEN_CHUNK;
     match shape.growth {
-        Growth::All => Ok(vec![Span {
-            from: end - TOKEN_CHUNK,
-            to: end,
-        }]),
+        Growth::All => Ok(vec![Span { from: end - TOKEN_CHUNK, to: end }]),
         Growth::Recurrent if state == Some(end) => Ok(vec![Span { from: 0, to: end }]),
         Growth::Recurrent => Ok(Vec::new()),
         Growth::Window => window_spans(shape, held, end, table),
@@ -390,12 +340,7 @@ fn spans_of(
 }
 
 /// The spans of a window that ends at `end`, or none at all if a block of it is gone.
-fn window_spans(
-    shape: &GroupShape,
-    held: &RankGroup,
-    end: u64,
-    table: &BlockTable,
-) -> Result<Vec<Span>, ArchiveError> {
+fn window_spans(shape: &GroupShape, held: &RankGroup, end: u64, table: &BlockTable) -> Result<Vec<Span>, ArchiveError> {
     let needed = shape.needed(end);
     let mut spans = Vec::new();
     let mut from = needed.start;

@@ -59,17 +59,12 @@ impl Shape {
                 if let Some(tokens) = spec.tokens_per_state()
                     && !TOKEN_CHUNK.is_multiple_of(tokens)
                 {
-                    return Err(ArchiveError::TokensPerState {
-                        group: group.name().to_owned(),
-                        tokens,
-                    });
+                    return Err(ArchiveError::TokensPerState { group: group.name().to_owned(), tokens });
                 }
             }
             let recurrent = specs.iter().filter(|spec| spec.is_recurrent()).count();
             if recurrent != 0 && recurrent != specs.len() {
-                return Err(ArchiveError::MixedGroup {
-                    group: group.name().to_owned(),
-                });
+                return Err(ArchiveError::MixedGroup { group: group.name().to_owned() });
             }
             let windowed = specs.iter().any(|spec| spec.without_window() != *spec);
             Ok(GroupShape {
@@ -112,9 +107,7 @@ impl Shape {
                     text(&mut hasher, name.as_bytes());
                     match value {
                         FieldValue::Absent => hasher.update(&[0]),
-                        FieldValue::Number(value) => {
-                            hasher.update(&[1]).update(&value.to_le_bytes())
-                        }
+                        FieldValue::Number(value) => hasher.update(&[1]).update(&value.to_le_bytes()),
                         FieldValue::Text(value) => {
                             hasher.update(&[2]);
                             text(&mut hasher, value.as_bytes());
@@ -134,10 +127,7 @@ impl Shape {
 impl GroupShape {
     /// The tokens that the group needs for a request to go on at position `end`.
     pub(crate) fn needed(&self, end: u64) -> std::ops::Range<u64> {
-        let from = self
-            .specs
-            .iter()
-            .map(|spec| spec.first_token_needed(0, end));
+        let from = self.specs.iter().map(|spec| spec.first_token_needed(0, end));
         from.min().unwrap_or(0).min(end)..end
     }
 

@@ -34,16 +34,11 @@ impl Staging {
     }
 
     fn take(&self, bytes: u64) -> Result<Taken, ArchiveError> {
-        let taken = Taken {
-            budget: self.0.clone(),
-            bytes,
-        };
+        let taken = Taken { budget: self.0.clone(), bytes };
         let before = self.0.used.fetch_add(bytes, Ordering::Relaxed);
         // Where it is too much, dropping it gives it back.
         if before.saturating_add(bytes) > self.0.bytes {
-            return Err(ArchiveError::StagingFull {
-                bytes: self.0.bytes,
-            });
+            return Err(ArchiveError::StagingFull { bytes: self.0.bytes });
         }
         Ok(taken)
     }
@@ -97,25 +92,15 @@ impl RankArchive {
         let caches = &Cache::all(caches);
         let items = self.items(missing, caches, tables)?;
         let group = |item: &Item| item.group;
-        let pieces = self.on_groups(
-            &items,
-            group,
-            (caches, tables),
-            |held, item, cache, block| {
-                let pieces = self.gather(held, item, cache, block)?.into_iter();
-                let taken = pieces.map(|raw| {
-                    let taken = staging.take(raw.bytes.len() as u64)?;
-                    Ok((raw, taken))
-                });
-                taken.collect::<Result<Vec<_>, ArchiveError>>()
-            },
-        )?;
-        Ok(Staged {
-            save: missing.save,
-            groups: self.groups.len(),
-            items,
-            pieces,
-        })
+        let pieces = self.on_groups(&items, group, (caches, tables), |held, item, cache, block| {
+            let pieces = self.gather(held, item, cache, block)?.into_iter();
+            let taken = pieces.map(|raw| {
+                let taken = staging.take(raw.bytes.len() as u64)?;
+                Ok((raw, taken))
+            });
+            taken.collect::<Result<Vec<_>, ArchiveError>>()
+        })?;
+        Ok(Staged { save: missing.save, groups: self.groups.len(), items, pieces })
     }
 }
 

@@ -68,29 +68,16 @@ pub(crate) struct Span {
 
 impl RankGroup {
     /// The group on `rank`, or `None` if that rank holds none of its layers.
-    pub(crate) fn new(
-        shape: &GroupShape,
-        deployment: &Deployment,
-        rank: Rank,
-    ) -> Result<Option<Self>, ArchiveError> {
+    pub(crate) fn new(shape: &GroupShape, deployment: &Deployment, rank: Rank) -> Result<Option<Self>, ArchiveError> {
         let (tp_rank, stage) = deployment.split_rank(rank);
-        let position = deployment
-            .groups()
-            .iter()
-            .position(|group| group.name() == shape.name);
+        let position = deployment.groups().iter().position(|group| group.name() == shape.name);
         let Some(position) = position else {
-            return Err(ArchiveError::NoGroup {
-                group: shape.name.clone(),
-            });
+            return Err(ArchiveError::NoGroup { group: shape.name.clone() });
         };
         // Which heads lie in an entry depends on the TP size then, and nothing outside can tell them apart.
-        let packed =
-            |spec: &Spec| matches!(spec, Spec::Opaque(spec) if spec.packed_heads.is_some());
+        let packed = |spec: &Spec| matches!(spec, Spec::Opaque(spec) if spec.packed_heads.is_some());
         if deployment.tp() > 1 && shape.specs.iter().any(packed) {
-            return Err(ArchiveError::layout(
-                &shape.name,
-                "heads lie inside its entries (packed_heads), and tp > 1",
-            ));
+            return Err(ArchiveError::layout(&shape.name, "heads lie inside its entries (packed_heads), and tp > 1"));
         }
         let slots = deployment.groups()[position].stage_slots(stage);
         if slots.is_empty() {
@@ -114,8 +101,7 @@ impl RankGroup {
         let placed = &archive.groups()[0];
         let views: Vec<ComponentView> = placed.views(tp_rank, stage).collect();
         let classes = shape.classes.iter().map(|class| {
-            let of_class =
-                |view: &&ComponentView| class.members.contains(&(view.spec, view.component));
+            let of_class = |view: &&ComponentView| class.members.contains(&(view.spec, view.component));
             let views: Vec<&ComponentView> = views.iter().filter(of_class).collect();
             let (spec, component) = class.members[0];
             let partition = shape.specs[spec].geometry().components[component].partition;
@@ -129,8 +115,7 @@ impl RankGroup {
         let bytes = placed.placement(stage).allocation_bytes;
         Ok(Some(Self {
             classes: classes.collect::<Result<_, ArchiveError>>()?,
-            bytes: usize::try_from(bytes)
-                .map_err(|_| ArchiveError::layout(&shape.name, "too large"))?,
+            bytes: usize::try_from(bytes).map_err(|_| ArchiveError::layout(&shape.name, "too large"))?,
             layers: slots.start as u32..slots.end as u32,
             recurrent: shape.growth == Growth::Recurrent,
             engine,
@@ -176,9 +161,7 @@ impl RankGroup {
         };
         let entries = plan.table_entries(0, transload_layout::Side::Source);
         let held = |entry: u64| {
-            let block = usize::try_from(entry)
-                .ok()
-                .and_then(|entry| blocks.get(entry));
+            let block = usize::try_from(entry).ok().and_then(|entry| blocks.get(entry));
             block.is_some_and(|block| *block != BlockTable::NONE)
         };
         Ok(entries.into_iter().all(held))
@@ -284,24 +267,13 @@ impl RankGroup {
     fn plan(&self, src: &Deployment, dst: &Deployment, span: Span) -> Result<Plan, ArchiveError> {
         // A recurrent state travels with any token.
         let start = if self.recurrent { 0 } else { span.from };
-        let request = Request {
-            start,
-            tokens: span.to - start,
-            by_layer: false,
-            codec: Codec::Exact,
-        };
-        Ok(Plan::compile_route(
-            src, dst, &request, self.rank, self.rank,
-        )?)
+        let request = Request { start, tokens: span.to - start, by_layer: false, codec: Codec::Exact };
+        Ok(Plan::compile_route(src, dst, &request, self.rank, self.rank)?)
     }
 
     /// The staging block is the one of the span's token chunk.
     fn staging_table(&self, span: Span) -> Tables {
-        let chunk = if self.recurrent {
-            0
-        } else {
-            (span.to - 1) / TOKEN_CHUNK
-        };
+        let chunk = if self.recurrent { 0 } else { (span.to - 1) / TOKEN_CHUNK };
         let mut blocks = vec![BlockTable::NONE; chunk as usize];
         blocks.push(0);
         Tables(vec![BlockTable::List(blocks)])
@@ -315,19 +287,11 @@ impl Member {
             return (0, 1);
         }
         let chunk = (span.to - 1) / TOKEN_CHUNK * TOKEN_CHUNK;
-        (
-            (span.from - chunk) / self.tokens,
-            (span.to - chunk) / self.tokens,
-        )
+        ((span.from - chunk) / self.tokens, (span.to - chunk) / self.tokens)
     }
 }
 
-fn run(
-    plan: &Plan,
-    (src, dst): (&Tables, &Tables),
-    from: &Cache,
-    to: &Cache,
-) -> Result<(), ArchiveError> {
+fn run(plan: &Plan, (src, dst): (&Tables, &Tables), from: &Cache, to: &Cache) -> Result<(), ArchiveError> {
     for route in plan.bind(src, dst)?.routes {
         copy(&route.program(), from, to)?;
     }
@@ -394,10 +358,7 @@ fn members(shape: &GroupShape, views: &[&ComponentView]) -> Result<Vec<Member>, 
             views.next();
         }
         if states.extent > 1 && states.stride != state || !dense(view) {
-            return Err(ArchiveError::layout(
-                &shape.name,
-                "the states of a head are not contiguous",
-            ));
+            return Err(ArchiveError::layout(&shape.name, "the states of a head are not contiguous"));
         }
         members.push(Member {
             offset: view.view.offset,
@@ -416,12 +377,7 @@ fn is_content(dim: &&Dim) -> bool {
 }
 
 fn content_bytes(view: &ComponentView) -> u64 {
-    view.view
-        .dims
-        .iter()
-        .filter(is_content)
-        .map(|dim| dim.extent)
-        .product()
+    view.view.dims.iter().filter(is_content).map(|dim| dim.extent).product()
 }
 
 /// Whether the content of a state is contiguous and row-major.

@@ -34,13 +34,7 @@ impl RankGroup {
     }
 
     /// The bytes of a piece that is stored as `data`; `None` if no piece is stored so.
-    pub(crate) fn decode<'a>(
-        &self,
-        codec: Codec,
-        piece: &Piece,
-        span: Span,
-        data: &'a [u8],
-    ) -> Option<Cow<'a, [u8]>> {
+    pub(crate) fn decode<'a>(&self, codec: Codec, piece: &Piece, span: Span, data: &'a [u8]) -> Option<Cow<'a, [u8]>> {
         let members = &self.classes[piece.class as usize].members;
         let bytes = usize::try_from(self.piece_bytes(piece, span)).ok()?;
         if !members.iter().any(|member| member.is_encoded(codec)) {
@@ -70,9 +64,7 @@ impl RankGroup {
         let members = self.classes[piece.class as usize].members.iter();
         let stored = members.map(|member| member.stored_bytes(codec, span));
         let layer = stored.sum::<Option<usize>>()? as u64;
-        layer
-            .checked_mul(u64::from(piece.layers))?
-            .checked_mul(piece.units)
+        layer.checked_mul(u64::from(piece.layers))?.checked_mul(piece.units)
     }
 }
 

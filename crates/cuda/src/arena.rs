@@ -62,10 +62,7 @@ impl Arena {
     }
 
     /// Copies numbers to the device. Waits for nothing but that, and not at all where the last one has no end yet.
-    pub(crate) fn upload<T: bytemuck::Pod>(
-        self: &Arc<Self>,
-        values: &[T],
-    ) -> Result<Table, DeviceError> {
+    pub(crate) fn upload<T: bytemuck::Pod>(self: &Arc<Self>, values: &[T]) -> Result<Table, DeviceError> {
         let bytes: Box<[u8]> = bytemuck::cast_slice(values).into();
         let table = self.lend(bytes.len() as u64)?;
         if bytes.is_empty() {
@@ -76,8 +73,7 @@ impl Arena {
             let _entered = self.context.enter()?;
             let (to, from) = (table.address, bytes.as_ptr().cast());
             // SAFETY: the table has room for them, and both stay until this is done.
-            let copied =
-                unsafe { driver::cuMemcpyHtoDAsync_v2(to, from, bytes.len(), self.stream.raw) };
+            let copied = unsafe { driver::cuMemcpyHtoDAsync_v2(to, from, bytes.len(), self.stream.raw) };
             self.context.check("cuMemcpyHtoDAsync_v2", copied)
         };
         // Where nobody will know of its end, it is lent to nobody any more.
@@ -124,11 +120,7 @@ impl Arena {
                 address
             }
         };
-        Ok(Table {
-            arena: self.clone(),
-            address,
-            len,
-        })
+        Ok(Table { arena: self.clone(), address, len })
     }
 
     fn chunks(&self) -> MutexGuard<'_, Vec<Chunk>> {

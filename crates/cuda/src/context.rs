@@ -40,18 +40,14 @@ impl Context {
         driver::available()?;
         let mut devices = 0;
         // SAFETY: the number goes into a local variable, here and below.
-        check("cuDeviceGetCount", unsafe {
-            driver::cuDeviceGetCount(&mut devices)
-        })?;
+        check("cuDeviceGetCount", unsafe { driver::cuDeviceGetCount(&mut devices) })?;
         let devices = devices.unsigned_abs();
         if ordinal >= devices {
             return Err(DeviceError::NoDevice { ordinal, devices });
         }
         let (mut device, mut context) = (0, ptr::null_mut());
         // SAFETY: as above.
-        check("cuDeviceGet", unsafe {
-            driver::cuDeviceGet(&mut device, ordinal as i32)
-        })?;
+        check("cuDeviceGet", unsafe { driver::cuDeviceGet(&mut device, ordinal as i32) })?;
         // SAFETY: as above; it is released when this is dropped.
         let retained = unsafe { driver::cuDevicePrimaryCtxRetain(&mut context, device) };
         check("cuDevicePrimaryCtxRetain", retained)?;
@@ -82,14 +78,9 @@ impl Context {
     pub(crate) fn name(&self) -> Result<String, DeviceError> {
         let mut name = [0; 128];
         // SAFETY: the driver writes no more than it is told there is room for, and a zero at the end.
-        let named =
-            unsafe { driver::cuDeviceGetName(name.as_mut_ptr(), name.len() as i32, self.device) };
+        let named = unsafe { driver::cuDeviceGetName(name.as_mut_ptr(), name.len() as i32, self.device) };
         self.check("cuDeviceGetName", named)?;
-        let name: Vec<u8> = name
-            .iter()
-            .take_while(|c| **c != 0)
-            .map(|c| *c as u8)
-            .collect();
+        let name: Vec<u8> = name.iter().take_while(|c| **c != 0).map(|c| *c as u8).collect();
         Ok(String::from_utf8_lossy(&name).into_owned())
     }
 
@@ -102,17 +93,10 @@ impl Context {
         let outer = INNERMOST.get();
         if outer != self.context {
             // SAFETY: the context is kept by `self`.
-            self.check("cuCtxPushCurrent_v2", unsafe {
-                driver::cuCtxPushCurrent_v2(self.context)
-            })?;
+            self.check("cuCtxPushCurrent_v2", unsafe { driver::cuCtxPushCurrent_v2(self.context) })?;
             INNERMOST.set(self.context);
         }
-        let mut entered = Entered {
-            _thread: PhantomData,
-            context: self,
-            outer,
-            mode: CU_STREAM_CAPTURE_MODE_RELAXED,
-        };
+        let mut entered = Entered { _thread: PhantomData, context: self, outer, mode: CU_STREAM_CAPTURE_MODE_RELAXED };
         if !entered.is_nested() {
             entered.exchange_mode();
         }
@@ -124,11 +108,7 @@ impl Context {
     ///
     /// Only entering it is tried again: a call that gives something back may have done so although it failed. What it has not
     /// is there until the context goes.
-    pub(crate) fn give_back(
-        &self,
-        call: &'static str,
-        give_back: impl FnOnce() -> CUresult,
-    ) -> bool {
+    pub(crate) fn give_back(&self, call: &'static str, give_back: impl FnOnce() -> CUresult) -> bool {
         let entered = self.enter().or_else(|_| self.enter());
         entered.is_ok_and(|_entered| self.check(call, give_back()).is_ok())
     }
@@ -180,10 +160,7 @@ impl Context {
     pub(crate) fn check_lost(&self) -> Result<(), DeviceError> {
         match self.lost.get() {
             None => Ok(()),
-            Some(why) => Err(DeviceError::Lost {
-                ordinal: self.ordinal,
-                why: why.clone(),
-            }),
+            Some(why) => Err(DeviceError::Lost { ordinal: self.ordinal, why: why.clone() }),
         }
     }
 
@@ -232,9 +209,7 @@ impl Entered<'_> {
         // SAFETY: the mode is this thread's, and goes back when the context is left.
         let exchanged = unsafe { driver::cuThreadExchangeStreamCaptureMode(&mut self.mode) };
         // With a mode from the list it fails only where the device is lost.
-        let _ = self
-            .context
-            .check("cuThreadExchangeStreamCaptureMode", exchanged);
+        let _ = self.context.check("cuThreadExchangeStreamCaptureMode", exchanged);
     }
 }
 

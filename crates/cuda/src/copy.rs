@@ -79,12 +79,7 @@ pub fn copy<'a>(
     destination: impl Into<Place<'a>>,
     options: &CopyOptions,
 ) -> Result<CopyReport, DeviceError> {
-    run(
-        program,
-        (source.into(), destination.into()),
-        options,
-        Gpu::stall,
-    )
+    run(program, (source.into(), destination.into()), options, Gpu::stall)
 }
 
 /// Runs a program as [`copy`](copy()) does, and waits however long a GPU takes: when this returns, nothing touches either memory
@@ -98,12 +93,7 @@ pub fn copy_until_done<'a>(
     destination: impl Into<Place<'a>>,
     options: &CopyOptions,
 ) -> Result<CopyReport, DeviceError> {
-    run(
-        program,
-        (source.into(), destination.into()),
-        options,
-        |_| Duration::MAX,
-    )
+    run(program, (source.into(), destination.into()), options, |_| Duration::MAX)
 }
 
 /// Runs a program, and waits at most as long as `within` says for a GPU.
@@ -115,12 +105,7 @@ fn run(
 ) -> Result<CopyReport, DeviceError> {
     let checksum = match sides {
         (Place::Host(source), Place::Host(destination)) => {
-            return Ok(transload_memory::copy::copy(
-                program,
-                source,
-                destination,
-                options,
-            )?);
+            return Ok(transload_memory::copy::copy(program, source, destination, options)?);
         }
         (Place::Device(source), Place::Device(destination)) => {
             if options.checksum {
@@ -196,22 +181,14 @@ pub(crate) fn prepare(
 const AHEAD: usize = 4;
 
 /// Gathers pieces, and has the host scatter one while others cross the bus.
-fn to_host(
-    within: Duration,
-    from: &Arc<DeviceStream>,
-    mut to: Cursor,
-) -> Result<Crc32c, DeviceError> {
+fn to_host(within: Duration, from: &Arc<DeviceStream>, mut to: Cursor) -> Result<Crc32c, DeviceError> {
     let mut sum = Crc32c::new();
     let mut ahead = Ahead::new(from.gpu(), within);
-    let mut place =
-        |(mut piece, len): (Held, usize)| to.scatter(&piece.bytes()[..len], Some(&mut sum));
+    let mut place = |(mut piece, len): (Held, usize)| to.scatter(&piece.bytes()[..len], Some(&mut sum));
     for range in pieces(0..from.bytes()) {
         let len = len(&range);
         ahead.ask(|told| {
-            from.gather(
-                range,
-                Box::new(move |piece| told(piece.map(|piece| (piece, len)))),
-            );
+            from.gather(range, Box::new(move |piece| told(piece.map(|piece| (piece, len)))));
         });
         if let Some(first) = ahead.next_if_full()? {
             place(first)?;
@@ -225,11 +202,7 @@ fn to_host(
 }
 
 /// Has the host gather one piece while others cross the bus, and scatters them.
-fn to_device(
-    within: Duration,
-    mut from: Cursor,
-    to: &Arc<DeviceStream>,
-) -> Result<Crc32c, DeviceError> {
+fn to_device(within: Duration, mut from: Cursor, to: &Arc<DeviceStream>) -> Result<Crc32c, DeviceError> {
     let mut sum = Crc32c::new();
     let mut ahead = Ahead::new(to.gpu(), within);
     for range in pieces(0..to.bytes()) {
@@ -264,9 +237,7 @@ impl<'a, T: Send + 'static> Ahead<'a, T> {
     /// Waits for the first; `None` where there is none.
     fn next(&mut self) -> Result<Option<T>, DeviceError> {
         let first = self.asked.pop_front();
-        first
-            .map(|first| wait(self.gpu, self.within, &first))
-            .transpose()
+        first.map(|first| wait(self.gpu, self.within, &first)).transpose()
     }
 
     /// The same, if there are as many as there may be.

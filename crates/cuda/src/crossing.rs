@@ -83,12 +83,7 @@ impl Crossings {
             Ok(Lane { stream, moving })
         };
         let lanes: Result<_, DeviceError> = (0..STREAMS).map(lane).collect();
-        Ok(Self {
-            lanes: lanes?,
-            turn: 0,
-            ready: Default::default(),
-            submitted: [0; 2],
-        })
+        Ok(Self { lanes: lanes?, turn: 0, ready: Default::default(), submitted: [0; 2] })
     }
 
     /// Whether nothing crosses the bus, or is about to.
@@ -121,10 +116,7 @@ impl Crossings {
 
     /// Takes the next that are ready, with as many neighbours as are submitted at once, if so much may be under way.
     fn next_run(&mut self, way: Way) -> Option<Run> {
-        let (ready, submitted) = (
-            &mut self.ready[way as usize],
-            &mut self.submitted[way as usize],
-        );
+        let (ready, submitted) = (&mut self.ready[way as usize], &mut self.submitted[way as usize]);
         let (mut count, mut len) = (1, ready.front()?.len());
         while let (Some(last), Some(next)) = (ready.get(count - 1), ready.get(count))
             && last.goes_before(next)
@@ -136,11 +128,7 @@ impl Crossings {
             return None;
         }
         *submitted += len;
-        Some(Run {
-            moves: ready.drain(..count).collect(),
-            recorded: false,
-            failed: None,
-        })
+        Some(Run { moves: ready.drain(..count).collect(), recorded: false, failed: None })
     }
 
     /// Takes what is done. Only the first of a stream is asked for: a stream does one thing after the other, and an engine's launches
@@ -174,9 +162,7 @@ impl Crossings {
         let lanes = self.lanes.iter_mut();
         let runs = lanes.flat_map(|lane| mem::take(&mut lane.moving));
         let moving = runs.flat_map(|run| run.moves);
-        moving
-            .chain(self.ready.iter_mut().flat_map(mem::take))
-            .collect()
+        moving.chain(self.ready.iter_mut().flat_map(mem::take)).collect()
     }
 }
 

@@ -173,14 +173,8 @@ fn find() -> Result<(), NoCuda> {
     }
     let mut devices = 0;
     // SAFETY: the number goes into a local variable.
-    check("cuDeviceGetCount", unsafe {
-        cuDeviceGetCount(&mut devices)
-    })?;
-    if devices == 0 {
-        Err(NoCuda::NoDevice)
-    } else {
-        Ok(())
-    }
+    check("cuDeviceGetCount", unsafe { cuDeviceGetCount(&mut devices) })?;
+    if devices == 0 { Err(NoCuda::NoDevice) } else { Ok(()) }
 }
 
 /// The name of this system, if it is none that caches in device memory were ever moved on.
@@ -189,10 +183,7 @@ fn elsewhere() -> Option<&'static str> {
         return Some(std::env::consts::OS);
     }
     let kernel = fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
-    kernel
-        .to_lowercase()
-        .contains("microsoft")
-        .then_some("Windows Subsystem for Linux")
+    kernel.to_lowercase().contains("microsoft").then_some("Windows Subsystem for Linux")
 }
 
 /// The file that is mapped at an address.
@@ -217,15 +208,9 @@ pub(crate) fn check(call: &'static str, result: CUresult) -> Result<(), CallErro
     let known = unsafe { cuGetErrorName(result, &mut name) } == CUresult::SUCCESS;
     let name = if known && !name.is_null() {
         // SAFETY: as above.
-        unsafe { CStr::from_ptr(name) }
-            .to_string_lossy()
-            .into_owned()
+        unsafe { CStr::from_ptr(name) }.to_string_lossy().into_owned()
     } else {
         "an unknown error".to_owned()
     };
-    Err(CallError {
-        call,
-        code: result.0,
-        name,
-    })
+    Err(CallError { call, code: result.0, name })
 }

@@ -51,10 +51,7 @@ impl CallError {
     /// Whether the context is of no use any more, for the engine neither: every later call gives this error as well. So it is where the
     /// driver has been shut down (4), as while a process ends.
     pub(crate) fn is_sticky(&self) -> bool {
-        matches!(
-            self.code,
-            4 | 214 | 220 | 226 | 700 | 702 | 709 | 710 | 714..=719 | 721 | 810
-        )
+        matches!(self.code, 4 | 214 | 220 | 226 | 700 | 702 | 709 | 710 | 714..=719 | 721 | 810)
     }
 }
 
@@ -91,31 +88,18 @@ pub enum DeviceError {
     Stalled { ordinal: u32, within: Duration },
     /// An allocation is memory of another kind.
     #[error("allocation {allocation} is {kind}, not memory of a CUDA device")]
-    NotDevice {
-        allocation: usize,
-        kind: &'static str,
-    },
+    NotDevice { allocation: usize, kind: &'static str },
     /// An allocation is on another device.
     #[error("allocation {allocation} is memory of device {found}, not of device {expected}")]
-    OtherDevice {
-        allocation: usize,
-        found: u32,
-        expected: u32,
-    },
+    OtherDevice { allocation: usize, found: u32, expected: u32 },
     /// An allocation reaches beyond what the driver has mapped there.
     #[error("allocation {allocation} of {len} bytes has only {available} mapped from its start on")]
-    PastEnd {
-        allocation: usize,
-        len: u64,
-        available: u64,
-    },
+    PastEnd { allocation: usize, len: u64, available: u64 },
     /// A stream of another device or context, or one that was destroyed.
     #[error("the stream is none of device {ordinal}, or was destroyed: {why}")]
     NotItsStream { ordinal: u32, why: CallError },
     /// A stream whose work goes into a graph, where a mark would be a part of that and never be come to.
-    #[error(
-        "the stream is captured into a graph: mark it before the capture begins, or after it ends"
-    )]
+    #[error("the stream is captured into a graph: mark it before the capture begins, or after it ends")]
     Capturing,
     /// A descriptor of memory that is not on this device, nor on one that it reaches.
     #[error("the shared memory is not on device {expected}, nor on one that it reaches")]
@@ -133,9 +117,7 @@ pub enum DeviceError {
     #[error("a copy from device memory to device memory has no checksum")]
     NoSum,
     /// Rings of a GPU's memory, each of which other agents have a part in.
-    #[error(
-        "device {ordinal} has {most} rings already, and no memory for more is taken from the engine"
-    )]
+    #[error("device {ordinal} has {most} rings already, and no memory for more is taken from the engine")]
     TooManyRings { ordinal: u32, most: usize },
     /// The host's side of a copy.
     #[error(transparent)]

@@ -59,9 +59,7 @@ pub struct GpuOptions {
 
 impl Default for GpuOptions {
     fn default() -> Self {
-        Self {
-            stall: Duration::from_secs(30),
-        }
+        Self { stall: Duration::from_secs(30) }
     }
 }
 
@@ -130,9 +128,7 @@ impl Gpu {
             rings: Arc::default(),
             kernels,
         };
-        Ok(Self {
-            shared: Arc::new(Shared(ManuallyDrop::new(open))),
-        })
+        Ok(Self { shared: Arc::new(Shared(ManuallyDrop::new(open))) })
     }
 
     /// The ordinal of the device whose context is current in this thread, if any: whose default stream an engine means here.
@@ -301,9 +297,7 @@ impl Kernels {
             kernels.launch(stream, &nothing, None)?;
             kernels.fold(stream, Fold::zeroed(), sum::BLOCK)
         };
-        stream.run(within, kernels, launch_all, |_, kernels| {
-            mem::forget(kernels)
-        })
+        stream.run(within, kernels, launch_all, |_, kernels| mem::forget(kernels))
     }
 
     fn load_module(&mut self, text: &CStr) -> Result<CUmodule, DeviceError> {
@@ -346,12 +340,7 @@ impl Kernels {
     }
 
     /// Submits the folding of a text, by so many threads. Whoever does keeps both texts until it is done.
-    pub(crate) fn fold(
-        &self,
-        stream: &Stream,
-        fold: Fold,
-        threads: u32,
-    ) -> Result<(), DeviceError> {
+    pub(crate) fn fold(&self, stream: &Stream, fold: Fold, threads: u32) -> Result<(), DeviceError> {
         let blocks = threads / sum::BLOCK;
         // SAFETY: as above.
         unsafe { self.start(stream, self.fold, blocks, sum::BLOCK, fold) }

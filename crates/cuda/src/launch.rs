@@ -68,11 +68,7 @@ impl Division {
         // by less than one part in 2^31 (Granlund and Montgomery, 1994).
         let shift = divisor.next_power_of_two().trailing_zeros();
         let multiplier = (1u64 << (31 + shift)).div_ceil(divisor);
-        Self {
-            divisor: divisor as u32,
-            multiplier: multiplier as u32,
-            shift,
-        }
+        Self { divisor: divisor as u32, multiplier: multiplier as u32, shift }
     }
 }
 
@@ -114,10 +110,7 @@ impl End {
 
     /// A buffer whose first byte is byte `position` of the program. Units are as long as the two are alike, modulo [`LONGEST_UNIT`].
     pub(crate) fn buffer(start: u64, position: u64) -> Self {
-        Self {
-            bases: 0,
-            buffer: start.wrapping_sub(position),
-        }
+        Self { bases: 0, buffer: start.wrapping_sub(position) }
     }
 }
 
@@ -141,15 +134,8 @@ pub(crate) struct Parameters {
 }
 
 /// The entries of the kernel: by the length of a unit, and two for dense buffers and the longest units.
-pub(crate) const ENTRIES: [&CStr; 7] = [
-    c"walk_1",
-    c"walk_2",
-    c"walk_4",
-    c"walk_8",
-    c"walk_16",
-    c"stream_16",
-    c"runs_16",
-];
+pub(crate) const ENTRIES: [&CStr; 7] =
+    [c"walk_1", c"walk_2", c"walk_4", c"walk_8", c"walk_16", c"stream_16", c"runs_16"];
 const STREAM: usize = 5;
 const RUNS: usize = 6;
 
@@ -222,26 +208,15 @@ impl Launches {
     pub(crate) fn new(program: &Program) -> Result<Self, LaunchError> {
         let mut of_nest: Vec<Vec<Place>> = vec![Vec::new(); program.nests.len()];
         for Placed { nest, src, dst } in &program.placed {
-            of_nest[*nest as usize].push(Place {
-                src: *src,
-                dst: *dst,
-            });
+            of_nest[*nest as usize].push(Place { src: *src, dst: *dst });
         }
-        let mut sorted = Self {
-            nests: Vec::new(),
-            places: Vec::with_capacity(program.placed.len()),
-        };
+        let mut sorted = Self { nests: Vec::new(), places: Vec::with_capacity(program.placed.len()) };
         for (index, (nest, places)) in program.nests.iter().zip(of_nest).enumerate() {
             if !places.is_empty() {
                 let first = sorted.places.len();
                 sorted.places.extend(places);
                 let places = first..sorted.places.len();
-                sorted.nests.push(SortedNest::new(
-                    index,
-                    nest,
-                    places.clone(),
-                    &sorted.places[places],
-                )?);
+                sorted.nests.push(SortedNest::new(index, nest, places.clone(), &sorted.places[places])?);
             }
         }
         Ok(sorted)
@@ -287,19 +262,12 @@ impl Launches {
 }
 
 impl SortedNest {
-    fn new(
-        index: usize,
-        nest: &Nest,
-        places: Range<usize>,
-        placed: &[Place],
-    ) -> Result<Self, LaunchError> {
+    fn new(index: usize, nest: &Nest, places: Range<usize>, placed: &[Place]) -> Result<Self, LaunchError> {
         let loops = nest.loops.len();
         if loops > MAX_LOOPS {
             return Err(LaunchError::TooDeep { nest: index, loops });
         }
-        let mut multiples = placed
-            .iter()
-            .fold(nest.run, |or, place| or | place.src | place.dst);
+        let mut multiples = placed.iter().fold(nest.run, |or, place| or | place.src | place.dst);
         let mut loop_ = [KernelLoop::zeroed(); MAX_LOOPS];
         // The loop inside of the next one, and what all of its steps have added.
         let (mut inner, mut added) = (1, (nest.run, nest.run));
@@ -307,11 +275,7 @@ impl SortedNest {
             multiples |= l.src | l.dst;
             if l.count > MAX_UNITS {
                 let bytes = nest.bytes();
-                return Err(LaunchError::TooLong {
-                    nest: index,
-                    bytes,
-                    unit: 1,
-                });
+                return Err(LaunchError::TooLong { nest: index, bytes, unit: 1 });
             }
             *kernel = KernelLoop {
                 src: l.src.wrapping_sub(added.0),
@@ -344,11 +308,7 @@ impl SortedNest {
     /// Whether the kernel can count the units of a place.
     fn check(&self, unit: u64) -> Result<(), LaunchError> {
         match self.bytes / unit > MAX_UNITS {
-            true => Err(LaunchError::TooLong {
-                nest: self.nest,
-                bytes: self.bytes,
-                unit,
-            }),
+            true => Err(LaunchError::TooLong { nest: self.nest, bytes: self.bytes, unit }),
             false => Ok(()),
         }
     }
@@ -379,11 +339,7 @@ impl SortedNest {
         let last = (bytes.end / unit * unit).max(first);
         let (mut head, tail) = (bytes.start..first, last..bytes.end);
         let (mut skip, stop, units_end) = match first < last {
-            true => (
-                within(first) / unit,
-                within(last - unit) / unit + 1,
-                number(last - unit) + 1,
-            ),
+            true => (within(first) / unit, within(last - unit) / unit + 1, number(last - unit) + 1),
             false => (0, 0, number(first)),
         };
 
@@ -413,14 +369,10 @@ impl SortedNest {
             launches.push(Launch {
                 entry,
                 parameters: Parameters {
-                    places: ends.places
-                        + (place as u64 + base / of_place) * size_of::<Place>() as u64,
+                    places: ends.places + (place as u64 + base / of_place) * size_of::<Place>() as u64,
                     src_bases: ends.src_bases,
                     dst: ends.dst,
-                    edges: [
-                        edge(mem::take(&mut head)),
-                        edge(if is_last { tail.clone() } else { 0..0 }),
-                    ],
+                    edges: [edge(mem::take(&mut head)), edge(if is_last { tail.clone() } else { 0..0 })],
                     first: (done - base) as u32,
                     count: count as u32,
                     place: Division::by(of_place),

@@ -70,11 +70,7 @@ impl Mark {
             DeviceError::Call(why) if CAPTURED.contains(&why.code) => DeviceError::Capturing,
             error => error,
         })?;
-        Ok(Self {
-            event: Arc::new(event),
-            stream,
-            gpu: gpu.clone(),
-        })
+        Ok(Self { event: Arc::new(event), stream, gpu: gpu.clone() })
     }
 
     /// Tells whether all before the mark is done. It does not wait.

@@ -97,11 +97,7 @@ impl Meter {
         self.check_own(source)?;
         self.check_own(destination)?;
         let (launches, places) = prepare(program, source, destination)?;
-        Ok(Relayout {
-            launches,
-            _places: places,
-            _memories: [source.clone(), destination.clone()],
-        })
+        Ok(Relayout { launches, _places: places, _memories: [source.clone(), destination.clone()] })
     }
 
     /// Runs a program within the GPU, with all of its multiprocessors.
@@ -120,12 +116,7 @@ impl Meter {
     ///
     /// # Errors
     /// As of [`copy`](crate::copy()).
-    pub fn to_host(
-        &self,
-        program: &Program,
-        memory: &DeviceMemory,
-        begin: u64,
-    ) -> Result<Duration, DeviceError> {
+    pub fn to_host(&self, program: &Program, memory: &DeviceMemory, begin: u64) -> Result<Duration, DeviceError> {
         let stream = DeviceStream::new(&program.stream(Side::Source), memory)?;
         let started = Instant::now();
         // A piece is dropped where it is told, so that nobody holds one while another is waited for.
@@ -139,12 +130,7 @@ impl Meter {
     ///
     /// # Errors
     /// As of [`copy`](crate::copy()).
-    pub fn to_device(
-        &self,
-        program: &Program,
-        memory: &DeviceMemory,
-        begin: u64,
-    ) -> Result<Duration, DeviceError> {
+    pub fn to_device(&self, program: &Program, memory: &DeviceMemory, begin: u64) -> Result<Duration, DeviceError> {
         let stream = DeviceStream::new(&program.stream(Side::Destination), memory)?;
         let started = Instant::now();
         cross(&self.gpu, pieces(begin..stream.bytes()), |range, told| {
@@ -162,11 +148,7 @@ impl Meter {
     ///
     /// # Errors
     /// As of [`copy`](crate::copy()).
-    pub fn submit_to_host(
-        &mut self,
-        program: &Program,
-        memory: &DeviceMemory,
-    ) -> Result<Duration, DeviceError> {
+    pub fn submit_to_host(&mut self, program: &Program, memory: &DeviceMemory) -> Result<Duration, DeviceError> {
         self.check_own(memory)?;
         let stream = DeviceStream::new(&program.stream(Side::Source), memory)?;
         let started = Instant::now();
@@ -182,9 +164,7 @@ impl Meter {
                 let len = (end - begin) as usize;
                 let buffer = piece.device_at(begin);
                 let launches = stream.launches(Way::Gather, begin..end, buffer)?;
-                self.gpu
-                    .kernels()
-                    .launch(&self.stream, &launches, Some(MULTIPROCESSORS))?;
+                self.gpu.kernels().launch(&self.stream, &launches, Some(MULTIPROCESSORS))?;
                 let host = piece.host();
                 // SAFETY: memory of the piece and its next neighbours, which are all this has.
                 unsafe { piece.fetch(&self.stream, begin, host, len)? };
@@ -216,9 +196,7 @@ impl Meter {
         let copy = || {
             let _entered = self.gpu.context().enter()?;
             // SAFETY: both are that long, and are waited for below.
-            let copied = unsafe {
-                driver::cuMemcpyDtoDAsync_v2(to, from, busy_with as usize, self.stream.raw)
-            };
+            let copied = unsafe { driver::cuMemcpyDtoDAsync_v2(to, from, busy_with as usize, self.stream.raw) };
             self.gpu.context().check("cuMemcpyDtoDAsync_v2", copied)
         };
         let took = copy().and_then(|()| self.piece_after(&event, &stream));
@@ -228,11 +206,7 @@ impl Meter {
     }
 
     /// Marks the place that the stream has come to, and asks for a piece behind it.
-    fn piece_after(
-        &self,
-        event: &Event,
-        stream: &Arc<DeviceStream>,
-    ) -> Result<Duration, DeviceError> {
+    fn piece_after(&self, event: &Event, stream: &Arc<DeviceStream>) -> Result<Duration, DeviceError> {
         event.record(&self.stream)?;
         let mark = Mark::behind(&self.gpu, &self.stream)?;
         let (tell, told) = mpsc::channel();
@@ -282,16 +256,8 @@ impl Meter {
     /// Proves that a memory is of this GPU, where its streams work on it.
     fn check_own(&self, memory: &DeviceMemory) -> Result<(), DeviceError> {
         let (found, expected) = (memory.gpu().ordinal(), self.gpu.ordinal());
-        let other = DeviceError::OtherDevice {
-            allocation: 0,
-            found,
-            expected,
-        };
-        if found == expected {
-            Ok(())
-        } else {
-            Err(other)
-        }
+        let other = DeviceError::OtherDevice { allocation: 0, found, expected };
+        if found == expected { Ok(()) } else { Err(other) }
     }
 
     /// Waits until a stream is done, or the device is lost, however long that takes: what was submitted uses the caller's memory.
@@ -314,10 +280,7 @@ impl Meter {
         // What was submitted uses the memories, whatever became of the rest.
         let done = self.settle(&self.stream);
         submitted.and(ended).and(done)?;
-        Ok(Took {
-            submitting,
-            doing: self.begun.elapsed(&self.ended)?,
-        })
+        Ok(Took { submitting, doing: self.begun.elapsed(&self.ended)? })
     }
 }
 

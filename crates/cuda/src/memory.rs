@@ -13,9 +13,7 @@ use crate::error::DeviceError;
 use crate::gpu::Gpu;
 use crate::resources::Buffer;
 use crate::sys::*;
-use transload_memory::{
-    Access, CheckError, Extents, MAX_ALLOCATION_BYTES, MAX_ALLOCATIONS, MemoryError, Side,
-};
+use transload_memory::{Access, CheckError, Extents, MAX_ALLOCATION_BYTES, MAX_ALLOCATIONS, MemoryError, Side};
 use transload_plan::program::{Program, split_address};
 
 /// The allocations of one rank and one group on one GPU, cheap to clone.
@@ -48,15 +46,9 @@ impl DeviceMemory {
     /// [`MemoryError`], or what the driver says: out of memory, mostly. What was allocated before is given back.
     pub fn allocate(gpu: &Gpu, lens: &[usize]) -> Result<Self, DeviceError> {
         check_lens(lens.iter().copied())?;
-        let buffers: Result<Vec<_>, _> = lens
-            .iter()
-            .map(|&len| Buffer::new(gpu.context(), len))
-            .collect();
+        let buffers: Result<Vec<_>, _> = lens.iter().map(|&len| Buffer::new(gpu.context(), len)).collect();
         let buffers = buffers?;
-        let parts: Vec<_> = buffers
-            .iter()
-            .map(|buffer| (buffer.address, buffer.len))
-            .collect();
+        let parts: Vec<_> = buffers.iter().map(|buffer| (buffer.address, buffer.len)).collect();
         let keeper = Arc::new(buffers);
         let memory = Self::new(gpu, &parts, Access::ReadWrite, Some(keeper.clone()));
         if let Err(DeviceError::Stalled { .. }) = memory {
@@ -197,22 +189,13 @@ fn check_lens(lens: impl ExactSizeIterator<Item = usize>) -> Result<(), MemoryEr
 }
 
 /// Proves with the driver that all bytes of an allocation are mapped memory of a device.
-fn check_mapped(
-    gpu: &Gpu,
-    allocation: usize,
-    start: CUdeviceptr,
-    len: u64,
-) -> Result<(), DeviceError> {
+fn check_mapped(gpu: &Gpu, allocation: usize, start: CUdeviceptr, len: u64) -> Result<(), DeviceError> {
     let context = gpu.context();
     let _entered = context.enter()?;
     let mut mapped = 0;
     while mapped < len {
         let at = start + mapped;
-        let past = DeviceError::PastEnd {
-            allocation,
-            len,
-            available: mapped,
-        };
+        let past = DeviceError::PastEnd { allocation, len, available: mapped };
         if let Err(error) = check_kind(gpu, allocation, at) {
             return Err(if mapped > 0 { past } else { error });
         }
@@ -233,21 +216,13 @@ fn check_kind(gpu: &Gpu, allocation: usize, at: CUdeviceptr) -> Result<(), Devic
     let found = ordinal_of(Some(gpu.context()), allocation, at)?;
     let expected = gpu.ordinal();
     if found != expected {
-        return Err(DeviceError::OtherDevice {
-            allocation,
-            found,
-            expected,
-        });
+        return Err(DeviceError::OtherDevice { allocation, found, expected });
     }
     Ok(())
 }
 
 /// Proves that an address is memory of a GPU, and says of which.
-fn ordinal_of(
-    context: Option<&Context>,
-    allocation: usize,
-    at: CUdeviceptr,
-) -> Result<u32, DeviceError> {
+fn ordinal_of(context: Option<&Context>, allocation: usize, at: CUdeviceptr) -> Result<u32, DeviceError> {
     let not = |kind| DeviceError::NotDevice { allocation, kind };
     let attribute = |kind| attribute(context, at, kind);
     let managed = attribute(CU_POINTER_ATTRIBUTE_IS_MANAGED).unwrap_or(0);
@@ -262,16 +237,14 @@ fn ordinal_of(
         Some(_) => return Err(not("memory of some other kind")),
         None => return Err(not("memory that the driver does not know")),
     }
-    attribute(CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL)
-        .ok_or_else(|| not("memory that the driver does not know"))
+    attribute(CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL).ok_or_else(|| not("memory that the driver does not know"))
 }
 
 /// What the driver knows of an address. `context` is told if it is lost.
 fn attribute(context: Option<&Context>, at: CUdeviceptr, attribute: u32) -> Option<u32> {
     let mut value = 0u32;
     // SAFETY: each attribute that is asked for has 4 bytes at most.
-    let known =
-        unsafe { driver::cuPointerGetAttribute((&raw mut value).cast::<c_void>(), attribute, at) };
+    let known = unsafe { driver::cuPointerGetAttribute((&raw mut value).cast::<c_void>(), attribute, at) };
     let name = "cuPointerGetAttribute";
     let known = match context {
         Some(context) => context.check(name, known).is_ok(),

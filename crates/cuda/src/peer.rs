@@ -105,11 +105,7 @@ pub(crate) fn copy(
 
 /// Frees what a copy uses that has no end in time, once it has come to one after all; without a thread that waits for
 /// that, never.
-fn free_later(
-    kept: Arc<Mutex<Kept>>,
-    slots: Box<Slots>,
-    streams: (Arc<DeviceStream>, Arc<DeviceStream>),
-) {
+fn free_later(kept: Arc<Mutex<Kept>>, slots: Box<Slots>, streams: (Arc<DeviceStream>, Arc<DeviceStream>)) {
     let used = ManuallyDrop::new((slots, streams));
     let wait = move || match used.0.settle(Duration::MAX) {
         Ok(()) => *lock(&kept) = Kept::Free(ManuallyDrop::into_inner(used).0),
@@ -150,10 +146,7 @@ impl Slots {
 
     /// Waits for all that was submitted, at most for so long. Where one device is lost that is the error, but only if the other is done.
     fn settle(&self, within: Duration) -> Result<(), DeviceError> {
-        let ends = self
-            .0
-            .iter()
-            .flat_map(|slot| [&slot.source, &slot.destination]);
+        let ends = self.0.iter().flat_map(|slot| [&slot.source, &slot.destination]);
         let (mut outcome, begun) = (Ok(()), Instant::now());
         for end in ends {
             // An error of the call tells nothing of the work, and what is in doubt is never used again: so it is called twice.
@@ -169,29 +162,17 @@ impl Slots {
 
 impl Slot {
     /// Submits a piece. What was submitted to the slot before is done first, on either side.
-    fn submit(
-        &self,
-        from: &DeviceStream,
-        to: &DeviceStream,
-        range: Range<u64>,
-    ) -> Result<(), DeviceError> {
-        let Self {
-            source,
-            destination,
-        } = self;
+    fn submit(&self, from: &DeviceStream, to: &DeviceStream, range: Range<u64>) -> Result<(), DeviceError> {
+        let Self { source, destination } = self;
         let len = (range.end - range.start) as usize;
         let gather = from.launches(Way::Gather, range.clone(), source.buffer.address)?;
         let scatter = to.launches(Way::Scatter, range, destination.buffer.address)?;
-        from.gpu()
-            .kernels()
-            .launch(&source.stream, &gather, Some(MULTIPROCESSORS))?;
+        from.gpu().kernels().launch(&source.stream, &gather, Some(MULTIPROCESSORS))?;
         source.stream.wait_for(&destination.done)?;
         source.carry(destination, len)?;
         source.done.record(&source.stream)?;
         destination.stream.wait_for(&source.done)?;
-        to.gpu()
-            .kernels()
-            .launch(&destination.stream, &scatter, Some(MULTIPROCESSORS))?;
+        to.gpu().kernels().launch(&destination.stream, &scatter, Some(MULTIPROCESSORS))?;
         destination.done.record(&destination.stream)
     }
 }

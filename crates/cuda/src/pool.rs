@@ -46,14 +46,8 @@ pub struct Held {
 impl Pool {
     pub(crate) fn new(context: &Arc<Context>, tasks: Sender<Task>) -> Result<Self, DeviceError> {
         let pieces = Piece::several(context, PIECES, PIECE)?.into_iter();
-        let free = Free {
-            pieces: pieces.map(|piece| (piece.number(), piece)).collect(),
-            ..Free::default()
-        };
-        Ok(Self {
-            free: Arc::new(Mutex::new(free)),
-            tasks,
-        })
+        let free = Free { pieces: pieces.map(|piece| (piece.number(), piece)).collect(), ..Free::default() };
+        Ok(Self { free: Arc::new(Mutex::new(free)), tasks })
     }
 
     fn free(&self) -> MutexGuard<'_, Free> {
@@ -78,10 +72,7 @@ impl Pool {
     }
 
     pub(crate) fn hold(&self, piece: Piece) -> Held {
-        Held {
-            piece: Some(piece),
-            pool: self.clone(),
-        }
+        Held { piece: Some(piece), pool: self.clone() }
     }
 }
 

@@ -67,13 +67,7 @@ pub(crate) enum Want {
     Fill(Told<Held>),
     /// For bytes to go through, at most [`PIECE`](super::pool::PIECE), on their way between a stream and the host: into the piece's own memory, or other
     /// memory of the host, which is let go of before anybody hears that they are there.
-    Cross(
-        Arc<DeviceStream>,
-        Range<u64>,
-        Way,
-        Option<Box<dyn DmaBuffer>>,
-        Told<Held>,
-    ),
+    Cross(Arc<DeviceStream>, Range<u64>, Way, Option<Box<dyn DmaBuffer>>, Told<Held>),
 }
 
 /// An event that a stream of ours has yet to come to.
@@ -119,11 +113,7 @@ impl Queue {
             on_time();
             worker.work();
         })?);
-        Ok(Self {
-            pool,
-            tasks,
-            threads,
-        })
+        Ok(Self { pool, tasks, threads })
     }
 
     /// Asks for a piece. One that is only to be filled is given at once if one is free, to whoever asks: `told` is called here.
@@ -139,22 +129,9 @@ impl Queue {
     }
 
     /// Has the first bytes of a piece scattered.
-    pub(crate) fn scatter(
-        &self,
-        held: Held,
-        stream: &Arc<DeviceStream>,
-        range: Range<u64>,
-        told: Told<Held>,
-    ) {
+    pub(crate) fn scatter(&self, held: Held, stream: &Arc<DeviceStream>, range: Range<u64>, told: Told<Held>) {
         if let Some(piece) = held.take() {
-            let moving = Move {
-                piece,
-                host: None,
-                stream: stream.clone(),
-                range,
-                way: Way::Scatter,
-                told,
-            };
+            let moving = Move { piece, host: None, stream: stream.clone(), range, way: Way::Scatter, told };
             hand(&self.tasks, Task::Move(moving));
         }
     }
@@ -163,11 +140,7 @@ impl Queue {
     /// recorded behind it; where that fails it is tried again, since without it nobody knows.
     pub(crate) fn watch_behind(&self, stream: &Arc<Stream>, event: Arc<Event>, told: Told<()>) {
         let recorded = event.record(stream).is_ok();
-        let watched = Watched {
-            event,
-            unrecorded: (!recorded).then(|| stream.clone()),
-            told,
-        };
+        let watched = Watched { event, unrecorded: (!recorded).then(|| stream.clone()), told };
         hand(&self.tasks, Task::Watch(watched));
     }
 }
@@ -250,14 +223,7 @@ impl Worker {
             match want {
                 Want::Fill(told) => self.tell(told, Ok(self.pool.hold(piece))),
                 Want::Cross(stream, range, way, host, told) => {
-                    self.crossings.push(Move {
-                        piece,
-                        host,
-                        stream,
-                        range,
-                        way,
-                        told,
-                    });
+                    self.crossings.push(Move { piece, host, stream, range, way, told });
                 }
             }
         }

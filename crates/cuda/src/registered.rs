@@ -36,24 +36,14 @@ impl Gpu {
     ///
     /// # Errors
     /// What the driver says, if it does not take such memory.
-    pub unsafe fn register(
-        &self,
-        start: NonNull<u8>,
-        len: usize,
-        mapping: Mapping,
-    ) -> Result<Registered, DeviceError> {
+    pub unsafe fn register(&self, start: NonNull<u8>, len: usize, mapping: Mapping) -> Result<Registered, DeviceError> {
         let (context, from) = (self.context(), start.as_ptr().cast());
         let _entered = context.enter()?;
         // A process registers a range once, so it is for all contexts.
         // SAFETY: the mapping keeps the bytes where they are.
-        let registered =
-            unsafe { driver::cuMemHostRegister_v2(from, len, CU_MEMHOSTREGISTER_PORTABLE) };
+        let registered = unsafe { driver::cuMemHostRegister_v2(from, len, CU_MEMHOSTREGISTER_PORTABLE) };
         context.check("cuMemHostRegister_v2", registered)?;
-        Ok(Registered {
-            context: context.clone(),
-            start,
-            mapping: Some(mapping),
-        })
+        Ok(Registered { context: context.clone(), start, mapping: Some(mapping) })
     }
 }
 

@@ -84,10 +84,7 @@ impl Stream {
         context.check("cuStreamCreateWithPriority", unsafe {
             driver::cuStreamCreateWithPriority(&mut raw, flags, priority)
         })?;
-        Ok(Self {
-            context: context.clone(),
-            raw,
-        })
+        Ok(Self { context: context.clone(), raw })
     }
 
     /// Has something submitted, and waits until it is done, at most for so long. `used` is what it touches: that is given back
@@ -139,9 +136,7 @@ impl Stream {
     pub(crate) fn wait_for(&self, event: &Event) -> Result<(), DeviceError> {
         let _entered = self.context.enter()?;
         // SAFETY: both are there for as long as these are; the only flag is 0.
-        self.context.check("cuStreamWaitEvent", unsafe {
-            driver::cuStreamWaitEvent(self.raw, event.raw, 0)
-        })
+        self.context.check("cuStreamWaitEvent", unsafe { driver::cuStreamWaitEvent(self.raw, event.raw, 0) })
     }
 }
 
@@ -164,14 +159,8 @@ impl Event {
         let _entered = context.enter()?;
         let mut raw = std::ptr::null_mut();
         // SAFETY: the handle goes into a local variable.
-        context.check("cuEventCreate", unsafe {
-            driver::cuEventCreate(&mut raw, flags)
-        })?;
-        Ok(Self {
-            context: context.clone(),
-            raw,
-            unknown_since: Mutex::default(),
-        })
+        context.check("cuEventCreate", unsafe { driver::cuEventCreate(&mut raw, flags) })?;
+        Ok(Self { context: context.clone(), raw, unknown_since: Mutex::default() })
     }
 
     /// Moves it behind all that the stream was given until now.
@@ -230,15 +219,9 @@ impl Buffer {
         if len > 0 {
             let _entered = context.enter()?;
             // SAFETY: the address goes into a local variable.
-            context.check("cuMemAlloc_v2", unsafe {
-                driver::cuMemAlloc_v2(&mut address, len)
-            })?;
+            context.check("cuMemAlloc_v2", unsafe { driver::cuMemAlloc_v2(&mut address, len) })?;
         }
-        Ok(Self {
-            context: context.clone(),
-            address,
-            len,
-        })
+        Ok(Self { context: context.clone(), address, len })
     }
 }
 
@@ -247,17 +230,11 @@ impl Pinned {
         let _entered = context.enter()?;
         let mut start = std::ptr::null_mut();
         // SAFETY: the address goes into a local variable. No flag: write-combined memory would be slow to read.
-        context.check("cuMemHostAlloc", unsafe {
-            driver::cuMemHostAlloc(&mut start, len, 0)
-        })?;
+        context.check("cuMemHostAlloc", unsafe { driver::cuMemHostAlloc(&mut start, len, 0) })?;
         let start: NonNull<u8> = NonNull::new(start.cast()).unwrap_or(NonNull::dangling());
         // SAFETY: that many bytes were just allocated.
         unsafe { start.write_bytes(0, len) };
-        Ok(Self {
-            context: context.clone(),
-            start,
-            len,
-        })
+        Ok(Self { context: context.clone(), start, len })
     }
 }
 

@@ -37,9 +37,7 @@ impl SharedAllocation {
         let (properties, mut raw) = (properties(context), 0);
         let len = granular(context, len)?;
         // SAFETY: the handle goes into a local variable.
-        context.check("cuMemCreate", unsafe {
-            driver::cuMemCreate(&mut raw, len, &properties, 0)
-        })?;
+        context.check("cuMemCreate", unsafe { driver::cuMemCreate(&mut raw, len, &properties, 0) })?;
         let handle = Handle { context, raw };
         let mut descriptor: RawFd = -1;
         // SAFETY: a descriptor of this kind goes into an integer.
@@ -57,11 +55,7 @@ impl SharedAllocation {
     ///
     /// # Errors
     /// What is no such memory, has fewer bytes, or is on a device that this one does not reach.
-    pub(crate) fn import(
-        context: &Arc<Context>,
-        descriptor: BorrowedFd<'_>,
-        len: u64,
-    ) -> Result<Self, DeviceError> {
+    pub(crate) fn import(context: &Arc<Context>, descriptor: BorrowedFd<'_>, len: u64) -> Result<Self, DeviceError> {
         let _entered = context.enter()?;
         let mut raw = 0;
         // SAFETY: the handle goes into a local variable; a descriptor of this kind is passed as a number in a pointer.
@@ -80,20 +74,13 @@ impl SharedAllocation {
         // SAFETY: the address goes into a local variable.
         let reserved = unsafe { driver::cuMemAddressReserve(&mut address, len, 0, 0, 0) };
         context.check("cuMemAddressReserve", reserved)?;
-        let mut memory = Self {
-            context: context.clone(),
-            address,
-            reserved: len,
-            mapped: false,
-        };
+        let mut memory = Self { context: context.clone(), address, reserved: len, mapped: false };
         // SAFETY: nothing else is at these addresses: they were just reserved. More than there is the driver refuses.
         let mapped = unsafe { driver::cuMemMap(address, len, 0, handle.raw, 0) };
         context.check("cuMemMap", mapped)?;
         memory.mapped = true;
-        let access = CUmemAccessDesc {
-            location: properties(context).location,
-            flags: CU_MEM_ACCESS_FLAGS_PROT_READWRITE,
-        };
+        let access =
+            CUmemAccessDesc { location: properties(context).location, flags: CU_MEM_ACCESS_FLAGS_PROT_READWRITE };
         // SAFETY: as above; one description is given.
         let allowed = unsafe { driver::cuMemSetAccess(address, len, &access, 1) };
         context.check("cuMemSetAccess", allowed)?;
@@ -111,10 +98,8 @@ impl Handle<'_> {
     fn check_device(&self) -> Result<(), DeviceError> {
         let mut properties = CUmemAllocationProp::default();
         // SAFETY: they go into a local variable.
-        let told =
-            unsafe { driver::cuMemGetAllocationPropertiesFromHandle(&mut properties, self.raw) };
-        self.context
-            .check("cuMemGetAllocationPropertiesFromHandle", told)?;
+        let told = unsafe { driver::cuMemGetAllocationPropertiesFromHandle(&mut properties, self.raw) };
+        self.context.check("cuMemGetAllocationPropertiesFromHandle", told)?;
         let CUmemLocation { kind, id } = properties.location;
         let expected = self.context.ordinal();
         let is_device = kind == CU_MEM_LOCATION_TYPE_DEVICE;
@@ -195,10 +180,7 @@ fn properties(context: &Context) -> CUmemAllocationProp {
     CUmemAllocationProp {
         kind: CU_MEM_ALLOCATION_TYPE_PINNED,
         requested_handle_types: DESCRIPTOR,
-        location: CUmemLocation {
-            kind: CU_MEM_LOCATION_TYPE_DEVICE,
-            id: context.device(),
-        },
+        location: CUmemLocation { kind: CU_MEM_LOCATION_TYPE_DEVICE, id: context.device() },
         ..CUmemAllocationProp::default()
     }
 }

@@ -34,10 +34,7 @@ impl Slots {
     /// What a ring of ours has. In slots of 4 MiB the kernel that sums is predicted to be as fast as it gets. A slot is gathered and summed in
     /// 24 us, and as long on the other side; until it is free again threads are woken for some 80 us more. So six slots could carry 200 GB/s,
     /// and the kernels, at 170, are the bound; four could carry 135. These 24 MiB, and what a [`Gpu`] keeps, are 92 MiB.
-    pub const OF_A_RING: Self = Self {
-        count: 6,
-        bytes: 4 << 20,
-    };
+    pub const OF_A_RING: Self = Self { count: 6, bytes: 4 << 20 };
 
     fn total(self) -> u64 {
         u64::from(self.count) * u64::from(self.bytes)
@@ -106,11 +103,7 @@ impl Shuttle {
     ///
     /// # Errors
     /// Whatever is not shared memory of this GPU, and long enough.
-    pub fn import(
-        gpu: &Gpu,
-        slots: Slots,
-        descriptor: BorrowedFd<'_>,
-    ) -> Result<Self, DeviceError> {
+    pub fn import(gpu: &Gpu, slots: Slots, descriptor: BorrowedFd<'_>) -> Result<Self, DeviceError> {
         let memory = SharedAllocation::import(gpu.context(), descriptor, slots.total())?;
         Self::new(gpu, slots, memory)
     }
@@ -127,12 +120,7 @@ impl Shuttle {
             }))
         };
         let slots: Result<_, DeviceError> = (0..slots.count).map(slot).collect();
-        Ok(Self {
-            gpu: gpu.clone(),
-            stream: Arc::new(Stream::new(context)?),
-            slots: slots?,
-            counted: None,
-        })
+        Ok(Self { gpu: gpu.clone(), stream: Arc::new(Stream::new(context)?), slots: slots?, counted: None })
     }
 
     /// Gathers bytes into a slot and sums its first `len` bytes. `told` gets the sum; until then the caller gives the slot to no other
@@ -155,9 +143,7 @@ impl Shuttle {
         let finish = move |result: Result<(), DeviceError>| {
             let (slot, _streams) = keeps;
             // SAFETY: the kernel has written that many bytes, and is done; nobody else writes them.
-            let folded = || unsafe {
-                std::slice::from_raw_parts(slot.folded.start.as_ptr(), folding.folded())
-            };
+            let folded = || unsafe { std::slice::from_raw_parts(slot.folded.start.as_ptr(), folding.folded()) };
             let summed = result.map(|()| folding.sum(folded()));
             // Whoever hears of it may be about to give the ring back.
             drop((slot, _streams));
@@ -170,18 +156,8 @@ impl Shuttle {
         queue.watch_behind(&self.stream, done, Box::new(ended));
     }
 
-    fn launch(
-        &self,
-        slot: &Slot,
-        moved: &[Moved],
-        folding: Folding,
-        len: u32,
-        way: Way,
-    ) -> Result<(), DeviceError> {
-        assert!(
-            len <= slot.bytes && u64::from(len) <= LONGEST,
-            "{len} bytes in a slot"
-        );
+    fn launch(&self, slot: &Slot, moved: &[Moved], folding: Folding, len: u32, way: Way) -> Result<(), DeviceError> {
+        assert!(len <= slot.bytes && u64::from(len) <= LONGEST, "{len} bytes in a slot");
         let kernels = self.gpu.kernels();
         let fold = folding.parameter(slot.address, slot.folded.start.as_ptr().addr() as u64);
         // Before anything is scattered: a peer may write to the slot at any time, and the sum is to be of what it has handed over.

@@ -38,24 +38,14 @@ pub(crate) struct Piece {
 
 impl Piece {
     /// Makes so many neighbours.
-    pub(crate) fn several(
-        context: &Arc<Context>,
-        count: usize,
-        len: usize,
-    ) -> Result<Vec<Self>, DeviceError> {
+    pub(crate) fn several(context: &Arc<Context>, count: usize, len: usize) -> Result<Vec<Self>, DeviceError> {
         let buffers = Arc::new(Buffers {
             context: context.clone(),
             device: Buffer::new(context, count * (len + LONGEST_UNIT as usize))?,
             host: Pinned::new(context, count * len)?,
             len,
         });
-        let piece = |number| {
-            Ok(Self {
-                buffers: buffers.clone(),
-                number,
-                done: Event::new(context)?,
-            })
-        };
+        let piece = |number| Ok(Self { buffers: buffers.clone(), number, done: Event::new(context)? });
         (0..count).map(piece).collect()
     }
 
@@ -97,8 +87,7 @@ impl Piece {
         let _entered = self.buffers.context.enter()?;
         let device = self.device_at(position);
         // SAFETY: the buffers are long enough by the caller's word, and kept as the caller keeps the other.
-        let copied =
-            unsafe { driver::cuMemcpyDtoHAsync_v2(host.as_ptr().cast(), device, len, stream.raw) };
+        let copied = unsafe { driver::cuMemcpyDtoHAsync_v2(host.as_ptr().cast(), device, len, stream.raw) };
         self.buffers.context.check("cuMemcpyDtoHAsync_v2", copied)
     }
 
@@ -116,8 +105,7 @@ impl Piece {
         let _entered = self.buffers.context.enter()?;
         let device = self.device_at(position);
         // SAFETY: as above.
-        let copied =
-            unsafe { driver::cuMemcpyHtoDAsync_v2(device, host.as_ptr().cast(), len, stream.raw) };
+        let copied = unsafe { driver::cuMemcpyHtoDAsync_v2(device, host.as_ptr().cast(), len, stream.raw) };
         self.buffers.context.check("cuMemcpyHtoDAsync_v2", copied)
     }
 

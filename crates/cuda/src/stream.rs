@@ -40,12 +40,7 @@ impl DeviceStream {
         launches.check_ranges()?;
         let places = memory.gpu().arena().upload(launches.places())?;
         let (memory, bytes) = (memory.clone(), program.bytes());
-        Ok(Arc::new(Self {
-            memory,
-            launches,
-            places,
-            bytes,
-        }))
+        Ok(Arc::new(Self { memory, launches, places, bytes }))
     }
 
     pub fn bytes(&self) -> u64 {
@@ -63,13 +58,7 @@ impl DeviceStream {
     }
 
     /// Has bytes moved to or from memory of the host, which is let go of before `told` hears of it.
-    pub fn carry(
-        self: &Arc<Self>,
-        range: Range<u64>,
-        way: Way,
-        host: Box<dyn DmaBuffer>,
-        told: Told<Held>,
-    ) {
+    pub fn carry(self: &Arc<Self>, range: Range<u64>, way: Way, host: Box<dyn DmaBuffer>, told: Told<Held>) {
         let want = Want::Cross(self.clone(), range, way, Some(host), told);
         self.gpu().queue().want(want);
     }
@@ -85,12 +74,7 @@ impl DeviceStream {
     }
 
     /// The launches that move some bytes of the stream between the memory and a buffer, at this address, that holds just them.
-    pub(crate) fn launches(
-        &self,
-        way: Way,
-        range: Range<u64>,
-        buffer: u64,
-    ) -> Result<Vec<Launch>, DeviceError> {
+    pub(crate) fn launches(&self, way: Way, range: Range<u64>, buffer: u64) -> Result<Vec<Launch>, DeviceError> {
         if way == Way::Scatter && self.memory.access() == Access::Read {
             return Err(CheckError::ReadOnly.into());
         }

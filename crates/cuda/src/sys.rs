@@ -1,10 +1,7 @@
 //! What is used of the driver's header, `cuda.h`: its names, as they are there.
 //!
 //! What the driver gives back is a number here and no `enum`: a newer driver has results and kinds of memory that no list knows.
-#![expect(
-    non_camel_case_types,
-    reason = "the names are those of the driver's header"
-)]
+#![expect(non_camel_case_types, reason = "the names are those of the driver's header")]
 
 use std::ffi::c_int;
 

@@ -13,18 +13,13 @@ thread_local! {
 }
 
 /// Starts a thread of a GPU.
-pub(crate) fn spawn(
-    name: String,
-    work: impl FnOnce() + Send + 'static,
-) -> Result<JoinHandle<()>, DeviceError> {
+pub(crate) fn spawn(name: String, work: impl FnOnce() + Send + 'static) -> Result<JoinHandle<()>, DeviceError> {
     let work = move || {
         OURS.set(true);
         work();
     };
     let spawned = thread::Builder::new().name(name).spawn(work);
-    spawned.map_err(|error| DeviceError::NoThread {
-        why: error.to_string(),
-    })
+    spawned.map_err(|error| DeviceError::NoThread { why: error.to_string() })
 }
 
 /// Whether this thread is one of a GPU's, of whichever.

@@ -164,9 +164,7 @@ impl Shared {
 
     /// The oldest mark of a stream; waits for one. Without, nobody waits for marks of the stream any more.
     fn oldest(&self, stream: u64) -> Option<Arc<Event>> {
-        let none = |streams: &mut Streams| {
-            !streams.ends && streams.marks.get(&stream).is_none_or(VecDeque::is_empty)
-        };
+        let none = |streams: &mut Streams| !streams.ends && streams.marks.get(&stream).is_none_or(VecDeque::is_empty);
         let waited = self.changed.wait_timeout_while(self.lock(), LINGER, none);
         let (mut streams, _) = waited.unwrap_or_else(PoisonError::into_inner);
         let first = streams.marks.get(&stream).and_then(|marks| marks.front());

@@ -38,9 +38,7 @@ pub(crate) const MAX_SIZE: u64 = 1 << 40;
 pub(crate) const MAX_BLOCKS: u64 = u32::MAX as u64;
 
 /// A rank of a deployment: `pp_rank * tp + tp_rank`.
-#[derive(
-    Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize,
-)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Rank(pub u32);
 
 impl fmt::Display for Rank {
@@ -102,10 +100,7 @@ impl Deployment {
     /// All faults of the document, each with its key path.
     pub fn from_document(document: Document) -> Result<Self, Faults> {
         let mut report = Report::default();
-        let origins = (0..document.groups.len()).map(|position| Origin {
-            position,
-            ..Origin::default()
-        });
+        let origins = (0..document.groups.len()).map(|position| Origin { position, ..Origin::default() });
         let origins: Vec<Origin> = origins.collect();
         let checked = check::check(document, &origins, &mut report);
         report.unless(checked)
@@ -151,12 +146,8 @@ impl Deployment {
 
     /// The pipeline stages that hold any of these global layers.
     pub fn stages_of(&self, layers: &Range<u32>) -> Range<u32> {
-        let before = self
-            .stages
-            .partition_point(|stage| stage.end <= layers.start);
-        let until = self
-            .stages
-            .partition_point(|stage| stage.start < layers.end);
+        let before = self.stages.partition_point(|stage| stage.end <= layers.start);
+        let until = self.stages.partition_point(|stage| stage.start < layers.end);
         before as u32..until.max(before) as u32
     }
 

@@ -72,10 +72,7 @@ impl Dtype {
 
     /// The name that documents are written with.
     pub fn name(self) -> &'static str {
-        Self::ALL
-            .iter()
-            .find(|(d, _)| *d == self)
-            .map_or("unknown", |(_, n)| n)
+        Self::ALL.iter().find(|(d, _)| *d == self).map_or("unknown", |(_, n)| n)
     }
 
     /// Size of one element in bytes.

@@ -50,9 +50,7 @@ impl Footprint {
                 state_bytes: state_bytes.ok_or(ContentSizeError::TooLarge)?,
             })
         });
-        Ok(Self {
-            parts: parts.collect::<Result<_, _>>()?,
-        })
+        Ok(Self { parts: parts.collect::<Result<_, _>>()? })
     }
 
     /// Bytes that one more token costs in a long sequence, whose windows are full. A state of several

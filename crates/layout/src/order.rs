@@ -76,9 +76,7 @@ pub struct Order {
 #[non_exhaustive]
 pub enum OrderError {
     /// A character that is no axis.
-    #[error(
-        "'{found}' is no axis: an order is made of L, B, S (or N), H and C, with C also as K and D"
-    )]
+    #[error("'{found}' is no axis: an order is made of L, B, S (or N), H and C, with C also as K and D")]
     UnknownLetter {
         /// The character.
         found: char,
@@ -120,9 +118,7 @@ pub enum OrderError {
     #[error("a stride-order array is a permutation of [0, 1, 2, 3, 4], which are L, B, S, H, C")]
     Array,
     /// A bracket with more or fewer orders than the spec has components.
-    #[error(
-        "the bracket gives {given} orders, but a spec of kind {kind} has {components} components"
-    )]
+    #[error("the bracket gives {given} orders, but a spec of kind {kind} has {components} components")]
     ComponentCount {
         /// Orders in the bracket.
         given: usize,
@@ -164,10 +160,7 @@ impl Order {
     }
 
     fn flat(letters: &[Letter]) -> Self {
-        Self {
-            shared: letters.into(),
-            apart: None,
-        }
+        Self { shared: letters.into(), apart: None }
     }
 
     /// `LB`: pages of several specs, one for each layer and block.
@@ -182,10 +175,7 @@ impl Order {
             return Self::nhd();
         }
         let own: Letters = [Letter::S, Letter::D].as_slice().into();
-        Self {
-            apart: Some(vec![own; geometry.components.len()]),
-            ..Self::pages()
-        }
+        Self { apart: Some(vec![own; geometry.components.len()]), ..Self::pages() }
     }
 
     /// Parses an order as people type it.
@@ -208,10 +198,7 @@ impl Order {
         let Some((shared, rest)) = text.split_once('[') else {
             let shared = letters(text)?;
             unrepeated(&shared)?;
-            return Ok(Self {
-                shared,
-                apart: None,
-            });
+            return Ok(Self { shared, apart: None });
         };
         let shared = letters(shared)?;
         let inside = rest.strip_suffix(']').ok_or(OrderError::Bracket)?;
@@ -227,10 +214,7 @@ impl Order {
             unrepeated(&shared.iter().chain(&own).copied().collect())?;
             apart.push(own);
         }
-        Ok(Self {
-            shared,
-            apart: Some(apart),
-        })
+        Ok(Self { shared, apart: Some(apart) })
     }
 
     /// An order from a stride-order array: indices into `[L, B, S, H, C]`, outermost first.
@@ -241,26 +225,19 @@ impl Order {
         use Letter::{B, C, H, L, S};
         let mut shared = Letters::new();
         for index in array {
-            let letter = usize::try_from(*index)
-                .ok()
-                .and_then(|i| [L, B, S, H, C].get(i).copied())
-                .ok_or(OrderError::Array)?;
+            let letter =
+                usize::try_from(*index).ok().and_then(|i| [L, B, S, H, C].get(i).copied()).ok_or(OrderError::Array)?;
             shared.push(letter);
         }
         if array.len() != 5 || unrepeated(&shared).is_err() {
             return Err(OrderError::Array);
         }
-        Ok(Self {
-            shared,
-            apart: None,
-        })
+        Ok(Self { shared, apart: None })
     }
 }
 
 fn letters(text: &str) -> Result<Letters, OrderError> {
-    text.chars()
-        .map(|found| Letter::from_char(found).ok_or(OrderError::UnknownLetter { found }))
-        .collect()
+    text.chars().map(|found| Letter::from_char(found).ok_or(OrderError::UnknownLetter { found })).collect()
 }
 
 fn unrepeated(letters: &Letters) -> Result<(), OrderError> {

@@ -77,18 +77,12 @@ impl Partition {
     /// [`PartitionError::Indivisible`].
     pub fn per_rank(self, tp: u32) -> Result<u64, PartitionError> {
         let wide = u64::from(tp);
-        let error = PartitionError::Indivisible {
-            units: self.units,
-            tp,
-            replication: self.replication,
-        };
+        let error = PartitionError::Indivisible { units: self.units, tp, replication: self.replication };
         if self.units == 0 || tp == 0 {
             Err(error)
         } else if self.units.is_multiple_of(wide) {
             Ok(self.units / wide)
-        } else if wide.is_multiple_of(self.units)
-            && (self.replication == Replication::Any || self.units == 1)
-        {
+        } else if wide.is_multiple_of(self.units) && (self.replication == Replication::Any || self.units == 1) {
             Ok(1)
         } else {
             Err(error)
@@ -137,11 +131,7 @@ impl Partition {
     ///
     /// # Errors
     /// [`PartitionError::Indivisible`], [`PartitionError::NoSuchRank`].
-    pub fn senders(
-        self,
-        src_tp: u32,
-        (dst_tp, dst): (u32, u32),
-    ) -> Result<Range<u32>, PartitionError> {
+    pub fn senders(self, src_tp: u32, (dst_tp, dst): (u32, u32)) -> Result<Range<u32>, PartitionError> {
         let wanted = self.owned(dst_tp, dst)?;
         let first = self.holders(src_tp, wanted.start)?;
         let readers = self.holders(dst_tp, wanted.start)?;
@@ -175,10 +165,7 @@ impl Partition {
         // Ranks that hold one of these units hold all of them.
         let replicas = self.holders(src_tp, units.start)?;
         let first = replicas.start.max(senders.start);
-        let share = Share {
-            index: src - first,
-            of: replicas.end.min(senders.end) - first,
-        };
+        let share = Share { index: src - first, of: replicas.end.min(senders.end) - first };
         Ok(Some(Served { units, share }))
     }
 }
@@ -240,10 +227,7 @@ mod tests {
         assert!(HEADS(6).owned(4, 0).is_err());
         let groups = Partition::new(2, Replication::OnlySingle);
         assert!(groups.owned(4, 0).is_err());
-        assert_eq!(
-            Partition::new(1, Replication::OnlySingle).owned(4, 3),
-            Ok(0..1)
-        );
+        assert_eq!(Partition::new(1, Replication::OnlySingle).owned(4, 3), Ok(0..1));
     }
 
     /// For each destination rank, what it is sent: (source rank, unit, replica, of how many).
@@ -301,19 +285,12 @@ mod tests {
         // Heads 0 and 1 on ranks 0 to 3 and 4 to 7; one reader needs both.
         assert_eq!(HEADS(2).senders(8, (1, 0)), Ok(0..8));
         let served = HEADS(2).served((8, 6), (1, 0)).unwrap().unwrap();
-        assert_eq!(
-            (served.units, served.share),
-            (1..2, Share { index: 2, of: 4 })
-        );
+        assert_eq!((served.units, served.share), (1..2, Share { index: 2, of: 4 }));
     }
 
     #[test]
     fn stretches_are_even_and_what_cannot_be_divided_is_the_firsts() {
-        let stretches = |of, count| -> Vec<_> {
-            (0..of)
-                .map(|index| Share { index, of }.stretch(count))
-                .collect()
-        };
+        let stretches = |of, count| -> Vec<_> { (0..of).map(|index| Share { index, of }.stretch(count)).collect() };
         assert_eq!(stretches(3, 8), [0..3, 3..6, 6..8]);
         assert_eq!(stretches(4, 2), [0..1, 1..1, 1..2, 2..2]);
         assert_eq!(stretches(4, 1), [0..1, 1..1, 1..1, 1..1]);

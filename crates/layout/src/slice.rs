@@ -173,11 +173,7 @@ pub fn slice_for_tp_transfer(
 /// The part of a view with these units of the whole model, all of which it has.
 fn narrow_units(mine: &ComponentView, units: Range<u64>) -> ComponentView {
     let local = units.start - mine.units.start..units.end - mine.units.start;
-    ComponentView {
-        view: mine.view.narrow(Axis::Unit, local),
-        units,
-        ..mine.clone()
-    }
+    ComponentView { view: mine.view.narrow(Axis::Unit, local), units, ..mine.clone() }
 }
 
 /// Meta views of everything a rank caches, group by group: shapes and strides without memory.
@@ -187,7 +183,5 @@ fn narrow_units(mine: &ComponentView, units: Range<u64>) -> ComponentView {
 pub fn make_meta_kv_cache(deployment: &Deployment, rank: Rank) -> Vec<Vec<ComponentView>> {
     let (tp_rank, stage) = deployment.split_rank(rank);
     let groups = deployment.groups().iter();
-    groups
-        .map(|group| group.views(tp_rank, stage).collect())
-        .collect()
+    groups.map(|group| group.views(tp_rank, stage).collect()).collect()
 }

@@ -23,10 +23,7 @@ pub const MAX_ALLOCATION_BYTES: u64 = 1 << (ALLOCATION_BITS - 1);
 
 /// Splits an address into the number of its allocation and the byte offset inside it.
 pub const fn split_address(address: u64) -> (usize, u64) {
-    (
-        (address >> ALLOCATION_BITS) as usize,
-        address & ((1 << ALLOCATION_BITS) - 1),
-    )
+    ((address >> ALLOCATION_BITS) as usize, address & ((1 << ALLOCATION_BITS) - 1))
 }
 
 /// What stepping along an axis of a [`View`] means.
@@ -69,15 +66,7 @@ pub struct View {
 impl View {
     /// The dim of `axis`. An axis that a view lacks has extent 1.
     pub fn dim(&self, axis: Axis) -> Dim {
-        self.dims
-            .iter()
-            .copied()
-            .find(|d| d.axis == axis)
-            .unwrap_or(Dim {
-                axis,
-                extent: 1,
-                stride: 0,
-            })
+        self.dims.iter().copied().find(|d| d.axis == axis).unwrap_or(Dim { axis, extent: 1, stride: 0 })
     }
 
     /// The part of the view with positions `range` of `axis` (positions it must have).
@@ -101,12 +90,8 @@ impl View {
 
     /// Extents in the semantic order `[L, B, S, H, C]`, content in bytes.
     pub fn shape(&self) -> [u64; 5] {
-        let content = self
-            .dims
-            .iter()
-            .filter(|d| matches!(d.axis, Axis::Content(_) | Axis::Byte))
-            .map(|d| d.extent)
-            .product();
+        let content =
+            self.dims.iter().filter(|d| matches!(d.axis, Axis::Content(_) | Axis::Byte)).map(|d| d.extent).product();
         [
             self.dim(Axis::Layer).extent,
             self.dim(Axis::Block).extent,

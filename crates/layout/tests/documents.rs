@@ -28,10 +28,7 @@ fn with(pointer: &str, value: Json) -> Json {
 
 fn assert_fault(document: &Json, path: &str, part: &str) {
     let faults = check(document).unwrap_err();
-    let found = faults
-        .0
-        .iter()
-        .any(|f| f.path == path && f.problem.contains(part));
+    let found = faults.0.iter().any(|f| f.path == path && f.problem.contains(part));
     assert!(found, "no fault at {path} with {part:?}:\n{faults}");
 }
 
@@ -51,10 +48,7 @@ fn numbers_are_whole_positive_and_not_absurd() {
         ("/group/0/num_blocks", "group[0].num_blocks"),
         ("/group/0/spec/0/heads", "group[0].spec[0].heads"),
         ("/group/0/spec/0/head_dim", "group[0].spec[0].head_dim"),
-        (
-            "/group/0/spec/0/sliding_window",
-            "group[0].spec[0].sliding_window",
-        ),
+        ("/group/0/spec/0/sliding_window", "group[0].spec[0].sliding_window"),
     ] {
         assert_fault(&with(pointer, json!(0)), path, "has to be from 1 to");
         assert_fault(&with(pointer, json!(-3)), path, "cannot be negative (-3)");
@@ -75,11 +69,7 @@ fn types_have_the_names_of_torch_and_vllm_too() {
     }
     assert_eq!(typed("fp8"), typed("f8e4m3"));
     let path = "group[0].spec[0].dtype";
-    assert_fault(
-        &with("/group/0/spec/0/dtype", json!("nvfp4")),
-        path,
-        "\"fp8\"",
-    );
+    assert_fault(&with("/group/0/spec/0/dtype", json!("nvfp4")), path, "\"fp8\"");
 }
 
 #[test]
@@ -109,16 +99,11 @@ fn floats_are_told_from_whole_numbers_and_huge_ones_are_too_large() {
     assert_fault(&with("/tp", json!(2.0)), "tp", "whole number, not 2.0");
     assert_fault(&with("/tp", json!(1e44)), "tp", "is too large (1e44)");
     for (number, part) in [
-        (
-            "18446744073709551616",
-            "is too large (1.8446744073709552e19)",
-        ),
+        ("18446744073709551616", "is too large (1.8446744073709552e19)"),
         (&"9".repeat(60), "is too large (1e60)"),
         ("-9223372036854775809", "cannot be negative"),
     ] {
-        let text = good()
-            .to_string()
-            .replace("\"tp\":2", &format!("\"tp\":{number}"));
+        let text = good().to_string().replace("\"tp\":2", &format!("\"tp\":{number}"));
         assert_fault(&serde_json::from_str(&text).unwrap(), "tp", part);
     }
 }
@@ -128,11 +113,7 @@ fn products_that_overflow_name_the_field_that_is_too_large() {
     let document = with("/group/0/num_blocks", json!(4_000_000_000u64));
     assert_fault(&document, "group[0].num_blocks", "268435456 at most");
     let mut document = with("/num_blocks", json!(4_000_000_000u64));
-    assert_fault(
-        &document,
-        "num_blocks",
-        "exceeds 8796093022208 bytes (8 TiB)",
-    );
+    assert_fault(&document, "num_blocks", "exceeds 8796093022208 bytes (8 TiB)");
     document["group"][0]["num_blocks"] = json!(1);
     document["group"][0]["block_size"] = json!(1u64 << 36);
     assert_fault(&document, "group[0].block_size", "exceeds");
@@ -152,8 +133,7 @@ fn an_allocation_has_at_most_8_tib() {
         document["tp"] = json!(1);
         document["block_size"] = json!(1u64 << 24);
         document["group"][0]["allocation"] = json!("per_layer");
-        document["group"][0]["spec"][0] =
-            json!({"kind": "attention", "heads": 1, "head_dim": 512, "dtype": "u8"});
+        document["group"][0]["spec"][0] = json!({"kind": "attention", "heads": 1, "head_dim": 512, "dtype": "u8"});
         document
     };
     let longest = check(&layers(512)).unwrap();
@@ -164,24 +144,12 @@ fn an_allocation_has_at_most_8_tib() {
 
 #[test]
 fn unknown_fields_are_named_with_the_closest_known() {
-    assert_fault(
-        &with("/blocksize", json!(1)),
-        "blocksize",
-        "did you mean block_size?",
-    );
+    assert_fault(&with("/blocksize", json!(1)), "blocksize", "did you mean block_size?");
     let document = with("/group/0/spec/0/headdim", json!(1));
-    assert_fault(
-        &document,
-        "group[0].spec[0].headdim",
-        "did you mean head_dim?",
-    );
+    assert_fault(&document, "group[0].spec[0].headdim", "did you mean head_dim?");
     assert_fault(&with("/zzz", json!(1)), "zzz", "the fields are schema");
     let document = with("/group/0/spec/0/kind", json!("atention"));
-    assert_fault(
-        &document,
-        "group[0].spec[0].kind",
-        "did you mean \"attention\"?",
-    );
+    assert_fault(&document, "group[0].spec[0].kind", "did you mean \"attention\"?");
 }
 
 #[test]
@@ -196,12 +164,7 @@ fn missing_fields_are_named() {
         ("/group/0/spec/0", "dtype", "group[0].spec[0].dtype"),
     ] {
         let mut document = good();
-        document
-            .pointer_mut(pointer)
-            .unwrap()
-            .as_object_mut()
-            .unwrap()
-            .remove(field);
+        document.pointer_mut(pointer).unwrap().as_object_mut().unwrap().remove(field);
         assert_fault(&document, path, "missing");
     }
 }
@@ -214,11 +177,7 @@ fn layers_are_checked() {
         ("0-999999999999", "beyond the last"),
         ("first", "no layer"),
     ] {
-        assert_fault(
-            &with("/group/0/layers", json!(layers)),
-            "group[0].layers",
-            part,
-        );
+        assert_fault(&with("/group/0/layers", json!(layers)), "group[0].layers", part);
     }
     let mut document = good();
     let twin = document["group"][0].clone();
@@ -241,10 +200,7 @@ fn orders_are_checked() {
         (json!("LBD[SH,SH]"), "D belongs inside of the brackets"),
         (json!("LBC[SH,SH]"), "C belongs inside of the brackets"),
         (json!("LBSH[]"), "an order in the brackets is empty"),
-        (
-            json!("LBSH[D]"),
-            "a spec of kind attention has 2 components",
-        ),
+        (json!("LBSH[D]"), "a spec of kind attention has 2 components"),
     ] {
         assert_fault(&with("/group/0/order", order), "group[0].order", part);
     }
@@ -315,9 +271,7 @@ fn left_over_layers_go_to_the_stages_before_the_last() {
     let mut document = with("/pp", json!(4));
     document["num_layers"] = json!(61);
     let deployment = check(&document).unwrap();
-    let counts: Vec<_> = (0..4)
-        .map(|stage| deployment.stage_layers(stage).len())
-        .collect();
+    let counts: Vec<_> = (0..4).map(|stage| deployment.stage_layers(stage).len()).collect();
     assert_eq!(counts, [15, 15, 16, 15]);
 }
 
@@ -333,14 +287,9 @@ fn all_faults_come_in_one_report() {
     document["group"][0]["spec"][0]["heads"] = json!(-1);
     document["colour"] = json!("red");
     let report = check(&document).unwrap_err().to_string();
-    for path in [
-        "tp:",
-        "model:",
-        "group[0].layers:",
-        "group[0].spec[0].heads:",
-        "group[1].spec[0].head_dim:",
-        "colour:",
-    ] {
+    for path in
+        ["tp:", "model:", "group[0].layers:", "group[0].spec[0].heads:", "group[1].spec[0].head_dim:", "colour:"]
+    {
         assert!(report.contains(path), "{path} is not in\n{report}");
     }
 }
@@ -369,10 +318,7 @@ fn what_the_deployment_says_is_checked_once_and_where_it_stands() {
     ] {
         document[key] = bad;
         let first = document[key].clone();
-        assert!(
-            paths(&document).contains(&key.to_owned()),
-            "{key} = {first}"
-        );
+        assert!(paths(&document).contains(&key.to_owned()), "{key} = {first}");
     }
     let all = ["tp", "pp", "block_size", "num_blocks", "order"];
     let mut found = paths(&document);
@@ -432,11 +378,7 @@ fn one_fault_counts_once() {
     let alone = |pointer: &str, value: Option<Json>| {
         let mut document = with("/group/0/spec", json!([conv]));
         let (table, field) = pointer.rsplit_once('/').unwrap();
-        let table = document
-            .pointer_mut(table)
-            .unwrap()
-            .as_object_mut()
-            .unwrap();
+        let table = document.pointer_mut(table).unwrap().as_object_mut().unwrap();
         match value {
             Some(value) => table.insert(field.to_owned(), value),
             None => table.remove(field),
@@ -452,12 +394,7 @@ fn one_fault_counts_once() {
             alone(&pointer, Some(value));
         }
     }
-    for pointer in [
-        "/group/0/name",
-        "/group/0/layers",
-        "/group/0/spec",
-        "/num_blocks",
-    ] {
+    for pointer in ["/group/0/name", "/group/0/layers", "/group/0/spec", "/num_blocks"] {
         alone(pointer, None);
         alone(pointer, Some(json!({})));
     }
@@ -527,11 +464,7 @@ fn pages_have_one_order_only() {
         assert_eq!(deployment.groups()[0].physical_order().to_string(), "LB");
     }
     for order in ["LBSHC", "LBHSC", "LBC", "LBKSDH", "NHD", "BL", "LB[SD,SD]"] {
-        assert_fault(
-            &pages(Some(json!(order))),
-            "group[0].order",
-            "write LB, or nothing",
-        );
+        assert_fault(&pages(Some(json!(order))), "group[0].order", "write LB, or nothing");
     }
     let array = pages(Some(json!([0, 1, 2, 3, 4])));
     assert_fault(&array, "group[0].order", "write LB, or nothing");

@@ -7,8 +7,8 @@ use proptest::sample::select;
 use transload_layout::document::{Document, GroupDocument, Value};
 use transload_layout::placement::Allocation;
 use transload_layout::spec::{
-    Attention, ConvLayout, GdnConv, GdnSsm, Linear, Mamba1Conv, Mamba1Ssm, Mamba2Conv, Mamba2Ssm,
-    Mla, Opaque, ScaledLatent, Spec,
+    Attention, ConvLayout, GdnConv, GdnSsm, Linear, Mamba1Conv, Mamba1Ssm, Mamba2Conv, Mamba2Ssm, Mla, Opaque,
+    ScaledLatent, Spec,
 };
 use transload_layout::{Deployment, Dtype};
 
@@ -72,110 +72,60 @@ fn specs() -> impl Strategy<Value = Vec<Spec>> {
     prop_oneof![
         (sizes(), dtype(), option::of(size()), option::of(size())).prop_map(
             |([heads, head_dim, v_head_dim, ..], dtype, sliding_window, chunk_size)| {
-                vec![Spec::Attention(Attention {
-                    heads,
-                    head_dim,
-                    v_head_dim,
-                    dtype,
-                    sliding_window,
-                    chunk_size,
-                })]
+                vec![Spec::Attention(Attention { heads, head_dim, v_head_dim, dtype, sliding_window, chunk_size })]
             }
         ),
-        (size(), dtype(), option::of(size())).prop_map(|(latent, dtype, sliding_window)| {
-            vec![Spec::Mla(Mla {
-                latent,
-                dtype,
-                sliding_window,
-            })]
-        }),
+        (size(), dtype(), option::of(size()))
+            .prop_map(|(latent, dtype, sliding_window)| { vec![Spec::Mla(Mla { latent, dtype, sliding_window })] }),
         (sizes(), option::of(size()), any::<bool>()).prop_map(
             |([data_bytes, scale_bytes, tokens_per_state, ..], window, indexer)| {
-                let spec = ScaledLatent {
-                    data_bytes,
-                    scale_bytes,
-                    tokens_per_state,
-                    sliding_window: window,
-                };
+                let spec = ScaledLatent { data_bytes, scale_bytes, tokens_per_state, sliding_window: window };
                 vec![match indexer {
                     true => Spec::Indexer(spec),
                     false => Spec::Compressed(spec),
                 }]
             }
         ),
-        (sizes(), option::of(size())).prop_map(
-            |([heads, entry_bytes, tokens_per_state, ..], packed_heads)| {
-                vec![Spec::Opaque(Opaque {
-                    heads,
-                    entry_bytes,
-                    tokens_per_state,
-                    packed_heads,
-                })]
-            }
-        ),
+        (sizes(), option::of(size())).prop_map(|([heads, entry_bytes, tokens_per_state, ..], packed_heads)| {
+            vec![Spec::Opaque(Opaque { heads, entry_bytes, tokens_per_state, packed_heads })]
+        }),
         pages(),
     ]
 }
 
 fn pages() -> impl Strategy<Value = Vec<Spec>> {
     let sizes = (sizes(), dtype(), dtype(), conv_layout());
-    (0..4, sizes).prop_map(
-        |(kind, ([a, b, c, d, e], dtype, ssm, conv_layout))| match kind {
-            0 => vec![
-                Spec::Mamba2Conv(Mamba2Conv {
-                    d_inner: a.saturating_mul(b),
-                    heads: a,
-                    groups: c,
-                    state_size: d,
-                    conv_states: e,
-                    dtype,
-                    conv_layout,
-                }),
-                Spec::Mamba2Ssm(Mamba2Ssm {
-                    heads: a,
-                    head_dim: b,
-                    state_size: d,
-                    dtype: ssm,
-                }),
-            ],
-            1 => vec![
-                Spec::GdnConv(GdnConv {
-                    key_heads: a,
-                    key_head_dim: b,
-                    value_heads: c,
-                    value_head_dim: d,
-                    conv_states: e,
-                    dtype,
-                    conv_layout,
-                }),
-                Spec::GdnSsm(GdnSsm {
-                    value_heads: c,
-                    value_head_dim: d,
-                    key_head_dim: b,
-                    dtype: ssm,
-                }),
-            ],
-            2 => vec![
-                Spec::Mamba1Conv(Mamba1Conv {
-                    d_inner: a,
-                    conv_states: b,
-                    dtype,
-                    conv_layout,
-                }),
-                Spec::Mamba1Ssm(Mamba1Ssm {
-                    d_inner: a,
-                    state_size: c,
-                    dtype: ssm,
-                }),
-            ],
-            _ => vec![Spec::Linear(Linear {
+    (0..4, sizes).prop_map(|(kind, ([a, b, c, d, e], dtype, ssm, conv_layout))| match kind {
+        0 => vec![
+            Spec::Mamba2Conv(Mamba2Conv {
+                d_inner: a.saturating_mul(b),
                 heads: a,
-                head_dim: b,
-                v_head_dim: c,
+                groups: c,
+                state_size: d,
+                conv_states: e,
                 dtype,
-            })],
-        },
-    )
+                conv_layout,
+            }),
+            Spec::Mamba2Ssm(Mamba2Ssm { heads: a, head_dim: b, state_size: d, dtype: ssm }),
+        ],
+        1 => vec![
+            Spec::GdnConv(GdnConv {
+                key_heads: a,
+                key_head_dim: b,
+                value_heads: c,
+                value_head_dim: d,
+                conv_states: e,
+                dtype,
+                conv_layout,
+            }),
+            Spec::GdnSsm(GdnSsm { value_heads: c, value_head_dim: d, key_head_dim: b, dtype: ssm }),
+        ],
+        2 => vec![
+            Spec::Mamba1Conv(Mamba1Conv { d_inner: a, conv_states: b, dtype, conv_layout }),
+            Spec::Mamba1Ssm(Mamba1Ssm { d_inner: a, state_size: c, dtype: ssm }),
+        ],
+        _ => vec![Spec::Linear(Linear { heads: a, head_dim: b, v_head_dim: c, dtype })],
+    })
 }
 
 fn groups() -> impl Strategy<Value = GroupDocument> {
@@ -192,29 +142,17 @@ fn groups() -> impl Strategy<Value = GroupDocument> {
     );
     let layers = prop_oneof![20 => select(vec!["0-3", "0,2", "1,3", "3"]), 1 => Just("")];
     (layers, sizes, order, any::<bool>(), specs()).prop_map(
-        |(
-            layers,
-            (block_size, num_blocks, offset, block_stride, layer_stride),
+        |(layers, (block_size, num_blocks, offset, block_stride, layer_stride), order, apart, specs)| GroupDocument {
+            name: String::new(),
+            layers: layers.to_owned(),
+            block_size,
+            num_blocks,
             order,
-            apart,
+            allocation: if apart { Allocation::PerLayer } else { Allocation::One },
+            offset,
+            block_stride,
+            layer_stride,
             specs,
-        )| {
-            GroupDocument {
-                name: String::new(),
-                layers: layers.to_owned(),
-                block_size,
-                num_blocks,
-                order,
-                allocation: if apart {
-                    Allocation::PerLayer
-                } else {
-                    Allocation::One
-                },
-                offset,
-                block_stride,
-                layer_stride,
-                specs,
-            }
         },
     )
 }
@@ -227,27 +165,12 @@ fn documents() -> impl Strategy<Value = Document> {
         1 => Just((2, None, Some(vec![4]))),
     ];
     let name = select(vec!["", "prefill", "two words \"quoted\" \u{e9}"]);
-    (
-        name,
-        option::of(Just("llama")),
-        select(vec![1, 1, 2, 4]),
-        split,
-        vec(groups(), 0..4),
+    (name, option::of(Just("llama")), select(vec![1, 1, 2, 4]), split, vec(groups(), 0..4)).prop_map(
+        |(name, model, tp, (pp, num_layers, pp_layers), mut groups)| {
+            for (i, group) in groups.iter_mut().enumerate() {
+                group.name = format!("g{i}");
+            }
+            Document { name: name.to_owned(), model: model.map(str::to_owned), tp, pp, num_layers, pp_layers, groups }
+        },
     )
-        .prop_map(
-            |(name, model, tp, (pp, num_layers, pp_layers), mut groups)| {
-                for (i, group) in groups.iter_mut().enumerate() {
-                    group.name = format!("g{i}");
-                }
-                Document {
-                    name: name.to_owned(),
-                    model: model.map(str::to_owned),
-                    tp,
-                    pp,
-                    num_layers,
-                    pp_layers,
-                    groups,
-                }
-            },
-        )
 }

@@ -8,10 +8,7 @@ use transload_layout::partition::{Partition, Replication};
 use transload_layout::{Axis, Deployment, Rank, make_meta_kv_cache};
 
 fn vectors(name: &str) -> Vec<Json> {
-    let path = format!(
-        "{}/../../tests/vectors/vllm/{name}",
-        env!("CARGO_MANIFEST_DIR")
-    );
+    let path = format!("{}/../../tests/vectors/vllm/{name}", env!("CARGO_MANIFEST_DIR"));
     serde_json::from_str(&std::fs::read_to_string(path).unwrap()).unwrap()
 }
 
@@ -49,12 +46,7 @@ fn the_six_orders_give_vllms_strides() {
         let (spec, block_size) = spec(&vector);
         let (layers, blocks) = (number(&vector["L"]), number(&vector["B"]));
         let page = number(&vector["page"]);
-        let shape: Vec<u64> = vector["shape_LBHNC_bytes"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(number)
-            .collect();
+        let shape: Vec<u64> = vector["shape_LBHNC_bytes"].as_array().unwrap().iter().map(number).collect();
         let mut document = json!({
             "schema": "transload.deployment/1", "order": vector["layout"], "block_size": block_size,
             "num_blocks": blocks,
@@ -75,14 +67,8 @@ fn the_six_orders_give_vllms_strides() {
         let document: Value = serde_json::from_value(document).unwrap();
         let deployment = Deployment::from_value(&document).unwrap();
         let views = make_meta_kv_cache(&deployment, Rank(0));
-        let strides = [Axis::Layer, Axis::Block, Axis::Unit, Axis::State]
-            .map(|axis| views[0][0].view.dim(axis).stride);
-        let expected: Vec<u64> = vector["strides_bytes_LBHNC"]
-            .as_array()
-            .unwrap()
-            .iter()
-            .map(number)
-            .collect();
+        let strides = [Axis::Layer, Axis::Block, Axis::Unit, Axis::State].map(|axis| views[0][0].view.dim(axis).stride);
+        let expected: Vec<u64> = vector["strides_bytes_LBHNC"].as_array().unwrap().iter().map(number).collect();
         assert_eq!(strides, expected[..4], "{vector}");
     }
 }
@@ -90,16 +76,9 @@ fn the_six_orders_give_vllms_strides() {
 #[test]
 fn head_ownership_agrees_with_vllms_mapping() {
     for vector in vectors("tp_mapping.json") {
-        let heads = if vector["mla"] == true {
-            1
-        } else {
-            number(&vector["K"])
-        };
+        let heads = if vector["mla"] == true { 1 } else { number(&vector["K"]) };
         let partition = Partition::new(heads, Replication::Any);
-        let (src_tp, dst_tp) = (
-            number(&vector["p_tp"]) as u32,
-            number(&vector["d_tp"]) as u32,
-        );
+        let (src_tp, dst_tp) = (number(&vector["p_tp"]) as u32, number(&vector["d_tp"]) as u32);
         let dst = number(&vector["d_rank"]) as u32;
         let sources = vector["src"].as_array().unwrap();
         let wanted = partition.owned(dst_tp, dst).unwrap();

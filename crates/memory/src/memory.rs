@@ -89,9 +89,7 @@ pub enum MemoryError {
     #[error("{count} allocations, but a memory has {MAX_ALLOCATIONS} at most")]
     TooMany { count: usize },
     /// An allocation is longer than [`MAX_ALLOCATION_BYTES`], or runs past the end of all addresses.
-    #[error(
-        "allocation {allocation} of {len} bytes does not fit: {MAX_ALLOCATION_BYTES} bytes at most"
-    )]
+    #[error("allocation {allocation} of {len} bytes does not fit: {MAX_ALLOCATION_BYTES} bytes at most")]
     TooLong { allocation: usize, len: usize },
     /// An allocation that is not empty starts at address 0.
     #[error("allocation {allocation} of {len} bytes starts at a null pointer")]
@@ -107,15 +105,8 @@ pub enum MemoryError {
 #[expect(missing_docs, reason = "the messages name the fields")]
 pub enum AccessError {
     /// The address names an allocation that is not there (it has 0 bytes then), or bytes beyond its end.
-    #[error(
-        "{len} bytes at offset {offset} of allocation {allocation}, which has {available} bytes"
-    )]
-    OutOfBounds {
-        allocation: usize,
-        offset: u64,
-        len: u64,
-        available: u64,
-    },
+    #[error("{len} bytes at offset {offset} of allocation {allocation}, which has {available} bytes")]
+    OutOfBounds { allocation: usize, offset: u64, len: u64, available: u64 },
     /// The memory was registered for reading only.
     #[error("the memory may only be read")]
     ReadOnly,
@@ -249,12 +240,7 @@ impl Memory {
                 // SAFETY: the offset is inside the allocation or one past its end.
                 Ok(unsafe { found.start.add(offset as usize) })
             }
-            _ => Err(AccessError::OutOfBounds {
-                allocation: number,
-                offset,
-                len: len as u64,
-                available,
-            }),
+            _ => Err(AccessError::OutOfBounds { allocation: number, offset, len: len as u64, available }),
         }
     }
 
@@ -265,10 +251,7 @@ impl Memory {
     #[inline(always)]
     pub(crate) unsafe fn pointer(&self, address: u64) -> *mut u8 {
         let (number, offset) = split_address(address);
-        debug_assert!(
-            self.allocation(number)
-                .is_some_and(|(_, len)| offset <= len as u64)
-        );
+        debug_assert!(self.allocation(number).is_some_and(|(_, len)| offset <= len as u64));
         // SAFETY: the caller vouches for both.
         unsafe {
             let found = self.shared.allocations.get_unchecked(number);
@@ -332,8 +315,7 @@ impl Buffer {
         // Nothing of size 0 can be allocated.
         let layout = Layout::from_size_align(len.max(1), align).map_err(|_| too_long)?;
         // SAFETY: the layout's size is not 0.
-        let start = NonNull::new(unsafe { alloc::alloc(layout) })
-            .ok_or(MemoryError::Exhausted { allocation, len })?;
+        let start = NonNull::new(unsafe { alloc::alloc(layout) }).ok_or(MemoryError::Exhausted { allocation, len })?;
         advise_huge_pages(start, len);
         // SAFETY: these bytes were just allocated. This is also what touches each page.
         unsafe { start.write_bytes(0, len) };

@@ -82,20 +82,16 @@ impl BoundRoute {
     pub fn chunk_counts(&self) -> impl Iterator<Item = ChunkCount> + '_ {
         let shape = &*self.shape;
         let nests = shape.program.nests.iter().zip(&shape.components);
-        nests
-            .zip(&shape.places)
-            .map(|((nest, components), places)| ChunkCount {
-                components: *components,
-                length: nest.run,
-                chunks: nest.chunks() * places,
-            })
+        nests.zip(&shape.places).map(|((nest, components), places)| ChunkCount {
+            components: *components,
+            length: nest.run,
+            chunks: nest.chunks() * places,
+        })
     }
 
     /// How many bytes it moves.
     pub fn bytes(&self) -> u64 {
-        self.chunk_counts()
-            .map(|count| count.length * count.chunks)
-            .sum()
+        self.chunk_counts().map(|count| count.length * count.chunks).sum()
     }
 
     /// In how many chunks.
@@ -200,13 +196,7 @@ impl BoundShape {
         shape
     }
 
-    fn place(
-        &mut self,
-        group: &RouteGroup,
-        piece: &Piece,
-        segments: &[Segment],
-        start: Sides<u64>,
-    ) {
+    fn place(&mut self, group: &RouteGroup, piece: &Piece, segments: &[Segment], start: Sides<u64>) {
         self.program.placed.reserve(segments.len());
         let mut by_extent = NestsByExtent::default();
         for segment in segments {
@@ -221,11 +211,7 @@ impl BoundShape {
             });
             for (nest, strided) in nests {
                 let own = |side| strided.at[side].at(segment.at[side]) - start[side];
-                self.program.placed.push(Placed {
-                    nest,
-                    src: own(Side::Source),
-                    dst: own(Side::Destination),
-                });
+                self.program.placed.push(Placed { nest, src: own(Side::Source), dst: own(Side::Destination) });
             }
         }
     }

@@ -17,11 +17,7 @@ pub struct BridgeError {
 
 impl BridgeError {
     fn new(field: impl Into<String>, source: impl ToString, destination: impl ToString) -> Self {
-        Self {
-            field: field.into(),
-            source_value: source.to_string(),
-            destination_value: destination.to_string(),
-        }
+        Self { field: field.into(), source_value: source.to_string(), destination_value: destination.to_string() }
     }
 }
 
@@ -29,10 +25,7 @@ impl BridgeError {
 ///
 /// # Errors
 /// The first field in which the two caches differ, with both values.
-pub fn pair_groups<'a>(
-    src: &'a Deployment,
-    dst: &'a Deployment,
-) -> Result<Vec<(&'a Group, &'a Group)>, BridgeError> {
+pub fn pair_groups<'a>(src: &'a Deployment, dst: &'a Deployment) -> Result<Vec<(&'a Group, &'a Group)>, BridgeError> {
     let names = |side: &Deployment| {
         let mut names: Vec<_> = side.groups().iter().map(Group::name).collect();
         names.sort_unstable();
@@ -52,12 +45,7 @@ pub fn pair_groups<'a>(
     Ok(pairs)
 }
 
-fn check_group(
-    src: &Deployment,
-    dst: &Deployment,
-    group: &Group,
-    other: &Group,
-) -> Result<(), BridgeError> {
+fn check_group(src: &Deployment, dst: &Deployment, group: &Group, other: &Group) -> Result<(), BridgeError> {
     let name = group.name();
     if group.layers() != other.layers() {
         let field = format!("group \"{name}\": layers");

@@ -99,11 +99,7 @@ impl Rows {
             Dtype::Bf16 => Float::Bf16,
             _ => return None,
         };
-        Some(Self {
-            float,
-            keys,
-            values,
-        })
+        Some(Self { float, keys, values })
     }
 
     /// Some components of a spec, counted as it lists them: codecs take the keys and the values of attention.
@@ -122,9 +118,7 @@ impl Rows {
     /// Bytes of so many tokens as they are; `None` if that is no size.
     pub fn bytes(self, tokens: usize) -> Option<usize> {
         let elements = self.keys.checked_add(self.values)?;
-        elements
-            .checked_mul(self.float.bytes())?
-            .checked_mul(tokens)
+        elements.checked_mul(self.float.bytes())?.checked_mul(tokens)
     }
 }
 
@@ -172,13 +166,7 @@ impl Codec {
     ///
     /// # Panics
     /// If `to` ends within a row.
-    pub fn decode(
-        self,
-        rows: Rows,
-        codes: &[u8],
-        exact: &mut &[u8],
-        to: &mut [u8],
-    ) -> Result<(), Undecodable> {
+    pub fn decode(self, rows: Rows, codes: &[u8], exact: &mut &[u8], to: &mut [u8]) -> Result<(), Undecodable> {
         let tokens = rows.tokens(to.len());
         let needed = self.encoded_bytes(rows, tokens).unwrap_or(usize::MAX);
         if codes.len() != needed {
@@ -213,10 +201,7 @@ impl Rows {
     fn tiles(self, form: Form, tokens: usize) -> impl Iterator<Item = Tile> {
         let one = self.float.bytes();
         let stride = (self.keys + self.values) * one;
-        let parts = [
-            (Along::Tokens, 0, self.keys),
-            (Along::Elements, self.keys, self.values),
-        ];
+        let parts = [(Along::Tokens, 0, self.keys), (Along::Elements, self.keys, self.values)];
         (0..tokens).step_by(GROUP).flat_map(move |token| {
             parts.into_iter().flat_map(move |(along, first, count)| {
                 (0..count).step_by(GROUP).map(move |element| Tile {

@@ -16,11 +16,7 @@ impl Plan {
     ///
     /// # Errors
     /// When the two do not hold the same cache, or the range of tokens, or what moves, is absurd.
-    pub fn compile(
-        src: &Deployment,
-        dst: &Deployment,
-        request: &Request,
-    ) -> Result<Self, PlanError> {
+    pub fn compile(src: &Deployment, dst: &Deployment, request: &Request) -> Result<Self, PlanError> {
         Self::compile_some(src, dst, request, Sides::default())
     }
 
@@ -51,10 +47,7 @@ impl Plan {
         src_rank: Rank,
         dst_rank: Rank,
     ) -> Result<Self, PlanError> {
-        let only = Sides {
-            src: Some(&[src_rank][..]),
-            dst: Some(&[dst_rank][..]),
-        };
+        let only = Sides { src: Some(&[src_rank][..]), dst: Some(&[dst_rank][..]) };
         Self::compile_some(src, dst, request, only)
     }
 
@@ -83,13 +76,8 @@ impl Plan {
         if bytes > MAX_BYTES.into() {
             return Err(PlanError::TooManyBytes { bytes });
         }
-        routes
-            .retain(|route| ranks.src.include(route.src_rank) && ranks.dst.include(route.dst_rank));
+        routes.retain(|route| ranks.src.include(route.src_rank) && ranks.dst.include(route.dst_rank));
         routes.sort_by_key(|route| (route.dst_rank, route.src_rank));
-        Ok(Self {
-            request: *request,
-            groups: groups.into(),
-            routes,
-        })
+        Ok(Self { request: *request, groups: groups.into(), routes })
     }
 }

@@ -107,10 +107,7 @@ pub struct Content<'a> {
 impl<'a> Content<'a> {
     /// The first `valid` of `tokens`: those whose keys, values or states the blocks hold.
     pub fn first(valid: u64, tokens: &'a [u32]) -> Result<Self, ContentError> {
-        let missing = ContentError::MissingTokens {
-            valid,
-            given: tokens.len() as u64,
-        };
+        let missing = ContentError::MissingTokens { valid, given: tokens.len() as u64 };
         let valid = usize::try_from(valid).map_err(|_| missing.clone())?;
         Ok(Self {
             tokens: tokens.get(..valid).ok_or(missing)?,
@@ -131,15 +128,9 @@ impl<'a> Content<'a> {
     ///
     /// The order of calls does not matter. An item that begins behind the valid tokens had no part
     /// in them and is left out.
-    pub fn multimodal(
-        mut self,
-        identifier: &'a (impl AsRef<[u8]> + ?Sized),
-        position: u64,
-        length: u64,
-    ) -> Self {
+    pub fn multimodal(mut self, identifier: &'a (impl AsRef<[u8]> + ?Sized), position: u64, length: u64) -> Self {
         if position < self.tokens.len() as u64 {
-            self.multimodal
-                .push((position, length, identifier.as_ref()));
+            self.multimodal.push((position, length, identifier.as_ref()));
         }
         self
     }
@@ -236,10 +227,7 @@ mod tests {
         assert_eq!(format!("{digest:?}"), "ContentDigest(..)");
         assert_eq!(print(1), print(1));
         assert_ne!(print(1), print(2));
-        assert_ne!(
-            print(1),
-            plain(&[1, 2]).digest().fingerprint(&[1; 32]).to_string()
-        );
+        assert_ne!(print(1), plain(&[1, 2]).digest().fingerprint(&[1; 32]).to_string());
     }
 
     #[test]
@@ -264,10 +252,7 @@ mod tests {
         bytes.extend(0u64.to_le_bytes());
         bytes.extend([0, 1]);
         bytes.extend([9; 32]);
-        let digest = plain(&tokens)
-            .adapter("ad")
-            .prompt_embeddings([9; 32])
-            .digest();
+        let digest = plain(&tokens).adapter("ad").prompt_embeddings([9; 32]).digest();
         assert_eq!(digest.0, blake3::derive_key(CONTEXT, &bytes));
     }
 

@@ -23,12 +23,7 @@ impl Plan {
     fn digest_of(&self, routes: &[Route]) -> PlanDigest {
         let mut writer = Writer(blake3::Hasher::new());
         writer.text(VERSION);
-        let Request {
-            start,
-            tokens,
-            by_layer,
-            codec,
-        } = self.request;
+        let Request { start, tokens, by_layer, codec } = self.request;
         writer.numbers(&[start, tokens, by_layer.into()]);
         writer.text(codec.name().as_bytes());
         for route in routes {

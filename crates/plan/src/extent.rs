@@ -38,16 +38,10 @@ impl NestsByExtent {
         make: impl FnOnce(Extent) -> (u32, SmallVec<[Strided; 4]>),
     ) -> Zip<RangeFrom<u32>, slice::Iter<'_, Strided>> {
         const FEW: usize = 8;
-        let extent = Extent {
-            states: segment.states,
-            blocks: segment.blocks,
-            zero: segment.at.map(|place| place.state == 0),
-        };
+        let extent =
+            Extent { states: segment.states, blocks: segment.blocks, zero: segment.at.map(|place| place.state == 0) };
         let made = &mut self.made;
-        let few = made
-            .iter()
-            .take(FEW)
-            .position(|(known, ..)| *known == extent);
+        let few = made.iter().take(FEW).position(|(known, ..)| *known == extent);
         let index = few.unwrap_or_else(|| {
             let next = made.len();
             let index = match next < FEW {

@@ -40,24 +40,14 @@ pub(crate) struct ComponentPlan {
 }
 
 /// Pairs the groups and works out which states of each travel.
-pub(crate) fn groups(
-    src: &Deployment,
-    dst: &Deployment,
-    request: &Request,
-) -> Result<Vec<GroupPlan>, PlanError> {
+pub(crate) fn groups(src: &Deployment, dst: &Deployment, request: &Request) -> Result<Vec<GroupPlan>, PlanError> {
     let end = request.start.checked_add(request.tokens);
     if end.is_none_or(|end| end > MAX_TOKENS) {
-        return Err(PlanError::TooManyTokens {
-            start: request.start,
-            tokens: request.tokens,
-        });
+        return Err(PlanError::TooManyTokens { start: request.start, tokens: request.tokens });
     }
     let mut groups = Vec::new();
     for (src_index, (group, other)) in pair_groups(src, dst)?.into_iter().enumerate() {
-        let pair = Sides {
-            src: group,
-            dst: other,
-        };
+        let pair = Sides { src: group, dst: other };
         let mut ranges = Vec::new();
         let mut components = Vec::new();
         for (index, spec) in group.specs().iter().enumerate() {
@@ -81,10 +71,7 @@ pub(crate) fn groups(
         }
         groups.push(GroupPlan {
             name: group.name().to_owned(),
-            index: Sides {
-                src: src_index,
-                dst: dst.group(group.name()).map_or(0, |(index, _)| index),
-            },
+            index: Sides { src: src_index, dst: dst.group(group.name()).map_or(0, |(index, _)| index) },
             num_blocks: pair.map(Group::num_blocks),
             components,
             ranges,

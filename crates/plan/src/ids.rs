@@ -158,9 +158,7 @@ impl AgentId {
 
     /// The service that it belongs to.
     pub fn service(&self) -> &str {
-        self.0
-            .split_once('/')
-            .map_or(&self.0, |(service, _)| service)
+        self.0.split_once('/').map_or(&self.0, |(service, _)| service)
     }
 
     /// Its name below the service, if it has one.
@@ -326,30 +324,15 @@ mod tests {
 
     #[test]
     fn names_say_what_is_wrong_with_them() {
-        assert_eq!(
-            AgentId::new("prefill-0.a_b~").unwrap().as_str(),
-            "prefill-0.a_b~"
-        );
+        assert_eq!(AgentId::new("prefill-0.a_b~").unwrap().as_str(), "prefill-0.a_b~");
         assert_eq!(AgentId::new(""), Err(NameError::Empty));
-        assert_eq!(
-            AgentId::new("x".repeat(65)),
-            Err(NameError::TooLong { bytes: 65 })
-        );
-        assert_eq!(
-            ServiceName::new("a/b"),
-            Err(NameError::Character { found: '/' })
-        );
-        assert_eq!(
-            AgentId::new("a/b/c"),
-            Err(NameError::Character { found: '/' })
-        );
+        assert_eq!(AgentId::new("x".repeat(65)), Err(NameError::TooLong { bytes: 65 }));
+        assert_eq!(ServiceName::new("a/b"), Err(NameError::Character { found: '/' }));
+        assert_eq!(AgentId::new("a/b/c"), Err(NameError::Character { found: '/' }));
         for half in ["a/", "/b", "/"] {
             assert_eq!(AgentId::new(half), Err(NameError::Empty), "{half}");
         }
-        assert_eq!(
-            ClusterName::new("ä"),
-            Err(NameError::Character { found: 'ä' })
-        );
+        assert_eq!(ClusterName::new("ä"), Err(NameError::Character { found: 'ä' }));
     }
 
     #[test]
@@ -357,10 +340,7 @@ mod tests {
         let agent = |text: &str| AgentId::new(text).unwrap();
         let one = AgentId::of(&"prefill".parse().unwrap(), &"pod-0-7600".parse().unwrap());
         assert_eq!(one, agent("prefill/pod-0-7600"));
-        assert_eq!(
-            (one.service(), one.instance()),
-            ("prefill", Some("pod-0-7600"))
-        );
+        assert_eq!((one.service(), one.instance()), ("prefill", Some("pod-0-7600")));
         let service = agent("prefill");
         assert_eq!((service.service(), service.instance()), ("prefill", None));
         assert!(service.includes(&one) && one.includes(&one) && service.includes(&service));
@@ -371,10 +351,7 @@ mod tests {
     #[test]
     fn instances_are_called_after_host_and_port() {
         let of = |host: &str, port| InstanceName::at(host, port).to_string();
-        assert_eq!(
-            of("prefill-6d9f7c5b8-abcde", 7600),
-            "prefill-6d9f7c5b8-abcde-7600"
-        );
+        assert_eq!(of("prefill-6d9f7c5b8-abcde", 7600), "prefill-6d9f7c5b8-abcde-7600");
         assert_eq!(of("a b/ü", 7600), "a-b---7600");
         let longest = of(&format!("{}-abcde", "x".repeat(250)), 65535);
         assert!(longest.ends_with("x-abcde-65535"), "{longest}");
@@ -385,10 +362,7 @@ mod tests {
     #[test]
     fn names_are_checked_when_they_arrive() {
         let good = postcard::to_allocvec("a-1").unwrap();
-        assert_eq!(
-            postcard::from_bytes::<AgentId>(&good).unwrap().as_str(),
-            "a-1"
-        );
+        assert_eq!(postcard::from_bytes::<AgentId>(&good).unwrap().as_str(), "a-1");
         let bad = postcard::to_allocvec("a 1").unwrap();
         assert!(postcard::from_bytes::<AgentId>(&bad).is_err());
     }

@@ -55,9 +55,7 @@ pub(crate) fn join_neighbours(program: &mut Program, components: &mut Vec<Compon
 fn first_alike(nests: &[Nest]) -> Vec<u32> {
     let mut first = HashMap::new();
     let nests = (0..).zip(nests);
-    nests
-        .map(|(index, nest)| *first.entry(&nest.loops).or_insert(index))
-        .collect()
+    nests.map(|(index, nest)| *first.entry(&nest.loops).or_insert(index)).collect()
 }
 
 /// Whether nothing joins, as far as one look at the places in their order can tell.
@@ -89,11 +87,7 @@ mod tests {
 
     /// Nests whose loops go so far that no two places come near one another in them.
     fn nests() -> Vec<Nest> {
-        let far = |src: u64, dst: u64| Loop {
-            count: 2,
-            src: src << 30,
-            dst: dst << 30,
-        };
+        let far = |src: u64, dst: u64| Loop { count: 2, src: src << 30, dst: dst << 30 };
         let loops = [smallvec![], smallvec![far(1, 2)], smallvec![far(2, 1)]];
         let runs = [1, 2].map(|units| units * UNIT);
         let of = |run| loops.iter().cloned().map(move |loops| Nest { loops, run });
@@ -110,11 +104,7 @@ mod tests {
             let (mut src, mut dst) = (0, 0);
             let placed = steps.into_iter().map(|(nest, before_src, before_dst)| {
                 (src, dst) = (src + before_src, dst + before_dst);
-                let place = Placed {
-                    nest: nest as u32,
-                    src,
-                    dst,
-                };
+                let place = Placed { nest: nest as u32, src, dst };
                 let run = nests()[nest].run;
                 (src, dst) = (src + run, dst + run);
                 place
@@ -122,20 +112,14 @@ mod tests {
             placed.collect::<Vec<_>>()
         });
         let placed = prop_oneof![placed.clone(), placed.prop_shuffle()];
-        placed.prop_map(|placed| Program {
-            nests: nests(),
-            placed,
-        })
+        placed.prop_map(|placed| Program { nests: nests(), placed })
     }
 
     /// For each unit of the destination, where it comes from and the component that it is of.
     fn units(program: &Program, components: &[ComponentSet]) -> BTreeMap<u64, (u64, ComponentSet)> {
         let mut units = BTreeMap::new();
         for place in &program.placed {
-            let one = Program {
-                nests: program.nests.clone(),
-                placed: vec![*place],
-            };
+            let one = Program { nests: program.nests.clone(), placed: vec![*place] };
             one.for_each_chunk(|src, dst, run| {
                 for at in (0..run).step_by(UNIT as usize) {
                     let unit = (src + at, components[place.nest as usize]);

@@ -85,14 +85,11 @@ pub(crate) fn simplify(mut loops: SmallVec<[Loop; 8]>, mut run: u64) -> Nest {
 /// `zero` says for which side the state is 0 wherever these nests are placed.
 pub(crate) fn fuse(nests: &mut SmallVec<[Strided; 4]>, zero: Sides<bool>) {
     let follows = |a: &Strided, b: &Strided| {
-        a.nest.loops == b.nest.loops
-            && both(|side| a.at[side].runs_into(b.at[side], a.nest.run, zero[side]))
+        a.nest.loops == b.nest.loops && both(|side| a.at[side].runs_into(b.at[side], a.nest.run, zero[side]))
     };
     let joint = |nests: &[Strided]| {
         let indices = 0..nests.len();
-        let mut pairs = indices
-            .clone()
-            .flat_map(|i| indices.clone().map(move |j| (i, j)));
+        let mut pairs = indices.clone().flat_map(|i| indices.clone().map(move |j| (i, j)));
         pairs.find(|&(i, j)| i != j && follows(&nests[i], &nests[j]))
     };
     while let Some((i, j)) = joint(nests) {
@@ -108,11 +105,7 @@ pub(crate) fn fuse(nests: &mut SmallVec<[Strided; 4]>, zero: Sides<bool>) {
 /// The loop over two views along an axis of which both have as many positions.
 pub(crate) fn strides(src: &ComponentView, dst: &ComponentView, axis: Axis) -> Loop {
     let (src, dst) = (src.view.dim(axis), dst.view.dim(axis));
-    Loop {
-        count: src.extent,
-        src: src.stride,
-        dst: dst.stride,
-    }
+    Loop { count: src.extent, src: src.stride, dst: dst.stride }
 }
 
 /// Why two lists of views do not pair up.
@@ -128,28 +121,13 @@ pub enum PairError {
         "view {index} is of component {} of spec {} at the source, but {} of {} at the destination",
         src.1, src.0, dst.1, dst.0
     )]
-    Component {
-        index: usize,
-        src: (usize, usize),
-        dst: (usize, usize),
-    },
+    Component { index: usize, src: (usize, usize), dst: (usize, usize) },
     /// Two views of the same component, but of different heads, groups or channels of the whole model.
     #[error("view {index} has units {src:?} at the source and {dst:?} at the destination")]
-    Units {
-        index: usize,
-        src: Range<u64>,
-        dst: Range<u64>,
-    },
+    Units { index: usize, src: Range<u64>, dst: Range<u64> },
     /// Two views of different shapes.
-    #[error(
-        "view {index}: {axis:?} has {src} positions at the source and {dst} at the destination"
-    )]
-    Extent {
-        index: usize,
-        axis: Axis,
-        src: u64,
-        dst: u64,
-    },
+    #[error("view {index}: {axis:?} has {src} positions at the source and {dst} at the destination")]
+    Extent { index: usize, axis: Axis, src: u64, dst: u64 },
 }
 
 /// The chunks between two lists of views that pair up: runs contiguous on both sides, as long as they
@@ -186,80 +164,40 @@ pub enum PairError {
 /// assert_eq!(program.bytes(), program.chunks() * 2 * 128 * 2);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-pub fn jointly_contiguous_chunks(
-    src: &[ComponentView],
-    dst: &[ComponentView],
-) -> Result<Program, PairError> {
+pub fn jointly_contiguous_chunks(src: &[ComponentView], dst: &[ComponentView]) -> Result<Program, PairError> {
     if src.len() != dst.len() {
-        return Err(PairError::Count {
-            src: src.len(),
-            dst: dst.len(),
-        });
+        return Err(PairError::Count { src: src.len(), dst: dst.len() });
     }
     let mut nests: SmallVec<[Strided; 4]> = SmallVec::new();
     for (index, (src, dst)) in src.iter().zip(dst).enumerate() {
         let loops = paired(index, src, dst)?;
-        let at = Sides { src, dst }.map(|side| Origin {
-            base: side.view.offset,
-            ..Origin::default()
-        });
-        nests.push(Strided {
-            components: ComponentSet::one(index),
-            at,
-            nest: simplify(loops, 1),
-        });
+        let at = Sides { src, dst }.map(|side| Origin { base: side.view.offset, ..Origin::default() });
+        nests.push(Strided { components: ComponentSet::one(index), at, nest: simplify(loops, 1) });
     }
     nests.retain(|strided| strided.nest.bytes() > 0);
-    fuse(
-        &mut nests,
-        Sides {
-            src: true,
-            dst: true,
-        },
-    );
+    fuse(&mut nests, Sides { src: true, dst: true });
     Ok(Program {
         placed: (0..)
             .zip(&nests)
-            .map(|(nest, strided)| Placed {
-                nest,
-                src: strided.at.src.base,
-                dst: strided.at.dst.base,
-            })
+            .map(|(nest, strided)| Placed { nest, src: strided.at.src.base, dst: strided.at.dst.base })
             .collect(),
         nests: nests.into_iter().map(|strided| strided.nest).collect(),
     })
 }
 
 /// The loops over two views of the same things.
-fn paired(
-    index: usize,
-    src: &ComponentView,
-    dst: &ComponentView,
-) -> Result<SmallVec<[Loop; 8]>, PairError> {
+fn paired(index: usize, src: &ComponentView, dst: &ComponentView) -> Result<SmallVec<[Loop; 8]>, PairError> {
     let of = |view: &ComponentView| (view.spec, view.component);
     if of(src) != of(dst) {
-        return Err(PairError::Component {
-            index,
-            src: of(src),
-            dst: of(dst),
-        });
+        return Err(PairError::Component { index, src: of(src), dst: of(dst) });
     }
     if src.units != dst.units {
-        return Err(PairError::Units {
-            index,
-            src: src.units.clone(),
-            dst: dst.units.clone(),
-        });
+        return Err(PairError::Units { index, src: src.units.clone(), dst: dst.units.clone() });
     }
     for axis in axes(src).chain(axes(dst)) {
         let (a, b) = (src.view.dim(axis), dst.view.dim(axis));
         if a.extent != b.extent {
-            return Err(PairError::Extent {
-                index,
-                axis,
-                src: a.extent,
-                dst: b.extent,
-            });
+            return Err(PairError::Extent { index, axis, src: a.extent, dst: b.extent });
         }
     }
     Ok(axes(src).map(|axis| strides(src, dst, axis)).collect())
@@ -274,14 +212,7 @@ mod tests {
     use super::*;
 
     fn nest(loops: &[(u64, u64, u64)], run: u64) -> Nest {
-        let loops = loops
-            .iter()
-            .map(|(count, src, dst)| Loop {
-                count: *count,
-                src: *src,
-                dst: *dst,
-            })
-            .collect();
+        let loops = loops.iter().map(|(count, src, dst)| Loop { count: *count, src: *src, dst: *dst }).collect();
         simplify(loops, run)
     }
 

@@ -32,10 +32,7 @@ pub struct Pieces {
 
 impl Pieces {
     /// Of what no codec takes.
-    pub(crate) const PLAIN: Self = Self {
-        rows: None,
-        bytes: PLAIN,
-    };
+    pub(crate) const PLAIN: Self = Self { rows: None, bytes: PLAIN };
 }
 
 /// A slice that a codec takes, on one side.
@@ -53,10 +50,7 @@ impl Coded<'_> {
         let windows: Vec<StateRange> = windows(self.slice.class.range).collect();
         let alike = windows.chunk_by(|a, b| a.count() == b.count());
         let programs = alike.map(|windows| {
-            let pieces = Pieces {
-                rows: Some(self.rows),
-                bytes: windows[0].count() * self.slice.unit_bytes(),
-            };
+            let pieces = Pieces { rows: Some(self.rows), bytes: windows[0].count() * self.slice.unit_bytes() };
             (self.program(windows, side, lookup), pieces)
         });
         programs.collect()
@@ -84,14 +78,9 @@ impl Coded<'_> {
             }
             for slot in self.slots.clone() {
                 for unit in 0..self.slice.units.count {
-                    let further = slot * self.slice.layers.stride(side)
-                        + unit * self.slice.units.stride(side);
+                    let further = slot * self.slice.layers.stride(side) + unit * self.slice.units.stride(side);
                     for &(nest, at) in &cuts {
-                        program.placed.push(Placed {
-                            nest,
-                            src: at + further,
-                            dst: end,
-                        });
+                        program.placed.push(Placed { nest, src: at + further, dst: end });
                         end += program.nests[nest as usize].bytes();
                     }
                 }
@@ -104,10 +93,7 @@ impl Coded<'_> {
     fn nest(&self, states: u64, side: Side) -> Nest {
         let tokens = Loop::new(states, self.slice.at.map(|origin| origin.state_stride));
         let loops = [tokens].into_iter().chain(self.slice.loops.iter().copied());
-        let whole = Nest {
-            loops: loops.filter(|l| l.count > 1).collect(),
-            run: 1,
-        };
+        let whole = Nest { loops: loops.filter(|l| l.count > 1).collect(), run: 1 };
         whole.dense(side)
     }
 }
@@ -124,10 +110,7 @@ impl RouteGroup {
     /// The group with the slices of these components only.
     pub(crate) fn with_components(&self, wanted: impl Fn(usize) -> bool) -> Self {
         let slices = self.slices.iter().filter(|slice| wanted(slice.component));
-        Self {
-            slices: slices.cloned().collect(),
-            ..self.clone()
-        }
+        Self { slices: slices.cloned().collect(), ..self.clone() }
     }
 }
 

@@ -57,11 +57,8 @@ impl Plan {
                 *component.or_default() += group.slice_bytes(slice);
             }
         }
-        let readers =
-            |group: usize, component: usize| self.groups[group].components[component].readers;
-        let distinct = moved
-            .into_iter()
-            .map(|((group, component), bytes)| bytes / readers(group, component));
+        let readers = |group: usize, component: usize| self.groups[group].components[component].readers;
+        let distinct = moved.into_iter().map(|((group, component), bytes)| bytes / readers(group, component));
         distinct.sum()
     }
 

@@ -64,21 +64,14 @@ impl Nest {
     /// The nest as one side sees it: between its own strides and a dense stream in loop order. Loops that chain in this
     /// side's memory merge, since they always do in the stream.
     pub(crate) fn dense(&self, side: Side) -> Self {
-        let mut dense = Self {
-            loops: SmallVec::new(),
-            run: self.run,
-        };
+        let mut dense = Self { loops: SmallVec::new(), run: self.run };
         let mut stream = self.run;
         for l in self.loops.iter().rev() {
             let stride = l.stride(side);
             match dense.loops.last_mut() {
                 None if stride == dense.run => dense.run *= l.count,
                 Some(inner) if stride == inner.src * inner.count => inner.count *= l.count,
-                _ => dense.loops.push(Loop {
-                    count: l.count,
-                    src: stride,
-                    dst: stream,
-                }),
+                _ => dense.loops.push(Loop { count: l.count, src: stride, dst: stream }),
             }
             stream *= l.count;
         }
@@ -125,11 +118,7 @@ impl Program {
                 Side::Source => placed.src,
                 Side::Destination => placed.dst,
             };
-            Placed {
-                nest: placed.nest,
-                src,
-                dst: start,
-            }
+            Placed { nest: placed.nest, src, dst: start }
         });
         let placed = placed.collect();
         let nests = self.nests.iter().map(|nest| nest.dense(side)).collect();
@@ -208,10 +197,7 @@ impl StreamProgram {
             let next = bytes.and_then(|bytes| bytes.checked_add(end));
             end = next.ok_or(NotDense { place, end })?;
         }
-        Ok(Self {
-            program,
-            bytes: end,
-        })
+        Ok(Self { program, bytes: end })
     }
 
     /// Wraps a program of `bytes` bytes that was made dense.
@@ -249,19 +235,9 @@ mod tests {
     use super::*;
 
     fn wrap(loops: &[(u64, u64)], run: u64, places: &[(u32, u64)]) -> Result<u64, NotDense> {
-        let loops = loops
-            .iter()
-            .map(|&(count, dst)| Loop { count, src: 0, dst });
-        let placed = places
-            .iter()
-            .map(|&(nest, dst)| Placed { nest, src: 0, dst });
-        let program = Program {
-            nests: vec![Nest {
-                loops: loops.collect(),
-                run,
-            }],
-            placed: placed.collect(),
-        };
+        let loops = loops.iter().map(|&(count, dst)| Loop { count, src: 0, dst });
+        let placed = places.iter().map(|&(nest, dst)| Placed { nest, src: 0, dst });
+        let program = Program { nests: vec![Nest { loops: loops.collect(), run }], placed: placed.collect() };
         StreamProgram::new(program).map(|stream| stream.bytes())
     }
 

@@ -17,11 +17,7 @@ pub(crate) struct Ranks<'a> {
 
 impl<'a> Ranks<'a> {
     /// All ranks of a deployment; or the stages and the places in them that some ranks span.
-    pub(crate) fn of(
-        deployment: &'a Deployment,
-        side: Side,
-        only: Option<&'a [Rank]>,
-    ) -> Result<Self, PlanError> {
+    pub(crate) fn of(deployment: &'a Deployment, side: Side, only: Option<&'a [Rank]>) -> Result<Self, PlanError> {
         let (mut stages, mut tp) = (0..deployment.pp(), 0..deployment.tp());
         if let Some(only) = only {
             let last = deployment.tp() * deployment.pp() - 1;
@@ -32,12 +28,7 @@ impl<'a> Ranks<'a> {
             stages = hull(places().map(|(_, stage)| stage..stage + 1));
             tp = hull(places().map(|(tp, _)| tp..tp + 1));
         }
-        Ok(Self {
-            deployment,
-            stages,
-            tp,
-            only,
-        })
+        Ok(Self { deployment, stages, tp, only })
     }
 
     /// Whether a rank that they span is one of those that were asked for.

@@ -22,12 +22,7 @@ pub struct Request {
 impl Request {
     /// The first `tokens` tokens of a sequence.
     pub const fn tokens(tokens: u64) -> Self {
-        Self {
-            start: 0,
-            tokens,
-            by_layer: false,
-            codec: Codec::Exact,
-        }
+        Self { start: 0, tokens, by_layer: false, codec: Codec::Exact }
     }
 
     /// One past the last token's position.

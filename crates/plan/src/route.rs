@@ -102,10 +102,8 @@ impl RouteShape {
             }
             (part.layers().len(), slices)
         };
-        let shape = Self {
-            group: parts.first().map_or(0, |part| part.group),
-            parts: parts.iter().map(at_zero).collect(),
-        };
+        let shape =
+            Self { group: parts.first().map_or(0, |part| part.group), parts: parts.iter().map(at_zero).collect() };
         (shape, start)
     }
 }
@@ -118,10 +116,7 @@ impl Slice {
 
     /// Where it starts in a layer slot.
     pub(crate) fn at_slot(&self, slot: u64) -> Sides<Origin> {
-        Sides::of(|side| Origin {
-            base: self.at[side].base + slot * self.layers.stride(side),
-            ..self.at[side]
-        })
+        Sides::of(|side| Origin { base: self.at[side].base + slot * self.layers.stride(side), ..self.at[side] })
     }
 }
 
@@ -133,22 +128,14 @@ impl RouteGroup {
 
     /// The fewest nests that move `extent` of the slices of these classes, whose steps are the same;
     /// with `layer`, of that layer slot only.
-    pub(crate) fn nests(
-        &self,
-        classes: &[Class],
-        extent: Extent,
-        layer: Option<u64>,
-    ) -> SmallVec<[Strided; 4]> {
+    pub(crate) fn nests(&self, classes: &[Class], extent: Extent, layer: Option<u64>) -> SmallVec<[Strided; 4]> {
         let mut nests = SmallVec::new();
         for slice in self.slices.iter().filter(|s| classes.contains(&s.class)) {
             let mut loops: SmallVec<[Loop; 8]> = slice.loops.iter().copied().collect();
             loops.push(slice.units);
             let mut at = slice.at;
             match layer {
-                None => loops.push(Loop {
-                    count: self.layers().len() as u64,
-                    ..slice.layers
-                }),
+                None => loops.push(Loop { count: self.layers().len() as u64, ..slice.layers }),
                 Some(slot) => at = slice.at_slot(slot),
             }
             let state = at.map(|origin| origin.state_stride);
@@ -158,11 +145,7 @@ impl RouteGroup {
             });
             loops.push(Loop::new(extent.states, state));
             loops.push(Loop::new(extent.blocks, block));
-            nests.push(Strided {
-                components: ComponentSet::one(slice.component),
-                at,
-                nest: simplify(loops, 1),
-            });
+            nests.push(Strided { components: ComponentSet::one(slice.component), at, nest: simplify(loops, 1) });
         }
         if nests.len() > 1 {
             fuse(&mut nests, extent.zero);
@@ -188,10 +171,7 @@ impl RouteGroup {
 
     /// How many of them are one slice's.
     pub(crate) fn slice_bytes(&self, slice: &Slice) -> u64 {
-        slice.class.range.count()
-            * slice.unit_bytes()
-            * slice.units.count
-            * self.layers().len() as u64
+        slice.class.range.count() * slice.unit_bytes() * slice.units.count * self.layers().len() as u64
     }
 
     /// The distinct classes of its slices, in order.
@@ -236,10 +216,7 @@ impl RouteGroup {
                 first = end;
                 match pieces.iter_mut().find(|piece| piece.class == part) {
                     Some(piece) => piece.classes.push(*class),
-                    None => pieces.push(Piece {
-                        class: part,
-                        classes: SmallVec::from_elem(*class, 1),
-                    }),
+                    None => pieces.push(Piece { class: part, classes: SmallVec::from_elem(*class, 1) }),
                 }
             }
         }

@@ -19,15 +19,9 @@ impl Blocks {
     fn further(self, place: Place, states: u64, blocks: u64) -> Place {
         if self.linear {
             let at = place.block * self.size + place.state + states * blocks;
-            return Place {
-                block: at / self.size,
-                state: at % self.size,
-            };
+            return Place { block: at / self.size, state: at % self.size };
         }
-        Place {
-            block: place.block + blocks,
-            ..place
-        }
+        Place { block: place.block + blocks, ..place }
     }
 
     /// Whether `next` comes right after `states` states from `last`, along the states of one block
@@ -55,10 +49,8 @@ impl Blocks {
 pub(crate) fn make(class: Class, open: bool, lookups: Sides<Lookup<'_>>) -> Vec<Segment> {
     let states_outside = class.states_outside;
     let cuts = || {
-        let cuts = class.range.cuts().map(|cut| Segment {
-            at: Sides::of(|side| lookups[side].place(cut.at[side])),
-            ..cut
-        });
+        let cuts =
+            class.range.cuts().map(|cut| Segment { at: Sides::of(|side| lookups[side].place(cut.at[side])), ..cut });
         // Where blocks lie closer together than states, it is each state that may go on in the next
         // block.
         cuts.flat_map(move |cut| states(cut, states_outside))
@@ -96,10 +88,7 @@ struct Joiner {
 impl Joiner {
     fn new(class: Class) -> Self {
         Self {
-            blocks: Sides::of(|side| Blocks {
-                size: class.range.block[side],
-                linear: class.linear[side],
-            }),
+            blocks: Sides::of(|side| Blocks { size: class.range.block[side], linear: class.linear[side] }),
             along_states: !class.states_outside,
             from_block_to_block: !both(|side| class.linear[side]),
             latest: None,
@@ -127,9 +116,7 @@ impl Joiner {
         if let Some(last) = self.done.last_mut()
             && self.from_block_to_block
             && last.states == next.states
-            && both(|side| {
-                blocks[side].repeat(last.at[side], last.states, last.blocks, next.at[side])
-            })
+            && both(|side| blocks[side].repeat(last.at[side], last.states, last.blocks, next.at[side]))
         {
             last.blocks += 1;
             return;
@@ -158,11 +145,7 @@ impl Joiner {
             for part in [0..1, 1..last, last.max(1)..whole.blocks] {
                 if !part.is_empty() {
                     let at = |side| blocks[side].further(whole.at[side], whole.states, part.start);
-                    open.push(Segment {
-                        at: Sides::of(at),
-                        states: whole.states,
-                        blocks: part.end - part.start,
-                    });
+                    open.push(Segment { at: Sides::of(at), states: whole.states, blocks: part.end - part.start });
                 }
             }
         }
@@ -177,10 +160,7 @@ fn states(segment: Segment, apart: bool) -> impl Iterator<Item = Segment> {
         true => (segment.states, 1),
     };
     (0..count).map(move |i| Segment {
-        at: segment.at.map(|place| Place {
-            state: place.state + i,
-            ..place
-        }),
+        at: segment.at.map(|place| Place { state: place.state + i, ..place }),
         states,
         blocks: 1,
     })

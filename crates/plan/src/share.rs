@@ -20,12 +20,7 @@ use transload_layout::partition::Share;
 use crate::tokens::StateRange;
 
 /// The layers, counted from the first in common, and the states that one replica sends.
-pub(crate) fn divide(
-    share: Share,
-    layers: u64,
-    states: StateRange,
-    blocks_outside: bool,
-) -> (Range<u64>, StateRange) {
+pub(crate) fn divide(share: Share, layers: u64, states: StateRange, blocks_outside: bool) -> (Range<u64>, StateRange) {
     let blocks = states.entries(states.block.dst);
     let count = blocks.end - blocks.start;
     if count < 2 || !blocks_outside && layers >= u64::from(share.of) {
@@ -36,11 +31,7 @@ pub(crate) fn divide(
         let state = (blocks.start + block) * states.block.dst;
         state.clamp(states.first, states.end)
     };
-    let states = StateRange {
-        first: bound(own.start),
-        end: bound(own.end),
-        ..states
-    };
+    let states = StateRange { first: bound(own.start), end: bound(own.end), ..states };
     (0..layers, states)
 }
 
@@ -51,11 +42,7 @@ mod tests {
 
     /// What each of `of` replicas sends of the states 3 to 50, in blocks of 8 at the destination.
     fn shares(of: u32, layers: u64, end: u64, blocks_outside: bool) -> Vec<(Range<u64>, u64, u64)> {
-        let states = StateRange {
-            first: 3,
-            end,
-            block: Sides { src: 5, dst: 8 },
-        };
+        let states = StateRange { first: 3, end, block: Sides { src: 5, dst: 8 } };
         let shares = (0..of).map(|index| {
             let (layers, own) = divide(Share { index, of }, layers, states, blocks_outside);
             assert_eq!(own.block, states.block);
@@ -83,10 +70,7 @@ mod tests {
     #[test]
     fn one_block_is_divided_by_layers_and_one_layer_of_it_not_at_all() {
         assert_eq!(shares(2, 5, 8, true), [(0..3, 3, 8), (3..5, 3, 8)]);
-        assert_eq!(
-            shares(3, 2, 8, false),
-            [(0..1, 3, 8), (1..2, 3, 8), (2..2, 3, 8)]
-        );
+        assert_eq!(shares(3, 2, 8, false), [(0..1, 3, 8), (1..2, 3, 8), (2..2, 3, 8)]);
         assert_eq!(shares(2, 1, 8, false), [(0..1, 3, 8), (1..1, 3, 8)]);
     }
 

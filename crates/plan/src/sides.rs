@@ -15,25 +15,16 @@ pub(crate) struct Sides<T> {
 
 impl<T> Sides<T> {
     pub(crate) fn of(mut make: impl FnMut(Side) -> T) -> Self {
-        Self {
-            src: make(Side::Source),
-            dst: make(Side::Destination),
-        }
+        Self { src: make(Side::Source), dst: make(Side::Destination) }
     }
 
     /// The first error is the source's.
     pub(crate) fn try_of<E>(mut make: impl FnMut(Side) -> Result<T, E>) -> Result<Self, E> {
-        Ok(Self {
-            src: make(Side::Source)?,
-            dst: make(Side::Destination)?,
-        })
+        Ok(Self { src: make(Side::Source)?, dst: make(Side::Destination)? })
     }
 
     pub(crate) fn map<U>(self, mut of: impl FnMut(T) -> U) -> Sides<U> {
-        Sides {
-            src: of(self.src),
-            dst: of(self.dst),
-        }
+        Sides { src: of(self.src), dst: of(self.dst) }
     }
 }
 

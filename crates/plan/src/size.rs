@@ -11,18 +11,12 @@ use crate::sides::Sides;
 
 /// Checks that a plan between these stages would not have too many slices. Costs O(stages) and O(ranks) for
 /// each component, and no memory.
-pub(crate) fn check(
-    ranks: &Sides<Ranks<'_>>,
-    stages: &[Sides<u32>],
-    groups: &[GroupPlan],
-) -> Result<(), PlanError> {
+pub(crate) fn check(ranks: &Sides<Ranks<'_>>, stages: &[Sides<u32>], groups: &[GroupPlan]) -> Result<(), PlanError> {
     let Sides { src, dst } = ranks;
     let (src_tp, dst_tp) = (src.deployment.tp(), dst.deployment.tp());
     let mut slices = 0u128;
     for group in groups {
-        let slots = stages
-            .iter()
-            .map(|pair| group.slots_in_common(ranks, pair).1);
+        let slots = stages.iter().map(|pair| group.slots_in_common(ranks, pair).1);
         let in_common = slots.filter(|slots| !slots.is_empty());
         let mut pairs: HashMap<Partition, u128> = HashMap::new();
         let mut each = 0u128;
@@ -37,10 +31,8 @@ pub(crate) fn check(
             });
         }
         // Replicas that share out layers cut all slices of a route where the stretch of one begins or ends.
-        let replicas =
-            |partition: &Partition, tp| partition.holders(tp, 0).map_or(1, |holders| holders.len());
-        let share =
-            |partition: &Partition| replicas(partition, src_tp) > replicas(partition, dst_tp);
+        let replicas = |partition: &Partition, tp| partition.holders(tp, 0).map_or(1, |holders| holders.len());
+        let share = |partition: &Partition| replicas(partition, src_tp) > replicas(partition, dst_tp);
         let stretches = match pairs.len() {
             0 | 1 if !pairs.keys().any(share) => 1,
             partitions => 1 + 2 * partitions as u128,

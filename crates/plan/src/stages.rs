@@ -38,13 +38,8 @@ struct ViewPair {
 
 impl StageGroup<'_> {
     /// Slices that travel for some of the layers each, put together where they travel for the same.
-    fn by_layers(
-        &self,
-        slices: SmallVec<[(Range<u64>, Slice); 2]>,
-    ) -> impl Iterator<Item = RouteGroup> {
-        let ends = slices
-            .iter()
-            .flat_map(|(slots, _)| [slots.start, slots.end]);
+    fn by_layers(&self, slices: SmallVec<[(Range<u64>, Slice); 2]>) -> impl Iterator<Item = RouteGroup> {
+        let ends = slices.iter().flat_map(|(slots, _)| [slots.start, slots.end]);
         let mut ends: SmallVec<[u64; 4]> = ends.collect();
         ends.sort_unstable();
         ends.dedup();
@@ -52,10 +47,7 @@ impl StageGroup<'_> {
         pairs.filter_map(move |i| {
             let (first, end) = (ends[i], ends[i + 1]);
             let here = slices.iter().filter(|(slots, _)| slots.contains(&first));
-            let here = here.map(|(_, slice)| Slice {
-                at: slice.at_slot(first),
-                ..slice.clone()
-            });
+            let here = here.map(|(_, slice)| Slice { at: slice.at_slot(first), ..slice.clone() });
             let slices: SmallVec<[Slice; 2]> = here.collect();
             (!slices.is_empty()).then(|| RouteGroup {
                 group: self.index,
@@ -68,11 +60,7 @@ impl StageGroup<'_> {
 }
 
 impl<'a> Stages<'a> {
-    pub(crate) fn new(
-        ranks: &Sides<Ranks<'_>>,
-        stages: Sides<u32>,
-        groups: &'a [GroupPlan],
-    ) -> Self {
+    pub(crate) fn new(ranks: &Sides<Ranks<'_>>, stages: Sides<u32>, groups: &'a [GroupPlan]) -> Self {
         let mut paired = Vec::with_capacity(groups.len());
         for (index, plan) in groups.iter().enumerate() {
             let (starts, both) = plan.slots_in_common(ranks, &stages);
@@ -87,16 +75,10 @@ impl<'a> Stages<'a> {
                 index,
                 plan,
                 layers: group(Side::Source).layers().ids()[both].into(),
-                pairs: pairs
-                    .map(|(component, (src, dst))| pair(component, plan, Sides { src, dst }, first))
-                    .collect(),
+                pairs: pairs.map(|(component, (src, dst))| pair(component, plan, Sides { src, dst }, first)).collect(),
             });
         }
-        Self {
-            tp: Sides::of(|side| ranks[side].deployment.tp()),
-            stages,
-            groups: paired,
-        }
+        Self { tp: Sides::of(|side| ranks[side].deployment.tp()), stages, groups: paired }
     }
 
     /// The source's TP ranks among which are all that send anything to a TP rank of the destination.
@@ -110,10 +92,7 @@ impl<'a> Stages<'a> {
 
     /// The route between two TP ranks of these stages, if they share anything.
     pub(crate) fn route(&self, src_rank: u32, dst_rank: u32) -> Option<Route> {
-        let ranks = Sides {
-            src: (self.tp.src, src_rank),
-            dst: (self.tp.dst, dst_rank),
-        };
+        let ranks = Sides { src: (self.tp.src, src_rank), dst: (self.tp.dst, dst_rank) };
         let mut groups = Vec::new();
         for group in &self.groups {
             let mut slices: SmallVec<[(Range<u64>, Slice); 2]> = SmallVec::new();
@@ -124,8 +103,7 @@ impl<'a> Stages<'a> {
                 };
                 let mut slice = pair.slice.clone();
                 let layers = group.layers.len() as u64;
-                let (slots, range) =
-                    divide(served.share, layers, slice.class.range, pair.blocks_outside);
+                let (slots, range) = divide(served.share, layers, slice.class.range, pair.blocks_outside);
                 if slots.is_empty() || range.count() == 0 {
                     continue;
                 }
@@ -151,12 +129,7 @@ impl<'a> Stages<'a> {
 }
 
 /// Pairs two views of one component, leaving out units, blocks and states.
-fn pair(
-    component: usize,
-    plan: &GroupPlan,
-    views: Sides<ComponentView>,
-    first_layers: Sides<u64>,
-) -> ViewPair {
+fn pair(component: usize, plan: &GroupPlan, views: Sides<ComponentView>, first_layers: Sides<u64>) -> ViewPair {
     let strides = |axis| nest::strides(&views.src, &views.dst, axis);
     let step = |axis| Sides::of(|side| views[side].view.dim(axis).stride);
     let range = plan.ranges[plan.components[component].range];
@@ -184,8 +157,7 @@ fn pair(
     let class = Class {
         range,
         linear: Sides::of(|side| alone[side] || blocks[side] == states[side] * range.block[side]),
-        states_outside: both(|side| blocks[side] <= states[side] && !alone[side])
-            && blocks != states,
+        states_outside: both(|side| blocks[side] <= states[side] && !alone[side]) && blocks != states,
     };
     ViewPair {
         slice: Slice {

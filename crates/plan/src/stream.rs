@@ -54,12 +54,7 @@ impl Plan {
     ///
     /// # Errors
     /// When a table is too short, lists a block that does not exist, or would write one twice.
-    pub fn bind_stream(
-        &self,
-        route: &Route,
-        side: Side,
-        tables: &Tables,
-    ) -> Result<RouteStream, BindError> {
+    pub fn bind_stream(&self, route: &Route, side: Side, tables: &Tables) -> Result<RouteStream, BindError> {
         let lookups = Lookup::of_plan(self, side, tables)?;
         let mut order: Vec<(Option<u32>, usize, Option<u64>)> = Vec::new();
         for (index, group) in route.groups.iter().enumerate() {
@@ -72,10 +67,7 @@ impl Plan {
             }
         }
         order.sort_unstable();
-        let mut stream = RouteStream {
-            codec: self.request.codec,
-            sections: Vec::new(),
-        };
+        let mut stream = RouteStream { codec: self.request.codec, sections: Vec::new() };
         for (layer, index, slot) in order {
             let part = &route.groups[index];
             let (planned, lookup) = (&self.groups[part.group], &lookups[part.group]);
@@ -105,9 +97,7 @@ impl Plan {
                 let coded = !self.request.codec.is_exact();
                 match coded && components[slice.component].rows.is_some() {
                     true => pieces::most_places(slice, layers),
-                    false if self.request.by_layer => {
-                        slice.class.range.segments().saturating_mul(layers)
-                    }
+                    false if self.request.by_layer => slice.class.range.segments().saturating_mul(layers),
                     false => slice.class.range.segments(),
                 }
             };
@@ -119,19 +109,8 @@ impl Plan {
     }
 }
 
-fn section(
-    group: &RouteGroup,
-    layer: Option<u32>,
-    program: StreamProgram,
-    pieces: Option<Pieces>,
-) -> Section {
-    Section {
-        group: group.group,
-        layer,
-        start: 0,
-        program,
-        pieces,
-    }
+fn section(group: &RouteGroup, layer: Option<u32>, program: StreamProgram, pieces: Option<Pieces>) -> Section {
+    Section { group: group.group, layer, start: 0, program, pieces }
 }
 
 /// One group's part of a stream, in pieces.
@@ -171,11 +150,7 @@ fn half(group: &RouteGroup, side: Side, slot: Option<u64>, lookup: &Lookup<'_>) 
                 (first, nests)
             });
             for (nest, strided) in nests {
-                program.placed.push(Placed {
-                    nest,
-                    src: strided.at[side].at(lookup.place(cut.at[side])),
-                    dst: end,
-                });
+                program.placed.push(Placed { nest, src: strided.at[side].at(lookup.place(cut.at[side])), dst: end });
                 end += program.nests[nest as usize].bytes();
             }
         }

@@ -60,11 +60,7 @@ impl Tables {
     fn check_count(&self, side: Side, groups: usize) -> Result<(), BindError> {
         match self.0.len() {
             given if given == groups => Ok(()),
-            given => Err(BindError::TableCount {
-                side,
-                given,
-                groups,
-            }),
+            given => Err(BindError::TableCount { side, given, groups }),
         }
     }
 
@@ -85,12 +81,7 @@ impl Tables {
                 true => 0,
                 false => tokens.div_ceil(group.block_size()),
             };
-            let table = GroupTable {
-                side,
-                group: group.name(),
-                num_blocks: group.num_blocks(),
-                table,
-            };
+            let table = GroupTable { side, group: group.name(), num_blocks: group.num_blocks(), table };
             table.check(0..needed.max(blocks.len() as u64), true)?;
         }
         Ok(())
@@ -117,42 +108,21 @@ impl Plan {
 pub enum BindError {
     /// Not one table for each group.
     #[error("{side} gives {given} block tables for {groups} groups")]
-    TableCount {
-        side: Side,
-        given: usize,
-        groups: usize,
-    },
+    TableCount { side: Side, given: usize, groups: usize },
     /// A table that ends before the request does.
     #[error("group \"{group}\": the table of {side} has {given} blocks, {needed} are needed")]
-    TooShort {
-        side: Side,
-        group: String,
-        given: u64,
-        needed: u64,
-    },
+    TooShort { side: Side, group: String, given: u64, needed: u64 },
     /// An entry without a block that the request touches.
     #[error("group \"{group}\": entry {entry} of the table of {side} has no block")]
-    NoBlock {
-        side: Side,
-        group: String,
-        entry: u64,
-    },
+    NoBlock { side: Side, group: String, entry: u64 },
     /// A block that the side does not have.
     #[error(
         "group \"{group}\": entry {entry} of the table of {side} is block {block}, but there are \
          {num_blocks} blocks"
     )]
-    NoSuchBlock {
-        side: Side,
-        group: String,
-        entry: u64,
-        block: u64,
-        num_blocks: u32,
-    },
+    NoSuchBlock { side: Side, group: String, entry: u64, block: u64, num_blocks: u32 },
     /// More places than a bound plan may have.
-    #[error(
-        "the tokens fall into too many pieces: a plan bound to block tables has {MAX_PLACES} at most"
-    )]
+    #[error("the tokens fall into too many pieces: a plan bound to block tables has {MAX_PLACES} at most")]
     TooManyPlaces,
     /// A destination block that would be written twice.
     #[error("group \"{group}\": block {block} stands twice in the table of the destination")]
@@ -182,9 +152,7 @@ impl GroupTable<'_> {
             }
             BlockTable::List(_) => {}
             // The last block is the highest.
-            BlockTable::Identity => {
-                entries.start = entries.start.max(entries.end.saturating_sub(1))
-            }
+            BlockTable::Identity => entries.start = entries.start.max(entries.end.saturating_sub(1)),
         }
         for entry in entries {
             match self.table.get(entry) {
@@ -200,11 +168,7 @@ impl GroupTable<'_> {
                 }
                 None if gaps => {}
                 None => {
-                    return Err(BindError::NoBlock {
-                        side,
-                        group: group(),
-                        entry,
-                    });
+                    return Err(BindError::NoBlock { side, group: group(), entry });
                 }
             }
         }
@@ -220,27 +184,16 @@ pub(crate) struct Lookup<'a> {
 
 impl<'a> Lookup<'a> {
     /// Checks every entry that a request touches, in the tables of all groups.
-    pub(crate) fn of_plan(
-        plan: &Plan,
-        side: Side,
-        tables: &'a Tables,
-    ) -> Result<Vec<Self>, BindError> {
+    pub(crate) fn of_plan(plan: &Plan, side: Side, tables: &'a Tables) -> Result<Vec<Self>, BindError> {
         tables.check_count(side, plan.groups.len())?;
         let groups = plan.groups.iter().zip(&tables.0);
-        groups
-            .map(|(group, table)| Self::new(group, side, table))
-            .collect()
+        groups.map(|(group, table)| Self::new(group, side, table)).collect()
     }
 
     fn new(group: &GroupPlan, side: Side, table: &'a BlockTable) -> Result<Self, BindError> {
         let num_blocks = group.num_blocks[side];
         let touched = group.entries(side);
-        let checked = GroupTable {
-            side,
-            group: &group.name,
-            num_blocks,
-            table,
-        };
+        let checked = GroupTable { side, group: &group.name, num_blocks, table };
         checked.check(touched.clone(), false)?;
         if let (Side::Destination, BlockTable::List(blocks)) = (side, table)
             && let written = &blocks[touched.start as usize..touched.end as usize]
@@ -256,10 +209,7 @@ impl<'a> Lookup<'a> {
     pub(crate) fn place(&self, in_entry: Place) -> Place {
         let block = self.table.get(in_entry.block);
         debug_assert!(block.is_some());
-        Place {
-            block: block.map_or(0, u64::from),
-            ..in_entry
-        }
+        Place { block: block.map_or(0, u64::from), ..in_entry }
     }
 }
 

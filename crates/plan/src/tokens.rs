@@ -26,19 +26,11 @@ impl StateRange {
     pub(crate) fn of(spec: &Spec, request: &Request, block_tokens: Sides<u64>) -> Self {
         let end = request.start + request.tokens;
         match spec.geometry().states {
-            States::Sequence => Self {
-                first: 0,
-                end: u64::from(request.tokens > 0),
-                block: Sides { src: 1, dst: 1 },
-            },
+            States::Sequence => Self { first: 0, end: u64::from(request.tokens > 0), block: Sides { src: 1, dst: 1 } },
             States::PerTokens(tokens) => {
                 let needed = spec.first_token_needed(request.start, end);
                 let end = end / tokens;
-                Self {
-                    first: (needed / tokens).min(end),
-                    end,
-                    block: block_tokens.map(|block| block / tokens),
-                }
+                Self { first: (needed / tokens).min(end), end, block: block_tokens.map(|block| block / tokens) }
             }
         }
     }
@@ -67,18 +59,11 @@ impl StateRange {
             if state >= self.end {
                 return None;
             }
-            let at = self.block.map(|block| Place {
-                block: state / block,
-                state: state % block,
-            });
+            let at = self.block.map(|block| Place { block: state / block, state: state % block });
             let left = Sides::of(|side| self.block[side] - at[side].state);
             let states = left.src.min(left.dst).min(self.end - state);
             state += states;
-            Some(Segment {
-                at,
-                states,
-                blocks: 1,
-            })
+            Some(Segment { at, states, blocks: 1 })
         })
     }
 
@@ -135,22 +120,11 @@ mod tests {
         StateRange { first, end, block }
     }
 
-    fn cuts(
-        first: u64,
-        end: u64,
-        src_block: u64,
-        dst_block: u64,
-    ) -> Vec<(u64, u64, u64, u64, u64)> {
+    fn cuts(first: u64, end: u64, src_block: u64, dst_block: u64) -> Vec<(u64, u64, u64, u64, u64)> {
         let range = range(first, end, src_block, dst_block);
         range
             .cuts()
-            .map(
-                |Segment {
-                     at: Sides { src, dst },
-                     states,
-                     ..
-                 }| { (src.block, src.state, dst.block, dst.state, states) },
-            )
+            .map(|Segment { at: Sides { src, dst }, states, .. }| (src.block, src.state, dst.block, dst.state, states))
             .collect()
     }
 
@@ -158,13 +132,7 @@ mod tests {
     fn block_sizes_that_do_not_divide_are_cut_at_both_ends() {
         assert_eq!(
             cuts(0, 7, 3, 2),
-            [
-                (0, 0, 0, 0, 2),
-                (0, 2, 1, 0, 1),
-                (1, 0, 1, 1, 1),
-                (1, 1, 2, 0, 2),
-                (2, 0, 3, 0, 1)
-            ]
+            [(0, 0, 0, 0, 2), (0, 2, 1, 0, 1), (1, 0, 1, 1, 1), (1, 1, 2, 0, 2), (2, 0, 3, 0, 1)]
         );
     }
 

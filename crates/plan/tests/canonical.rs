@@ -56,20 +56,11 @@ fn neighbouring_blocks_merge_in_whatever_order_they_are_listed() {
 #[test]
 fn both_halves_of_a_stream_have_its_length() {
     let (src, dst) = (side(4, 16, "LBSHC"), side(8, 64, "LBHSC"));
-    let request = Request {
-        start: 5,
-        tokens: 1000,
-        by_layer: true,
-        codec: Codec::Exact,
-    };
+    let request = Request { start: 5, tokens: 1000, by_layer: true, codec: Codec::Exact };
     let plan = Plan::compile(&src, &dst, &request).unwrap();
     for route in plan.routes() {
-        let gather = plan
-            .bind_stream(route, Side::Source, &scattered(63, 37))
-            .unwrap();
-        let scatter = plan
-            .bind_stream(route, Side::Destination, &scattered(16, 41))
-            .unwrap();
+        let gather = plan.bind_stream(route, Side::Source, &scattered(63, 37)).unwrap();
+        let scatter = plan.bind_stream(route, Side::Destination, &scattered(16, 41)).unwrap();
         assert_eq!(gather.bytes(), 1000 * 80 * 512);
         assert_eq!(scatter.bytes(), gather.bytes());
         assert_eq!(plan.route_bytes(route), gather.bytes());

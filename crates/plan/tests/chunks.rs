@@ -91,10 +91,7 @@ fn blocks_that_lie_inside_of_states_join_on_either_side() {
 fn what_travels_together_is_named_together() {
     let page = side(json!({"block_size": 16, "spec": [attention(), attention()]}));
     let (plan, bound) = bind(&page, &page, BlockTable::Identity);
-    let names = bound.routes[0]
-        .components()
-        .iter()
-        .map(|set| plan.component_names(0, *set));
+    let names = bound.routes[0].components().iter().map(|set| plan.component_names(0, *set));
     assert_eq!(names.collect::<Vec<_>>(), ["kv+kv"]);
 
     // The q, k and v of a gated delta net are channels of a convolution.
@@ -110,10 +107,8 @@ fn what_travels_together_is_named_together() {
 #[test]
 fn the_longest_allocations_stay_apart() {
     let spec = json!({"kind": "attention", "heads": 1, "head_dim": 512, "dtype": "u8"});
-    let longest = side(
-        json!({"allocation": "per_layer", "block_size": 1 << 24, "num_blocks": 512,
-        "spec": [spec]}),
-    );
+    let longest = side(json!({"allocation": "per_layer", "block_size": 1 << 24, "num_blocks": 512,
+        "spec": [spec]}));
     let request = Request::tokens(512 << 24);
     let plan = Plan::compile(&longest, &longest, &request).unwrap();
     let tables = Tables::identity(&plan);
@@ -128,11 +123,7 @@ fn a_hundred_million_blocks_bind() {
     let blocks = u32::MAX;
     let spec = json!({"kind": "attention", "heads": 1, "head_dim": 1, "dtype": "u8"});
     let many = side(json!({"block_size": 1, "num_blocks": blocks, "layers": "0", "spec": [spec]}));
-    let request = Request::tokens(if cfg!(debug_assertions) {
-        1 << 22
-    } else {
-        100_000_000
-    });
+    let request = Request::tokens(if cfg!(debug_assertions) { 1 << 22 } else { 100_000_000 });
     let plan = Plan::compile(&many, &many, &request).unwrap();
     let tables = Tables::identity(&plan);
     assert_eq!(plan.bind(&tables, &tables).unwrap().chunks(), 1);

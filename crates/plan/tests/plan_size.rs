@@ -3,13 +3,10 @@
 use serde_json::{Value as Json, json};
 use transload_layout::document::Value;
 use transload_layout::{Deployment, Rank, Side};
-use transload_plan::{
-    BindError, BlockTable, MAX_PLACES, MAX_SLICES, Plan, PlanError, Request, Tables,
-};
+use transload_plan::{BindError, BlockTable, MAX_PLACES, MAX_SLICES, Plan, PlanError, Request, Tables};
 
 fn side(fields: Json) -> Deployment {
-    let mut document =
-        json!({"schema": "transload.deployment/1", "block_size": 16, "num_blocks": 4});
+    let mut document = json!({"schema": "transload.deployment/1", "block_size": 16, "num_blocks": 4});
     let all = document.as_object_mut().unwrap();
     all.extend(fields.as_object().unwrap().clone());
     let document: Value = serde_json::from_value(document).unwrap();

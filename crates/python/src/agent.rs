@@ -127,18 +127,12 @@ impl Agent {
         let codecs = codecs.iter().map(|name| named_codec(name));
         options.wire.codecs = codecs.collect::<PyResult<_>>()?;
         let addr: SocketAddr = bind.parse().map_err(|_| {
-            PyValueError::new_err(format!(
-                "bind is {bind:?}: give an address and a port, as 0.0.0.0:7600 or [::1]:0"
-            ))
+            PyValueError::new_err(format!("bind is {bind:?}: give an address and a port, as 0.0.0.0:7600 or [::1]:0"))
         })?;
-        let mut builder =
-            agent::Agent::builder(identity.inner.clone(), (*deployment.inner).clone())
-                .options(options);
+        let mut builder = agent::Agent::builder(identity.inner.clone(), (*deployment.inner).clone()).options(options);
         for (rank, groups) in &memories {
             let groups = groups.iter().map(|memory| memory.region());
-            builder = builder
-                .register(Rank(*rank), groups)
-                .map_err(raise!(AgentError))?;
+            builder = builder.register(Rank(*rank), groups).map_err(raise!(AgentError))?;
         }
         if let Some(incarnation) = incarnation {
             builder = builder.incarnation(Incarnation(incarnation));
@@ -152,10 +146,7 @@ impl Agent {
             let _entered = handle.enter();
             builder.bind(addr)
         });
-        Ok(Self {
-            inner: inner.map_err(raise!(AgentError))?,
-            made: Made::here(),
-        })
+        Ok(Self { inner: inner.map_err(raise!(AgentError))?, made: Made::here() })
     }
 
     /// Its name, `SERVICE/INSTANCE`: the service that its certificate is of, and its own name below it.
@@ -217,13 +208,7 @@ impl Agent {
         prefilled: bool,
         after: Option<&Mark>,
     ) -> PyResult<Lease> {
-        let mut request = lease_request(
-            (set, rank),
-            tables,
-            content,
-            valid_tokens,
-            (ttl, hard_bound),
-        )?;
+        let mut request = lease_request((set, rank), tables, content, valid_tokens, (ttl, hard_bound))?;
         request.start = start;
         request.prefilled = prefilled;
         request.after = after.map(Mark::after).unwrap_or_default();
@@ -256,13 +241,7 @@ impl Agent {
         hard_bound: f64,
         after: Option<&Mark>,
     ) -> PyResult<Lease> {
-        let mut request = lease_request(
-            (set, rank),
-            tables,
-            content,
-            valid_tokens,
-            (ttl, hard_bound),
-        )?;
+        let mut request = lease_request((set, rank), tables, content, valid_tokens, (ttl, hard_bound))?;
         request.start = start;
         request.after = after.map(Mark::after).unwrap_or_default();
         let (bound, done) = (request.ttl, request.after.done());
@@ -325,14 +304,7 @@ impl Agent {
         after: Option<&Mark>,
         codec: &str,
     ) -> PyResult<Transfer> {
-        let mut request = transfer_request(
-            ticket,
-            ranks,
-            tables,
-            content,
-            (start, tokens),
-            (paths, timeout),
-        )?;
+        let mut request = transfer_request(ticket, ranks, tables, content, (start, tokens), (paths, timeout))?;
         request.request.by_layer = by_layer;
         request.request.codec = named_codec(codec)?;
         request.keep_leases = keep_leases;
@@ -367,22 +339,13 @@ impl Agent {
         prefilled: bool,
         after: Option<&Mark>,
     ) -> PyResult<Transfer> {
-        let mut request = transfer_request(
-            ticket,
-            ranks,
-            tables,
-            content,
-            (start, tokens),
-            (paths, timeout),
-        )?;
+        let mut request = transfer_request(ticket, ranks, tables, content, (start, tokens), (paths, timeout))?;
         request.request.by_layer = by_layer;
         request.keep_leases = keep_leases;
         request.after = after.map(Mark::after).unwrap_or_default();
         let (keeper, quiet) = quiet();
         request.keeper = Some(keeper);
-        let started = self
-            .made
-            .wait(py, self.inner.start_push(request, prefilled))?;
+        let started = self.made.wait(py, self.inner.start_push(request, prefilled))?;
         Transfer::of(started.map_err(|error| failed(py, &error))?, quiet)
     }
 
@@ -428,10 +391,7 @@ impl Agent {
     /// Raises:
     ///     AgentError: the agent has stopped.
     fn gauges<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
-        let gauges = self
-            .made
-            .wait(py, self.inner.gauges())?
-            .map_err(raise!(AgentError))?;
+        let gauges = self.made.wait(py, self.inner.gauges())?.map_err(raise!(AgentError))?;
         let named = PyDict::new(py);
         for (name, value) in [
             ("sessions", gauges.sessions),
@@ -477,8 +437,7 @@ impl Agent {
     /// connections.
     #[pyo3(signature = (patience = 5.0))]
     fn shutdown(&self, py: Python<'_>, patience: f64) -> PyResult<()> {
-        self.made
-            .wait(py, self.inner.shutdown(seconds("patience", patience)?))
+        self.made.wait(py, self.inner.shutdown(seconds("patience", patience)?))
     }
 
     fn __enter__(agent: Py<Self>) -> Py<Self> {

@@ -31,11 +31,7 @@ impl Allocation {
     pub(crate) fn read(number: usize, object: &Bound<'_, PyAny>, writable: bool) -> PyResult<Self> {
         if let Ok((address, len)) = object.extract() {
             let place = Place::Host;
-            return Ok(Self {
-                address,
-                len,
-                place,
-            });
+            return Ok(Self { address, len, place });
         }
         if object.hasattr("data_ptr")? {
             return Self::of_torch(number, object);
@@ -51,10 +47,7 @@ impl Allocation {
             )));
         };
         match read_only && writable {
-            true => Err(refused(
-                number,
-                "the array is read-only; register it with writable=False",
-            )),
+            true => Err(refused(number, "the array is read-only; register it with writable=False")),
             false => Ok(given),
         }
     }
@@ -69,9 +62,7 @@ impl Allocation {
                 None => None,
             }),
             other => {
-                let why = format!(
-                    "it is on {other}; only memory of the CPU and of CUDA devices can be registered"
-                );
+                let why = format!("it is on {other}; only memory of the CPU and of CUDA devices can be registered");
                 return Err(refused(number, &why));
             }
         };
@@ -89,11 +80,7 @@ impl Allocation {
             false => object.call_method0("nbytes")?.extract()?,
         };
         let address = object.call_method0("data_ptr")?.extract()?;
-        Ok(Self {
-            address,
-            len,
-            place,
-        })
+        Ok(Self { address, len, place })
     }
 
     /// An array of numpy, and whether it may only be read.
@@ -103,22 +90,11 @@ impl Allocation {
         if interface.optional("strides")?.is_some() {
             return Err(refused(number, "the array is not contiguous"));
         }
-        if interface
-            .item("typestr")?
-            .extract::<String>()?
-            .contains('O')
-        {
+        if interface.item("typestr")?.extract::<String>()?.contains('O') {
             return Err(refused(number, "the array is one of Python objects"));
         }
         let (len, place) = (object.getattr("nbytes")?.extract()?, Place::Host);
-        Ok((
-            Self {
-                address,
-                len,
-                place,
-            },
-            read_only,
-        ))
+        Ok((Self { address, len, place }, read_only))
     }
 
     /// An array in the memory of a GPU, and whether it may only be read.
@@ -132,8 +108,7 @@ impl Allocation {
         let (address, read_only) = interface.item("data")?.extract()?;
         let typestr: String = interface.item("typestr")?.extract()?;
         let size = typestr.get(2..).and_then(|size| size.parse().ok());
-        let size: usize =
-            size.ok_or_else(|| refused(number, &format!("its typestr is {typestr:?}")))?;
+        let size: usize = size.ok_or_else(|| refused(number, &format!("its typestr is {typestr:?}")))?;
         let shape: Vec<usize> = interface.item("shape")?.extract()?;
         let mut len = size;
         let strides = interface.optional("strides")?;
@@ -154,14 +129,7 @@ impl Allocation {
             return Err(refused(number, "the array is empty, so it is on no device"));
         }
         let place = Place::Gpu(None);
-        Ok((
-            Self {
-                address,
-                len,
-                place,
-            },
-            read_only,
-        ))
+        Ok((Self { address, len, place }, read_only))
     }
 }
 
@@ -215,16 +183,10 @@ pub(crate) fn hold(number: usize, object: &Bound<'_, PyAny>) -> PyResult<Vec<Py<
 /// Keeps the bytes of a tensor, or of a storage, where they are: torch resizes no storage that numpy has seen, and moves none
 /// into shared memory whose methods for that refuse. With `refuse_foreign`, memory that torch did not allocate is an error,
 /// since its owner may move it all the same.
-fn hold_storage(
-    number: usize,
-    object: &Bound<'_, PyAny>,
-    refuse_foreign: bool,
-) -> PyResult<Vec<Py<PyAny>>> {
+fn hold_storage(number: usize, object: &Bound<'_, PyAny>, refuse_foreign: bool) -> PyResult<Vec<Py<PyAny>>> {
     // A tensor can be given another storage, so the present one is held. A `TypedStorage` wraps an `UntypedStorage`.
     let method = ["untyped_storage", "untyped"];
-    let method = method
-        .into_iter()
-        .find(|name| matches!(object.hasattr(*name), Ok(true)));
+    let method = method.into_iter().find(|name| matches!(object.hasattr(*name), Ok(true)));
     let storage = match method {
         Some(method) => object.call_method0(method)?,
         None => object.clone(),
@@ -234,8 +196,7 @@ fn hold_storage(
         return Ok(held);
     };
     // What only looks like a storage of torch's is left alone.
-    let is_storage = torch.hasattr("UntypedStorage")?
-        && storage.is_instance(&torch.getattr("UntypedStorage")?)?;
+    let is_storage = torch.hasattr("UntypedStorage")? && storage.is_instance(&torch.getattr("UntypedStorage")?)?;
     let on = |device: &Bound<'_, PyAny>| device.getattr("type")?.extract::<String>();
     if !is_storage || on(&storage.getattr("device")?)? != "cpu" {
         return Ok(held);
@@ -251,9 +212,7 @@ fn hold_storage(
     } else if is_shared {
         // Now, if ever: one that was shared in the other way is moved by this.
         storage.call_method0("share_memory_")?;
-        let strategy = torch
-            .getattr("multiprocessing")?
-            .call_method0("get_sharing_strategy")?;
+        let strategy = torch.getattr("multiprocessing")?.call_method0("get_sharing_strategy")?;
         let other = match strategy.extract::<&str>()? {
             "file_descriptor" => "_share_filename_cpu_",
             _ => "_share_fd_cpu_",

@@ -46,9 +46,7 @@ struct Running {
 impl Announcement {
     #[new]
     fn new(etcd: &str, role: &str, url: &str) -> PyResult<Self> {
-        let wrong = |what: &str, why: &dyn std::fmt::Display| {
-            PyValueError::new_err(format!("{what} is wrong: {why}"))
-        };
+        let wrong = |what: &str, why: &dyn std::fmt::Display| PyValueError::new_err(format!("{what} is wrong: {why}"));
         let role = [Role::Prefill, Role::Decode]
             .into_iter()
             .find(|known| known.name() == role)
@@ -60,10 +58,7 @@ impl Announcement {
             name: None,
             tls: UpstreamTls::default(),
         };
-        Ok(Self {
-            announced,
-            running: Mutex::new(None),
-        })
+        Ok(Self { announced, running: Mutex::new(None) })
     }
 
     /// Announces the server from now on, in the background.
@@ -84,21 +79,13 @@ impl Announcement {
                 tracing::error!(%error, "the server is not announced");
             }
         });
-        *running = Some(Running {
-            made: Made::here(),
-            end,
-            task,
-        });
+        *running = Some(Running { made: Made::here(), end, task });
         Ok(())
     }
 
     /// Takes the announcement back, and waits for that for 2 s at most.
     fn end(&self, py: Python<'_>) -> PyResult<()> {
-        let running = self
-            .running
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .take();
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(Running { made, end, task }) = running else {
             return Ok(());
         };

@@ -5,9 +5,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
-use transload::archive::{
-    self, Cache, ComputedBy, Model, NoSharing, Part, RankArchive, SaveRequest, Sharing,
-};
+use transload::archive::{self, Cache, ComputedBy, Model, NoSharing, Part, RankArchive, SaveRequest, Sharing};
 use transload::layout::Rank;
 use transload::store;
 
@@ -73,28 +71,20 @@ impl Archive {
         codec: &str,
     ) -> PyResult<Self> {
         logs::start(py)?;
-        let sharing: Sharing = sharing
-            .parse()
-            .map_err(|error: NoSharing| PyValueError::new_err(error.to_string()))?;
+        let sharing: Sharing = sharing.parse().map_err(|error: NoSharing| PyValueError::new_err(error.to_string()))?;
         let codec = named_codec(codec)?;
         let model = Model::new(model, weights);
         let model = match (engine, engine_version) {
-            (Some(engine), Some(version)) => {
-                model.with_engine(ComputedBy::new(engine, version), sharing)
-            }
+            (Some(engine), Some(version)) => model.with_engine(ComputedBy::new(engine, version), sharing),
             (None, None) => model,
             _ => {
                 let wrong = "give both of engine and engine_version, or none of them";
                 return Err(PyValueError::new_err(wrong));
             }
         };
-        let store = py
-            .detach(|| store::open(store))
-            .map_err(raise!(StoreError))?;
+        let store = py.detach(|| store::open(store)).map_err(raise!(StoreError))?;
         let inner = archive::Archive::new(store, model, &deployment.inner);
-        Ok(Self {
-            inner: InProcess::new(inner.map_err(raise!(ArchiveError))?.with_codec(codec)),
-        })
+        Ok(Self { inner: InProcess::new(inner.map_err(raise!(ArchiveError))?.with_codec(codec)) })
     }
 
     /// How keys and values are stored: `exact`, `q8` or `q4`.
@@ -125,13 +115,7 @@ impl Archive {
     /// Raises:
     ///     ArchiveError: the store failed, or the prompt has fewer tokens.
     #[pyo3(signature = (prompt, tokens = None, *, state = None))]
-    fn missing(
-        &self,
-        py: Python<'_>,
-        prompt: &Prompt,
-        tokens: Option<u64>,
-        state: Option<u64>,
-    ) -> PyResult<Missing> {
+    fn missing(&self, py: Python<'_>, prompt: &Prompt, tokens: Option<u64>, state: Option<u64>) -> PyResult<Missing> {
         let prompt = prompt.saved();
         let mut request = SaveRequest::tokens(tokens.unwrap_or(prompt.len()));
         if let Some(state) = state {
@@ -139,9 +123,7 @@ impl Archive {
         }
         let inner = self.inner.get()?;
         let missing = py.detach(|| inner.missing(&prompt, &request));
-        Ok(Missing {
-            inner: missing.map_err(raise!(ArchiveError))?,
-        })
+        Ok(Missing { inner: missing.map_err(raise!(ArchiveError))? })
     }
 
     /// Saves one rank's share of what is missing. The blocks must not change before it returns.
@@ -221,9 +203,7 @@ impl Archive {
             let rank = touching(rank, permit, after);
             rank.stage(&missing.inner, &memories, &tables, &staging.inner)
         });
-        Ok(Staged {
-            inner: staged.map_err(raise!(ArchiveError))?,
-        })
+        Ok(Staged { inner: staged.map_err(raise!(ArchiveError))? })
     }
 
     /// Saves what was staged, as `save` would have, and returns what it returns. The memory is given back when nobody has
@@ -258,9 +238,7 @@ impl Archive {
     fn find(&self, py: Python<'_>, prompt: &Prompt) -> PyResult<Found> {
         let inner = self.inner.get()?;
         let found = py.detach(|| inner.find(&prompt.saved()));
-        Ok(Found {
-            inner: found.map_err(raise!(ArchiveError))?,
-        })
+        Ok(Found { inner: found.map_err(raise!(ArchiveError))? })
     }
 
     /// Restores one rank's share of a saved prefix into its blocks; every byte is checked against its hash.
@@ -324,9 +302,7 @@ pub(crate) struct Permit {
 impl Permit {
     #[new]
     fn new() -> Self {
-        Self {
-            inner: archive::Permit::new(),
-        }
+        Self { inner: archive::Permit::new() }
     }
 
     /// Ends the permission: no copy begins any more. It waits for nothing, neither for copies under way: see `is_quiet`.
@@ -355,9 +331,7 @@ pub(crate) struct Staging {
 impl Staging {
     #[new]
     fn new(nbytes: u64) -> Self {
-        Self {
-            inner: archive::Staging::new(nbytes),
-        }
+        Self { inner: archive::Staging::new(nbytes) }
     }
 
     /// Bytes in use.
@@ -391,11 +365,7 @@ fn caches(memories: &[PyRef<'_, Memory>]) -> Vec<Cache> {
 }
 
 /// A rank's archive that touches blocks as long as a permit stands, and after a mark.
-fn touching(
-    rank: RankArchive,
-    permit: Option<archive::Permit>,
-    after: Option<&Mark>,
-) -> RankArchive {
+fn touching(rank: RankArchive, permit: Option<archive::Permit>, after: Option<&Mark>) -> RankArchive {
     let rank = rank.with_permit(permit.unwrap_or_default());
     match after {
         Some(mark) => mark.archive(rank),
@@ -467,9 +437,7 @@ impl Found {
 
     /// The same prefix, at most so many tokens long.
     fn shorten(&self, tokens: u64) -> Self {
-        Self {
-            inner: self.inner.clone().shorten(tokens),
-        }
+        Self { inner: self.inner.clone().shorten(tokens) }
     }
 
     /// As bytes, for other processes.
@@ -487,6 +455,5 @@ fn encode(value: &impl Serialize) -> PyResult<Vec<u8>> {
 }
 
 fn decode<T: DeserializeOwned>(bytes: &[u8]) -> PyResult<T> {
-    postcard::from_bytes(bytes)
-        .map_err(|_| PyValueError::new_err("these bytes are not what `encode` returned"))
+    postcard::from_bytes(bytes).map_err(|_| PyValueError::new_err("these bytes are not what `encode` returned"))
 }

@@ -92,8 +92,7 @@ impl Buffer {
         if len > 0 {
             // SAFETY: the exporter keeps so many bytes there while the view is held, and the copy has room for them.
             unsafe {
-                copy.as_mut_ptr()
-                    .copy_from_nonoverlapping(self.view.buf.cast::<u8>(), len);
+                copy.as_mut_ptr().copy_from_nonoverlapping(self.view.buf.cast::<u8>(), len);
                 copy.set_len(len);
             }
         }

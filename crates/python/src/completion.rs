@@ -13,9 +13,7 @@ use crate::runtime::{SIGNALS, handle, seconds};
 pub(crate) type Outcome = Arc<dyn Fn(Python<'_>) -> PyResult<Py<PyAny>> + Send + Sync>;
 
 /// An [`Outcome`] of a closure.
-pub(crate) fn outcome(
-    make: impl Fn(Python<'_>) -> PyResult<Py<PyAny>> + Send + Sync + 'static,
-) -> Outcome {
+pub(crate) fn outcome(make: impl Fn(Python<'_>) -> PyResult<Py<PyAny>> + Send + Sync + 'static) -> Outcome {
     Arc::new(make)
 }
 
@@ -111,11 +109,10 @@ impl Completion {
                 None => SIGNALS,
             };
             let ended = py.detach(|| {
-                let waited = self.shared.ended.wait_timeout_while(
-                    self.state(),
-                    left.min(SIGNALS),
-                    |state| state.outcome.is_none(),
-                );
+                let waited = self
+                    .shared
+                    .ended
+                    .wait_timeout_while(self.state(), left.min(SIGNALS), |state| state.outcome.is_none());
                 let (state, _) = waited.unwrap_or_else(PoisonError::into_inner);
                 state.outcome.is_some()
             });
@@ -171,9 +168,7 @@ impl Completion {
 
     fn __await__<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let helper = py.import("transload._asyncio")?;
-        helper
-            .call_method1("wait_for", (self.clone(),))?
-            .call_method0("__await__")
+        helper.call_method1("wait_for", (self.clone(),))?.call_method0("__await__")
     }
 
     fn __repr__(&self) -> String {

@@ -19,10 +19,7 @@ use crate::errors::chain;
 use crate::memory::Kind;
 
 /// Those that were opened, by ordinal. They stay open: another memory or mark of the process is likely to need them.
-static OPENED: Mutex<Opened> = Mutex::new(Opened {
-    process: 0,
-    gpus: BTreeMap::new(),
-});
+static OPENED: Mutex<Opened> = Mutex::new(Opened { process: 0, gpus: BTreeMap::new() });
 
 /// Whether any was. Apart, since opening one takes a while.
 static IN_USE: AtomicBool = AtomicBool::new(false);
@@ -40,9 +37,7 @@ impl Opened {
     /// A forked child cannot use what its parent has opened, nor any other GPU.
     fn check_process(&self) -> Result<(), DeviceError> {
         match self.gpus.first_key_value() {
-            Some((&ordinal, _)) if self.process != process::id() => {
-                Err(DeviceError::Forked { ordinal })
-            }
+            Some((&ordinal, _)) if self.process != process::id() => Err(DeviceError::Forked { ordinal }),
             _ => Ok(()),
         }
     }
@@ -75,9 +70,7 @@ fn gpu(ordinal: u32) -> Result<Gpu, DeviceError> {
 /// The ordinal of the GPU that the first of these allocations is on.
 pub(crate) fn ordinal_of(parts: &[(u64, usize)]) -> Result<u32, String> {
     let checked = Opened::lock().check_process();
-    checked
-        .and_then(|()| Memory::ordinal_of(parts))
-        .map_err(said)
+    checked.and_then(|()| Memory::ordinal_of(parts)).map_err(said)
 }
 
 /// Memory of somebody else, on the GPU of that ordinal.
@@ -99,9 +92,7 @@ pub(crate) unsafe fn register(
 
 /// New memory.
 pub(crate) fn allocate(ordinal: u32, lengths: &[usize]) -> Result<Memory, String> {
-    gpu(ordinal)
-        .and_then(|gpu| Memory::allocate(&gpu, lengths))
-        .map_err(said)
+    gpu(ordinal).and_then(|gpu| Memory::allocate(&gpu, lengths)).map_err(said)
 }
 
 /// Which GPU it is on.
@@ -147,8 +138,7 @@ impl<'a> From<&'a Kind> for Place<'a> {
 /// The stream is one that [`Mark::new`] may be given.
 pub(crate) unsafe fn mark(stream: u64, ordinal: Option<u32>) -> Result<Option<Mark>, String> {
     let marked = || {
-        let Some(ordinal) = ordinal.map_or_else(Gpu::current_ordinal, |given| Ok(Some(given)))?
-        else {
+        let Some(ordinal) = ordinal.map_or_else(Gpu::current_ordinal, |given| Ok(Some(given)))? else {
             return Ok(None);
         };
         // SAFETY: the caller's.

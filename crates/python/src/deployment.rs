@@ -54,17 +54,13 @@ impl Deployment {
                 let options = PyDict::new(py);
                 options.set_item("default", py.import("operator")?.getattr("index")?)?;
                 let json = py.import("json")?;
-                json.call_method("dumps", (document,), Some(&options))?
-                    .extract()?
+                json.call_method("dumps", (document,), Some(&options))?.extract()?
             }
         };
         let value: Value = serde_json::from_str(&text)
             .map_err(|error| DocumentError::new_err(format!("the document is no JSON: {error}")))?;
         let inner = layout::Deployment::from_value(&value).map_err(raise!(DocumentError))?;
-        Ok(Self {
-            inner: Arc::new(inner),
-            text: text.into(),
-        })
+        Ok(Self { inner: Arc::new(inner), text: text.into() })
     }
 
     /// The document that it was made from, as JSON text.
@@ -112,20 +108,12 @@ impl Deployment {
     #[getter]
     fn groups(&self) -> Vec<Group> {
         let count = self.inner.groups().len();
-        let groups = (0..count).map(|index| Group {
-            deployment: self.inner.clone(),
-            index,
-        });
+        let groups = (0..count).map(|index| Group { deployment: self.inner.clone(), index });
         groups.collect()
     }
 
     fn __repr__(&self) -> String {
-        let names: Vec<&str> = self
-            .inner
-            .groups()
-            .iter()
-            .map(|group| group.name())
-            .collect();
+        let names: Vec<&str> = self.inner.groups().iter().map(|group| group.name()).collect();
         format!(
             "<transload.Deployment {:?}: tp {}, pp {}, groups {}>",
             self.inner.name(),
@@ -204,10 +192,7 @@ impl Group {
     fn allocations(&self, rank: u32) -> PyResult<Vec<u64>> {
         let (_, stage) = self.split(rank)?;
         let placement = self.inner().placement(stage);
-        Ok(vec![
-            placement.allocation_bytes;
-            placement.allocations as usize
-        ])
+        Ok(vec![placement.allocation_bytes; placement.allocations as usize])
     }
 
     /// Where a rank's memory holds what: for each of its layers, each component of each spec as a strided array. An
@@ -277,14 +262,8 @@ fn view<'py>(
     item.set_item("units", (of.units.start, of.units.end))?;
     item.set_item("allocation", allocation)?;
     item.set_item("offset", offset)?;
-    item.set_item(
-        "shape",
-        PyTuple::new(py, dims.iter().map(|dim| dim.extent))?,
-    )?;
-    item.set_item(
-        "strides",
-        PyTuple::new(py, dims.iter().map(|dim| dim.stride))?,
-    )?;
+    item.set_item("shape", PyTuple::new(py, dims.iter().map(|dim| dim.extent))?)?;
+    item.set_item("strides", PyTuple::new(py, dims.iter().map(|dim| dim.stride))?)?;
     item.set_item("itemsize", view.dim(Axis::Byte).extent)?;
     Ok(item)
 }

@@ -6,12 +6,7 @@ use pyo3::create_exception;
 use pyo3::exceptions::PyException;
 use pyo3::prelude::*;
 
-create_exception!(
-    transload,
-    TransloadError,
-    PyException,
-    "What all exceptions of Transload are."
-);
+create_exception!(transload, TransloadError, PyException, "What all exceptions of Transload are.");
 create_exception!(
     transload,
     DocumentError,
@@ -48,12 +43,7 @@ create_exception!(
     TransloadError,
     "A ticket cannot be minted or opened, or a text is no ticket."
 );
-create_exception!(
-    transload,
-    LeaseError,
-    TransloadError,
-    "A lease could not be opened, or is over."
-);
+create_exception!(transload, LeaseError, TransloadError, "A lease could not be opened, or is over.");
 create_exception!(
     transload,
     TransferError,
@@ -62,18 +52,8 @@ create_exception!(
      `refused`, `timed_out` or `unreachable`; `is_misfit` says that all between the two agents fail so, until one of them is started \
      otherwise."
 );
-create_exception!(
-    transload,
-    AgentError,
-    TransloadError,
-    "An agent could not be bound, or has stopped."
-);
-create_exception!(
-    transload,
-    StoreError,
-    TransloadError,
-    "A store could not be opened, or failed."
-);
+create_exception!(transload, AgentError, TransloadError, "An agent could not be bound, or has stopped.");
+create_exception!(transload, StoreError, TransloadError, "A store could not be opened, or failed.");
 create_exception!(
     transload,
     ArchiveError,

@@ -39,9 +39,7 @@ impl Identity {
             }
             None => identity::Identity::load(folder),
         };
-        Ok(Self {
-            inner: inner.map_err(raise!(IdentityError))?,
-        })
+        Ok(Self { inner: inner.map_err(raise!(IdentityError))? })
     }
 
     /// The name of the service that the certificate is of.
@@ -57,11 +55,7 @@ impl Identity {
     }
 
     fn __repr__(&self) -> String {
-        format!(
-            "<transload.Identity {} of {}>",
-            self.service(),
-            self.cluster()
-        )
+        format!("<transload.Identity {} of {}>", self.service(), self.cluster())
     }
 }
 

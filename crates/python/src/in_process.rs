@@ -17,10 +17,7 @@ pub(crate) struct InProcess<T> {
 
 impl<T> InProcess<T> {
     pub(crate) fn new(value: T) -> Self {
-        Self {
-            made: process::id(),
-            value: ManuallyDrop::new(value),
-        }
+        Self { made: process::id(), value: ManuallyDrop::new(value) }
     }
 
     /// The value, in the process that made it.
@@ -28,9 +25,7 @@ impl<T> InProcess<T> {
         if self.made == process::id() {
             return Ok(self.value.deref());
         }
-        Err(StoreError::new_err(
-            "this was made before the process forked: open the store again in each process",
-        ))
+        Err(StoreError::new_err("this was made before the process forked: open the store again in each process"))
     }
 }
 

@@ -2,9 +2,7 @@
 
 use pyo3::prelude::*;
 use transload::layout::Rank;
-use transload::transfer::agent::{
-    self, LeaseControl, LeaseEndError, LeaseOpenError, LeaseRequest, LeaseUseError,
-};
+use transload::transfer::agent::{self, LeaseControl, LeaseEndError, LeaseOpenError, LeaseRequest, LeaseUseError};
 use transload::transfer::content::ContentDigest;
 use transload::transfer::ids::LeaseSetId;
 use transload::transfer::lease::LeaseEnd;
@@ -45,11 +43,7 @@ impl Lease {
                 Err(error) => Err(AgentError::new_err(error.to_string())),
             })
         })?;
-        Ok(Self {
-            control,
-            ended,
-            made,
-        })
+        Ok(Self { control, ended, made })
     }
 }
 
@@ -110,9 +104,7 @@ impl Lease {
     ///     LeaseError: it has ended.
     fn renew(&self, py: Python<'_>, ttl: f64) -> PyResult<()> {
         let ttl = seconds("ttl", ttl)?;
-        self.made
-            .wait(py, self.control.renew(ttl))?
-            .map_err(not_used)
+        self.made.wait(py, self.control.renew(ttl))?.map_err(not_used)
     }
 
     /// Gives it up. Wait for `ended` before the blocks are used again.
@@ -120,9 +112,7 @@ impl Lease {
     /// Raises:
     ///     AgentError: the agent has stopped.
     fn cancel(&self, py: Python<'_>) -> PyResult<()> {
-        self.made
-            .wait(py, self.control.cancel())?
-            .map_err(raise!(AgentError))
+        self.made.wait(py, self.control.cancel())?.map_err(raise!(AgentError))
     }
 
     fn __repr__(&self) -> String {

@@ -52,17 +52,13 @@ impl LlamaStates {
         if let Some(version) = engine_version {
             model = model.with_engine(ComputedBy::new("llama.cpp", version), Sharing::Version);
         }
-        let store = py
-            .detach(|| store::open(store))
-            .map_err(raise!(StoreError))?;
+        let store = py.detach(|| store::open(store)).map_err(raise!(StoreError))?;
         let sample = sample.map(|sample| Buffer::new(sample, false));
         let inner = match sample.transpose()? {
             Some(sample) => py.detach(|| States::new(store, model, &sample.to_vec())),
             None => States::whole(store, model),
         };
-        Ok(Self {
-            inner: InProcess::new(inner.map_err(raise!(ArchiveError))?),
-        })
+        Ok(Self { inner: InProcess::new(inner.map_err(raise!(ArchiveError))?) })
     }
 
     /// Saves the state of a sequence of these tokens. What is saved already is not written again.
@@ -80,13 +76,7 @@ impl LlamaStates {
     ///     ArchiveError: the state cannot be read, is not one of these tokens at positions 0, 1, ..., once each in one
     ///         sequence, or has other layers than the sample; or the store failed.
     #[pyo3(signature = (tokens, state, *, prompt = 0))]
-    fn save(
-        &self,
-        py: Python<'_>,
-        tokens: Vec<u32>,
-        state: &Bound<'_, PyAny>,
-        prompt: usize,
-    ) -> PyResult<u64> {
+    fn save(&self, py: Python<'_>, tokens: Vec<u32>, state: &Bound<'_, PyAny>, prompt: usize) -> PyResult<u64> {
         let state = Buffer::new(state, false)?;
         let states = self.inner.get()?;
         let saved = py.detach(|| states.save_turn(prompt, &tokens, &state.to_vec()));
@@ -109,11 +99,7 @@ impl LlamaStates {
     ///
     /// Raises:
     ///     ArchiveError: the store failed.
-    fn restore<'py>(
-        &self,
-        py: Python<'py>,
-        found: &LlamaFound,
-    ) -> PyResult<Option<Bound<'py, PyBytes>>> {
+    fn restore<'py>(&self, py: Python<'py>, found: &LlamaFound) -> PyResult<Option<Bound<'py, PyBytes>>> {
         let states = self.inner.get()?;
         let state = py.detach(|| states.restore(&found.inner));
         let state = state.map_err(raise!(ArchiveError))?;

@@ -60,10 +60,7 @@ struct Record {
 pub(crate) fn start(py: Python<'_>) -> PyResult<()> {
     static INSTALLED: Once = Once::new();
     let here = process::id();
-    if QUEUE
-        .try_read()
-        .is_ok_and(|queue| queue.as_ref().is_some_and(|queue| queue.process == here))
-    {
+    if QUEUE.try_read().is_ok_and(|queue| queue.as_ref().is_some_and(|queue| queue.process == here)) {
         return Ok(());
     }
     // Where somebody else does so right now, or a fork has left it locked, there is nothing to do.
@@ -75,16 +72,9 @@ pub(crate) fn start(py: Python<'_>) -> PyResult<()> {
     let counted = counts.clone();
     // Before our own: then it still works when ours is run.
     py.import("logging")?;
-    py.import("atexit")?
-        .call_method1("register", (wrap_pyfunction!(flush, py)?,))?;
-    thread::Builder::new()
-        .name("transload-log".to_owned())
-        .spawn(move || drain(&taken, &counted))?;
-    *queue = Some(Queue {
-        process: here,
-        records,
-        counts,
-    });
+    py.import("atexit")?.call_method1("register", (wrap_pyfunction!(flush, py)?,))?;
+    thread::Builder::new().name("transload-log".to_owned()).spawn(move || drain(&taken, &counted))?;
+    *queue = Some(Queue { process: here, records, counts });
     drop(queue);
     INSTALLED.call_once(|| {
         let ours = Targets::new().with_target("transload", LevelFilter::DEBUG);
@@ -99,10 +89,7 @@ pub(crate) fn start(py: Python<'_>) -> PyResult<()> {
 #[pyfunction]
 fn flush(py: Python<'_>) {
     let counts = match QUEUE.try_read() {
-        Ok(queue) => queue
-            .as_ref()
-            .filter(|queue| queue.process == process::id())
-            .map(|queue| queue.counts.clone()),
+        Ok(queue) => queue.as_ref().filter(|queue| queue.process == process::id()).map(|queue| queue.counts.clone()),
         Err(_) => None,
     };
     let Some(counts) = counts else {
@@ -188,9 +175,7 @@ fn drain(records: &Receiver<Record>, counts: &Counts) {
                     level: 30,
                     file: file!(),
                     line: line!(),
-                    message: format!(
-                        "{lost} records were lost: more was logged than could be handled"
-                    ),
+                    message: format!("{lost} records were lost: more was logged than could be handled"),
                 };
                 if let Err(error) = tell(py, &record) {
                     error.write_unraisable(py, None);
@@ -204,26 +189,13 @@ fn drain(records: &Receiver<Record>, counts: &Counts) {
 }
 
 fn tell(py: Python<'_>, record: &Record) -> PyResult<()> {
-    let logger = py
-        .import("logging")?
-        .call_method1("getLogger", (&record.logger,))?;
-    if !logger
-        .call_method1("isEnabledFor", (record.level,))?
-        .is_truthy()?
-    {
+    let logger = py.import("logging")?.call_method1("getLogger", (&record.logger,))?;
+    if !logger.call_method1("isEnabledFor", (record.level,))?.is_truthy()? {
         return Ok(());
     }
     let made = logger.call_method1(
         "makeRecord",
-        (
-            &record.logger,
-            record.level,
-            record.file,
-            record.line,
-            &record.message,
-            PyTuple::empty(py),
-            py.None(),
-        ),
+        (&record.logger, record.level, record.file, record.line, &record.message, PyTuple::empty(py), py.None()),
     )?;
     logger.call_method1("handle", (made,))?;
     Ok(())

@@ -50,9 +50,7 @@ impl Mark {
         let given = device.map(read_device).transpose()?;
         let device = match (given, stream.device) {
             (Some(Device::Host), _) => {
-                return Err(PyValueError::new_err(
-                    "device is the CPU, which has no streams",
-                ));
+                return Err(PyValueError::new_err("device is the CPU, which has no streams"));
             }
             (Some(Device::Gpu(given)), Some(its)) if given != its => {
                 return Err(PyValueError::new_err(format!(
@@ -64,9 +62,9 @@ impl Mark {
         };
         // SAFETY: the caller vouches for the stream.
         let marked = py.detach(|| unsafe { cuda::mark(stream.handle, device) });
-        let inner = marked.map_err(CudaError::new_err)?.ok_or_else(|| {
-            CudaError::new_err("no context is current in this thread: give the stream's device")
-        })?;
+        let inner = marked
+            .map_err(CudaError::new_err)?
+            .ok_or_else(|| CudaError::new_err("no context is current in this thread: give the stream's device"))?;
         Ok(Self { inner })
     }
 
@@ -76,8 +74,7 @@ impl Mark {
     ///     CudaError: nobody can tell any more, as the GPU is lost.
     #[getter]
     fn done(&self, py: Python<'_>) -> PyResult<bool> {
-        py.detach(|| cuda::is_done(&self.inner))
-            .map_err(CudaError::new_err)
+        py.detach(|| cuda::is_done(&self.inner)).map_err(CudaError::new_err)
     }
 }
 
@@ -113,12 +110,9 @@ impl<'py> FromPyObject<'_, 'py> for Stream {
             return Ok(Self { handle, device });
         }
         let handle = if object.hasattr("__cuda_stream__")? {
-            let (version, handle): (u32, u64) =
-                object.call_method0("__cuda_stream__")?.extract()?;
+            let (version, handle): (u32, u64) = object.call_method0("__cuda_stream__")?.extract()?;
             if version != 0 {
-                return Err(PyTypeError::new_err(format!(
-                    "__cuda_stream__ of version {version}: 0 is known"
-                )));
+                return Err(PyTypeError::new_err(format!("__cuda_stream__ of version {version}: 0 is known")));
             }
             handle
         } else {
@@ -149,9 +143,7 @@ impl FromStr for Device {
         match text {
             "cpu" => Ok(Self::Host),
             text => gpu(text).ok_or_else(|| {
-                PyValueError::new_err(format!(
-                    "device is {text:?}: give \"cpu\", or a GPU as \"cuda:0\""
-                ))
+                PyValueError::new_err(format!("device is {text:?}: give \"cpu\", or a GPU as \"cuda:0\""))
             }),
         }
     }

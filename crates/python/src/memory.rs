@@ -54,9 +54,7 @@ impl Memory {
         // A list of its elements would be one of temporary objects.
         for attribute in ["data_ptr", "__array_interface__", CUDA] {
             if allocations.hasattr(attribute)? {
-                return Err(PyTypeError::new_err(
-                    "give a list of allocations, also where there is one: [tensor]",
-                ));
+                return Err(PyTypeError::new_err("give a list of allocations, also where there is one: [tensor]"));
             }
         }
         let allocations: Vec<Bound<'_, PyAny>> = allocations.extract()?;
@@ -86,21 +84,15 @@ impl Memory {
     ///     ValueError: `device` is something else.
     #[staticmethod]
     #[pyo3(signature = (lengths, device = None))]
-    fn allocate(
-        py: Python<'_>,
-        lengths: Vec<usize>,
-        device: Option<&Bound<'_, PyAny>>,
-    ) -> PyResult<Self> {
+    fn allocate(py: Python<'_>, lengths: Vec<usize>, device: Option<&Bound<'_, PyAny>>) -> PyResult<Self> {
         let device = device.map_or(Ok(Device::Host), read_device)?;
         let kind = match device {
-            Device::Host => py
-                .detach(|| memory::Memory::allocate(&lengths))
-                .map(Kind::Host)
-                .map_err(raise!(CacheMemoryError))?,
-            Device::Gpu(ordinal) => py
-                .detach(|| cuda::allocate(ordinal, &lengths))
-                .map(Kind::Device)
-                .map_err(CacheMemoryError::new_err)?,
+            Device::Host => {
+                py.detach(|| memory::Memory::allocate(&lengths)).map(Kind::Host).map_err(raise!(CacheMemoryError))?
+            }
+            Device::Gpu(ordinal) => {
+                py.detach(|| cuda::allocate(ordinal, &lengths)).map(Kind::Device).map_err(CacheMemoryError::new_err)?
+            }
         };
         Ok(Self { kind })
     }
@@ -165,9 +157,7 @@ impl Memory {
     fn write(&self, py: Python<'_>, offset: u64, data: &[u8], allocation: usize) -> PyResult<()> {
         let address = self.address(offset, data.len(), allocation)?;
         py.detach(|| match &self.kind {
-            Kind::Host(memory) => memory
-                .write(address, data)
-                .map_err(raise!(CacheMemoryError)),
+            Kind::Host(memory) => memory.write(address, data).map_err(raise!(CacheMemoryError)),
             Kind::Device(_) => through_host(data.len(), |host| {
                 host.write(0, data).map_err(raise!(CacheMemoryError))?;
                 cuda::copy(&one_run(data.len(), 0, address), &host.into(), &self.kind)
@@ -200,12 +190,7 @@ impl Memory {
         let allocations = self.allocations();
         let available = allocations.get(allocation).map_or(0, |(_, len)| *len);
         if offset > available || length as u64 > available - offset {
-            let source = AccessError::OutOfBounds {
-                allocation,
-                offset,
-                len: length as u64,
-                available,
-            };
+            let source = AccessError::OutOfBounds { allocation, offset, len: length as u64, available };
             return Err(CacheMemoryError::new_err(source.to_string()));
         }
         Ok((allocation as u64) << ALLOCATION_BITS | offset)
@@ -224,10 +209,7 @@ fn common_place(parts: &[Allocation]) -> PyResult<Place> {
     let Some(first) = parts.first() else {
         return Ok(Place::Host);
     };
-    if let Some(number) = parts
-        .iter()
-        .position(|part| on_host(part) != on_host(first))
-    {
+    if let Some(number) = parts.iter().position(|part| on_host(part) != on_host(first)) {
         let [this, that] = match on_host(first) {
             true => ["a GPU", "the host"],
             false => ["the host", "a GPU"],
@@ -249,12 +231,7 @@ fn common_place(parts: &[Allocation]) -> PyResult<Place> {
 /// The objects that keep the bytes of a memory where they are: some for each allocation.
 type Held = Vec<Vec<Py<PyAny>>>;
 
-fn on_host(
-    py: Python<'_>,
-    parts: &[Allocation],
-    access: Access,
-    held: Held,
-) -> PyResult<memory::Memory> {
+fn on_host(py: Python<'_>, parts: &[Allocation], access: Access, held: Held) -> PyResult<memory::Memory> {
     if is_cuda_in_use(py)? {
         for (number, part) in parts.iter().enumerate() {
             let address = (part.address as u64, part.len);
@@ -288,9 +265,7 @@ fn is_cuda_in_use(py: Python<'_>) -> PyResult<bool> {
         return Ok(false);
     };
     match torch.getattr_opt("cuda")? {
-        Some(cuda) if cuda.hasattr("is_initialized")? => {
-            cuda.call_method0("is_initialized")?.is_truthy()
-        }
+        Some(cuda) if cuda.hasattr("is_initialized")? => cuda.call_method0("is_initialized")?.is_truthy(),
         _ => Ok(false),
     }
 }
@@ -324,10 +299,7 @@ fn through_host(length: usize, go: impl FnOnce(&memory::Memory) -> PyResult<()>)
 /// The program that copies some bytes.
 fn one_run(length: usize, src: u64, dst: u64) -> Program {
     Program {
-        nests: vec![Nest {
-            loops: Default::default(),
-            run: length as u64,
-        }],
+        nests: vec![Nest { loops: Default::default(), run: length as u64 }],
         placed: vec![Placed { nest: 0, src, dst }],
     }
 }

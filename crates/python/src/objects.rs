@@ -43,15 +43,8 @@ pub(crate) struct Objects {
 impl Objects {
     #[new]
     #[pyo3(signature = (store, namespace, *, threads = None))]
-    fn new(
-        py: Python<'_>,
-        store: &str,
-        namespace: &Bound<'_, PyAny>,
-        threads: Option<usize>,
-    ) -> PyResult<Self> {
-        Ok(Self {
-            inner: InProcess::new(open(py, store, namespace, threads)?),
-        })
+    fn new(py: Python<'_>, store: &str, namespace: &Bound<'_, PyAny>, threads: Option<usize>) -> PyResult<Self> {
+        Ok(Self { inner: InProcess::new(open(py, store, namespace, threads)?) })
     }
 
     /// Puts objects. One that is there with equal length and meta stays as it is; any other is replaced. Of a key that is
@@ -136,10 +129,7 @@ impl Objects {
         let listed = listed.map(|object| {
             let used = object.last_used.map(|used| {
                 let since = used.duration_since(UNIX_EPOCH);
-                since.map_or_else(
-                    |before| -before.duration().as_secs_f64(),
-                    |it| it.as_secs_f64(),
-                )
+                since.map_or_else(|before| -before.duration().as_secs_f64(), |it| it.as_secs_f64())
             });
             let key = PyBytes::new(py, &object.key).unbind();
             (key, ObjectInfo::from(object.info), used)
@@ -163,10 +153,7 @@ impl Objects {
 }
 
 /// What came of each tier of a store, as dicts.
-pub(crate) fn tiers<'py>(
-    py: Python<'py>,
-    store: &dyn Backend,
-) -> PyResult<Vec<Bound<'py, PyDict>>> {
+pub(crate) fn tiers<'py>(py: Python<'py>, store: &dyn Backend) -> PyResult<Vec<Bound<'py, PyDict>>> {
     let told = store.tiers().into_iter().map(|stats| {
         let tier = PyDict::new(py);
         tier.set_item("tier", stats.tier)?;
@@ -183,10 +170,7 @@ pub(crate) fn tiers<'py>(
 }
 
 /// How many bytes a store takes up, and its cap.
-pub(crate) fn usage<'py>(
-    py: Python<'py>,
-    store: &dyn Backend,
-) -> PyResult<Option<Bound<'py, PyDict>>> {
+pub(crate) fn usage<'py>(py: Python<'py>, store: &dyn Backend) -> PyResult<Option<Bound<'py, PyDict>>> {
     let usage = py.detach(|| store.inventory().map(|inventory| inventory.usage()));
     let Some(usage) = usage.transpose().map_err(raise!(StoreError))? else {
         return Ok(None);
@@ -223,10 +207,7 @@ impl ObjectInfo {
 
     fn __repr__(&self) -> String {
         let Info { bytes, meta, .. } = &self.inner;
-        format!(
-            "<transload.ObjectInfo: {bytes} bytes, meta of {}>",
-            meta.len()
-        )
+        format!("<transload.ObjectInfo: {bytes} bytes, meta of {}>", meta.len())
     }
 }
 
@@ -269,9 +250,8 @@ fn metas(given: Option<&Bound<'_, PyAny>>, keys: usize) -> PyResult<Vec<Vec<u8>>
     if let Ok(one) = given.cast::<PyBytes>() {
         return Ok(vec![one.as_bytes().to_vec(); keys]);
     }
-    let metas: Vec<Bound<'_, PyBytes>> = given
-        .extract()
-        .map_err(|_| PyTypeError::new_err("meta is bytes for all objects, or a list of bytes"))?;
+    let metas: Vec<Bound<'_, PyBytes>> =
+        given.extract().map_err(|_| PyTypeError::new_err("meta is bytes for all objects, or a list of bytes"))?;
     if metas.len() != keys {
         return Err(PyValueError::new_err(format!(
             "there are {keys} keys and {} metas: give one for each, or one for all",

@@ -34,23 +34,10 @@ pub(crate) struct Plan {
 impl Plan {
     #[new]
     #[pyo3(signature = (src, dst, tokens, *, start = 0, by_layer = false))]
-    fn new(
-        src: &Deployment,
-        dst: &Deployment,
-        tokens: u64,
-        start: u64,
-        by_layer: bool,
-    ) -> PyResult<Self> {
-        let request = plan::Request {
-            start,
-            tokens,
-            by_layer,
-            codec: Codec::Exact,
-        };
+    fn new(src: &Deployment, dst: &Deployment, tokens: u64, start: u64, by_layer: bool) -> PyResult<Self> {
+        let request = plan::Request { start, tokens, by_layer, codec: Codec::Exact };
         let inner = plan::Plan::compile(&src.inner, &dst.inner, &request);
-        Ok(Self {
-            inner: inner.map_err(raise!(PlanError))?,
-        })
+        Ok(Self { inner: inner.map_err(raise!(PlanError))? })
     }
 
     /// Names of the groups, in the order of the source's document.
@@ -79,32 +66,19 @@ impl Plan {
     ///
     /// Raises:
     ///     PlanError: a table is too short, names a block that is not there, or one twice.
-    fn bind(
-        &self,
-        py: Python<'_>,
-        src: &Bound<'_, PyAny>,
-        dst: &Bound<'_, PyAny>,
-    ) -> PyResult<BoundPlan> {
+    fn bind(&self, py: Python<'_>, src: &Bound<'_, PyAny>, dst: &Bound<'_, PyAny>) -> PyResult<BoundPlan> {
         let (src, dst) = (tables::read(src)?, tables::read(dst)?);
         let bound = py.detach(|| {
             let src = self.inner.arrange(plan::Side::Source, &src)?;
             let dst = self.inner.arrange(plan::Side::Destination, &dst)?;
             self.inner.bind(&src, &dst)
         });
-        Ok(BoundPlan {
-            names: self.groups().into(),
-            inner: bound.map_err(raise!(PlanError))?,
-        })
+        Ok(BoundPlan { names: self.groups().into(), inner: bound.map_err(raise!(PlanError))? })
     }
 
     fn __repr__(&self) -> String {
         let request = self.inner.request();
-        format!(
-            "<transload.Plan: tokens {} to {}, {} routes>",
-            request.start,
-            request.end(),
-            self.inner.routes().len(),
-        )
+        format!("<transload.Plan: tokens {} to {}, {} routes>", request.start, request.end(), self.inner.routes().len(),)
     }
 }
 
@@ -143,20 +117,11 @@ impl BoundPlan {
     #[getter]
     fn routes(&self) -> Vec<BoundRoute> {
         let routes = self.inner.routes.iter().cloned();
-        routes
-            .map(|inner| BoundRoute {
-                group: self.names[inner.group].clone(),
-                inner,
-            })
-            .collect()
+        routes.map(|inner| BoundRoute { group: self.names[inner.group].clone(), inner }).collect()
     }
 
     fn __repr__(&self) -> String {
-        format!(
-            "<transload.BoundPlan: {} bytes in {} chunks>",
-            self.inner.bytes(),
-            self.inner.chunks(),
-        )
+        format!("<transload.BoundPlan: {} bytes in {} chunks>", self.inner.bytes(), self.inner.chunks(),)
     }
 }
 
@@ -227,8 +192,7 @@ impl BoundRoute {
     ///     CacheMemoryError: a memory is shorter than its deployment says, or may not be written; or a GPU fails.
     fn copy(&self, py: Python<'_>, src: &Memory, dst: &Memory) -> PyResult<()> {
         let program = self.inner.program();
-        py.detach(|| cuda::copy(&program, &src.kind, &dst.kind))
-            .map_err(CacheMemoryError::new_err)
+        py.detach(|| cuda::copy(&program, &src.kind, &dst.kind)).map_err(CacheMemoryError::new_err)
     }
 
     fn __repr__(&self) -> String {

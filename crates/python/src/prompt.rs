@@ -34,13 +34,7 @@ impl Prompt {
         salt: Option<String>,
         embeddings: Option<[u8; 32]>,
     ) -> Self {
-        Self {
-            tokens,
-            adapter,
-            multimodal,
-            salt,
-            embeddings,
-        }
+        Self { tokens, adapter, multimodal, salt, embeddings }
     }
 
     /// The digest of what blocks hold that have its first `valid` tokens (all if None), 32 bytes. A lease is bound to
@@ -51,8 +45,8 @@ impl Prompt {
     #[pyo3(signature = (valid = None))]
     fn digest(&self, valid: Option<u64>) -> PyResult<[u8; 32]> {
         let valid = valid.unwrap_or(self.tokens.len() as u64);
-        let mut content = Content::first(valid, &self.tokens)
-            .map_err(|error| PyValueError::new_err(error.to_string()))?;
+        let mut content =
+            Content::first(valid, &self.tokens).map_err(|error| PyValueError::new_err(error.to_string()))?;
         if let Some(adapter) = &self.adapter {
             content = content.adapter(adapter);
         }

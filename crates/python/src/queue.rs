@@ -72,9 +72,7 @@ impl ObjectQueue {
         let objects = open(py, store, namespace, threads)?;
         let queue = Queue::start(objects, workers)
             .map_err(|error| PyRuntimeError::new_err(format!("no threads for a queue: {error}")))?;
-        Ok(Self {
-            inner: InProcess::new(queue),
-        })
+        Ok(Self { inner: InProcess::new(queue) })
     }
 
     /// A descriptor that is readable while there are results. It stays open as long as the queue is there.
@@ -83,22 +81,14 @@ impl ObjectQueue {
     }
 
     /// Puts objects. The result has no answers.
-    fn submit_batch_set(
-        &self,
-        keys: &Bound<'_, PyAny>,
-        memoryviews: &Bound<'_, PyAny>,
-    ) -> PyResult<u64> {
+    fn submit_batch_set(&self, keys: &Bound<'_, PyAny>, memoryviews: &Bound<'_, PyAny>) -> PyResult<u64> {
         let (queue, keys) = (self.inner.get()?, values::keys(keys)?);
         let (values, held) = Values::read(memoryviews, keys.len(), false)?;
         queue.submit(Batch::Set(keys, values), held)
     }
 
     /// Reads objects into memory. The result says of each whether it was read.
-    fn submit_batch_get(
-        &self,
-        keys: &Bound<'_, PyAny>,
-        memoryviews: &Bound<'_, PyAny>,
-    ) -> PyResult<u64> {
+    fn submit_batch_get(&self, keys: &Bound<'_, PyAny>, memoryviews: &Bound<'_, PyAny>) -> PyResult<u64> {
         let (queue, keys) = (self.inner.get()?, values::keys(keys)?);
         let (values, held) = Values::read(memoryviews, keys.len(), true)?;
         queue.submit(Batch::Get(keys, values), held)
@@ -148,22 +138,11 @@ impl Queue {
         told.set_nonblocking(true)?;
         tell.set_nonblocking(true)?;
         let (state, came) = Default::default();
-        let shared = Arc::new(Shared {
-            objects,
-            state,
-            came,
-            told,
-            tell,
-        });
-        let queue = Self {
-            shared,
-            workers: Mutex::default(),
-        };
+        let shared = Arc::new(Shared { objects, state, came, told, tell });
+        let queue = Self { shared, workers: Mutex::default() };
         for _ in 0..workers {
             let shared = queue.shared.clone();
-            let worker = Builder::new()
-                .name("transload-queue".to_owned())
-                .spawn(move || shared.work())?;
+            let worker = Builder::new().name("transload-queue".to_owned()).spawn(move || shared.work())?;
             lock(&queue.workers).push(worker);
         }
         Ok(queue)
@@ -267,10 +246,7 @@ impl Shared {
             if state.closed {
                 return None;
             }
-            state = self
-                .came
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
+            state = self.came.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 
@@ -283,9 +259,7 @@ impl Shared {
             {}
         }
         let completed = std::mem::take(&mut state.completed);
-        let held = completed
-            .iter()
-            .filter_map(|(id, ..)| state.held.remove(id));
+        let held = completed.iter().filter_map(|(id, ..)| state.held.remove(id));
         let held = held.collect();
         (completed, held)
     }
@@ -306,8 +280,7 @@ impl Batch {
     }
 
     fn run(&self, objects: &objects::Objects) -> Result<Option<Vec<bool>>, objects::ObjectError> {
-        let are_some =
-            |found: Vec<Option<objects::Info>>| found.iter().map(Option::is_some).collect();
+        let are_some = |found: Vec<Option<objects::Info>>| found.iter().map(Option::is_some).collect();
         match self {
             Self::Set(keys, values) => {
                 // SAFETY: the queue holds the buffers until the result is drained or all threads have ended; a bare address
@@ -321,9 +294,7 @@ impl Batch {
                 get(objects, keys, &mut memory).map(|got| Some(are_some(got)))
             }
             Self::Exists(keys) => objects.has(&slices(keys)).map(|had| Some(are_some(had))),
-            Self::Delete(keys) => objects
-                .delete(&slices(keys))
-                .map(|()| Some(vec![true; keys.len()])),
+            Self::Delete(keys) => objects.delete(&slices(keys)).map(|()| Some(vec![true; keys.len()])),
         }
     }
 }

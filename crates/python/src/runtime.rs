@@ -59,23 +59,16 @@ impl Made {
         if self.0 == process::id() {
             return Ok(());
         }
-        Err(AgentError::new_err(
-            "this was made before the process forked: make an agent of its own in each process",
-        ))
+        Err(AgentError::new_err("this was made before the process forked: make an agent of its own in each process"))
     }
 
     /// Waits for a short answer of an agent, without the interpreter's lock. Ctrl-C ends the wait.
-    pub(crate) fn wait<T: Send>(
-        self,
-        py: Python<'_>,
-        answer: impl Future<Output = T> + Send,
-    ) -> PyResult<T> {
+    pub(crate) fn wait<T: Send>(self, py: Python<'_>, answer: impl Future<Output = T> + Send) -> PyResult<T> {
         self.check()?;
         let handle = handle()?;
         let mut answer = pin!(answer);
         loop {
-            let answered =
-                py.detach(|| handle.block_on(async { timeout(SIGNALS, &mut answer).await }));
+            let answered = py.detach(|| handle.block_on(async { timeout(SIGNALS, &mut answer).await }));
             if let Ok(answer) = answered {
                 return Ok(answer);
             }
@@ -84,10 +77,7 @@ impl Made {
     }
 
     /// A completion of what runs on by itself.
-    pub(crate) fn later(
-        self,
-        work: impl Future<Output = Outcome> + Send + 'static,
-    ) -> PyResult<Completion> {
+    pub(crate) fn later(self, work: impl Future<Output = Outcome> + Send + 'static) -> PyResult<Completion> {
         self.check()?;
         let completion = Completion::default();
         let told = completion.clone();
@@ -98,18 +88,15 @@ impl Made {
 
 /// A time in seconds from Python.
 pub(crate) fn seconds(what: &str, seconds: f64) -> PyResult<Duration> {
-    Duration::try_from_secs_f64(seconds).map_err(|_| {
-        PyValueError::new_err(format!("{what} is {seconds}: give seconds, from 0 to 1e18"))
-    })
+    Duration::try_from_secs_f64(seconds)
+        .map_err(|_| PyValueError::new_err(format!("{what} is {seconds}: give seconds, from 0 to 1e18")))
 }
 
 /// A time in seconds from Python for which a peer is waited, as the network takes it.
 pub(crate) fn patience(what: &str, given: f64) -> PyResult<Duration> {
     match (0.1..=86_400.0).contains(&given) {
         true => seconds(what, given),
-        false => Err(PyValueError::new_err(format!(
-            "{what} is {given}: give seconds, from 0.1 to 86400"
-        ))),
+        false => Err(PyValueError::new_err(format!("{what} is {given}: give seconds, from 0.1 to 86400"))),
     }
 }
 

@@ -15,14 +15,11 @@ pub(crate) fn read(tables: &Bound<'_, PyAny>) -> PyResult<Tables> {
         let blocks: Vec<i64> = table.extract()?;
         let blocks = blocks.into_iter().enumerate().map(|(entry, block)| match block {
             -1 => Ok(BlockTable::NONE),
-            block => u32::try_from(block)
-                .ok()
-                .filter(|block| *block != BlockTable::NONE)
-                .ok_or_else(|| {
-                    PyValueError::new_err(format!(
-                        "tables[{group}][{entry}] is {block}: a block number is 0 to 2**32 - 2, and -1 is none"
-                    ))
-                }),
+            block => u32::try_from(block).ok().filter(|block| *block != BlockTable::NONE).ok_or_else(|| {
+                PyValueError::new_err(format!(
+                    "tables[{group}][{entry}] is {block}: a block number is 0 to 2**32 - 2, and -1 is none"
+                ))
+            }),
         });
         Ok(BlockTable::List(blocks.collect::<PyResult<_>>()?))
     });

@@ -28,9 +28,7 @@ impl Ticket {
     fn new(text: &Bound<'_, PyString>) -> PyResult<Self> {
         // JSON can write half of a surrogate pair, which no UTF-8 holds. The error of Python itself would show the text.
         let Ok(text) = text.to_str() else {
-            return Err(TicketError::new_err(
-                "a ticket is ASCII, this is not even Unicode",
-            ));
+            return Err(TicketError::new_err("a ticket is ASCII, this is not even Unicode"));
         };
         let inner = ticket::Ticket::from_text(text).map_err(raise!(TicketError))?;
         Ok(Self { inner })
@@ -70,13 +68,7 @@ impl Ticket {
         audience: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<Self> {
         let name = |text: &str| AgentId::new(text).map_err(raise!(TicketError));
-        let ranks = ranks.into_iter().map(|(agent, host, port)| {
-            Ok(RankAddress {
-                agent: name(&agent)?,
-                host,
-                port,
-            })
-        });
+        let ranks = ranks.into_iter().map(|(agent, host, port)| Ok(RankAddress { agent: name(&agent)?, host, port }));
         let audience = match audience {
             None => None,
             Some(given) => Some(match given.extract::<String>() {
@@ -100,9 +92,7 @@ impl Ticket {
             audience,
         };
         let inner = ticket::Ticket::mint(&identity.ticket_key(), &claims);
-        Ok(Self {
-            inner: inner.map_err(raise!(TicketError))?,
-        })
+        Ok(Self { inner: inner.map_err(raise!(TicketError))? })
     }
 
     /// Checks that it is one of this cluster, and reads what it says.

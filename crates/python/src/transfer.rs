@@ -98,11 +98,7 @@ impl Transfer {
                 Err(error) => Err(failed(py, error)),
             })
         })?;
-        Ok(Self {
-            control,
-            ended,
-            made,
-        })
+        Ok(Self { control, ended, made })
     }
 }
 
@@ -113,10 +109,7 @@ async fn pull_later(
     bound: Duration,
     cancel: Arc<Notify>,
 ) -> Result<PullReport, Failed> {
-    let late = |_| JobError::TimedOut {
-        timeout: bound,
-        waiting: None,
-    };
+    let late = |_| JobError::TimedOut { timeout: bound, waiting: None };
     // `start` looks at the outcome itself. Until then it has asked the agent for nothing, so only here may it be dropped.
     tokio::select! {
         biased;
@@ -143,14 +136,7 @@ impl Transfer {
     /// Raises:
     ///     AgentError: the agent has stopped.
     #[pyo3(signature = (rank, layer, tokens, *, after = None))]
-    fn ready(
-        &self,
-        py: Python<'_>,
-        rank: u32,
-        layer: u32,
-        tokens: u64,
-        after: Option<&Mark>,
-    ) -> PyResult<()> {
+    fn ready(&self, py: Python<'_>, rank: u32, layer: u32, tokens: u64, after: Option<&Mark>) -> PyResult<()> {
         // Of a pull there is nothing to tell.
         let Control::Begun(control) = &self.control else {
             return Ok(());
@@ -176,9 +162,7 @@ impl Transfer {
         };
         let told = match after {
             None => self.made.wait(py, control.finish_prefill()),
-            Some(mark) => self
-                .made
-                .wait(py, control.finish_prefill_after(mark.after())),
+            Some(mark) => self.made.wait(py, control.finish_prefill_after(mark.after())),
         };
         told?.map_err(raise!(AgentError))
     }
@@ -189,10 +173,7 @@ impl Transfer {
     ///     AgentError: the agent has stopped.
     fn cancel(&self, py: Python<'_>) -> PyResult<()> {
         match &self.control {
-            Control::Begun(control) => self
-                .made
-                .wait(py, control.cancel())?
-                .map_err(raise!(AgentError)),
+            Control::Begun(control) => self.made.wait(py, control.cancel())?.map_err(raise!(AgentError)),
             Control::Cancel(cancel) => {
                 cancel.notify_one();
                 Ok(())
@@ -220,8 +201,7 @@ pub(crate) fn transfer_request(
 
 /// The codec of this name.
 pub(crate) fn named_codec(name: &str) -> PyResult<Codec> {
-    name.parse()
-        .map_err(|error: NoCodec| PyValueError::new_err(error.to_string()))
+    name.parse().map_err(|error: NoCodec| PyValueError::new_err(error.to_string()))
 }
 
 fn path_set(name: &str) -> PyResult<PathSet> {

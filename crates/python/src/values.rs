@@ -15,10 +15,9 @@ pub(crate) fn name(given: &Bound<'_, PyAny>) -> PyResult<Vec<u8>> {
     }
     match given.cast::<PyBytes>() {
         Ok(bytes) => Ok(bytes.as_bytes().to_vec()),
-        Err(_) => Err(PyTypeError::new_err(format!(
-            "a key or a namespace is str or bytes, not {}",
-            given.get_type().name()?
-        ))),
+        Err(_) => {
+            Err(PyTypeError::new_err(format!("a key or a namespace is str or bytes, not {}", given.get_type().name()?)))
+        }
     }
 }
 
@@ -28,9 +27,7 @@ pub(crate) fn keys(given: &Bound<'_, PyAny>) -> PyResult<Vec<Vec<u8>>> {
 }
 
 /// What a batch is made of.
-fn each<'py>(
-    batch: &Bound<'py, PyAny>,
-) -> PyResult<impl Iterator<Item = PyResult<Bound<'py, PyAny>>>> {
+fn each<'py>(batch: &Bound<'py, PyAny>) -> PyResult<impl Iterator<Item = PyResult<Bound<'py, PyAny>>>> {
     // They could be walked, too.
     if batch.is_instance_of::<PyString>() || batch.is_instance_of::<PyBytes>() {
         let wrong = "give a list of keys and a list of values, also of one";
@@ -52,19 +49,14 @@ struct Part {
 impl Values {
     /// Reads one value for each key, and gives the buffers that keep the bytes where they are. Parts that are to be
     /// `written` do not overlap.
-    pub(crate) fn read(
-        given: &Bound<'_, PyAny>,
-        keys: usize,
-        written: bool,
-    ) -> PyResult<(Self, Vec<Buffer>)> {
+    pub(crate) fn read(given: &Bound<'_, PyAny>, keys: usize, written: bool) -> PyResult<(Self, Vec<Buffer>)> {
         let (mut values, mut held) = (Vec::with_capacity(keys), Vec::with_capacity(keys));
         for (at, value) in each(given)?.enumerate() {
             let value = value?;
             let parts = match is_several(&value)? {
-                true => value
-                    .try_iter()?
-                    .map(|part| Part::read(at, &part?, written, &mut held))
-                    .collect::<PyResult<_>>()?,
+                true => {
+                    value.try_iter()?.map(|part| Part::read(at, &part?, written, &mut held)).collect::<PyResult<_>>()?
+                }
                 false => vec![Part::read(at, &value, written, &mut held)?],
             };
             values.push(parts);
@@ -142,22 +134,16 @@ fn is_several(value: &Bound<'_, PyAny>) -> PyResult<bool> {
 
 impl Part {
     /// Reads a part of value `at`.
-    fn read(
-        at: usize,
-        part: &Bound<'_, PyAny>,
-        written: bool,
-        held: &mut Vec<Buffer>,
-    ) -> PyResult<Self> {
+    fn read(at: usize, part: &Bound<'_, PyAny>, written: bool, held: &mut Vec<Buffer>) -> PyResult<Self> {
         if part.is_instance_of::<PyTuple>() {
-            return Self::at_address(part)
-                .map_err(|why| PyValueError::new_err(format!("values[{at}]: {why}")));
+            return Self::at_address(part).map_err(|why| PyValueError::new_err(format!("values[{at}]: {why}")));
         }
         let buffer = Buffer::new(part, written).map_err(|error| {
             let (py, kind) = (part.py(), part.get_type());
             match error.is_instance_of::<PyTypeError>(py) {
-                true => PyTypeError::new_err(format!(
-                    "values[{at}]: a part is a buffer or (address, length), not {kind}"
-                )),
+                true => {
+                    PyTypeError::new_err(format!("values[{at}]: a part is a buffer or (address, length), not {kind}"))
+                }
                 false => PyValueError::new_err(format!(
                     "values[{at}]: a part is contiguous, and writable to be read into: {}",
                     error.value(py)

@@ -54,10 +54,7 @@ pub enum AnnounceError {
 ///
 /// # Errors
 /// [`AnnounceError`], before anything is announced.
-pub async fn announce(
-    announcement: Announcement,
-    shutdown: impl Future<Output = ()>,
-) -> Result<(), AnnounceError> {
+pub async fn announce(announcement: Announcement, shutdown: impl Future<Output = ()>) -> Result<(), AnnounceError> {
     let mut announcer = Announcer::new(announcement)?;
     tokio::select! {
         never = announcer.run() => match never {},
@@ -83,13 +80,7 @@ struct Lease {
 
 impl Announcer {
     fn new(announcement: Announcement) -> Result<Self, AnnounceError> {
-        let Announcement {
-            etcd,
-            role,
-            url,
-            name,
-            tls,
-        } = announcement;
+        let Announcement { etcd, role, url, name, tls } = announcement;
         let name = name.unwrap_or_else(|| url.target.to_string());
         if !is_name(&name, b"") {
             return Err(AnnounceError::Name(name));
@@ -120,10 +111,7 @@ impl Announcer {
     async fn keep(&mut self) -> Result<Infallible, EtcdError> {
         let mut lease = match self.lease {
             Some(lease) => lease,
-            None => Lease {
-                id: self.client.grant(LEASE).await?,
-                holds: false,
-            },
+            None => Lease { id: self.client.grant(LEASE).await?, holds: false },
         };
         // From here on there is something to take back.
         self.lease = Some(lease);

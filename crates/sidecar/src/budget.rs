@@ -13,17 +13,12 @@ pub(crate) struct Budget {
 
 impl Budget {
     pub(crate) fn new(bytes: u64) -> Arc<Self> {
-        Arc::new(Self {
-            left: AtomicU64::new(bytes),
-        })
+        Arc::new(Self { left: AtomicU64::new(bytes) })
     }
 
     /// A share of nothing yet.
     pub(crate) fn share(self: &Arc<Self>) -> Share {
-        Share {
-            budget: self.clone(),
-            bytes: 0,
-        }
+        Share { budget: self.clone(), bytes: 0 }
     }
 }
 
@@ -39,9 +34,7 @@ impl Share {
     pub(crate) fn grow_to(&mut self, bytes: usize) -> bool {
         let more = (bytes as u64).saturating_sub(self.bytes);
         let left = &self.budget.left;
-        let taken = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| {
-            left.checked_sub(more)
-        });
+        let taken = left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(more));
         if taken.is_ok() {
             self.bytes += more;
         }
@@ -50,10 +43,7 @@ impl Share {
 
     /// The bytes that it was taken for: it is given back with the last reference to any of them.
     pub(crate) fn hold(self, bytes: Bytes) -> Bytes {
-        struct Held(
-            Bytes,
-            #[expect(dead_code, reason = "its drop gives it back")] Share,
-        );
+        struct Held(Bytes, #[expect(dead_code, reason = "its drop gives it back")] Share);
         impl AsRef<[u8]> for Held {
             fn as_ref(&self) -> &[u8] {
                 &self.0

@@ -79,9 +79,7 @@ impl Source {
         match text.split_once(':') {
             Some(("file", "")) => Err(SourceError::NoPath),
             Some(("file", path)) => Ok(Self::File(path.into())),
-            Some(("dns", names)) if names.split(',').count() > MOST_NAMES => {
-                Err(SourceError::Names)
-            }
+            Some(("dns", names)) if names.split(',').count() > MOST_NAMES => Err(SourceError::Names),
             Some(("dns", names)) => {
                 let names = names.split(',').enumerate().map(|(at, name)| {
                     let (role, target) = match name.split_once('=') {
@@ -130,10 +128,7 @@ struct Found {
 
 impl Found {
     fn new(servers: Arc<Servers>) -> Self {
-        Self {
-            servers,
-            told: [Vec::new(), Vec::new()],
-        }
+        Self { servers, told: [Vec::new(), Vec::new()] }
     }
 
     /// Tells the table, if this is news.

@@ -46,9 +46,7 @@ pub enum ClusterError {
     #[error("it does not begin with etcd:// or etcds://")]
     Scheme,
     /// There is no prefix, or one that would be another key than it seems.
-    #[error(
-        "after its endpoints it has no /PREFIX of up to {LONGEST} letters, digits and any of - _ . : /"
-    )]
+    #[error("after its endpoints it has no /PREFIX of up to {LONGEST} letters, digits and any of - _ . : /")]
     Prefix,
     /// One of the endpoints is none.
     #[error("endpoint {number} is not HOST[:PORT]: {source}")]
@@ -88,18 +86,10 @@ impl Cluster {
                 Err(TargetError::NoPort) => Target::parse(&format!("{endpoint}:{PORT}")),
                 parsed => parsed,
             };
-            let wrong = |source| ClusterError::Endpoint {
-                number: at + 1,
-                source,
-            };
-            target
-                .map(|target| ServerUrl { tls, target })
-                .map_err(wrong)
+            let wrong = |source| ClusterError::Endpoint { number: at + 1, source };
+            target.map(|target| ServerUrl { tls, target }).map_err(wrong)
         });
-        Ok(Self {
-            endpoints: endpoints.collect::<Result<_, _>>()?,
-            prefix: prefix.to_owned(),
-        })
+        Ok(Self { endpoints: endpoints.collect::<Result<_, _>>()?, prefix: prefix.to_owned() })
     }
 
     /// How many members can be asked.
@@ -114,9 +104,7 @@ impl Cluster {
 
     /// The role of the server that a key is about.
     pub(crate) fn role(&self, key: &[u8]) -> Option<Role> {
-        let rest = key
-            .strip_prefix(self.prefix.as_bytes())?
-            .strip_prefix(b"/")?;
+        let rest = key.strip_prefix(self.prefix.as_bytes())?.strip_prefix(b"/")?;
         [Role::Prefill, Role::Decode].into_iter().find(|role| {
             let name = rest.strip_prefix(role.name().as_bytes());
             name.is_some_and(|name| name.len() > 1 && name.starts_with(b"/"))
@@ -127,9 +115,7 @@ impl Cluster {
 /// Tells whether a text may be a part of a key: it is what it seems to be in a log, too.
 pub(crate) fn is_name(text: &str, also: &[u8]) -> bool {
     (1..=LONGEST).contains(&text.len())
-        && text.bytes().all(|byte| {
-            byte.is_ascii_alphanumeric() || b"-_.:[]".contains(&byte) || also.contains(&byte)
-        })
+        && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.:[]".contains(&byte) || also.contains(&byte))
 }
 
 impl fmt::Display for Cluster {

@@ -170,11 +170,7 @@ enum State {
 impl Exchange {
     /// Begins a request.
     pub(crate) fn new(rules: Arc<Rules>, request: Request, now: Instant) -> Self {
-        let path = if request.disaggregated {
-            Path::Disaggregated
-        } else {
-            Path::DecodeOnly
-        };
+        let path = if request.disaggregated { Path::Disaggregated } else { Path::DecodeOnly };
         let mut exchange = Self {
             rules,
             request,
@@ -281,11 +277,7 @@ impl Exchange {
     }
 
     fn send(&mut self, role: Role, body: Bytes, elsewhere: bool) {
-        self.act(Action::Send {
-            role,
-            body,
-            elsewhere,
-        });
+        self.act(Action::Send { role, body, elsewhere });
     }
 
     /// Answers the client with an error of our own, and ends.
@@ -308,9 +300,7 @@ impl Exchange {
     /// not say so once more, in place of an answer.
     fn alone(&self) -> Bytes {
         match self.rules.connector {
-            KvConnector::SharedStorage
-                if self.request.disaggregated && self.request.has_threshold() =>
-            {
+            KvConnector::SharedStorage if self.request.disaggregated && self.request.has_threshold() => {
                 self.request.decode_from_storage()
             }
             _ => self.request.body.text().clone(),

@@ -68,10 +68,7 @@ pub(crate) struct Choice {
 impl Front {
     /// Shares everything but connections to servers, which are those of one of so many runtimes. To be called within it.
     fn apart(&self, of: usize) -> Self {
-        Self {
-            upstream: self.upstream.apart(of),
-            ..self.clone()
-        }
+        Self { upstream: self.upstream.apart(of), ..self.clone() }
     }
 
     /// Takes a server for a leg, other than these; `None` where there is none. A decode server may have to fetch caches from a
@@ -90,17 +87,10 @@ impl Front {
         };
         let claim = match (only, &self.settings.mode) {
             (Some(url), _) if avoid.contains(url) => None,
-            (Some(url), _) if choice.again => {
-                Some(self.servers.claim_again(role, url, choice.tokens, now))
-            }
+            (Some(url), _) if choice.again => Some(self.servers.claim_again(role, url, choice.tokens, now)),
             (Some(url), _) => self.servers.claim(role, url, choice.tokens, now),
             (None, Mode::Proxy(choosing)) => {
-                let wanted = Wanted {
-                    tokens: choice.tokens,
-                    prefix: choice.prefix,
-                    avoid,
-                    prefill: fetched_from,
-                };
+                let wanted = Wanted { tokens: choice.tokens, prefix: choice.prefix, avoid, prefill: fetched_from };
                 self.servers.choose(role, &wanted, choosing.policy, now)
             }
             (None, Mode::Sidecar(_)) => None,
@@ -109,10 +99,7 @@ impl Front {
     }
 
     /// Has a prefill server give up the blocks that these parameters name, where it can be told to.
-    #[cfg_attr(
-        not(feature = "tickets"),
-        expect(unused_variables, clippy::unused_self, reason = "leases expire")
-    )]
+    #[cfg_attr(not(feature = "tickets"), expect(unused_variables, clippy::unused_self, reason = "leases expire"))]
     fn release(&self, params: Bytes) {
         #[cfg(feature = "tickets")]
         if let Some(tickets) = &self.tickets {

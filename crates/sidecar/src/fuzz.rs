@@ -76,9 +76,9 @@ pub fn form(data: &[u8]) {
 
 /// Cuts bytes one by one, in two, and elsewhere: where, they say themselves.
 fn cuts(data: &[u8]) -> [Vec<&[u8]>; 3] {
-    let mut state = data.iter().fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| {
-        (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
-    });
+    let mut state = data
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325, |hash: u64, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3));
     let mut draw = |below: usize| {
         state = state.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
         (state >> 33) as usize % below
@@ -99,9 +99,7 @@ mod tests {
     use super::*;
 
     fn replay(target: &str, check: fn(&[u8])) {
-        let corpus = std::path::Path::new(env!("CARGO_MANIFEST_DIR"))
-            .join("../../fuzz/corpus")
-            .join(target);
+        let corpus = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
         let mut inputs = 0;
         for entry in std::fs::read_dir(&corpus).unwrap() {
             let path = entry.unwrap().path();

@@ -49,14 +49,8 @@ impl Object {
     /// Reads one object and nothing but white space around it. Nesting may be of any depth.
     pub(crate) fn parse(text: Bytes) -> Result<Self, NotAnObject> {
         let whole = std::str::from_utf8(&text).map_err(|_| NotAnObject::Encoding)?;
-        let syntax = |error: serde_json::Error| NotAnObject::Syntax {
-            line: error.line(),
-            column: error.column(),
-        };
-        if !whole
-            .trim_start_matches([' ', '\t', '\r', '\n'])
-            .starts_with('{')
-        {
+        let syntax = |error: serde_json::Error| NotAnObject::Syntax { line: error.line(), column: error.column() };
+        if !whole.trim_start_matches([' ', '\t', '\r', '\n']).starts_with('{') {
             return Err(match serde_json::from_str::<&RawValue>(whole) {
                 Ok(_) => NotAnObject::OtherValue,
                 Err(error) => syntax(error),
@@ -97,10 +91,7 @@ impl Object {
     /// Whether several members have that name: of those, parsers take one or the other.
     pub(crate) fn repeats(&self, key: &str) -> bool {
         let members = self.members.iter();
-        members
-            .filter(|member| *member.key == *key)
-            .nth(1)
-            .is_some()
+        members.filter(|member| *member.key == *key).nth(1).is_some()
     }
 
     /// A member's value, without copying it.
@@ -126,10 +117,7 @@ impl Object {
 
     /// Begins a copy of it with changes.
     pub(crate) fn edit(&self) -> Edit<'_> {
-        Edit {
-            object: self,
-            changes: Vec::new(),
-        }
+        Edit { object: self, changes: Vec::new() }
     }
 }
 
@@ -163,24 +151,14 @@ impl<'a> Edit<'a> {
     /// The text with these changes. Where there are none it is the same memory.
     pub(crate) fn finish(self) -> Bytes {
         let Object { text, members } = self.object;
-        let changed = |member: &Member| {
-            self.changes
-                .iter()
-                .position(|(key, _)| **key == *member.key)
-        };
+        let changed = |member: &Member| self.changes.iter().position(|(key, _)| **key == *member.key);
         let sets = self.changes.iter().any(|(_, value)| value.is_some());
         if !sets && !members.iter().any(|member| changed(member).is_some()) {
             return text.clone();
         }
-        let added: usize = self
-            .changes
-            .iter()
-            .map(|(key, value)| key.len() + value.as_deref().map_or(0, str::len) + 4)
-            .sum();
-        let mut out = Writer {
-            out: BytesMut::with_capacity(text.len() + added),
-            any: false,
-        };
+        let added: usize =
+            self.changes.iter().map(|(key, value)| key.len() + value.as_deref().map_or(0, str::len) + 4).sum();
+        let mut out = Writer { out: BytesMut::with_capacity(text.len() + added), any: false };
         let brace = memchr::memchr(b'{', text).map_or(0, |at| at + 1);
         let begin = members.first().map_or(brace, |member| member.whole.start);
         out.out.extend_from_slice(&text[..begin]);

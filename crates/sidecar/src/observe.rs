@@ -93,12 +93,7 @@ impl Observer {
 
     /// The document of `/status` as of `now`, with the servers as the caller knows them, and what their own metrics say.
     #[must_use]
-    pub fn status(
-        &self,
-        servers: Vec<ServerStatus>,
-        transfers: Option<Transfers>,
-        now: Instant,
-    ) -> Status {
+    pub fn status(&self, servers: Vec<ServerStatus>, transfers: Option<Transfers>, now: Instant) -> Status {
         let inner = &*self.0;
         let kept = inner.kept();
         let total = kept.in_flight;
@@ -106,17 +101,7 @@ impl Observer {
         let recent: Vec<_> = kept.recent.iter().rev().cloned().collect();
         drop(kept);
         let rows = |of: &[Shared]| of.iter().map(|one| record::row(one, now)).collect();
-        Status::new(
-            inner,
-            status::Shown {
-                servers,
-                transfers,
-                total,
-                live: rows(&live),
-                recent: rows(&recent),
-            },
-            now,
-        )
+        Status::new(inner, status::Shown { servers, transfers, total, live: rows(&live), recent: rows(&recent) }, now)
     }
 }
 
@@ -130,9 +115,7 @@ impl Inner {
         let mut kept = self.kept();
         kept.in_flight -= 1;
         kept.live.remove(&number);
-        let oldest = (kept.recent.len() == RECENT)
-            .then(|| kept.recent.pop_front())
-            .flatten();
+        let oldest = (kept.recent.len() == RECENT).then(|| kept.recent.pop_front()).flatten();
         kept.recent.push_back(shared);
         drop(kept);
         drop(oldest); // outside the lock
@@ -155,12 +138,7 @@ pub enum Path {
 
 impl Path {
     /// All of them.
-    pub const ALL: [Self; 4] = [
-        Self::Disaggregated,
-        Self::DecodeOnly,
-        Self::Fallback,
-        Self::Rejected,
-    ];
+    pub const ALL: [Self; 4] = [Self::Disaggregated, Self::DecodeOnly, Self::Fallback, Self::Rejected];
 
     /// Its name in metrics and in `/status`.
     #[must_use]
@@ -228,14 +206,7 @@ pub enum FailureKind {
 
 impl FailureKind {
     /// All of them.
-    pub const ALL: [Self; 6] = [
-        Self::Refused,
-        Self::Timeout,
-        Self::Broken,
-        Self::Status,
-        Self::Invalid,
-        Self::Misfit,
-    ];
+    pub const ALL: [Self; 6] = [Self::Refused, Self::Timeout, Self::Broken, Self::Status, Self::Invalid, Self::Misfit];
 
     /// Its name in metrics and in `/status`.
     #[must_use]

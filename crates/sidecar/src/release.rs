@@ -61,29 +61,20 @@ impl Tickets {
     /// runtime.
     pub(crate) fn load(certs: &Path) -> Result<Self, TicketsError> {
         let identity = match (Identity::load(certs), USUAL_NAME.parse::<ServiceName>()) {
-            (Err(IdentityFileError::WhichAgent { .. }), Ok(name)) => {
-                Identity::load_agent(certs, &name)?
-            }
+            (Err(IdentityFileError::WhichAgent { .. }), Ok(name)) => Identity::load_agent(certs, &name)?,
             (loaded, _) => loaded?,
         };
         let agent = Agent::builder(identity, nothing()?).bind(([0, 0, 0, 0], 0).into())?;
-        Ok(Self {
-            agent,
-            places: Arc::new(Semaphore::new(AT_A_TIME)),
-            runtime: Handle::current(),
-        })
+        Ok(Self { agent, places: Arc::new(Semaphore::new(AT_A_TIME)), runtime: Handle::current() })
     }
 
     /// Gives up what these parameters stand for, if it is ours, without waiting for it.
     pub(crate) fn give_up(&self, params: Bytes) {
-        let text = Object::parse(params)
-            .ok()
-            .and_then(|params| params.read::<String>(TICKET));
+        let text = Object::parse(params).ok().and_then(|params| params.read::<String>(TICKET));
         let Some(Ok(ticket)) = text.map(|text| Ticket::from_text(&text)) else {
             return;
         };
-        let (Ok(place), agent) = (self.places.clone().try_acquire_owned(), self.agent.clone())
-        else {
+        let (Ok(place), agent) = (self.places.clone().try_acquire_owned(), self.agent.clone()) else {
             return;
         };
         self.runtime.spawn(async move {
@@ -106,12 +97,7 @@ impl Tickets {
 
 /// A deployment without memory: this agent neither holds nor fetches anything.
 fn nothing() -> Result<Deployment, TicketsError> {
-    let spec = Spec::Opaque(Opaque {
-        heads: 1,
-        entry_bytes: 1,
-        tokens_per_state: 1,
-        packed_heads: None,
-    });
+    let spec = Spec::Opaque(Opaque { heads: 1, entry_bytes: 1, tokens_per_state: 1, packed_heads: None });
     Deployment::builder()
         .name("sidecar")
         .block_size(1)

@@ -124,9 +124,7 @@ impl Running {
         let servers = Arc::new(Servers::new(!elsewhere));
         match &settings.mode {
             Mode::Sidecar(beside) => {
-                let decode: Vec<_> = (0..beside.ranks)
-                    .map(|rank| beside.decode_of(rank))
-                    .collect();
+                let decode: Vec<_> = (0..beside.ranks).map(|rank| beside.decode_of(rank)).collect();
                 servers.set(Origin::Settings, Role::Decode, &decode);
             }
             Mode::Proxy(choosing) => {
@@ -148,11 +146,7 @@ impl Running {
         };
         let upstream = tls::Upstream::load(&settings.upstream_tls)?;
         let limits = &settings.limits;
-        let telemetry = settings
-            .otlp
-            .as_ref()
-            .and_then(Telemetry::start)
-            .map(Arc::new);
+        let telemetry = settings.otlp.as_ref().and_then(Telemetry::start).map(Arc::new);
         let front = Arc::new(Front {
             rules: Arc::new(rules),
             servers: servers.clone(),
@@ -161,29 +155,15 @@ impl Running {
                 limits.connect_timeout,
                 limits.idle_connections,
                 // Names of servers that operators give may stand for any address.
-                if elsewhere {
-                    |_| true
-                } else {
-                    target::may_dial
-                },
+                if elsewhere { |_| true } else { target::may_dial },
             ),
-            serving_tls: settings
-                .serving_tls
-                .as_ref()
-                .map(tls::Serving::load)
-                .transpose()?
-                .map(Arc::new),
+            serving_tls: settings.serving_tls.as_ref().map(tls::Serving::load).transpose()?.map(Arc::new),
             observer: Observer::new(mode, env!("CARGO_PKG_VERSION"), Instant::now()),
             telemetry,
             clients: Clients::new(limits.requests_per_client),
             phase: watch::Sender::new(Phase::Serving),
             #[cfg(feature = "tickets")]
-            tickets: settings
-                .certs
-                .as_deref()
-                .map(Tickets::load)
-                .transpose()?
-                .map(Arc::new),
+            tickets: settings.certs.as_deref().map(Tickets::load).transpose()?.map(Arc::new),
             settings: Arc::new(settings),
         });
         let listeners = Listeners::start(&front, listeners)?;
@@ -202,12 +182,7 @@ impl Running {
             tasks.push(AbortOnDrop(serving.abort_handle()));
             address
         });
-        Ok(Self {
-            front,
-            listeners,
-            admin,
-            _tasks: tasks,
-        })
+        Ok(Self { front, listeners, admin, _tasks: tasks })
     }
 
     /// Where the admin address is.
@@ -258,15 +233,10 @@ impl admin::Source for Front {
             return false;
         }
         let servers = self.servers.snapshot();
-        let decode: Vec<_> = servers
-            .iter()
-            .filter(|server| server.role == Role::Decode)
-            .collect();
+        let decode: Vec<_> = servers.iter().filter(|server| server.role == Role::Decode).collect();
         // All at once: one that swallows packets must not hide another.
-        let mut asked: FuturesUnordered<_> = decode
-            .iter()
-            .map(|server| self.upstream.reaches(&server.url, READY))
-            .collect();
+        let mut asked: FuturesUnordered<_> =
+            decode.iter().map(|server| self.upstream.reaches(&server.url, READY)).collect();
         while let Some(reached) = asked.next().await {
             if reached {
                 return true;
@@ -275,24 +245,13 @@ impl admin::Source for Front {
         false
     }
 
-    async fn get(
-        &self,
-        server: &ServerStatus,
-        path: &str,
-        limit: usize,
-        within: Duration,
-    ) -> Option<Bytes> {
+    async fn get(&self, server: &ServerStatus, path: &str, limit: usize, within: Duration) -> Option<Bytes> {
         // A sidecar asks prefill servers nothing but what requests ask of them.
         if server.role == Role::Prefill && matches!(self.settings.mode, Mode::Sidecar(_)) {
             return None;
         }
-        let got = self
-            .upstream
-            .get(&server.url, server.role, path, limit, within)
-            .await;
-        got.ok()
-            .filter(|(status, _)| *status == StatusCode::OK)
-            .map(|(_, body)| body)
+        let got = self.upstream.get(&server.url, server.role, path, limit, within).await;
+        got.ok().filter(|(status, _)| *status == StatusCode::OK).map(|(_, body)| body)
     }
 }
 
@@ -315,10 +274,7 @@ mod tests {
             let running = Running::start(Settings::new(Mode::Sidecar(beside), listen)).await;
             assert!(running.is_ok());
             let about_it = |line: &String| line.contains("--allow-prefill HOST:PORT");
-            assert_eq!(
-                warnings.said().iter().filter(|line| about_it(line)).count(),
-                said
-            );
+            assert_eq!(warnings.said().iter().filter(|line| about_it(line)).count(), said);
         }
     }
 
@@ -342,17 +298,10 @@ mod tests {
         ] {
             let stream = tokio::net::TcpStream::connect(running.addresses()[0]).await;
             let mut stream = stream.expect("it listens");
-            stream
-                .write_all(request.as_bytes())
-                .await
-                .expect("it reads");
+            stream.write_all(request.as_bytes()).await.expect("it reads");
             let mut status = [0; 12];
             stream.read_exact(&mut status).await.expect("it answers");
-            assert_eq!(
-                String::from_utf8_lossy(&status),
-                "HTTP/1.1 502",
-                "{request}"
-            );
+            assert_eq!(String::from_utf8_lossy(&status), "HTTP/1.1 502", "{request}");
         }
     }
 }

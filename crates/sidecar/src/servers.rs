@@ -34,9 +34,7 @@ impl Servers {
     /// Begins without any. Where there is but one decode server, as beside a sidecar, it is asked whatever it did before.
     #[must_use]
     pub fn new(only_decode: bool) -> Self {
-        Self {
-            table: Mutex::new(Table::new(only_decode)),
-        }
+        Self { table: Mutex::new(Table::new(only_decode)) }
     }
 
     /// Names all servers of a role that this origin knows; those that it named before and does not name now are not its any more.
@@ -45,25 +43,13 @@ impl Servers {
     }
 
     /// Takes the server that a request names, unless requests to it have failed lately.
-    pub(crate) fn claim(
-        self: &Arc<Self>,
-        role: Role,
-        url: &ServerUrl,
-        tokens: u64,
-        now: Instant,
-    ) -> Option<Claim> {
+    pub(crate) fn claim(self: &Arc<Self>, role: Role, url: &ServerUrl, tokens: u64, now: Instant) -> Option<Claim> {
         let taken = self.lock().claim(role, url, tokens, now);
         taken.then(|| self.taken(role, url.clone(), tokens))
     }
 
     /// Takes the server that a request names and has asked before, also where it has failed.
-    pub(crate) fn claim_again(
-        self: &Arc<Self>,
-        role: Role,
-        url: &ServerUrl,
-        tokens: u64,
-        now: Instant,
-    ) -> Claim {
+    pub(crate) fn claim_again(self: &Arc<Self>, role: Role, url: &ServerUrl, tokens: u64, now: Instant) -> Claim {
         self.lock().named(role, url).take(tokens, now);
         self.taken(role, url.clone(), tokens)
     }
@@ -84,14 +70,7 @@ impl Servers {
     }
 
     fn taken(self: &Arc<Self>, role: Role, url: ServerUrl, tokens: u64) -> Claim {
-        Claim {
-            servers: self.clone(),
-            role,
-            url,
-            tokens,
-            prefill: None,
-            judged: AtomicBool::new(false),
-        }
+        Claim { servers: self.clone(), role, url, tokens, prefill: None, judged: AtomicBool::new(false) }
     }
 
     /// Whether any server of a role is known.
@@ -206,11 +185,7 @@ impl Claim {
 
     /// The decode server, and the prefill server whose caches it fetches: they may not fit each other.
     pub(crate) fn pair(&self) -> Option<Pair> {
-        Some(Pair {
-            servers: self.servers.clone(),
-            prefill: self.prefill.clone()?,
-            decode: self.url.clone(),
-        })
+        Some(Pair { servers: self.servers.clone(), prefill: self.prefill.clone()?, decode: self.url.clone() })
     }
 
     fn judge(&self, failed: Option<FailureKind>, now: Instant) {
@@ -234,11 +209,7 @@ pub(crate) struct Pair {
 impl Pair {
     /// Says that the decode server failed with what it fetched, and answered without.
     pub(crate) fn misfits(&self, now: Instant) {
-        let Self {
-            servers,
-            prefill,
-            decode,
-        } = self;
+        let Self { servers, prefill, decode } = self;
         if servers.lock().pair_misfits(prefill, decode, now) == Some(false) {
             tracing::warn!(
                 %prefill, %decode,

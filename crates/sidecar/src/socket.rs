@@ -19,20 +19,14 @@ const TRIES: u32 = 3;
 /// a stream may rightly be silent for long.
 pub(crate) fn prepare(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
-    let keepalive = TcpKeepalive::new()
-        .with_time(SILENCE)
-        .with_interval(INTERVAL)
-        .with_retries(TRIES);
+    let keepalive = TcpKeepalive::new().with_time(SILENCE).with_interval(INTERVAL).with_retries(TRIES);
     SockRef::from(stream).set_tcp_keepalive(&keepalive)
 }
 
 /// How many files this process may have open, after it has asked for as many as it may ask for.
 pub(crate) fn files() -> u64 {
     let limits = getrlimit(Resource::Nofile);
-    let most = Rlimit {
-        current: limits.maximum,
-        ..limits
-    };
+    let most = Rlimit { current: limits.maximum, ..limits };
     let granted = setrlimit(Resource::Nofile, most).map_or(limits.current, |()| limits.maximum);
     granted.unwrap_or(u64::MAX)
 }
@@ -55,10 +49,7 @@ impl Peer {
     pub(crate) fn of(stream: &TcpStream) -> io::Result<Self> {
         let address = stream.peer_addr()?.ip().to_canonical();
         let is_this_host = stream.local_addr()?.ip().to_canonical() == address;
-        Ok(Self {
-            address,
-            is_this_host,
-        })
+        Ok(Self { address, is_this_host })
     }
 }
 

@@ -55,9 +55,6 @@ pub(crate) const IDLE_TIMEOUT: Duration = Duration::from_secs(300);
 #[must_use]
 pub(crate) fn http1() -> hyper::server::conn::http1::Builder {
     let mut http1 = hyper::server::conn::http1::Builder::new();
-    http1
-        .max_headers(MAX_HEADERS)
-        .timer(hyper_util::rt::TokioTimer::new())
-        .header_read_timeout(IDLE_TIMEOUT);
+    http1.max_headers(MAX_HEADERS).timer(hyper_util::rt::TokioTimer::new()).header_read_timeout(IDLE_TIMEOUT);
     http1
 }

@@ -55,10 +55,7 @@ impl Target {
     /// [`TargetError`].
     pub fn parse(text: &str) -> Result<Self, TargetError> {
         let (host, port) = split_port(text);
-        Ok(Self {
-            host: Host::parse(host)?,
-            port: port.ok_or(TargetError::NoPort).and_then(parse_port)?,
-        })
+        Ok(Self { host: Host::parse(host)?, port: port.ok_or(TargetError::NoPort).and_then(parse_port)? })
     }
 }
 
@@ -72,10 +69,7 @@ fn split_port(text: &str) -> (&str, Option<&str>) {
 
 fn parse_port(text: &str) -> Result<u16, TargetError> {
     let digits = text.len() <= 5 && text.bytes().all(|byte| byte.is_ascii_digit());
-    let port = text
-        .parse()
-        .ok()
-        .filter(|_| digits && !text.starts_with('0'));
+    let port = text.parse().ok().filter(|_| digits && !text.starts_with('0'));
     port.ok_or(TargetError::Port)
 }
 
@@ -115,9 +109,7 @@ impl Host {
             (1..=63).contains(&label.len())
                 && !label.starts_with('-')
                 && !label.ends_with('-')
-                && label
-                    .bytes()
-                    .all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
+                && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_')
         };
         // Resolvers read a name whose last label is a number, in decimal, octal or hexadecimal, as an IPv4 address of an
         // odd spelling.
@@ -198,10 +190,8 @@ impl ServerUrl {
             _ => return Err(ServerUrlError::Scheme),
         };
         let (host, port) = split_port(rest.strip_suffix('/').unwrap_or(rest));
-        let target = Target {
-            host: Host::parse(host)?,
-            port: port.map_or(Ok(if tls { 443 } else { 80 }), parse_port)?,
-        };
+        let target =
+            Target { host: Host::parse(host)?, port: port.map_or(Ok(if tls { 443 } else { 80 }), parse_port)? };
         Ok(Self { tls, target })
     }
 }

@@ -46,8 +46,8 @@ impl Telemetry {
     /// on a runtime.
     pub(crate) fn start(otlp: &Otlp) -> Option<Self> {
         let collector = otlp.collector();
-        let exporter = export::to(otlp)
-            .inspect_err(|error| tracing::error!(%collector, %error, "no spans are exported"));
+        let exporter =
+            export::to(otlp).inspect_err(|error| tracing::error!(%collector, %error, "no spans are exported"));
         let processor = BatchSpanProcessor::builder(exporter.ok()?).build();
         let provider = SdkTracerProvider::builder()
             .with_sampler(otlp.sampler.clone())
@@ -55,19 +55,13 @@ impl Telemetry {
             .with_span_processor(processor)
             .build();
         tracing::info!(%collector, sampler = ?otlp.sampler, "spans are exported");
-        Some(Self {
-            tracer: provider.tracer(SCOPE),
-            provider,
-            runtime: Handle::current(),
-        })
+        Some(Self { tracer: provider.tracer(SCOPE), provider, runtime: Handle::current() })
     }
 
     /// Exports what there is, for as long as [`FLUSH`], and ends.
     pub(crate) async fn flush(&self) {
         let provider = self.provider.clone();
-        let ended = self
-            .runtime
-            .spawn_blocking(move || provider.shutdown_with_timeout(FLUSH));
+        let ended = self.runtime.spawn_blocking(move || provider.shutdown_with_timeout(FLUSH));
         if let Ok(Err(error)) = ended.await {
             tracing::warn!(%error, "the last spans were not exported");
         }
@@ -78,7 +72,6 @@ impl Drop for Telemetry {
     fn drop(&mut self) {
         // Ending waits for the export of the last spans, which no task of the runtime may do.
         let provider = self.provider.clone();
-        self.runtime
-            .spawn_blocking(move || provider.shutdown_with_timeout(FLUSH));
+        self.runtime.spawn_blocking(move || provider.shutdown_with_timeout(FLUSH));
     }
 }

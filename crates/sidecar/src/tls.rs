@@ -70,8 +70,7 @@ pub enum TlsError {
 const ALPN: &[u8] = b"http/1.1";
 
 /// TLS 1.3 and 1.2: nothing older.
-const VERSIONS: &[&rustls::SupportedProtocolVersion] =
-    &[&rustls::version::TLS13, &rustls::version::TLS12];
+const VERSIONS: &[&rustls::SupportedProtocolVersion] = &[&rustls::version::TLS13, &rustls::version::TLS12];
 
 fn provider() -> Arc<CryptoProvider> {
     Arc::new(rustls::crypto::aws_lc_rs::default_provider())

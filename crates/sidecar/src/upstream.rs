@@ -90,26 +90,16 @@ impl Upstream {
         idle: usize,
         may_dial: fn(IpAddr) -> bool,
     ) -> Self {
-        let inner = Inner {
-            tls,
-            connect_timeout,
-            may_dial,
-            look_ups: [(); 2].map(|()| Arc::new(Semaphore::new(LOOK_UPS))),
-        };
-        Self {
-            inner: Arc::new(inner),
-            pools: Arc::new(Pools::new(idle)),
-        }
+        let inner =
+            Inner { tls, connect_timeout, may_dial, look_ups: [(); 2].map(|()| Arc::new(Semaphore::new(LOOK_UPS))) };
+        Self { inner: Arc::new(inner), pools: Arc::new(Pools::new(idle)) }
     }
 
     /// Shares everything but connections: those of one runtime are slower, and may end, on another. Each of so many keeps its
     /// share of them.
     #[must_use]
     pub(crate) fn apart(&self, of: usize) -> Self {
-        Self {
-            inner: self.inner.clone(),
-            pools: Arc::new(self.pools.apart(of)),
-        }
+        Self { inner: self.inner.clone(), pools: Arc::new(self.pools.apart(of)) }
     }
 
     /// Reads certificates again.
@@ -144,11 +134,10 @@ impl Upstream {
     ) -> Result<Response<Answer>, (SendError, Option<Box<Request<Outgoing>>>)> {
         let place = self.pools.place(role, url);
         let protocol = request.headers().get(UPGRADE).cloned();
-        let answered =
-            |response, connection, place| match validity::fault(&response, protocol.as_ref()) {
-                None => Ok(Answer::of(response, connection, place)),
-                Some(fault) => Err((SendError::Malformed(fault), None)),
-            };
+        let answered = |response, connection, place| match validity::fault(&response, protocol.as_ref()) {
+            None => Ok(Answer::of(response, connection, place)),
+            Some(fault) => Err((SendError::Malformed(fault), None)),
+        };
         // Clients of HTTP/1.0 need not name one.
         let hostless = !request.headers().contains_key(HOST);
         if hostless && let Ok(host) = HeaderValue::try_from(url.target.to_string()) {
@@ -180,10 +169,7 @@ impl Upstream {
                 return Err((error, Some(Box::new(request))));
             }
         };
-        let response = connection
-            .send(request)
-            .await
-            .map_err(|error| (SendError::Broken(error.into_error()), None))?;
+        let response = connection.send(request).await.map_err(|error| (SendError::Broken(error.into_error()), None))?;
         answered(response, connection, place)
     }
 
@@ -228,9 +214,8 @@ impl Upstream {
         limit: usize,
     ) -> Result<(StatusCode, Bytes), SendError> {
         let request = Request::get(path).body(Outgoing::empty());
-        let request = request.map_err(|wrong| {
-            SendError::Unreachable(io::Error::new(io::ErrorKind::InvalidInput, wrong))
-        })?;
+        let request =
+            request.map_err(|wrong| SendError::Unreachable(io::Error::new(io::ErrorKind::InvalidInput, wrong)))?;
         let response = self.send(role, url, request).await?;
         let status = response.status();
         let mut body = response.into_body();
@@ -248,10 +233,7 @@ impl Upstream {
 
     /// Whether something accepts TCP connections there within this time.
     pub(crate) async fn reaches(&self, url: &ServerUrl, within: Duration) -> bool {
-        matches!(
-            tokio::time::timeout(within, self.dial(Role::Decode, url)).await,
-            Ok(Ok(_))
-        )
+        matches!(tokio::time::timeout(within, self.dial(Role::Decode, url)).await, Ok(Ok(_)))
     }
 
     async fn connect(&self, role: Role, url: &ServerUrl) -> Result<Connection, SendError> {
@@ -264,9 +246,7 @@ impl Upstream {
                 return Connection::new(stream, peer).await;
             }
             let name = match &url.target.host {
-                Host::Name(name) => {
-                    ServerName::try_from(name.to_string()).map_err(io::Error::other)?
-                }
+                Host::Name(name) => ServerName::try_from(name.to_string()).map_err(io::Error::other)?,
                 Host::V4(address) => ServerName::from(IpAddr::from(*address)),
                 Host::V6(address) => ServerName::from(IpAddr::from(*address)),
             };
@@ -302,10 +282,7 @@ impl Upstream {
         let mut wrong = None;
         let addresses: Vec<SocketAddr> = if &**name == "localhost" {
             // No look-up is in the way (RFC 6761).
-            vec![
-                (Ipv4Addr::LOCALHOST, port).into(),
-                (Ipv6Addr::LOCALHOST, port).into(),
-            ]
+            vec![(Ipv4Addr::LOCALHOST, port).into(), (Ipv6Addr::LOCALHOST, port).into()]
         } else {
             self.look_up(role, name, port).await?
         };
@@ -323,8 +300,7 @@ impl Upstream {
                 Err(late) => wrong = Some(late.into()),
             }
         }
-        Err(wrong
-            .unwrap_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the name has no address")))
+        Err(wrong.unwrap_or_else(|| io::Error::new(io::ErrorKind::NotFound, "the name has no address")))
     }
 
     async fn look_up(&self, role: Role, name: &str, port: u16) -> io::Result<Vec<SocketAddr>> {
@@ -346,10 +322,7 @@ impl Upstream {
 
 /// A copy of a request that a server may get twice: one that only asks, without a body, or a prefill, which costs time only.
 fn again(role: Role, request: &Request<Outgoing>) -> Option<Request<Outgoing>> {
-    let asks = matches!(
-        *request.method(),
-        Method::GET | Method::HEAD | Method::OPTIONS
-    );
+    let asks = matches!(*request.method(), Method::GET | Method::HEAD | Method::OPTIONS);
     if role != Role::Prefill && !(asks && request.body().is_end_stream()) {
         return None;
     }

@@ -23,9 +23,7 @@ impl CachedTokens {
         let number = answer.object("usage").and_then(|usage| {
             let details = usage.object(Form::of(&usage).details())?;
             let number = details.get("cached_tokens")?;
-            number
-                .starts_with(|first: char| first == '-' || first.is_ascii_digit())
-                .then(|| number.into())
+            number.starts_with(|first: char| first == '-' || first.is_ascii_digit()).then(|| number.into())
         });
         Self(number.unwrap_or_else(|| "0".into()))
     }
@@ -115,25 +113,12 @@ impl Rewriter {
         if matches!(body, Body::Unknown(_)) {
             headers.remove(CONTENT_LENGTH);
             remove_digests(headers);
-            let of_events = |text: &str| {
-                text.trim_start()
-                    .to_ascii_lowercase()
-                    .starts_with("text/event-stream")
-            };
-            if headers
-                .get(CONTENT_TYPE)
-                .and_then(|value| value.to_str().ok())
-                .is_some_and(of_events)
-            {
+            let of_events = |text: &str| text.trim_start().to_ascii_lowercase().starts_with("text/event-stream");
+            if headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()).is_some_and(of_events) {
                 body = Body::Lines(BytesMut::new());
             }
         }
-        Self {
-            cached,
-            decoder,
-            body,
-            limit,
-        }
+        Self { cached, decoder, body, limit }
     }
 
     /// Takes the next bytes of the answer and gives those that may go to the client now.
@@ -177,11 +162,7 @@ impl Rewriter {
                     return self.bounded();
                 };
                 let mut whole = std::mem::take(held);
-                self.body = if *first == b'{' {
-                    Body::Json(BytesMut::new())
-                } else {
-                    Body::Lines(BytesMut::new())
-                };
+                self.body = if *first == b'{' { Body::Json(BytesMut::new()) } else { Body::Lines(BytesMut::new()) };
                 if whole.is_empty() {
                     return self.decoded(bytes);
                 }
@@ -199,9 +180,7 @@ impl Rewriter {
     /// Gives up on a body that is longer than may be held.
     fn bounded(&mut self) -> Bytes {
         match &mut self.body {
-            Body::Unknown(held) | Body::Json(held) | Body::Lines(held)
-                if held.len() > self.limit =>
-            {
+            Body::Unknown(held) | Body::Json(held) | Body::Lines(held) if held.len() > self.limit => {
                 let held = std::mem::take(held);
                 self.body = Body::Opaque;
                 held.freeze()
@@ -238,12 +217,7 @@ impl Rewriter {
     }
 
     fn line(&self, line: &Bytes, out: &mut BytesMut) {
-        let text = line.len()
-            - line
-                .iter()
-                .rev()
-                .take_while(|byte| matches!(byte, b'\r' | b'\n'))
-                .count();
+        let text = line.len() - line.iter().rev().take_while(|byte| matches!(byte, b'\r' | b'\n')).count();
         let Some(data) = line[..text].strip_prefix(b"data:") else {
             return out.extend_from_slice(line);
         };
@@ -299,10 +273,7 @@ fn with_cached(usage: &Object, CachedTokens(cached): &CachedTokens) -> Bytes {
 
 fn set(object: &Object, key: &str, value: &Bytes) -> Bytes {
     // Parts of JSON text are UTF-8, so nothing is lost.
-    object
-        .edit()
-        .set(key, String::from_utf8_lossy(value))
-        .finish()
+    object.edit().set(key, String::from_utf8_lossy(value)).finish()
 }
 
 #[cfg(any(test, feature = "fuzz"))]

@@ -51,13 +51,8 @@ pub type Open = unsafe extern "C" fn(uri: *const c_char) -> Handle;
 pub type Close = unsafe extern "C" fn(handle: Handle);
 
 /// 0 stored, 1 was there already, negative error.
-pub type PutChunk = unsafe extern "C" fn(
-    handle: Handle,
-    hash: *const u8,
-    hash_len: usize,
-    data: *const u8,
-    data_len: usize,
-) -> c_int;
+pub type PutChunk =
+    unsafe extern "C" fn(handle: Handle, hash: *const u8, hash_len: usize, data: *const u8, data_len: usize) -> c_int;
 
 /// 0, negative for an error or a chunk that is not there.
 pub type GetChunk = unsafe extern "C" fn(
@@ -69,31 +64,19 @@ pub type GetChunk = unsafe extern "C" fn(
 ) -> c_int;
 
 /// 0, negative error.
-pub type PutManifest = unsafe extern "C" fn(
-    handle: Handle,
-    name: *const c_char,
-    data: *const u8,
-    data_len: usize,
-) -> c_int;
+pub type PutManifest =
+    unsafe extern "C" fn(handle: Handle, name: *const c_char, data: *const u8, data_len: usize) -> c_int;
 
 /// 0, negative for an error or a manifest that is not there.
-pub type GetManifest = unsafe extern "C" fn(
-    handle: Handle,
-    name: *const c_char,
-    out: *mut *mut u8,
-    out_len: *mut usize,
-) -> c_int;
+pub type GetManifest =
+    unsafe extern "C" fn(handle: Handle, name: *const c_char, out: *mut *mut u8, out_len: *mut usize) -> c_int;
 
 /// 0, also when it was not there; negative error.
 pub type DeleteManifest = unsafe extern "C" fn(handle: Handle, name: *const c_char) -> c_int;
 
 /// `n_hashes` hashes of `hash_len` bytes laid end to end. 0, negative error, which is never fatal.
-pub type PrefetchChunks = unsafe extern "C" fn(
-    handle: Handle,
-    hashes: *const u8,
-    hash_len: usize,
-    n_hashes: usize,
-) -> c_int;
+pub type PrefetchChunks =
+    unsafe extern "C" fn(handle: Handle, hashes: *const u8, hash_len: usize, n_hashes: usize) -> c_int;
 
 /// `kv_store_vtable`. Every function is optional in the type because a foreign table may hold NULL.
 #[repr(C)]

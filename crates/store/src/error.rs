@@ -65,9 +65,7 @@ pub enum StoreError {
     },
     /// Somebody else did not give a lock back in time. What others see has not changed. Chunks that were put for a
     /// manifest that could not be published may be lost with it: put both again.
-    #[error(
-        "{lock} was not given back within {waited:?}: whoever holds it works for that long, or was stopped"
-    )]
+    #[error("{lock} was not given back within {waited:?}: whoever holds it works for that long, or was stopped")]
     Locked {
         /// The lock's file, or what stands for it inside a process.
         lock: String,
@@ -121,13 +119,7 @@ impl StoreError {
     }
 
     /// A [`Remote`](Self::Remote) error.
-    pub fn remote(
-        action: impl Into<String>,
-        source: impl Into<Box<dyn Error + Send + Sync>>,
-    ) -> Self {
-        Self::Remote {
-            action: action.into(),
-            source: source.into(),
-        }
+    pub fn remote(action: impl Into<String>, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
+        Self::Remote { action: action.into(), source: source.into() }
     }
 }

@@ -30,10 +30,7 @@ impl ChunkHash {
         }
         let mut bytes = [0; Self::MAX];
         bytes[..hash.len()].copy_from_slice(hash);
-        Ok(Self {
-            bytes,
-            len: hash.len() as u8,
-        })
+        Ok(Self { bytes, len: hash.len() as u8 })
     }
 
     /// The bytes, as they were given.
@@ -58,9 +55,7 @@ impl From<blake3::Hash> for ChunkHash {
 
 impl fmt::Display for ChunkHash {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.as_bytes()
-            .iter()
-            .try_for_each(|byte| write!(f, "{byte:02x}"))
+        self.as_bytes().iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 
@@ -79,11 +74,8 @@ impl FromStr for ChunkHash {
             return Err(wrong());
         }
         let nibble = |digit: u8| char::from(digit).to_digit(16).map(|value| value as u8);
-        let bytes: Option<Vec<u8>> = hex
-            .as_bytes()
-            .chunks_exact(2)
-            .map(|pair| Some(nibble(pair[0])? << 4 | nibble(pair[1])?))
-            .collect();
+        let bytes: Option<Vec<u8>> =
+            hex.as_bytes().chunks_exact(2).map(|pair| Some(nibble(pair[0])? << 4 | nibble(pair[1])?)).collect();
         Self::new(&bytes.ok_or_else(wrong)?)
     }
 }

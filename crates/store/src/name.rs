@@ -23,12 +23,7 @@ impl ManifestName {
     /// [`StoreError::Name`] if it is too long or contains a NUL.
     pub fn new(name: impl Into<String>) -> Result<Self, StoreError> {
         let name = name.into();
-        let wrong = |why| {
-            Err(StoreError::Name {
-                name: name.chars().take(64).collect(),
-                why,
-            })
-        };
+        let wrong = |why| Err(StoreError::Name { name: name.chars().take(64).collect(), why });
         if name.len() > Self::MAX {
             return wrong("it is longer than 1024 bytes");
         }
@@ -80,10 +75,7 @@ mod tests {
             assert_eq!(ManifestName::new(name).unwrap().as_str(), name);
         }
         for name in ["a\0b".to_owned(), "x".repeat(1025), "é".repeat(513)] {
-            assert!(matches!(
-                ManifestName::new(name),
-                Err(StoreError::Name { .. })
-            ));
+            assert!(matches!(ManifestName::new(name), Err(StoreError::Name { .. })));
         }
     }
 }

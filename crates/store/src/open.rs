@@ -48,11 +48,7 @@ fn open_or(uri: &str, absent: Absent) -> Result<Arc<dyn Backend>, StoreError> {
 }
 
 /// With a cap that goes before the environment's.
-fn open_with(
-    uri: &StoreUri,
-    absent: Absent,
-    cap: Option<u64>,
-) -> Result<Arc<dyn Backend>, StoreError> {
+fn open_with(uri: &StoreUri, absent: Absent, cap: Option<u64>) -> Result<Arc<dyn Backend>, StoreError> {
     if let Some(library) = Library::find_named(uri.scheme())? {
         if cap.is_some() {
             return Err(uri.wrong("a plugin takes no cap").into());
@@ -76,11 +72,7 @@ fn open_with(
 }
 
 /// The store behind a backend of this crate, if there is one for the scheme.
-fn built_in(
-    uri: &StoreUri,
-    absent: Absent,
-    cap: Option<u64>,
-) -> Option<Result<Arc<dyn Backend>, StoreError>> {
+fn built_in(uri: &StoreUri, absent: Absent, cap: Option<u64>) -> Option<Result<Arc<dyn Backend>, StoreError>> {
     if uri.scheme() == "memory" {
         return Some(memory(uri, cap).map(|store| Arc::new(store) as _));
     }
@@ -170,8 +162,6 @@ pub fn is_built_in(scheme: &str) -> bool {
 fn without(scheme: &str) -> String {
     match is_built_in(scheme) {
         true => format!("this program was built without the feature for `{scheme}`"),
-        false => format!(
-            "`{scheme}` is a scheme of others (memory, file, redis, rediss, s3 and tier are ours)"
-        ),
+        false => format!("`{scheme}` is a scheme of others (memory, file, redis, rediss, s3 and tier are ours)"),
     }
 }

@@ -10,9 +10,7 @@ use thiserror::Error;
 #[expect(missing_docs, reason = "the messages name the fields")]
 pub enum PeriodError {
     /// The text is a number without a unit, by which people mean minutes as often as seconds.
-    #[error(
-        "{text} has no unit; write {text}s or {text}min, or {text}ms for thousandths of a second"
-    )]
+    #[error("{text} has no unit; write {text}s or {text}min, or {text}ms for thousandths of a second")]
     NoUnit { text: String },
     /// The unit is not known.
     #[error("{unit:?} is no unit of time; the units are ns, us, ms, s, min (or m), h and d")]

@@ -13,9 +13,7 @@ pub enum SizeError {
     #[error("{text} has no unit; write {text}GiB or {text}MiB, or {text}B for bytes")]
     NoUnit { text: String },
     /// A unit of nothing that is known.
-    #[error(
-        "{unit:?} is no unit of size; the units are B, KiB, MiB, GiB and TiB (kB, MB, GB and TB of 1000)"
-    )]
+    #[error("{unit:?} is no unit of size; the units are B, KiB, MiB, GiB and TiB (kB, MB, GB and TB of 1000)")]
     NoSuchUnit { unit: String },
     /// No number, or more than 64 bits can count.
     #[error("{text:?} is no size; write a number and a unit, as 40GiB")]
@@ -76,12 +74,10 @@ pub(crate) fn from_env(variable: &str) -> Result<Option<u64>, StoreError> {
         return Ok(None);
     };
     let text = text.to_string_lossy();
-    parse(&text)
-        .map(Some)
-        .map_err(|why| StoreError::Unsupported {
-            what: "a cap from the environment",
-            why: format!("{variable}={text}: {why}"),
-        })
+    parse(&text).map(Some).map_err(|why| StoreError::Unsupported {
+        what: "a cap from the environment",
+        why: format!("{variable}={text}: {why}"),
+    })
 }
 
 #[cfg(test)]

@@ -25,9 +25,7 @@ pub enum UriError {
         uri: String,
     },
     /// There is a password in it. The URI is not repeated.
-    #[error(
-        "a store's URI must not contain a password: take it out, and set it in the environment"
-    )]
+    #[error("a store's URI must not contain a password: take it out, and set it in the environment")]
     Secret,
     /// The rest does not fit the scheme.
     #[error("`{uri}` is not a store's URI: {why}")]
@@ -58,10 +56,7 @@ impl StoreUri {
 
     /// An error about this URI.
     pub fn wrong(&self, why: impl Into<String>) -> UriError {
-        UriError::Wrong {
-            uri: self.text.clone(),
-            why: why.into(),
-        }
+        UriError::Wrong { uri: self.text.clone(), why: why.into() }
     }
 }
 
@@ -90,15 +85,9 @@ impl FromStr for StoreUri {
             return Err(UriError::NoScheme { uri: uri.into() });
         }
         if uri.contains('\0') {
-            return Err(UriError::Wrong {
-                uri: uri.replace('\0', "\\0"),
-                why: "it contains a NUL byte".into(),
-            });
+            return Err(UriError::Wrong { uri: uri.replace('\0', "\\0"), why: "it contains a NUL byte".into() });
         }
-        Ok(Self {
-            text: uri.into(),
-            scheme: scheme.len(),
-        })
+        Ok(Self { text: uri.into(), scheme: scheme.len() })
     }
 }
 
@@ -112,10 +101,7 @@ mod tests {
         assert_eq!((uri.scheme(), uri.rest()), ("file", "/var/kv"));
         let uri: StoreUri = "s3://bucket/a://b".parse().unwrap();
         assert_eq!((uri.scheme(), uri.rest()), ("s3", "bucket/a://b"));
-        assert_eq!(
-            "redis://user@host:1/0".parse::<StoreUri>().unwrap().rest(),
-            "user@host:1/0"
-        );
+        assert_eq!("redis://user@host:1/0".parse::<StoreUri>().unwrap().rest(), "user@host:1/0");
     }
 
     #[test]
@@ -124,11 +110,7 @@ mod tests {
             let error = uri.parse::<StoreUri>().unwrap_err();
             assert!(matches!(error, UriError::NoScheme { .. }), "{uri}: {error}");
         }
-        for uri in [
-            "redis://:hunter2@host",
-            "../redis://me:hunter2@host/0",
-            "me:hunter2@host",
-        ] {
+        for uri in ["redis://:hunter2@host", "../redis://me:hunter2@host/0", "me:hunter2@host"] {
             let error = uri.parse::<StoreUri>().unwrap_err();
             assert_eq!(error, UriError::Secret);
             assert!(!error.to_string().contains("hunter2"));

@@ -40,15 +40,10 @@ pub fn on_threads<I: Sync, S, T: Send, E: Send>(
         }
         worker();
     });
-    if let Some(error) = failure
-        .into_inner()
-        .unwrap_or_else(|broken| broken.into_inner())
-    {
+    if let Some(error) = failure.into_inner().unwrap_or_else(|broken| broken.into_inner()) {
         return Err(error);
     }
-    let mut results = results
-        .into_inner()
-        .unwrap_or_else(|broken| broken.into_inner());
+    let mut results = results.into_inner().unwrap_or_else(|broken| broken.into_inner());
     results.sort_unstable_by_key(|(index, _)| *index);
     Ok(results.into_iter().map(|(_, result)| result).collect())
 }
@@ -70,10 +65,7 @@ mod tests {
             assert_eq!(doubled, Ok((0..1000).map(|n| 2 * n).collect()));
         }
         let nothing: [u32; 0] = [];
-        assert_eq!(
-            on_threads(4, &nothing, || Ok::<_, ()>(()), |(), n| Ok(*n)),
-            Ok(vec![])
-        );
+        assert_eq!(on_threads(4, &nothing, || Ok::<_, ()>(()), |(), n| Ok(*n)), Ok(vec![]));
     }
 
     #[test]
@@ -81,9 +73,6 @@ mod tests {
         let items: Vec<u32> = (0..1000).collect();
         let work = |(): &mut (), n: &u32| if *n == 500 { Err("at 500") } else { Ok(()) };
         assert_eq!(on_threads(3, &items, || Ok(()), work), Err("at 500"));
-        assert_eq!(
-            on_threads(3, &items, || Err::<(), _>("no memory"), work),
-            Err("no memory")
-        );
+        assert_eq!(on_threads(3, &items, || Err::<(), _>("no memory"), work), Err("no memory"));
     }
 }

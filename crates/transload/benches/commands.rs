@@ -17,19 +17,9 @@ const ROUNDS: usize = 15;
 const CONFIG: &str = r#"{"model_type": "llama", "num_hidden_layers": 128, "hidden_size": 16384,
     "num_attention_heads": 128, "num_key_value_heads": 8, "torch_dtype": "bfloat16"}"#;
 
-const SIDES: [&str; 4] = [
-    "--from-side",
-    "tp=4,block=16,order=NHD",
-    "--to-side",
-    "tp=8,block=64,order=HND",
-];
+const SIDES: [&str; 4] = ["--from-side", "tp=4,block=16,order=NHD", "--to-side", "tp=8,block=64,order=HND"];
 
-const WIDE: [&str; 4] = [
-    "--from-side",
-    "tp=8,block=16,order=NHD",
-    "--to-side",
-    "tp=64,block=64,order=HND",
-];
+const WIDE: [&str; 4] = ["--from-side", "tp=8,block=16,order=NHD", "--to-side", "tp=64,block=64,order=HND"];
 
 fn main() {
     let dir = std::env::temp_dir().join(format!("transload-bench-{}", std::process::id()));
@@ -40,24 +30,15 @@ fn main() {
         [&start[..], &sides, more].concat()
     };
     let cases = [
-        (
-            "inspect",
-            vec!["inspect", "config.json", "--tp", "8", "--tokens", "1000000"],
-        ),
+        ("inspect", vec!["inspect", "config.json", "--tp", "8", "--tokens", "1000000"]),
         ("plan, TP 4 to 8", plan(SIDES, &[])),
         ("plan, blocks scattered", plan(SIDES, &["--scattered"])),
         ("plan, TP 8 to 64, scattered", plan(WIDE, &["--scattered"])),
         ("plan --suggest", plan(SIDES, &["--suggest"])),
-        (
-            "plan --suggest, all at once",
-            plan(WIDE, &["--suggest", "--scattered", "--link", "100Gbit"]),
-        ),
+        ("plan --suggest, all at once", plan(WIDE, &["--suggest", "--scattered", "--link", "100Gbit"])),
         ("plan --svg", plan(SIDES, &["--svg", "plan.svg"])),
     ];
-    println!(
-        " {:<30} {:>9} {:>9} {:>12}",
-        "command", "median", "nothing", "of the limit"
-    );
+    println!(" {:<30} {:>9} {:>9} {:>12}", "command", "median", "nothing", "of the limit");
     for (name, args) in cases {
         let (mut times, mut nothing) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {

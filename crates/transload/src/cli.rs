@@ -18,14 +18,7 @@ Exit codes: 0 done, 1 the answer is no, 2 bad usage or bad input.";
 #[command(propagate_version = false, disable_help_subcommand = true)]
 pub(crate) struct Cli {
     /// How results are printed.
-    #[arg(
-        long,
-        global = true,
-        value_enum,
-        default_value_t,
-        value_name = "FORMAT",
-        display_order = 100
-    )]
+    #[arg(long, global = true, value_enum, default_value_t, value_name = "FORMAT", display_order = 100)]
     pub(crate) format: Format,
 
     /// Tell on stderr what is being done; twice for every detail. For a choice, leave it out and set
@@ -98,8 +91,9 @@ mod tests {
                     // Behind variables of the environment, or cargo's own arguments.
                     let words: Vec<_> = words.skip_while(|word| word.contains('=')).collect();
                     let arguments = match &words[..] {
-                        ["transload", arguments @ ..]
-                        | ["cargo", "run", "--release", "--", arguments @ ..] => arguments,
+                        ["transload", arguments @ ..] | ["cargo", "run", "--release", "--", arguments @ ..] => {
+                            arguments
+                        }
                         _ => continue,
                     };
                     let line = std::iter::once(&"transload").chain(arguments);

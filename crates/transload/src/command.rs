@@ -50,14 +50,8 @@ impl Itself {
     pub(crate) fn find() -> io::Result<Self> {
         let started_as = STARTED_AS.get().map(Vec::as_slice);
         Ok(match started_as {
-            Some([program, arguments @ ..]) => Self {
-                program: program.clone(),
-                arguments,
-            },
-            _ => Self {
-                program: std::env::current_exe()?.into(),
-                arguments: &[],
-            },
+            Some([program, arguments @ ..]) => Self { program: program.clone(), arguments },
+            _ => Self { program: std::env::current_exe()?.into(), arguments: &[] },
         })
     }
 

@@ -107,10 +107,7 @@ pub fn read(path: &Path, options: &Options) -> Result<Model, ModelError> {
 
 fn contents(path: &Path) -> Result<String, ModelError> {
     let name = path.display().to_string();
-    let failed = |source| ModelError::Read {
-        name: name.clone(),
-        source,
-    };
+    let failed = |source| ModelError::Read { name: name.clone(), source };
     text_of(&name, File::open(path).map_err(failed)?)
 }
 
@@ -142,10 +139,7 @@ pub fn parse(name: &str, text: &str, options: &Options) -> Result<Model, ModelEr
 }
 
 fn model(name: &str, config: &Value, options: &Options) -> Result<Model, ModelError> {
-    Model::from_config(config, options).map_err(|source| ModelError::Config {
-        name: name.to_owned(),
-        source,
-    })
+    Model::from_config(config, options).map_err(|source| ModelError::Config { name: name.to_owned(), source })
 }
 
 fn value(name: &str, text: &str) -> Result<Value, ModelError> {

@@ -52,10 +52,7 @@ pub enum DocumentError {
 /// [`DocumentError`].
 pub fn read(path: impl AsRef<Path>) -> Result<Deployment, DocumentError> {
     let path = path.as_ref();
-    let failed = |source| DocumentError::Read {
-        path: path.to_owned(),
-        source,
-    };
+    let failed = |source| DocumentError::Read { path: path.to_owned(), source };
     read_from(path, File::open(path).map_err(failed)?)
 }
 
@@ -67,16 +64,9 @@ pub fn read(path: impl AsRef<Path>) -> Result<Deployment, DocumentError> {
 pub fn read_from(name: impl AsRef<Path>, document: impl Read) -> Result<Deployment, DocumentError> {
     let path = name.as_ref();
     let text = read_text(document, MAX_BYTES).map_err(|error| match error {
-        TextError::Read(source) => DocumentError::Read {
-            path: path.to_owned(),
-            source,
-        },
-        TextError::TooLarge => DocumentError::TooLarge {
-            path: path.to_owned(),
-        },
-        TextError::NotText => DocumentError::NotText {
-            path: path.to_owned(),
-        },
+        TextError::Read(source) => DocumentError::Read { path: path.to_owned(), source },
+        TextError::TooLarge => DocumentError::TooLarge { path: path.to_owned() },
+        TextError::NotText => DocumentError::NotText { path: path.to_owned() },
     })?;
     let syntax = Syntax::of(path, &text);
     Ok(parse(&path.display().to_string(), &text, syntax)?)

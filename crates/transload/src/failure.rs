@@ -3,9 +3,7 @@
 use std::io::{self, ErrorKind, Write};
 use std::ops::Range;
 
-use miette::{
-    Diagnostic, GraphicalReportHandler, GraphicalTheme, LabeledSpan, NamedSource, Report,
-};
+use miette::{Diagnostic, GraphicalReportHandler, GraphicalTheme, LabeledSpan, NamedSource, Report};
 use thiserror::Error;
 use transload::config::ModelError;
 use transload::document::{DocumentError, Located, ParseError};
@@ -90,10 +88,10 @@ impl Failure {
             let field = rest.rsplit('.').next().filter(|field| !field.is_empty());
             Some(format!("group {}: {}", group.name, field.unwrap_or("it")))
         };
-        let faults = faults.0.into_iter().map(|fault| Fault {
-            path: name(&fault.path).unwrap_or(fault.path),
-            problem: fault.problem,
-        });
+        let faults = faults
+            .0
+            .into_iter()
+            .map(|fault| Fault { path: name(&fault.path).unwrap_or(fault.path), problem: fault.problem });
         let faults = Faults(faults.collect());
         Self::input(
             format!("{called} cannot be served so:\n{faults}"),
@@ -128,33 +126,23 @@ impl From<ModelError> for Failure {
             ModelError::Deployment { .. } => {
                 "give it as --spec FILE, to look at what it caches; or as --from or --to of `transload plan`"
             }
-            ModelError::Config {
-                source: ConfigError::UnknownFamily(UnknownFamily { why: Some(_), .. }),
-                ..
-            } => {
+            ModelError::Config { source: ConfigError::UnknownFamily(UnknownFamily { why: Some(_), .. }), .. } => {
                 "a file of your own, --spec FILE, can describe the rest of its caches; see docs/src/reference/models.md"
             }
-            ModelError::Config {
-                source: ConfigError::UnknownFamily(_),
-                ..
-            } => {
+            ModelError::Config { source: ConfigError::UnknownFamily(_), .. } => {
                 "describe its caches in a file of your own: --spec FILE, see docs/src/reference/deployment.md"
             }
-            ModelError::Config {
-                source: ConfigError::Dtype(_),
-                ..
-            } => "ask for another --dtype, or leave it out for the model's own",
+            ModelError::Config { source: ConfigError::Dtype(_), .. } => {
+                "ask for another --dtype, or leave it out for the model's own"
+            }
             ModelError::Config { .. } => "the key has to be as the model's config class has it",
             _ => "name a model's config.json as Hugging Face has it",
         };
         Self::input(
             match error {
-                ModelError::Syntax {
-                    name,
-                    text,
-                    problem,
-                    span,
-                } if span.as_ref().is_none_or(|span| fits(&text, span)) => {
+                ModelError::Syntax { name, text, problem, span }
+                    if span.as_ref().is_none_or(|span| fits(&text, span)) =>
+                {
                     return Self::Input(Report::new(Marked {
                         wrong: format!("{name} is no JSON"),
                         right: right.to_owned(),
@@ -202,23 +190,19 @@ impl From<DocumentError> for Failure {
             DocumentError::TooLarge { .. } | DocumentError::NotText { .. } => {
                 "name a deployment document: a few KB of TOML or JSON"
             }
-            _ => {
-                "docs/src/reference/deployment.md lists every field; `transload plan --help` has an example"
-            }
+            _ => "docs/src/reference/deployment.md lists every field; `transload plan --help` has an example",
         };
         Self::Input(match error {
-            DocumentError::Parse(ParseError::Syntax {
-                name,
-                text,
-                syntax,
-                problem,
-                span,
-            }) if span.as_ref().is_none_or(|span| fits(&text, span)) => Report::new(Marked {
-                wrong: format!("{name} is no {syntax}"),
-                right: right.to_owned(),
-                labels: vec![mark(&text, span, problem)],
-                text: NamedSource::new(name, text),
-            }),
+            DocumentError::Parse(ParseError::Syntax { name, text, syntax, problem, span })
+                if span.as_ref().is_none_or(|span| fits(&text, span)) =>
+            {
+                Report::new(Marked {
+                    wrong: format!("{name} is no {syntax}"),
+                    right: right.to_owned(),
+                    labels: vec![mark(&text, span, problem)],
+                    text: NamedSource::new(name, text),
+                })
+            }
             DocumentError::Parse(ParseError::Faults { name, text, faults }) => {
                 let mut wrong = match faults.len() {
                     1 => format!("{name} has a fault"),
@@ -235,12 +219,7 @@ impl From<DocumentError> for Failure {
                         _ => wrong.push_str(&format!("\n- {fault}")),
                     }
                 }
-                Report::new(Marked {
-                    wrong,
-                    right: right.to_owned(),
-                    labels,
-                    text: NamedSource::new(name, text),
-                })
+                Report::new(Marked { wrong, right: right.to_owned(), labels, text: NamedSource::new(name, text) })
             }
             other => message(chain(&other), right.to_owned()),
         })
@@ -317,9 +296,7 @@ fn print(report: &Report) {
     let stderr = io::stderr();
     let width = terminal::width(&stderr).map_or(WIDTH, |width| WIDTH.min(width.into()));
     let mut text = String::new();
-    let handler = GraphicalReportHandler::new_themed(theme)
-        .with_width(width)
-        .with_links(false);
+    let handler = GraphicalReportHandler::new_themed(theme).with_width(width).with_links(false);
     if handler.render_report(&mut text, report.as_ref()).is_err() {
         text = format!("error: {report}\n");
     }

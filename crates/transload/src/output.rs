@@ -28,10 +28,7 @@ pub(crate) struct Output {
 
 impl Output {
     pub(crate) fn new(format: Format) -> Self {
-        Self {
-            format,
-            stdout: anstream::stdout(),
-        }
+        Self { format, stdout: anstream::stdout() }
     }
 
     /// Whether a program reads the results.

@@ -19,15 +19,8 @@ struct Block {
 }
 
 fn pages() -> Vec<PathBuf> {
-    let mut pages: Vec<_> = [
-        "README.md",
-        "CONTRIBUTING.md",
-        "SECURITY.md",
-        "CHANGELOG.md",
-    ]
-    .iter()
-    .map(|name| root().join(name))
-    .collect();
+    let mut pages: Vec<_> =
+        ["README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md"].iter().map(|name| root().join(name)).collect();
     collect(&root().join("docs/src"), &mut pages);
     pages
 }
@@ -49,21 +42,14 @@ fn blocks(page: &Path) -> Vec<Block> {
     for line in fs::read_to_string(page).expect("a page").lines() {
         match (line.strip_prefix("```"), &mut open) {
             (Some(language), None) => {
-                open = Some(Block {
-                    language: language.to_owned(),
-                    text: String::new(),
-                });
+                open = Some(Block { language: language.to_owned(), text: String::new() });
             }
             (Some(_), Some(_)) => blocks.extend(open.take()),
             (None, Some(block)) => block.text.push_str(&format!("{line}\n")),
             (None, None) => {}
         }
     }
-    assert!(
-        open.is_none(),
-        "{}: a code block is not closed",
-        page.display()
-    );
+    assert!(open.is_none(), "{}: a code block is not closed", page.display());
     blocks
 }
 
@@ -92,18 +78,10 @@ fn links_lead_somewhere() {
             };
             assert!(target.exists(), "{}: {link} leads nowhere", page.display());
             if !heading.is_empty() {
-                let found = fs::read_to_string(&target)
-                    .expect("a page")
-                    .lines()
-                    .any(|line| {
-                        line.starts_with('#')
-                            && line
-                                .trim_start_matches('#')
-                                .trim()
-                                .to_lowercase()
-                                .replace(' ', "-")
-                                == heading
-                    });
+                let found = fs::read_to_string(&target).expect("a page").lines().any(|line| {
+                    line.starts_with('#')
+                        && line.trim_start_matches('#').trim().to_lowercase().replace(' ', "-") == heading
+                });
                 assert!(found, "{}: {link} names no heading", page.display());
             }
         }
@@ -113,10 +91,7 @@ fn links_lead_somewhere() {
 #[test]
 fn every_page_is_in_the_table_of_contents() {
     let src = root().join("docs/src");
-    let listed: BTreeSet<PathBuf> = links(&src.join("SUMMARY.md"))
-        .iter()
-        .map(|link| src.join(link))
-        .collect();
+    let listed: BTreeSet<PathBuf> = links(&src.join("SUMMARY.md")).iter().map(|link| src.join(link)).collect();
     let mut there = Vec::new();
     collect(&src, &mut there);
     there.retain(|page| !page.ends_with("SUMMARY.md"));
@@ -137,10 +112,7 @@ fn deployment_documents_are_right() {
                 false => block.text.clone(),
             };
             if head.is_empty() {
-                head.extend(
-                    text.split_inclusive('\n')
-                        .take_while(|l| *l != "[[group]]\n"),
-                );
+                head.extend(text.split_inclusive('\n').take_while(|l| *l != "[[group]]\n"));
             }
             let name = page.display().to_string();
             document::parse(&name, &text, Syntax::Toml).unwrap_or_else(|e| panic!("{e}"));
@@ -156,9 +128,7 @@ fn dependencies_are_those_of_the_example() {
     type Manifest = toml::Table;
     let features = |of: &toml::Value| -> BTreeSet<String> {
         let listed = of["features"].as_array().expect("features").iter();
-        listed
-            .map(|f| f.as_str().expect("a name").to_owned())
-            .collect()
+        listed.map(|f| f.as_str().expect("a name").to_owned()).collect()
     };
     let read = |text: &str| -> Manifest { toml::from_str(text).expect("a manifest") };
     let manifest = |dir: &str| {
@@ -167,9 +137,7 @@ fn dependencies_are_those_of_the_example() {
     };
     let example = manifest("examples/connector");
     let ours = example["dependencies"].as_table().expect("dependencies");
-    let ours = ours
-        .iter()
-        .filter(|(name, _)| name.starts_with("transload"));
+    let ours = ours.iter().filter(|(name, _)| name.starts_with("transload"));
     let ours: Vec<_> = ours.collect();
     let mut found = 0;
     for page in pages() {
@@ -202,15 +170,9 @@ fn dependencies_are_those_of_the_example() {
 #[test]
 fn every_line_of_code_is_run() {
     let python = BTreeMap::from([
-        (
-            "docs/src/guide/gpu.md",
-            "crates/python/tests/test_package.py",
-        ),
+        ("docs/src/guide/gpu.md", "crates/python/tests/test_package.py"),
         ("docs/src/guide/llama.md", "tests/engines/test_llama.py"),
-        (
-            "docs/src/guide/python.md",
-            "crates/python/tests/test_package.py",
-        ),
+        ("docs/src/guide/python.md", "crates/python/tests/test_package.py"),
         ("docs/src/guide/reuse.md", "tests/hf/test_blend.py"),
         ("docs/src/guide/transformers.md", "tests/hf/test_guide.py"),
     ]);
@@ -219,21 +181,14 @@ fn every_line_of_code_is_run() {
         let name = page.strip_prefix(root()).expect("a page of ours");
         let name = name.display().to_string();
         let text = fs::read_to_string(&page).expect("a page");
-        let fences = text
-            .lines()
-            .filter_map(|l| l.trim_start().strip_prefix("```"));
+        let fences = text.lines().filter_map(|l| l.trim_start().strip_prefix("```"));
         let languages: BTreeSet<&str> = fences.collect();
         for language in &languages {
-            let plain = ["rust", "python"]
-                .iter()
-                .all(|of| !language.starts_with(of) || language == of);
+            let plain = ["rust", "python"].iter().all(|of| !language.starts_with(of) || language == of);
             assert!(plain, "{name}: {language} is not run");
         }
         if languages.contains("rust") {
-            assert!(
-                library.contains(&format!("../../../{name}\")")),
-                "{name} is no doc test"
-            );
+            assert!(library.contains(&format!("../../../{name}\")")), "{name} is no doc test");
         }
         if name == "README.md" {
             // It repeats the beginning of what the guide's test runs.
@@ -242,19 +197,13 @@ fn every_line_of_code_is_run() {
                 assert!(guide.contains(&block.text), "{}", block.text);
             }
         } else {
-            assert_eq!(
-                languages.contains("python"),
-                python.contains_key(name.as_str()),
-                "{name}"
-            );
+            assert_eq!(languages.contains("python"), python.contains_key(name.as_str()), "{name}");
         }
         // What stands in a sentence is compiled by nobody, so it is a name and no statement.
         let prose: String = text.split("```").step_by(2).collect();
         for code in prose.split('`').skip(1).step_by(2) {
             let field = code.split_once(" = ").is_some_and(|(left, _)| {
-                let name = |part: &str| {
-                    !part.is_empty() && part.chars().all(|c| c == '_' || c.is_ascii_alphanumeric())
-                };
+                let name = |part: &str| !part.is_empty() && part.chars().all(|c| c == '_' || c.is_ascii_alphanumeric());
                 left.contains('.') && left.split('.').all(name)
             });
             assert!(!field, "{name}: `{code}` belongs into a block");
@@ -328,9 +277,8 @@ fn sessions_print_what_they_show() {
             for session in block.text.split("$ ").skip(1) {
                 let session = session.replace("\\\n", "");
                 let (line, shown) = session.split_once('\n').unwrap_or((&session, ""));
-                let arguments = ["transload ", "cargo run --release -- "]
-                    .iter()
-                    .find_map(|command| line.strip_prefix(command));
+                let arguments =
+                    ["transload ", "cargo run --release -- "].iter().find_map(|command| line.strip_prefix(command));
                 let arguments = arguments.unwrap_or_else(|| panic!("{}: {line}", page.display()));
                 let mut arguments: Vec<_> = arguments.split_whitespace().collect();
                 let picture = Picture::taken_from(&mut arguments);
@@ -360,11 +308,7 @@ fn sessions_print_what_they_show() {
     // Those of other kinds are photographs of a browser.
     there.retain(|picture| picture.extension().is_some_and(|kind| kind == "svg"));
     // Those of measured figures are drawn where these are measured, in tests/hf.
-    there.retain(|picture| {
-        !picture
-            .file_name()
-            .is_some_and(|name| name.to_string_lossy().starts_with("reuse-"))
-    });
+    there.retain(|picture| !picture.file_name().is_some_and(|name| name.to_string_lossy().starts_with("reuse-")));
     assert_eq!(there, drawn, "every picture of the guide is drawn by it");
 }
 
@@ -375,25 +319,10 @@ fn versions_of_engines_are_those_of_the_tests() {
     let readme = read("README.md");
     let engines = [
         ("vllm", "tests/vllm/environment", "vLLM", "vllm.md"),
-        (
-            "transformers",
-            "tests/hf/environment",
-            "transformers",
-            "transformers.md",
-        ),
-        (
-            "llama_cpp_python",
-            "tests/engines/environment",
-            "llama-cpp-python",
-            "llama.md",
-        ),
+        ("transformers", "tests/hf/environment", "transformers", "transformers.md"),
+        ("llama_cpp_python", "tests/engines/environment", "llama-cpp-python", "llama.md"),
         ("sglang", "tests/engines/environment", "SGLang", "sglang.md"),
-        (
-            "lmcache",
-            "tests/engines/environment",
-            "LMCache",
-            "lmcache.md",
-        ),
+        ("lmcache", "tests/engines/environment", "LMCache", "lmcache.md"),
     ];
     for (package, environment, engine, guide) in engines {
         let environment = read(environment);
@@ -402,21 +331,14 @@ fn versions_of_engines_are_those_of_the_tests() {
         let [installed] = installed.collect::<Vec<_>>()[..] else {
             panic!("{engine}: one version is installed");
         };
-        let mut rows = readme
-            .lines()
-            .filter(|row| row.starts_with(&format!("| [{engine}](")));
+        let mut rows = readme.lines().filter(|row| row.starts_with(&format!("| [{engine}](")));
         let row = rows.next().expect("a row for each engine");
         let tested = row.split('|').nth(3).map(str::trim);
         assert_eq!(tested, Some(installed), "README says of {engine}");
         let guide = read(&format!("docs/src/guide/{guide}"));
-        assert!(
-            guide.contains(installed),
-            "the guide to {engine} says {installed}"
-        );
+        assert!(guide.contains(installed), "the guide to {engine} says {installed}");
     }
-    let rows = readme
-        .lines()
-        .skip_while(|line| *line != "## Status by engine");
+    let rows = readme.lines().skip_while(|line| *line != "## Status by engine");
     let rows = rows.take_while(|line| !line.starts_with("## Short starts"));
     let rows = rows.filter(|line| line.starts_with("| [")).count();
     assert_eq!(rows, engines.len());
@@ -476,9 +398,7 @@ fn examples_of_models_are_those_of_the_catalog() {
     let examples = fs::read_dir(root().join("docs/examples/models")).expect("examples");
     for example in examples.map(|entry| entry.expect("an example").path()) {
         let name = example.file_name().expect("a name");
-        let tested = root()
-            .join("crates/layout/tests/catalog/configs")
-            .join(name);
+        let tested = root().join("crates/layout/tests/catalog/configs").join(name);
         assert_eq!(read(&example), read(&tested), "{}", example.display());
     }
 }
@@ -515,9 +435,7 @@ impl Stores {
         };
         let [filled, empty] = ["kv", "scratch"].map(|place| dir.path().join(place));
         let [filled, empty] = [filled, empty].map(|path| path.display().to_string());
-        printed
-            .replace(&filled, Self::FILLED)
-            .replace(&empty, Self::EMPTY)
+        printed.replace(&filled, Self::FILLED).replace(&empty, Self::EMPTY)
     }
 }
 
@@ -541,10 +459,7 @@ impl Picture {
             return None;
         }
         arguments.pop();
-        Some(Self {
-            file: file.to_owned(),
-            dir: tempfile::tempdir().expect("a folder"),
-        })
+        Some(Self { file: file.to_owned(), dir: tempfile::tempdir().expect("a folder") })
     }
 
     /// Where it is drawn.
@@ -560,11 +475,7 @@ impl Picture {
             fs::write(&file, &drawn).expect("it is written");
         }
         let known = fs::read_to_string(&file).unwrap_or_default();
-        assert!(
-            known == drawn,
-            "{} is not what is drawn; TRANSLOAD_BLESS=1 writes it anew",
-            self.file
-        );
+        assert!(known == drawn, "{} is not what is drawn; TRANSLOAD_BLESS=1 writes it anew", self.file);
     }
 }
 
@@ -575,11 +486,7 @@ fn unmeasured(text: &str) -> String {
     let mut words: Vec<&str> = Vec::new();
     for word in text.split_whitespace() {
         let unit = word.trim_end_matches([',', '.', ';', ')']);
-        if UNITS.contains(&unit)
-            && words
-                .last()
-                .is_some_and(|w| w.starts_with(|c: char| c.is_ascii_digit()))
-        {
+        if UNITS.contains(&unit) && words.last().is_some_and(|w| w.starts_with(|c: char| c.is_ascii_digit())) {
             words.pop();
             words.push("(measured)");
             continue;

@@ -9,27 +9,13 @@ use transload::transfer::ids::ServiceName;
 #[test]
 fn init_makes_a_folder_that_agents_can_use() {
     let dir = tempfile::tempdir().expect("a folder");
-    let ran = transload_in(
-        dir.path(),
-        &[
-            "certs",
-            "init",
-            "certs",
-            "--cluster",
-            "blue",
-            "--format",
-            "json",
-        ],
-    );
+    let ran = transload_in(dir.path(), &["certs", "init", "certs", "--cluster", "blue", "--format", "json"]);
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
     let json = ran.json();
     assert_eq!(json["schema"], "transload.certs/1");
     assert_eq!(json["cluster"], "blue");
     assert_eq!(json["agents"][0]["name"], "prefill");
-    assert_eq!(
-        json["agents"][1]["roles"],
-        serde_json::json!(["pull", "serve", "renew"])
-    );
+    assert_eq!(json["agents"][1]["roles"], serde_json::json!(["pull", "serve", "renew"]));
 
     for name in ["prefill", "decode"] {
         let name: ServiceName = name.parse().expect("a name");
@@ -81,11 +67,7 @@ fn keys_that_others_can_read_are_told_of() {
     let added = run(&["certs", "add", "certs", "decode-1=pull"]);
     for ran in [&listed, &added] {
         assert_eq!(ran.code, Some(0));
-        assert!(
-            ran.told().contains("decode.key has mode 0644"),
-            "{}",
-            ran.stderr
-        );
+        assert!(ran.told().contains("decode.key has mode 0644"), "{}", ran.stderr);
     }
     let open = &listed.json()["open_keys"][0];
     assert_eq!(open["path"], "certs/decode.key");
@@ -116,20 +98,13 @@ fn expiry_is_told_when_certificates_are_made_and_later() {
 #[test]
 fn nothing_is_overwritten() {
     let dir = tempfile::tempdir().expect("a folder");
-    assert_eq!(
-        transload_in(dir.path(), &["certs", "init", "certs"]).code,
-        Some(0)
-    );
+    assert_eq!(transload_in(dir.path(), &["certs", "init", "certs"]).code, Some(0));
     let key = dir.path().join("certs/ca.key");
     let before = std::fs::read(&key).expect("a key");
     let again = transload_in(dir.path(), &["certs", "init", "certs"]);
     assert_eq!(again.code, Some(2));
     assert!(again.stderr.contains("exists already"), "{}", again.stderr);
-    assert!(
-        again.stderr.contains("transload certs add"),
-        "{}",
-        again.stderr
-    );
+    assert!(again.stderr.contains("transload certs add"), "{}", again.stderr);
     assert_eq!(std::fs::read(&key).expect("a key"), before);
 }
 
@@ -137,30 +112,19 @@ fn nothing_is_overwritten() {
 fn further_agents_join_the_same_cluster() {
     let dir = tempfile::tempdir().expect("a folder");
     let certs = dir.path().join("certs");
-    assert_eq!(
-        transload_in(dir.path(), &["certs", "init", "certs"]).code,
-        Some(0)
-    );
-    let added = transload_in(
-        dir.path(),
-        &["certs", "add", "certs", "decode-1=pull,renew"],
-    );
+    assert_eq!(transload_in(dir.path(), &["certs", "init", "certs"]).code, Some(0));
+    let added = transload_in(dir.path(), &["certs", "add", "certs", "decode-1=pull,renew"]);
     assert_eq!(added.code, Some(0), "{}", added.stderr);
-    let load =
-        |name: &str| Identity::load_agent(&certs, &name.parse().expect("a name")).expect(name);
-    assert_eq!(
-        load("decode-1").peer().cluster,
-        load("prefill").peer().cluster
-    );
+    let load = |name: &str| Identity::load_agent(&certs, &name.parse().expect("a name")).expect(name);
+    assert_eq!(load("decode-1").peer().cluster, load("prefill").peer().cluster);
 }
 
 #[test]
 fn faults_leave_no_half_made_folder() {
     let dir = tempfile::tempdir().expect("a folder");
-    for (agents, part) in [
-        (["a=pull", "a=serve"], "agent a is given twice"),
-        (["a=pull", "ca=pull"], "cannot be called \"ca\""),
-    ] {
+    for (agents, part) in
+        [(["a=pull", "a=serve"], "agent a is given twice"), (["a=pull", "ca=pull"], "cannot be called \"ca\"")]
+    {
         let [one, two] = agents;
         let args = ["certs", "init", "certs", "--agent", one, "--agent", two];
         let ran = transload_in(dir.path(), &args);
@@ -173,16 +137,9 @@ fn faults_leave_no_half_made_folder() {
 #[test]
 fn faults_say_what_to_do() {
     let dir = tempfile::tempdir().expect("a folder");
-    assert_eq!(
-        transload_in(dir.path(), &["certs", "init", "certs"]).code,
-        Some(0)
-    );
+    assert_eq!(transload_in(dir.path(), &["certs", "init", "certs"]).code, Some(0));
     for (folder, agent, part) in [
-        (
-            "none",
-            "a=pull",
-            "make a folder with `transload certs init`",
-        ),
+        ("none", "a=pull", "make a folder with `transload certs init`"),
         ("certs", "a=", "an agent without a role"),
         ("certs", "decode=pull", "give the agent another name"),
     ] {

@@ -17,11 +17,7 @@ fn every_byte_is_verified() {
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
     assert_eq!(ran.stderr, "");
     let last = ran.stdout.lines().last().unwrap_or_default();
-    assert!(
-        last.starts_with(" verified: every byte of 100 tokens"),
-        "{}",
-        ran.stdout
-    );
+    assert!(last.starts_with(" verified: every byte of 100 tokens"), "{}", ran.stdout);
     for shown in [
         "LBSHC",
         "LBHSC",
@@ -52,10 +48,7 @@ fn programs_can_read_what_it_did() {
         // One block of 64 tokens holds the request; the pool has two more.
         assert_eq!(transfer["canary_bytes"], (3 * 64 - 33) * 131_072);
         assert_eq!(transfer["paths"], serde_json::json!([path]));
-        assert_eq!(
-            transfer["leases"],
-            serde_json::json!(["completed", "completed"])
-        );
+        assert_eq!(transfer["leases"], serde_json::json!(["completed", "completed"]));
     }
 }
 
@@ -64,9 +57,7 @@ fn what_it_moved_is_saved_and_restored_into_a_third_layout() {
     let folder = tempfile::tempdir().expect("a folder");
     let uri = format!("file://{}/kv", folder.path().display());
     let demo = || {
-        let args = [
-            "demo", "--tokens", "300", "--seed", "5", "--store", &uri, "--format", "json",
-        ];
+        let args = ["demo", "--tokens", "300", "--seed", "5", "--store", &uri, "--format", "json"];
         let ran = transload(&args);
         assert_eq!(ran.code, Some(0), "{}", ran.stderr);
         ran.json()["kept"].clone()
@@ -75,10 +66,7 @@ fn what_it_moved_is_saved_and_restored_into_a_third_layout() {
     let kept = demo();
     assert_eq!(kept["store"], uri);
     assert_eq!((&kept["tokens"], &kept["pieces"]), (&256.into(), &8.into()));
-    assert_eq!(
-        (&kept["saved_bytes"], &kept["restored_bytes"]),
-        (&bytes.into(), &bytes.into())
-    );
+    assert_eq!((&kept["saved_bytes"], &kept["restored_bytes"]), (&bytes.into(), &bytes.into()));
     // Ten blocks of 32 tokens hold the request, and three more are in the pool.
     assert_eq!(kept["verified_bytes"], bytes);
     assert_eq!(kept["canary_bytes"], (13 * 32 - 256) * 131_072);
@@ -87,37 +75,21 @@ fn what_it_moved_is_saved_and_restored_into_a_third_layout() {
 
     let names = transload(&["store", "ls", &uri, "--format", "json"]).json();
     let names = names["manifests"].as_array().expect("a list").iter();
-    let names: Vec<&str> = names
-        .map(|entry| entry["name"].as_str().expect("a name"))
-        .collect();
+    let names: Vec<&str> = names.map(|entry| entry["name"].as_str().expect("a name")).collect();
     // A root for the only whole token chunk; the parts of the ranks are gone.
     let root = names.iter().find(|name| !name.contains("/part/"));
     assert_eq!((names.len(), root.is_some()), (1, true), "{names:?}");
     let shown = transload(&["store", "show", &uri, root.expect("a root")]).stdout;
-    assert!(
-        shown.contains("the root of a saved prefix of 256 tokens"),
-        "{shown}"
-    );
-    assert!(
-        shown.contains("group 0: tokens 0 to 256, 8 pieces"),
-        "{shown}"
-    );
+    assert!(shown.contains("the root of a saved prefix of 256 tokens"), "{shown}");
+    assert!(shown.contains("group 0: tokens 0 to 256, 8 pieces"), "{shown}");
     let verified = transload(&["store", "verify", &uri]);
     assert_eq!(verified.code, Some(0), "{}", verified.stdout);
 }
 
 #[test]
 fn the_other_process_is_of_no_use_by_hand() {
-    let output = command()
-        .arg("source-process")
-        .stdin(Stdio::null())
-        .output()
-        .expect("it starts");
-    assert_eq!(
-        output.status.code(),
-        Some(0),
-        "nothing was ordered, nothing was done"
-    );
+    let output = command().arg("source-process").stdin(Stdio::null()).output().expect("it starts");
+    assert_eq!(output.status.code(), Some(0), "nothing was ordered, nothing was done");
     assert!(output.stdout.is_empty());
 }
 
@@ -153,18 +125,12 @@ fn the_death_of_the_other_process_is_an_error() {
     let (demo, child) = running();
     // Somewhere between starting and the end of the transfer.
     std::thread::sleep(Duration::from_millis(700));
-    let killed = std::process::Command::new("kill")
-        .args(["-9", &child.to_string()])
-        .status()
-        .expect("kill is there");
+    let killed = std::process::Command::new("kill").args(["-9", &child.to_string()]).status().expect("kill is there");
     assert!(killed.success());
     let output = demo.wait_with_output().expect("it ends");
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert_eq!(output.status.code(), Some(1), "{stderr}");
-    assert!(
-        stderr.contains("the source process ended too early (signal: 9"),
-        "{stderr}"
-    );
+    assert!(stderr.contains("the source process ended too early (signal: 9"), "{stderr}");
 }
 
 #[cfg(target_os = "linux")]

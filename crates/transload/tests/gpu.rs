@@ -27,11 +27,7 @@ fn with_driver(library: &Path, variables: &[(&str, &str)], args: &[&str]) -> Ran
 #[test]
 fn the_demo_uses_the_gpu() {
     let library = fake_cuda::library();
-    let ran = with_driver(
-        &library,
-        &[],
-        &["demo", "--tokens", "1", "--format", "json"],
-    );
+    let ran = with_driver(&library, &[], &["demo", "--tokens", "1", "--format", "json"]);
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
     let json = ran.json();
     assert_eq!(json["gpu"]["ordinal"], 0);
@@ -46,11 +42,7 @@ fn the_demo_uses_the_gpu() {
     }
     let on_the_host = with_driver(&library, &[], &["demo", "--tokens", "1", "--host"]);
     assert_eq!(on_the_host.code, Some(0));
-    assert!(
-        !on_the_host.stdout.contains("GPU"),
-        "{}",
-        on_the_host.stdout
-    );
+    assert!(!on_the_host.stdout.contains("GPU"), "{}", on_the_host.stdout);
 }
 
 /// A GPU that cannot be used is told, and the demo goes on; one that fails on the way is an error.
@@ -67,11 +59,7 @@ fn the_demo_says_what_is_wrong_with_a_gpu() {
 
     let ran = with_driver(&library, &fault("cuMemAlloc_v2:3:2"), &args);
     assert_eq!(ran.code, Some(1), "{}", ran.stdout);
-    assert!(
-        ran.told().contains("CUDA_ERROR_OUT_OF_MEMORY"),
-        "{}",
-        ran.stderr
-    );
+    assert!(ran.told().contains("CUDA_ERROR_OUT_OF_MEMORY"), "{}", ran.stderr);
     assert!(ran.told().contains("--host"), "{}", ran.stderr);
 }
 
@@ -80,10 +68,7 @@ fn the_demo_says_what_is_wrong_with_a_gpu() {
 fn bench_gpu_measures_everything() {
     let library = fake_cuda::library();
     let (_folder, older) = fake_cuda::without(&library, &["cuMemcpyBatchAsync"]);
-    for (library, others) in [
-        (&library, "cuMemcpyBatchAsync"),
-        (&older, "cuMemcpyDtoDAsync"),
-    ] {
+    for (library, others) in [(&library, "cuMemcpyBatchAsync"), (&older, "cuMemcpyDtoDAsync")] {
         let args = ["bench", "gpu", "--mib", "1", "--rounds", "1"];
         let ran = with_driver(library, &[], &[&args[..], &["--format", "json"]].concat());
         assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
@@ -99,11 +84,7 @@ fn bench_gpu_measures_everything() {
         }
         let text = json.to_string();
         assert!(text.contains(others), "{text}");
-        assert!(
-            json["notes"][0]
-                .as_str()
-                .is_some_and(|note| note.starts_with("GPU 0: "))
-        );
+        assert!(json["notes"][0].as_str().is_some_and(|note| note.starts_with("GPU 0: ")));
     }
 }
 
@@ -114,18 +95,11 @@ fn bench_gpu_says_that_there_is_no_cuda() {
     let none = with_driver(&library, &[("FAKE_CUDA_DEVICES", "0")], &["bench", "gpu"]);
     assert_eq!((none.code, none.stdout.as_str()), (Some(1), ""));
     let said = none.told();
-    assert!(
-        said.contains("no CUDA here: the driver knows no device"),
-        "{said}"
-    );
+    assert!(said.contains("no CUDA here: the driver knows no device"), "{said}");
     let args = ["bench", "gpu", "--device", "3"];
     let ran = with_driver(&library, &[], &args);
     assert_eq!(ran.code, Some(1));
-    assert!(
-        ran.told().contains("no device 3: this process sees 1"),
-        "{}",
-        ran.stderr
-    );
+    assert!(ran.told().contains("no device 3: this process sees 1"), "{}", ran.stderr);
 }
 
 /// The command works with a library of the driver's name that is empty or lacks a function, as without one.
@@ -143,10 +117,7 @@ fn a_driver_that_lacks_something_is_none() {
         let bench = with_driver(library, &[], &["bench", "gpu"]);
         let said = bench.told();
         assert_eq!(bench.code, Some(1), "{said}");
-        assert!(
-            said.contains("no CUDA here: ") && said.contains(lacks),
-            "{said}"
-        );
+        assert!(said.contains("no CUDA here: ") && said.contains(lacks), "{said}");
     }
 }
 
@@ -158,10 +129,7 @@ fn bench_gpu_tells_what_the_driver_says() {
     let ran = with_driver(&library, &[], &["bench", "gpu", "--mib", "16384"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""));
     let said = ran.told();
-    assert!(
-        said.contains("cuMemAlloc_v2 gives CUDA_ERROR_OUT_OF_MEMORY (2)"),
-        "{said}"
-    );
+    assert!(said.contains("cuMemAlloc_v2 gives CUDA_ERROR_OUT_OF_MEMORY (2)"), "{said}");
     assert!(said.contains("--mib"), "{said}");
 }
 
@@ -174,22 +142,13 @@ fn bench_gpu_goes_on_where_something_fails() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("figures");
     let out = file.to_str().expect("a path");
-    let args = [
-        "bench", "gpu", "--mib", "1", "--rounds", "1", "--out", out, "--format", "json",
-    ];
+    let args = ["bench", "gpu", "--mib", "1", "--rounds", "1", "--out", out, "--format", "json"];
     let ran = with_driver(&library, &[("FAKE_CUDA_FAIL", faults)], &args);
     assert_eq!(ran.code, Some(1));
-    assert!(
-        ran.told().contains("not all could be measured"),
-        "{}",
-        ran.stderr
-    );
+    assert!(ran.told().contains("not all could be measured"), "{}", ran.stderr);
     let json = ran.json();
     let results = json["results"].as_array().expect("figures");
-    let failed: Vec<_> = results
-        .iter()
-        .filter(|figure| !figure["error"].is_null())
-        .collect();
+    let failed: Vec<_> = results.iter().filter(|figure| !figure["error"].is_null()).collect();
     let names: Vec<_> = failed.iter().map(|figure| &figure["name"]).collect();
     assert_eq!(
         names,
@@ -200,24 +159,12 @@ fn bench_gpu_goes_on_where_something_fails() {
         ]
     );
     let failed = failed[1];
-    assert!(
-        failed["error"]
-            .as_str()
-            .is_some_and(|why| why.contains("OUT_OF_MEMORY"))
-    );
+    assert!(failed["error"].as_str().is_some_and(|why| why.contains("OUT_OF_MEMORY")));
     assert!(failed["median"].is_null() && failed["baseline"]["figure"].as_f64() > Some(0.0));
-    let by = |function| {
-        move |figure: &&serde_json::Value| figure["baseline"]["name"].to_string().contains(function)
-    };
+    let by = |function| move |figure: &&serde_json::Value| figure["baseline"]["name"].to_string().contains(function);
     assert_eq!(results.iter().filter(by("cuMemcpyDtoDAsync")).count(), 1);
-    assert_eq!(
-        results.iter().filter(by("cuMemcpyBatchAsync")).count(),
-        3 + 4
-    );
+    assert_eq!(results.iter().filter(by("cuMemcpyBatchAsync")).count(), 3 + 4);
     let told = std::fs::read_to_string(file).expect("figures");
-    let told: Vec<serde_json::Value> = told
-        .lines()
-        .map(|line| serde_json::from_str(line).expect("JSON"))
-        .collect();
+    let told: Vec<serde_json::Value> = told.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect();
     assert_eq!(&told, results);
 }

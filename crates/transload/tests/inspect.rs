@@ -48,28 +48,19 @@ fn the_schema_says_what_a_token_and_a_sequence_cost() {
     let sequence = json!({"tokens": 2000, "bytes": 262_144_000, "allocated_bytes": 262_144_000});
     assert_eq!(told["sequence"], sequence);
     let group = &told["groups"][0];
-    assert_eq!(
-        (&group["name"], &group["layers"]),
-        (&json!("attn"), &json!("0-31"))
-    );
+    assert_eq!((&group["name"], &group["layers"]), (&json!("attn"), &json!("0-31")));
     let spec = json!({"kind": "attention", "heads": 8, "head_dim": 128, "dtype": "bf16"});
     assert_eq!(group["spec"], json!([spec]));
 }
 
 #[test]
 fn windows_do_not_grow() {
-    let told = inspect_json(
-        "gpt-oss-120b.json",
-        &["--tokens", "1000", "--block-size", "16"],
-    );
+    let told = inspect_json("gpt-oss-120b.json", &["--tokens", "1000", "--block-size", "16"]);
     assert_eq!(told["bytes_per_token"], 36_864);
     let token_and_layer = 2 * 8 * 64 * 2;
     assert_eq!(told["fixed_bytes"], 18 * 128 * token_and_layer);
     // The last 128 of 1,000 tokens lie in 9 blocks, all tokens in 63.
-    assert_eq!(
-        told["sequence"]["bytes"],
-        18 * (1000 + 128) * token_and_layer
-    );
+    assert_eq!(told["sequence"]["bytes"], 18 * (1000 + 128) * token_and_layer);
     let blocks = 18 * (63 + 9) * 16 * token_and_layer;
     assert_eq!(told["sequence"]["allocated_bytes"], blocks);
 }
@@ -92,15 +83,9 @@ fn the_layers_of_a_hybrid_are_counted() {
 
 #[test]
 fn ranks_hold_their_stage_and_their_heads() {
-    let told = inspect_json(
-        "llama-3.1-8b.json",
-        &["--tp", "16", "--pp", "3", "--memory", "1GiB"],
-    );
+    let told = inspect_json("llama-3.1-8b.json", &["--tp", "16", "--pp", "3", "--memory", "1GiB"]);
     let ranks = told["ranks"].as_array().expect("a list");
-    let layers: Vec<&str> = ranks
-        .iter()
-        .filter_map(|rank| rank["layers"].as_str())
-        .collect();
+    let layers: Vec<&str> = ranks.iter().filter_map(|rank| rank["layers"].as_str()).collect();
     assert_eq!(layers, ["0-10", "11-21", "22-31"]);
     // 8 heads on 16 ranks: each rank holds one, which another rank holds too.
     assert_eq!(ranks[0]["bytes_per_token"], 11 * 2 * 128 * 2);
@@ -118,57 +103,29 @@ fn types_of_caches_can_be_chosen() {
     assert_eq!(told["bytes_per_token"], 65_536);
     let ran = inspect("llama-3.1-8b.json", &["--dtype", "fp8_ds_mla"]);
     assert_eq!(ran.code, Some(2));
-    assert!(
-        ran.told().contains("fp8_ds_mla is a format of latents"),
-        "{}",
-        ran.stderr
-    );
+    assert!(ran.told().contains("fp8_ds_mla is a format of latents"), "{}", ran.stderr);
     let ran = inspect("llama-3.1-8b.json", &["--dtype", "fp9"]);
-    assert!(
-        ran.told().contains("the types are f64, f32, f16, bf16"),
-        "{}",
-        ran.stderr
-    );
+    assert!(ran.told().contains("the types are f64, f32, f16, bf16"), "{}", ran.stderr);
 }
 
 /// Every config of the catalog's tests: what `--deployment` prints is a deployment that plans.
 #[test]
 fn a_printed_deployment_is_read_again() {
     let dir = tempfile::tempdir().expect("a folder");
-    let mut configs: Vec<_> = fs::read_dir(configs())
-        .expect("configs")
-        .map(|entry| entry.expect("a config").path())
-        .collect();
+    let mut configs: Vec<_> =
+        fs::read_dir(configs()).expect("configs").map(|entry| entry.expect("a config").path()).collect();
     configs.sort();
     assert!(configs.len() >= 25);
     for config in configs {
         let config = config.to_str().expect("a name");
         for (format, file) in [("table", "side.toml"), ("json", "side.json")] {
-            let args = [
-                "inspect",
-                config,
-                "--deployment",
-                "--tokens",
-                "500",
-                "--format",
-                format,
-            ];
+            let args = ["inspect", config, "--deployment", "--tokens", "500", "--format", format];
             let ran = transload_in(dir.path(), &args);
             assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{config}");
             fs::write(dir.path().join(file), ran.stdout).expect("a file");
         }
-        let args = [
-            "--from",
-            "side.toml",
-            "--to",
-            "side.json",
-            "--tokens",
-            "500",
-        ];
-        let ran = transload_in(
-            dir.path(),
-            &[&["plan", "--format", "json"][..], &args].concat(),
-        );
+        let args = ["--from", "side.toml", "--to", "side.json", "--tokens", "500"];
+        let ran = transload_in(dir.path(), &[&["plan", "--format", "json"][..], &args].concat());
         assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""), "{config}");
         assert!(ran.json()["totals"]["bytes"].as_u64() > Some(0), "{config}");
     }
@@ -183,10 +140,7 @@ fn one_can_describe_a_model_oneself() {
     fs::write(dir.path().join("mine.toml"), document).expect("a file");
     let args = ["inspect", "--spec", "mine.toml", "--format", "json"];
     let told = transload_in(dir.path(), &args).json();
-    assert_eq!(
-        (&told["family"], &told["num_layers"]),
-        (&json!("mine"), &json!(4))
-    );
+    assert_eq!((&told["family"], &told["num_layers"]), (&json!("mine"), &json!(4)));
     assert_eq!(told["bytes_per_token"], 4 * 200);
 }
 
@@ -221,8 +175,7 @@ fn orders_of_keys_and_values_leave_recurrent_state_alone() {
 fn what_is_assumed_is_told_in_short() {
     let config = r#"{"model_type": "zamba2", "torch_dtype": "bfloat16"}"#;
     let told = own(config, &[]).stdout;
-    let short =
-        "layers_block_type = hybrid at 6, 12, 18, 24, 30, 36, 42, 47, 51, else linear_attention";
+    let short = "layers_block_type = hybrid at 6, 12, 18, 24, 30, 36, 42, 47, 51, else linear_attention";
     assert!(told.contains(short), "{told}");
     let told = own(config, &["--format", "json"]).json();
     let all = told["assumed"]["layers_block_type"].as_str();
@@ -233,10 +186,7 @@ fn what_is_assumed_is_told_in_short() {
 #[test]
 fn hybrids_get_the_blocks_that_vllm_takes() {
     for (block, taken, page) in VLLM_PAGES {
-        let told = inspect_json(
-            "nemotron-h-8b.json",
-            &["--engine", "vllm", "--block-size", block],
-        );
+        let told = inspect_json("nemotron-h-8b.json", &["--engine", "vllm", "--block-size", block]);
         let expected = json!({"block_size": taken, "state_bytes": 4_255_744, "page_bytes": page});
         assert_eq!(told["hybrid_page"], expected, "{block}");
         assert_eq!(told["groups"][1]["block_size"], taken);
@@ -259,18 +209,11 @@ fn hybrids_get_the_blocks_that_vllm_takes() {
 }
 
 /// Block size asked for, the one taken, and bytes of a page.
-const VLLM_PAGES: [(&str, u64, u64); 3] = [
-    ("16", 1040, 4_259_840),
-    ("32", 1056, 4_325_376),
-    ("128", 1152, 4_718_592),
-];
+const VLLM_PAGES: [(&str, u64, u64); 3] = [("16", 1040, 4_259_840), ("32", 1056, 4_325_376), ("128", 1152, 4_718_592)];
 
 #[test]
 fn what_a_config_does_not_say_is_told() {
-    let ran = own(
-        r#"{"model_type": "llama", "hidden_size": 2048, "num_attention_heads": 16}"#,
-        &[],
-    );
+    let ran = own(r#"{"model_type": "llama", "hidden_size": 2048, "num_attention_heads": 16}"#, &[]);
     let told = "assumed, since the config does not say: num_hidden_layers = 32, \
                 num_key_value_heads = 16, head_dim = 128, dtype = bf16";
     assert!(ran.stdout.contains(told), "{}{}", ran.stdout, ran.stderr);
@@ -289,32 +232,19 @@ fn mistakes_of_newcomers_are_told_what_to_type() {
     for (args, told) in [
         (&["empty.json"][..], "empty.json is empty"),
         (&["side.toml"], "give it as --spec FILE"),
-        (
-            &["meta-llama/Llama-3.1-8B"],
-            "hf download meta-llama/Llama-3.1-8B config.json",
-        ),
+        (&["meta-llama/Llama-3.1-8B"], "hf download meta-llama/Llama-3.1-8B config.json"),
         (&["config.json", "--memory", "40"], "write 40GiB"),
         (&["config.json", "--tokens", "1e6"], "128k (128,000)"),
         (&["config.json", "--pp", "33"], "take 32 stages at most"),
-        (
-            &["config.json", "--engine", "vllm", "--block-size", "17"],
-            "take 16 or 32",
-        ),
-        (
-            &["config.json", "--engine", "vllm", "--block-size", "0"],
-            "block_size",
-        ),
+        (&["config.json", "--engine", "vllm", "--block-size", "17"], "take 16 or 32"),
+        (&["config.json", "--engine", "vllm", "--block-size", "0"], "block_size"),
     ] {
         let ran = transload_in(dir.path(), &[&["inspect"], args].concat());
         assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{args:?}");
         assert!(ran.told().contains(told), "{args:?}: {}", ran.stderr);
     }
     let ran = transload_in(dir.path(), &["inspect", "config.json", "--tokens", "128Ki"]);
-    assert!(
-        ran.stdout.contains("a sequence of 131,072 tokens"),
-        "{}",
-        ran.stdout
-    );
+    assert!(ran.stdout.contains("a sequence of 131,072 tokens"), "{}", ran.stdout);
 }
 
 #[test]
@@ -350,13 +280,9 @@ fn a_draft_that_owns_no_cache_is_told_so() {
 
 #[test]
 fn what_is_not_understood_is_told_with_the_answer() {
-    let config =
-        r#"{"model_type": "new_vl", "text_config": {"model_type": "llama", "index_keys": 4}}"#;
+    let config = r#"{"model_type": "new_vl", "text_config": {"model_type": "llama", "index_keys": 4}}"#;
     let told = own(config, &[]).stdout;
-    assert!(
-        told.contains("\"new_vl\" is no wrapper of the catalog"),
-        "{told}"
-    );
+    assert!(told.contains("\"new_vl\" is no wrapper of the catalog"), "{told}");
     let unread = "not read, though it may change what is cached: text_config.index_keys";
     assert!(told.contains(unread), "{told}");
     let told = own(config, &["--format", "json"]).json();
@@ -380,8 +306,7 @@ fn hf_quant_config_beside_the_config_is_read() {
     let dir = tempfile::tempdir().expect("a folder");
     let config = fs::read(configs().join("llama-3.1-8b.json")).expect("a config");
     fs::write(dir.path().join("config.json"), config).expect("a file");
-    let quantization =
-        r#"{"producer": {"name": "modelopt"}, "quantization": {"kv_cache_quant_algo": "FP8"}}"#;
+    let quantization = r#"{"producer": {"name": "modelopt"}, "quantization": {"kv_cache_quant_algo": "FP8"}}"#;
     fs::write(dir.path().join("hf_quant_config.json"), quantization).expect("a file");
     for config in ["config.json", "."] {
         let told = transload_in(dir.path(), &["inspect", config, "--format", "json"]).json();
@@ -390,11 +315,7 @@ fn hf_quant_config_beside_the_config_is_read() {
     fs::write(dir.path().join("hf_quant_config.json"), "{").expect("a file");
     let ran = transload_in(dir.path(), &["inspect", "."]);
     assert_eq!(ran.code, Some(2));
-    assert!(
-        ran.told().contains("hf_quant_config.json is no JSON"),
-        "{}",
-        ran.stderr
-    );
+    assert!(ran.told().contains("hf_quant_config.json is no JSON"), "{}", ran.stderr);
 }
 
 /// One message, naming the file and the key.
@@ -405,10 +326,7 @@ fn bad_configs_are_told_what_is_wrong() {
         ("{\"a\":\n", "EOF while parsing a value"),
         ("[]", "config.json: a config is a table, not a list"),
         ("{}", "config.json: model_type: is missing"),
-        (
-            r#"{"model_type": "lama"}"#,
-            "\"lama\" is no family of the catalog; the nearest are llama",
-        ),
+        (r#"{"model_type": "lama"}"#, "\"lama\" is no family of the catalog; the nearest are llama"),
         (
             r#"{"model_type": "llama", "num_key_value_heads": "8"}"#,
             "config.json: num_key_value_heads: has to be a whole number, not \"8\"",
@@ -431,9 +349,5 @@ fn bad_configs_are_told_what_is_wrong() {
     let told = "group attn: heads: 8 cannot be shared out over tp = 3";
     assert!(ran.told().contains(told), "{}", ran.stderr);
     let ran = inspect("nowhere.json", &[]);
-    assert!(
-        ran.told().contains("nowhere.json cannot be read"),
-        "{}",
-        ran.stderr
-    );
+    assert!(ran.told().contains("nowhere.json cannot be read"), "{}", ran.stderr);
 }

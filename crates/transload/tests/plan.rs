@@ -54,16 +54,7 @@ fn totals_and_routes_add_up() {
 #[test]
 fn the_list_holds_every_byte_once() {
     let dir = pair(&document(SRC, ""), &document(DST, ""));
-    let args = [
-        "--tokens",
-        "70",
-        "--start",
-        "10",
-        "--src-blocks",
-        "5,0,3-4,7",
-        "--dst-blocks",
-        "2,1,0",
-    ];
+    let args = ["--tokens", "70", "--start", "10", "--src-blocks", "5,0,3-4,7", "--dst-blocks", "2,1,0"];
     let plan = plan_json(dir.path(), &[&args[..], &["--chunks"]].concat());
     for route in plan["routes"].as_array().expect("routes") {
         let list = route["list"].as_array().expect("a list");
@@ -72,10 +63,7 @@ fn the_list_holds_every_byte_once() {
         for chunk in list {
             let [_, dst, length] = [0, 1, 2].map(|i| chunk[i].as_u64().expect("a number"));
             for byte in dst..dst + length {
-                assert!(
-                    bytes.insert(byte),
-                    "destination byte {byte} is written twice"
-                );
+                assert!(bytes.insert(byte), "destination byte {byte} is written twice");
             }
         }
         assert_eq!(route["bytes"], bytes.len());
@@ -106,39 +94,25 @@ fn a_document_may_be_json() {
     let value: toml::Value = toml::from_str(&document(DST, "")).expect("TOML");
     fs::write(dir.path().join("b.toml"), "").expect("a file");
     fs::write(dir.path().join("b.json"), json!(value).to_string()).expect("a file");
-    let args = [
-        "plan", "--from", "a.toml", "--to", "b.json", "--tokens", "64", "--format", "json",
-    ];
-    assert_eq!(
-        untimed(transload_in(dir.path(), &args).json()),
-        untimed(before)
-    );
+    let args = ["plan", "--from", "a.toml", "--to", "b.json", "--tokens", "64", "--format", "json"];
+    assert_eq!(untimed(transload_in(dir.path(), &args).json()), untimed(before));
 }
 
 #[test]
 fn allocations_per_layer_are_listed_with_their_layers() {
     let per_layer = "allocation = \"per_layer\"";
     let lists = |src: &str, dst: &str| {
-        let dir = pair(
-            &document(SRC, src),
-            &document(&DST.replace("tp = 2", "tp = 1\npp = 2"), dst),
-        );
+        let dir = pair(&document(SRC, src), &document(&DST.replace("tp = 2", "tp = 1\npp = 2"), dst));
         let plan = plan_json(dir.path(), &["--tokens", "16", "--chunks"]);
         plan["routes"].clone()
     };
     // One block of 16 tokens is one run of 8 KiB. Layer 3 is in slot 1 of the second stage.
     let both = lists(per_layer, per_layer);
     assert_eq!(both[1]["dst_rank"], 1);
-    assert_eq!(
-        both[1]["list"],
-        json!([[2, 0, 2, 0, 8192], [3, 0, 3, 0, 8192]])
-    );
+    assert_eq!(both[1]["list"], json!([[2, 0, 2, 0, 8192], [3, 0, 3, 0, 8192]]));
     // The side that has one allocation counts from its start.
     let source = lists(per_layer, "");
-    assert_eq!(
-        source[1]["list"],
-        json!([[2, 0, 2, 0, 8192], [3, 0, 3, 8 * 16384, 8192]])
-    );
+    assert_eq!(source[1]["list"], json!([[2, 0, 2, 0, 8192], [3, 0, 3, 8 * 16384, 8192]]));
     let neither = lists("", "");
     assert_eq!(neither[0]["list"][1], json!([8 * 8192, 8 * 16384, 8192]));
 }
@@ -149,15 +123,7 @@ fn groups_have_lists_of_their_own() {
                   kind = \"linear\"\nheads = 8\nhead_dim = 4\ndtype = \"f32\"\n";
     let text = document("block_size = 16\nnum_blocks = 8", "") + second;
     let dir = pair(&text, &text);
-    let args = [
-        "--tokens",
-        "16",
-        "--chunks",
-        "--src-blocks",
-        "attn=6",
-        "--src-blocks",
-        "state=3",
-    ];
+    let args = ["--tokens", "16", "--chunks", "--src-blocks", "attn=6", "--src-blocks", "state=3"];
     let plan = plan_json(dir.path(), &args);
     let starts: Vec<_> = plan["routes"]
         .as_array()
@@ -166,24 +132,12 @@ fn groups_have_lists_of_their_own() {
         .map(|route| (route["group"].as_str(), route["list"][0][0].as_u64()))
         .collect();
     // A block of attention is 8 KiB, one of state 8 heads of 16 floats.
-    assert_eq!(
-        starts,
-        [
-            (Some("attn"), Some(6 * 8192)),
-            (Some("state"), Some(3 * 512))
-        ]
-    );
+    assert_eq!(starts, [(Some("attn"), Some(6 * 8192)), (Some("state"), Some(3 * 512))]);
 
     for (lists, part) in [
         (&["--src-blocks", "nope=1"][..], "no group \"nope\""),
-        (
-            &["--src-blocks", "attn=1", "--src-blocks", "attn=2"],
-            "given twice for group \"attn\"",
-        ),
-        (
-            &["--dst-blocks", "1", "--dst-blocks", "2"],
-            "given twice for all groups",
-        ),
+        (&["--src-blocks", "attn=1", "--src-blocks", "attn=2"], "given twice for group \"attn\""),
+        (&["--dst-blocks", "1", "--dst-blocks", "2"], "given twice for all groups"),
     ] {
         let ran = self::plan(dir.path(), &[&["--tokens", "16"], lists].concat());
         assert_eq!(ran.code, Some(2));
@@ -193,28 +147,17 @@ fn groups_have_lists_of_their_own() {
 
 #[test]
 fn what_cannot_be_bridged_is_named_with_both_values() {
-    let dir = pair(
-        &document(SRC, ""),
-        &document(DST, "").replace("head_dim = 16", "head_dim = 32"),
-    );
+    let dir = pair(&document(SRC, ""), &document(DST, "").replace("head_dim = 16", "head_dim = 32"));
     let ran = plan(dir.path(), &["--tokens", "16"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""));
-    for part in [
-        "a.toml",
-        "b.toml",
-        "head_dim",
-        "16 at the source",
-        "32 at the destination",
-    ] {
+    for part in ["a.toml", "b.toml", "head_dim", "16 at the source", "32 at the destination"] {
         assert!(ran.told().contains(part), "{part} in {}", ran.stderr);
     }
 }
 
 #[test]
 fn all_faults_of_a_document_are_told_at_once() {
-    let bad = document(SRC, "")
-        .replace("tp = 1", "tp = 0")
-        .replace("heads = 8", "head = 8");
+    let bad = document(SRC, "").replace("tp = 1", "tp = 0").replace("heads = 8", "head = 8");
     let dir = pair(&bad, &document(DST, ""));
     let ran = plan(dir.path(), &["--tokens", "16"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""));
@@ -227,31 +170,19 @@ fn all_faults_of_a_document_are_told_at_once() {
     ] {
         assert!(ran.stderr.contains(part), "{part} in {}", ran.stderr);
     }
-    assert!(
-        !ran.stderr.contains('\u{1b}'),
-        "no colours but on a terminal"
-    );
+    assert!(!ran.stderr.contains('\u{1b}'), "no colours but on a terminal");
 }
 
 #[test]
 fn tables_that_do_not_suit_are_bad_input() {
     let dir = pair(&document(SRC, ""), &document(DST, ""));
     for (args, part) in [
-        (
-            &["--tokens", "64", "--src-blocks", "0,1"][..],
-            "has 2 blocks, 4 are needed",
-        ),
+        (&["--tokens", "64", "--src-blocks", "0,1"][..], "has 2 blocks, 4 are needed"),
         (&["--tokens", "64", "--src-blocks", "0,-,2,3"], "entry 1"),
         (&["--tokens", "64", "--src-blocks", "0-2,8"], "block 8"),
-        (
-            &["--tokens", "64", "--dst-blocks", "3,3"],
-            "block 3 stands twice",
-        ),
+        (&["--tokens", "64", "--dst-blocks", "3,3"], "block 3 stands twice"),
         (&["--tokens", "1000"], "block 62"),
-        (
-            &["--tokens", "18446744073709551615", "--start", "1"],
-            "beyond the last position",
-        ),
+        (&["--tokens", "18446744073709551615", "--start", "1"], "beyond the last position"),
         (&["--tokens", "16", "--chunks"], "--format json"),
         (&["--tokens", "-5"], "--tokens"),
         (&["--tokens", "16", "--src-blocks", "x"], "is no block"),
@@ -265,16 +196,7 @@ fn tables_that_do_not_suit_are_bad_input() {
 #[test]
 fn blocks_that_are_never_touched_need_no_number() {
     let dir = pair(&document(SRC, ""), &document(DST, ""));
-    let args = [
-        "--tokens",
-        "16",
-        "--start",
-        "32",
-        "--src-blocks",
-        "-,-,7",
-        "--dst-blocks",
-        "-,3",
-    ];
+    let args = ["--tokens", "16", "--start", "32", "--src-blocks", "-,-,7", "--dst-blocks", "-,3"];
     assert_eq!(plan_json(dir.path(), &args)["totals"]["segments"], 1);
 }
 
@@ -292,9 +214,7 @@ fn lines_fit_the_columns_there_are() {
     let ran = common::command()
         .current_dir(dir.path())
         .env("COLUMNS", "80")
-        .args([
-            "plan", "--from", "a.toml", "--to", "b.toml", "--tokens", "64",
-        ])
+        .args(["plan", "--from", "a.toml", "--to", "b.toml", "--tokens", "64"])
         .output()
         .expect("it starts");
     let text = String::from_utf8(ran.stdout).expect("text");
@@ -340,11 +260,7 @@ fn a_document_of_one_line_is_not_printed_whole() {
     let dir = pair(&document(SRC, ""), &document(DST, ""));
     let padding = "1,".repeat(100_000);
     fs::write(dir.path().join("a.json"), format!("{{\"x\": [{padding}]}}")).expect("a file");
-    fs::write(
-        dir.path().join("a.toml"),
-        format!("tp = 0\nx = [{padding}]"),
-    )
-    .expect("a file");
+    fs::write(dir.path().join("a.toml"), format!("tp = 0\nx = [{padding}]")).expect("a file");
     let told = |from| {
         let args = ["plan", "--from", from, "--to", "b.toml", "--tokens", "1"];
         let ran = transload_in(dir.path(), &args);
@@ -363,11 +279,7 @@ fn a_plan_is_drawn_into_a_file() {
     let dir = pair(&document(SRC, ""), &document(DST, ""));
     let table = plan(dir.path(), &["--tokens", "100", "--svg", "plan.svg"]);
     assert_eq!((table.code, table.stderr.as_str()), (Some(0), ""));
-    assert!(
-        table.stdout.contains(" drawn in plan.svg\n"),
-        "{}",
-        table.stdout
-    );
+    assert!(table.stdout.contains(" drawn in plan.svg\n"), "{}", table.stdout);
     let drawn = || fs::read_to_string(dir.path().join("plan.svg")).expect("a picture");
     let picture = drawn();
     assert!(picture.starts_with("<svg "), "{picture}");
@@ -381,14 +293,8 @@ fn a_plan_is_drawn_into_a_file() {
 #[test]
 fn a_picture_that_cannot_be_written_is_a_fault() {
     let dir = pair(&document(SRC, ""), &document(DST, ""));
-    let ran = plan(
-        dir.path(),
-        &["--tokens", "100", "--svg", "missing/plan.svg"],
-    );
+    let ran = plan(dir.path(), &["--tokens", "100", "--svg", "missing/plan.svg"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""));
     let told = ran.told();
-    assert!(
-        told.contains("missing/plan.svg") && told.contains("a folder that exists"),
-        "{told}"
-    );
+    assert!(told.contains("missing/plan.svg") && told.contains("a folder that exists"), "{told}");
 }

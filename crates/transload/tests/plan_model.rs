@@ -36,10 +36,7 @@ fn canonical(more: &[&str]) -> Ran {
 /// A head's elements and their scales are parts of a page, each cut by heads and by tokens.
 #[test]
 fn packed_rows_are_cut_by_heads() {
-    for (dtype, bytes) in [
-        ("nvfp4", 80 * 8 * 144),
-        ("int8_per_token_head", 80 * 8 * 264),
-    ] {
+    for (dtype, bytes) in [("nvfp4", 80 * 8 * 144), ("int8_per_token_head", 80 * 8 * 264)] {
         let ran = canonical(&["--dtype", dtype, "--format", "json"]);
         assert_eq!(ran.json()["totals"]["bytes"], 2048 * bytes, "{dtype}");
     }
@@ -51,11 +48,7 @@ fn packed_rows_are_cut_by_heads() {
         let windows: Vec<&str> = windows.split(' ').collect();
         let ran = transload_in(&configs, &windows);
         assert_eq!(ran.code, Some(2));
-        assert!(
-            ran.told().contains("nvfp4 keeps the scales"),
-            "{}",
-            ran.stderr
-        );
+        assert!(ran.told().contains("nvfp4 keeps the scales"), "{}", ran.stderr);
     }
 }
 
@@ -83,28 +76,15 @@ fn sides_can_be_described() {
     assert_eq!(plan["totals"]["bytes"], 671_088_640);
     assert_eq!(plan["totals"]["chunks"], 1_310_720);
     // Each decode rank has half of what one prefill rank holds.
-    let matrix: Vec<Value> = (0..8)
-        .map(|to| json!([to / 2, to, 83_886_080, 163_840]))
-        .collect();
+    let matrix: Vec<Value> = (0..8).map(|to| json!([to / 2, to, 83_886_080, 163_840])).collect();
     assert_eq!(plan["matrix"], json!(matrix));
-    assert_eq!(
-        plan["descriptors"],
-        json!({"each_side": 1_310_720, "bytes": 1_310_720 * 48})
-    );
+    assert_eq!(plan["descriptors"], json!({"each_side": 1_310_720, "bytes": 1_310_720 * 48}));
 }
 
 #[test]
 fn a_described_side_serves_what_the_other_document_is_about() {
     let dir = pair(&document(SRC, ""), "");
-    let args = [
-        "plan",
-        "--from",
-        "a.toml",
-        "--to-side",
-        "tp=4",
-        "--tokens",
-        "100",
-    ];
+    let args = ["plan", "--from", "a.toml", "--to-side", "tp=4", "--tokens", "100"];
     let ran = transload_in(dir.path(), &[&args[..], &["--format", "json"]].concat());
     assert_eq!((ran.code, ran.stderr.as_str()), (Some(0), ""));
     assert_eq!(ran.json()["totals"]["bytes"], 100 * 4 * 8 * 64);
@@ -118,22 +98,12 @@ fn scattered_blocks_never_go_on_in_the_next() {
         let args = [&args[..], &sides, more].concat();
         transload_in(llama().path(), &args).json()["totals"]["chunks"].clone()
     };
-    assert_eq!(
-        (chunks(&[]), chunks(&["--scattered"])),
-        (json!(1), json!(10))
-    );
+    assert_eq!((chunks(&[]), chunks(&["--scattered"])), (json!(1), json!(10)));
 }
 
 #[test]
 fn a_link_takes_its_time() {
-    let more = [
-        "--format",
-        "json",
-        "--link",
-        "100Gbit",
-        "--chunk-cost",
-        "1us",
-    ];
+    let more = ["--format", "json", "--link", "100Gbit", "--chunk-cost", "1us"];
     let link = canonical(&more).json()["link"].clone();
     let seconds = |key: &str| link[key].as_f64().expect("seconds");
     let near = |a: f64, b: f64| (a - b).abs() < 1e-9;
@@ -158,11 +128,7 @@ fn a_link_is_estimated_with_scattered_blocks_unless_asked_otherwise() {
         let chunks = plan["totals"]["chunks"].as_u64().expect("chunks");
         let seconds = plan["link"]["seconds_with_one_link"].as_f64();
         let estimated = (seconds.expect("seconds") - bytes / 1e9) * 1e3;
-        (
-            plan["link"]["blocks"].clone(),
-            chunks,
-            estimated.round() as u64,
-        )
+        (plan["link"]["blocks"].clone(), chunks, estimated.round() as u64)
     };
     // The plan itself stays bound as it was: one chunk.
     assert_eq!(estimate(&[]), (json!("scattered"), 1, 10));
@@ -170,11 +136,9 @@ fn a_link_is_estimated_with_scattered_blocks_unless_asked_otherwise() {
     assert_eq!(estimate(&["--scattered"]), (json!("scattered"), 10, 10));
     let listed = ["--src-blocks", "0-9", "--dst-blocks", "5-9,0-4"];
     assert_eq!(estimate(&listed), (json!("listed"), 2, 2));
-    for (more, told) in [
-        (&[][..], "blocks scattered"),
-        (&["--contiguous"], "blocks contiguous"),
-        (&listed, "blocks as listed"),
-    ] {
+    for (more, told) in
+        [(&[][..], "blocks scattered"), (&["--contiguous"], "blocks contiguous"), (&listed, "blocks as listed")]
+    {
         let table = ran(more).stdout;
         assert!(table.contains(told), "{more:?}: {table}");
     }
@@ -206,10 +170,7 @@ fn replicas_share_and_distinct_bytes_are_told() {
         rows.map(|row| json!([row[0], row[1], row[2]])).collect()
     };
     assert_eq!(bytes(&told["matrix"]), bytes(&matrix));
-    assert_eq!(
-        told["links"],
-        json!({"all": 8, "idle": 4, "idle_sources": []})
-    );
+    assert_eq!(told["links"], json!({"all": 8, "idle": 4, "idle_sources": []}));
     let table = plan("tp=4", "tp=2", &[]).stdout;
     for line in [
         "100 tokens from position 0: 13,824,000 bytes",
@@ -222,9 +183,7 @@ fn replicas_share_and_distinct_bytes_are_told() {
     fs::write(dir.path().join("mla.toml"), document).expect("a file");
     let told = plan("tp=4", "tp=1", &["--format", "json"]);
     assert_eq!(told.json()["links"]["idle_sources"], json!([]));
-    let args = [
-        "plan", "--spec", "mla.toml", "--tokens", "16", "--format", "json",
-    ];
+    let args = ["plan", "--spec", "mla.toml", "--tokens", "16", "--format", "json"];
     let sides = ["--from-side", "tp=4", "--to-side", "tp=1"];
     let told = transload_in(dir.path(), &[&args[..], &sides].concat());
     assert_eq!(told.json()["links"]["idle_sources"], json!([1, 2, 3]));
@@ -251,9 +210,8 @@ fn tokens_may_be_thousands_and_are_told_again() {
 fn documents_that_would_take_all_memory_are_refused() {
     let dir = tempfile::tempdir().expect("a folder");
     let side = |name: &str, ranks: &str| {
-        let mut text = format!(
-            "schema = \"transload.deployment/1\"\n{ranks} = 4096\nblock_size = 16\nnum_blocks = 4\n"
-        );
+        let mut text =
+            format!("schema = \"transload.deployment/1\"\n{ranks} = 4096\nblock_size = 16\nnum_blocks = 4\n");
         for group in 0..64 {
             text.push_str(&format!(
                 "[[group]]\nname = \"g{group}\"\nlayers = \"0-1023\"\n[[group.spec]]\n\
@@ -264,9 +222,7 @@ fn documents_that_would_take_all_memory_are_refused() {
     };
     side("a.toml", "pp");
     side("b.toml", "tp");
-    let args = [
-        "plan", "--from", "a.toml", "--to", "b.toml", "--tokens", "64",
-    ];
+    let args = ["plan", "--from", "a.toml", "--to", "b.toml", "--tokens", "64"];
     let ran = transload_in(dir.path(), &args);
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""));
     let told = "268435456 slices, more than the most there may be, 262144";
@@ -278,27 +234,16 @@ fn a_model_where_a_document_should_be_is_told_what_to_type() {
     let dir = llama();
     fs::write(dir.path().join("empty.toml"), "\n").expect("a file");
     let tokens = ["--tokens", "5", "--to-side", "tp=2"];
-    for (from, told) in [
-        (
-            "config.json",
-            "transload plan config.json --from-side tp=4,block=16",
-        ),
-        ("empty.toml", "empty.toml is empty"),
-    ] {
-        let ran = transload_in(
-            dir.path(),
-            &[&["plan", "--from", from][..], &tokens].concat(),
-        );
+    for (from, told) in
+        [("config.json", "transload plan config.json --from-side tp=4,block=16"), ("empty.toml", "empty.toml is empty")]
+    {
+        let ran = transload_in(dir.path(), &[&["plan", "--from", from][..], &tokens].concat());
         assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{from}");
         assert!(ran.told().contains(told), "{from}: {}", ran.stderr);
     }
     let sides = ["--from-side", "pp=81", "--to-side", "tp=2", "--tokens", "5"];
     let ran = transload_in(dir.path(), &[&["plan", "config.json"], &sides[..]].concat());
-    assert!(
-        ran.told().contains("take 80 stages at most"),
-        "{}",
-        ran.stderr
-    );
+    assert!(ran.told().contains("take 80 stages at most"), "{}", ran.stderr);
 }
 
 #[test]
@@ -315,10 +260,7 @@ fn rows_are_for_spreadsheets_too() {
 fn suggestions_say_what_to_change_and_what_that_gains() {
     let plan = canonical(&["--format", "json", "--suggest"]).json();
     let suggested = &plan["suggestions"];
-    assert_eq!(
-        suggested["today"],
-        json!({"chunks": 163_840, "bytes": 83_886_080, "chunk_bytes": 512})
-    );
+    assert_eq!(suggested["today"], json!({"chunks": 163_840, "bytes": 83_886_080, "chunk_bytes": 512}));
     assert_eq!(
         suggested["advice"],
         "Give the source the order LBHSC: 10,240 chunks of 8 KiB for a destination rank instead of \
@@ -340,24 +282,15 @@ fn suggestions_say_what_to_change_and_what_that_gains() {
         side("from") + side("to")
     };
     let sides = |way: &Value| ["from", "to"].map(|side| way[side] != json!({}));
-    let mut gains: Vec<_> = best
-        .iter()
-        .map(|way| (changes(way), sides(way), way["chunks"].as_u64()))
-        .collect();
+    let mut gains: Vec<_> = best.iter().map(|way| (changes(way), sides(way), way["chunks"].as_u64())).collect();
     let all = gains.len();
     gains.sort();
     gains.dedup();
     assert_eq!(gains.len(), all, "{best:#?}");
     for way in best {
-        for order in ["from", "to"]
-            .iter()
-            .filter_map(|side| way[side]["order"].as_str())
-        {
+        for order in ["from", "to"].iter().filter_map(|side| way[side]["order"].as_str()) {
             let engines = suggested["engines"][order].as_str();
-            assert!(
-                engines.is_some_and(|engines| engines.contains("vLLM")),
-                "{order}"
-            );
+            assert!(engines.is_some_and(|engines| engines.contains("vLLM")), "{order}");
         }
     }
 }
@@ -367,17 +300,9 @@ fn suggestions_say_what_to_change_and_what_that_gains() {
 fn either_side_may_change_for_the_same_gain() {
     let config = common::root().join("docs/examples/models/llama-3.1-70b.json");
     let config = config.to_str().expect("a path");
-    let sides = [
-        "--from-side",
-        "tp=4,order=NHD",
-        "--to-side",
-        "tp=4,order=HND",
-    ];
+    let sides = ["--from-side", "tp=4,order=NHD", "--to-side", "tp=4,order=HND"];
     let more = ["--tokens", "64", "--format", "json", "--suggest"];
-    let ran = transload_in(
-        Path::new("."),
-        &[&["plan", config][..], &sides, &more].concat(),
-    );
+    let ran = transload_in(Path::new("."), &[&["plan", config][..], &sides, &more].concat());
     let told = ran.json()["suggestions"].clone();
     let best = told["best"].as_array().expect("a list");
     let of = |from, to| {
@@ -385,10 +310,7 @@ fn either_side_may_change_for_the_same_gain() {
         let way = ways.find(|way| (&way["from"], &way["to"]) == (&from, &to));
         way.unwrap_or_else(|| panic!("{told:#}"))["chunks"].clone()
     };
-    assert_eq!(
-        of(json!({"order": "LBHSC"}), json!({})),
-        of(json!({}), json!({"order": "LBSHC"}))
-    );
+    assert_eq!(of(json!({"order": "LBHSC"}), json!({})), of(json!({}), json!({"order": "LBSHC"})));
 }
 
 #[test]
@@ -396,40 +318,22 @@ fn convolutions_laid_out_alike_are_suggested() {
     let config = common::root().join("docs/examples/models/nemotron-h-8b.json");
     let config = config.to_str().expect("a path");
     let suggested = |from, to| {
-        let args = [
-            "plan",
-            config,
-            "--tokens",
-            "64",
-            "--format",
-            "json",
-            "--suggest",
-        ];
+        let args = ["plan", config, "--tokens", "64", "--format", "json", "--suggest"];
         let sides = ["--from-side", from, "--to-side", to];
         let ran = transload_in(Path::new("."), &[&args[..], &sides].concat());
         ran.json()["suggestions"].clone()
     };
     let told = suggested("tp=1,order=HND,conv=DS", "tp=2,order=HND");
     let advice = told["advice"].as_str().expect("a sentence");
-    assert!(
-        advice.starts_with("Give the destination convolutions laid out as DS: "),
-        "{advice}"
-    );
+    assert!(advice.starts_with("Give the destination convolutions laid out as DS: "), "{advice}");
     let best = told["best"].as_array().expect("a list");
     let advised = (json!({}), json!({"conv_layout": "DS"}));
-    assert!(
-        best.iter()
-            .any(|way| (&way["from"], &way["to"]) == (&advised.0, &advised.1)),
-        "{told}"
-    );
+    assert!(best.iter().any(|way| (&way["from"], &way["to"]) == (&advised.0, &advised.1)), "{told}");
     // As both have it already.
     let told = suggested("tp=1,order=HND,conv=DS", "tp=2,order=HND,conv=DS");
     let best = told["best"].as_array().expect("a list");
     let mut sides = best.iter().flat_map(|s| [&s["from"], &s["to"]]);
-    assert!(
-        sides.all(|side| side.get("conv_layout").is_none()),
-        "{told}"
-    );
+    assert!(sides.all(|side| side.get("conv_layout").is_none()), "{told}");
 }
 
 /// What is counted period by period is what is counted whole.
@@ -466,9 +370,7 @@ fn suggestions_for_long_sequences_count_every_chunk() {
         let histogram = plan["histogram"].as_array().expect("a list").iter();
         let lengths = histogram.map(|entry| (entry[0].as_u64(), entry[1].as_u64()));
         let lengths: Vec<(u64, u64)> = lengths.filter_map(|(l, c)| Some((l?, c?))).collect();
-        let longest = lengths
-            .iter()
-            .max_by_key(|(length, chunks)| length * chunks);
+        let longest = lengths.iter().max_by_key(|(length, chunks)| length * chunks);
         let expected = json!({
             "chunks": plan["totals"]["chunks"],
             "bytes": plan["totals"]["bytes"],
@@ -496,13 +398,8 @@ fn more_bytes_than_can_be_counted_are_no_plan() {
 
 #[test]
 fn lists_in_the_terms_of_nixl_pair_up() {
-    let dir = pair(
-        &document(SRC, "allocation = \"per_layer\""),
-        &document(DST, ""),
-    );
-    let args = [
-        "plan", "--from", "a.toml", "--to", "b.toml", "--tokens", "70", "--emit", "nixl",
-    ];
+    let dir = pair(&document(SRC, "allocation = \"per_layer\""), &document(DST, ""));
+    let args = ["plan", "--from", "a.toml", "--to", "b.toml", "--tokens", "70", "--emit", "nixl"];
     let lists = transload_in(dir.path(), &args).json();
     let agents = lists["agents"].as_array().expect("a list");
     assert_eq!(agents.len(), 1 + 2);
@@ -518,17 +415,12 @@ fn lists_in_the_terms_of_nixl_pair_up() {
     for transfer in lists["transfers"].as_array().expect("a list") {
         let named = |key: &str| {
             let mut agents = agents.iter();
-            agents
-                .find(|agent| agent["name"] == transfer[key])
-                .expect("an agent")
+            agents.find(|agent| agent["name"] == transfer[key]).expect("an agent")
         };
         let (local, remote) = (named("local_agent"), named("remote_agent"));
         let descs = |key: &str| transfer[key].as_array().expect("a list").clone();
         let (here, there) = (descs("local_descs"), descs("remote_descs"));
-        assert_eq!(
-            here.len() as u64,
-            transfer["descs"].as_u64().expect("a number")
-        );
+        assert_eq!(here.len() as u64, transfer["descs"].as_u64().expect("a number"));
         assert_eq!(here.len(), there.len());
         for (here, there) in here.iter().zip(&there) {
             assert_eq!(here[1], there[1]);
@@ -543,71 +435,23 @@ fn lists_in_the_terms_of_nixl_pair_up() {
 fn sides_that_make_no_sense_are_told_what_is_wrong() {
     let dir = llama();
     for (args, told) in [
+        (&["config.json", "--tokens", "5"][..], "there is a model, but no side that serves it"),
+        (&["--from-side", "tp=2", "--to-side", "tp=4", "--tokens", "5"], "there is no model that they serve"),
+        (&["config.json", "--from-side", "tp=2", "--tokens", "5"], "nothing says what the to side is"),
+        (&["config.json", "--from-side", "tp=x", "--tokens", "5"], "tp has to be a whole number"),
         (
-            &["config.json", "--tokens", "5"][..],
-            "there is a model, but no side that serves it",
-        ),
-        (
-            &["--from-side", "tp=2", "--to-side", "tp=4", "--tokens", "5"],
-            "there is no model that they serve",
-        ),
-        (
-            &["config.json", "--from-side", "tp=2", "--tokens", "5"],
-            "nothing says what the to side is",
-        ),
-        (
-            &["config.json", "--from-side", "tp=x", "--tokens", "5"],
-            "tp has to be a whole number",
-        ),
-        (
-            &[
-                "config.json",
-                "--from-side",
-                "tp=3",
-                "--to-side",
-                "tp=4",
-                "--tokens",
-                "5",
-            ],
+            &["config.json", "--from-side", "tp=3", "--to-side", "tp=4", "--tokens", "5"],
             "group attn: heads: 8 cannot be shared out over tp = 3",
         ),
-        (
-            &[
-                "config.json",
-                "--from-side",
-                "tp=2",
-                "--to-side",
-                "tp=4",
-                "--emit",
-                "nixl",
-            ],
-            "how many tokens",
-        ),
-        (
-            &[
-                "config.json",
-                "--from-side",
-                "tp=2",
-                "--to-side",
-                "tp=4",
-                "--tokens",
-                "5",
-                "--link",
-                "fast",
-            ],
-            "is no rate",
-        ),
+        (&["config.json", "--from-side", "tp=2", "--to-side", "tp=4", "--emit", "nixl"], "how many tokens"),
+        (&["config.json", "--from-side", "tp=2", "--to-side", "tp=4", "--tokens", "5", "--link", "fast"], "is no rate"),
     ] {
         let ran = transload_in(dir.path(), &[&["plan"], args].concat());
         assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{args:?}");
         assert!(ran.told().contains(told), "{args:?}: {}", ran.stderr);
     }
     let ran = transload_in(dir.path(), &["inspect", "config.json", "--format", "csv"]);
-    assert!(
-        ran.told().contains("csv is for `transload plan`"),
-        "{}",
-        ran.stderr
-    );
+    assert!(ran.told().contains("csv is for `transload plan`"), "{}", ran.stderr);
 }
 
 #[test]

@@ -47,18 +47,14 @@ impl Filled {
 
 fn names(list: &Value, field: &str) -> Vec<String> {
     let list = list.as_array().expect("a list").iter();
-    list.map(|entry| entry[field].as_str().expect("a text").to_owned())
-        .collect()
+    list.map(|entry| entry[field].as_str().expect("a text").to_owned()).collect()
 }
 
 #[test]
 fn ls_lists_manifests_and_room() {
     let store = Filled::new();
     let json = store.json("ls", &[]);
-    assert_eq!(
-        names(&json["manifests"], "name"),
-        ["chat-7/slot0", "chat-7/slot1"]
-    );
+    assert_eq!(names(&json["manifests"], "name"), ["chat-7/slot0", "chat-7/slot1"]);
     assert_eq!(json["usage"]["manifests"], 2);
     assert_eq!(json["usage"]["chunks"], 3);
     assert_eq!(json["usage"]["chunk_bytes"], 65536 + 40000 + 30000);
@@ -66,10 +62,7 @@ fn ls_lists_manifests_and_room() {
     let json = store.json("ls", &["--chunks", "--sort", "size"]);
     let by_size = [HASHES[0], HASHES[1], HASHES[2]];
     assert_eq!(names(&json["chunks"], "hash"), by_size);
-    assert_eq!(
-        names(&json["manifests"], "name"),
-        ["chat-7/slot0", "chat-7/slot1"]
-    );
+    assert_eq!(names(&json["manifests"], "name"), ["chat-7/slot0", "chat-7/slot1"]);
 
     let table = store.run("ls", &[]).stdout;
     assert!(table.contains("chat-7/slot1"), "{table}");
@@ -90,11 +83,7 @@ fn a_store_is_found_and_not_made() {
         let ran = transload(&[&["store"], action, &[&uri(&nowhere)], names].concat());
         assert_eq!(ran.code, Some(2), "{action:?}");
         assert_eq!(ran.stdout, "");
-        assert!(
-            ran.told().contains("there is no store at"),
-            "{}",
-            ran.stderr
-        );
+        assert!(ran.told().contains("there is no store at"), "{}", ran.stderr);
     }
     assert!(!nowhere.exists());
 }
@@ -120,11 +109,7 @@ fn show_tells_what_a_manifest_needs() {
 
     let ran = store.run("show", &["none"]);
     assert_eq!((ran.code, ran.stdout.as_str()), (Some(1), ""));
-    assert!(
-        ran.told().contains("has no manifest none"),
-        "{}",
-        ran.stderr
-    );
+    assert!(ran.told().contains("has no manifest none"), "{}", ran.stderr);
 }
 
 /// Keys are bytes of any kind: they do no harm to terminals.
@@ -134,22 +119,13 @@ fn objects_are_told_by_their_keys() {
     let long = [b'k'; 300];
     let backend = open(&uri(&store.folder())).expect("a store");
     let objects = Objects::new(backend, b"model@r1").expect("objects");
-    let source = |key, parts| Source {
-        key,
-        meta: b"bf16",
-        parts,
-    };
-    let put = objects.put(&[
-        source(b"a\x1b[2J\xff", &[(&[1; 3000]).into(), (&[2; 2000]).into()]),
-        source(&long, &[]),
-    ]);
+    let source = |key, parts| Source { key, meta: b"bf16", parts };
+    let put = objects.put(&[source(b"a\x1b[2J\xff", &[(&[1; 3000]).into(), (&[2; 2000]).into()]), source(&long, &[])]);
     put.expect("put");
 
     let json = store.json("ls", &[]);
     let listed = json["manifests"].as_array().expect("a list").iter();
-    let mut listed: Vec<&Value> = listed
-        .filter(|entry| entry.get("object").is_some())
-        .collect();
+    let mut listed: Vec<&Value> = listed.filter(|entry| entry.get("object").is_some()).collect();
     listed.sort_by_key(|entry| entry["object"]["bytes"].as_u64());
     assert_eq!(listed.len(), 2);
     let long = String::from_utf8(long.to_vec()).expect("letters");
@@ -162,20 +138,14 @@ fn objects_are_told_by_their_keys() {
     assert!(table.contains(&line), "{table}");
     let cut = format!("{}…+{} of", &long[..48], long.len() - 48);
     assert!(table.contains(&cut), "{table}");
-    assert!(
-        table.contains(" 2 objects of 4.88 KiB in namespace model@r1"),
-        "{table}"
-    );
+    assert!(table.contains(" 2 objects of 4.88 KiB in namespace model@r1"), "{table}");
 
     let name = listed[1]["name"].as_str().expect("a name");
     let json = store.json("show", &[name]);
     assert_eq!(json["contents"]["object"], object(escaped, 5000));
     assert_eq!(json["chunk_bytes"], 5000);
     let text = store.run("show", &[name]).stdout;
-    assert!(
-        text.contains(" an object of 5,000 bytes with 4 bytes of meta\n namespace: model@r1\n"),
-        "{text}"
-    );
+    assert!(text.contains(" an object of 5,000 bytes with 4 bytes of meta\n namespace: model@r1\n"), "{text}");
     assert!(text.contains(&format!(" key:       {escaped}\n")), "{text}");
     assert_eq!(store.json("verify", &[])["ok"], true);
     store.run("gc", &["--grace", "0"]);
@@ -190,11 +160,7 @@ fn verify_finds_objects_that_cannot_be_read() {
     let memory = Arc::new(MemoryStore::new());
     let objects = Objects::new(memory, b"ns").expect("objects");
     let bytes = [b"bytes".into()];
-    let source = |key, parts| Source {
-        key,
-        meta: b"",
-        parts,
-    };
+    let source = |key, parts| Source { key, meta: b"", parts };
     objects.put(&[source(b"one", &bytes)]).expect("put");
     let folder = store.0.path().join("other");
     let other = Objects::new(open(&uri(&folder)).expect("a store"), b"ns").expect("objects");
@@ -228,13 +194,7 @@ fn verify_finds_objects_that_cannot_be_read() {
 fn raw_is_the_bytes_and_nothing_else() {
     let store = Filled::new();
     let output = common::command()
-        .args([
-            "store",
-            "show",
-            &uri(&store.folder()),
-            "chat-7/slot1",
-            "--raw",
-        ])
+        .args(["store", "show", &uri(&store.folder()), "chat-7/slot1", "--raw"])
         .output()
         .expect("it starts");
     assert_eq!(output.status.code(), Some(0));
@@ -256,10 +216,7 @@ fn verify_finds_a_flipped_bit() {
     assert_eq!(json["faults"].as_array().map(Vec::len), Some(1), "{json}");
     // The first chunk is the longest, and both manifests name it.
     assert_eq!(json["faults"][0]["what"], format!("chunk {}", HASHES[0]));
-    assert_eq!(
-        json["faults"][0]["needed_by"],
-        json!(["chat-7/slot0", "chat-7/slot1"])
-    );
+    assert_eq!(json["faults"][0]["needed_by"], json!(["chat-7/slot0", "chat-7/slot1"]));
     assert!(ran.told().contains("fault"), "{}", ran.stderr);
     let ran = store.run("verify", &[]);
     assert_eq!(ran.code, Some(1));
@@ -295,18 +252,13 @@ fn looking_is_no_use() {
     let paths = manifest_files(&store.folder());
     for path in &paths {
         let file = fs::File::options().append(true).open(path);
-        file.and_then(|file| file.set_modified(long_ago))
-            .expect("a time");
+        file.and_then(|file| file.set_modified(long_ago)).expect("a time");
     }
     let used = || {
         let times = paths.iter().map(|path| fs::metadata(path)?.modified());
         times.collect::<Result<Vec<_>, _>>().expect("times")
     };
-    for (action, more) in [
-        ("ls", &[][..]),
-        ("verify", &[]),
-        ("rm", &["chat-7/slot0", "chat-7/slot1", "--dry-run"]),
-    ] {
+    for (action, more) in [("ls", &[][..]), ("verify", &[]), ("rm", &["chat-7/slot0", "chat-7/slot1", "--dry-run"])] {
         store.run(action, more);
         assert!(used().iter().all(|used| *used == long_ago), "{action}");
     }
@@ -355,21 +307,12 @@ fn verify_tells_what_it_found_before_an_error() {
     let ran = store.run("verify", &["--format", "json"]);
     assert_eq!(ran.code, Some(1), "{}", ran.stderr);
     let json = ran.json();
-    assert_eq!(
-        (&json["ok"], &json["complete"]),
-        (&json!(false), &json!(false))
-    );
+    assert_eq!((&json["ok"], &json["complete"]), (&json!(false), &json!(false)));
     assert_eq!(json["faults"].as_array().map(Vec::len), Some(1), "{json}");
     let told = ran.told();
-    assert!(
-        told.contains("has 1 fault, and the rest could not be verified: cannot list manifests"),
-        "{told}"
-    );
+    assert!(told.contains("has 1 fault, and the rest could not be verified: cannot list manifests"), "{told}");
     let table = store.run("verify", &[]).stdout;
-    assert!(
-        table.contains(HASHES[0]) && table.contains("there may be more"),
-        "{table}"
-    );
+    assert!(table.contains(HASHES[0]) && table.contains("there may be more"), "{table}");
 }
 
 /// All files below, with their lengths.
@@ -442,31 +385,16 @@ fn ls_lists_the_rest_of_what_is_damaged() {
     fs::write(&path, &bytes[..bytes.len() / 2]).expect("written");
     let ran = store.run("ls", &[]);
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
-    assert!(
-        ran.stdout.contains("not listed: 1 manifest"),
-        "{}",
-        ran.stdout
-    );
-    assert_eq!(
-        store.json("ls", &[])["manifests"].as_array().map(Vec::len),
-        Some(1)
-    );
+    assert!(ran.stdout.contains("not listed: 1 manifest"), "{}", ran.stdout);
+    assert_eq!(store.json("ls", &[])["manifests"].as_array().map(Vec::len), Some(1));
     let verified = store.run("verify", &["--format", "json"]);
     assert_eq!(verified.code, Some(1));
-    assert_eq!(
-        verified.json()["faults"].as_array().map(Vec::len),
-        Some(1),
-        "{}",
-        verified.stdout
-    );
+    assert_eq!(verified.json()["faults"].as_array().map(Vec::len), Some(1), "{}", verified.stdout);
 }
 
 /// The files of a folder's manifests, wherever it keeps them.
 fn manifest_files(folder: &Path) -> Vec<PathBuf> {
-    files(&folder.join("manifests"))
-        .into_iter()
-        .map(|(_, path)| path)
-        .collect()
+    files(&folder.join("manifests")).into_iter().map(|(_, path)| path).collect()
 }
 
 #[test]
@@ -474,25 +402,16 @@ fn gc_removes_what_nothing_needs_when_its_time_is_over() {
     let store = Filled::new();
     let json = store.json("gc", &[]);
     assert_eq!(json["grace_seconds"], 3600.0);
-    assert_eq!(
-        (&json["removed"]["chunks"], &json["in_grace"]),
-        (&json!(0), &json!(1))
-    );
+    assert_eq!((&json["removed"]["chunks"], &json["in_grace"]), (&json!(0), &json!(1)));
     let json = store.json("gc", &["--grace", "0", "--dry-run"]);
     assert_eq!(json["removed"]["chunks"], 1);
     assert_eq!(json["usage"]["chunks"], 3, "nothing went");
     let json = store.json("gc", &["--grace", "0"]);
     assert_eq!(json["removed"]["chunks"], 1);
-    assert_eq!(
-        (&json["usage"]["chunks"], &json["usage"]["manifests"]),
-        (&json!(2), &json!(2))
-    );
+    assert_eq!((&json["usage"]["chunks"], &json["usage"]["manifests"]), (&json!(2), &json!(2)));
     assert_eq!(json["over_cap_bytes"], Value::Null, "there is none");
     let json = store.json("gc", &["--grace", "0", "--cap", "1GiB"]);
-    assert_eq!(
-        (&json["removed"]["manifests"], &json["over_cap_bytes"]),
-        (&json!(0), &json!(0))
-    );
+    assert_eq!((&json["removed"]["manifests"], &json["over_cap_bytes"]), (&json!(0), &json!(0)));
     for more in [&["--dry-run"][..], &[]] {
         let args = [&["--grace", "0", "--cap", "1B", "--format", "json"], more].concat();
         let ran = store.run("gc", &args);
@@ -505,17 +424,11 @@ fn gc_removes_what_nothing_needs_when_its_time_is_over() {
     }
     assert_eq!(store.json("ls", &[])["usage"]["manifests"], 0);
     let table = store.run("gc", &["--cap", "1B"]).stdout;
-    assert!(
-        table.contains("over the cap of 1 B: what is left"),
-        "{table}"
-    );
+    assert!(table.contains("over the cap of 1 B: what is left"), "{table}");
     let ran = store.run("gc", &["--cap", "5"]);
     assert_eq!(ran.code, Some(2));
     assert!(ran.told().contains("write 5GiB or 5MiB, or 5B for bytes"));
-    for (grace, says) in [
-        ("fortnight", "as 90s, 30min or 1h"),
-        ("5", "write 5s or 5min, or 5ms"),
-    ] {
+    for (grace, says) in [("fortnight", "as 90s, 30min or 1h"), ("5", "write 5s or 5min, or 5ms")] {
         let ran = store.run("gc", &["--grace", grace]);
         assert_eq!(ran.code, Some(2));
         assert!(ran.told().contains(says), "{}", ran.stderr);
@@ -526,11 +439,7 @@ fn gc_removes_what_nothing_needs_when_its_time_is_over() {
 fn a_cap_below_what_is_in_use_removes_nothing() {
     let store = Filled::new();
     for more in [&["--dry-run"][..], &[]] {
-        let args = [
-            &["--grace", "2h", "--cap", "1KiB", "--format", "json"],
-            more,
-        ]
-        .concat();
+        let args = [&["--grace", "2h", "--cap", "1KiB", "--format", "json"], more].concat();
         let ran = store.run("gc", &args);
         assert_eq!(ran.code, Some(1), "{}", ran.stderr);
         let told = ran.told();
@@ -539,19 +448,10 @@ fn a_cap_below_what_is_in_use_removes_nothing() {
         }
         let json = ran.json();
         let (usage, removed) = (&json["usage"], &json["removed"]);
-        assert_eq!(
-            (&removed["manifests"], &removed["bytes"]),
-            (&json!(0), &json!(0))
-        );
-        assert_eq!(
-            (&usage["manifests"], &usage["chunks"]),
-            (&json!(2), &json!(3))
-        );
+        assert_eq!((&removed["manifests"], &removed["bytes"]), (&json!(0), &json!(0)));
+        assert_eq!((&usage["manifests"], &usage["chunks"]), (&json!(2), &json!(3)));
         let bytes = |of: &str| usage[of].as_u64().expect("a number");
-        assert_eq!(
-            json["in_use_bytes"],
-            bytes("manifest_bytes") + bytes("chunk_bytes")
-        );
+        assert_eq!(json["in_use_bytes"], bytes("manifest_bytes") + bytes("chunk_bytes"));
     }
     let json = store.json("gc", &["--cap", "1GiB"]);
     assert_eq!(json["removed"]["manifests"], 0, "it fits");
@@ -567,33 +467,18 @@ fn each_tier_is_held_to_its_own_cap() {
     let hash: ChunkHash = HASHES[0].parse().expect("a hash");
     store.put_chunk(&hash, &[7; 40_000]).expect("it is put");
     let name = ManifestName::new("m").expect("a name");
-    store
-        .put_manifest(&name, HASHES[0].as_bytes())
-        .expect("it is put");
+    store.put_manifest(&name, HASHES[0].as_bytes()).expect("it is put");
     drop(store);
-    let usage =
-        |uri: &str| transload(&["store", "ls", uri, "--format", "json"]).json()["usage"].clone();
+    let usage = |uri: &str| transload(&["store", "ls", uri, "--format", "json"]).json()["usage"].clone();
     // Each takes up less than the cap, and both more.
     for more in ["--dry-run", "--format=json"] {
         let ran = transload(&["store", "gc", &tiers, "--grace", "0", "--cap", "60kB", more]);
         assert_eq!(ran.code, Some(0), "{}", ran.stderr);
     }
-    assert_eq!(
-        (&usage(&near)["chunks"], &usage(&far)["chunks"]),
-        (&json!(1), &json!(1))
-    );
-    let ran = transload(&[
-        "store",
-        "gc",
-        &format!("tier://20kB={near},{far}"),
-        "--grace",
-        "0",
-    ]);
+    assert_eq!((&usage(&near)["chunks"], &usage(&far)["chunks"]), (&json!(1), &json!(1)));
+    let ran = transload(&["store", "gc", &format!("tier://20kB={near},{far}"), "--grace", "0"]);
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
-    assert_eq!(
-        (&usage(&near)["chunks"], &usage(&far)["chunks"]),
-        (&json!(0), &json!(1))
-    );
+    assert_eq!((&usage(&near)["chunks"], &usage(&far)["chunks"]), (&json!(0), &json!(1)));
     let ran = transload(&["store", "gc", &tiers, "--grace", "0", "--cap", "20kB"]);
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
     assert_eq!(usage(&far)["chunks"], 0);
@@ -622,15 +507,9 @@ fn gc_goes_on_past_what_is_damaged() {
     let ran = transload(&[&args[..], &["--format", "json"]].concat());
     assert_eq!(ran.code, Some(0), "{}", ran.stderr);
     let json = ran.json();
-    assert_eq!(
-        (&json["damaged"], &json["removed"]["chunks"]),
-        (&json!(1), &json!(0))
-    );
+    assert_eq!((&json["damaged"], &json["removed"]["chunks"]), (&json!(1), &json!(0)));
     let table = transload(&args).stdout;
-    assert!(
-        table.contains("kept 1 chunk that the store knows"),
-        "{table}"
-    );
+    assert!(table.contains("kept 1 chunk that the store knows"), "{table}");
 }
 
 #[test]
@@ -651,17 +530,11 @@ fn uris_that_are_none_say_what_would_be_right() {
         ("TRANSLOAD_FILE_LOCK_TIMEOUT", "0"),
         ("TRANSLOAD_FILE_LOCK_TIMEOUT", "60"),
     ] {
-        let output = common::command()
-            .env(variable, value)
-            .args(["store", "ls", "file:///var/kv"])
-            .output();
+        let output = common::command().env(variable, value).args(["store", "ls", "file:///var/kv"]).output();
         let ran = Ran::new(output.expect("it starts"));
         assert_eq!(ran.code, Some(2));
         let told = ran.told();
-        assert!(
-            told.contains(&format!("cannot be opened: {variable}={value}")),
-            "{told}"
-        );
+        assert!(told.contains(&format!("cannot be opened: {variable}={value}")), "{told}");
     }
 }
 
@@ -677,10 +550,7 @@ fn a_lock_is_waited_for_as_long_as_the_environment_says() {
     let ran = Ran::new(output.expect("it starts"));
     assert_eq!(ran.code, Some(1), "{}", ran.stderr);
     let told = ran.told();
-    assert!(
-        told.contains("store.lock was not given back within 1s"),
-        "{told}"
-    );
+    assert!(told.contains("store.lock was not given back within 1s"), "{told}");
     assert!(told.contains("`lslocks` names the process"), "{told}");
 }
 

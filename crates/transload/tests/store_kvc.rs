@@ -25,9 +25,7 @@ fn kvc_tells_what_erllama_reads_and_what_it_refuses() {
         let index = fs::read_to_string(vectors().join(format!("{kind}.json"))).expect("an index");
         let index: Value = serde_json::from_str(&index).expect("JSON");
         for said in index["files"].as_array().expect("a list") {
-            let file = vectors()
-                .join(kind)
-                .join(said["file"].as_str().expect("a name"));
+            let file = vectors().join(kind).join(said["file"].as_str().expect("a name"));
             if !file.exists() {
                 // The one that is too long to be kept.
                 assert!(said.get("tokens_count").is_some());

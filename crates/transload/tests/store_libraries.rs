@@ -13,9 +13,7 @@ use serde_json::json;
 fn list_plugin(folder: &Path) -> PathBuf {
     let library = folder.join("libkv_store_list.so");
     let status = Command::new("cc")
-        .args([
-            "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread",
-        ])
+        .args(["-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-pthread"])
         .arg("-I")
         .arg(root().join("crates/store/include"))
         .arg("-o")
@@ -55,17 +53,11 @@ fn the_plugin_of_the_guide_keeps_the_contract_but_for_what_it_keeps() {
     let failed = items.iter().filter(|item| item["verdict"] == "fail");
     let failed: Vec<_> = failed.map(|item| &item["name"]).collect();
     assert_eq!(failed, [&json!("outlives-process")]);
-    assert_eq!(
-        (&json["ok"], &json["counts"]["fail"]),
-        (&json!(false), &json!(1))
-    );
+    assert_eq!((&json["ok"], &json["counts"]["fail"]), (&json!(false), &json!(1)));
     // Every item was tried; version 1 has no prefetch.
     let count = |verdict: &str| json["counts"][verdict].as_u64().expect("a number");
     let all = transload::store::conformance::items().count() as u64;
-    assert_eq!(
-        count("pass") + count("fail") + count("note") + count("skipped"),
-        all
-    );
+    assert_eq!(count("pass") + count("fail") + count("note") + count("skipped"), all);
     assert!(count("pass") > 30, "{json}");
     assert!(count("skipped") <= 1, "{json}");
 }
@@ -89,10 +81,7 @@ fn a_library_that_crashes_fails_its_item_alone() {
     let dir = tempfile::tempdir().expect("a folder");
     let source = fs::read_to_string(root().join("docs/examples/store/kv_store_list.c"));
     let source = source.expect("a file");
-    let broken = source.replace(
-        "return get(1, name, strlen(name), out, out_len);",
-        "abort();",
-    );
+    let broken = source.replace("return get(1, name, strlen(name), out, out_len);", "abort();");
     assert_ne!(source, broken);
     let file = dir.path().join("broken.c");
     fs::write(&file, broken).expect("written");
@@ -108,14 +97,7 @@ fn a_library_that_crashes_fails_its_item_alone() {
     // Found by its scheme, in a folder of the search path.
     let output = common::command()
         .env("KV_STORE_LIBRARY_PATH", dir.path())
-        .args([
-            "store",
-            "check",
-            "broken://x",
-            "--quick",
-            "--format",
-            "json",
-        ])
+        .args(["store", "check", "broken://x", "--quick", "--format", "json"])
         .args(["--item", "manifest-replace", "--item", "chunk-again"])
         .output();
     let ran = Ran::new(output.expect("it starts"));
@@ -134,8 +116,7 @@ fn a_library_that_crashes_fails_its_item_alone() {
 fn a_library_that_crashes_when_it_is_loaded_fails_its_check() {
     let dir = tempfile::tempdir().expect("a folder");
     let file = dir.path().join("crash.c");
-    let source =
-        "#include <stdlib.h>\n__attribute__((constructor)) static void crash(void) { abort(); }\n";
+    let source = "#include <stdlib.h>\n__attribute__((constructor)) static void crash(void) { abort(); }\n";
     fs::write(&file, source).expect("written");
     let status = Command::new("cc")
         .args(["-shared", "-fPIC", "-o"])
@@ -165,11 +146,7 @@ fn a_library_that_crashes_when_it_is_loaded_fails_its_check() {
 fn a_library_that_does_not_load_says_why() {
     let dir = tempfile::tempdir().expect("a folder");
     let file = dir.path().join("needs.c");
-    fs::write(
-        &file,
-        "int nowhere(void); int x(void) { return nowhere(); }",
-    )
-    .expect("written");
+    fs::write(&file, "int nowhere(void); int x(void) { return nowhere(); }").expect("written");
     let status = Command::new("cc")
         .args(["-shared", "-fPIC", "-o"])
         .args([&dir.path().join("libkv_store_needs.so"), &file])
@@ -206,29 +183,18 @@ fn a_library_can_be_shown_but_not_listed() {
     let dir = tempfile::tempdir().expect("a folder");
     list_plugin(dir.path());
     let run = |args: &[&str]| {
-        let output = common::command()
-            .env("KV_STORE_LIBRARY_PATH", dir.path())
-            .args(args)
-            .output();
+        let output = common::command().env("KV_STORE_LIBRARY_PATH", dir.path()).args(args).output();
         Ran::new(output.expect("it starts"))
     };
     for action in ["ls", "verify", "gc"] {
         let ran = run(&["store", action, "list://x"]);
         assert_eq!((ran.code, ran.stdout.as_str()), (Some(2), ""), "{action}");
-        assert!(
-            ran.told().contains("cannot list what it holds"),
-            "{}",
-            ran.stderr
-        );
+        assert!(ran.told().contains("cannot list what it holds"), "{}", ran.stderr);
     }
     for action in ["show", "rm"] {
         let ran = run(&["store", action, "list://x", "none"]);
         assert_eq!(ran.code, Some(1));
-        assert!(
-            ran.told().contains("has no manifest none"),
-            "{}",
-            ran.stderr
-        );
+        assert!(ran.told().contains("has no manifest none"), "{}", ran.stderr);
     }
 }
 

@@ -30,10 +30,7 @@ fn inspect_tells_what_llama_cpp_has_saved() {
         "tokens": null, "cells": 20, "positions": [0, 19], "layers": 2, "keys": rows, "values": rows,
         "values_transposed": true, "rest_bytes": 0, "bytes": 5516,
     });
-    assert_eq!(
-        said,
-        json!({"schema": "transload.store.llama/1", "ok": true, "info": info})
-    );
+    assert_eq!(said, json!({"schema": "transload.store.llama/1", "ok": true, "info": info}));
 
     // What follows may be of other caches.
     let dir = tempfile::tempdir().expect("a folder");
@@ -54,10 +51,7 @@ fn inspect_refuses_what_is_damaged() {
     let file = dir.path().join("cut.bin");
     // In the head, the tokens, the cells, the keys and the values.
     for (end, said) in [
-        (
-            3,
-            "the magic number at byte 0 takes 4 bytes, and 3 are left",
-        ),
+        (3, "the magic number at byte 0 takes 4 bytes, and 3 are left"),
         (60, "the tokens at byte 12 takes 80 bytes, and 48 are left"),
         (200, "of a cell"),
         (2000, "the rows of a layer at byte"),
@@ -76,10 +70,7 @@ fn inspect_refuses_what_is_damaged() {
     let ran = inspect(&file, &[]);
     assert_eq!(ran.code, Some(1));
     let told = ran.told();
-    assert!(
-        told.contains("version 4, and not with 0x67677371, version 3"),
-        "{told}"
-    );
+    assert!(told.contains("version 4, and not with 0x67677371, version 3"), "{told}");
     // What `llama_state_save_file` writes begins so.
     fs::write(&file, b"nsgg\x0a\0\0\0").expect("a file");
     let told = inspect(&file, &[]).told();

@@ -36,11 +36,7 @@ pub enum Action<B> {
     /// and `moved` while it goes on.
     Read(Flow),
     /// More may be read, of a route that is read layer by layer: so many tokens of a layer, counted from position 0.
-    Readable {
-        transfer: TransferId,
-        layer: u32,
-        tokens: u64,
-    },
+    Readable { transfer: TransferId, layer: u32, tokens: u64 },
     /// Everything may be read.
     AllReadable(TransferId),
     /// Be ready for a route's streams. Answer with `admit` for each before its first byte is placed, then with
@@ -54,25 +50,13 @@ pub enum Action<B> {
     /// A transfer has succeeded; forget it.
     Finished(TransferId),
     /// A peer was refused since it stated other content than a lease holds. Say so in the log, and show neither.
-    OtherContent {
-        key: LeaseKey,
-        held: ContentDigest,
-        stated: ContentDigest,
-    },
+    OtherContent { key: LeaseKey, held: ContentDigest, stated: ContentDigest },
     /// Somebody with a ticket has asked for a lease for the first time, or has renewed it.
     LeaseClaimed(LeaseKey),
     /// A lease has ended, and nothing touches its blocks any more.
-    LeaseEnded {
-        key: LeaseKey,
-        end: LeaseEnd,
-        blocks: B,
-    },
+    LeaseEnded { key: LeaseKey, end: LeaseEnd, blocks: B },
     /// A pull or a push is over, and nothing touches its blocks any more.
-    JobDone {
-        job: JobId,
-        result: Result<JobReport, JobError>,
-        blocks: B,
-    },
+    JobDone { job: JobId, result: Result<JobReport, JobError>, blocks: B },
     /// A lease has failed, and memory is not done with its blocks: they must not be used. If it is done after all,
     /// `LeaseEnded` says so.
     LeaseStalled(LeaseKey),

@@ -4,8 +4,7 @@ use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::Arc;
 
 use transload_plan::ids::{
-    AgentId, ClusterName, DeploymentDigest, Incarnation, LeaseSetId, Nonce, Rank, ServiceName,
-    TransferId,
+    AgentId, ClusterName, DeploymentDigest, Incarnation, LeaseSetId, Nonce, Rank, ServiceName, TransferId,
 };
 
 use crate::action::Action;
@@ -238,10 +237,7 @@ impl<P: Planner> Context<P> {
     pub(crate) fn open_ticket(&self, ticket: &Ticket) -> Result<Claims, JobError> {
         let claims = ticket.open(&self.me.ticket_key)?;
         if claims.cluster != self.me.cluster {
-            return Err(JobError::Cluster {
-                ours: self.me.cluster.clone(),
-                theirs: claims.cluster,
-            });
+            return Err(JobError::Cluster { ours: self.me.cluster.clone(), theirs: claims.cluster });
         }
         if !claims.is_for(&self.me.agent, &self.deployment) {
             return Err(JobError::Audience);

@@ -154,13 +154,7 @@ impl<P: Planner> Flows<P> {
 /// What peers say of transfers.
 impl<P: Planner> Flows<P> {
     /// Takes a message about a transfer. One that is not of this connection, or is over, is no more than an echo.
-    pub(crate) fn on_message(
-        &mut self,
-        cx: &mut Context<P>,
-        conn: ConnId,
-        id: TransferId,
-        message: Message,
-    ) {
+    pub(crate) fn on_message(&mut self, cx: &mut Context<P>, conn: ConnId, id: TransferId, message: Message) {
         let transfer = self.transfers.get_mut(&id);
         let transfer = transfer.filter(|t| t.flow.conn == conn && !t.is_fencing());
         let Some(t) = transfer else {
@@ -224,12 +218,7 @@ impl<P: Planner> Flows<P> {
 /// The data source's progress.
 impl<P: Planner> Flows<P> {
     /// Begins to read, once the prefill is over or layer by layer; `ready` is what is there of the layers.
-    pub(crate) fn read_if_ready(
-        &mut self,
-        cx: &mut Context<P>,
-        id: TransferId,
-        ready: Vec<(u32, u64)>,
-    ) {
+    pub(crate) fn read_if_ready(&mut self, cx: &mut Context<P>, id: TransferId, ready: Vec<(u32, u64)>) {
         let Some(t) = self.transfers.get_mut(&id) else {
             return;
         };
@@ -240,11 +229,7 @@ impl<P: Planner> Flows<P> {
         if waits {
             cx.after(cx.options.heartbeat, Timer::Heartbeat(id));
         }
-        let flow = Flow {
-            all_readable: !waits,
-            ready,
-            ..t.flow.clone()
-        };
+        let flow = Flow { all_readable: !waits, ready, ..t.flow.clone() };
         cx.act(Action::Read(flow));
         cx.tell(News::Travels(id));
         cx.tell(News::Moves(side));
@@ -254,19 +239,9 @@ impl<P: Planner> Flows<P> {
         }
     }
 
-    pub(crate) fn layer_ready(
-        &mut self,
-        cx: &mut Context<P>,
-        id: TransferId,
-        layer: u32,
-        tokens: u64,
-    ) {
+    pub(crate) fn layer_ready(&mut self, cx: &mut Context<P>, id: TransferId, layer: u32, tokens: u64) {
         if self.transfers.get(&id).is_some_and(Transfer::is_reading) {
-            cx.act(Action::Readable {
-                transfer: id,
-                layer,
-                tokens,
-            });
+            cx.act(Action::Readable { transfer: id, layer, tokens });
         }
     }
 
@@ -312,11 +287,7 @@ impl<P: Planner> Flows<P> {
         };
         cx.timers.clear(&Timer::Heartbeat(id));
         cx.after(cx.options.landing_wait, Timer::Stall(id));
-        let commit = Message::Commit {
-            transfer: id,
-            streams,
-            bytes,
-        };
+        let commit = Message::Commit { transfer: id, streams, bytes };
         cx.send(conn, commit);
     }
 }
@@ -362,13 +333,7 @@ impl<P: Planner> Flows<P> {
     }
 
     /// Fails a transfer: first the fence, then the consequences.
-    pub(crate) fn fail(
-        &mut self,
-        cx: &mut Context<P>,
-        id: TransferId,
-        failure: Failure,
-        tell: bool,
-    ) {
+    pub(crate) fn fail(&mut self, cx: &mut Context<P>, id: TransferId, failure: Failure, tell: bool) {
         self.end(cx, id, Why::Failed(failure), tell);
     }
 
@@ -387,10 +352,7 @@ impl<P: Planner> Flows<P> {
         clear_timers(cx, id);
         if let (Why::Failed(failure), true) = (&why, tell) {
             let failure = failure.clone();
-            let abort = Message::Abort {
-                transfer: id,
-                failure,
-            };
+            let abort = Message::Abort { transfer: id, failure };
             cx.send(conn, abort);
         }
         cx.tell(News::Stopped(conn, id));
@@ -444,11 +406,6 @@ fn clear_timers<P: Planner>(cx: &mut Context<P>, id: TransferId) {
 }
 
 /// Refuses what a peer has asked for.
-pub(crate) fn refuse<P: Planner>(
-    cx: &mut Context<P>,
-    conn: ConnId,
-    transfer: TransferId,
-    refusal: Refusal,
-) {
+pub(crate) fn refuse<P: Planner>(cx: &mut Context<P>, conn: ConnId, transfer: TransferId, refusal: Refusal) {
     cx.send(conn, Message::Refused { transfer, refusal });
 }

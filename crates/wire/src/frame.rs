@@ -80,10 +80,7 @@ impl FrameReader {
 
     /// What follows the length of the next frame, if all of it is there: see [`decode`]. After an
     /// error there are no more.
-    #[allow(
-        clippy::should_implement_trait,
-        reason = "an iterator could not be fed in between"
-    )]
+    #[allow(clippy::should_implement_trait, reason = "an iterator could not be fed in between")]
     pub fn next(&mut self) -> Option<Result<Bytes, FrameError>> {
         let body = match self.body() {
             Ok(body) => body?,
@@ -117,9 +114,7 @@ impl FrameReader {
         };
         match u32::from_le_bytes(*length) as usize {
             0 => Err(FrameError::Empty),
-            body if body > MAX_FRAME - LENGTH => Err(FrameError::TooLong {
-                bytes: body.saturating_add(LENGTH),
-            }),
+            body if body > MAX_FRAME - LENGTH => Err(FrameError::TooLong { bytes: body.saturating_add(LENGTH) }),
             body => Ok(Some(body)),
         }
     }

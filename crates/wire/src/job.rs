@@ -214,13 +214,7 @@ impl<P: Planner> Jobs<P> {
     }
 
     /// What a pull or a push waits for.
-    pub(crate) fn awaits(
-        &self,
-        cx: &Context<P>,
-        peers: &Peers,
-        flows: &Flows<P>,
-        id: JobId,
-    ) -> Option<Waiting> {
+    pub(crate) fn awaits(&self, cx: &Context<P>, peers: &Peers, flows: &Flows<P>, id: JobId) -> Option<Waiting> {
         let job = self.jobs.get(&id)?;
         let (agent, transfer, idle) = match &job.invited {
             None => job.first_open(cx)?,
@@ -239,11 +233,7 @@ impl<P: Planner> Jobs<P> {
         };
         // The ticket's address may not have been asked: the agent has come by itself, or is still sought where it was before.
         let asked = peers.address(agent).filter(|_| on != Awaited::Plan);
-        Some(Waiting {
-            on,
-            agent: agent.clone(),
-            address: asked.map(shown),
-        })
+        Some(Waiting { on, agent: agent.clone(), address: asked.map(shown) })
     }
 }
 
@@ -272,12 +262,7 @@ impl<P: Planner> Jobs<P> {
     }
 
     /// A plan is compiled, or cannot be: what waits for it goes on, or is over.
-    pub(crate) fn compiled(
-        &mut self,
-        g: &mut Ground<'_, P>,
-        ask: &PlanAsk,
-        outcome: Result<(), &Text>,
-    ) {
+    pub(crate) fn compiled(&mut self, g: &mut Ground<'_, P>, ask: &PlanAsk, outcome: Result<(), &Text>) {
         let waits = |job: &Job<P>| job.waits_for(ask);
         for id in self.like(waits) {
             match outcome {
@@ -297,12 +282,7 @@ impl<P: Planner> Jobs<P> {
     }
 
     /// `agent` cannot be reached, or does not talk to us, so that waiting for it is over.
-    pub(crate) fn stop_all_that_need(
-        &mut self,
-        g: &mut Ground<'_, P>,
-        agent: &AgentId,
-        error: &JobError,
-    ) {
+    pub(crate) fn stop_all_that_need(&mut self, g: &mut Ground<'_, P>, agent: &AgentId, error: &JobError) {
         let needs = |job: &Job<P>| job.needed().iter().any(|address| address.agent == *agent);
         for id in self.like(needs) {
             self.stop(g, id, error.clone());
@@ -414,11 +394,7 @@ impl<P: Planner> Jobs<P> {
             }),
         };
         match job.blocks {
-            Held::Own(blocks) => cx.act(Action::JobDone {
-                job: id,
-                result,
-                blocks,
-            }),
+            Held::Own(blocks) => cx.act(Action::JobDone { job: id, result, blocks }),
             Held::Of(BlocksOf::Lease(key)) => {
                 let landed = result.is_ok();
                 cx.act(Action::Pushed(key, result));

@@ -29,9 +29,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use transload_plan::Request;
 use transload_plan::content::ContentDigest;
-use transload_plan::ids::{
-    AgentId, DeploymentDigest, Direction, Incarnation, LeaseSetId, Rank, TransferId,
-};
+use transload_plan::ids::{AgentId, DeploymentDigest, Direction, Incarnation, LeaseSetId, Rank, TransferId};
 
 pub(crate) use table::{LeaseTable, MAX_LAYERS};
 
@@ -119,11 +117,7 @@ pub struct LeaseLimits {
 
 impl Default for LeaseLimits {
     fn default() -> Self {
-        Self {
-            leases: 65_536,
-            ended: 16_384,
-            peer_grace: Duration::from_secs(10),
-        }
+        Self { leases: 65_536, ended: 16_384, peer_grace: Duration::from_secs(10) }
     }
 }
 
@@ -234,14 +228,8 @@ pub enum LeaseError {
     #[error("no lease {key} is open")]
     NotOpen { key: LeaseKey },
     /// More tokens are said to be ready than the lease was opened for.
-    #[error(
-        "{tokens} tokens of layer {layer} are said to be ready, but only {valid_tokens} are leased"
-    )]
-    Tokens {
-        layer: u32,
-        tokens: u64,
-        valid_tokens: u64,
-    },
+    #[error("{tokens} tokens of layer {layer} are said to be ready, but only {valid_tokens} are leased")]
+    Tokens { layer: u32, tokens: u64, valid_tokens: u64 },
     /// A layer's number is absurd.
     #[error("layer {layer} is beyond the {limit} layers that progress is kept for")]
     Layer { layer: u32, limit: u32 },
@@ -259,11 +247,7 @@ pub(crate) enum UseError {
     /// The blocks hold something else than was stated.
     Content,
     /// It does not cover the tokens asked for, up to `asked`.
-    Tokens {
-        start: u64,
-        valid_tokens: u64,
-        asked: u64,
-    },
+    Tokens { start: u64, valid_tokens: u64, asked: u64 },
     /// It is bound to another deployment, or to another life of it.
     Holder,
     /// The rank is not one that the asker can speak for.
@@ -283,16 +267,9 @@ pub(crate) enum LeaseEvent<B> {
     Claimed { key: LeaseKey },
     /// The lease is ending: stop these transfers, then [`unpin`](LeaseTable::unpin) each; or the push that has
     /// pinned it, then say that it is [over](LeaseTable::push_over).
-    Fence {
-        end: LeaseEnd,
-        transfers: BTreeSet<TransferId>,
-    },
+    Fence { end: LeaseEnd, transfers: BTreeSet<TransferId> },
     /// The lease has ended, nothing touches the blocks any more, and here they are.
-    Ended {
-        key: LeaseKey,
-        end: LeaseEnd,
-        blocks: B,
-    },
+    Ended { key: LeaseKey, end: LeaseEnd, blocks: B },
 }
 
 #[cfg(test)]

@@ -138,16 +138,13 @@ impl<P: Planner> Machine<P> {
     /// Whether anything here waits for this agent, so that an idle connection must not be closed.
     pub fn wants(&self, agent: &AgentId) -> bool {
         let mut transfers = self.flows.all();
-        self.jobs.want(agent)
-            || self.notices.want(agent)
-            || transfers.any(|t| t.flow.agent == *agent)
+        self.jobs.want(agent) || self.notices.want(agent) || transfers.any(|t| t.flow.agent == *agent)
     }
 
     /// Whether nothing is under way: no lease, no transfer, no job, no notice.
     pub fn is_idle(&self) -> bool {
         let gauges = self.gauges();
-        gauges.leases + gauges.early + gauges.queued == 0
-            && gauges.transfers + gauges.jobs + gauges.notices == 0
+        gauges.leases + gauges.early + gauges.queued == 0 && gauges.transfers + gauges.jobs + gauges.notices == 0
     }
 
     /// How much of everything there is.
@@ -162,9 +159,7 @@ impl<P: Planner> Machine<P> {
             queued,
             transfers: self.flows.all().count(),
             jobs: self.cx.jobs.count(),
-            stalled: self.owner.leases.stalled()
-                + self.jobs.stalled()
-                + self.flows.all().filter(|t| t.stalled).count(),
+            stalled: self.owner.leases.stalled() + self.jobs.stalled() + self.flows.all().filter(|t| t.stalled).count(),
             notices: self.notices.len(),
             timers: self.cx.timers.len() + self.owner.timers(),
         }
@@ -271,12 +266,7 @@ impl<P: Planner> Machine<P> {
     }
 
     /// What [`Action::Compile`] asked for is compiled; or there is no such plan, and why.
-    pub fn compiled(
-        &mut self,
-        now: Moment,
-        ask: &PlanAsk,
-        plan: Result<Planned<P::Plan>, impl Into<Text>>,
-    ) {
+    pub fn compiled(&mut self, now: Moment, ask: &PlanAsk, plan: Result<Planned<P::Plan>, impl Into<Text>>) {
         self.enter(now, |m| {
             let plan = plan.map(Arc::new).map_err(Into::into);
             m.cx.plans.compiled(ask, plan.as_ref().ok());
@@ -314,27 +304,14 @@ impl<P: Planner> Machine<P> {
 
     /// Data destination: a stream from `agent` wants in. Only once it is admitted may it place
     /// bytes, and only within what its header says.
-    pub fn admit(
-        &mut self,
-        now: Moment,
-        agent: &AgentId,
-        header: &StreamHeader,
-    ) -> Result<(), StreamRefusal> {
+    pub fn admit(&mut self, now: Moment, agent: &AgentId, header: &StreamHeader) -> Result<(), StreamRefusal> {
         self.enter(now, |m| m.flows.admit(&mut m.cx, agent, header))
     }
 
     /// Data destination: a stream that was admitted has ended, and all its bytes are placed. `crc`
     /// is of the bytes as they arrived.
-    pub fn stream_arrived(
-        &mut self,
-        now: Moment,
-        header: &StreamHeader,
-        trailer: &StreamTrailer,
-        crc: u32,
-    ) {
-        self.enter(now, |m| {
-            m.flows.stream_arrived(&mut m.cx, header, trailer, crc)
-        });
+    pub fn stream_arrived(&mut self, now: Moment, header: &StreamHeader, trailer: &StreamTrailer, crc: u32) {
+        self.enter(now, |m| m.flows.stream_arrived(&mut m.cx, header, trailer, crc));
     }
 
     /// Either side: what [`Action::Fence`] asked for is done. No byte of this transfer is read
@@ -372,12 +349,7 @@ impl<P: Planner> Machine<P> {
 /// What the owner of leases does.
 impl<P: Planner> Machine<P> {
     /// Opens a lease. From here on the blocks belong to it, until [`Action::LeaseEnded`].
-    pub fn lease(
-        &mut self,
-        now: Moment,
-        spec: LeaseSpec,
-        blocks: P::Blocks,
-    ) -> Result<(), OpenError<P::Blocks>> {
+    pub fn lease(&mut self, now: Moment, spec: LeaseSpec, blocks: P::Blocks) -> Result<(), OpenError<P::Blocks>> {
         self.enter(now, |m| {
             let (mut g, owner, ..) = m.parts();
             owner.lease(&mut g, spec, blocks)
@@ -429,29 +401,18 @@ impl<P: Planner> Machine<P> {
 /// What the holder of a ticket does.
 impl<P: Planner> Machine<P> {
     /// Begins to pull or to push. From here on the blocks belong to that, until [`Action::JobDone`].
-    pub fn start(
-        &mut self,
-        now: Moment,
-        spec: JobSpec,
-        blocks: P::Blocks,
-    ) -> Result<JobId, JobRefused<P::Blocks>> {
+    pub fn start(&mut self, now: Moment, spec: JobSpec, blocks: P::Blocks) -> Result<JobId, JobRefused<P::Blocks>> {
         self.enter(now, |m| m.try_start(spec, blocks))
     }
 
-    fn try_start(
-        &mut self,
-        spec: JobSpec,
-        blocks: P::Blocks,
-    ) -> Result<JobId, JobRefused<P::Blocks>> {
+    fn try_start(&mut self, spec: JobSpec, blocks: P::Blocks) -> Result<JobId, JobRefused<P::Blocks>> {
         let now = self.cx.now;
         let (mut g, owner, jobs, _) = self.parts();
         let checked = check_job(g.cx, &spec).and_then(|(claims, opens)| {
             let leases = write_leases(&opens, &spec);
             for lease in &leases {
                 let checked = owner.leases.check_open(now, lease);
-                checked.map_err(|reason| JobError::WriteLease {
-                    why: reason.to_string().into(),
-                })?;
+                checked.map_err(|reason| JobError::WriteLease { why: reason.to_string().into() })?;
             }
             Ok((claims, opens, leases))
         });
@@ -509,29 +470,14 @@ impl<P: Planner> Machine<P> {
 
     /// Asks the owner to let the leases live for `ttl` from then at least: for a request that has to
     /// wait before it can pull.
-    pub fn renew_ticket(
-        &mut self,
-        now: Moment,
-        ticket: &Ticket,
-        ttl: Duration,
-    ) -> Result<NoticeId, JobError> {
+    pub fn renew_ticket(&mut self, now: Moment, ticket: &Ticket, ttl: Duration) -> Result<NoticeId, JobError> {
         let ttl_ms = u64::try_from(ttl.as_millis()).unwrap_or(u64::MAX);
         self.tell_owner(now, ticket, NoticeKind::Renew { ttl_ms })
     }
 
-    fn tell_owner(
-        &mut self,
-        now: Moment,
-        ticket: &Ticket,
-        says: NoticeKind,
-    ) -> Result<NoticeId, JobError> {
-        let notify = Notify {
-            claims: self.cx.open_ticket(ticket)?,
-            ticket: ticket.clone(),
-            says,
-            dials: true,
-            reported: true,
-        };
+    fn tell_owner(&mut self, now: Moment, ticket: &Ticket, says: NoticeKind) -> Result<NoticeId, JobError> {
+        let notify =
+            Notify { claims: self.cx.open_ticket(ticket)?, ticket: ticket.clone(), says, dials: true, reported: true };
         Ok(self.enter(now, |m| m.notify(notify)))
     }
 }

@@ -4,9 +4,7 @@ use serde::{Deserialize, Serialize};
 use transload_plan::Request;
 use transload_plan::codec::Codec;
 use transload_plan::content::ContentDigest;
-use transload_plan::ids::{
-    AgentId, ClusterName, DeploymentDigest, Incarnation, Nonce, PlanDigest, Rank, TransferId,
-};
+use transload_plan::ids::{AgentId, ClusterName, DeploymentDigest, Incarnation, Nonce, PlanDigest, Rank, TransferId};
 
 use crate::awaited::Awaited;
 use crate::path::{Path, PathSet};
@@ -51,27 +49,17 @@ pub enum Message {
     /// Asks to write into opened blocks.
     Push(Ask),
     /// Answers an ask: no.
-    Refused {
-        transfer: TransferId,
-        refusal: Refusal,
-    },
+    Refused { transfer: TransferId, refusal: Refusal },
     /// Answers an ask: the bytes take this path.
     Accepted { transfer: TransferId, path: Path },
     /// Nothing to do but wait: says that it is still worth it.
     Waiting { transfer: TransferId, on: Awaited },
     /// The data source has read its last byte, and the lease was alive then. So many streams carry so many bytes.
-    Commit {
-        transfer: TransferId,
-        streams: u32,
-        bytes: u64,
-    },
+    Commit { transfer: TransferId, streams: u32, bytes: u64 },
     /// The data destination has everything and the commit: the transfer has succeeded.
     Landed { transfer: TransferId },
     /// The transfer has failed. What arrives of it from now on is dropped.
-    Abort {
-        transfer: TransferId,
-        failure: Failure,
-    },
+    Abort { transfer: TransferId, failure: Failure },
     /// To the owner of a lease set, from the holder of its ticket.
     Notice(Notice),
     /// The answer.
@@ -89,10 +77,7 @@ pub enum Message {
     /// To the owner of a lease set, from the holder of its ticket: shall push.
     Invite(Invitation),
     /// The answer, once every rank here knows of its lease: pushes, or why not.
-    Invited {
-        id: u64,
-        outcome: Result<(), Refusal>,
-    },
+    Invited { id: u64, outcome: Result<(), Refusal> },
 }
 
 impl Message {

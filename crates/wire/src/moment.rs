@@ -44,10 +44,7 @@ pub(crate) struct Timers<K> {
 
 impl<K> Default for Timers<K> {
     fn default() -> Self {
-        Self {
-            at: HashMap::new(),
-            order: BTreeSet::new(),
-        }
+        Self { at: HashMap::new(), order: BTreeSet::new() }
     }
 }
 

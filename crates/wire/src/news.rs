@@ -33,11 +33,7 @@ pub(crate) enum News {
     /// Peers: an agent is connected, and both sides are welcome.
     Up(AgentId, Incarnation),
     /// Peers: a connection is gone. `agent`, where that is known, `was_up` on it or not.
-    Lost {
-        conn: ConnId,
-        agent: Option<AgentId>,
-        was_up: bool,
-    },
+    Lost { conn: ConnId, agent: Option<AgentId>, was_up: bool },
     /// Peers: an agent and we do not talk to each other.
     Unwelcome(AgentId, HelloRefusal),
     /// Peers: no connection to an agent is up, and the last one, or the last attempt, is over. Why,

@@ -55,12 +55,7 @@ impl Notices {
     }
 
     /// Offers a notice to all agents of a ticket but ourselves, for whom its caller does what it says.
-    pub(crate) fn offer<P: Planner>(
-        &mut self,
-        cx: &mut Context<P>,
-        peers: &mut Peers,
-        notify: Notify,
-    ) -> NoticeId {
+    pub(crate) fn offer<P: Planner>(&mut self, cx: &mut Context<P>, peers: &mut Peers, notify: Notify) -> NoticeId {
         let Notify { claims, dials, .. } = notify;
         let id = NoticeId(cx.next_number());
         let life = claims.incarnation;
@@ -71,11 +66,7 @@ impl Notices {
             ticket: notify.ticket,
             says: notify.says,
             incarnation: life,
-            outcome: NoticeOutcome {
-                heard: (0, waiting.len()),
-                left: None,
-                refusal: None,
-            },
+            outcome: NoticeOutcome { heard: (0, waiting.len()), left: None, refusal: None },
             waiting,
             dials,
             reported: notify.reported,
@@ -101,12 +92,7 @@ impl Notices {
     }
 
     /// Sends everything that waits for this agent, on a connection that has just come up.
-    pub(crate) fn agent_up<P: Planner>(
-        &mut self,
-        cx: &mut Context<P>,
-        peers: &Peers,
-        agent: &AgentId,
-    ) {
+    pub(crate) fn agent_up<P: Planner>(&mut self, cx: &mut Context<P>, peers: &Peers, agent: &AgentId) {
         let offered = self.offered.iter();
         let waiting = offered.filter(|(_, notice)| notice.waiting.contains_key(agent));
         for id in waiting.map(|(id, _)| *id).collect::<Vec<_>>() {
@@ -114,13 +100,7 @@ impl Notices {
         }
     }
 
-    fn send<P: Planner>(
-        &mut self,
-        cx: &mut Context<P>,
-        peers: &Peers,
-        id: NoticeId,
-        agent: &AgentId,
-    ) {
+    fn send<P: Planner>(&mut self, cx: &mut Context<P>, peers: &Peers, id: NoticeId, agent: &AgentId) {
         let Some(conn) = peers.connection(agent) else {
             return;
         };
@@ -133,11 +113,7 @@ impl Notices {
             self.heard(cx, id, agent, None);
             return;
         }
-        let message = Notice {
-            id: id.0,
-            ticket: notice.ticket.clone(),
-            says: notice.says.clone(),
-        };
+        let message = Notice { id: id.0, ticket: notice.ticket.clone(), says: notice.says.clone() };
         cx.send(conn, Message::Notice(message));
     }
 

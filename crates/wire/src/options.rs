@@ -116,9 +116,7 @@ impl Default for Options {
 impl Options {
     /// The pause after so many failures in a row.
     pub(crate) fn pause(&self, failures: u32) -> Duration {
-        let doubled = self
-            .backoff
-            .saturating_mul(1 << failures.saturating_sub(1).min(16));
+        let doubled = self.backoff.saturating_mul(1 << failures.saturating_sub(1).min(16));
         doubled.min(self.backoff_most)
     }
 }

@@ -45,10 +45,7 @@ pub enum JobError {
     #[error(transparent)]
     Ticket(#[from] TicketError),
     #[error("the ticket is of cluster {theirs}, this is {ours}")]
-    Cluster {
-        ours: ClusterName,
-        theirs: ClusterName,
-    },
+    Cluster { ours: ClusterName, theirs: ClusterName },
     #[error("the ticket is for another agent")]
     Audience,
     /// The ticket is of this very engine, whose blocks are here already.
@@ -63,12 +60,7 @@ pub enum JobError {
     NoRanks,
     /// More tokens are asked for than the ticket covers, or others than it opens.
     #[error("tokens {start}..{end} were asked for, the ticket covers {first}..{valid}")]
-    Tokens {
-        start: u64,
-        end: u64,
-        first: u64,
-        valid: u64,
-    },
+    Tokens { start: u64, end: u64, first: u64, valid: u64 },
     /// A job with this ticket and one of these ranks is under way.
     #[error("rank {rank} is busy with this ticket already")]
     UnderWay { rank: Rank },
@@ -87,34 +79,19 @@ pub enum JobError {
     },
     /// An agent of the ticket does not talk to us, or we not to it.
     #[error("agent {agent}: {refusal}")]
-    Hello {
-        agent: AgentId,
-        refusal: HelloRefusal,
-    },
+    Hello { agent: AgentId, refusal: HelloRefusal },
     #[error("agent {agent} may not serve: its certificate lacks that role")]
     MayNotServe { agent: AgentId },
     #[error("agent {agent} is of deployment {found}, the ticket says {ticket}")]
-    Deployment {
-        agent: AgentId,
-        found: DeploymentDigest,
-        ticket: DeploymentDigest,
-    },
+    Deployment { agent: AgentId, found: DeploymentDigest, ticket: DeploymentDigest },
     /// An agent of the ticket has restarted: its leases are gone.
     #[error(
         "agent {agent} has restarted since the ticket was made, or two instances of its service have one name \
          (then give each an `instance` of its own)"
     )]
-    Restarted {
-        agent: AgentId,
-        found: Incarnation,
-        ticket: Incarnation,
-    },
+    Restarted { agent: AgentId, found: Incarnation, ticket: Incarnation },
     #[error("rank {peer_rank} there refuses rank {rank}: {refusal}")]
-    Refused {
-        rank: Rank,
-        peer_rank: Rank,
-        refusal: Refusal,
-    },
+    Refused { rank: Rank, peer_rank: Rank, refusal: Refusal },
     #[error("the blocks cannot be opened for a push: {why}")]
     WriteLease { why: Text },
     #[error("agent {agent} refuses to push: {refusal}")]
@@ -128,17 +105,9 @@ pub enum JobError {
     LeaseEnded { end: LeaseEnd },
     /// A route has failed for good, or too often.
     #[error("between rank {rank} here and {peer_rank} there, at attempt {attempts}: {failure}")]
-    Failed {
-        rank: Rank,
-        peer_rank: Rank,
-        attempts: u32,
-        failure: Failure,
-    },
+    Failed { rank: Rank, peer_rank: Rank, attempts: u32, failure: Failure },
     #[error("it took longer than {timeout:?}{}", .waiting.as_ref().map_or(String::new(), |on| format!(": it waited for {on}")))]
-    TimedOut {
-        timeout: Duration,
-        waiting: Option<Waiting>,
-    },
+    TimedOut { timeout: Duration, waiting: Option<Waiting> },
     /// The device of a rank here was lost, and with it what the blocks held.
     #[error("the device of rank {rank} is lost")]
     DeviceLost { rank: Rank },
@@ -200,14 +169,8 @@ impl JobError {
                 _ => "refused",
             },
             JobError::Failed { failure, .. } => match failure {
-                Failure::DeviceLost
-                | Failure::LeaseEnded {
-                    end: LeaseEnd::DeviceLost,
-                } => "device_lost",
-                Failure::DeviceStalled
-                | Failure::LeaseEnded {
-                    end: LeaseEnd::DeviceStalled,
-                } => "device_stalled",
+                Failure::DeviceLost | Failure::LeaseEnded { end: LeaseEnd::DeviceLost } => "device_lost",
+                Failure::DeviceStalled | Failure::LeaseEnded { end: LeaseEnd::DeviceStalled } => "device_stalled",
                 _ => "failed",
             },
             JobError::TimedOut { .. } => "timed_out",
@@ -221,14 +184,10 @@ impl JobError {
     /// What the peers of its routes are told.
     pub(crate) fn as_failure(&self) -> Failure {
         match self {
-            JobError::DeviceLost { .. }
-            | JobError::LeaseEnded {
-                end: LeaseEnd::DeviceLost,
-            } => Failure::DeviceLost,
-            JobError::DeviceStalled { .. }
-            | JobError::LeaseEnded {
-                end: LeaseEnd::DeviceStalled,
-            } => Failure::DeviceStalled,
+            JobError::DeviceLost { .. } | JobError::LeaseEnded { end: LeaseEnd::DeviceLost } => Failure::DeviceLost,
+            JobError::DeviceStalled { .. } | JobError::LeaseEnded { end: LeaseEnd::DeviceStalled } => {
+                Failure::DeviceStalled
+            }
             _ => Failure::Cancelled,
         }
     }

@@ -130,11 +130,7 @@ impl<P: Planner> Owner<P> {
         match checked {
             Ok(()) => self.open(g, spec, Held::Own(blocks)),
             Err(reason) => {
-                return Err(OpenError {
-                    key,
-                    reason,
-                    blocks,
-                });
+                return Err(OpenError { key, reason, blocks });
             }
         }
         Ok(())
@@ -167,11 +163,7 @@ impl<P: Planner> Owner<P> {
             }
         }
         if in_all <= MAX_SLICES && of_service <= MAX_SLICES / 2 {
-            let kept = KeptPlan {
-                plan: plan.clone(),
-                by: by.clone(),
-                ranks: [key.rank].into(),
-            };
+            let kept = KeptPlan { plan: plan.clone(), by: by.clone(), ranks: [key.rank].into() };
             self.plans.insert(key.set, kept);
         }
     }
@@ -205,12 +197,7 @@ impl<P: Planner> Owner<P> {
     }
 
     /// An agent shows a life: what others of its lives have left here is over.
-    pub(crate) fn agent_up(
-        &mut self,
-        cx: &mut Context<P>,
-        agent: &AgentId,
-        incarnation: Incarnation,
-    ) {
+    pub(crate) fn agent_up(&mut self, cx: &mut Context<P>, agent: &AgentId, incarnation: Incarnation) {
         self.leases.agent_up(cx.now, agent, incarnation);
         // What others have left is theirs, whatever life they claimed: a claim proves nothing.
         self.pending.forget(|demand| match demand {
@@ -221,13 +208,7 @@ impl<P: Planner> Owner<P> {
     }
 
     /// What is told of a use that a lease does not allow.
-    fn refuse_use(
-        &self,
-        cx: &mut Context<P>,
-        key: LeaseKey,
-        stated: &ContentDigest,
-        error: UseError,
-    ) -> Refusal {
+    fn refuse_use(&self, cx: &mut Context<P>, key: LeaseKey, stated: &ContentDigest, error: UseError) -> Refusal {
         if error == UseError::Content
             && let Some(spec) = self.leases.spec(&key)
         {
@@ -238,13 +219,7 @@ impl<P: Planner> Owner<P> {
     }
 
     /// A transfer with the holder's `peer_rank` touches the blocks no more: the next attempt of that pair may come.
-    pub(crate) fn unpin(
-        &mut self,
-        g: &mut Ground<'_, P>,
-        key: LeaseKey,
-        peer_rank: Rank,
-        transfer: TransferId,
-    ) {
+    pub(crate) fn unpin(&mut self, g: &mut Ground<'_, P>, key: LeaseKey, peer_rank: Rank, transfer: TransferId) {
         self.leases.unpin(g.cx.now, key, transfer);
         if let Some(next) = self.queued.remove(&(key, peer_rank)) {
             self.decide(g, next);
@@ -285,12 +260,7 @@ impl<P: Planner> Owner<P> {
 /// What waits.
 impl<P: Planner> Owner<P> {
     /// A plan is compiled, or cannot be: what waits for it goes on, or is refused.
-    pub(crate) fn compiled(
-        &mut self,
-        g: &mut Ground<'_, P>,
-        ask: &PlanAsk,
-        outcome: Result<(), &Text>,
-    ) {
+    pub(crate) fn compiled(&mut self, g: &mut Ground<'_, P>, ask: &PlanAsk, outcome: Result<(), &Text>) {
         self.pending.bring_compiled(ask);
         // One at a time: an invitation is answered when no rank of it waits any more.
         while let Some(demand) = self.pending.pop_compiled(ask) {
@@ -338,8 +308,7 @@ impl<P: Planner> Owner<P> {
     /// The asker has given up an ask that was not begun.
     pub(crate) fn forget_ask(&mut self, conn: ConnId, transfer: TransferId) {
         let is_it = |asked: &Asked| asked.conn == conn && asked.ask.transfer == transfer;
-        self.pending
-            .forget(|demand| demand.ask().is_some_and(is_it));
+        self.pending.forget(|demand| demand.ask().is_some_and(is_it));
         self.queued.retain(|_, asked| !is_it(asked));
     }
 }
@@ -354,16 +323,9 @@ mod tests {
     #[test]
     fn kept_plans_of_one_service_leave_room_for_others() {
         let mut owner: Owner<SimPlanner<()>> = Owner::new(&Options::default());
-        let key = |n| LeaseKey {
-            set: LeaseSetId([n; 16]),
-            rank: Rank(0),
-        };
+        let key = |n| LeaseKey { set: LeaseSetId([n; 16]), rank: Rank(0) };
         let mut keeps = |n, agent: &str, slices| {
-            let plan = Planned {
-                routes: BTreeMap::new(),
-                slices,
-                plan: (),
-            };
+            let plan = Planned { routes: BTreeMap::new(), slices, plan: () };
             owner.keep_plan(key(n), &AgentId::new(agent).unwrap(), &Arc::new(plan));
             owner.plans.contains_key(&key(n).set)
         };

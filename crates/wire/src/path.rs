@@ -98,9 +98,7 @@ impl PathSet {
 
     /// All of them, the network first.
     pub fn iter(self) -> impl Iterator<Item = Path> {
-        (0..PATHS)
-            .map(Path)
-            .filter(move |path| self.contains(*path))
+        (0..PATHS).map(Path).filter(move |path| self.contains(*path))
     }
 }
 
@@ -141,10 +139,7 @@ mod tests {
     fn the_shortest_way_is_taken() {
         let both = PathSet::from_iter([Path::QUIC, Path::RING]);
         assert_eq!(both.best(), Some(Path::RING));
-        assert_eq!(
-            PathSet::from_iter([Path::RING, Path::DEVICE]).best(),
-            Some(Path::DEVICE)
-        );
+        assert_eq!(PathSet::from_iter([Path::RING, Path::DEVICE]).best(), Some(Path::DEVICE));
         assert_eq!(both.and(PathSet::QUIC).best(), Some(Path::QUIC));
         assert_eq!(PathSet::LOCAL.and(PathSet::QUIC).best(), None);
         assert_eq!(both.to_string(), "quic or ring");

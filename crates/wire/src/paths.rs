@@ -34,11 +34,7 @@ impl Paths {
     /// A connection is there, for which so much can be negotiated.
     pub(crate) fn connected(&mut self, conn: ConnId, negotiations: Vec<Box<dyn Negotiation>>) {
         let negotiations = negotiations.into_iter().map(|of| (of.path(), of));
-        let link = Link {
-            negotiations: negotiations.collect(),
-            lost: BTreeMap::new(),
-            travellers: BTreeMap::new(),
-        };
+        let link = Link { negotiations: negotiations.collect(), lost: BTreeMap::new(), travellers: BTreeMap::new() };
         self.links.insert(conn, link);
     }
 
@@ -56,13 +52,7 @@ impl Paths {
     }
 
     /// A transfer takes a path from now on. Where that has been lost since it was agreed on, the transfer fails.
-    pub(crate) fn begin(
-        &mut self,
-        cx: &mut Context<impl Planner>,
-        conn: ConnId,
-        path: Path,
-        traveller: Traveller,
-    ) {
+    pub(crate) fn begin(&mut self, cx: &mut Context<impl Planner>, conn: ConnId, path: Path, traveller: Traveller) {
         let Some(link) = self.links.get_mut(&conn) else {
             return;
         };

@@ -150,12 +150,7 @@ impl Peers {
     }
 
     /// Whether the agent at the other end is still the one that a ticket means, and may own its leases.
-    pub(crate) fn check_owner(
-        &self,
-        conn: ConnId,
-        agent: &AgentId,
-        claims: &Claims,
-    ) -> Result<(), JobError> {
+    pub(crate) fn check_owner(&self, conn: ConnId, agent: &AgentId, claims: &Claims) -> Result<(), JobError> {
         let Some(peer) = self.peer(conn) else {
             return Ok(());
         };
@@ -168,18 +163,12 @@ impl Peers {
     }
 
     /// Whether the agent at the other end sends in a codec.
-    pub(crate) fn check_codec(
-        &self,
-        conn: ConnId,
-        agent: &AgentId,
-        codec: Codec,
-    ) -> Result<(), JobError> {
+    pub(crate) fn check_codec(&self, conn: ConnId, agent: &AgentId, codec: Codec) -> Result<(), JobError> {
         let sends = |peer: &Peer| codec.is_exact() || peer.codecs.contains(&codec);
         match self.peer(conn).is_none_or(sends) {
             true => Ok(()),
             false => {
-                let why =
-                    format!("agent {agent} does not send so: it has to have it among its codecs");
+                let why = format!("agent {agent} does not send so: it has to have it among its codecs");
                 let why = why.into();
                 Err(JobError::Codec { codec, why })
             }
@@ -208,16 +197,10 @@ pub(crate) fn check_life(
 ) -> Result<(), JobError> {
     let agent = agent.clone();
     match found {
-        (found, _) if found != claims.owner => Err(JobError::Deployment {
-            agent,
-            found,
-            ticket: claims.owner,
-        }),
-        (_, found) if found != claims.incarnation => Err(JobError::Restarted {
-            agent,
-            found,
-            ticket: claims.incarnation,
-        }),
+        (found, _) if found != claims.owner => Err(JobError::Deployment { agent, found, ticket: claims.owner }),
+        (_, found) if found != claims.incarnation => {
+            Err(JobError::Restarted { agent, found, ticket: claims.incarnation })
+        }
         _ => Ok(()),
     }
 }
@@ -296,12 +279,7 @@ impl Peers {
     }
 
     /// Ends a connection by our own decision.
-    pub(crate) fn close(
-        &mut self,
-        cx: &mut Context<impl Planner>,
-        conn: ConnId,
-        reason: CloseReason,
-    ) {
+    pub(crate) fn close(&mut self, cx: &mut Context<impl Planner>, conn: ConnId, reason: CloseReason) {
         if self.sessions.contains_key(&conn) {
             cx.act(Action::Close(conn, reason));
             self.lost(cx, conn);
@@ -324,10 +302,6 @@ impl Peers {
         let known = known.and_then(|agent| self.agents.get_mut(agent));
         let was_up = known.is_some_and(|known| known.up.remove(&conn));
         let agent = session.agent;
-        cx.tell(News::Lost {
-            conn,
-            agent,
-            was_up,
-        });
+        cx.tell(News::Lost { conn, agent, was_up });
     }
 }

@@ -58,10 +58,7 @@ pub struct Planned<L> {
 impl<L> Planned<L> {
     /// The ranks of the peer that one local rank has routes with.
     pub fn peers_of(&self, rank: Rank) -> BTreeSet<Rank> {
-        self.of_rank(rank)
-            .iter()
-            .map(|route| route.peer_rank)
-            .collect()
+        self.of_rank(rank).iter().map(|route| route.peer_rank).collect()
     }
 
     /// The most places that binding all routes of one local rank takes.

@@ -25,11 +25,7 @@ pub(crate) struct Plans<L> {
 
 impl<L> Default for Plans<L> {
     fn default() -> Self {
-        Self {
-            compiling: HashMap::new(),
-            compiled: HashMap::new(),
-            sweep_at: SWEEP_AT,
-        }
+        Self { compiling: HashMap::new(), compiled: HashMap::new(), sweep_at: SWEEP_AT }
     }
 }
 

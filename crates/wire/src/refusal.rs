@@ -5,9 +5,7 @@ use std::mem::swap;
 
 use serde::{Deserialize, Serialize};
 use transload_plan::codec::Codec;
-use transload_plan::ids::{
-    AgentId, ClusterName, DeploymentDigest, Direction, Incarnation, PlanDigest, Rank,
-};
+use transload_plan::ids::{AgentId, ClusterName, DeploymentDigest, Direction, Incarnation, PlanDigest, Rank};
 
 use crate::awaited::Awaited;
 use crate::lease::{LeaseEnd, UseError};
@@ -73,10 +71,7 @@ pub enum HelloRefusal {
         theirs: (u16, u16),
     },
     #[error("cluster {ours} here, {theirs} there")]
-    Cluster {
-        ours: ClusterName,
-        theirs: ClusterName,
-    },
+    Cluster { ours: ClusterName, theirs: ClusterName },
     #[error("the agent's service is not the one in its certificate")]
     Agent,
     /// It speaks for ranks that its deployment does not have.
@@ -106,9 +101,7 @@ pub enum HelloRefusal {
     )]
     OwnName,
     /// The agent, or its service, has opened as many connections as it may. The one refusal that may be tried again.
-    #[error(
-        "too many connections of one agent or service: {limit} are allowed, and as many are open"
-    )]
+    #[error("too many connections of one agent or service: {limit} are allowed, and as many are open")]
     Crowded { limit: u32 },
 }
 
@@ -185,10 +178,7 @@ pub enum Refusal {
     #[error("the blocks hold other content than was asked for")]
     DigestMismatch,
     #[error("the plans differ: {ours} here, {theirs} there")]
-    PlanDigestMismatch {
-        ours: PlanDigest,
-        theirs: PlanDigest,
-    },
+    PlanDigestMismatch { ours: PlanDigest, theirs: PlanDigest },
     /// More tokens are asked for than there are, or others than were opened.
     #[error("tokens {start}..{valid} are there, and {asked} was asked for as the end")]
     NotEnoughTokens { start: u64, valid: u64, asked: u64 },
@@ -258,15 +248,7 @@ impl From<UseError> for Refusal {
             UseError::Ended { end } => end.into(),
             UseError::Direction { leased } => Refusal::WrongDirection { ticket: leased },
             UseError::Content => Refusal::DigestMismatch,
-            UseError::Tokens {
-                start,
-                valid_tokens: valid,
-                asked,
-            } => Refusal::NotEnoughTokens {
-                start,
-                valid,
-                asked,
-            },
+            UseError::Tokens { start, valid_tokens: valid, asked } => Refusal::NotEnoughTokens { start, valid, asked },
             UseError::Holder => Refusal::WrongPeer,
             UseError::Rank { rank } => Refusal::RankNotYours { rank },
             UseError::Consumed { .. } | UseError::Pushed => Refusal::Consumed,

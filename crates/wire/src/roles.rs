@@ -62,9 +62,7 @@ impl FromStr for Role {
         Self::ALL
             .into_iter()
             .find(|role| role.name() == name)
-            .ok_or_else(|| UnknownRole {
-                name: name.chars().take(32).collect(),
-            })
+            .ok_or_else(|| UnknownRole { name: name.chars().take(32).collect() })
     }
 }
 
@@ -96,9 +94,7 @@ impl Roles {
 
     /// The roles, in the order of [`Role::ALL`].
     pub fn iter(self) -> impl Iterator<Item = Role> {
-        Role::ALL
-            .into_iter()
-            .filter(move |role| self.contains(*role))
+        Role::ALL.into_iter().filter(move |role| self.contains(*role))
     }
 }
 

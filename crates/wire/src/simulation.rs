@@ -76,18 +76,9 @@ fn try_all(chaos: f64, usual: u64) -> Tally {
         total.retried += tally.retried;
         total.stalled += tally.stalled;
         let add = |to: &mut u64, n: u64| *to += n;
-        tally
-            .jobs_failed
-            .into_iter()
-            .for_each(|(k, n)| add(total.jobs_failed.entry(k).or_default(), n));
-        tally
-            .leases
-            .into_iter()
-            .for_each(|(k, n)| add(total.leases.entry(k).or_default(), n));
-        tally
-            .paths
-            .into_iter()
-            .for_each(|(k, n)| add(total.paths.entry(k).or_default(), n));
+        tally.jobs_failed.into_iter().for_each(|(k, n)| add(total.jobs_failed.entry(k).or_default(), n));
+        tally.leases.into_iter().for_each(|(k, n)| add(total.leases.entry(k).or_default(), n));
+        tally.paths.into_iter().for_each(|(k, n)| add(total.paths.entry(k).or_default(), n));
     }
     println!("{total:#?}");
     total
@@ -131,11 +122,7 @@ fn a_peer_may_vanish_at_any_step() {
             tried += 1;
         }
     }
-    assert_eq!(
-        ways.len(),
-        6,
-        "both directions, a push by invitation, and all three paths: {ways:?}"
-    );
+    assert_eq!(ways.len(), 6, "both directions, a push by invitation, and all three paths: {ways:?}");
     println!("{tried} vanished");
 }
 
@@ -157,13 +144,9 @@ fn nothing_else_waits_for_a_mark_that_never_comes() {
         }
         for view in world.views.values() {
             match view {
-                View::Lease {
-                    request: 0, ended, ..
-                } => ends.extend(*ended),
+                View::Lease { request: 0, ended, .. } => ends.extend(*ended),
                 // Where it has no route it needs nothing from anybody.
-                View::Job {
-                    request: 0, done, ..
-                } => failed += u64::from(*done == Some(false)),
+                View::Job { request: 0, done, .. } => failed += u64::from(*done == Some(false)),
                 View::Job { .. } => others += 1,
                 View::Lease { .. } => {}
             }
@@ -188,16 +171,8 @@ fn notice(fault: Fault, chaos: f64, what: &str) {
 #[test]
 fn broken_rules_are_noticed() {
     notice(Fault::CommitWithoutLease, 4.0, "and its lease is over");
-    notice(
-        Fault::EndLeaseBeforeFence,
-        1.0,
-        "after they were given back",
-    );
-    notice(
-        Fault::GiveBackBeforeFence,
-        1.0,
-        "after they were given back",
-    );
+    notice(Fault::EndLeaseBeforeFence, 1.0, "after they were given back");
+    notice(Fault::GiveBackBeforeFence, 1.0, "after they were given back");
     notice(Fault::RetryBeforeFence, 1.0, "at a time");
     notice(Fault::AdmitAfterFence, 1.0, "placed after the fence");
     notice(Fault::SucceedWithoutCommit, 1.0, "landed without a commit");

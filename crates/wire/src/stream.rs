@@ -99,10 +99,7 @@ impl StreamTrailer {
 
     /// As it arrived.
     pub fn decode(bytes: &[u8; TRAILER]) -> Self {
-        Self {
-            length: u64::from_le_bytes(array(bytes, 0)),
-            crc: u32::from_le_bytes(array(bytes, 8)),
-        }
+        Self { length: u64::from_le_bytes(array(bytes, 0)), crc: u32::from_le_bytes(array(bytes, 8)) }
     }
 }
 

@@ -21,8 +21,8 @@ use transload_plan::Request;
 use transload_plan::codec::Codec;
 use transload_plan::content::ContentDigest;
 use transload_plan::ids::{
-    AgentId, ClusterName, DeploymentDigest, Direction, Incarnation, LeaseSetId, Nonce, PlanDigest,
-    Rank, ServiceName, TransferId,
+    AgentId, ClusterName, DeploymentDigest, Direction, Incarnation, LeaseSetId, Nonce, PlanDigest, Rank, ServiceName,
+    TransferId,
 };
 
 use crate::lease::{LeaseEnd, LeaseKey, LeaseSpec};
@@ -75,11 +75,7 @@ fn transfer(n: u8) -> TransferId {
 }
 
 fn claims(n: u8, direction: Direction) -> Claims {
-    let address = RankAddress {
-        agent: agent("owner"),
-        host: "owner.example".into(),
-        port: 7600,
-    };
+    let address = RankAddress { agent: agent("owner"), host: "owner.example".into(), port: 7600 };
     Claims {
         cluster: cluster(),
         set: set(n),
@@ -141,12 +137,8 @@ impl Table {
             ticket_key: key(),
             secret: Secret::new([7; 32]),
         };
-        let planner = SimPlanner {
-            me: shape,
-            known: HashMap::new(),
-            held: HashMap::new(),
-            blocks: std::marker::PhantomData,
-        };
+        let planner =
+            SimPlanner { me: shape, known: HashMap::new(), held: HashMap::new(), blocks: std::marker::PhantomData };
         Self {
             now: Moment(secs(100)),
             machine: Machine::new(identity, options, planner).unwrap(),
@@ -203,10 +195,7 @@ impl Table {
         });
     }
 
-    fn do_<R>(
-        &mut self,
-        call: impl FnOnce(&mut Machine<SimPlanner<&'static str>>, Moment, ConnId) -> R,
-    ) -> R {
+    fn do_<R>(&mut self, call: impl FnOnce(&mut Machine<SimPlanner<&'static str>>, Moment, ConnId) -> R) -> R {
         let result = call(&mut self.machine, self.now, self.conn);
         while let Some(action) = self.machine.poll_action() {
             match action {
@@ -254,9 +243,7 @@ impl Table {
         let machine = &self.machine;
         JobError::TimedOut {
             timeout: secs(30),
-            waiting: machine
-                .jobs
-                .awaits(&machine.cx, &machine.peers, &machine.flows, id),
+            waiting: machine.jobs.awaits(&machine.cx, &machine.peers, &machine.flows, id),
         }
     }
 
@@ -271,8 +258,7 @@ impl Table {
 
     fn lease(&mut self, n: u8, rank: u32, direction: Direction, prefilled: bool) {
         let spec = spec(n, rank, direction, prefilled);
-        self.do_(|machine, now, _| machine.lease(now, spec, "blocks"))
-            .unwrap();
+        self.do_(|machine, now, _| machine.lease(now, spec, "blocks")).unwrap();
     }
 
     /// What was to be done since the last look, but for claims, which the table of leases is tested for.
@@ -304,10 +290,7 @@ impl Table {
 
 fn spec(n: u8, rank: u32, direction: Direction, prefilled: bool) -> LeaseSpec {
     LeaseSpec {
-        key: LeaseKey {
-            set: set(n),
-            rank: Rank(rank),
-        },
+        key: LeaseKey { set: set(n), rank: Rank(rank) },
         direction,
         content: CONTENT,
         start: 0,
@@ -348,11 +331,7 @@ fn ask(n: u8, attempt: u32) -> Ask {
 }
 
 fn request(by_layer: bool) -> Request {
-    Request {
-        by_layer,
-        codec: Codec::Exact,
-        ..Request::tokens(TOKENS)
-    }
+    Request { by_layer, codec: Codec::Exact, ..Request::tokens(TOKENS) }
 }
 
 fn planner(me: Shape) -> SimPlanner<&'static str> {
@@ -367,11 +346,7 @@ fn planner(me: Shape) -> SimPlanner<&'static str> {
 /// What one rank of a deployment moves to another, or gets from it.
 fn routes(me: Shape, peer: (Shape, bool), rank: Rank, request: Request) -> Vec<Route> {
     let (peer, local_is_source) = (peer.0.digest(), peer.1);
-    let ask = PlanAsk {
-        peer,
-        local_is_source,
-        request,
-    };
+    let ask = PlanAsk { peer, local_is_source, request };
     planner(me).compile(&ask).unwrap().of_rank(rank).to_vec()
 }
 
@@ -388,23 +363,12 @@ fn push_ask(n: u8, attempt: u32) -> Ask {
     let routes = routes(HOLDER, (OWNER, true), Rank(0), Request::tokens(TOKENS));
     let ticket = mint(&claims(n, Direction::Push));
     let plan = routes[0].digest;
-    Ask {
-        ticket,
-        plan,
-        ..ask(n, attempt)
-    }
+    Ask { ticket, plan, ..ask(n, attempt) }
 }
 
 fn done(n: u8, ranks: &[u32]) -> Message {
     let ranks = ranks.iter().map(|r| Rank(*r)).collect();
-    Message::Notice(Notice {
-        id: 1,
-        ticket: ticket(n),
-        says: NoticeKind::Done {
-            ranks,
-            content: CONTENT,
-        },
-    })
+    Message::Notice(Notice { id: 1, ticket: ticket(n), says: NoticeKind::Done { ranks, content: CONTENT } })
 }
 
 #[test]
@@ -418,27 +382,15 @@ fn a_shutdown_drains_and_then_gives_up() {
     t.do_(|machine, now, _| machine.drain(now));
     let refusal = Refusal::ShuttingDown;
     let transfer = ask(9, 1).transfer;
-    assert_eq!(
-        t.said,
-        [Message::Refused {
-            transfer,
-            refusal: refusal.clone()
-        }]
-    );
+    assert_eq!(t.said, [Message::Refused { transfer, refusal: refusal.clone() }]);
     assert_eq!(t.refusal(Message::Pull(ask(2, 1))), refusal);
     let late = spec(3, 0, Direction::Pull, true);
-    let error = t
-        .do_(|machine, now, _| machine.lease(now, late, "blocks"))
-        .unwrap_err();
+    let error = t.do_(|machine, now, _| machine.lease(now, late, "blocks")).unwrap_err();
     let shutting_down = crate::lease::OpenFault::ShuttingDown;
     assert_eq!((error.reason, error.blocks), (shutting_down, "blocks"));
     t.took();
     t.do_(|machine, now, _| machine.give_up(now));
-    assert_eq!(
-        t.ended(),
-        [LeaseEnd::Cancelled],
-        "the other waits for its fence"
-    );
+    assert_eq!(t.ended(), [LeaseEnd::Cancelled], "the other waits for its fence");
     t.do_(|machine, now, _| machine.fenced(now, ask(1, 1).transfer));
     assert_eq!(t.ended(), [LeaseEnd::Cancelled]);
     assert!(t.machine.is_idle());

@@ -97,10 +97,7 @@ impl Ticket {
         bytes.extend_from_slice(mac(key, &bytes).as_bytes());
         let text = format!("{PREFIX}{}", text::encode(&bytes));
         if text.len() > MAX_TICKET {
-            return Err(MintError::TooLong {
-                bytes: text.len(),
-                ranks: claims.ranks.len(),
-            });
+            return Err(MintError::TooLong { bytes: text.len(), ranks: claims.ranks.len() });
         }
         Ok(Self(text.into()))
     }
@@ -143,9 +140,7 @@ impl fmt::Display for Ticket {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let digest = blake3::hash(self.0.as_bytes());
         write!(f, "ticket#")?;
-        digest.as_bytes()[..4]
-            .iter()
-            .try_for_each(|byte| write!(f, "{byte:02x}"))
+        digest.as_bytes()[..4].iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 

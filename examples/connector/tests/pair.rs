@@ -21,10 +21,7 @@ const GUIDE: &str = include_str!("../../../docs/src/guide/engines.md");
 #[test]
 fn each_side_is_as_short_as_the_guide_says() {
     assert!(GUIDE.contains("less than 80 lines each"));
-    for side in [
-        include_str!("../src/bin/prefill.rs"),
-        include_str!("../src/bin/decode.rs"),
-    ] {
+    for side in [include_str!("../src/bin/prefill.rs"), include_str!("../src/bin/decode.rs")] {
         assert!(side.lines().count() < 80);
     }
 }
@@ -33,9 +30,7 @@ fn each_side_is_as_short_as_the_guide_says() {
 fn certs() -> tempfile::TempDir {
     let dir = tempfile::tempdir().unwrap();
     let arguments = ["certs", "init", "--format", "json"].map(Into::into);
-    let arguments = arguments
-        .into_iter()
-        .chain([dir.path().join("certs").into()]);
+    let arguments = arguments.into_iter().chain([dir.path().join("certs").into()]);
     assert_eq!(transload::command::run(Vec::new(), arguments), 0);
     dir
 }
@@ -45,9 +40,7 @@ fn decode(dir: &Path, ticket: Stdio) -> Command {
     decode.arg(dir.join("certs")).stdin(ticket);
     decode.stdout(Stdio::piped()).stderr(Stdio::piped());
     // Which `anyhow` would print behind an error.
-    decode
-        .env_remove("RUST_BACKTRACE")
-        .env_remove("RUST_LIB_BACKTRACE");
+    decode.env_remove("RUST_BACKTRACE").env_remove("RUST_LIB_BACKTRACE");
     decode
 }
 
@@ -88,17 +81,11 @@ async fn what_goes_wrong_is_said_in_sentences() {
         said
     };
     let forged = said(dir.path(), forged.expose());
-    assert_eq!(
-        forged,
-        "Error: the ticket was not sealed with this cluster's key, or was changed since\n"
-    );
+    assert_eq!(forged, "Error: the ticket was not sealed with this cluster's key, or was changed since\n");
     let missing = said(&dir.path().join("nowhere"), "");
     assert!(missing.contains("decode.pem: No such file"), "{missing}");
     let none = said(dir.path(), "");
-    assert_eq!(
-        none,
-        "Error: a ticket of this version begins with \"tl1.\"\n"
-    );
+    assert_eq!(none, "Error: a ticket of this version begins with \"tl1.\"\n");
     agent.shutdown(Duration::from_secs(1)).await;
 }
 
@@ -107,12 +94,7 @@ async fn a_byte_that_is_wrong_is_noticed() {
     let dir = certs();
     let (agent, lease, ticket) = altered(&dir.path().join("certs")).await;
     let mut decode = decode(dir.path(), Stdio::piped()).spawn().unwrap();
-    decode
-        .stdin
-        .take()
-        .unwrap()
-        .write_all(ticket.expose().as_bytes())
-        .unwrap();
+    decode.stdin.take().unwrap().write_all(ticket.expose().as_bytes()).unwrap();
     let output = tokio::task::spawn_blocking(|| decode.wait_with_output()).await;
     // Token 33 is state 1 of the second block there, and head 3 of the model is head 1 of rank 1.
     let (code, said) = said(&output.unwrap().unwrap());
@@ -141,10 +123,7 @@ async fn altered(certs: &Path) -> (Agent, Lease, Ticket) {
     let identity = Identity::load_agent(certs, &ServiceName::new("prefill").unwrap()).unwrap();
     let cluster = identity.peer().cluster.clone();
     let builder = Agent::builder(identity, deployment).register(Rank(0), vec![cache]);
-    let agent = builder
-        .unwrap()
-        .bind("127.0.0.1:0".parse().unwrap())
-        .unwrap();
+    let agent = builder.unwrap().bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let (set, prompt) = (LeaseSetId([1; 16]), engine::prompt());
     let valid_tokens = prompt.len() as u64;
     let content = Content::first(valid_tokens, &prompt).unwrap().digest();

@@ -100,9 +100,7 @@ pub(crate) struct Function {
 static BOARD: LazyLock<Mutex<Board>> = LazyLock::new(|| {
     Mutex::new(Board {
         held: false,
-        contexts: (0..settings().devices)
-            .map(|_| Context::default())
-            .collect(),
+        contexts: (0..settings().devices).map(|_| Context::default()).collect(),
         lines: HashMap::new(),
         events: HashMap::new(),
         modules: HashMap::new(),
@@ -138,8 +136,7 @@ impl Board {
         let next = &line.queue[0];
         let context = &self.contexts[line.device];
         let held = self.held || context.held || line.held;
-        context.lost.is_some()
-            || (!held && self.is_first(handle) && next.after.iter().all(|mark| self.reached(mark)))
+        context.lost.is_some() || (!held && self.is_first(handle) && next.after.iter().all(|mark| self.reached(mark)))
     }
 
     /// Whether the next operation of a stream is at the head of its hardware queue. One that has begun is out of it, so it
@@ -147,8 +144,7 @@ impl Board {
     fn is_first(&self, handle: Handle) -> bool {
         let line = &self.lines[&handle];
         let first = |queue| self.contexts[line.device].queues[&queue].front();
-        line.shared
-            .is_none_or(|queue| first(queue) == Some(&handle))
+        line.shared.is_none_or(|queue| first(queue) == Some(&handle))
     }
 
     /// Takes the next operation of a stream out of all queues.
@@ -168,10 +164,7 @@ impl Board {
         let lines = self.lines.iter();
         lines
             .filter(|(handle, line)| line.device == device && which(**handle, line))
-            .map(|(&line, state)| Mark {
-                line,
-                number: state.submitted,
-            })
+            .map(|(&line, state)| Mark { line, number: state.submitted })
             .collect()
     }
 
@@ -206,8 +199,7 @@ impl Board {
         self.contexts[device].peers.clear();
         self.events.retain(|_, event| event.device != device);
         self.modules.retain(|_, of| *of != device);
-        self.functions
-            .retain(|_, function| function.device != device);
+        self.functions.retain(|_, function| function.device != device);
         for line in self.lines.values_mut().filter(|line| line.device == device) {
             line.open = false;
         }

@@ -42,34 +42,20 @@ pub(crate) enum Return {
 /// A device address, or pinned memory's.
 fn known(address: u64, size: usize, writes: bool) -> Result<Side> {
     let found = memory::read().find(address, size as u64, &User::Copy, writes);
-    found
-        .map(|_| Side::Known(address))
-        .ok_or(CUDA_ERROR_INVALID_VALUE)
+    found.map(|_| Side::Known(address)).ok_or(CUDA_ERROR_INVALID_VALUE)
 }
 
 /// Memory of the host: all of it pinned, or nothing of it.
 fn host(address: usize, size: usize, writes: bool) -> Result<Side> {
-    let end = address
-        .checked_add(size)
-        .filter(|end| *end as u64 <= OFFSET && address != 0);
+    let end = address.checked_add(size).filter(|end| *end as u64 <= OFFSET && address != 0);
     end.ok_or(CUDA_ERROR_INVALID_VALUE)?;
-    if memory::read()
-        .overlapping(address as u64, size as u64)
-        .is_some()
-    {
+    if memory::read().overlapping(address as u64, size as u64).is_some() {
         return known(address as u64, size, writes);
     }
     Ok(Side::Pageable(address))
 }
 
-pub(crate) fn to_device(
-    device: usize,
-    to: u64,
-    from: usize,
-    size: usize,
-    on: Handle,
-    how: Return,
-) -> Result {
+pub(crate) fn to_device(device: usize, to: u64, from: usize, size: usize, on: Handle, how: Return) -> Result {
     if size == 0 {
         return Ok(());
     }
@@ -88,14 +74,7 @@ pub(crate) fn to_device(
     submit(device, to, Side::Staged(staged.into()), size, on, false)
 }
 
-pub(crate) fn to_host(
-    device: usize,
-    to: usize,
-    from: u64,
-    size: usize,
-    on: Handle,
-    how: Return,
-) -> Result {
+pub(crate) fn to_host(device: usize, to: usize, from: u64, size: usize, on: Handle, how: Return) -> Result {
     if size == 0 {
         return Ok(());
     }
@@ -109,24 +88,10 @@ pub(crate) fn between(device: usize, to: u64, from: u64, size: usize, on: Handle
     if size == 0 {
         return Ok(());
     }
-    submit(
-        device,
-        known(to, size, true)?,
-        known(from, size, false)?,
-        size,
-        on,
-        false,
-    )
+    submit(device, known(to, size, true)?, known(from, size, false)?, size, on, false)
 }
 
-pub(crate) fn fill(
-    device: usize,
-    to: u64,
-    byte: u8,
-    size: usize,
-    on: Handle,
-    waits: bool,
-) -> Result {
+pub(crate) fn fill(device: usize, to: u64, byte: u8, size: usize, on: Handle, waits: bool) -> Result {
     if size == 0 {
         return Ok(());
     }
@@ -155,22 +120,13 @@ fn submit(device: usize, to: Side, from: Side, size: usize, on: Handle, waits: b
     queue(device, on, work, waits)
 }
 
-fn queue(
-    device: usize,
-    on: Handle,
-    work: impl FnOnce() -> Result + Send + 'static,
-    waits: bool,
-) -> Result {
+fn queue(device: usize, on: Handle, work: impl FnOnce() -> Result + Send + 'static, waits: bool) -> Result {
     let mut board = board();
     let line = stream::resolve(&mut board, device, on)?;
     let device = board.lines[&line].device;
     let mark = stream::enqueue(&mut board, line, Vec::new(), Box::new(move |_| work()));
     drop(board);
-    if waits {
-        stream::wait(device, &[mark])
-    } else {
-        Ok(())
-    }
+    if waits { stream::wait(device, &[mark]) } else { Ok(()) }
 }
 
 /// Where the bytes of a side are, when the copy runs.

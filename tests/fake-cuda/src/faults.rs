@@ -27,8 +27,8 @@ static FUNCTIONS: LazyLock<Mutex<HashMap<String, Function>>> = LazyLock::new(|| 
     let mut functions: HashMap<String, Function> = HashMap::new();
     let text = env::var("FAKE_CUDA_FAIL").unwrap_or_default();
     for fault in text.split(',').filter(|fault| !fault.is_empty()) {
-        let (name, nth, code) = parse(fault)
-            .unwrap_or_else(|| panic!("FAKE_CUDA_FAIL is not FUNCTION:NTH:CODE,...: {fault}"));
+        let (name, nth, code) =
+            parse(fault).unwrap_or_else(|| panic!("FAKE_CUDA_FAIL is not FUNCTION:NTH:CODE,...: {fault}"));
         functions.entry(name).or_default().faults.push((nth, code));
     }
     Mutex::new(functions)

@@ -44,13 +44,7 @@ unsafe extern "C" {
     safe fn fake_walk_size() -> u64;
     safe fn fake_fold_size() -> u64;
     fn fake_fold_thread(machine: *const Machine, fold: *const u64, thread: u32, threads: u32);
-    fn fake_walk_thread(
-        machine: *const Machine,
-        entry: u32,
-        launch: *const u64,
-        thread: u32,
-        threads: u32,
-    );
+    fn fake_walk_thread(machine: *const Machine, entry: u32, launch: *const u64, thread: u32, threads: u32);
 }
 
 impl Entry {
@@ -97,13 +91,7 @@ impl Entry {
     }
 
     /// Runs a launch. An error is a kernel's, and loses the context.
-    pub(crate) fn run(
-        self,
-        device: usize,
-        parameter: Parameter,
-        threads: u32,
-        random: &mut Random,
-    ) -> Result {
+    pub(crate) fn run(self, device: usize, parameter: Parameter, threads: u32, random: &mut Random) -> Result {
         match self {
             Self::Walk(entry) => run_threads(device, threads, random, |machine, thread| {
                 // SAFETY: the parameter is a `struct launch`.
@@ -130,9 +118,7 @@ fn hold(device: usize, flag: u64) -> Result {
         // Not for as long as it is held: who allocates waits for memory that is read.
         let memory = memory::read();
         let found = memory.find(flag, 4, &user, false);
-        let found = found
-            .filter(|_| flag.is_multiple_of(4))
-            .ok_or(CUDA_ERROR_ILLEGAL_ADDRESS)?;
+        let found = found.filter(|_| flag.is_multiple_of(4)).ok_or(CUDA_ERROR_ILLEGAL_ADDRESS)?;
         // SAFETY: memory that stays while `memory` is locked, and is aligned; others may write it meanwhile.
         Ok(unsafe { AtomicU32::from_ptr(found.cast()) }.load(Relaxed) != 0)
     };
@@ -143,12 +129,7 @@ fn hold(device: usize, flag: u64) -> Result {
 }
 
 /// Runs each thread once, by `thread`, to which the machine is lent.
-fn run_threads(
-    device: usize,
-    threads: u32,
-    random: &mut Random,
-    run: impl Fn(&Machine, u32),
-) -> Result {
+fn run_threads(device: usize, threads: u32, random: &mut Random, run: impl Fn(&Machine, u32)) -> Result {
     let peers = board().contexts[device].peers.clone();
     let running = Running {
         memory: &memory::read(),
@@ -157,11 +138,7 @@ fn run_threads(
         loads: Cell::new((0, 0)),
         stores: Cell::new((0, 0)),
     };
-    let machine = Machine {
-        running: (&raw const running).cast(),
-        load,
-        store,
-    };
+    let machine = Machine { running: (&raw const running).cast(), load, store };
     let mut order: Vec<u32> = (0..threads).collect();
     random.shuffle(&mut order);
     for thread in order {
@@ -206,11 +183,7 @@ impl Running<'_> {
         if address < from || address >= to || size > to - address {
             match self.memory.find(address, size, &self.user, writes) {
                 None => self.fail(CUDA_ERROR_ILLEGAL_ADDRESS),
-                Some(_) => last.set(
-                    self.memory
-                        .range(address, &self.user, writes)
-                        .unwrap_or_default(),
-                ),
+                Some(_) => last.set(self.memory.range(address, &self.user, writes).unwrap_or_default()),
             }
         }
         (self.fault.get() == CUDA_SUCCESS).then(|| memory::view(address))

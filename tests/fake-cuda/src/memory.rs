@@ -60,17 +60,11 @@ pub(crate) enum User {
     /// A copy engine, which reaches every device.
     Copy,
     /// A kernel, which reaches its device and the peers it has access to.
-    Kernel {
-        device: usize,
-        peers: HashSet<usize>,
-    },
+    Kernel { device: usize, peers: HashSet<usize> },
 }
 
-static MEMORY: RwLock<Memory> = RwLock::new(Memory {
-    regions: BTreeMap::new(),
-    reservations: BTreeMap::new(),
-    shared: BTreeMap::new(),
-});
+static MEMORY: RwLock<Memory> =
+    RwLock::new(Memory { regions: BTreeMap::new(), reservations: BTreeMap::new(), shared: BTreeMap::new() });
 
 /// Keeps all memory where it is. Operations hold this while they run.
 pub(crate) fn read() -> RwLockReadGuard<'static, Memory> {
@@ -84,10 +78,7 @@ pub(crate) fn write() -> RwLockWriteGuard<'static, Memory> {
 
 impl Region {
     pub(crate) fn is_host(&self) -> bool {
-        matches!(
-            self.kind,
-            Kind::HostAllocated(_) | Kind::HostRegistered { .. }
-        )
+        matches!(self.kind, Kind::HostAllocated(_) | Kind::HostRegistered { .. })
     }
 
     fn allows(&self, user: &User, writes: bool) -> bool {
@@ -121,13 +112,7 @@ impl Memory {
     }
 
     /// Where the bytes are, if the user may use all of them. They may lie in mappings that follow each other.
-    pub(crate) fn find(
-        &self,
-        address: u64,
-        size: u64,
-        user: &User,
-        writes: bool,
-    ) -> Option<*mut u8> {
+    pub(crate) fn find(&self, address: u64, size: u64, user: &User, writes: bool) -> Option<*mut u8> {
         let end = address.checked_add(size)?;
         let (_, mut covered) = self.range(address, user, writes)?;
         while covered < end {
@@ -150,17 +135,9 @@ impl Memory {
 
     /// The memory of a device that is in use.
     pub(crate) fn used(&self, device: usize) -> u64 {
-        let allocated = self
-            .regions
-            .values()
-            .filter(|region| matches!(region.kind, Kind::Allocated(_)));
-        let allocated = allocated
-            .filter(|region| region.device == device)
-            .map(|region| region.size);
-        let shared = self
-            .shared
-            .values()
-            .filter(|shared| shared.device == device);
+        let allocated = self.regions.values().filter(|region| matches!(region.kind, Kind::Allocated(_)));
+        let allocated = allocated.filter(|region| region.device == device).map(|region| region.size);
+        let shared = self.shared.values().filter(|shared| shared.device == device);
         allocated.chain(shared.map(|shared| shared.size)).sum()
     }
 
@@ -171,8 +148,7 @@ impl Memory {
 
     /// Frees what was allocated in a context.
     pub(crate) fn clear(&mut self, device: usize) {
-        let stays =
-            |region: &Region| region.device != device || matches!(region.kind, Kind::Mapped(_));
+        let stays = |region: &Region| region.device != device || matches!(region.kind, Kind::Mapped(_));
         self.regions.retain(|_, region| stays(region));
     }
 }

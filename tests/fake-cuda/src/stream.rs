@@ -40,11 +40,7 @@ pub(crate) fn create(board: &mut Board, device: usize, kind: Kind) -> Result<Han
 /// Finds a stream that a caller names: NULL is the current context's.
 pub(crate) fn resolve(board: &mut Board, device: usize, stream: Handle) -> Result<Handle> {
     if stream > LEGACY {
-        let open = board
-            .lines
-            .get(&stream)
-            .filter(|line| line.open)
-            .ok_or(CUDA_ERROR_INVALID_HANDLE)?;
+        let open = board.lines.get(&stream).filter(|line| line.open).ok_or(CUDA_ERROR_INVALID_HANDLE)?;
         // Its context may be another than the current one.
         board.usable(open.device)?;
         return Ok(stream);
@@ -82,16 +78,13 @@ pub(crate) fn enqueue(board: &mut Board, line: Handle, mut after: Vec<Mark>, wor
 pub(crate) fn pending(board: &Board, line: Handle) -> Vec<Mark> {
     let Line { device, kind, .. } = board.lines[&line];
     let null = kind == Kind::Null;
-    board.marks(device, |handle, other| {
-        handle == line || (null && other.kind == Kind::Blocking)
-    })
+    board.marks(device, |handle, other| handle == line || (null && other.kind == Kind::Blocking))
 }
 
 /// Blocks until those are reached, or the context is lost.
 pub(crate) fn wait(device: usize, marks: &[Mark]) -> Result {
-    let unfinished = |board: &mut Board| {
-        board.contexts[device].lost.is_none() && !marks.iter().all(|mark| board.reached(mark))
-    };
+    let unfinished =
+        |board: &mut Board| board.contexts[device].lost.is_none() && !marks.iter().all(|mark| board.reached(mark));
     let board = NEWS.wait_while(board(), unfinished).unwrap();
     board.contexts[device].lost.map_or(Ok(()), Err)
 }
@@ -109,11 +102,7 @@ pub(crate) fn record(board: &mut Board, line: Handle, event: Handle) {
     let work = move |at: Mark| {
         let mut board = crate::board::board();
         // It may have been destroyed, or recorded again.
-        if let Some(event) = board
-            .events
-            .get_mut(&event)
-            .filter(|event| event.mark == Some(at))
-        {
+        if let Some(event) = board.events.get_mut(&event).filter(|event| event.mark == Some(at)) {
             event.at = Some(Instant::now());
         }
         Ok(())
@@ -131,8 +120,7 @@ pub(crate) fn record(board: &mut Board, line: Handle, event: Handle) {
 fn run(line: Handle) {
     let mut random = Random::new(line as u64);
     loop {
-        let idle =
-            |board: &mut Board| board.lines[&line].queue.is_empty() && board.lines[&line].open;
+        let idle = |board: &mut Board| board.lines[&line].queue.is_empty() && board.lines[&line].open;
         let mut board = NEWS.wait_while(board(), idle).unwrap();
         if board.lines[&line].queue.is_empty() {
             board.lines.remove(&line);
@@ -140,29 +128,19 @@ fn run(line: Handle) {
         }
         drop(board);
         thread::sleep(random.delay());
-        board = NEWS
-            .wait_while(crate::board::board(), |board| !board.may_start(line))
-            .unwrap();
+        board = NEWS.wait_while(crate::board::board(), |board| !board.may_start(line)).unwrap();
         let device = board.lines[&line].device;
         let operation = board.take(line);
         let lost = board.contexts[device].lost.is_some();
         // What is behind it may begin.
         NEWS.notify_all();
         drop(board);
-        let outcome = if lost {
-            Ok(())
-        } else {
-            (operation.work)(&mut random)
-        };
+        let outcome = if lost { Ok(()) } else { (operation.work)(&mut random) };
         board = crate::board::board();
         if let Err(code) = outcome {
             board.lose(device, code);
         }
-        board
-            .lines
-            .get_mut(&line)
-            .expect("its thread removes it")
-            .done += 1;
+        board.lines.get_mut(&line).expect("its thread removes it").done += 1;
         NEWS.notify_all();
     }
 }

@@ -26,10 +26,7 @@ pub(crate) fn backing(name: &str, size: u64) -> Result<OwnedFd> {
     let make = || {
         let memory = memfd_create(name, MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING)?;
         ftruncate(&memory, size)?;
-        fcntl_add_seals(
-            &memory,
-            SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL,
-        )?;
+        fcntl_add_seals(&memory, SealFlags::SHRINK | SealFlags::GROW | SealFlags::SEAL)?;
         Ok(memory)
     };
     make().map_err(|_: rustix::io::Errno| CUDA_ERROR_OUT_OF_MEMORY)
@@ -38,28 +35,18 @@ pub(crate) fn backing(name: &str, size: u64) -> Result<OwnedFd> {
 impl View {
     /// Reserves address space that begins at a multiple of `alignment`, a power of two.
     pub(crate) fn reserve(size: usize, alignment: usize) -> Result<Self> {
-        let length = size
-            .checked_add(alignment)
-            .ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
+        let length = size.checked_add(alignment).ok_or(CUDA_ERROR_OUT_OF_MEMORY)?;
         let flags = MapFlags::PRIVATE | MapFlags::NORESERVE;
         // SAFETY: a new mapping where the kernel likes.
         let whole = unsafe { mmap_anonymous(null_mut(), length, ProtFlags::READ, flags) };
         let whole = whole.map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)?;
-        Ok(Self {
-            whole,
-            length,
-            start: (whole as usize).next_multiple_of(alignment),
-        })
+        Ok(Self { whole, length, start: (whole as usize).next_multiple_of(alignment) })
     }
 
     /// Makes a view of new memory.
     pub(crate) fn allocate(size: usize) -> Result<Self> {
         let view = Self::reserve(size, 4096)?;
-        view.put(
-            0,
-            size,
-            rustix::fd::AsFd::as_fd(&backing("fake-cuda", size as u64)?),
-        )?;
+        view.put(0, size, rustix::fd::AsFd::as_fd(&backing("fake-cuda", size as u64)?))?;
         Ok(view)
     }
 
@@ -74,16 +61,7 @@ impl View {
         let flags = MapFlags::SHARED | MapFlags::FIXED;
         // SAFETY: the part is inside of this view; nothing but device accesses, which the lock of memory keeps
         // out, knows its addresses.
-        let put = unsafe {
-            mmap(
-                at,
-                size,
-                ProtFlags::READ | ProtFlags::WRITE,
-                flags,
-                memory,
-                0,
-            )
-        };
+        let put = unsafe { mmap(at, size, ProtFlags::READ | ProtFlags::WRITE, flags, memory, 0) };
         put.map(drop).map_err(|_| CUDA_ERROR_OUT_OF_MEMORY)
     }
 

@@ -60,12 +60,7 @@ impl Case {
         let mut disputed = tape.disputed();
         disputed.sort_unstable();
         disputed.dedup();
-        Self {
-            from,
-            to,
-            request,
-            disputed,
-        }
+        Self { from, to, request, disputed }
     }
 
     /// Reads what [`Case::to_json`] has written.

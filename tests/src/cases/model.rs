@@ -27,11 +27,7 @@ impl Model {
         let layers = tape.within(1, 5);
         let all = (0..layers).collect::<Vec<_>>();
         let mut groups = Vec::new();
-        let main = |name, specs| ModelGroup {
-            name,
-            layers: all.clone(),
-            specs,
-        };
+        let main = |name, specs| ModelGroup { name, layers: all.clone(), specs };
         match tape.below(16) {
             0..=4 => {
                 groups.push(main("attn", vec![attention(tape, "")]));
@@ -57,10 +53,8 @@ impl Model {
                 let entry = tape.within(1, 9);
                 groups.push(main(
                     "opaque",
-                    vec![
-                        json!({"kind": "opaque", "heads": heads, "entry_bytes": entry,
-                                "tokens_per_state": k}),
-                    ],
+                    vec![json!({"kind": "opaque", "heads": heads, "entry_bytes": entry,
+                                "tokens_per_state": k})],
                 ));
             }
             11 => groups.push(main("mamba", mamba2(tape))),
@@ -108,11 +102,7 @@ fn second_group(tape: &mut Tape<'_>, groups: &mut Vec<ModelGroup>) {
         }
         groups[0].layers = mine;
     }
-    groups.push(ModelGroup {
-        name: "more",
-        layers,
-        specs,
-    });
+    groups.push(ModelGroup { name: "more", layers, specs });
 }
 
 fn attention(tape: &mut Tape<'_>, window: &str) -> Value {

@@ -14,9 +14,7 @@ pub(super) fn order(tape: &mut Tape<'_>, spec: &Value) -> Option<Value> {
             (tape.below(3) > 0).then(|| bracket(tape, true))
         }
         "attention" => {
-            let even = spec
-                .get("v_head_dim")
-                .is_none_or(|v| *v == spec["head_dim"]);
+            let even = spec.get("v_head_dim").is_none_or(|v| *v == spec["head_dim"]);
             match tape.below(8) {
                 0 => None,
                 1 => Some(json!(tape.pick(&["NHD", "HND"]))),
@@ -33,12 +31,7 @@ pub(super) fn order(tape: &mut Tape<'_>, spec: &Value) -> Option<Value> {
             Some(json!(tape.pick(&["LBSC", "BLSHD", "SBLD", "LBDS"])))
         }
         "mamba2_conv" | "gdn_conv" if tape.dispute("a bracket for a convolution", 2) => {
-            Some(json!(tape.pick(&[
-                "LBSH[D,D,D]",
-                "LB[SHD,HSD,DSH]",
-                "LS[BDH,HDB,BHD]",
-                "[LBHSD,BLDSH,LDSBH]",
-            ])))
+            Some(json!(tape.pick(&["LBSH[D,D,D]", "LB[SHD,HSD,DSH]", "LS[BDH,HDB,BHD]", "[LBHSD,BLDSH,LDSBH]",])))
         }
         _ => match tape.below(4) {
             0 => None,
@@ -50,16 +43,7 @@ pub(super) fn order(tape: &mut Tape<'_>, spec: &Value) -> Option<Value> {
 
 /// Orders that engines use.
 fn usual(tape: &mut Tape<'_>, even: bool) -> Value {
-    let mut usual = vec![
-        "LBHSC",
-        "LBSHC",
-        "BLSHC",
-        "BHLSC",
-        "LHBSC",
-        "BLHNC",
-        "LBH[DS,SD]",
-        "L[BSHD,BSHD]",
-    ];
+    let mut usual = vec!["LBHSC", "LBSHC", "BLSHC", "BHLSC", "LHBSC", "BLHNC", "LBH[DS,SD]", "L[BSHD,BSHD]"];
     if even {
         usual.extend(["KLBSHD", "LKBSHD", "LBKHND"]);
     }

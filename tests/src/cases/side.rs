@@ -40,12 +40,7 @@ pub(super) fn choose(tape: &mut Tape<'_>, model: &Model) -> Plan {
     let wanted = if none { 0 } else { tape.within(1, 40) };
     let (fixed, per_token) = cost(model, to_tp);
     let affordable = BUDGET.saturating_sub(fixed) / per_token.max(1);
-    Plan {
-        start,
-        tokens: wanted.min(affordable.max(1)),
-        from_tp,
-        to_tp,
-    }
+    Plan { start, tokens: wanted.min(affordable.max(1)), from_tp, to_tp }
 }
 
 /// A document that says what one side looks like.
@@ -142,14 +137,10 @@ fn orders(tape: &mut Tape<'_>, model: &Model, document: &mut Value) -> Vec<Optio
     }
     // Let the deployment state the order of one group. All others must then still mean the same.
     let alone = model.groups[0].specs.len() == 1;
-    let Some(lifted) = (alone && tape.once_in(2))
-        .then(|| orders[0].clone())
-        .flatten()
-    else {
+    let Some(lifted) = (alone && tape.once_in(2)).then(|| orders[0].clone()).flatten() else {
         return orders;
     };
-    let scales =
-        |g: &ModelGroup| matches!(g.specs[0]["kind"].as_str(), Some("compressed" | "indexer"));
+    let scales = |g: &ModelGroup| matches!(g.specs[0]["kind"].as_str(), Some("compressed" | "indexer"));
     if scales(&model.groups[0]) {
         return orders;
     }
@@ -193,10 +184,7 @@ fn pad(tape: &mut Tape<'_>, document: &mut Value, index: usize) {
     if !tape.once_in(3) {
         return;
     }
-    let name = document["group"][index]["name"]
-        .as_str()
-        .unwrap_or_default()
-        .to_owned();
+    let name = document["group"][index]["name"].as_str().unwrap_or_default().to_owned();
     let dense = |document: &Value, axis| stride(document, &name, axis).ok().flatten();
     let step = match tape.once_in(8) {
         true => 1,
@@ -229,17 +217,12 @@ fn pad(tape: &mut Tape<'_>, document: &mut Value, index: usize) {
 
 /// Whether layers lie outside blocks in a group of this document.
 fn layers_outside(group: &Value, document: &Value) -> bool {
-    if group["spec"]
-        .as_array()
-        .is_some_and(|specs| specs.len() > 1)
-    {
+    if group["spec"].as_array().is_some_and(|specs| specs.len() > 1) {
         return true;
     }
     match group.get("order").or(document.get("order")) {
         None => true,
-        Some(Value::Array(list)) => {
-            list.iter().position(|i| *i == 0) < list.iter().position(|i| *i == 1)
-        }
+        Some(Value::Array(list)) => list.iter().position(|i| *i == 0) < list.iter().position(|i| *i == 1),
         Some(order) => {
             let text = order.as_str().unwrap_or_default();
             text.find('L') < text.find('B') || text.len() == 3
@@ -264,18 +247,13 @@ fn layers_text(tape: &mut Tape<'_>, layers: &[u64]) -> String {
 
 /// Tokens that every block must hold a multiple of.
 fn tokens_per_state(group: &ModelGroup) -> u64 {
-    let stated = group
-        .specs
-        .iter()
-        .filter_map(|s| s["tokens_per_state"].as_u64());
+    let stated = group.specs.iter().filter_map(|s| s["tokens_per_state"].as_u64());
     stated.max().unwrap_or(1)
 }
 
 pub(super) fn is_recurrent(spec: &Value) -> bool {
     let kind = spec["kind"].as_str().unwrap_or_default();
-    ["mamba", "gdn", "linear"]
-        .iter()
-        .any(|k| kind.starts_with(k))
+    ["mamba", "gdn", "linear"].iter().any(|k| kind.starts_with(k))
 }
 
 /// Reads the model as a deployment of one rank.
@@ -318,8 +296,7 @@ fn cost(model: &Model, tp: u64) -> (u64, u64) {
         for spec in &group.specs {
             for c in &spec.components {
                 let copies = c.units.max(tp);
-                let bytes =
-                    group.layers.len() as u64 * copies * c.extents[0] * c.extents[1] * c.element;
+                let bytes = group.layers.len() as u64 * copies * c.extents[0] * c.extents[1] * c.element;
                 match spec.tokens_per_state {
                     None => fixed += bytes,
                     Some(_) => per_token += bytes,

@@ -13,11 +13,7 @@ pub struct Tape<'a> {
 impl<'a> Tape<'a> {
     /// A tape at its start.
     pub fn new(numbers: &'a [u16], reach: Reach) -> Self {
-        Self {
-            numbers: numbers.iter(),
-            reach,
-            disputed: Vec::new(),
-        }
+        Self { numbers: numbers.iter(), reach, disputed: Vec::new() }
     }
 
     /// A number below `n`.

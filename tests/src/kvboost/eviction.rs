@@ -62,8 +62,7 @@ impl Cache {
             return evicted;
         }
         self.policy.put(key.to_owned(), weight);
-        self.policy
-            .pin(&key.to_owned(), self.pins.contains(content));
+        self.policy.pin(&key.to_owned(), self.pins.contains(content));
         let chunk = (content.to_owned(), bytes);
         self.chunks.insert(key.to_owned(), chunk);
         self.used += bytes;
@@ -124,10 +123,7 @@ impl Cache {
     /// In the form of the traces.
     fn state(&self) -> Value {
         let keys: Vec<&String> = self.policy.keys().collect();
-        let frequencies: BTreeMap<_, _> = keys
-            .iter()
-            .map(|key| (*key, self.policy.frequency(key)))
-            .collect();
+        let frequencies: BTreeMap<_, _> = keys.iter().map(|key| (*key, self.policy.frequency(key))).collect();
         let mut state = json!({
             "resident": keys,
             "bytes_used": self.used,
@@ -175,8 +171,7 @@ pub(super) fn replay(traces: &Value) -> Result<Agreement, String> {
             let number = trace["config"][name].as_u64();
             number.ok_or_else(|| format!("a trace has no {name}"))
         };
-        let window =
-            usize::try_from(number("recency_window_chunks")?).map_err(|e| e.to_string())?;
+        let window = usize::try_from(number("recency_window_chunks")?).map_err(|e| e.to_string())?;
         let mut cache = Cache::new(number("max_cache_bytes")?, window);
         for step in trace["steps"].as_array().ok_or("a trace has no steps")? {
             let op = step["op"].as_array().ok_or("a step has no op")?;

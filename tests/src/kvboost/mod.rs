@@ -21,10 +21,7 @@ pub struct Agreement {
 impl Agreement {
     /// Counts a case.
     pub fn count(&mut self, agrees: bool) {
-        *self += Self {
-            agree: agrees.into(),
-            of: 1,
-        };
+        *self += Self { agree: agrees.into(), of: 1 };
     }
 }
 
@@ -47,7 +44,5 @@ pub fn replay(name: &str, text: &str) -> Result<Option<Agreement>, String> {
         _ => return Ok(None),
     };
     let recorded = serde_json::from_str(text).map_err(|error| format!("{name}: {error}"))?;
-    replay(&recorded)
-        .map(Some)
-        .map_err(|error| format!("{name}: {error}"))
+    replay(&recorded).map(Some).map_err(|error| format!("{name}: {error}"))
 }

@@ -18,11 +18,7 @@ enum Float {
 impl Float {
     /// The type that the name of a case ends with: `ties_float16.b8`.
     fn of(case: &str) -> Option<Self> {
-        let types = [
-            ("_float32", Self::F32),
-            ("_bfloat16", Self::Bf16),
-            ("_float16", Self::F16),
-        ];
+        let types = [("_float32", Self::F32), ("_bfloat16", Self::Bf16), ("_float16", Self::F16)];
         let named = types.into_iter().find(|(name, _)| case.contains(name));
         named.map(|(_, float)| float)
     }
@@ -62,28 +58,14 @@ struct Quantized {
 }
 
 /// Quantizes values with a scale for each group. `group` tells which one the value at an index is in.
-fn quantize(
-    float: Float,
-    bits: u64,
-    values: &[f32],
-    groups: usize,
-    group: impl Fn(usize) -> usize,
-) -> Quantized {
-    let (least, most) = if bits == 8 {
-        (-128.0, 127.0)
-    } else {
-        (-8.0, 7.0)
-    };
+fn quantize(float: Float, bits: u64, values: &[f32], groups: usize, group: impl Fn(usize) -> usize) -> Quantized {
+    let (least, most) = if bits == 8 { (-128.0, 127.0) } else { (-8.0, 7.0) };
     let floor = float.round(1e-8);
     let mut greatest = vec![0.0_f32; groups];
     for (at, value) in values.iter().enumerate() {
         let greatest = &mut greatest[group(at)];
         if value.is_nan() || value.abs() > *greatest {
-            *greatest = if greatest.is_nan() {
-                *greatest
-            } else {
-                value.abs()
-            };
+            *greatest = if greatest.is_nan() { *greatest } else { value.abs() };
         }
     }
     let scale = |greatest: f32| {
@@ -97,18 +79,10 @@ fn quantize(
         code.clamp(least, most) as i8
     };
     let codes: Vec<i8> = values.iter().enumerate().map(code).collect();
-    let scales: Vec<f32> = scales
-        .into_iter()
-        .map(|scale| Float::F16.round(scale))
-        .collect();
-    let value =
-        |(at, code): (usize, &i8)| float.round(f32::from(*code) * float.round(scales[group(at)]));
+    let scales: Vec<f32> = scales.into_iter().map(|scale| Float::F16.round(scale)).collect();
+    let value = |(at, code): (usize, &i8)| float.round(f32::from(*code) * float.round(scales[group(at)]));
     let dequantized = codes.iter().enumerate().map(value).collect();
-    Quantized {
-        codes,
-        scales,
-        dequantized,
-    }
+    Quantized { codes, scales, dequantized }
 }
 
 /// Two codes of 4 bits in each byte, the first in the low half.
@@ -153,9 +127,7 @@ pub fn replay(recorded: &Value) -> Result<Agreement, String> {
 
 fn agrees(name: &str, case: &Value) -> Result<bool, String> {
     let float = Float::of(name).ok_or("its name has no type")?;
-    let bits = name
-        .rsplit_once(".b")
-        .and_then(|(_, bits)| bits.parse().ok());
+    let bits = name.rsplit_once(".b").and_then(|(_, bits)| bits.parse().ok());
     let bits: u64 = bits.ok_or("its name has no bits")?;
     check_bits(bits).map_err(|(_, message)| message)?;
     let list = |key: &str, read: fn(Float, &Value) -> Option<f32>, float| {
@@ -165,10 +137,7 @@ fn agrees(name: &str, case: &Value) -> Result<bool, String> {
         numbers.ok_or(format!("{key} has what is no number"))
     };
     let (k, v) = (list("k", number, float)?, list("v", number, float)?);
-    let (ks, vs) = (
-        list("ks", number, Float::F32)?,
-        list("vs", number, Float::F32)?,
-    );
+    let (ks, vs) = (list("ks", number, Float::F32)?, list("vs", number, Float::F32)?);
     let dim = k.len().checked_div(ks.len()).ok_or("no scales")?;
     let tokens = v.len().checked_div(vs.len()).ok_or("no scales")?;
     let go_together = dim * ks.len() == k.len()
@@ -180,13 +149,9 @@ fn agrees(name: &str, case: &Value) -> Result<bool, String> {
     }
     // [H, S, D]: a scale for each [H, S] of keys and each [H, D] of values.
     let keys = quantize(float, bits, &k, ks.len(), |at| at / dim);
-    let values = quantize(float, bits, &v, vs.len(), |at| {
-        at / (tokens * dim) * dim + at % dim
-    });
+    let values = quantize(float, bits, &v, vs.len(), |at| at / (tokens * dim) * dim + at % dim);
     let mut agrees = true;
-    for (own, [codes, scales, dequantized]) in
-        [(keys, ["kq", "ks", "kd"]), (values, ["vq", "vs", "vd"])]
-    {
+    for (own, [codes, scales, dequantized]) in [(keys, ["kq", "ks", "kd"]), (values, ["vq", "vs", "vd"])] {
         let stored = match bits {
             8 => own.codes.clone(),
             _ => pack(&own.codes, dim).map_err(|(_, message)| message)?,
@@ -255,17 +220,13 @@ pub fn replay_packing(recorded: &Value) -> Result<Agreement, String> {
         let back = pair(unpacked).ok_or("a pair is none of codes")?;
         all.count(own.len() == 1 && code(packed) == own.first().copied() && unpack(&own) == back);
     }
-    for (key, own) in [
-        ("odd_last_dim", pack(&[1, 2, 3], 3).map(drop)),
-        ("bits_2", check_bits(2)),
-        ("bits_16", check_bits(16)),
-    ] {
+    for (key, own) in
+        [("odd_last_dim", pack(&[1, 2, 3], 3).map(drop)), ("bits_2", check_bits(2)), ("bits_16", check_bits(16))]
+    {
         let Some(error) = recorded.get(key) else {
             continue;
         };
-        let own = own
-            .err()
-            .map(|(kind, message)| (kind.into(), message.into()));
+        let own = own.err().map(|(kind, message)| (kind.into(), message.into()));
         if own != Some((error["error"].clone(), error["msg"].clone())) {
             return Err(format!("{key} is another error here: {own:?}"));
         }
@@ -286,11 +247,7 @@ mod tests {
             ("0x1.0000000000000p-24", 5.960_464_5e-8),
             ("-inf", f32::NEG_INFINITY),
         ] {
-            assert_eq!(
-                hexadecimal(text).map(f32::to_bits),
-                Some(f32::to_bits(number)),
-                "{text}"
-            );
+            assert_eq!(hexadecimal(text).map(f32::to_bits), Some(f32::to_bits(number)), "{text}");
         }
         assert!(hexadecimal("nan").unwrap().is_nan());
         assert_eq!(hexadecimal("0x1"), None);

@@ -87,10 +87,7 @@ impl Side {
 
     /// The group of that name.
     pub fn group(&self, name: &str) -> Result<&Group, Fault> {
-        self.groups
-            .iter()
-            .find(|g| g.name == name)
-            .ok_or_else(|| format!("no group {name}"))
+        self.groups.iter().find(|g| g.name == name).ok_or_else(|| format!("no group {name}"))
     }
 
     /// The global ids of the layers of `group` on `rank`, ascending: slot i holds entry i.
@@ -106,21 +103,12 @@ impl Side {
     }
 
     /// Where `rank` keeps one byte of state `state` of physical block `block`.
-    pub fn address(
-        &self,
-        rank: u64,
-        group: &Group,
-        name: &Name,
-        block: u64,
-        state: u64,
-    ) -> Result<Address, Fault> {
+    pub fn address(&self, rank: u64, group: &Group, name: &Name, block: u64, state: u64) -> Result<Address, Fault> {
         self.place(rank, group)?.address(name, block, state)
     }
 
     pub(super) fn place(&self, rank: u64, group: &Group) -> Result<Place, Fault> {
-        Place::new(group, self.layers_of(rank, group), |component| {
-            self.units_of(rank, component)
-        })
+        Place::new(group, self.layers_of(rank, group), |component| self.units_of(rank, component))
     }
 }
 
@@ -132,20 +120,14 @@ impl Group {
                 None => number(deployment, key)?.ok_or_else(|| format!("{key}: missing")),
             }
         };
-        let specs = group["spec"]
-            .as_array()
-            .ok_or("spec: missing")?
-            .iter()
-            .map(Spec::read)
-            .collect::<Result<Vec<_>, _>>()?;
+        let specs =
+            group["spec"].as_array().ok_or("spec: missing")?.iter().map(Spec::read).collect::<Result<Vec<_>, _>>()?;
         let order = match &specs[..] {
             [] => return Err("spec: empty".into()),
-            [only] => Some(
-                match group.get("order").or_else(|| deployment.get("order")) {
-                    Some(order) => order::read(order)?,
-                    None => order::read(&Value::from(only.default_order()))?,
-                },
-            ),
+            [only] => Some(match group.get("order").or_else(|| deployment.get("order")) {
+                Some(order) => order::read(order)?,
+                None => order::read(&Value::from(only.default_order()))?,
+            }),
             _ => match group.get("order") {
                 None => None,
                 Some(order) if *order == "LB" => None,
@@ -184,11 +166,7 @@ fn even_split(layers: u64, pp: u64) -> Vec<u64> {
 
 /// `0-3,7` is 0, 1, 2, 3 and 7.
 fn layer_ids(text: &str) -> Result<Vec<u64>, Fault> {
-    let id = |s: &str| {
-        s.trim()
-            .parse::<u64>()
-            .map_err(|_| format!("layers: {s:?} is no layer id"))
-    };
+    let id = |s: &str| s.trim().parse::<u64>().map_err(|_| format!("layers: {s:?} is no layer id"));
     let mut ids = Vec::new();
     for part in text.split(',') {
         match part.split_once('-') {
@@ -210,7 +188,5 @@ pub(super) fn number(value: &Value, key: &str) -> Result<Option<u64>, Fault> {
 
 fn numbers(value: &Value) -> Result<Vec<u64>, Fault> {
     let list = value.as_array().ok_or("not a list")?;
-    list.iter()
-        .map(|n| n.as_u64().ok_or_else(|| format!("{n} is no count")))
-        .collect()
+    list.iter().map(|n| n.as_u64().ok_or_else(|| format!("{n} is no count"))).collect()
 }

@@ -33,18 +33,12 @@ pub struct Address {
 impl Address {
     /// The address of the next byte.
     pub fn next(self) -> Self {
-        Self {
-            offset: self.offset + 1,
-            ..self
-        }
+        Self { offset: self.offset + 1, ..self }
     }
 
     /// The address of the byte before, if the allocation has one.
     pub fn previous(self) -> Option<Self> {
-        Some(Self {
-            offset: self.offset.checked_sub(1)?,
-            ..self
-        })
+        Some(Self { offset: self.offset.checked_sub(1)?, ..self })
     }
 }
 
@@ -69,11 +63,7 @@ pub struct Name {
 }
 
 /// Where every byte of one group lies on one rank: (name, block, state in the block) to address.
-pub fn addresses(
-    document: &Value,
-    rank: u64,
-    group: &str,
-) -> Result<BTreeMap<(Name, u64, u64), Address>, Fault> {
+pub fn addresses(document: &Value, rank: u64, group: &str) -> Result<BTreeMap<(Name, u64, u64), Address>, Fault> {
     let side = Side::read(document)?;
     let group = side.group(group)?;
     let place = side.place(rank, group)?;
@@ -82,9 +72,7 @@ pub fn addresses(
         for block in 0..group.num_blocks {
             for state in 0..spec.states(group.block_size)? {
                 for layer in side.layers_of(rank, group) {
-                    for name in spec.names(spec_index, layer, |c| {
-                        side.units_of(rank, &spec.components[c])
-                    })? {
+                    for name in spec.names(spec_index, layer, |c| side.units_of(rank, &spec.components[c]))? {
                         let address = place.address(&name, block, state)?;
                         found.insert((name, block, state), address);
                     }

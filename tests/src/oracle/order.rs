@@ -36,19 +36,10 @@ pub(super) fn read(order: &Value) -> Result<Order, Fault> {
             let mut outer = Vec::new();
             for index in list {
                 let index = index.as_u64().ok_or("order: no index")? as usize;
-                let semantic = [
-                    Axis::Layer,
-                    Axis::Block,
-                    Axis::State,
-                    Axis::Head,
-                    Axis::Content,
-                ];
+                let semantic = [Axis::Layer, Axis::Block, Axis::State, Axis::Head, Axis::Content];
                 outer.push(*semantic.get(index).ok_or("order: no such axis")?);
             }
-            Ok(Order {
-                outer,
-                bracket: Vec::new(),
-            })
+            Ok(Order { outer, bracket: Vec::new() })
         }
         Value::String(text) => match text.as_str() {
             "NHD" => read_text("LBSHC"),
@@ -70,10 +61,7 @@ fn read_text(text: &str) -> Result<Order, Fault> {
     };
     let mut order = Order { outer, bracket };
     if order.bracket.is_empty() {
-        let written_out = order
-            .outer
-            .windows(2)
-            .position(|w| w == [Axis::Half, Axis::Width]);
+        let written_out = order.outer.windows(2).position(|w| w == [Axis::Half, Axis::Width]);
         if let Some(at) = written_out {
             // `KD` side by side is what `C` is.
             order.outer.splice(at..at + 2, [Axis::Content]);

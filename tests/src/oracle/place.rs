@@ -71,10 +71,7 @@ impl Place {
             }
             held.push(of_spec);
         }
-        let outer_extents = Outer {
-            group,
-            layers: layers.len() as u64,
-        };
+        let outer_extents = Outer { group, layers: layers.len() as u64 };
         let layout = match &group.order {
             Some(order) => {
                 let (spec, held) = (&group.specs[0], &held[0]);
@@ -122,11 +119,7 @@ impl Place {
 
     /// Bytes from one block (`B`) or layer (`L`) to the next.
     pub(super) fn stride_of(&self, axis: char) -> Option<u64> {
-        let wanted = if axis == 'B' {
-            Axis::Block
-        } else {
-            Axis::Layer
-        };
+        let wanted = if axis == 'B' { Axis::Block } else { Axis::Layer };
         let mut layout = &self.layout;
         loop {
             match layout {
@@ -160,10 +153,7 @@ impl Place {
             Axis::ConvState => name.j,
         };
         let inside = self.layout.offset(name, &index)?;
-        Ok(Address {
-            allocation: if self.per_layer { slot } else { 0 },
-            offset: self.offset + inside,
-        })
+        Ok(Address { allocation: if self.per_layer { slot } else { 0 }, offset: self.offset + inside })
     }
 }
 
@@ -182,12 +172,7 @@ impl Layout {
             Ok(before + parts[n].offset(name, index)?)
         };
         match self {
-            Self::Axis {
-                axis,
-                extent,
-                stride,
-                inner,
-            } => {
+            Self::Axis { axis, extent, stride, inner } => {
                 let at = index(*axis);
                 if at >= *extent {
                     return Err(format!("{axis:?} {at} is outside of {extent}: {name:?}"));
@@ -247,16 +232,8 @@ impl Outer<'_> {
         Ok(layout)
     }
 
-    fn extent(
-        &self,
-        axis: Axis,
-        spec: &Spec,
-        held: &[Held],
-        components: &[usize],
-    ) -> Result<u64, Fault> {
-        let widths = components
-            .iter()
-            .map(|&c| held[c].extents[0] * held[c].extents[1]);
+    fn extent(&self, axis: Axis, spec: &Spec, held: &[Held], components: &[usize]) -> Result<u64, Fault> {
+        let widths = components.iter().map(|&c| held[c].extents[0] * held[c].extents[1]);
         Ok(match axis {
             Axis::Layer => self.layers,
             Axis::Block => self.group.num_blocks,
@@ -274,10 +251,9 @@ impl Outer<'_> {
                 }
                 widths[0]
             }
-            Axis::Channel => components
-                .iter()
-                .map(|&c| (held[c].units.end - held[c].units.start) * held[c].extents[0])
-                .sum(),
+            Axis::Channel => {
+                components.iter().map(|&c| (held[c].units.end - held[c].units.start) * held[c].extents[0]).sum()
+            }
             Axis::ConvState => held[0].extents[1],
         })
     }
@@ -300,9 +276,7 @@ impl Outer<'_> {
         }
         let element = || Layout::Element(1);
         let axes = [Axis::Head, Axis::State, Axis::Width];
-        let parts = all
-            .iter()
-            .map(|&c| self.wrap(&axes, spec, held, &[c], element()));
+        let parts = all.iter().map(|&c| self.wrap(&axes, spec, held, &[c], element()));
         Ok(Layout::Components(parts.collect::<Result<_, _>>()?))
     }
 }
@@ -312,11 +286,7 @@ impl Outer<'_> {
 fn check_complete(order: &Order, spec: &Spec) -> Result<(), Fault> {
     let paths = match order.bracket.is_empty() {
         true => vec![order.outer.clone()],
-        false => order
-            .bracket
-            .iter()
-            .map(|inner| [&order.outer[..], inner].concat())
-            .collect(),
+        false => order.bracket.iter().map(|inner| [&order.outer[..], inner].concat()).collect(),
     };
     let conv = matches!(spec.content, Content::Conv { .. });
     let headless = conv || matches!(spec.kind.as_str(), "mla" | "compressed" | "indexer");
@@ -329,9 +299,7 @@ fn check_complete(order: &Order, spec: &Spec) -> Result<(), Fault> {
             (0, 0, 1) => !order.bracket.is_empty(),
             _ => false,
         };
-        let once = [Axis::Layer, Axis::Block, Axis::State]
-            .iter()
-            .all(|axis| count(*axis) == 1);
+        let once = [Axis::Layer, Axis::Block, Axis::State].iter().all(|axis| count(*axis) == 1);
         if !(heads_fit && content_fits && once) {
             return Err(format!("order: {order:?} does not fit {}", spec.kind));
         }

@@ -60,23 +60,13 @@ impl Spec {
         let kind = spec["kind"].as_str().ok_or("kind: missing")?;
         let need = |key: &str| number(spec, key)?.ok_or_else(|| format!("{kind}.{key}: missing"));
         let element = || dtype_bytes(spec["dtype"].as_str().ok_or("dtype: missing")?);
-        let spread = |name, units, extents, element| Component {
-            name,
-            units,
-            extents,
-            element,
-            sharing: Sharing::Spread,
-        };
-        let conv_states = || -> Result<u64, Fault> {
-            Ok(number(spec, "conv_states")?.unwrap_or(need("conv_kernel")? - 1))
-        };
+        let spread =
+            |name, units, extents, element| Component { name, units, extents, element, sharing: Sharing::Spread };
+        let conv_states =
+            || -> Result<u64, Fault> { Ok(number(spec, "conv_states")?.unwrap_or(need("conv_kernel")? - 1)) };
         let conv = || match spec["conv_layout"].as_str() {
-            Some("DS") => Ok(Content::Conv {
-                channels_outside: true,
-            }),
-            Some("SD") => Ok(Content::Conv {
-                channels_outside: false,
-            }),
+            Some("DS") => Ok(Content::Conv { channels_outside: true }),
+            Some("SD") => Ok(Content::Conv { channels_outside: false }),
             _ => Err("conv_layout: neither DS nor SD"),
         };
 
@@ -86,10 +76,7 @@ impl Spec {
             "attention" => {
                 let (heads, k) = (need("heads")?, need("head_dim")?);
                 let v = number(spec, "v_head_dim")?.unwrap_or(k);
-                vec![
-                    spread("k", heads, [k, 1], element()?),
-                    spread("v", heads, [v, 1], element()?),
-                ]
+                vec![spread("k", heads, [k, 1], element()?), spread("v", heads, [v, 1], element()?)]
             }
             // Whole on every rank: a single unit.
             "mla" => vec![spread("latent", 1, [need("latent")?, 1], element()?)],
@@ -98,19 +85,11 @@ impl Spec {
                     "compressed" => Some(need("tokens_per_state")?),
                     _ => Some(number(spec, "tokens_per_state")?.unwrap_or(1)),
                 };
-                vec![
-                    spread("data", 1, [need("data_bytes")?, 1], 1),
-                    spread("scale", 1, [need("scale_bytes")?, 1], 1),
-                ]
+                vec![spread("data", 1, [need("data_bytes")?, 1], 1), spread("scale", 1, [need("scale_bytes")?, 1], 1)]
             }
             "opaque" => {
                 tokens_per_state = Some(number(spec, "tokens_per_state")?.unwrap_or(1));
-                vec![spread(
-                    "entry",
-                    need("heads")?,
-                    [need("entry_bytes")?, 1],
-                    1,
-                )]
+                vec![spread("entry", need("heads")?, [need("entry_bytes")?, 1], 1)]
             }
             "mamba2_conv" => {
                 (tokens_per_state, content) = (None, conv()?);
@@ -126,11 +105,7 @@ impl Spec {
                         sharing: Sharing::SpreadUnlessSingle,
                     })
                 };
-                vec![
-                    spread("x", heads, [per_head, states], element),
-                    by_group("B")?,
-                    by_group("C")?,
-                ]
+                vec![spread("x", heads, [per_head, states], element), by_group("B")?, by_group("C")?]
             }
             "gdn_conv" => {
                 (tokens_per_state, content) = (None, conv()?);
@@ -145,12 +120,7 @@ impl Spec {
             }
             "mamba1_conv" => {
                 (tokens_per_state, content) = (None, conv()?);
-                vec![spread(
-                    "x",
-                    need("d_inner")?,
-                    [1, conv_states()?],
-                    element()?,
-                )]
+                vec![spread("x", need("d_inner")?, [1, conv_states()?], element()?)]
             }
             "mamba2_ssm" => {
                 tokens_per_state = None;
@@ -227,15 +197,7 @@ impl Spec {
                 for i in 0..component.extents[0] {
                     for j in 0..component.extents[1] {
                         for byte in 0..component.element {
-                            names.push(Name {
-                                layer,
-                                spec,
-                                component: index,
-                                unit,
-                                i,
-                                j,
-                                byte,
-                            });
+                            names.push(Name { layer, spec, component: index, unit, i, j, byte });
                         }
                     }
                 }

@@ -75,12 +75,7 @@ pub fn transfer(from: &Value, to: &Value, request: &Request) -> Result<Vec<Route
 }
 
 /// The same for one destination rank.
-pub fn transfer_to(
-    from: &Value,
-    to: &Value,
-    request: &Request,
-    dst_rank: u64,
-) -> Result<Vec<Route>, Fault> {
+pub fn transfer_to(from: &Value, to: &Value, request: &Request, dst_rank: u64) -> Result<Vec<Route>, Fault> {
     let (from, to) = (Side::read(from)?, Side::read(to)?);
     let mut routes = Vec::new();
     for dst_group in &to.groups {
@@ -92,12 +87,7 @@ pub fn transfer_to(
         }
         for (src_rank, mut bytes) in senders {
             bytes.sort_by_key(|m| (m.name, m.state));
-            routes.push(Route {
-                src_rank,
-                dst_rank,
-                group: dst_group.name.clone(),
-                bytes,
-            });
+            routes.push(Route { src_rank, dst_rank, group: dst_group.name.clone(), bytes });
         }
     }
     Ok(routes)
@@ -159,14 +149,8 @@ fn received(
                         }
                     };
                     let (position, count) = match by_tokens {
-                        true => (
-                            dst_entries.iter().position(|entry| *entry == dst_at.0),
-                            dst_entries.len(),
-                        ),
-                        false => (
-                            in_common.iter().position(|layer| *layer == name.layer),
-                            in_common.len(),
-                        ),
+                        true => (dst_entries.iter().position(|entry| *entry == dst_at.0), dst_entries.len()),
+                        false => (in_common.iter().position(|layer| *layer == name.layer), in_common.len()),
                     };
                     let position = position.ok_or("what travels lies nowhere")?;
                     let src_rank = all[position * all.len() / count];
@@ -224,13 +208,7 @@ fn source_layers(from: &Side, src_group: &Group, layer: u64) -> Result<Vec<u64>,
 
 /// Whether it is further from block to block than from layer to layer. Where there is but one of either
 /// it does not matter.
-fn blocks_outside(
-    place: &Place,
-    side: &Side,
-    group: &Group,
-    rank: u64,
-    name: &Name,
-) -> Result<bool, Fault> {
+fn blocks_outside(place: &Place, side: &Side, group: &Group, rank: u64, name: &Name) -> Result<bool, Fault> {
     let layers = side.layers_of(rank, group);
     let [first, second, ..] = layers[..] else {
         return Ok(false);
@@ -241,11 +219,7 @@ fn blocks_outside(
 }
 
 /// The physical block at entry `index` of the group's table.
-fn block_of(
-    tables: &BTreeMap<String, Vec<Option<u64>>>,
-    group: &Group,
-    index: u64,
-) -> Result<u64, Fault> {
+fn block_of(tables: &BTreeMap<String, Vec<Option<u64>>>, group: &Group, index: u64) -> Result<u64, Fault> {
     let Some(table) = tables.get(&group.name) else {
         return Ok(index);
     };
@@ -260,19 +234,11 @@ fn block_of(
 fn same_specs(src: &Group, dst: &Group) -> Result<(), Fault> {
     let about = |group: &Group| {
         let specs = group.specs.iter().map(|spec| {
-            let parts = spec
-                .components
-                .iter()
-                .map(|c| (c.name, c.units, c.extents, c.element))
-                .collect::<Vec<_>>();
+            let parts = spec.components.iter().map(|c| (c.name, c.units, c.extents, c.element)).collect::<Vec<_>>();
             let tokens = (spec.tokens_per_state, spec.sliding_window, spec.chunk_size);
             (spec.kind.clone(), tokens, parts)
         });
         specs.collect::<Vec<_>>()
     };
-    if about(src) == about(dst) {
-        Ok(())
-    } else {
-        Err(format!("{}: the two sides' specs differ", dst.name))
-    }
+    if about(src) == about(dst) { Ok(()) } else { Err(format!("{}: the two sides' specs differ", dst.name)) }
 }

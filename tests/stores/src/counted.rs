@@ -21,19 +21,12 @@ impl<B> Counted<B> {
     /// Around `inner`, from zero.
     pub fn new(inner: B) -> Self {
         let counts = Mutex::default();
-        Self {
-            inner,
-            batch: None,
-            counts,
-        }
+        Self { inner, batch: None, counts }
     }
 
     /// As a server that answers so many values at once, and does not say what it lacks.
     pub fn server(inner: B, batch: usize) -> Self {
-        Self {
-            batch: Some(batch),
-            ..Self::new(inner)
-        }
+        Self { batch: Some(batch), ..Self::new(inner) }
     }
 
     /// Calls of a kind, and values.
@@ -42,10 +35,7 @@ impl<B> Counted<B> {
     }
 
     fn add(&self, call: Call, values: usize) {
-        assert!(
-            self.batch.is_none_or(|batch| values <= batch),
-            "{values} at once"
-        );
+        assert!(self.batch.is_none_or(|batch| values <= batch), "{values} at once");
         let count = &mut self.counts.lock().unwrap()[call as usize];
         *count = (count.0 + 1, count.1 + values);
     }

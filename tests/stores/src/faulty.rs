@@ -94,14 +94,7 @@ struct State {
 impl<B> Faulty<B> {
     /// Around `inner`.
     pub fn new(inner: B, plan: Plan) -> Self {
-        Self {
-            inner,
-            state: Mutex::new(State {
-                plan,
-                counts: [0; 6],
-                failed: 0,
-            }),
-        }
+        Self { inner, state: Mutex::new(State { plan, counts: [0; 6], failed: 0 }) }
     }
 
     /// How many calls were made to go wrong.
@@ -127,22 +120,11 @@ impl<B> Faulty<B> {
 
     fn effect(&self, call: Call) -> Option<Effect> {
         let mut state = self.state();
-        let State {
-            plan,
-            counts,
-            failed,
-        } = &mut *state;
+        let State { plan, counts, failed } = &mut *state;
         counts[call as usize] += 1;
         let nth = counts[call as usize];
-        let exact = plan
-            .planned
-            .iter()
-            .find(|(of, at, _)| *of == call && *at == nth);
-        let later = || {
-            plan.from
-                .iter()
-                .find(|(of, at, _)| *of == call && *at <= nth)
-        };
+        let exact = plan.planned.iter().find(|(of, at, _)| *of == call && *at == nth);
+        let later = || plan.from.iter().find(|(of, at, _)| *of == call && *at <= nth);
         let planned = exact.or_else(later).map(|&(_, _, effect)| effect);
         let effect = planned.or_else(|| {
             let (seed, threshold) = plan.random?;
@@ -159,11 +141,7 @@ impl<B> Faulty<B> {
         effect
     }
 
-    fn change<T>(
-        &self,
-        call: Call,
-        run: impl FnOnce() -> Result<T, StoreError>,
-    ) -> Result<T, StoreError> {
+    fn change<T>(&self, call: Call, run: impl FnOnce() -> Result<T, StoreError>) -> Result<T, StoreError> {
         match self.effect(call) {
             Some(Effect::FailBefore) => Err(fault(call)),
             Some(Effect::FailAfter) => run().and_then(|_| Err(fault(call))),
@@ -228,10 +206,7 @@ impl<B: Backend> Backend for Faulty<B> {
         self.change(Call::DeleteManifest, || self.inner.delete_manifest(name))
     }
 
-    fn manifest_revision(
-        &self,
-        name: &ManifestName,
-    ) -> Result<Option<(Bytes, Revision)>, StoreError> {
+    fn manifest_revision(&self, name: &ManifestName) -> Result<Option<(Bytes, Revision)>, StoreError> {
         let mut revision = None;
         let value = self.read(Call::GetManifest, || {
             let there = self.inner.manifest_revision(name)?;
@@ -243,14 +218,8 @@ impl<B: Backend> Backend for Faulty<B> {
         Ok(value.zip(revision))
     }
 
-    fn delete_revision(
-        &self,
-        name: &ManifestName,
-        revision: &Revision,
-    ) -> Result<bool, StoreError> {
-        self.change(Call::DeleteManifest, || {
-            self.inner.delete_revision(name, revision)
-        })
+    fn delete_revision(&self, name: &ManifestName, revision: &Revision) -> Result<bool, StoreError> {
+        self.change(Call::DeleteManifest, || self.inner.delete_revision(name, revision))
     }
 
     fn prefetch_chunks(&self, hashes: &[ChunkHash]) -> Result<(), StoreError> {
@@ -302,11 +271,7 @@ mod tests {
             let plan = Plan::new().with_random(seed, 0.3);
             let store = Faulty::new(MemoryStore::default(), plan);
             (0..1000_u32)
-                .map(|n| {
-                    store
-                        .put_chunk(&blake3::hash(&n.to_le_bytes()).into(), b"")
-                        .is_err()
-                })
+                .map(|n| store.put_chunk(&blake3::hash(&n.to_le_bytes()).into(), b"").is_err())
                 .collect::<Vec<bool>>()
         };
         assert_eq!(run(1), run(1));
@@ -314,17 +279,12 @@ mod tests {
         let failed = run(3).into_iter().filter(|failed| *failed).count();
         assert!((200..400).contains(&failed), "{failed}");
         let none = Faulty::new(MemoryStore::default(), Plan::new().with_random(1, 0.0));
-        assert!(
-            none.put_manifest(&ManifestName::new("").unwrap(), b"")
-                .is_ok()
-        );
+        assert!(none.put_manifest(&ManifestName::new("").unwrap(), b"").is_ok());
     }
 
     #[test]
     fn without_a_plan_it_is_the_backend() {
         let store = MemoryStore::new();
-        contract("faulty", Compares::InOneStep, &|| {
-            Arc::new(Faulty::new(store.clone(), Plan::new()))
-        });
+        contract("faulty", Compares::InOneStep, &|| Arc::new(Faulty::new(store.clone(), Plan::new())));
     }
 }

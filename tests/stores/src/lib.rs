@@ -33,10 +33,7 @@ pub fn name(name: &str) -> ManifestName {
 /// Bytes that differ for each seed.
 pub fn bytes(seed: u64, len: usize) -> Vec<u8> {
     let mut out = vec![0; len];
-    blake3::Hasher::new()
-        .update(&seed.to_le_bytes())
-        .finalize_xof()
-        .fill(&mut out);
+    blake3::Hasher::new().update(&seed.to_le_bytes()).finalize_xof().fill(&mut out);
     out
 }
 
@@ -55,10 +52,5 @@ pub fn count(variable: &str, usual: u64) -> u64 {
 pub fn assert_right((points, wrong): (u64, Vec<String>), least: u64) {
     println!("{points} losses of power");
     assert!(points > least, "{points}");
-    assert!(
-        wrong.is_empty(),
-        "{} of {points}, the first: {}",
-        wrong.len(),
-        wrong[0]
-    );
+    assert!(wrong.is_empty(), "{} of {points}, the first: {}", wrong.len(), wrong[0]);
 }

@@ -39,12 +39,7 @@ impl Server {
             let port = free_port();
             let mut child = spawn(port, &dir, &args);
             if up(&mut child, port) {
-                return Some(Self {
-                    child,
-                    port,
-                    dir,
-                    args,
-                });
+                return Some(Self { child, port, dir, args });
             }
         }
         panic!("redis-server does not start with {args:?}");
@@ -73,10 +68,7 @@ impl Server {
 
     /// Somebody else's client.
     pub fn client(&self) -> ::redis::Connection {
-        ::redis::Client::open(self.uri("/"))
-            .unwrap()
-            .get_connection()
-            .unwrap()
+        ::redis::Client::open(self.uri("/")).unwrap().get_connection().unwrap()
     }
 }
 

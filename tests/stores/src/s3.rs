@@ -40,13 +40,7 @@ impl Server {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("bucket")).unwrap();
         let (held, port) = hold_port();
-        let mut server = Self {
-            dir,
-            port,
-            run: Run::Stopped,
-            lacks: Lacks::default(),
-            _port: held,
-        };
+        let mut server = Self { dir, port, run: Run::Stopped, lacks: Lacks::default(), _port: held };
         server.start();
         server
     }
@@ -114,18 +108,12 @@ impl Server {
         stream.write_all(head.as_bytes()).unwrap();
         stream.write_all(content).unwrap();
         let mut answer = String::new();
-        stream
-            .read_to_string(&mut answer)
-            .is_ok_and(|_| answer.contains(" 200 "))
+        stream.read_to_string(&mut answer).is_ok_and(|_| answer.contains(" 200 "))
     }
 
     /// Starts s3s-fs, on its port.
     pub fn start(&mut self) {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(2)
-            .enable_all()
-            .build()
-            .unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let mut builder = S3ServiceBuilder::new(s3s_fs::FileSystem::new(self.dir.path()).unwrap());
         builder.set_auth(SimpleAuth::from_single("key", "secret"));
         builder.set_access(self.lacks.clone());

@@ -27,9 +27,7 @@ fn computed(document: &Value) -> Engine {
     let whole = Engine::new(&alone, TOKENS);
     let mut state = 1_u64;
     let mut uniform = || {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 40) as f32 / (1 << 24) as f32 - 0.5
     };
     for memory in &whole.caches[0] {
@@ -82,10 +80,7 @@ fn rows(flat: &[u8], engine: &Engine, (layer, head, chunk): (usize, usize, usize
         let place = ((layer * blocks + block) * heads + head) * row;
         &flat[place..place + row]
     };
-    (256 * chunk..256 * (chunk + 1))
-        .flat_map(token)
-        .copied()
-        .collect()
+    (256 * chunk..256 * (chunk + 1)).flat_map(token).copied().collect()
 }
 
 /// TP 2 saves with a codec, TP 1 and TP 4 restore: it is what encoding and decoding every head by itself gives.
@@ -108,8 +103,7 @@ fn a_prefix_of_tp_2_is_restored_as_its_heads_encoded_and_decoded() {
         one.restore(&saved, &found, 0).unwrap();
         let (before, after) = (original.bytes().concat(), one.bytes().concat());
         let (mut changed, mut stored_exactly) = (0, 0);
-        let places = (0..3)
-            .flat_map(|layer| (0..4).flat_map(move |head| (0..2).map(move |c| (layer, head, c))));
+        let places = (0..3).flat_map(|layer| (0..4).flat_map(move |head| (0..2).map(move |c| (layer, head, c))));
         for place in places {
             let raw = rows(&before, &original, place);
             let of = Rows::new(Dtype::Bf16, 24, 17).unwrap();
@@ -117,9 +111,7 @@ fn a_prefix_of_tp_2_is_restored_as_its_heads_encoded_and_decoded() {
             codec.encode(of, &raw, &mut codes, &mut exact);
             stored_exactly += exact.len();
             let mut expected = vec![0; raw.len()];
-            codec
-                .decode(of, &codes, &mut &exact[..], &mut expected)
-                .unwrap();
+            codec.decode(of, &codes, &mut &exact[..], &mut expected).unwrap();
             assert!(rows(&after, &one, place) == expected, "{place:?}");
             changed += usize::from(raw != expected);
         }
@@ -169,16 +161,11 @@ fn what_no_codec_takes_is_stored_as_it_is() {
     let ids = tokens();
     let found = saved.find(&Prompt::new(&ids)).unwrap();
     assert_eq!(found.tokens(), 512);
-    let (restored, expected) = (
-        Engine::new(&document, TOKENS),
-        Engine::new(&document, TOKENS),
-    );
+    let (restored, expected) = (Engine::new(&document, TOKENS), Engine::new(&document, TOKENS));
     restored.restore(&saved, &found, 0).unwrap();
     engine.transfer_needed(&expected, 0, 512);
     let same = restored.bytes().into_iter().zip(expected.bytes());
-    let same: Vec<bool> = same
-        .map(|(restored, expected)| restored == expected)
-        .collect();
+    let same: Vec<bool> = same.map(|(restored, expected)| restored == expected).collect();
     let name = |group: usize| engine.deployment.groups()[group].name();
     let exact: Vec<bool> = (0..4).map(|group| name(group) != "near").collect();
     assert_eq!(same, [exact.clone(), exact].concat());
@@ -203,22 +190,13 @@ fn each_codec_finds_its_own() {
         save(&store, codec, &engine, &document);
     }
     // What one of them found or misses is nothing to another.
-    let (exact, q4) = (
-        archive(&store, &document),
-        archive(&store, &document).with_codec(Codec::Q4),
-    );
+    let (exact, q4) = (archive(&store, &document), archive(&store, &document).with_codec(Codec::Q4));
     let found = q4.find(&prompt).unwrap();
     let unusable = engine.restore(&exact, &found, 0).unwrap_err();
-    assert!(
-        matches!(unusable, ArchiveError::Unusable { .. }),
-        "{unusable}"
-    );
+    assert!(matches!(unusable, ArchiveError::Unusable { .. }), "{unusable}");
     let missing = q4.missing(&prompt, &SaveRequest::tokens(TOKENS)).unwrap();
     let unusable = engine.save_rank(&exact, Rank(0), &missing).unwrap_err();
-    assert!(
-        matches!(unusable, ArchiveError::Unusable { .. }),
-        "{unusable}"
-    );
+    assert!(matches!(unusable, ArchiveError::Unusable { .. }), "{unusable}");
 }
 
 /// The roots of an archive, by length.
@@ -235,11 +213,7 @@ fn a_root_of_the_other_version_is_a_miss() {
     let document = side(1, 1, 16, None, &groups);
     let engine = computed(&document);
     let ids = tokens();
-    for (own, other) in [
-        (Codec::Exact, Codec::Q4),
-        (Codec::Q4, Codec::Exact),
-        (Codec::Q8, Codec::Q4),
-    ] {
+    for (own, other) in [(Codec::Exact, Codec::Q4), (Codec::Q4, Codec::Exact), (Codec::Q8, Codec::Q4)] {
         let store: Arc<dyn Backend> = Arc::new(MemoryStore::new());
         let reader = archive(&store, &document).with_codec(own);
         let saved = save(&store, other, &engine, &document);
@@ -248,10 +222,7 @@ fn a_root_of_the_other_version_is_a_miss() {
             // It even says the right key.
             let keys = |name: &ManifestName| name.as_str().rsplit('/').next().unwrap().to_owned();
             let (old, new) = (bytes(&keys(from)), bytes(&keys(&to)));
-            let at = manifest
-                .windows(32)
-                .position(|window| window == old)
-                .unwrap();
+            let at = manifest.windows(32).position(|window| window == old).unwrap();
             manifest[at..at + 32].copy_from_slice(&new);
             store.put_manifest(&to, &reseal(manifest)).unwrap();
         }
@@ -260,9 +231,7 @@ fn a_root_of_the_other_version_is_a_miss() {
         assert_eq!(reader.find(&Prompt::new(&ids)).unwrap().tokens(), 512);
         let record = |name| Record::read(name, &store.get_manifest(name).unwrap().unwrap());
         for (name, of) in [(&roots(&reader)[0], own), (&roots(&saved)[1], other)] {
-            let Some(Ok(Record::Root { codec, .. })) = record(name) else {
-                panic!("a root")
-            };
+            let Some(Ok(Record::Root { codec, .. })) = record(name) else { panic!("a root") };
             assert_eq!(codec, of);
         }
     }
@@ -280,12 +249,8 @@ fn what_no_codec_has_written_is_damage() {
     let saved = save(&store, Codec::Q4, &engine, &document);
     let name = &roots(&saved)[1];
     let manifest = store.get_manifest(name).unwrap().unwrap();
-    let Some(Ok(record)) = Record::read(name, &manifest) else {
-        panic!("a root")
-    };
-    let [piece] = record.pieces().collect::<Vec<_>>()[..] else {
-        panic!("one piece")
-    };
+    let Some(Ok(record)) = Record::read(name, &manifest) else { panic!("a root") };
+    let [piece] = record.pieces().collect::<Vec<_>>()[..] else { panic!("one piece") };
     let whole = store.get_chunk(piece).unwrap().unwrap().to_vec();
     let mut longer = whole.clone();
     longer.push(0);
@@ -294,14 +259,7 @@ fn what_no_codec_has_written_is_damage() {
     let mut unmarked = whole.clone();
     unmarked[..2].copy_from_slice(&0xffff_u16.to_le_bytes());
     unmarked[64..66].fill(0);
-    for wrong in [
-        Vec::new(),
-        whole[..100].to_vec(),
-        whole[..whole.len() - 1].to_vec(),
-        longer,
-        scale,
-        unmarked,
-    ] {
+    for wrong in [Vec::new(), whole[..100].to_vec(), whole[..whole.len() - 1].to_vec(), longer, scale, unmarked] {
         let hash = ChunkHash::from(blake3::hash(&wrong));
         assert_eq!(store.put_chunk(&hash, &wrong).unwrap(), Put::Stored);
         let mut lie = manifest.to_vec();
@@ -312,18 +270,9 @@ fn what_no_codec_has_written_is_damage() {
 
         let found = saved.find(&prompt).unwrap();
         assert_eq!(found.tokens(), 512);
-        let error = Engine::new(&document, TOKENS)
-            .restore(&saved, &found, 0)
-            .unwrap_err();
-        assert!(
-            matches!(error, ArchiveError::Damaged { usable: 256, .. }),
-            "{error}"
-        );
-        assert_eq!(
-            saved.find(&prompt).unwrap().tokens(),
-            256,
-            "that root is gone"
-        );
+        let error = Engine::new(&document, TOKENS).restore(&saved, &found, 0).unwrap_err();
+        assert!(matches!(error, ArchiveError::Damaged { usable: 256, .. }), "{error}");
+        assert_eq!(saved.find(&prompt).unwrap().tokens(), 256, "that root is gone");
     }
 }
 

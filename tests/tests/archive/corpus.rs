@@ -29,9 +29,7 @@ fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     let mut missing = postcard::to_allocvec(&missing).unwrap();
     missing[32..64].fill(7);
     let missing = postcard::from_bytes(&missing).unwrap();
-    let part = engine
-        .save_rank(&archive, transload_layout::Rank(1), &missing)
-        .unwrap();
+    let part = engine.save_rank(&archive, transload_layout::Rank(1), &missing).unwrap();
     engine.save(&archive, &prompt, &request).unwrap();
     let found = archive.find(&prompt).unwrap();
     let root = |chunks: usize| {
@@ -45,10 +43,7 @@ fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         ("root-2", seed(0, body(root(2)))),
         ("part", seed(1, body(part.encode()))),
         ("found", seed(2, postcard::to_allocvec(&found).unwrap())),
-        (
-            "shortened",
-            seed(2, postcard::to_allocvec(&found.shorten(300)).unwrap()),
-        ),
+        ("shortened", seed(2, postcard::to_allocvec(&found.shorten(300)).unwrap())),
         ("missing", seed(3, postcard::to_allocvec(&missing).unwrap())),
     ];
     seeds.extend(encoded(&prompt, &request));
@@ -65,10 +60,7 @@ fn encoded(prompt: &Prompt<'_>, request: &SaveRequest) -> [(&'static str, Vec<u8
     let root = store.get_manifest(&archive.keys(prompt)[2].root_name());
     let root = root.unwrap().unwrap();
     let found = postcard::to_allocvec(&archive.find(prompt).unwrap()).unwrap();
-    [
-        ("encoded-root", [&[4], &root[8..root.len() - 32]].concat()),
-        ("encoded-found", [&[6], &found[..]].concat()),
-    ]
+    [("encoded-root", [&[4], &root[8..root.len() - 32]].concat()), ("encoded-found", [&[6], &found[..]].concat())]
 }
 
 #[test]

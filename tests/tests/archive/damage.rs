@@ -82,17 +82,11 @@ enum Instead {
 }
 
 fn without_revisions() -> StoreError {
-    StoreError::Unsupported {
-        what: "telling two puts of a manifest apart",
-        why: "a test says so".to_owned(),
-    }
+    StoreError::Unsupported { what: "telling two puts of a manifest apart", why: "a test says so".to_owned() }
 }
 
 fn refusal() -> StoreError {
-    StoreError::Damaged {
-        what: "it".to_owned(),
-        how: "by a test".to_owned(),
-    }
+    StoreError::Damaged { what: "it".to_owned(), how: "by a test".to_owned() }
 }
 
 impl Backend for Changed {
@@ -122,10 +116,7 @@ impl Backend for Changed {
         }
         self.store.get_manifest(name)
     }
-    fn manifest_revision(
-        &self,
-        name: &ManifestName,
-    ) -> Result<Option<(Bytes, Revision)>, StoreError> {
+    fn manifest_revision(&self, name: &ManifestName) -> Result<Option<(Bytes, Revision)>, StoreError> {
         self.meanwhile(Step::LookUp, name);
         if self.without_revisions == Some(Without::Any) {
             return Err(without_revisions());
@@ -144,13 +135,7 @@ impl Backend for Changed {
 }
 
 fn document(tp: u32) -> Value {
-    side(
-        tp,
-        1,
-        16,
-        None,
-        &[attention("attn", "0-1", json!({"heads": 2}))],
-    )
+    side(tp, 1, 16, None, &[attention("attn", "0-1", json!({"heads": 2}))])
 }
 
 #[test]
@@ -210,23 +195,15 @@ fn a_copy_that_is_wrong_in_a_tier_costs_nothing() {
     let tokens: Vec<u32> = (0..1024).collect();
     let prompt = Prompt::new(&tokens);
     let here = document(2);
-    for instead in [
-        Instead::Bytes(vec![7; 100].into()),
-        Instead::Bytes(Bytes::new()),
-        Instead::Refusal,
-        Instead::Nothing,
-    ] {
+    for instead in
+        [Instead::Bytes(vec![7; 100].into()), Instead::Bytes(Bytes::new()), Instead::Refusal, Instead::Nothing]
+    {
         let above = Arc::new(Changed::default());
-        let tiers = vec![
-            Tier::new("above", above.clone()),
-            Tier::new("below", Arc::new(MemoryStore::new())),
-        ];
+        let tiers = vec![Tier::new("above", above.clone()), Tier::new("below", Arc::new(MemoryStore::new()))];
         let store: Arc<dyn Backend> = Arc::new(TierStore::new(tiers, Write::Through).unwrap());
         let archive = archive(&store, &here);
         let engine = Engine::computed(&here, 1024, 3);
-        engine
-            .save(&archive, &prompt, &SaveRequest::tokens(1024))
-            .unwrap();
+        engine.save(&archive, &prompt, &SaveRequest::tokens(1024)).unwrap();
         *above.instead.lock().unwrap() = Some((3, instead));
         let (restored, expected) = (Engine::new(&here, 1024), Engine::new(&here, 1024));
         let found = archive.find(&prompt).unwrap();
@@ -271,9 +248,7 @@ fn a_root_that_is_saved_again_meanwhile_is_not_removed() {
         let store: Arc<dyn Backend> = changed.clone();
         let archive = archive(&store, &here);
         let engine = Engine::computed(&here, 256, 3);
-        engine
-            .save(&archive, &prompt, &SaveRequest::tokens(256))
-            .unwrap();
+        engine.save(&archive, &prompt, &SaveRequest::tokens(256)).unwrap();
         let found = archive.find(&prompt).unwrap();
         *changed.instead.lock().unwrap() = Some((0, Instead::Nothing));
         *changed.meanwhile.lock().unwrap() = meanwhile;
@@ -292,10 +267,7 @@ fn a_store_without_revisions_heals() {
     let request = SaveRequest::tokens(1024);
     let here = document(2);
     for without in [Without::Any, Without::Deleting] {
-        let changed = Arc::new(Changed {
-            without_revisions: Some(without),
-            ..Changed::default()
-        });
+        let changed = Arc::new(Changed { without_revisions: Some(without), ..Changed::default() });
         let store: Arc<dyn Backend> = changed.clone();
         let archive = archive(&store, &here).with_threads(1);
         let engine = Engine::computed(&here, 1024, 3);
@@ -333,19 +305,10 @@ fn a_save_whose_part_was_collected_is_not_published() {
     let missing = archive.missing(&prompt, &SaveRequest::tokens(256)).unwrap();
     let save = |rank| engine.save_rank(&archive, Rank(rank), &missing).unwrap();
     let parts = [save(0), save(1)];
-    let name = format!(
-        "{}part/{}",
-        NAMES,
-        blake3::hash(&parts[1].encode()).to_hex()
-    );
-    store
-        .delete_manifest(&ManifestName::new(name).unwrap())
-        .unwrap();
+    let name = format!("{}part/{}", NAMES, blake3::hash(&parts[1].encode()).to_hex());
+    store.delete_manifest(&ManifestName::new(name).unwrap()).unwrap();
     let published = archive.publish(&missing, &parts);
-    assert!(
-        matches!(published, Err(ArchiveError::Expired)),
-        "{published:?}"
-    );
+    assert!(matches!(published, Err(ArchiveError::Expired)), "{published:?}");
     assert_eq!(archive.find(&prompt).unwrap().tokens(), 0);
 }
 
@@ -369,11 +332,7 @@ fn a_root_that_was_replaced_is_not_removed() {
     *changed.instead.lock().unwrap() = Some((0, Instead::Nothing));
     let error = engine.restore(&archive, &old, 0).unwrap_err();
     assert!(matches!(error, ArchiveError::Missing { .. }), "{error}");
-    assert_eq!(
-        archive.find(&prompt).unwrap().tokens(),
-        256,
-        "the second save's root stays"
-    );
+    assert_eq!(archive.find(&prompt).unwrap().tokens(), 256, "the second save's root stays");
 }
 
 #[test]
@@ -400,17 +359,10 @@ fn a_root_that_is_gone_or_changed_ends_the_prefix() {
             assert_eq!(found(), 256 * (hole as u64 - 1), "bit {bit}");
         }
         // The root of another prefix.
-        let other = store
-            .get_manifest(&keys[hole % 4 + 1].root_name())
-            .unwrap()
-            .unwrap();
+        let other = store.get_manifest(&keys[hole % 4 + 1].root_name()).unwrap().unwrap();
         store.put_manifest(&name, &other).unwrap();
         assert_eq!(found(), 256 * (hole as u64 - 1));
-        assert_eq!(
-            engine.save(&archive, &prompt, &request).unwrap().1,
-            0,
-            "no chunk is written again"
-        );
+        assert_eq!(engine.save(&archive, &prompt, &request).unwrap().1, 0, "no chunk is written again");
         assert_eq!(found(), 1024);
     }
 }

@@ -5,9 +5,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 use smallvec::smallvec;
-use transload_archive::{
-    Archive, ArchiveError, Cache, Found, Missing, Part, Permit, Prompt, SaveRequest, Staging,
-};
+use transload_archive::{Archive, ArchiveError, Cache, Found, Missing, Part, Permit, Prompt, SaveRequest, Staging};
 use transload_layout::Rank;
 use transload_store::Backend;
 use transload_store::backend::MemoryStore;
@@ -45,15 +43,8 @@ fn whole<'a>(host: &'a Memory, device: &'a DeviceMemory, back: bool) {
         let address = (number as u64) << ALLOCATION_BITS;
         let run = host.allocation(number).unwrap().1 as u64;
         let program = Program {
-            nests: vec![Nest {
-                loops: smallvec![],
-                run,
-            }],
-            placed: vec![Placed {
-                nest: 0,
-                src: address,
-                dst: address,
-            }],
+            nests: vec![Nest { loops: smallvec![], run }],
+            placed: vec![Placed { nest: 0, src: address, dst: address }],
         };
         let options = CopyOptions::new();
         match back {
@@ -65,9 +56,7 @@ fn whole<'a>(host: &'a Memory, device: &'a DeviceMemory, back: bool) {
 
 fn lens(host: &Memory) -> Vec<usize> {
     let allocations = 0..host.allocations();
-    allocations
-        .map(|number| host.allocation(number).unwrap().1)
-        .collect()
+    allocations.map(|number| host.allocation(number).unwrap().1).collect()
 }
 
 /// An engine, some of whose groups are on the GPU.
@@ -89,10 +78,7 @@ impl OnGpu {
         };
         let ranks = engine.caches.iter();
         let caches = ranks.map(|groups| groups.iter().enumerate().map(cache).collect());
-        Self {
-            caches: caches.collect(),
-            engine,
-        }
+        Self { caches: caches.collect(), engine }
     }
 
     fn bytes(&self) -> Vec<Vec<u8>> {
@@ -117,8 +103,7 @@ impl OnGpu {
             for number in 0..device.allocations() {
                 let (start, len) = device.allocation(number).unwrap();
                 let mut bytes = vec![0; len as usize];
-                host.read((number as u64) << ALLOCATION_BITS, &mut bytes)
-                    .unwrap();
+                host.read((number as u64) << ALLOCATION_BITS, &mut bytes).unwrap();
                 all.push((start, bytes));
             }
         }
@@ -141,12 +126,7 @@ impl OnGpu {
         saver.save(missing, &self.caches[rank.0 as usize], &self.engine.tables)
     }
 
-    fn save(
-        &self,
-        archive: &Archive,
-        prompt: &Prompt<'_>,
-        mark: Option<&Mark>,
-    ) -> Result<(u64, u64), ArchiveError> {
+    fn save(&self, archive: &Archive, prompt: &Prompt<'_>, mark: Option<&Mark>) -> Result<(u64, u64), ArchiveError> {
         let missing = archive.missing(prompt, &request())?;
         let ranks = self.engine.deployment.ranks();
         let parts = ranks.map(|rank| self.save_rank(archive, rank, &missing, mark.cloned()));
@@ -193,18 +173,11 @@ fn what_one_kind_of_memory_saved_the_other_restores() {
         let gpu = Gpu::open(0).unwrap();
         let tokens = tokens();
         let prompt = Prompt::new(&tokens);
-        let cases: [(On, On); 4] = [
-            (&[0, 1], &[]),
-            (&[], &[0, 1]),
-            (&[0, 1], &[0, 1]),
-            (&[0], &[1]),
-        ];
+        let cases: [(On, On); 4] = [(&[0, 1], &[]), (&[], &[0, 1]), (&[0, 1], &[0, 1]), (&[0], &[1])];
         for (from, to) in cases {
             let store: Arc<dyn Backend> = Arc::new(MemoryStore::new());
             let source = OnGpu::new(&gpu, Engine::computed(&here(), TOKENS, 5), from);
-            let (roots, written) = source
-                .save(&archive(&store, &here()), &prompt, None)
-                .unwrap();
+            let (roots, written) = source.save(&archive(&store, &here()), &prompt, None).unwrap();
             assert!(roots == 2 && written > 0);
             let host = Engine::computed(&here(), TOKENS, 5);
             let again = host.save(&archive(&store, &here()), &prompt, &request());
@@ -214,9 +187,7 @@ fn what_one_kind_of_memory_saved_the_other_restores() {
             let found = reader.find(&prompt).unwrap();
             assert_eq!(found.tokens(), 512);
             let restored = OnGpu::new(&gpu, Engine::new(&there(), TOKENS), to);
-            restored
-                .restore(&reader, &found, None, &Permit::new())
-                .unwrap();
+            restored.restore(&reader, &found, None, &Permit::new()).unwrap();
             let expected = Engine::new(&there(), TOKENS);
             host.transfer_needed(&expected, 0, 512);
             assert!(restored.bytes() == expected.bytes(), "{from:?} to {to:?}");
@@ -259,9 +230,7 @@ fn nothing_is_saved_or_restored_before_its_mark() {
             }
             let mark_of_save = mark();
             let writer = archive(&store, &here());
-            source
-                .save(&writer, &prompt, marked.then_some(&mark_of_save))
-                .unwrap();
+            source.save(&writer, &prompt, marked.then_some(&mark_of_save)).unwrap();
             late(false);
 
             let reader = archive(&store, &there());
@@ -271,32 +240,15 @@ fn nothing_is_saved_or_restored_before_its_mark() {
             late(true);
             engine.spin(200_000);
             let allocations = restored.allocations().into_iter();
-            let read: Vec<&[u8]> = allocations
-                .map(|(start, bytes)| engine.read(start, bytes.len()))
-                .collect();
+            let read: Vec<&[u8]> = allocations.map(|(start, bytes)| engine.read(start, bytes.len())).collect();
             let mark_of_restore = mark();
-            restored
-                .restore(
-                    &reader,
-                    &found,
-                    marked.then_some(&mark_of_restore),
-                    &Permit::new(),
-                )
-                .unwrap();
+            restored.restore(&reader, &found, marked.then_some(&mark_of_restore), &Permit::new()).unwrap();
             late(false);
             wait(&mark_of_restore);
-            assert_eq!(
-                read.concat() == before.concat(),
-                marked,
-                "what was read before"
-            );
+            assert_eq!(read.concat() == before.concat(), marked, "what was read before");
             let expected = Engine::new(&there(), TOKENS);
             Engine::computed(&here(), TOKENS, 5).transfer_needed(&expected, 0, 512);
-            assert_eq!(
-                restored.bytes() == expected.bytes(),
-                marked,
-                "what was saved"
-            );
+            assert_eq!(restored.bytes() == expected.bytes(), marked, "what was saved");
         }
     });
 }
@@ -312,9 +264,7 @@ fn a_wait_for_a_mark_is_given_up() {
         let prompt = Prompt::new(&tokens);
         let source = OnGpu::new(&gpu, Engine::computed(&here(), TOKENS, 5), &[0, 1]);
         let there_ = OnGpu::new(&gpu, Engine::new(&there(), TOKENS), &[0, 1]);
-        source
-            .save(&archive(&store, &here()), &prompt, None)
-            .unwrap();
+        source.save(&archive(&store, &here()), &prompt, None).unwrap();
         let reader = archive(&store, &there());
         let found = reader.find(&prompt).unwrap();
         fake.hold(true);
@@ -333,9 +283,7 @@ fn a_wait_for_a_mark_is_given_up() {
         let rank = saver.rank(&source.engine.deployment, Rank(0)).unwrap();
         let rank = rank.with_permit(permit).with_mark(never);
         let (caches, tables) = (&source.caches[0], &source.engine.tables);
-        let error = rank
-            .stage(&missing, caches, tables, &Staging::new(1 << 30))
-            .unwrap_err();
+        let error = rank.stage(&missing, caches, tables, &Staging::new(1 << 30)).unwrap_err();
         assert!(matches!(error, ArchiveError::Revoked), "{error}");
         fake.hold(false);
         let untouched = Engine::new(&there(), TOKENS);
@@ -352,9 +300,7 @@ fn a_copy_under_way_is_not_waited_for() {
         let store: Arc<dyn Backend> = Arc::new(MemoryStore::new());
         let tokens = tokens();
         let prompt = Prompt::new(&tokens);
-        Engine::computed(&here(), TOKENS, 5)
-            .save(&archive(&store, &here()), &prompt, &request())
-            .unwrap();
+        Engine::computed(&here(), TOKENS, 5).save(&archive(&store, &here()), &prompt, &request()).unwrap();
         let restored = OnGpu::new(&gpu, Engine::new(&there(), TOKENS), &[0, 1]);
         let before = restored.bytes();
         let reader = archive(&store, &there()).with_threads(1);
@@ -402,10 +348,7 @@ fn a_lost_device_is_told() {
         const LAUNCH_FAILED: u32 = 719;
         fake.fail("cuLaunchKernel", 1, LAUNCH_FAILED);
         let lost = |error: ArchiveError| {
-            let lost = matches!(
-                &error,
-                ArchiveError::Device(DeviceError::Lost { ordinal: 0, .. })
-            );
+            let lost = matches!(&error, ArchiveError::Device(DeviceError::Lost { ordinal: 0, .. }));
             assert!(lost, "{error}");
         };
         lost(source.save(&writer, &prompt, None).unwrap_err());
@@ -415,10 +358,6 @@ fn a_lost_device_is_told() {
         let found = reader.find(&prompt).unwrap();
         assert_eq!(found.tokens(), 512);
         let permit = Permit::new();
-        lost(
-            destination
-                .restore(&reader, &found, None, &permit)
-                .unwrap_err(),
-        );
+        lost(destination.restore(&reader, &found, None, &permit).unwrap_err());
     });
 }

@@ -5,8 +5,7 @@ use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
 use transload_archive::{
-    Archive, ArchiveError, ComputedBy, Found, Missing, Model, Part, Prompt, Restored, SaveRequest,
-    Sharing,
+    Archive, ArchiveError, ComputedBy, Found, Missing, Model, Part, Prompt, Restored, SaveRequest, Sharing,
 };
 use transload_layout::{Deployment, Rank, Side, document};
 use transload_store::backend::MemoryStore;
@@ -53,13 +52,10 @@ impl Engine {
             let groups = deployment.groups().iter();
             let caches = groups.map(|group| {
                 let placement = group.placement(stage);
-                let lens =
-                    vec![placement.allocation_bytes as usize; placement.allocations as usize];
+                let lens = vec![placement.allocation_bytes as usize; placement.allocations as usize];
                 let memory = Memory::allocate(&lens).unwrap();
                 for (number, len) in lens.iter().enumerate() {
-                    memory
-                        .write((number as u64) << 44, &vec![CANARY; *len])
-                        .unwrap();
+                    memory.write((number as u64) << 44, &vec![CANARY; *len]).unwrap();
                 }
                 memory
             });
@@ -69,20 +65,13 @@ impl Engine {
             let mut blocks: Vec<u32> = (0..count).collect();
             let mut state = u64::from(count) * 7 + 1;
             for i in (1..blocks.len()).rev() {
-                state = state
-                    .wrapping_mul(6_364_136_223_846_793_005)
-                    .wrapping_add(1);
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 blocks.swap(i, (state >> 33) as usize % (i + 1));
             }
             blocks.pop();
             BlockTable::List(blocks)
         });
-        Self {
-            caches: caches.collect(),
-            tables: Tables(tables.collect()),
-            deployment,
-            document,
-        }
+        Self { caches: caches.collect(), tables: Tables(tables.collect()), deployment, document }
     }
 
     /// An engine that has computed `tokens` tokens: the same content for the same seed, however it lies, and the
@@ -115,10 +104,7 @@ impl Engine {
         }
         // Blocks in order, so that content is a matter of tokens.
         let groups = whole.caches[0].len();
-        Self {
-            tables: Tables(vec![BlockTable::Identity; groups]),
-            ..whole
-        }
+        Self { tables: Tables(vec![BlockTable::Identity; groups]), ..whole }
     }
 
     /// Moves the first tokens directly, all of them whatever windows say.
@@ -130,10 +116,7 @@ impl Engine {
 
     /// Moves what a request of tokens `[start, end)` needs directly: what a restored engine has to look like.
     pub(crate) fn transfer_needed(&self, to: &Self, start: u64, end: u64) {
-        let request = Request {
-            start,
-            ..Request::tokens(end - start)
-        };
+        let request = Request { start, ..Request::tokens(end - start) };
         self.run(&self.deployment, to, &to.deployment, &request);
     }
 
@@ -172,24 +155,14 @@ impl Engine {
     }
 
     /// Saves on one rank.
-    pub(crate) fn save_rank(
-        &self,
-        archive: &Archive,
-        rank: Rank,
-        missing: &Missing,
-    ) -> Result<Part, ArchiveError> {
+    pub(crate) fn save_rank(&self, archive: &Archive, rank: Rank, missing: &Missing) -> Result<Part, ArchiveError> {
         let caches = &self.caches[rank.0 as usize];
         let rank = archive.rank(&self.deployment, rank)?;
         rank.save(missing, caches, &self.tables)
     }
 
     /// Restores on every rank.
-    pub(crate) fn restore(
-        &self,
-        archive: &Archive,
-        found: &Found,
-        start: u64,
-    ) -> Result<Vec<Restored>, ArchiveError> {
+    pub(crate) fn restore(&self, archive: &Archive, found: &Found, start: u64) -> Result<Vec<Restored>, ArchiveError> {
         let ranks = self.deployment.ranks().map(|rank| {
             let caches = &self.caches[rank.0 as usize];
             let rank = archive.rank(&self.deployment, rank)?;
@@ -271,29 +244,20 @@ fn attends_to_everything(document: &Value) -> Value {
 
 /// An archive of the model that a document describes.
 pub(crate) fn archive(store: &Arc<dyn Backend>, document: &Value) -> Archive {
-    let model = Model::new("a model", "its weights")
-        .with_engine(ComputedBy::new("an engine", "1.2.3"), Sharing::Version);
+    let model =
+        Model::new("a model", "its weights").with_engine(ComputedBy::new("an engine", "1.2.3"), Sharing::Version);
     Archive::new(store.clone(), model, &deployment(document)).unwrap()
 }
 
 /// Saves `tokens` tokens out of one deployment and restores them into another, and checks every byte, also
 /// those that must not change. Gives the tokens that were restored.
-pub(crate) fn carry(
-    store: &Arc<dyn Backend>,
-    (from, to): (&Value, &Value),
-    tokens: u64,
-    start: u64,
-) -> u64 {
-    let ids: Vec<u32> = (0..tokens as u32)
-        .map(|i| i.wrapping_mul(2_654_435_761))
-        .collect();
+pub(crate) fn carry(store: &Arc<dyn Backend>, (from, to): (&Value, &Value), tokens: u64, start: u64) -> u64 {
+    let ids: Vec<u32> = (0..tokens as u32).map(|i| i.wrapping_mul(2_654_435_761)).collect();
     let prompt = Prompt::new(&ids);
     let source = Engine::computed(from, tokens, 5);
     let end = tokens / 256 * 256;
     let request = SaveRequest::tokens(tokens).with_state(end);
-    source
-        .save(&archive(store, from), &prompt, &request)
-        .unwrap();
+    source.save(&archive(store, from), &prompt, &request).unwrap();
 
     let reader = archive(store, to);
     let found = reader.find(&prompt).unwrap();
@@ -317,9 +281,7 @@ pub(crate) fn carry(
     assert!(same, "{from:#}\n{to:#}\n{tokens} tokens from {start}");
 
     // The same engine saves again: nothing is missing, and nothing written.
-    let again = source
-        .save(&archive(store, from), &prompt, &request)
-        .unwrap();
+    let again = source.save(&archive(store, from), &prompt, &request).unwrap();
     assert_eq!(again, (0, 0));
     found.tokens()
 }

@@ -38,27 +38,17 @@ impl Body<'_> {
 type Segment = (u64, u64, Vec<([u64; 5], Vec<u8>)>);
 
 /// The segments of each group of a root.
-fn root(
-    store: &dyn Backend,
-    key: [u8; 32],
-    parent: [u8; 32],
-    chunks: u64,
-) -> Vec<Option<Vec<Segment>>> {
+fn root(store: &dyn Backend, key: [u8; 32], parent: [u8; 32], chunks: u64) -> Vec<Option<Vec<Segment>>> {
     let hex: String = key.iter().map(|byte| format!("{byte:02x}")).collect();
     let name = ManifestName::new(format!("transload.archive/2/{hex}")).unwrap();
     let manifest = store.get_manifest(&name).unwrap().unwrap();
     let (signed, sum) = manifest.split_at(manifest.len() - 32);
     assert_eq!(blake3::hash(signed).as_bytes(), sum);
     let mut body = Body(signed.strip_prefix(b"TLroot\x02\n").unwrap());
-    assert_eq!(
-        (body.bytes(), body.bytes(), body.integer()),
-        (key, parent, chunks)
-    );
+    assert_eq!((body.bytes(), body.bytes(), body.integer()), (key, parent, chunks));
     assert_eq!(body.bytes(), [1]);
     for expected in ["an engine", "1.2.3"] {
-        let text: String = (0..body.integer())
-            .map(|_| char::from(body.bytes::<1>()[0]))
-            .collect();
+        let text: String = (0..body.integer()).map(|_| char::from(body.bytes::<1>()[0])).collect();
         assert_eq!(text, expected);
     }
     let groups = (0..body.integer()).map(|_| {
@@ -69,10 +59,7 @@ fn root(
                 let pieces = (0..body.integer()).map(|_| {
                     let fields = std::array::from_fn(|_| body.integer());
                     let hash: [u8; 32] = body.bytes();
-                    let piece = store
-                        .get_chunk(&ChunkHash::new(&hash).unwrap())
-                        .unwrap()
-                        .unwrap();
+                    let piece = store.get_chunk(&ChunkHash::new(&hash).unwrap()).unwrap().unwrap();
                     assert_eq!(*blake3::hash(&piece).as_bytes(), hash);
                     (fields, piece.to_vec())
                 });
@@ -147,13 +134,9 @@ fn the_page_suffices_to_read_an_archive() {
     let store: Arc<dyn Backend> = Arc::new(MemoryStore::new());
     let engine = Engine::computed(&saver, 600, 9);
     let tokens: Vec<u32> = (1000..1600).collect();
-    let prompt = Prompt::new(&tokens)
-        .salt("s3cret")
-        .multimodal("image", 300, 10);
+    let prompt = Prompt::new(&tokens).salt("s3cret").multimodal("image", 300, 10);
     let request = SaveRequest::tokens(600).with_state(512);
-    engine
-        .save(&archive(&store, &saver), &prompt, &request)
-        .unwrap();
+    engine.save(&archive(&store, &saver), &prompt, &request).unwrap();
 
     // K(0), K(1), K(2).
     let mut bytes = cache().to_vec();
@@ -169,24 +152,16 @@ fn the_page_suffices_to_read_an_archive() {
     let mut keys = vec![blake3::derive_key("transload archive 2 prefix", &bytes)];
     for chunk in 0..2 {
         let mut bytes = keys[chunk].to_vec();
-        tokens[256 * chunk..][..256]
-            .iter()
-            .for_each(|token| bytes.extend(token.to_le_bytes()));
+        tokens[256 * chunk..][..256].iter().for_each(|token| bytes.extend(token.to_le_bytes()));
         number(&mut bytes, chunk as u64);
         if chunk == 1 {
             number(&mut bytes, 300);
             number(&mut bytes, 10);
             text(&mut bytes, "image");
         }
-        keys.push(blake3::derive_key(
-            "transload archive 2 token chunk",
-            &bytes,
-        ));
+        keys.push(blake3::derive_key("transload archive 2 token chunk", &bytes));
     }
-    let roots = [
-        root(&*store, keys[1], keys[0], 1),
-        root(&*store, keys[2], keys[1], 2),
-    ];
+    let roots = [root(&*store, keys[1], keys[0], 1), root(&*store, keys[2], keys[1], 2)];
     assert!(roots[0][1].is_none(), "the state is that of 512 tokens");
 
     // The same content where this reader can look it up: one rank, [L, B, S, H, C] with blocks of 1 token.
@@ -198,21 +173,15 @@ fn the_page_suffices_to_read_an_archive() {
     let (blocks, state_bytes) = (603, (8 + 6) * 2);
     let mut seen = 0;
     for (chunk, root) in roots.iter().enumerate() {
-        let [(from, to, pieces)] = &root[0].as_ref().unwrap()[..] else {
-            panic!("one segment")
-        };
+        let [(from, to, pieces)] = &root[0].as_ref().unwrap()[..] else { panic!("one segment") };
         assert_eq!((*from, *to), (256 * chunk as u64, 256 * (chunk as u64 + 1)));
         for ([class, unit, units, layer, layers], piece) in pieces {
             assert_eq!((*class, *units), (0, 1));
             let mut piece = piece.chunks_exact(state_bytes);
             for layer in *layer..layer + layers {
                 for token in *from..*to {
-                    let place = ((layer as usize * blocks + block(1, token)) * 4 + *unit as usize)
-                        * state_bytes;
-                    assert_eq!(
-                        piece.next().unwrap(),
-                        &contents[1][place..place + state_bytes]
-                    );
+                    let place = ((layer as usize * blocks + block(1, token)) * 4 + *unit as usize) * state_bytes;
+                    assert_eq!(piece.next().unwrap(), &contents[1][place..place + state_bytes]);
                     seen += state_bytes;
                 }
             }
@@ -221,9 +190,7 @@ fn the_page_suffices_to_read_an_archive() {
     }
     assert_eq!(seen, 512 * 2 * 4 * state_bytes);
 
-    let [(0, 512, pieces)] = &roots[1][1].as_ref().unwrap()[..] else {
-        panic!("one state")
-    };
+    let [(0, 512, pieces)] = &roots[1][1].as_ref().unwrap()[..] else { panic!("one state") };
     let mut seen = 0;
     for ([class, unit, units, layer, layers], piece) in pieces {
         assert_eq!(*class, 0);

@@ -57,10 +57,7 @@ fn more_ranks_than_heads_save_each_head_once() {
     let mut group = attention("attn", "0-1", json!({"heads": 2}));
     group["spec"][0]["v_head_dim"] = json!(16);
     let groups = [group];
-    let (from, to) = (
-        side(8, 1, 32, None, &groups),
-        side(4, 2, 16, Some("HND"), &groups),
-    );
+    let (from, to) = (side(8, 1, 32, None, &groups), side(4, 2, 16, Some("HND"), &groups));
     let tally = Arc::new(Tally::default());
     let store: Arc<dyn Backend> = tally.clone();
     assert_eq!(carry(&store, (&from, &to), 512, 0), 512);
@@ -76,10 +73,7 @@ fn latents_are_saved_by_the_first_rank_only() {
     let compressed = json!({"name": "c4", "layers": "4-5", "spec": [
         {"kind": "compressed", "data_bytes": 40, "scale_bytes": 8, "tokens_per_state": 4}]});
     let groups = [mla, compressed];
-    let (from, to) = (
-        side(4, 2, 64, None, &groups),
-        side(2, 1, 128, None, &groups),
-    );
+    let (from, to) = (side(4, 2, 64, None, &groups), side(2, 1, 128, None, &groups));
     let tally = Arc::new(Tally::default());
     let store: Arc<dyn Backend> = tally.clone();
     assert_eq!(carry(&store, (&from, &to), 700, 0), 512);
@@ -106,30 +100,14 @@ fn hybrids_of_attention_and_recurrent_state() {
 #[test]
 fn windows_longer_and_shorter_than_a_token_chunk() {
     for window in [1, 2, 100, 255, 256, 257, 512, 700, 100_000] {
-        let groups = [
-            attention("full", "0,2", json!({})),
-            attention("window", "1,3", json!({"sliding_window": window})),
-        ];
-        let (from, to) = (
-            side(2, 1, 16, None, &groups),
-            side(1, 2, 48, Some("HND"), &groups),
-        );
-        assert_eq!(
-            carry(&store(), (&from, &to), 1100, 0),
-            1024,
-            "a window of {window}"
-        );
-        assert_eq!(
-            carry(&store(), (&from, &to), 1100, 999),
-            1024,
-            "a window of {window}"
-        );
+        let groups =
+            [attention("full", "0,2", json!({})), attention("window", "1,3", json!({"sliding_window": window}))];
+        let (from, to) = (side(2, 1, 16, None, &groups), side(1, 2, 48, Some("HND"), &groups));
+        assert_eq!(carry(&store(), (&from, &to), 1100, 0), 1024, "a window of {window}");
+        assert_eq!(carry(&store(), (&from, &to), 1100, 999), 1024, "a window of {window}");
     }
     let groups = [attention("chunked", "0-3", json!({"chunk_size": 512}))];
-    let (from, to) = (
-        side(2, 1, 16, None, &groups),
-        side(4, 1, 64, Some("HND"), &groups),
-    );
+    let (from, to) = (side(2, 1, 16, None, &groups), side(4, 1, 64, Some("HND"), &groups));
     for tokens in [256, 512, 1024, 1280] {
         assert_eq!(carry(&store(), (&from, &to), tokens, 0), tokens);
     }
@@ -142,20 +120,14 @@ fn thousands_of_channels_are_bundled() {
             {"kind": "mamba1_conv", "d_inner": 1536, "conv_kernel": 4, "dtype": "bf16", "conv_layout": layout},
             {"kind": "mamba1_ssm", "d_inner": 1536, "state_size": 16, "dtype": "f32"}]})
     };
-    let (from, to) = (
-        side(4, 1, 16, None, &[mamba("DS")]),
-        side(1, 2, 64, None, &[mamba("SD")]),
-    );
+    let (from, to) = (side(4, 1, 16, None, &[mamba("DS")]), side(1, 2, 64, None, &[mamba("SD")]));
     let tally = Arc::new(Tally::default());
     let store: Arc<dyn Backend> = tally.clone();
     assert_eq!(carry(&store, (&from, &to), 256, 0), 256);
     // 12 channels in each of 128 pieces; a rank that holds 3 has none of 12.
     assert_eq!(tally.stored(), (128, 2 * 1536 * (3 * 2 + 16 * 4)));
     let many = side(512, 1, 16, None, &[mamba("SD")]);
-    assert_eq!(
-        carry(&(tally.clone() as Arc<dyn Backend>), (&from, &many), 256, 0),
-        256
-    );
+    assert_eq!(carry(&(tally.clone() as Arc<dyn Backend>), (&from, &many), 256, 0), 256);
     let tally = Arc::new(Tally::default());
     let store: Arc<dyn Backend> = tally.clone();
     assert_eq!(carry(&store, (&many, &from), 256, 0), 256);

@@ -18,20 +18,8 @@ fn what_an_eviction_leaves_is_the_beginning_of_a_prefix() {
     let folder = tempfile::tempdir().unwrap();
     let open = || FileStore::open(folder.path().join("kv"), FileOptions::new()).unwrap();
     let store: Arc<dyn Backend> = Arc::new(open());
-    let here = side(
-        2,
-        1,
-        16,
-        Some("NHD"),
-        &[attention("attn", "0-1", json!({}))],
-    );
-    let there = side(
-        1,
-        1,
-        64,
-        Some("HND"),
-        &[attention("attn", "0-1", json!({}))],
-    );
+    let here = side(2, 1, 16, Some("NHD"), &[attention("attn", "0-1", json!({}))]);
+    let there = side(1, 1, 64, Some("HND"), &[attention("attn", "0-1", json!({}))]);
     let tokens: Vec<u32> = (0..16 * 256).collect();
     let prompt = Prompt::new(&tokens);
     let length = tokens.len() as u64;
@@ -48,11 +36,7 @@ fn what_an_eviction_leaves_is_the_beginning_of_a_prefix() {
     assert_eq!(before.manifests, 16, "the parts are gone");
     let grace = CollectOptions::new().with_grace(std::time::Duration::ZERO);
     let nothing = inventory.collect(&grace, &mut |_| ()).unwrap();
-    assert_eq!(
-        (nothing.manifests, nothing.chunks),
-        (0, 0),
-        "roots refer to every chunk"
-    );
+    assert_eq!((nothing.manifests, nothing.chunks), (0, 0), "roots refer to every chunk");
 
     let cap = grace.with_cap(before.total_bytes * 5 / 8);
     let collected = inventory.collect(&cap, &mut |_| ()).unwrap();
@@ -63,17 +47,9 @@ fn what_an_eviction_leaves_is_the_beginning_of_a_prefix() {
     let store: Arc<dyn Backend> = Arc::new(open());
     let reader = archive(&store, &there);
     let found = reader.find(&prompt).unwrap();
-    assert!(
-        (256..length).contains(&found.tokens()),
-        "{}",
-        found.tokens()
-    );
+    assert!((256..length).contains(&found.tokens()), "{}", found.tokens());
     let manifests = store.inventory().unwrap().usage().unwrap().manifests;
-    assert_eq!(
-        manifests * 256,
-        found.tokens(),
-        "no root is left that nobody can reach"
-    );
+    assert_eq!(manifests * 256, found.tokens(), "no root is left that nobody can reach");
     let (restored, expected) = (Engine::new(&there, length), Engine::new(&there, length));
     restored.restore(&reader, &found, 0).unwrap();
     engine.transfer_needed(&expected, 0, found.tokens());
@@ -92,9 +68,7 @@ fn damage_on_disk_ends_the_prefix() {
     let engine = Engine::computed(&here, 512, 1);
     for end in [256, 512] {
         let request = SaveRequest::tokens(end);
-        engine
-            .save(&archive(&store, &here), &prompt, &request)
-            .unwrap();
+        engine.save(&archive(&store, &here), &prompt, &request).unwrap();
     }
     drop(store);
 
@@ -125,14 +99,7 @@ fn damage_on_disk_ends_the_prefix() {
     let archive = archive(&store, &here);
     let found = archive.find(&prompt).unwrap();
     assert_eq!(found.tokens(), 512);
-    let error = Engine::new(&here, 512)
-        .restore(&archive, &found, 0)
-        .unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .contains("is damaged; 256 tokens before it"),
-        "{error}"
-    );
+    let error = Engine::new(&here, 512).restore(&archive, &found, 0).unwrap_err();
+    assert!(error.to_string().contains("is damaged; 256 tokens before it"), "{error}");
     assert_eq!(archive.find(&prompt).unwrap().tokens(), 256);
 }

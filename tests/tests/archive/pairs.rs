@@ -15,9 +15,7 @@ use crate::engines::{carry, deployment};
 /// Whether every state goes into a token chunk.
 fn can_be_cut(document: &Value) -> bool {
     let groups = document["group"].as_array().unwrap();
-    let specs = groups
-        .iter()
-        .flat_map(|group| group["spec"].as_array().unwrap());
+    let specs = groups.iter().flat_map(|group| group["spec"].as_array().unwrap());
     let mut tokens = specs.filter_map(|spec| spec["tokens_per_state"].as_u64());
     tokens.all(|tokens| 256 % tokens == 0)
 }
@@ -29,20 +27,14 @@ fn check(case: &Case, tokens: u64, start: u64) {
         assert_eq!(restored, tokens / 256 * 256, "{case:?}");
     } else {
         let error = Archive::new(store, Model::new("m", "w"), &deployment(&case.from)).unwrap_err();
-        assert!(
-            matches!(error, ArchiveError::TokensPerState { .. }),
-            "{error}"
-        );
+        assert!(matches!(error, ArchiveError::TokensPerState { .. }), "{error}");
     }
 }
 
 /// `PROPTEST_CASES` and `PROPTEST_RNG_SEED` ask for more and for others.
 #[test]
 fn restored_blocks_are_those_of_a_direct_transfer() {
-    let mut config = ProptestConfig {
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    };
+    let mut config = ProptestConfig { failure_persistence: None, ..ProptestConfig::default() };
     if std::env::var_os("PROPTEST_CASES").is_none() {
         config.cases = 150;
     }

@@ -11,13 +11,7 @@ use crate::engines::{Engine, Tally, archive, deployment};
 use crate::models::{attention, side};
 
 fn document(tp: u32, order: &str) -> Value {
-    side(
-        tp,
-        1,
-        16,
-        Some(order),
-        &[attention("attn", "0-1", json!({}))],
-    )
+    side(tp, 1, 16, Some(order), &[attention("attn", "0-1", json!({}))])
 }
 
 fn ids(tokens: u32) -> Vec<u32> {
@@ -31,9 +25,7 @@ fn prompts_share_the_prefix_that_they_have_in_common() {
     let archive = archive(&store, &here);
     let tokens = ids(1000);
     let engine = Engine::computed(&here, 1000, 1);
-    engine
-        .save(&archive, &Prompt::new(&tokens), &SaveRequest::tokens(1000))
-        .unwrap();
+    engine.save(&archive, &Prompt::new(&tokens), &SaveRequest::tokens(1000)).unwrap();
 
     let mut other = tokens.clone();
     other[600] = 7;
@@ -48,9 +40,7 @@ fn prompts_share_the_prefix_that_they_have_in_common() {
     let longer = Engine::computed(&here, 1300, 1);
     let tokens = ids(1300);
     let request = SaveRequest::tokens(1300);
-    let (roots, bytes) = longer
-        .save(&archive, &Prompt::new(&tokens), &request)
-        .unwrap();
+    let (roots, bytes) = longer.save(&archive, &Prompt::new(&tokens), &request).unwrap();
     assert_eq!((roots, bytes), (2, 2 * 256 * 2 * 8 * 32 * 2 * 2));
     assert_eq!(archive.find(&Prompt::new(&tokens)).unwrap().tokens(), 1280);
 }
@@ -63,32 +53,16 @@ fn nobody_finds_what_was_saved_for_somebody_else() {
     let engine = Engine::computed(&here, 300, 1);
     let mine = archive(&store, &here);
     let request = SaveRequest::tokens(300);
-    engine
-        .save(&mine, &Prompt::new(&tokens).salt("tenant a"), &request)
-        .unwrap();
+    engine.save(&mine, &Prompt::new(&tokens).salt("tenant a"), &request).unwrap();
 
     let found = |archive: &Archive, prompt: Prompt<'_>| archive.find(&prompt).unwrap().tokens();
     assert_eq!(found(&mine, Prompt::new(&tokens).salt("tenant a")), 256);
     assert_eq!(found(&mine, Prompt::new(&tokens).salt("tenant b")), 0);
     assert_eq!(found(&mine, Prompt::new(&tokens)), 0);
-    assert_eq!(
-        found(&mine, Prompt::new(&tokens).salt("tenant a").adapter("lora")),
-        0
-    );
-    let other = Archive::new(
-        store.clone(),
-        Model::new("a model", "tuned"),
-        &deployment(&here),
-    )
-    .unwrap();
+    assert_eq!(found(&mine, Prompt::new(&tokens).salt("tenant a").adapter("lora")), 0);
+    let other = Archive::new(store.clone(), Model::new("a model", "tuned"), &deployment(&here)).unwrap();
     assert_eq!(found(&other, Prompt::new(&tokens).salt("tenant a")), 0);
-    let wider = side(
-        2,
-        1,
-        16,
-        None,
-        &[attention("attn", "0-1", json!({"head_dim": 64}))],
-    );
+    let wider = side(2, 1, 16, None, &[attention("attn", "0-1", json!({"head_dim": 64}))]);
     let wider = archive(&store, &wider);
     assert_eq!(found(&wider, Prompt::new(&tokens).salt("tenant a")), 0);
 }
@@ -106,8 +80,7 @@ fn engines_that_compute_different_bytes_do_each_other_no_harm() {
         let store: Arc<dyn Backend> = Arc::new(MemoryStore::new());
         let archive = archive(&store, &a);
         // Both find nothing, and save at the same time.
-        let missing =
-            [(); 2].map(|()| archive.missing(&prompt, &SaveRequest::tokens(600)).unwrap());
+        let missing = [(); 2].map(|()| archive.missing(&prompt, &SaveRequest::tokens(600)).unwrap());
         let parts = [0, 1].map(|n: usize| -> Vec<_> {
             let ranks = engines[n].deployment.ranks();
             let part = |rank| engines[n].save_rank(&archive, rank, &missing[n]).unwrap();
@@ -116,25 +89,10 @@ fn engines_that_compute_different_bytes_do_each_other_no_harm() {
         // Parts of both do not make a whole of either.
         let mixed = [parts[0][..2].to_vec(), parts[1][2..].to_vec()].concat();
         let error = archive.publish(&missing[0], &mixed).unwrap_err();
-        assert!(
-            matches!(error, ArchiveError::Unusable { what: "a part", .. }),
-            "{error}"
-        );
+        assert!(matches!(error, ArchiveError::Unusable { what: "a part", .. }), "{error}");
 
-        assert_eq!(
-            archive
-                .publish(&missing[first], &parts[first])
-                .unwrap()
-                .roots,
-            2
-        );
-        assert_eq!(
-            archive
-                .publish(&missing[second], &parts[second])
-                .unwrap()
-                .roots,
-            0
-        );
+        assert_eq!(archive.publish(&missing[first], &parts[first]).unwrap().roots, 2);
+        assert_eq!(archive.publish(&missing[second], &parts[second]).unwrap().roots, 0);
         let found = archive.find(&prompt).unwrap();
         assert_eq!(found.tokens(), 512);
         let (restored, expected) = (Engine::new(&to, 600), Engine::new(&to, 600));
@@ -153,34 +111,20 @@ fn what_belongs_to_another_prompt_model_or_save_is_refused() {
     let (one, two) = (ids(600), ids(700)[100..].to_vec());
     let (one, two) = (Prompt::new(&one), Prompt::new(&two));
     let request = SaveRequest::tokens(600);
-    let (for_one, for_two) = (
-        archive.missing(&one, &request).unwrap(),
-        archive.missing(&two, &request).unwrap(),
-    );
+    let (for_one, for_two) = (archive.missing(&one, &request).unwrap(), archive.missing(&two, &request).unwrap());
     let parts = engine.deployment.ranks();
-    let parts: Vec<_> = parts
-        .map(|rank| engine.save_rank(&archive, rank, &for_two).unwrap())
-        .collect();
+    let parts: Vec<_> = parts.map(|rank| engine.save_rank(&archive, rank, &for_two).unwrap()).collect();
     let error = archive.publish(&for_one, &parts).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "a part cannot be used: it is of another save"
-    );
+    assert_eq!(error.to_string(), "a part cannot be used: it is of another save");
     archive.publish(&for_two, &parts).unwrap();
     let found = archive.find(&two).unwrap();
 
     let model = Model::new("a model", "tuned");
     let other = Archive::new(store.clone(), model, &deployment(&here)).unwrap();
     let error = engine.restore(&other, &found, 0).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "a found prefix cannot be used: it is of another model or cache"
-    );
+    assert_eq!(error.to_string(), "a found prefix cannot be used: it is of another model or cache");
     let error = other.publish(&for_two, &parts).unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "what is missing cannot be used: it is of another model or cache"
-    );
+    assert_eq!(error.to_string(), "what is missing cannot be used: it is of another model or cache");
 }
 
 #[test]
@@ -191,15 +135,10 @@ fn parts_go_when_the_roots_are_there() {
     let archive = archive(&store, &here);
     let tokens = ids(600);
     let engine = Engine::computed(&here, 600, 1);
-    engine
-        .save(&archive, &Prompt::new(&tokens), &SaveRequest::tokens(600))
-        .unwrap();
+    engine.save(&archive, &Prompt::new(&tokens), &SaveRequest::tokens(600)).unwrap();
     let names = tally.manifests();
     assert_eq!(names.len(), 2, "{names:?}");
-    assert!(
-        names.iter().all(|name| !name.contains("part/")),
-        "{names:?}"
-    );
+    assert!(names.iter().all(|name| !name.contains("part/")), "{names:?}");
 }
 
 #[test]
@@ -210,9 +149,7 @@ fn a_block_table_that_names_a_block_twice_is_refused_before_a_byte_is_written() 
     let tokens = ids(600);
     let prompt = Prompt::new(&tokens);
     let engine = Engine::computed(&here, 600, 1);
-    engine
-        .save(&archive, &prompt, &SaveRequest::tokens(600))
-        .unwrap();
+    engine.save(&archive, &prompt, &SaveRequest::tokens(600)).unwrap();
     let found = archive.find(&prompt).unwrap();
     let mut reader = Engine::new(&here, 600);
     let untouched = reader.bytes();
@@ -246,18 +183,13 @@ fn a_part_that_is_missing_publishes_nothing() {
     let prompt = Prompt::new(&tokens);
     let engine = Engine::computed(&here, 600, 1);
     let missing = archive.missing(&prompt, &SaveRequest::tokens(600)).unwrap();
-    let parts: Vec<_> = engine
-        .deployment
-        .ranks()
-        .map(|rank| engine.save_rank(&archive, rank, &missing).unwrap())
-        .collect();
+    let parts: Vec<_> =
+        engine.deployment.ranks().map(|rank| engine.save_rank(&archive, rank, &missing).unwrap()).collect();
     for without in 0..4 {
         let mut some = parts.clone();
         some.remove(without);
         match archive.publish(&missing, &some).unwrap_err() {
-            ArchiveError::Incomplete {
-                unit, layer, what, ..
-            } => {
+            ArchiveError::Incomplete { unit, layer, what, .. } => {
                 assert_eq!((unit, layer, what.as_str()), (2 * without as u64, 0, "k+v"));
             }
             error => panic!("{error}"),
@@ -277,54 +209,22 @@ fn requests_that_make_no_sense_are_refused_by_name() {
     let archive = archive(&store, &here);
     let tokens = ids(300);
     let prompt = Prompt::new(&tokens);
-    let error = archive
-        .missing(&prompt, &SaveRequest::tokens(301))
-        .unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "the number of tokens to save is 301, but the prompt has 300 tokens"
-    );
-    let error = archive
-        .missing(&prompt, &SaveRequest::tokens(300).with_state(512))
-        .unwrap_err();
-    assert!(
-        error
-            .to_string()
-            .starts_with("the position of the recurrent state is 512"),
-        "{error}"
-    );
+    let error = archive.missing(&prompt, &SaveRequest::tokens(301)).unwrap_err();
+    assert_eq!(error.to_string(), "the number of tokens to save is 301, but the prompt has 300 tokens");
+    let error = archive.missing(&prompt, &SaveRequest::tokens(300).with_state(512)).unwrap_err();
+    assert!(error.to_string().starts_with("the position of the recurrent state is 512"), "{error}");
 
-    let wider = side(
-        2,
-        1,
-        16,
-        None,
-        &[attention("attn", "0-1", json!({"head_dim": 64}))],
-    );
-    let error = archive
-        .rank(&deployment(&wider), transload_layout::Rank(0))
-        .unwrap_err();
+    let wider = side(2, 1, 16, None, &[attention("attn", "0-1", json!({"head_dim": 64}))]);
+    let error = archive.rank(&deployment(&wider), transload_layout::Rank(0)).unwrap_err();
     assert!(error.to_string().contains("head_dim"), "{error}");
-    let error = archive
-        .rank(&deployment(&here), transload_layout::Rank(2))
-        .unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "there is no rank 2: the deployment's ranks are 0 to 1"
-    );
+    let error = archive.rank(&deployment(&here), transload_layout::Rank(2)).unwrap_err();
+    assert_eq!(error.to_string(), "there is no rank 2: the deployment's ranks are 0 to 1");
 
     let engine = Engine::computed(&here, 300, 1);
     let missing = archive.missing(&prompt, &SaveRequest::tokens(300)).unwrap();
-    let rank = archive
-        .rank(&engine.deployment, transload_layout::Rank(0))
-        .unwrap();
-    let error = rank
-        .save(&missing, &[] as &[Cache], &engine.tables)
-        .unwrap_err();
-    assert_eq!(
-        error.to_string(),
-        "0 memories for the 1 groups of the deployment: give one for each"
-    );
+    let rank = archive.rank(&engine.deployment, transload_layout::Rank(0)).unwrap();
+    let error = rank.save(&missing, &[] as &[Cache], &engine.tables).unwrap_err();
+    assert_eq!(error.to_string(), "0 memories for the 1 groups of the deployment: give one for each");
 }
 
 #[test]
@@ -336,25 +236,13 @@ fn manifests_say_what_they_are() {
     let tokens = ids(600);
     let prompt = Prompt::new(&tokens);
     let engine = Engine::computed(&here, 600, 1);
-    engine
-        .save(&archive, &prompt, &SaveRequest::tokens(600))
-        .unwrap();
+    engine.save(&archive, &prompt, &SaveRequest::tokens(600)).unwrap();
     let keys = archive.keys(&prompt);
     let name = keys[2].root_name();
     let manifest = store.get_manifest(&name).unwrap().unwrap();
     let record = Record::read(&name, &manifest).unwrap().unwrap();
     assert_eq!(record.pieces().count(), 8);
-    let Record::Root {
-        key,
-        parent,
-        tokens,
-        codec,
-        groups,
-        computed_by,
-    } = &record
-    else {
-        panic!("{record:?}")
-    };
+    let Record::Root { key, parent, tokens, codec, groups, computed_by } = &record else { panic!("{record:?}") };
     assert_eq!((*key, *parent, *tokens), (keys[2], keys[1], 512));
     assert_eq!(*codec, Codec::Exact);
     let held = &groups[0].as_ref().unwrap()[0];
@@ -364,11 +252,7 @@ fn manifests_say_what_they_are() {
     // Below the root of a store, and under a name that it does not have.
     let below = ManifestName::new(format!("slot1/{name}")).unwrap();
     assert!(Record::read(&below, &manifest).unwrap().is_ok());
-    assert!(
-        Record::read(&keys[1].root_name(), &manifest)
-            .unwrap()
-            .is_err()
-    );
+    assert!(Record::read(&keys[1].root_name(), &manifest).unwrap().is_err());
     assert!(Record::read(&name, &manifest[1..]).unwrap().is_err());
     assert!(Record::read(&ManifestName::new("slot1").unwrap(), &manifest).is_none());
 }

@@ -22,10 +22,7 @@ fn a_prefix_goes_on_where_every_group_has_a_snapshot() {
         attention("window", "1", json!({"sliding_window": 300})),
         mamba("2-3", "DS"),
     ];
-    let (here, there) = (
-        side(2, 1, 16, None, &groups),
-        side(1, 1, 64, Some("HND"), &groups),
-    );
+    let (here, there) = (side(2, 1, 16, None, &groups), side(1, 1, 64, Some("HND"), &groups));
     let store: Arc<dyn Backend> = Arc::new(MemoryStore::new());
     let archive = archive(&store, &here);
     let tokens = ids(1536);
@@ -49,13 +46,7 @@ fn a_prefix_goes_on_where_every_group_has_a_snapshot() {
     // At 1536 tokens its window is at hand, and no state.
     let mut engine = Engine::computed(&here, 1536, 1);
     engine.drop_blocks(1, 1237);
-    assert_eq!(
-        engine
-            .save(&archive, &prompt, &SaveRequest::tokens(1536))
-            .unwrap()
-            .0,
-        2
-    );
+    assert_eq!(engine.save(&archive, &prompt, &SaveRequest::tokens(1536)).unwrap().0, 2);
     assert_eq!(found(), 1024);
     // The state comes later: the root at 1536 is written once more, with it; none of the others is.
     let request = SaveRequest::tokens(1536).with_state(1536);
@@ -78,13 +69,7 @@ fn a_prefix_goes_on_where_every_group_has_a_snapshot() {
 /// What an engine keeps is a matter of its blocks: with large ones, more than the window is there.
 #[test]
 fn whole_chunks_of_a_window_are_the_same_piece_in_every_snapshot() {
-    let groups = |window| {
-        [attention(
-            "window",
-            "0-1",
-            json!({"sliding_window": window}),
-        )]
-    };
+    let groups = |window| [attention("window", "0-1", json!({"sliding_window": window}))];
     let saved = |document: &Value, tokens: u32| {
         let tally = Arc::new(Tally::default());
         let store: Arc<dyn Backend> = tally.clone();
@@ -97,15 +82,9 @@ fn whole_chunks_of_a_window_are_the_same_piece_in_every_snapshot() {
     };
     let bytes = 2 * 32 * 2 * 2;
     // Four token chunks, each whole in all windows it is part of.
-    assert_eq!(
-        saved(&side(1, 1, 16, None, &groups(600)), 1024),
-        (4 * 8, 1024 * 8 * bytes)
-    );
+    assert_eq!(saved(&side(1, 1, 16, None, &groups(600)), 1024), (4 * 8, 1024 * 8 * bytes));
     // The last 100 tokens of each of four chunks.
-    assert_eq!(
-        saved(&side(1, 1, 16, None, &groups(101)), 1024),
-        (4 * 8, 400 * 8 * bytes)
-    );
+    assert_eq!(saved(&side(1, 1, 16, None, &groups(101)), 1024), (4 * 8, 400 * 8 * bytes));
 }
 
 /// One engine comes by a position with its state, the other without; whoever asked first what is missing.
@@ -121,12 +100,8 @@ fn a_save_takes_no_snapshot_away() {
     let without = SaveRequest::tokens(256);
     let missing = archive.missing(&prompt, &without).unwrap();
     let ranks = engine.deployment.ranks();
-    let parts: Vec<_> = ranks
-        .map(|rank| engine.save_rank(&archive, rank, &missing).unwrap())
-        .collect();
-    engine
-        .save(&archive, &prompt, &without.with_state(256))
-        .unwrap();
+    let parts: Vec<_> = ranks.map(|rank| engine.save_rank(&archive, rank, &missing).unwrap()).collect();
+    engine.save(&archive, &prompt, &without.with_state(256)).unwrap();
     assert_eq!(archive.find(&prompt).unwrap().tokens(), 256);
     assert_eq!(archive.publish(&missing, &parts).unwrap().roots, 0);
     assert_eq!(archive.find(&prompt).unwrap().tokens(), 256);
@@ -135,10 +110,7 @@ fn a_save_takes_no_snapshot_away() {
 /// A long prompt that is saved asks for nothing, although its earlier windows were gone when it was.
 #[test]
 fn windows_that_were_gone_are_not_asked_for_again() {
-    let groups = [
-        attention("full", "0", json!({})),
-        attention("window", "1", json!({"sliding_window": 300})),
-    ];
+    let groups = [attention("full", "0", json!({})), attention("window", "1", json!({"sliding_window": 300}))];
     let here = side(1, 1, 16, None, &groups);
     let store: Arc<dyn Backend> = Arc::new(MemoryStore::new());
     let archive = archive(&store, &here);

@@ -13,25 +13,13 @@ use crate::models::{attention, side};
 
 #[test]
 fn long_prompts_cost_few_round_trips() {
-    let here = side(
-        1,
-        1,
-        256,
-        None,
-        &[attention("attn", "0", json!({"heads": 1, "head_dim": 1}))],
-    );
+    let here = side(1, 1, 256, None, &[attention("attn", "0", json!({"heads": 1, "head_dim": 1}))]);
     let tokens: Vec<u32> = (0..128 << 10).collect();
     let prompt = Prompt::new(&tokens);
     let memory = MemoryStore::new();
     let store: Arc<dyn Backend> = Arc::new(memory.clone());
     let engine = Engine::computed(&here, 300 * 256, 1);
-    engine
-        .save(
-            &archive(&store, &here),
-            &prompt,
-            &SaveRequest::tokens(300 * 256),
-        )
-        .unwrap();
+    engine.save(&archive(&store, &here), &prompt, &SaveRequest::tokens(300 * 256)).unwrap();
     let trips = |batch, prompt: &Prompt<'_>, expected: u64| {
         let counted = Arc::new(Counted::server(memory.clone(), batch));
         let store: Arc<dyn Backend> = counted.clone();

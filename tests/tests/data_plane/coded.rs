@@ -15,8 +15,8 @@ use transload_transfer::quic::QuicOptions;
 use transload_transfer::wire::stream::{StreamHeader, StreamTrailer};
 
 use crate::support::{
-    Arrival, CANARY, Chance, Pair, Sample, Transfer, Wire, allocate, bytes_of, content,
-    copy_slowly, fill, paint, runtime, soon,
+    Arrival, CANARY, Chance, Pair, Sample, Transfer, Wire, allocate, bytes_of, content, copy_slowly, fill, paint,
+    runtime, soon,
 };
 
 /// Bytes that are numbers of a moderate size in f32, f16 and bf16 alike.
@@ -25,23 +25,14 @@ fn numbers(number: usize, offset: usize) -> u8 {
 }
 
 /// What has to be in memories that were `CANARY`, having received a route.
-fn expected(
-    from: &RouteStream,
-    to: &RouteStream,
-    src: &[Memory],
-    dst: &[Memory],
-) -> Vec<Vec<Vec<u8>>> {
+fn expected(from: &RouteStream, to: &RouteStream, src: &[Memory], dst: &[Memory]) -> Vec<Vec<Vec<u8>>> {
     let mut expected: Vec<Vec<Vec<u8>>> = dst.iter().map(bytes_of).collect();
     for allocation in expected.iter_mut().flatten() {
         allocation.fill(CANARY);
     }
     for (read, written) in from.sections.iter().zip(&to.sections) {
         let mut stream = vec![vec![0; read.program.bytes() as usize]];
-        copy_slowly(
-            read.program.program(),
-            &bytes_of(&src[read.group]),
-            &mut stream,
-        );
+        copy_slowly(read.program.program(), &bytes_of(&src[read.group]), &mut stream);
         let pieces = read.pieces.unwrap();
         if let Some(rows) = pieces.rows {
             for piece in stream[0].chunks_mut(pieces.bytes as usize) {
@@ -73,9 +64,7 @@ impl Lanes {
         for route in plan.routes() {
             let memories = |document, rank: u64| -> Vec<Memory> {
                 let groups = groups.iter();
-                groups
-                    .map(|group| allocate(document, rank, group))
-                    .collect()
+                groups.map(|group| allocate(document, rank, group)).collect()
             };
             let src = memories(&case.from, route.src_rank.0.into());
             let dst = memories(&case.to, route.dst_rank.0.into());
@@ -83,9 +72,7 @@ impl Lanes {
             src.iter().for_each(|memory| fill(memory, of));
             dst.iter().for_each(|memory| paint(memory, CANARY));
             let from = plan.bind_stream(route, Side::Source, &src_tables).unwrap();
-            let to = plan
-                .bind_stream(route, Side::Destination, &dst_tables)
-                .unwrap();
+            let to = plan.bind_stream(route, Side::Destination, &dst_tables).unwrap();
             let expected = expected(&from, &to, &src, &dst);
 
             let bytes = |stream, memories: &[Memory]| {
@@ -144,10 +131,7 @@ fn takes_fewer_bytes_on_the_way() {
             // Packets and acknowledgements included.
             let share = (wire.carried() - before) as f64 / sample.src.1.bytes() as f64;
             println!("{codec}: {share:.4} of the bytes");
-            assert!(
-                share < most && share > most * 0.9,
-                "{codec}: {share:.3} of the bytes"
-            );
+            assert!(share < most && share > most * 0.9, "{codec}: {share:.3} of the bytes");
         }
     });
 }
@@ -155,21 +139,13 @@ fn takes_fewer_bytes_on_the_way() {
 /// A stream of a peer that writes what it likes.
 async fn forged(pair: &Pair, transfer: &mut Transfer, range: (u64, u64), body: &[u8]) -> String {
     let (offset, length) = range;
-    let header = StreamHeader {
-        transfer: transfer.id,
-        nonce: pair.desk.nonce(transfer.id),
-        stream: 0,
-        offset,
-        length,
-    };
+    let header = StreamHeader { transfer: transfer.id, nonce: pair.desk.nonce(transfer.id), stream: 0, offset, length };
     let crc = crc32c(body);
     let mut stream = pair.lane().open_stream().await.unwrap();
     let send = async {
         stream.send_all(&header.encode()).await?;
         stream.send_all(body).await?;
-        stream
-            .send_all(&StreamTrailer { length, crc }.encode())
-            .await?;
+        stream.send_all(&StreamTrailer { length, crc }.encode()).await?;
         stream.finish()?.await
     };
     // The receiver stops what it has no use for.
@@ -190,9 +166,7 @@ fn what_no_codec_makes_is_refused() {
         let pair = Pair::connect(1, QuicOptions::default(), &DataOptions::default()).await;
         let sample = Sample::coded(256, false, ("LBSHC", "LBHSC"), Codec::Q8);
         let route = sample.plan.routes().first().unwrap();
-        let stream = sample
-            .plan
-            .bind_stream(route, Side::Source, &sample.tables.0);
+        let stream = sample.plan.bind_stream(route, Side::Source, &sample.tables.0);
         let pieces = stream.unwrap().sections[0].pieces.unwrap();
         let (rows, length) = (pieces.rows.unwrap(), pieces.bytes);
         let piece: Vec<u8> = (0..length as usize).map(|at| numbers(0, at)).collect();
@@ -202,9 +176,7 @@ fn what_no_codec_makes_is_refused() {
         let body = |exact: u32, codes: &[u8]| [&exact.to_le_bytes()[..], codes].concat();
         let good = body(0, &codes);
 
-        let mut transfer = pair
-            .desk
-            .expect(sample.src.1.clone(), sample.dst.1.clone(), 1);
+        let mut transfer = pair.desk.expect(sample.src.1.clone(), sample.dst.1.clone(), 1);
         let mut send = async |range, body: &[u8]| forged(&pair, &mut transfer, range, body).await;
         assert_eq!(send((length, length), &good).await, "whole");
         let outside = |offset: u64, length: u64| {
@@ -215,29 +187,17 @@ fn what_no_codec_makes_is_refused() {
         assert_eq!(send((2, length), &good).await, outside(2, length));
         assert_eq!(send((0, length - 2), &good).await, outside(0, length - 2));
         let many = send((0, length), &body(u32::MAX, &codes)).await;
-        let wrong =
-            |given, needed| format!("codec: {given} bytes were given where {needed} belong");
+        let wrong = |given, needed| format!("codec: {given} bytes were given where {needed} belong");
         assert_eq!(many, wrong(u32::MAX, length as u32));
         let more = [&codes[..], &[1, 2]].concat();
         assert_eq!(send((0, length), &body(2, &more)).await, wrong(2, 0));
         let mut marked = codes.clone();
         marked[..2].copy_from_slice(&[0xff, 0xff]);
-        assert!(
-            send((0, length), &body(0, &marked))
-                .await
-                .starts_with("codec: a group")
-        );
+        assert!(send((0, length), &body(0, &marked)).await.starts_with("codec: a group"));
         marked[..2].copy_from_slice(&[0x00, 0xfc]);
-        assert!(
-            send((0, length), &body(0, &marked))
-                .await
-                .starts_with("codec: a group has the scale 0xfc00")
-        );
+        assert!(send((0, length), &body(0, &marked)).await.starts_with("codec: a group has the scale 0xfc00"));
         let short = send((0, length), &good[..good.len() - 1]).await;
-        assert!(
-            short.contains("CRC32C") || short.contains("ended") || short.contains("said"),
-            "{short}"
-        );
+        assert!(short.contains("CRC32C") || short.contains("ended") || short.contains("said"), "{short}");
         let long = send((0, length), &[&good[..], &[0]].concat()).await;
         assert!(long.contains("went on"), "{long}");
         assert_eq!(send((0, length), &good).await, "whole");
@@ -253,18 +213,14 @@ fn bytes_of_a_stranger_break_nothing() {
     let pair = runtime.block_on(Pair::connect(1, QuicOptions::default(), &data));
     let sample = Sample::coded(100, false, ("LBSHC", "LBHSC"), Codec::Q4);
     let route = sample.plan.routes().first().unwrap();
-    let stream = sample
-        .plan
-        .bind_stream(route, Side::Source, &sample.tables.0);
+    let stream = sample.plan.bind_stream(route, Side::Source, &sample.tables.0);
     let pieces = stream.unwrap().sections[0].pieces.unwrap();
     let (rows, length) = (pieces.rows.unwrap(), pieces.bytes);
     let codes = Codec::Q4.encoded_bytes(rows, 100).unwrap();
     let mut chance = Chance(7);
     let mut tally = [0; 2];
     for round in 0..400_u64 {
-        let mut transfer = pair
-            .desk
-            .expect(sample.src.1.clone(), sample.dst.1.clone(), 1);
+        let mut transfer = pair.desk.expect(sample.src.1.clone(), sample.dst.1.clone(), 1);
         let bytes = match round % 8 {
             7 => codes + 4,
             _ => chance.below(2 * length) as usize,
@@ -274,27 +230,16 @@ fn bytes_of_a_stranger_break_nothing() {
         if let Some(first) = body.first_chunk_mut::<4>()
             && round % 4 > 0
         {
-            let exact = if round % 8 == 7 {
-                0
-            } else {
-                chance.below(3) as u32 * 64
-            };
+            let exact = if round % 8 == 7 { 0 } else { chance.below(3) as u32 * 64 };
             *first = exact.to_le_bytes();
         }
         if round % 4 > 1 {
-            body.iter_mut()
-                .skip(4)
-                .for_each(|byte| *byte = *byte & 0x3f | 0x10);
+            body.iter_mut().skip(4).for_each(|byte| *byte = *byte & 0x3f | 0x10);
         }
         let crc = crc32c(&body);
         body.extend_from_slice(&StreamTrailer { length, crc }.encode());
-        let header = StreamHeader {
-            transfer: transfer.id,
-            nonce: pair.desk.nonce(transfer.id),
-            stream: 0,
-            offset: 0,
-            length,
-        };
+        let header =
+            StreamHeader { transfer: transfer.id, nonce: pair.desk.nonce(transfer.id), stream: 0, offset: 0, length };
         runtime.block_on(async {
             let begun = pair.receiver.begin(&pair.sender(), &header.encode()).await;
             let mut stream = begun;
@@ -314,9 +259,6 @@ fn bytes_of_a_stranger_break_nothing() {
         pair.desk.forget(transfer.id);
     }
     assert!(tally[0] >= 300 && tally[1] >= 50, "{tally:?}");
-    let written = bytes_of(&sample.dst.0)[0]
-        .iter()
-        .filter(|byte| **byte != CANARY)
-        .count();
+    let written = bytes_of(&sample.dst.0)[0].iter().filter(|byte| **byte != CANARY).count();
     assert!(written as u64 <= length, "{written}");
 }

@@ -41,15 +41,8 @@ impl OnGpu {
             let stream = plan.bind_stream(&plan.routes()[0], side, tables).unwrap();
             RouteBytes::new(stream, |_| Some(memory.into())).unwrap()
         };
-        let routes = (
-            bind(Side::Source, &sample.tables.0, &src),
-            bind(Side::Destination, &sample.tables.1, &dst),
-        );
-        Self {
-            sample,
-            dst,
-            routes,
-        }
+        let routes = (bind(Side::Source, &sample.tables.0, &src), bind(Side::Destination, &sample.tables.1, &dst));
+        Self { sample, dst, routes }
     }
 
     fn check(&self) {
@@ -76,10 +69,7 @@ fn receiver() -> (Desk, Receiver) {
 async fn rings(gpu: &Gpu, receiver: &Receiver, stall: Duration) -> (RingOut, RingIn) {
     let (here, there) = connection().await;
     let source = "source".parse().unwrap();
-    let (out, arriving) = tokio::join!(
-        offer(here, gpu, stall),
-        accept(there, gpu, SLOT, receiver.clone(), source)
-    );
+    let (out, arriving) = tokio::join!(offer(here, gpu, stall), accept(there, gpu, SLOT, receiver.clone(), source));
     (out.unwrap(), arriving.unwrap())
 }
 
@@ -110,11 +100,7 @@ fn streams_cross_on_one_gpu() {
             let (desk, receiver) = receiver();
             let (ring, _arriving) = rings(&gpu, &receiver, PATIENCE).await;
             // Streams of more slots than a ring has, and streams shorter than one, at the same time.
-            let samples = [
-                OnGpu::new(&gpu, 1901, false),
-                OnGpu::new(&gpu, 97, true),
-                OnGpu::new(&gpu, 205, true),
-            ];
+            let samples = [OnGpu::new(&gpu, 1901, false), OnGpu::new(&gpu, 97, true), OnGpu::new(&gpu, 205, true)];
             let mut transfers = Vec::new();
             for OnGpu { routes, .. } in &samples {
                 let transfer = desk.expect(routes.0.clone(), routes.1.clone(), 1);
@@ -193,11 +179,7 @@ fn a_call_that_fails_ends_its_transfer_alone() {
                 transfer.out.open_all();
                 // What is only asked once more does no harm.
                 let whole = arrives(&mut transfer).await;
-                assert_eq!(
-                    whole,
-                    function != "cuLaunchKernel",
-                    "{function}, call {nth}"
-                );
+                assert_eq!(whole, function != "cuLaunchKernel", "{function}, call {nth}");
                 if whole {
                     sample.check();
                 }

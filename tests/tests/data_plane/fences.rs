@@ -9,8 +9,8 @@ use transload_transfer::path::ring::carrier::{RingIn, RingOut};
 use transload_transfer::quic::{CloseCode, QuicOptions, StreamError};
 
 use crate::support::{
-    Arrival, CANARY, Chance, PATIENCE, POISON, Pair, Sample, Transfer, Wire, bytes_of, has, is_all,
-    paint, ring, runtime, soon,
+    Arrival, CANARY, Chance, PATIENCE, POISON, Pair, Sample, Transfer, Wire, bytes_of, has, is_all, paint, ring,
+    runtime, soon,
 };
 
 /// The failure of a ring that an error is.
@@ -80,10 +80,7 @@ fn a_ring_whose_thread_panics_hangs_up_and_says_so() {
         let transfer = pair.desk.expect(from, to, 1);
         ring.carry(&transfer.out);
         transfer.out.open_all();
-        assert!(matches!(
-            soon(receiving.closed()).await,
-            RingError::Panicked
-        ));
+        assert!(matches!(soon(receiving.closed()).await, RingError::Panicked));
         soon(transfer.landing.fence()).await;
         assert!(bytes_of(&sample.dst.0) == before);
     });
@@ -223,9 +220,7 @@ fn a_ring_that_stands_still_holds_nobody() {
         for stall_timeout in [day, Duration::from_millis(50)] {
             let (producer, _consumer) = ring(RingShape::new(2, 64 << 10).unwrap()).await;
             let ring = RingOut::new(producer, stall_timeout).unwrap();
-            let mut transfer = pair
-                .desk
-                .expect(sample.src.1.clone(), sample.dst.1.clone(), 1);
+            let mut transfer = pair.desk.expect(sample.src.1.clone(), sample.dst.1.clone(), 1);
             ring.carry(&transfer.out);
             transfer.out.open_all();
             while transfer.out.read() < 100 << 10 {
@@ -236,10 +231,7 @@ fn a_ring_that_stands_still_holds_nobody() {
                     Some(SendEvent::Failed { error, .. }) => error,
                     other => panic!("{other:?}"),
                 };
-                assert!(
-                    matches!(by_ring(&error), Some(RingError::NoneReleased { .. })),
-                    "{error}"
-                );
+                assert!(matches!(by_ring(&error), Some(RingError::NoneReleased { .. })), "{error}");
                 assert!(ring.is_closed(), "others need not try it");
             }
             soon(transfer.out.fence()).await;
@@ -253,9 +245,7 @@ fn a_ring_that_is_hung_up_fails_its_transfers() {
     runtime().block_on(async {
         let Ways { pair, ring, _ring } = Ways::open().await;
         let sample = Sample::new(2000, false, ("LBSHC", "LBSHC"));
-        let mut transfer = pair
-            .desk
-            .expect(sample.src.1.clone(), sample.dst.1.clone(), 1);
+        let mut transfer = pair.desk.expect(sample.src.1.clone(), sample.dst.1.clone(), 1);
         ring.carry(&transfer.out);
         transfer.out.open_all();
         while transfer.landing.placed() == 0 {
@@ -266,20 +256,12 @@ fn a_ring_that_is_hung_up_fails_its_transfers() {
             Some(SendEvent::Failed { error, .. }) => error,
             other => panic!("{other:?}"),
         };
-        assert!(
-            matches!(by_ring(&error), Some(RingError::PeerGone)),
-            "{error}"
-        );
+        assert!(matches!(by_ring(&error), Some(RingError::PeerGone)), "{error}");
         soon(transfer.out.fence()).await;
         soon(transfer.landing.fence()).await;
-        let mut next = pair
-            .desk
-            .expect(sample.src.1.clone(), sample.dst.1.clone(), 1);
+        let mut next = pair.desk.expect(sample.src.1.clone(), sample.dst.1.clone(), 1);
         ring.carry(&next.out);
         next.out.open_all();
-        assert!(matches!(
-            soon(next.sending.next()).await,
-            Some(SendEvent::Failed { .. })
-        ));
+        assert!(matches!(soon(next.sending.next()).await, Some(SendEvent::Failed { .. })));
     });
 }

@@ -21,10 +21,7 @@ impl Forged {
     /// A good one: `length` bytes of 7 at `offset`.
     fn of(pair: &Pair, transfer: &Transfer, offset: u64, length: u64) -> Self {
         let body = vec![7; length as usize];
-        let trailer = StreamTrailer {
-            length,
-            crc: crc32c(&body),
-        };
+        let trailer = StreamTrailer { length, crc: crc32c(&body) };
         Self {
             header: StreamHeader {
                 transfer: transfer.id,
@@ -59,9 +56,7 @@ fn streams_that_are_not_as_announced_fail_with_their_fault() {
     runtime().block_on(async {
         let pair = Pair::connect(1, QuicOptions::default(), &DataOptions::default()).await;
         let sample = Sample::new(100, false, ("LBSHC", "LBHSC"));
-        let mut transfer = pair
-            .desk
-            .expect(sample.src.1.clone(), sample.dst.1.clone(), 1);
+        let mut transfer = pair.desk.expect(sample.src.1.clone(), sample.dst.1.clone(), 1);
         let total = sample.dst.1.bytes();
 
         let good = Forged::of(&pair, &transfer, 100, 70_000);
@@ -74,57 +69,33 @@ fn streams_that_are_not_as_announced_fail_with_their_fault() {
         short.trailer.clear();
         let _ = short.send(&pair).await;
         let error = broken(&mut transfer).await;
-        assert!(
-            matches!(
-                error,
-                ReceiveError::TooShort {
-                    planned: 70_000,
-                    found: 5000
-                }
-            ),
-            "{error}"
-        );
+        assert!(matches!(error, ReceiveError::TooShort { planned: 70_000, found: 5000 }), "{error}");
 
         let mut headless = Forged::of(&pair, &transfer, 0, 70_000);
         headless.trailer.truncate(11);
         let _ = headless.send(&pair).await;
-        assert!(matches!(
-            broken(&mut transfer).await,
-            ReceiveError::TooShort { .. }
-        ));
+        assert!(matches!(broken(&mut transfer).await, ReceiveError::TooShort { .. }));
 
         let mut long = Forged::of(&pair, &transfer, 0, 70_000);
         long.trailer.push(0);
         let _ = long.send(&pair).await;
         let error = broken(&mut transfer).await;
-        assert!(
-            matches!(error, ReceiveError::TooLong { planned: 70_000 }),
-            "{error}"
-        );
+        assert!(matches!(error, ReceiveError::TooLong { planned: 70_000 }), "{error}");
 
         let mut much_too_long = Forged::of(&pair, &transfer, total - 1000, 1000);
         much_too_long.body = vec![9; 500_000];
         let _ = much_too_long.send(&pair).await;
-        assert!(matches!(
-            broken(&mut transfer).await,
-            ReceiveError::TooLong { planned: 1000 }
-        ));
+        assert!(matches!(broken(&mut transfer).await, ReceiveError::TooLong { planned: 1000 }));
 
         let mut damaged = Forged::of(&pair, &transfer, 0, 70_000);
         damaged.body[33_333] ^= 1;
         let _ = damaged.send(&pair).await;
-        assert!(matches!(
-            broken(&mut transfer).await,
-            ReceiveError::Checksum { .. }
-        ));
+        assert!(matches!(broken(&mut transfer).await, ReceiveError::Checksum { .. }));
 
         let mut contradictory = Forged::of(&pair, &transfer, 0, 70_000);
         contradictory.trailer[0] ^= 1;
         let _ = contradictory.send(&pair).await;
-        assert!(matches!(
-            broken(&mut transfer).await,
-            ReceiveError::Length { .. }
-        ));
+        assert!(matches!(broken(&mut transfer).await, ReceiveError::Length { .. }));
 
         for (offset, length) in [(total, 1), (total - 1, 2), (u64::MAX, 2), (5, u64::MAX)] {
             let mut outside = Forged::of(&pair, &transfer, 0, 1000);
@@ -141,19 +112,12 @@ fn streams_that_are_not_as_announced_fail_with_their_fault() {
         tokio::time::sleep(Duration::from_millis(20)).await;
         drop(reset);
         let error = broken(&mut transfer).await;
-        assert!(
-            matches!(error, ReceiveError::Lane(StreamError::Reset(_))),
-            "{error}"
-        );
+        assert!(matches!(error, ReceiveError::Lane(StreamError::Reset(_))), "{error}");
 
         // Only bytes of the route have been touched by all that.
         let (placed, route) = (bytes_of(&sample.dst.0), sample.expected());
         let pairs = placed[0].iter().zip(&route[0]);
-        assert!(
-            pairs
-                .clone()
-                .all(|(found, planned)| *planned != CANARY || *found == CANARY)
-        );
+        assert!(pairs.clone().all(|(found, planned)| *planned != CANARY || *found == CANARY));
         transfer.landing.fence().await;
 
         // And the next transfer goes as ever.
@@ -172,23 +136,15 @@ fn strangers_are_stopped_and_write_nothing() {
         data.header_timeout = Duration::from_millis(200);
         let pair = Pair::connect(1, QuicOptions::default(), &data).await;
         let sample = Sample::new(100, false, ("LBSHC", "LBHSC"));
-        let mut transfer = pair
-            .desk
-            .expect(sample.src.1.clone(), sample.dst.1.clone(), 1);
+        let mut transfer = pair.desk.expect(sample.src.1.clone(), sample.dst.1.clone(), 1);
 
         let mut unknown = Forged::of(&pair, &transfer, 0, 3_000_000);
         unknown.body = vec![7; 30 << 20];
         unknown.header.nonce = Nonce([0; 16]);
         let stopped = soon(unknown.send(&pair)).await;
-        assert!(
-            matches!(stopped, Err(StreamError::Stopped(_))),
-            "{stopped:?}"
-        );
+        assert!(matches!(stopped, Err(StreamError::Stopped(_))), "{stopped:?}");
         unknown.header.transfer = TransferId([0; 16]);
-        assert!(matches!(
-            soon(unknown.send(&pair)).await,
-            Err(StreamError::Stopped(_))
-        ));
+        assert!(matches!(soon(unknown.send(&pair)).await, Err(StreamError::Stopped(_))));
 
         // A bad header, one that is cut off, and ones that never come to their end.
         for (bytes, ends) in [(56, true), (20, true), (20, false), (1, false)] {
@@ -261,9 +217,7 @@ fn a_flood_of_streams_is_bounded() {
         data.streams = 8;
         let pair = Pair::connect(1, QuicOptions::default(), &data).await;
         let sample = Sample::new(100, false, ("LBSHC", "LBHSC"));
-        let transfer = pair
-            .desk
-            .expect(sample.src.1.clone(), sample.dst.1.clone(), 1);
+        let transfer = pair.desk.expect(sample.src.1.clone(), sample.dst.1.clone(), 1);
         let header = Forged::of(&pair, &transfer, 0, 1000).header.encode();
         let mut open = Vec::new();
         for _ in 0..2000 {

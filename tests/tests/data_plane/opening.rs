@@ -7,9 +7,7 @@ use transload_transfer::path::ring::carrier::staging::RingShape;
 use transload_transfer::path::ring::carrier::{RingIn, RingOut};
 use transload_transfer::quic::QuicOptions;
 
-use crate::support::{
-    Chance, PATIENCE, POISON, Pair, Sample, bytes_of, content, paint, ring, runtime,
-};
+use crate::support::{Chance, PATIENCE, POISON, Pair, Sample, bytes_of, content, paint, ring, runtime};
 
 #[test]
 fn nothing_is_read_before_it_is_open() {
@@ -55,9 +53,7 @@ fn transfers_that_wait_are_not_in_the_way() {
         let mut quic = QuicOptions::default();
         (quic.receive_window, quic.send_window) = (64 << 10, 64 << 10);
         let pair = Pair::connect(1, quic, &data).await;
-        let samples: Vec<_> = (0..12)
-            .map(|_| Sample::new(100, true, ("BLHSC", "LBSHC")))
-            .collect();
+        let samples: Vec<_> = (0..12).map(|_| Sample::new(100, true, ("BLHSC", "LBSHC"))).collect();
         let begin = |sample: &Sample| pair.begin(sample.src.1.clone(), sample.dst.1.clone());
         let mut transfers: Vec<_> = samples.iter().map(begin).collect();
         for transfer in &transfers {
@@ -86,11 +82,7 @@ fn a_route_is_spread_over_lanes() {
             transfer.done().await;
             assert!(bytes_of(&sample.dst.0) == sample.expected());
         }
-        let sent: Vec<_> = pair
-            .lanes
-            .iter()
-            .map(|lane| lane.lane().stats().sent_packets)
-            .collect();
+        let sent: Vec<_> = pair.lanes.iter().map(|lane| lane.lane().stats().sent_packets).collect();
         assert!(sent.iter().all(|packets| *packets > 30), "{sent:?}");
     });
 }

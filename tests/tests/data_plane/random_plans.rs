@@ -14,8 +14,7 @@ use transload_transfer::plan::{Plan, Route, Side, Tables};
 use transload_transfer::quic::QuicOptions;
 
 use crate::support::{
-    CANARY, Chance, PATIENCE, Pair, allocate, bytes_of, content, copy_slowly, fill, paint, ring,
-    runtime,
+    CANARY, Chance, PATIENCE, Pair, allocate, bytes_of, content, copy_slowly, fill, paint, ring, runtime,
 };
 
 proptest! {
@@ -65,58 +64,34 @@ impl Paths {
             let receiving = RingIn::serve(&pair.receiver, consumer, pair.sender()).unwrap();
             (pair, RingOut::new(producer, PATIENCE).unwrap(), receiving)
         });
-        Self {
-            pair,
-            ring,
-            _ring,
-            runtime,
-        }
+        Self { pair, ring, _ring, runtime }
     }
 
     async fn check(&self, case: &Case, path: Path, by_layer: bool, seed: u64) {
-        let plan = compile(
-            &case.from,
-            &case.to,
-            &case.request,
-            Streamed::exact(by_layer),
-        )
-        .unwrap();
+        let plan = compile(&case.from, &case.to, &case.request, Streamed::exact(by_layer)).unwrap();
         let (src_tables, dst_tables) = tables(&plan, &case.request);
         let bound = plan.bind(&src_tables, &dst_tables).unwrap();
         for route in plan.routes() {
             let groups: Vec<_> = plan.group_names().collect();
             let memories = |document, rank: u64| -> Vec<Memory> {
-                groups
-                    .iter()
-                    .map(|group| allocate(document, rank, group))
-                    .collect()
+                groups.iter().map(|group| allocate(document, rank, group)).collect()
             };
             let src = memories(&case.from, route.src_rank.0.into());
             let dst = memories(&case.to, route.dst_rank.0.into());
             src.iter().for_each(|memory| fill(memory, content));
             dst.iter().for_each(|memory| paint(memory, CANARY));
 
-            let moved = Moved {
-                plan: &plan,
-                route,
-                tables: (&src_tables, &dst_tables),
-                memories: (&src, &dst),
-            };
+            let moved = Moved { plan: &plan, route, tables: (&src_tables, &dst_tables), memories: (&src, &dst) };
             self.carry(&moved, path, seed).await;
 
             for (group, dst) in dst.iter().enumerate() {
-                let mut expected: Vec<_> = (0..dst.allocations())
-                    .map(|number| vec![CANARY; dst.allocation(number).unwrap().1])
-                    .collect();
+                let mut expected: Vec<_> =
+                    (0..dst.allocations()).map(|number| vec![CANARY; dst.allocation(number).unwrap().1]).collect();
                 let here = bound.routes.iter().filter(|bound| {
-                    (bound.src_rank, bound.dst_rank, bound.group)
-                        == (route.src_rank, route.dst_rank, group)
+                    (bound.src_rank, bound.dst_rank, bound.group) == (route.src_rank, route.dst_rank, group)
                 });
                 here.for_each(|b| copy_slowly(&b.program(), &bytes_of(&src[group]), &mut expected));
-                assert!(
-                    bytes_of(dst) == expected,
-                    "{path:?}, group {group}: {case:?}"
-                );
+                assert!(bytes_of(dst) == expected, "{path:?}, group {group}: {case:?}");
             }
         }
     }
@@ -159,9 +134,7 @@ impl Moved<'_> {
 /// Opens a transfer's bytes in ranges, in any order.
 async fn open_bit_by_bit(out: &Outgoing, chance: &mut Chance) {
     let total = out.route().bytes();
-    let mut cuts: Vec<u64> = (0..chance.below(6))
-        .map(|_| chance.below(total + 1))
-        .collect();
+    let mut cuts: Vec<u64> = (0..chance.below(6)).map(|_| chance.below(total + 1)).collect();
     cuts.extend([0, total]);
     cuts.sort_unstable();
     let mut ranges: Vec<_> = cuts.windows(2).map(|pair| pair[0]..pair[1]).collect();

@@ -13,8 +13,7 @@ use tokio::sync::mpsc;
 use transload_tests::compiled::deployment;
 use transload_transfer::codec::Codec;
 use transload_transfer::data::{
-    Admitted, Arrivals, DataOptions, Landing, Outgoing, ReceiveError, Receiver, RouteBytes,
-    SendEvent, SendEvents,
+    Admitted, Arrivals, DataOptions, Landing, Outgoing, ReceiveError, Receiver, RouteBytes, SendEvent, SendEvents,
 };
 use transload_transfer::identity::{Authority, Roles};
 use transload_transfer::ids::{AgentId, Nonce, TransferId};
@@ -32,17 +31,11 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Fails a test that hangs.
 pub(crate) async fn soon<T>(work: impl Future<Output = T>) -> T {
-    tokio::time::timeout(PATIENCE, work)
-        .await
-        .expect("done in time")
+    tokio::time::timeout(PATIENCE, work).await.expect("done in time")
 }
 
 pub(crate) fn runtime() -> Runtime {
-    tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(1)
-        .enable_all()
-        .build()
-        .unwrap()
+    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
 }
 
 /// A source and a destination, connected by lanes.
@@ -61,19 +54,12 @@ impl Pair {
     }
 
     /// With lanes that can be cut.
-    pub(crate) async fn connect_by(
-        wire: Option<&Wire>,
-        lanes: u16,
-        quic: QuicOptions,
-        data: &DataOptions,
-    ) -> Self {
+    pub(crate) async fn connect_by(wire: Option<&Wire>, lanes: u16, quic: QuicOptions, data: &DataOptions) -> Self {
         let authority = Authority::new("test".parse().unwrap()).unwrap();
         let mut quic = quic;
         quic.lanes = lanes;
         let bind = |name: &str| {
-            let identity = authority
-                .issue(&name.parse().unwrap(), Roles::NONE)
-                .unwrap();
+            let identity = authority.issue(&name.parse().unwrap(), Roles::NONE).unwrap();
             let any = (Ipv4Addr::LOCALHOST, 0).into();
             Endpoints::bind(identity, quic.clone(), any).unwrap()
         };
@@ -81,9 +67,7 @@ impl Pair {
         let connecting = source.connect(destination.control_addr(), None);
         let (ours, theirs) = tokio::join!(connecting, destination.accept());
         let (ours, theirs) = (ours.unwrap(), theirs.unwrap());
-        let mut session = destination
-            .expect_lanes(&AgentId::from(&theirs.peer().service), lanes)
-            .unwrap();
+        let mut session = destination.expect_lanes(&AgentId::from(&theirs.peer().service), lanes).unwrap();
         let desk = Desk::default();
         let receiver = Receiver::new(desk.clone(), data);
         let mut out = Vec::new();
@@ -97,14 +81,7 @@ impl Pair {
             out.push(LaneOut::new(lane.await.unwrap(), data));
             receiver.serve(&session.accept().await.unwrap());
         }
-        Self {
-            source,
-            destination,
-            lanes: out,
-            receiver,
-            desk,
-            _control: (ours, theirs),
-        }
+        Self { source, destination, lanes: out, receiver, desk, _control: (ours, theirs) }
     }
 
     /// Who the source is.
@@ -146,10 +123,7 @@ impl Wire {
     /// An address that leads to another one.
     async fn to(&self, there: SocketAddr) -> SocketAddr {
         let any = (Ipv4Addr::LOCALHOST, 0);
-        let (near, far) = (
-            UdpSocket::bind(any).await.unwrap(),
-            UdpSocket::bind(any).await.unwrap(),
-        );
+        let (near, far) = (UdpSocket::bind(any).await.unwrap(), UdpSocket::bind(any).await.unwrap());
         let addr = near.local_addr().unwrap();
         let this = self.clone();
         tokio::spawn(async move {
@@ -247,20 +221,10 @@ impl Desk {
         let mut book = self.inner.lock().unwrap();
         book.next = book.next.wrapping_add(1);
         let (id, nonce) = (TransferId([book.next; 16]), Nonce([!book.next; 16]));
-        let expected = Expected {
-            nonce,
-            landing: landing.clone(),
-            tell,
-        };
+        let expected = Expected { nonce, landing: landing.clone(), tell };
         book.expected.insert(id, expected);
         let (out, sending) = Outgoing::new(id, nonce, from, lanes);
-        Transfer {
-            id,
-            out,
-            sending,
-            landing,
-            arriving,
-        }
+        Transfer { id, out, sending, landing, arriving }
     }
 
     /// The nonce of a transfer that was announced.
@@ -328,17 +292,13 @@ pub(crate) fn fill(memory: &Memory, byte: impl Fn(usize, usize) -> u8) {
 pub(crate) fn paint(memory: &Memory, byte: u8) {
     for number in 0..memory.allocations() {
         let len = memory.allocation(number).unwrap().1;
-        memory
-            .write((number as u64) << 44, &vec![byte; len])
-            .unwrap();
+        memory.write((number as u64) << 44, &vec![byte; len]).unwrap();
     }
 }
 
 /// Whether every byte is this one.
 pub(crate) fn is_all(memory: &Memory, byte: u8) -> bool {
-    bytes_of(memory)
-        .iter()
-        .all(|bytes| *bytes == vec![byte; bytes.len()])
+    bytes_of(memory).iter().all(|bytes| *bytes == vec![byte; bytes.len()])
 }
 
 /// Whether any byte is this one.
@@ -379,32 +339,16 @@ impl Sample {
             .unwrap()
         };
         let (from, to) = (side(orders.0, 16), side(orders.1, 24));
-        let request = Request {
-            start: 0,
-            tokens,
-            by_layer,
-            codec,
-        };
+        let request = Request { start: 0, tokens, by_layer, codec };
         let plan = Plan::compile(&from, &to, &request).unwrap();
         let tables = (backwards(blocks(16)), backwards(blocks(24)));
-        let memory = |blocks: u32, size: usize| {
-            Memory::allocate(&[blocks as usize * size * (16 << 10)]).unwrap()
-        };
+        let memory = |blocks: u32, size: usize| Memory::allocate(&[blocks as usize * size * (16 << 10)]).unwrap();
         let (src, dst) = (memory(blocks(16), 16), memory(blocks(24), 24));
         fill(&src, content);
         paint(&dst, CANARY);
-        let bind =
-            |side, tables, memory: &Memory| route(&plan, &plan.routes()[0], side, tables, memory);
-        let (read, written) = (
-            bind(Side::Source, &tables.0, &src),
-            bind(Side::Destination, &tables.1, &dst),
-        );
-        Self {
-            src: (src, read),
-            dst: (dst, written),
-            plan,
-            tables,
-        }
+        let bind = |side, tables, memory: &Memory| route(&plan, &plan.routes()[0], side, tables, memory);
+        let (read, written) = (bind(Side::Source, &tables.0, &src), bind(Side::Destination, &tables.1, &dst));
+        Self { src: (src, read), dst: (dst, written), plan, tables }
     }
 
     /// What the destination has to look like in the end.
@@ -425,29 +369,14 @@ fn backwards(blocks: u32) -> Tables {
 }
 
 /// One side of a route, all groups in one memory.
-pub(crate) fn route(
-    plan: &Plan,
-    route: &Route,
-    side: Side,
-    tables: &Tables,
-    memory: &Memory,
-) -> RouteBytes {
+pub(crate) fn route(plan: &Plan, route: &Route, side: Side, tables: &Tables, memory: &Memory) -> RouteBytes {
     let stream = plan.bind_stream(route, side, tables).unwrap();
     RouteBytes::new(stream, |_| Some(memory.into())).unwrap()
 }
 
 /// Runs a program byte by byte.
-pub(crate) fn copy_slowly(
-    program: &transload_transfer::plan::program::Program,
-    src: &[Vec<u8>],
-    dst: &mut [Vec<u8>],
-) {
-    let split = |address: u64| {
-        (
-            (address >> 44) as usize,
-            (address & ((1 << 44) - 1)) as usize,
-        )
-    };
+pub(crate) fn copy_slowly(program: &transload_transfer::plan::program::Program, src: &[Vec<u8>], dst: &mut [Vec<u8>]) {
+    let split = |address: u64| ((address >> 44) as usize, (address & ((1 << 44) - 1)) as usize);
     program.for_each_chunk(|from, to, len| {
         let ((a, from), (b, to)) = (split(from), split(to));
         dst[b][to..to + len as usize].copy_from_slice(&src[a][from..from + len as usize]);

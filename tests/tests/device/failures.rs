@@ -7,9 +7,7 @@ use std::time::Duration;
 use transload_tests::fake_cuda::{self, Engine, Fake, run, without};
 use transload_transfer::copy::CopyOptions;
 use transload_transfer::device::measure::{Meter, PinnedMemory};
-use transload_transfer::device::{
-    DeviceError, DeviceMemory, Gpu, GpuOptions, Mark, NoCuda, available, copy,
-};
+use transload_transfer::device::{DeviceError, DeviceMemory, Gpu, GpuOptions, Mark, NoCuda, available, copy};
 use transload_transfer::memory::{Access, CheckError, Memory};
 
 use super::{dense, strided};
@@ -28,15 +26,9 @@ fn what_is_no_memory_of_the_gpu_is_refused() {
         foreign(&gpu, start + 96, 4000).unwrap();
         let text = |result: Result<DeviceMemory, DeviceError>| result.unwrap_err().to_string();
         let past = text(foreign(&gpu, start, 4097));
-        assert_eq!(
-            past,
-            "allocation 0 of 4097 bytes has only 4096 mapped from its start on"
-        );
+        assert_eq!(past, "allocation 0 of 4097 bytes has only 4096 mapped from its start on");
         let elsewhere = text(foreign(&other, start, 4096));
-        assert_eq!(
-            elsewhere,
-            "allocation 0 is memory of device 0, not of device 1"
-        );
+        assert_eq!(elsewhere, "allocation 0 is memory of device 0, not of device 1");
         let host = Memory::allocate(&[4096]).unwrap();
         let address = host.allocation(0).unwrap().0.as_ptr() as u64;
         assert_eq!(
@@ -49,26 +41,17 @@ fn what_is_no_memory_of_the_gpu_is_refused() {
         let engine = Engine::new(&fake);
         assert_eq!(Gpu::current_ordinal(), Ok(Some(0)));
         let managed = engine.managed(4096);
-        assert_eq!(
-            text(foreign(&gpu, managed, 4096)),
-            "allocation 0 is managed memory, not memory of a CUDA device"
-        );
+        assert_eq!(text(foreign(&gpu, managed, 4096)), "allocation 0 is managed memory, not memory of a CUDA device");
         // SAFETY: the driver knows its streams, and compares.
         let mark = unsafe { Mark::new(&other, engine.stream()) };
         let mark = mark.unwrap_err().to_string();
-        assert!(
-            mark.starts_with("the stream is none of device 1, or was destroyed: cuEventRecord"),
-            "{mark}"
-        );
+        assert!(mark.starts_with("the stream is none of device 1, or was destroyed: cuEventRecord"), "{mark}");
 
         let theirs = DeviceMemory::allocate(&other, &[4096]).unwrap();
         let too_far = strided(4096, 2048);
         for to in [&memory, &theirs] {
             let error = copy(&too_far, &memory, to, &CopyOptions::new()).unwrap_err();
-            assert!(
-                error.to_string().contains("needs bytes 4096 to 6144"),
-                "{error}"
-            );
+            assert!(error.to_string().contains("needs bytes 4096 to 6144"), "{error}");
             let summed = CopyOptions::new().with_checksum();
             let error = copy(&strided(2048, 512), &memory, to, &summed).unwrap_err();
             assert_eq!(error, DeviceError::NoSum);
@@ -84,22 +67,18 @@ fn what_is_no_memory_of_the_gpu_is_refused() {
 /// A GPU that has no room for one of several allocations has those before it back.
 #[test]
 fn allocations_before_one_that_fails_are_given_back() {
-    run(
-        "failures::allocations_before_one_that_fails_are_given_back",
-        &[],
-        |fake| {
-            let gpu = Gpu::open(0).unwrap();
-            let before = fake.live();
-            const OUT_OF_MEMORY: u32 = 2;
-            for nth in 1..=3 {
-                fake.fail("cuMemAlloc_v2", nth, OUT_OF_MEMORY);
-                let error = DeviceMemory::allocate(&gpu, &[4096; 3]).unwrap_err();
-                let said = "cuMemAlloc_v2 gives CUDA_ERROR_OUT_OF_MEMORY (2)";
-                assert!(error.to_string().contains(said), "{error}");
-                assert_eq!(fake.live(), before, "allocation {nth}");
-            }
-        },
-    );
+    run("failures::allocations_before_one_that_fails_are_given_back", &[], |fake| {
+        let gpu = Gpu::open(0).unwrap();
+        let before = fake.live();
+        const OUT_OF_MEMORY: u32 = 2;
+        for nth in 1..=3 {
+            fake.fail("cuMemAlloc_v2", nth, OUT_OF_MEMORY);
+            let error = DeviceMemory::allocate(&gpu, &[4096; 3]).unwrap_err();
+            let said = "cuMemAlloc_v2 gives CUDA_ERROR_OUT_OF_MEMORY (2)";
+            assert!(error.to_string().contains(said), "{error}");
+            assert_eq!(fake.live(), before, "allocation {nth}");
+        }
+    });
 }
 
 /// What cannot be measured on is refused before the GPU is asked for anything.
@@ -114,35 +93,22 @@ fn measuring_checks_what_it_is_given() {
         let (start, _) = here.allocation(0).unwrap();
         let parts = [(start, 4096)];
         // SAFETY: the memory is there until the end of this test.
-        let read_only =
-            unsafe { DeviceMemory::from_raw_parts(&gpu, &parts, Access::Read, None) }.unwrap();
+        let read_only = unsafe { DeviceMemory::from_raw_parts(&gpu, &parts, Access::Read, None) }.unwrap();
         let mut pinned = PinnedMemory::allocate(&gpu, 2048).unwrap();
         let program = strided(2048, 512);
 
-        let elsewhere = DeviceError::OtherDevice {
-            allocation: 0,
-            found: 1,
-            expected: 0,
-        };
+        let elsewhere = DeviceError::OtherDevice { allocation: 0, found: 1, expected: 0 };
         let refused = meter.prepare(&program, &here, &there).unwrap_err();
         assert_eq!(refused, elsewhere);
-        let past = |len, available| DeviceError::PastEnd {
-            allocation: 0,
-            len,
-            available,
-        };
+        let past = |len, available| DeviceError::PastEnd { allocation: 0, len, available };
         let refused = meter.one_copy(&here, &here, 4097).unwrap_err();
         assert_eq!(refused, past(4097, 4096));
-        let refused = meter
-            .one_crossing(&here, &mut pinned, 4096, true)
-            .unwrap_err();
+        let refused = meter.one_crossing(&here, &mut pinned, 4096, true).unwrap_err();
         assert_eq!(refused, past(4096, 2048));
         let unwritable = DeviceError::Check(CheckError::ReadOnly);
         let refused = meter.one_copy(&here, &read_only, 512).unwrap_err();
         assert_eq!(refused, unwritable);
-        let refused = meter
-            .one_crossing(&read_only, &mut pinned, 512, false)
-            .unwrap_err();
+        let refused = meter.one_crossing(&read_only, &mut pinned, 512, false).unwrap_err();
         assert_eq!(refused, unwritable);
         let refused = meter.to_device(&program, &read_only, 0).unwrap_err();
         assert_eq!(refused, unwritable);
@@ -150,9 +116,7 @@ fn measuring_checks_what_it_is_given() {
             let refused = meter.through_slots(&[(&program, [&here, to])]).unwrap_err();
             assert_eq!(refused, why);
         }
-        meter
-            .one_crossing(&read_only, &mut pinned, 512, true)
-            .unwrap();
+        meter.one_crossing(&read_only, &mut pinned, 512, true).unwrap();
     });
 }
 
@@ -164,10 +128,7 @@ fn use_all() -> Result<Vec<u8>, DeviceError> {
     for page in 0..8 {
         host.write(1024 * page, &[page as u8 + 1; 512]).unwrap();
     }
-    let (first, second) = (
-        DeviceMemory::allocate(&gpu, &[4096])?,
-        DeviceMemory::allocate(&gpu, &[4096])?,
-    );
+    let (first, second) = (DeviceMemory::allocate(&gpu, &[4096])?, DeviceMemory::allocate(&gpu, &[4096])?);
     let (start, _) = second.allocation(0).unwrap();
     // SAFETY: the memory is kept.
     let second = unsafe {
@@ -192,53 +153,44 @@ fn use_all() -> Result<Vec<u8>, DeviceError> {
 
 /// What [`use_all`] has to give.
 fn is_right(bytes: &[u8]) -> bool {
-    (1..)
-        .zip(bytes.chunks(512))
-        .all(|(page, chunk)| chunk.iter().all(|byte| *byte == page))
+    (1..).zip(bytes.chunks(512)).all(|(page, chunk)| chunk.iter().all(|byte| *byte == page))
 }
 
 /// Each function fails at each of its calls once. Whatever is reported good is right, what fails names the function, and
 /// nothing stays behind but what that call was to give back.
 #[test]
 fn each_call_may_fail() {
-    run(
-        "failures::each_call_may_fail",
-        &[("FAKE_CUDA_DELAY_US", "0"), ("FAKE_CUDA_DEVICES", "2")],
-        |fake| {
-            assert!(is_right(&use_all().unwrap()));
-            let (mut left, mut failed) = (settled(&fake, 0), 0);
-            for function in Fake::functions() {
-                let (before, _) = (fake.calls(function), use_all().unwrap());
-                let calls = fake.calls(function) - before;
-                // Each call of the first few, then some of the rest.
-                for nth in (1..=calls).filter(|nth| *nth <= 3 || nth % 16 == 0) {
-                    const OUT_OF_MEMORY: u32 = 2;
-                    fake.fail(function, nth as u32, OUT_OF_MEMORY);
-                    match use_all() {
-                        Ok(bytes) => {
-                            assert!(is_right(&bytes), "{function}, call {nth}: wrong bytes")
-                        }
-                        Err(error) => {
-                            failed += 1;
-                            let error = error.to_string();
-                            let named = error.contains(function) || error.contains("mapped");
-                            let known = error.contains("does not know");
-                            assert!(named || known, "{function}, call {nth}: {error}");
-                        }
+    run("failures::each_call_may_fail", &[("FAKE_CUDA_DELAY_US", "0"), ("FAKE_CUDA_DEVICES", "2")], |fake| {
+        assert!(is_right(&use_all().unwrap()));
+        let (mut left, mut failed) = (settled(&fake, 0), 0);
+        for function in Fake::functions() {
+            let (before, _) = (fake.calls(function), use_all().unwrap());
+            let calls = fake.calls(function) - before;
+            // Each call of the first few, then some of the rest.
+            for nth in (1..=calls).filter(|nth| *nth <= 3 || nth % 16 == 0) {
+                const OUT_OF_MEMORY: u32 = 2;
+                fake.fail(function, nth as u32, OUT_OF_MEMORY);
+                match use_all() {
+                    Ok(bytes) => {
+                        assert!(is_right(&bytes), "{function}, call {nth}: wrong bytes")
                     }
-                    // Threads may still come to it. One that was not reached must not meet the next.
-                    let stays = settled(&fake, left);
-                    fake.fail(function, 0, 0);
-                    assert!(
-                        stays <= left + 1,
-                        "{function}, call {nth}: something stays behind"
-                    );
-                    left = stays;
+                    Err(error) => {
+                        failed += 1;
+                        let error = error.to_string();
+                        let named = error.contains(function) || error.contains("mapped");
+                        let known = error.contains("does not know");
+                        assert!(named || known, "{function}, call {nth}: {error}");
+                    }
                 }
+                // Threads may still come to it. One that was not reached must not meet the next.
+                let stays = settled(&fake, left);
+                fake.fail(function, 0, 0);
+                assert!(stays <= left + 1, "{function}, call {nth}: something stays behind");
+                left = stays;
             }
-            assert!(failed > 40, "only {failed} failures");
-        },
-    );
+        }
+        assert!(failed > 40, "only {failed} failures");
+    });
 }
 
 /// How much there is of the driver's once threads have ended, or after a while, where it is more than that.
@@ -257,25 +209,16 @@ fn settled(fake: &Fake, most: u64) -> u64 {
 fn a_lost_device_is_reported() {
     run("failures::a_lost_device_is_reported", &[], |fake| {
         let gpu = Gpu::open(0).unwrap();
-        let (host, memory) = (
-            Memory::allocate(&[4096]).unwrap(),
-            DeviceMemory::allocate(&gpu, &[4096]).unwrap(),
-        );
+        let (host, memory) = (Memory::allocate(&[4096]).unwrap(), DeviceMemory::allocate(&gpu, &[4096]).unwrap());
         let program = strided(2048, 512);
         const LAUNCH_FAILED: u32 = 719;
         fake.fail("cuLaunchKernel", 1, LAUNCH_FAILED);
         for _ in 0..2 {
             let error = copy(&program, &memory, &host, &CopyOptions::new()).unwrap_err();
-            assert!(
-                matches!(error, DeviceError::Lost { ordinal: 0, .. }),
-                "{error}"
-            );
+            assert!(matches!(error, DeviceError::Lost { ordinal: 0, .. }), "{error}");
         }
         let error = Gpu::open(0).unwrap_err();
-        assert!(
-            error.to_string().contains("CUDA_ERROR_LAUNCH_FAILED"),
-            "{error}"
-        );
+        assert!(error.to_string().contains("CUDA_ERROR_LAUNCH_FAILED"), "{error}");
     });
 }
 
@@ -286,11 +229,9 @@ fn a_driver_that_is_gone_is_left_alone() {
     const UNKNOWN: u32 = 999;
     let name = "failures::a_driver_that_is_gone_is_left_alone";
     run(name, &[("FAKE_CUDA_DEVICES", "3")], |fake| {
-        for (ordinal, function, code) in [
-            (0, "cuEventQuery", UNKNOWN),
-            (1, "cuEventRecord", UNKNOWN),
-            (2, "cuEventQuery", SHUT_DOWN),
-        ] {
+        for (ordinal, function, code) in
+            [(0, "cuEventQuery", UNKNOWN), (1, "cuEventRecord", UNKNOWN), (2, "cuEventQuery", SHUT_DOWN)]
+        {
             let gpu = Gpu::open(ordinal).unwrap();
             let host = Memory::allocate(&[4096]).unwrap();
             let memory = DeviceMemory::allocate(&gpu, &[4096]).unwrap();
@@ -302,10 +243,7 @@ fn a_driver_that_is_gone_is_left_alone() {
             }
             fake.fail_always(function, code);
             let error = copied().unwrap_err();
-            assert!(
-                matches!(&error, DeviceError::Lost { why, .. } if why.code == code),
-                "{error}"
-            );
+            assert!(matches!(&error, DeviceError::Lost { why, .. } if why.code == code), "{error}");
             let calls = fake.calls(function);
             assert_eq!(copied().unwrap_err(), error);
             assert_eq!(fake.calls(function), calls);
@@ -317,83 +255,71 @@ fn a_driver_that_is_gone_is_left_alone() {
 /// Whoever waits for a mark hears that the device is lost, although the driver does not let go of the thread that waits.
 #[test]
 fn a_mark_is_told_of_a_loss_that_the_driver_keeps_to_itself() {
-    run(
-        "failures::a_mark_is_told_of_a_loss_that_the_driver_keeps_to_itself",
-        &[],
-        |fake| {
-            const LAUNCH_FAILED: u32 = 719;
-            let mut options = GpuOptions::default();
-            // Who waits for that thread hangs.
-            options.stall = Duration::from_secs(3600);
-            let gpu = Gpu::open_with(0, &options).unwrap();
-            let memory = DeviceMemory::allocate(&gpu, &[4096]).unwrap();
-            fake.hang("cuEventSynchronize");
-            // SAFETY: the default stream is always there.
-            let mark = || unsafe { Mark::new(&gpu, 0).unwrap() };
-            let (tell, told) = mpsc::channel();
-            for mark in [mark(), mark()] {
-                let tell = tell.clone();
-                mark.when_done(move |done| tell.send(done).unwrap());
-            }
-            while fake.calls("cuEventSynchronize") == 0 {
-                std::thread::yield_now();
-            }
-            fake.fail("cuLaunchKernel", 1, LAUNCH_FAILED);
-            copy(&dense(2048), &memory, &memory, &CopyOptions::new()).unwrap_err();
-            for _ in 0..2 {
-                let error = told.recv_timeout(Duration::from_secs(60)).unwrap();
-                assert!(matches!(error, Err(DeviceError::Lost { .. })), "{error:?}");
-            }
-            drop((memory, gpu));
-        },
-    );
+    run("failures::a_mark_is_told_of_a_loss_that_the_driver_keeps_to_itself", &[], |fake| {
+        const LAUNCH_FAILED: u32 = 719;
+        let mut options = GpuOptions::default();
+        // Who waits for that thread hangs.
+        options.stall = Duration::from_secs(3600);
+        let gpu = Gpu::open_with(0, &options).unwrap();
+        let memory = DeviceMemory::allocate(&gpu, &[4096]).unwrap();
+        fake.hang("cuEventSynchronize");
+        // SAFETY: the default stream is always there.
+        let mark = || unsafe { Mark::new(&gpu, 0).unwrap() };
+        let (tell, told) = mpsc::channel();
+        for mark in [mark(), mark()] {
+            let tell = tell.clone();
+            mark.when_done(move |done| tell.send(done).unwrap());
+        }
+        while fake.calls("cuEventSynchronize") == 0 {
+            std::thread::yield_now();
+        }
+        fake.fail("cuLaunchKernel", 1, LAUNCH_FAILED);
+        copy(&dense(2048), &memory, &memory, &CopyOptions::new()).unwrap_err();
+        for _ in 0..2 {
+            let error = told.recv_timeout(Duration::from_secs(60)).unwrap();
+            assert!(matches!(error, Err(DeviceError::Lost { .. })), "{error:?}");
+        }
+        drop((memory, gpu));
+    });
 }
 
 /// When the last clone is dropped, all is given back and no thread calls the driver any more: the process may end.
 #[test]
 fn a_gpu_that_is_dropped_has_given_all_back() {
-    run(
-        "failures::a_gpu_that_is_dropped_has_given_all_back",
-        &[],
-        |fake| {
-            for _ in 0..8 {
-                let gpu = Gpu::open(0).unwrap();
-                // SAFETY: the default stream is always there.
-                let mark = unsafe { Mark::new(&gpu, 0).unwrap() };
-                let (tell, told) = mpsc::channel();
-                mark.when_done(move |done| tell.send(done).unwrap());
-                told.recv().unwrap().unwrap();
-                drop((mark, gpu));
-                assert_eq!(fake.live(), 0);
-            }
-        },
-    );
+    run("failures::a_gpu_that_is_dropped_has_given_all_back", &[], |fake| {
+        for _ in 0..8 {
+            let gpu = Gpu::open(0).unwrap();
+            // SAFETY: the default stream is always there.
+            let mark = unsafe { Mark::new(&gpu, 0).unwrap() };
+            let (tell, told) = mpsc::channel();
+            mark.when_done(move |done| tell.send(done).unwrap());
+            told.recv().unwrap().unwrap();
+            drop((mark, gpu));
+            assert_eq!(fake.live(), 0);
+        }
+    });
 }
 
 /// A stream that stands still keeps a GPU from being given back only for so long; whoever waits for a mark is told when it goes on.
 #[test]
 fn a_gpu_is_dropped_while_a_stream_stands_still() {
-    run(
-        "failures::a_gpu_is_dropped_while_a_stream_stands_still",
-        &[],
-        |fake| {
-            let mut options = GpuOptions::default();
-            options.stall = Duration::from_millis(100);
-            let gpu = Gpu::open_with(0, &options).unwrap();
-            let engine = Engine::new(&fake);
-            fake.hold_stream(engine.stream() as usize, true);
-            // SAFETY: the stream is there until this process ends.
-            let mark = unsafe { Mark::new(&gpu, engine.stream()).unwrap() };
-            let (tell, told) = mpsc::channel();
-            mark.when_done(move |done| tell.send(done).unwrap());
-            drop((mark, gpu));
-            assert!(told.try_recv().is_err());
-            fake.hold_stream(engine.stream() as usize, false);
-            assert_eq!(told.recv_timeout(Duration::from_secs(20)).unwrap(), Ok(()));
-            // The engine's stream, module and pinned memory.
-            assert_eq!(settled(&fake, 3), 3);
-        },
-    );
+    run("failures::a_gpu_is_dropped_while_a_stream_stands_still", &[], |fake| {
+        let mut options = GpuOptions::default();
+        options.stall = Duration::from_millis(100);
+        let gpu = Gpu::open_with(0, &options).unwrap();
+        let engine = Engine::new(&fake);
+        fake.hold_stream(engine.stream() as usize, true);
+        // SAFETY: the stream is there until this process ends.
+        let mark = unsafe { Mark::new(&gpu, engine.stream()).unwrap() };
+        let (tell, told) = mpsc::channel();
+        mark.when_done(move |done| tell.send(done).unwrap());
+        drop((mark, gpu));
+        assert!(told.try_recv().is_err());
+        fake.hold_stream(engine.stream() as usize, false);
+        assert_eq!(told.recv_timeout(Duration::from_secs(20)).unwrap(), Ok(()));
+        // The engine's stream, module and pinned memory.
+        assert_eq!(settled(&fake, 3), 3);
+    });
 }
 
 /// A machine without a driver, with an empty one, and with one that is too old: each says what is missing.
@@ -410,10 +336,7 @@ fn without_cuda_it_says_why() {
     let expect = |library: &std::path::Path, variables: &[(&str, &str)], why: &str| {
         let mut variables = variables.to_vec();
         variables.push(("EXPECTED_WHY", why));
-        assert!(
-            fake_cuda::status(NAME, library, &variables, body).success(),
-            "{why}"
-        );
+        assert!(fake_cuda::status(NAME, library, &variables, body).success(), "{why}");
     };
     let fake = fake_cuda::library();
     let lacks = |name| NoCuda::NoFunction { name }.to_string();
@@ -422,11 +345,7 @@ fn without_cuda_it_says_why() {
     if let Some((_folder, empty)) = fake_cuda::empty() {
         expect(&empty, &[], &lacks(Fake::functions()[0]));
     }
-    expect(
-        &fake,
-        &[("FAKE_CUDA_DEVICES", "0")],
-        "no CUDA here: the driver knows no device",
-    );
+    expect(&fake, &[("FAKE_CUDA_DEVICES", "0")], "no CUDA here: the driver knows no device");
     let file = fake.to_str().unwrap().to_owned();
     for (code, why) in [
         (999, "no CUDA here: cuInit gives CUDA_ERROR_UNKNOWN (999)"),
@@ -460,9 +379,5 @@ fn a_stub_beside_the_driver_is_not_loaded() {
     };
     fs::rename(stub, folder.path().join("libcuda.so")).unwrap();
     let variables = [("LD_LIBRARY_PATH", folder.path().to_str().unwrap())];
-    run(
-        "failures::a_stub_beside_the_driver_is_not_loaded",
-        &variables,
-        |_| assert_eq!(available(), Ok(())),
-    );
+    run("failures::a_stub_beside_the_driver_is_not_loaded", &variables, |_| assert_eq!(available(), Ok(())));
 }

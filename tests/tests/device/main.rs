@@ -25,11 +25,7 @@ use transload_transfer::plan::program::{Loop, Nest, Placed, Program};
 /// Every byte of a case once, from the right place, whichever side is on the GPU.
 fn agree(gpu: &Gpu, case: &Case, programs: &Cell<u64>) -> Result<(), String> {
     for sides in [Sides::Both, Sides::Source, Sides::Destination] {
-        let planner = OnDevice {
-            gpu,
-            sides,
-            programs,
-        };
+        let planner = OnDevice { gpu, sides, programs };
         check(Demand::Bytes, &planner, &case.from, &case.to, &case.request)
             .map_err(|fault| format!("{sides:?}: {fault}\n{case:?}"))?;
     }
@@ -42,10 +38,7 @@ fn plans_move_what_the_oracle_says() {
     let name = "plans_move_what_the_oracle_says";
     run_anywhere(name, &[("FAKE_CUDA_DELAY_US", "5")], |_| {
         let gpu = Gpu::open(0).unwrap();
-        let mut config = ProptestConfig {
-            failure_persistence: None,
-            ..ProptestConfig::default()
-        };
+        let mut config = ProptestConfig { failure_persistence: None, ..ProptestConfig::default() };
         if std::env::var_os("PROPTEST_CASES").is_none() {
             config.cases = 24;
         }
@@ -54,9 +47,7 @@ fn plans_move_what_the_oracle_says() {
         }
         let programs = Cell::new(0);
         let test = |case: Case| agree(&gpu, &case, &programs).map_err(TestCaseError::fail);
-        TestRunner::new(config)
-            .run(&cases(Reach::Settled), test)
-            .unwrap();
+        TestRunner::new(config).run(&cases(Reach::Settled), test).unwrap();
         println!("{} programs", programs.get());
     });
 }
@@ -74,30 +65,13 @@ fn cases_that_are_kept_move_too() {
 
 /// So many bytes, in chunks of `run` at twice that distance on one side.
 fn strided(bytes: u64, run: u64) -> Program {
-    let loops = smallvec![Loop {
-        count: bytes / run,
-        src: 2 * run,
-        dst: run
-    }];
-    Program {
-        nests: vec![Nest { loops, run }],
-        placed: vec![Placed {
-            nest: 0,
-            src: 0,
-            dst: 0,
-        }],
-    }
+    let loops = smallvec![Loop { count: bytes / run, src: 2 * run, dst: run }];
+    Program { nests: vec![Nest { loops, run }], placed: vec![Placed { nest: 0, src: 0, dst: 0 }] }
 }
 
 /// So many bytes, contiguous on both sides.
 fn dense(bytes: u64) -> Program {
-    Program {
-        nests: vec![Nest {
-            loops: smallvec![],
-            run: bytes,
-        }],
-        ..strided(bytes, bytes)
-    }
+    Program { nests: vec![Nest { loops: smallvec![], run: bytes }], ..strided(bytes, bytes) }
 }
 
 /// Copies of many pieces, from the host and back to it, with the sum that the host makes of them.
@@ -116,11 +90,7 @@ fn long_copies_go_in_pieces() {
         let sent = copy(&there, &source, &device, &options).unwrap();
         let got = copy(&back, &device, &destination, &options).unwrap();
 
-        let expected: Vec<u8> = bytes
-            .chunks(1024)
-            .flat_map(|two| &two[..512])
-            .copied()
-            .collect();
+        let expected: Vec<u8> = bytes.chunks(1024).flat_map(|two| &two[..512]).copied().collect();
         let mut copied = vec![0; len as usize];
         destination.read(0, &mut copied).unwrap();
         assert!(copied == expected);
@@ -170,10 +140,7 @@ fn neighbours_are_submitted_as_one() {
         let (gpu, len) = (Gpu::open(0).unwrap(), PIECES << 20);
         let made = ["cuMemAlloc_v2", "cuMemHostAlloc"].map(|call| fake.calls(call));
         assert_eq!(made, [2, 1]);
-        let (meter, memory) = (
-            Meter::new(&gpu).unwrap(),
-            DeviceMemory::allocate(&gpu, &[len as usize]).unwrap(),
-        );
+        let (meter, memory) = (Meter::new(&gpu).unwrap(), DeviceMemory::allocate(&gpu, &[len as usize]).unwrap());
         // Each entry is launched once when a GPU is opened.
         let before = CALLS.map(|call| fake.calls(call));
         std::thread::scope(|scope| {
@@ -189,10 +156,7 @@ fn neighbours_are_submitted_as_one() {
         });
         let [launched, copied, recorded] = [0, 1, 2].map(|at| fake.calls(CALLS[at]) - before[at]);
         // 4 MiB were submitted as they came; an event is recorded behind each upload as well.
-        assert!(
-            (PIECES / 2..=PIECES / 2 + 2).contains(&launched),
-            "{launched}"
-        );
+        assert!((PIECES / 2..=PIECES / 2 + 2).contains(&launched), "{launched}");
         assert_eq!(copied, launched);
         assert!(recorded < launched + 4, "{recorded} events");
         println!("{launched} launches, {copied} copies, {recorded} events");
@@ -254,16 +218,9 @@ fn two_gpus_copy_to_each_other() {
         // More pieces than there are slots, and the last one short.
         let len = (4 << 22) + 512;
         let bytes: Vec<u8> = (0..2 * len as u64).map(|i| (i * 7 / 64) as u8).collect();
-        let expected: Vec<u8> = bytes
-            .chunks(1024)
-            .flat_map(|two| &two[..512])
-            .copied()
-            .collect();
+        let expected: Vec<u8> = bytes.chunks(1024).flat_map(|two| &two[..512]).copied().collect();
         let round = |from: &Gpu, to: &Gpu| {
-            let (host, back) = (
-                Memory::allocate(&[2 * len]).unwrap(),
-                Memory::allocate(&[len]).unwrap(),
-            );
+            let (host, back) = (Memory::allocate(&[2 * len]).unwrap(), Memory::allocate(&[len]).unwrap());
             host.write(0, &bytes).unwrap();
             let source = DeviceMemory::allocate(from, &[2 * len]).unwrap();
             let destination = DeviceMemory::allocate(to, &[len]).unwrap();
@@ -305,11 +262,7 @@ fn memory_may_begin_anywhere() {
         };
         let host = Memory::allocate(&[len]).unwrap();
         let bytes: Vec<u8> = (0..len).map(|i| (i * 7 / 64) as u8).collect();
-        let expected: Vec<u8> = bytes
-            .chunks(1024)
-            .flat_map(|two| &two[..512])
-            .copied()
-            .collect();
+        let expected: Vec<u8> = bytes.chunks(1024).flat_map(|two| &two[..512]).copied().collect();
         for offset in [1, 2, 4, 8, 15] {
             let (source, destination) = (at(offset, len), at(len as u64 + 16, len / 2));
             host.write(0, &bytes).unwrap();
@@ -331,10 +284,7 @@ fn an_illegal_address_loses_the_device() {
     run_anywhere("an_illegal_address_loses_the_device", &[], |driver| {
         let gpu = Gpu::open(0).unwrap();
         let engine = Engine::new(&driver);
-        let (host, memory) = (
-            Memory::allocate(&[4096]).unwrap(),
-            DeviceMemory::allocate(&gpu, &[4096]).unwrap(),
-        );
+        let (host, memory) = (Memory::allocate(&[4096]).unwrap(), DeviceMemory::allocate(&gpu, &[4096]).unwrap());
         engine.stray();
         // SAFETY: the stream is there until this process ends.
         let mark = unsafe { Mark::new(&gpu, engine.stream()).unwrap() };
@@ -343,10 +293,7 @@ fn an_illegal_address_loses_the_device() {
         let done = told.recv_timeout(Duration::from_secs(20)).unwrap();
         let copied = copy(&strided(2048, 512), &memory, &host, &CopyOptions::new());
         for error in [done.unwrap_err(), copied.unwrap_err()] {
-            assert!(
-                matches!(&error, DeviceError::Lost { ordinal: 0, why } if why.code == 700),
-                "{error}"
-            );
+            assert!(matches!(&error, DeviceError::Lost { ordinal: 0, why } if why.code == 700), "{error}");
         }
         std::process::exit(0);
     });
@@ -365,13 +312,7 @@ fn a_graph_is_captured_while_copies_run() {
         let engine = Engine::new(&driver);
         let cache = DeviceMemory::allocate(&gpu, &[4096]).unwrap();
         let (start, _) = cache.allocation(0).unwrap();
-        let program = Program {
-            nests: vec![Nest {
-                loops: smallvec![],
-                run: len,
-            }],
-            ..strided(len, len)
-        };
+        let program = Program { nests: vec![Nest { loops: smallvec![], run: len }], ..strided(len, len) };
         let capture = |step: u32| {
             let bytes = [step as u8; 64];
             let mut read: &[u8] = &[];
@@ -412,10 +353,7 @@ fn marks_hold_up_nobody_else() {
     run_anywhere("marks_hold_up_nobody_else", &[], |driver| {
         let gpu = Gpu::open(0).unwrap();
         let engine = Engine::new(&driver);
-        let (host, memory) = (
-            Memory::allocate(&[4096]).unwrap(),
-            DeviceMemory::allocate(&gpu, &[4096]).unwrap(),
-        );
+        let (host, memory) = (Memory::allocate(&[4096]).unwrap(), DeviceMemory::allocate(&gpu, &[4096]).unwrap());
         // Once before: a driver may wait for all that runs when it loads a kernel or makes a table's memory.
         copy(&strided(2048, 512), &host, &memory, &CopyOptions::new()).unwrap();
         engine.spin(200_000);
@@ -424,10 +362,7 @@ fn marks_hold_up_nobody_else() {
         let (tell, told) = mpsc::channel();
         mark.when_done(move |done| tell.send(done).unwrap());
         copy(&strided(2048, 512), &host, &memory, &CopyOptions::new()).unwrap();
-        assert!(
-            told.try_recv().is_err(),
-            "the mark was done before its stream"
-        );
+        assert!(told.try_recv().is_err(), "the mark was done before its stream");
         assert_eq!(told.recv_timeout(Duration::from_secs(20)).unwrap(), Ok(()));
     });
 }

@@ -77,11 +77,7 @@ impl<'a> Failing<'a> {
     fn new(fake: &'a Fake, function: &'static str, nth: u32) -> Self {
         let until = fake.calls(function) + u64::from(nth);
         fake.fail(function, nth, OUT_OF_MEMORY);
-        Self {
-            fake,
-            function,
-            until,
-        }
+        Self { fake, function, until }
     }
 
     fn has_failed(self) -> bool {
@@ -131,20 +127,15 @@ fn each_call_may_fail(fake: &Fake, path: Path) {
                 drop(pair);
                 let stays = GIVE_BACK.iter().find(|(name, _)| *name == function);
                 let stays = stays.map_or(0, |(_, stays)| *stays);
-                until(&format!("{what}: as much is left as may stay"), || {
-                    [left, left + stays].contains(&fake.live())
-                })
-                .await;
+                until(&format!("{what}: as much is left as may stay"), || [left, left + stays].contains(&fake.live()))
+                    .await;
                 failed |= failing.is_some_and(Failing::has_failed);
                 injected += u32::from(failed);
                 if failed && stays > 0 {
                     left += stays;
                     gave_back += 1;
                 }
-                until(&format!("{what}: nothing else stays"), || {
-                    fake.live() == left
-                })
-                .await;
+                until(&format!("{what}: nothing else stays"), || fake.live() == left).await;
             }
         }
         assert!(injected > 20, "only {injected} calls have failed");
@@ -153,13 +144,7 @@ fn each_call_may_fail(fake: &Fake, path: Path) {
 }
 
 /// Pulls while a call fails, and says whether it was made.
-async fn pull_with(
-    fake: &Fake,
-    pair: &Pair,
-    path: Path,
-    (function, nth): (&'static str, u32),
-    what: &str,
-) -> bool {
+async fn pull_with(fake: &Fake, pair: &Pair, path: Path, (function, nth): (&'static str, u32), what: &str) -> bool {
     let expected = pair.expected();
     let failing = Failing::new(fake, function, nth);
     let (leases, pulled) = pull(pair, 1, up_to(path)).await;

@@ -33,8 +33,7 @@ fn a_lost_device_takes_nothing_else_with_it(fake: &Fake, path: Path) {
             assert_eq!(end, LeaseEnd::DeviceLost);
         }
         let reason = OpenFault::DeviceLost { rank: Rank(0) };
-        let refused =
-            |error| matches!(error, LeaseOpenError::Refused { reason: why, .. } if why == reason);
+        let refused = |error| matches!(error, LeaseOpenError::Refused { reason: why, .. } if why == reason);
         // What has waited for the device, and what is new.
         assert!(refused(soon(waits).await.unwrap().unwrap_err()));
         soon(After::from(mark).done()).await.unwrap_err();

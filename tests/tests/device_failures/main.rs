@@ -53,17 +53,7 @@ async fn until(what: &str, holds: impl Fn() -> bool) {
 }
 
 fn whole(len: u64) -> Program {
-    let (nests, placed) = (
-        vec![Nest {
-            loops: smallvec![],
-            run: len,
-        }],
-        vec![Placed {
-            nest: 0,
-            src: 0,
-            dst: 0,
-        }],
-    );
+    let (nests, placed) = (vec![Nest { loops: smallvec![], run: len }], vec![Placed { nest: 0, src: 0, dst: 0 }]);
     Program { nests, placed }
 }
 
@@ -99,21 +89,13 @@ fn lease_of(pair: &Pair, set: u32, rank: Rank) -> LeaseRequest {
 }
 
 /// Leases what the source has to a set, and pulls that.
-async fn pull(
-    pair: &Pair,
-    set: u32,
-    paths: impl Into<PathSet>,
-) -> (Vec<Lease>, Result<PullReport, TransferError>) {
+async fn pull(pair: &Pair, set: u32, paths: impl Into<PathSet>) -> (Vec<Lease>, Result<PullReport, TransferError>) {
     let leases = pair.leases(&pair.src, set_id(set), false).await;
     (leases, pull_leased(pair, set, paths).await)
 }
 
 /// Pulls what is leased to a set.
-async fn pull_leased(
-    pair: &Pair,
-    set: u32,
-    paths: impl Into<PathSet>,
-) -> Result<PullReport, TransferError> {
+async fn pull_leased(pair: &Pair, set: u32, paths: impl Into<PathSet>) -> Result<PullReport, TransferError> {
     let ticket = pair.ticket(&pair.src, set_id(set), Direction::Pull);
     let mut request = pair.request(ticket, &pair.dst);
     request.paths = paths.into();

@@ -139,15 +139,9 @@ fn what_is_waited_for_ends_where_a_device_stands_still() {
         fake.hold(true);
         let stalled = |error: DeviceError| matches!(error, DeviceError::Stalled { ordinal: 0, .. });
         // Each needs a table first, which is not there in time either.
-        assert!(stalled(
-            copy(&program, &host, &foreign, &options).unwrap_err()
-        ));
-        assert!(stalled(
-            copy(&program, &foreign, &host, &options).unwrap_err()
-        ));
-        assert!(stalled(
-            copy(&program, &foreign, &second, &options).unwrap_err()
-        ));
+        assert!(stalled(copy(&program, &host, &foreign, &options).unwrap_err()));
+        assert!(stalled(copy(&program, &foreign, &host, &options).unwrap_err()));
+        assert!(stalled(copy(&program, &foreign, &second, &options).unwrap_err()));
         assert!(stalled(DeviceMemory::allocate(&gpu, &[64]).unwrap_err()));
         fake.hold(false);
         let used_again = || copy(&program, &host, &second, &options).is_ok();

@@ -89,11 +89,7 @@ async fn one_that_asks_and_does_not_read_is_hung_up_on() {
     let asking = async {
         for id in 0.. {
             let says = NoticeKind::Renew { ttl_ms: 1 };
-            let notice = Notice {
-                id,
-                ticket: ticket.clone(),
-                says,
-            };
+            let notice = Notice { id, ticket: ticket.clone(), says };
             if !hostile.say(Message::Notice(notice)).await {
                 return id;
             }
@@ -103,10 +99,7 @@ async fn one_that_asks_and_does_not_read_is_hung_up_on() {
     let said = timeout(MINUTE, asking).await.expect("it is hung up on");
     let lost = hostile.control.closed().await;
     println!("hung up on after {said} notices: {lost}");
-    assert!(
-        matches!(&lost, ConnectionLost::ClosedByPeer { code, .. } if *code == CloseCode::PROTOCOL),
-        "{lost}"
-    );
+    assert!(matches!(&lost, ConnectionLost::ClosedByPeer { code, .. } if *code == CloseCode::PROTOCOL), "{lost}");
     // The ordinary one stays.
     sessions_fall_to(owner, 1).await;
     drop(hostile);

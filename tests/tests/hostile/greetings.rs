@@ -23,14 +23,8 @@ async fn who_breaks_the_protocol_is_hung_up_on() {
 
     let stranger = Authority::new(ClusterName::new(CLUSTER).unwrap()).unwrap();
     let stranger = Hostile::endpoints(issue(&stranger, "hostile", Roles::all()));
-    let refused = stranger
-        .connect(owner.control_addr(), None)
-        .await
-        .unwrap_err();
-    assert!(
-        matches!(refused, ConnectError::Certificate { .. }),
-        "{refused}"
-    );
+    let refused = stranger.connect(owner.control_addr(), None).await.unwrap_err();
+    assert!(matches!(refused, ConnectError::Certificate { .. }), "{refused}");
 
     let garbage = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     let mut chance = Chance(7);
@@ -64,13 +58,7 @@ async fn who_breaks_the_protocol_is_hung_up_on() {
     // A byte at a time keeps no message alive.
     let mut hostile = Hostile::welcome(identity(), owner, Side::Decode).await;
     for byte in framed(&[1; 200]) {
-        if hostile
-            .control
-            .sender
-            .send(vec![byte].into())
-            .await
-            .is_err()
-        {
+        if hostile.control.sender.send(vec![byte].into()).await.is_err() {
             break;
         }
         sleep(Duration::from_millis(20)).await;
@@ -88,26 +76,11 @@ async fn who_breaks_the_protocol_is_hung_up_on() {
     type Lie = fn(&mut Hello);
     type Matches = fn(&HelloRefusal) -> bool;
     let lies: [(Lie, Matches); 5] = [
-        (
-            |hello| hello.versions = (7, 9),
-            |r| matches!(r, HelloRefusal::Version { .. }),
-        ),
-        (
-            |hello| hello.cluster = ClusterName::new("other").unwrap(),
-            |r| matches!(r, HelloRefusal::Cluster { .. }),
-        ),
-        (
-            |hello| hello.agent = AgentId::new("ordinary").unwrap(),
-            |r| matches!(r, HelloRefusal::Agent),
-        ),
-        (
-            |hello| hello.ranks.push(Rank(4)),
-            |r| matches!(r, HelloRefusal::Rank { .. }),
-        ),
-        (
-            |hello| hello.deployment = DeploymentDigest([9; 32]),
-            |r| matches!(r, HelloRefusal::Document { .. }),
-        ),
+        (|hello| hello.versions = (7, 9), |r| matches!(r, HelloRefusal::Version { .. })),
+        (|hello| hello.cluster = ClusterName::new("other").unwrap(), |r| matches!(r, HelloRefusal::Cluster { .. })),
+        (|hello| hello.agent = AgentId::new("ordinary").unwrap(), |r| matches!(r, HelloRefusal::Agent)),
+        (|hello| hello.ranks.push(Rank(4)), |r| matches!(r, HelloRefusal::Rank { .. })),
+        (|hello| hello.deployment = DeploymentDigest([9; 32]), |r| matches!(r, HelloRefusal::Document { .. })),
     ];
     for (lie, matches) in lies {
         let mut hostile = Hostile::silent(identity(), owner).await;

@@ -7,8 +7,8 @@ use std::os::fd::{AsFd, OwnedFd};
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::net::sockopt::{Timeout, set_socket_timeout};
 use rustix::net::{
-    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix,
-    SocketFlags, SocketType,
+    AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
+    SocketType,
 };
 use transload_transfer::ids::Nonce;
 use transload_transfer::path::ring::carrier::random_socket;
@@ -36,13 +36,8 @@ pub(crate) struct Gift {
 pub(crate) fn serve(gift: Gift) -> (String, (Nonce, Nonce)) {
     let (name, token) = (random_socket().unwrap(), [7; 32]);
     let address = SocketAddrUnix::new_abstract_name(name.as_str().as_bytes()).unwrap();
-    let socket = rustix::net::socket_with(
-        AddressFamily::UNIX,
-        SocketType::SEQPACKET,
-        SocketFlags::CLOEXEC,
-        None,
-    )
-    .unwrap();
+    let socket =
+        rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None).unwrap();
     rustix::net::bind(&socket, &address).unwrap();
     rustix::net::listen(&socket, 1).unwrap();
     set_socket_timeout(&socket, Timeout::Recv, Some(PATIENCE)).unwrap();

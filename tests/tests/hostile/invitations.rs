@@ -21,11 +21,7 @@ const LONG: Duration = Duration::from_secs(8);
 /// What the hostile one says that it has opened: it has no memory at all.
 fn opened(hostile: &Hostile, request: u64) -> Claims {
     let (hello, _) = hostile.hello(Side::Decode);
-    let address = RankAddress {
-        agent: hello.agent,
-        host: "127.0.0.1".to_owned(),
-        port: 1,
-    };
+    let address = RankAddress { agent: hello.agent, host: "127.0.0.1".to_owned(), port: 1 };
     let ranks = vec![address; hello.ranks.len()];
     let (owner, life) = (hello.deployment, hello.incarnation);
     claims_of(100 + request, Direction::Push, owner, life, ranks)
@@ -100,69 +96,35 @@ async fn every_invitation_that_is_not_allowed_is_refused_by_name() {
 
     type Matches = fn(&Refusal) -> bool;
     let cases: Vec<(&str, Invitation, Matches)> = vec![
-        (
-            "a forged ticket",
-            but(&|invitation| invitation.ticket = mint(&forged, &leased)),
-            |r| *r == Refusal::Forged,
-        ),
-        (
-            "the ticket of a push",
-            out_of(&|claims| claims.direction = Direction::Push),
-            |r| matches!(r, Refusal::WrongDirection { .. }),
-        ),
-        (
-            "the ticket of another",
-            out_of(&|claims| claims.audience = Some(Audience::Agent(ordinary()))),
-            |r| *r == Refusal::WrongPeer,
-        ),
-        ("cancelled", out_of(&|claims| claims.set = set_of(7)), |r| {
-            *r == Refusal::Cancelled
+        ("a forged ticket", but(&|invitation| invitation.ticket = mint(&forged, &leased)), |r| *r == Refusal::Forged),
+        ("the ticket of a push", out_of(&|claims| claims.direction = Direction::Push), |r| {
+            matches!(r, Refusal::WrongDirection { .. })
         }),
-        (
-            "of no lease",
-            out_of(&|claims| claims.set = set_of(9)),
-            |r| *r == Refusal::UnknownLease,
-        ),
-        (
-            "other content",
-            but(&|invitation| invitation.content = content_of(4)),
-            |r| matches!(r, Refusal::DigestMismatch),
-        ),
-        (
-            "into what is forged",
-            but(&|invitation| invitation.into = mint(&forged, &into)),
-            |r| *r == Refusal::Forged,
-        ),
-        (
-            "into another cluster",
-            to(&|claims| claims.cluster = cluster()),
-            |r| matches!(r, Refusal::WrongCluster { .. }),
-        ),
-        (
-            "into a lease",
-            to(&|claims| claims.direction = Direction::Pull),
-            |r| matches!(r, Refusal::WrongDirection { .. }),
-        ),
-        (
-            "into what another may push into",
-            to(&|claims| claims.audience = Some(Audience::Agent(ordinary()))),
-            |r| *r == Refusal::WrongPeer,
-        ),
-        (
-            "into blocks of the owner's own",
-            to(&|claims| claims.owner = leased.owner),
-            |r| *r == Refusal::NotYourBlocks,
-        ),
-        (
-            "into blocks of a deployment that is none",
-            to(&|claims| claims.owner = DeploymentDigest([1; 32])),
-            |r| *r == Refusal::NotYourBlocks,
-        ),
-        (
-            "into blocks of another life",
-            to(&|claims| claims.incarnation = Incarnation::new(2, 2)),
-            |r| *r == Refusal::NotYourBlocks,
-        ),
+        ("the ticket of another", out_of(&|claims| claims.audience = Some(Audience::Agent(ordinary()))), |r| {
+            *r == Refusal::WrongPeer
+        }),
+        ("cancelled", out_of(&|claims| claims.set = set_of(7)), |r| *r == Refusal::Cancelled),
+        ("of no lease", out_of(&|claims| claims.set = set_of(9)), |r| *r == Refusal::UnknownLease),
+        ("other content", but(&|invitation| invitation.content = content_of(4)), |r| {
+            matches!(r, Refusal::DigestMismatch)
+        }),
+        ("into what is forged", but(&|invitation| invitation.into = mint(&forged, &into)), |r| *r == Refusal::Forged),
+        ("into another cluster", to(&|claims| claims.cluster = cluster()), |r| {
+            matches!(r, Refusal::WrongCluster { .. })
+        }),
+        ("into a lease", to(&|claims| claims.direction = Direction::Pull), |r| {
+            matches!(r, Refusal::WrongDirection { .. })
+        }),
+        ("into what another may push into", to(&|claims| claims.audience = Some(Audience::Agent(ordinary()))), |r| {
+            *r == Refusal::WrongPeer
+        }),
+        ("into blocks of the owner's own", to(&|claims| claims.owner = leased.owner), |r| *r == Refusal::NotYourBlocks),
+        ("into blocks of a deployment that is none", to(&|claims| claims.owner = DeploymentDigest([1; 32])), |r| {
+            *r == Refusal::NotYourBlocks
+        }),
+        ("into blocks of another life", to(&|claims| claims.incarnation = Incarnation::new(2, 2)), |r| {
+            *r == Refusal::NotYourBlocks
+        }),
         (
             "into blocks of the ordinary peer",
             to(&|claims| {
@@ -172,16 +134,12 @@ async fn every_invitation_that_is_not_allowed_is_refused_by_name() {
             }),
             |r| *r == Refusal::NotYourBlocks,
         ),
-        (
-            "more than is there",
-            to(&|claims| claims.valid_tokens = TOKENS + 1),
-            |r| matches!(r, Refusal::NotEnoughTokens { .. }),
-        ),
-        (
-            "more than there could be",
-            to(&|claims| claims.valid_tokens = u64::MAX),
-            |r| matches!(r, Refusal::NotEnoughTokens { .. }),
-        ),
+        ("more than is there", to(&|claims| claims.valid_tokens = TOKENS + 1), |r| {
+            matches!(r, Refusal::NotEnoughTokens { .. })
+        }),
+        ("more than there could be", to(&|claims| claims.valid_tokens = u64::MAX), |r| {
+            matches!(r, Refusal::NotEnoughTokens { .. })
+        }),
     ];
     for (id, (what, mut invitation, matches)) in (1..).zip(cases) {
         invitation.id = id;
@@ -190,10 +148,7 @@ async fn every_invitation_that_is_not_allowed_is_refused_by_name() {
     }
     drop(hostile);
     // To be pushed to takes the roles of one that reads, and of one whose blocks others write.
-    for (has, role) in [
-        (Role::Serve, RefusedRole::Pull),
-        (Role::Pull, RefusedRole::Serve),
-    ] {
+    for (has, role) in [(Role::Serve, RefusedRole::Pull), (Role::Pull, RefusedRole::Serve)] {
         let roles = Roles::from_iter([has]);
         let mut hostile = Hostile::welcome(town.hostile(roles), owner, Side::Decode).await;
         let refusal = invite(&mut hostile, but(&|_| ())).await.unwrap_err();

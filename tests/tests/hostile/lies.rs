@@ -53,12 +53,7 @@ impl Lie {
             Lie::TooShort => is_broken_by(failure, "ended after"),
             Lie::Outside | Lie::Twice | Lie::Miscounted => *failure == Failure::Streams,
             // A commit may overtake its streams, so only time can tell that there are none.
-            Lie::Nothing => matches!(
-                failure,
-                Failure::Stalled {
-                    on: Awaited::Bytes { .. }
-                }
-            ),
+            Lie::Nothing => matches!(failure, Failure::Stalled { on: Awaited::Bytes { .. } }),
             Lie::Less => matches!(failure, Failure::Length { .. }),
         }
     }
@@ -142,11 +137,5 @@ async fn tell(lie: Lie, hostile: &mut Hostile, ask: &Ask, way: &mut Way) {
 
 async fn commit(hostile: &mut Hostile, ask: &Ask, streams: u32, bytes: u64) {
     let transfer = ask.transfer;
-    hostile
-        .say(Message::Commit {
-            transfer,
-            streams,
-            bytes,
-        })
-        .await;
+    hostile.say(Message::Commit { transfer, streams, bytes }).await;
 }

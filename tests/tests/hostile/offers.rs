@@ -10,9 +10,7 @@ use transload_tests::words;
 use transload_transfer::agent::Agent;
 use transload_transfer::identity::{Authority, Roles};
 use transload_transfer::ids::{ClusterName, Direction, Incarnation};
-use transload_transfer::path::ring::carrier::handover::{
-    Connection, Expected, Limits, Listener, connect,
-};
+use transload_transfer::path::ring::carrier::handover::{Connection, Expected, Limits, Listener, connect};
 use transload_transfer::path::ring::carrier::random_token;
 use transload_transfer::path::ring::carrier::staging::RingShape;
 use transload_transfer::path::ring::{SocketName, Token};
@@ -61,11 +59,7 @@ impl Guest<'_> {
 
     /// Where it was told to fetch what it pulls over.
     async fn offer(&mut self) -> (SocketName, Token) {
-        let (socket, (first, second)) = self
-            .peer
-            .wait_for(words::offers_ring)
-            .await
-            .expect("an offer");
+        let (socket, (first, second)) = self.peer.wait_for(words::offers_ring).await.expect("an offer");
         let token = std::array::from_fn(|i| [first.0, second.0][i / 16][i % 16]);
         (SocketName::try_from(socket).unwrap(), Token(token))
     }
@@ -120,9 +114,7 @@ async fn a_ring_that_nobody_fetches_is_offered_again() {
             asked: 0,
         });
     }
-    let [early, late] = &mut guests[..] else {
-        unreachable!("there are two")
-    };
+    let [early, late] = &mut guests[..] else { unreachable!("there are two") };
     // One waits when the first offer lapses, and one comes later.
     tokio::join!(early.comes_again(Duration::ZERO), late.comes_again(LAPSED));
     drop(guests);
@@ -167,9 +159,7 @@ async fn an_offer_for_a_pull_that_was_cancelled_serves_the_next() {
     for (request, stands) in [(6, true), (10, false)] {
         println!("stands: {stands}");
         let source = Source::new(&to.town, &request.to_string(), Roles::all());
-        let host = Host {
-            listener: Listener::bind(Limits::default()).unwrap(),
-        };
+        let host = Host { listener: Listener::bind(Limits::default()).unwrap() };
         let start = async || {
             let ticket = source.ticket(&to, Side::Prefill, request, Direction::Pull);
             let mut pull = transfer_of(Side::Decode, &[Rank(0)], ticket, request);

@@ -8,9 +8,7 @@ use transload_tests::cluster::{CLUSTER, Side, TOKENS, content_of, mint};
 use transload_tests::words;
 use transload_transfer::agent::Agent;
 use transload_transfer::identity::Identity;
-use transload_transfer::ids::{
-    AgentId, ClusterName, DeploymentDigest, Direction, Incarnation, Nonce, TransferId,
-};
+use transload_transfer::ids::{AgentId, ClusterName, DeploymentDigest, Direction, Incarnation, Nonce, TransferId};
 use transload_transfer::plan::{Plan, Request, Side as End};
 use transload_transfer::quic::{ConnectError, ControlConnection, Endpoints, Lane, QuicOptions};
 use transload_transfer::ticket::{Claims, Ticket, TicketKey};
@@ -43,12 +41,7 @@ impl Hostile {
     }
 
     fn new(control: ControlConnection, endpoints: Endpoints) -> Self {
-        Self {
-            control,
-            sequence: 0,
-            endpoints,
-            asks: VecDeque::new(),
-        }
+        Self { control, sequence: 0, endpoints, asks: VecDeque::new() }
     }
 
     /// The next one that connects, welcome to us as all ranks of `side`.
@@ -107,10 +100,7 @@ impl Hostile {
     /// Says something; whether that could be sent.
     pub(crate) async fn say(&mut self, message: Message) -> bool {
         self.sequence += 1;
-        let envelope = Envelope {
-            sequence: self.sequence,
-            message,
-        };
+        let envelope = Envelope { sequence: self.sequence, message };
         // Whoever is hostile is hung up on now and then.
         let frame = frame::encode(&envelope).unwrap();
         self.control.sender.send(frame).await.is_ok()
@@ -118,18 +108,13 @@ impl Hostile {
 
     /// The next message; `None` where the connection is gone.
     pub(crate) async fn hear(&mut self) -> Option<Message> {
-        let body = timeout(PATIENCE, self.control.receiver.recv())
-            .await
-            .expect("nobody answers");
+        let body = timeout(PATIENCE, self.control.receiver.recv()).await.expect("nobody answers");
         Some(frame::decode(&body.ok()?).unwrap().message)
     }
 
     /// The next message that `wanted` takes for what it waits for. Asks are kept; `None` where the
     /// connection is gone or a transfer was aborted.
-    pub(crate) async fn wait_for<T>(
-        &mut self,
-        mut wanted: impl FnMut(&Message) -> Option<T>,
-    ) -> Option<T> {
+    pub(crate) async fn wait_for<T>(&mut self, mut wanted: impl FnMut(&Message) -> Option<T>) -> Option<T> {
         loop {
             let message = self.hear().await?;
             if let Some(found) = wanted(&message) {
@@ -190,9 +175,7 @@ impl Hostile {
     pub(crate) async fn lane_with(&self, port: u16, token: &Nonce) -> Result<Lane, ConnectError> {
         let mut address = self.control.remote_address();
         address.set_port(port);
-        self.endpoints
-            .connect_lane(0, address, &self.peer(), token)
-            .await
+        self.endpoints.connect_lane(0, address, &self.peer(), token).await
     }
 }
 

@@ -28,33 +28,17 @@ async fn offer(hostile: &mut Hostile, ask: &Ask, (socket, token): (String, (Nonc
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_ring_that_is_not_as_announced_is_never_used() {
     let to = Destination::in_a(Town::new());
-    let gift = |offer: Vec<u8>, descriptors: Vec<OwnedFd>| Gift {
-        proof: true,
-        offer,
-        descriptors,
-        shrink: None,
-    };
+    let gift = |offer: Vec<u8>, descriptors: Vec<OwnedFd>| Gift { proof: true, offer, descriptors, shrink: None };
     let good = ring(SHAPE.0, SHAPE.1);
     type Make<'a> = Box<dyn Fn() -> Gift + 'a>;
     let cases: Vec<(&str, &str, Make<'_>)> = vec![
         (
             "who does not know the token",
             "does not hold the token",
-            Box::new(|| Gift {
-                proof: false,
-                ..gift(good.clone(), vec![memfd(BYTES, true)])
-            }),
+            Box::new(|| Gift { proof: false, ..gift(good.clone(), vec![memfd(BYTES, true)]) }),
         ),
-        (
-            "garbage",
-            "malformed",
-            Box::new(|| gift(vec![0xFF; 60], vec![memfd(BYTES, true)])),
-        ),
-        (
-            "no descriptor",
-            "0 descriptors",
-            Box::new(|| gift(good.clone(), vec![])),
-        ),
+        ("garbage", "malformed", Box::new(|| gift(vec![0xFF; 60], vec![memfd(BYTES, true)]))),
+        ("no descriptor", "0 descriptors", Box::new(|| gift(good.clone(), vec![]))),
         (
             "too many descriptors",
             "2 descriptors",
@@ -71,21 +55,10 @@ async fn a_ring_that_is_not_as_announced_is_never_used() {
         (
             "a memfd that shrinks",
             "lacks seals",
-            Box::new(|| Gift {
-                shrink: Some(0),
-                ..gift(good.clone(), vec![memfd(BYTES, false)])
-            }),
+            Box::new(|| Gift { shrink: Some(0), ..gift(good.clone(), vec![memfd(BYTES, false)]) }),
         ),
-        (
-            "a memfd shorter than announced",
-            "announced were",
-            Box::new(|| gift(good.clone(), vec![memfd(4096, true)])),
-        ),
-        (
-            "an empty memfd",
-            "announced were",
-            Box::new(|| gift(good.clone(), vec![memfd(0, true)])),
-        ),
+        ("a memfd shorter than announced", "announced were", Box::new(|| gift(good.clone(), vec![memfd(4096, true)]))),
+        ("an empty memfd", "announced were", Box::new(|| gift(good.clone(), vec![memfd(0, true)]))),
         (
             "a shape that cannot be",
             "impossible ring",
@@ -96,11 +69,7 @@ async fn a_ring_that_is_not_as_announced_is_never_used() {
             "bytes of a ring",
             Box::new(|| gift(ring(32, 4 << 20), vec![memfd((128 << 20) + 8192, true)])),
         ),
-        (
-            "nothing at all",
-            "too slow",
-            Box::new(|| gift(vec![], vec![])),
-        ),
+        ("nothing at all", "too slow", Box::new(|| gift(vec![], vec![]))),
     ];
     for (number, (what, why, make)) in cases.iter().enumerate() {
         let request = 6 + 4 * number as u64;

@@ -37,21 +37,11 @@ impl Source {
         let endpoints = Hostile::endpoints(issue(&town.authority, &name, roles));
         // Two attempts that stall fit in.
         let timeout = Duration::from_secs(4);
-        Self {
-            endpoints,
-            timeout,
-            name,
-        }
+        Self { endpoints, timeout, name }
     }
 
     /// A ticket by which to find it, as the owner of `side`.
-    pub(crate) fn ticket(
-        &self,
-        to: &Destination,
-        side: Side,
-        request: u64,
-        direction: Direction,
-    ) -> Ticket {
+    pub(crate) fn ticket(&self, to: &Destination, side: Side, request: u64, direction: Direction) -> Ticket {
         let address = RankAddress {
             agent: AgentId::new(&self.name).unwrap(),
             host: "127.0.0.1".to_owned(),
@@ -121,12 +111,7 @@ pub(crate) enum Way {
 
 impl Way {
     /// Accepts an ask for this path, and makes the path on the connection's first one.
-    pub(crate) async fn accept(
-        hostile: &mut Hostile,
-        ask: &Ask,
-        path: Path,
-        way: &mut Option<Way>,
-    ) {
+    pub(crate) async fn accept(hostile: &mut Hostile, ask: &Ask, path: Path, way: &mut Option<Way>) {
         let transfer = ask.transfer;
         hostile.say(Message::Accepted { transfer, path }).await;
         if way.is_none() {
@@ -248,18 +233,9 @@ impl Stream {
         let mut sum = transload_transfer::copy::Crc32c::new();
         sum.update(&vec![FILL; length as usize]);
         Self {
-            header: StreamHeader {
-                transfer: ask.transfer,
-                nonce: ask.nonce,
-                stream: 0,
-                offset: 0,
-                length,
-            },
+            header: StreamHeader { transfer: ask.transfer, nonce: ask.nonce, stream: 0, offset: 0, length },
             sent: length as usize,
-            trailer: StreamTrailer {
-                length,
-                crc: sum.value(),
-            },
+            trailer: StreamTrailer { length, crc: sum.value() },
             behind: 0,
         }
     }
@@ -290,10 +266,6 @@ pub(crate) fn halves(token: &[u8; 32]) -> (Nonce, Nonce) {
 pub(crate) async fn commit(hostile: &mut Hostile, ask: &Ask) {
     let (transfer, bytes) = (ask.transfer, route_bytes(ask));
     let streams = 1;
-    let commit = Message::Commit {
-        transfer,
-        streams,
-        bytes,
-    };
+    let commit = Message::Commit { transfer, streams, bytes };
     hostile.say(commit).await;
 }

@@ -8,9 +8,7 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 use transload_layout::Rank;
-use transload_tests::cluster::{
-    CLUSTER, Cache, Origins, Side, impatient, lease_of, mint, open, set_of, transfer_of,
-};
+use transload_tests::cluster::{CLUSTER, Cache, Origins, Side, impatient, lease_of, mint, open, set_of, transfer_of};
 use transload_transfer::identity::{Authority, Roles};
 use transload_transfer::ids::{ClusterName, Direction, Incarnation};
 use transload_transfer::quic::QuicOptions;
@@ -36,14 +34,8 @@ impl Gag {
             socket
         };
         let (front, back) = (bind(), bind());
-        let this = Self {
-            addr: front.local_addr().unwrap(),
-            stop: Arc::default(),
-        };
-        let (forward, stop) = (
-            (front.try_clone().unwrap(), back.try_clone().unwrap()),
-            this.stop.clone(),
-        );
+        let this = Self { addr: front.local_addr().unwrap(), stop: Arc::default() };
+        let (forward, stop) = ((front.try_clone().unwrap(), back.try_clone().unwrap()), this.stop.clone());
         let (client, its) = std::sync::mpsc::channel();
         thread::spawn(move || {
             let (front, back) = forward;
@@ -91,9 +83,7 @@ async fn lock_no_new_agent_out() {
     let stranger = Hostile::endpoints(issue(&foreign, "stranger", Roles::all()));
     let ports = owner.endpoints().lane_ports().into_iter();
     let ports = ports.chain([owner.control_addr().port()]);
-    let gags: Vec<_> = ports
-        .map(|port| Gag::of(SocketAddr::from(([127, 0, 0, 1], port))))
-        .collect();
+    let gags: Vec<_> = ports.map(|port| Gag::of(SocketAddr::from(([127, 0, 0, 1], port)))).collect();
     let attacks: Vec<_> = gags
         .iter()
         .map(|gag| {
@@ -119,12 +109,7 @@ async fn lock_no_new_agent_out() {
         let cache = Cache::new(Side::Decode);
         let name = format!("new-{number}");
         let life = Incarnation::new(9, number);
-        let agent = cache.agent(
-            issue(&town.authority, &name, Roles::all()),
-            RANKS,
-            life,
-            impatient(),
-        );
+        let agent = cache.agent(issue(&town.authority, &name, Roles::all()), RANKS, life, impatient());
         let set = set_of(1000 + number);
         for rank in [Rank(0), Rank(1)] {
             let mut lease = lease_of(Side::Prefill, rank, 2);

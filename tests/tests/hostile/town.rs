@@ -42,19 +42,8 @@ impl Town {
         let stop = Arc::new(AtomicBool::new(false));
         let identity = issue(&authority, "ordinary", Roles::all());
         let served = Arc::new(AtomicU64::new(0));
-        let ordinary = Ordinary {
-            owner: owner.clone(),
-            served: served.clone(),
-            stop: stop.clone(),
-        };
-        Self {
-            authority,
-            owner,
-            owner_cache,
-            served,
-            stop,
-            ordinary: tokio::spawn(ordinary.pull(identity)),
-        }
+        let ordinary = Ordinary { owner: owner.clone(), served: served.clone(), stop: stop.clone() };
+        Self { authority, owner, owner_cache, served, stop, ordinary: tokio::spawn(ordinary.pull(identity)) }
     }
 
     pub(crate) fn hostile(&self, roles: Roles) -> Identity {
@@ -93,12 +82,7 @@ impl Destination {
         let cache = Cache::new(Side::Decode);
         let identity = issue(&town.authority, "decode-0", Roles::all());
         let agent = cache.agent(identity, RANKS, Incarnation::new(1, 1), impatient());
-        Self {
-            town,
-            agent,
-            cache,
-            origins: Origins::new(),
-        }
+        Self { town, agent, cache, origins: Origins::new() }
     }
 
     /// No canary was touched, and nothing is written any more.
@@ -148,10 +132,7 @@ impl Ordinary {
             claims.set = set;
             let ticket = mint(&self.owner.ticket_key(), &claims);
             mine.clear();
-            agent
-                .pull(transfer_of(Side::Decode, &RANKS, ticket, 2))
-                .await
-                .unwrap();
+            agent.pull(transfer_of(Side::Decode, &RANKS, ticket, 2)).await.unwrap();
             origins.check(&mine, 2, &RANKS).unwrap();
             self.served.fetch_add(1, Ordering::Relaxed);
             sleep(Duration::from_millis(20)).await;
@@ -163,17 +144,9 @@ impl Ordinary {
 pub(crate) fn owners_claims(owner: &Agent, request: u64) -> Claims {
     let digest = owner.deployment_digest();
     let addresses = vec![owner.address("127.0.0.1"); 2];
-    claims_of(
-        request,
-        Direction::Pull,
-        digest,
-        owner.incarnation(),
-        addresses,
-    )
+    claims_of(request, Direction::Pull, digest, owner.incarnation(), addresses)
 }
 
 pub(crate) fn issue(authority: &Authority, name: &str, roles: Roles) -> Identity {
-    authority
-        .issue(&ServiceName::new(name).unwrap(), roles)
-        .unwrap()
+    authority.issue(&ServiceName::new(name).unwrap(), roles).unwrap()
 }

@@ -51,8 +51,7 @@ async fn a_push_that_trickles_ends_by_the_hard_bound() {
     opening.hard_bound = Duration::from_secs(3);
     let opened = open(&to.agent, Direction::Push, opening).await;
     let ticket = ticket_of(&to.agent, request, Direction::Push);
-    let mut hostile =
-        Hostile::welcome(to.town.hostile(Roles::all()), &to.agent, Side::Prefill).await;
+    let mut hostile = Hostile::welcome(to.town.hostile(Roles::all()), &to.agent, Side::Prefill).await;
     let ask = ask_with(1, ticket, request);
     hostile.say(Message::Push(ask.clone())).await;
     let accepted = |message: &Message| matches!(message, Message::Accepted { .. }).then_some(());
@@ -69,12 +68,7 @@ async fn a_push_that_trickles_ends_by_the_hard_bound() {
     };
     let (failure, ()) = tokio::join!(aborted, way.trickle(Stream::whole(&ask)));
     let lasted = began.elapsed();
-    assert_eq!(
-        failure,
-        Failure::LeaseEnded {
-            end: LeaseEnd::Expired
-        }
-    );
+    assert_eq!(failure, Failure::LeaseEnded { end: LeaseEnd::Expired });
     // Not a measure of anything: it says which of the two bounds it was.
     assert!(lasted > Duration::from_millis(1500), "{lasted:?}");
     let ended = opened.ended().await.unwrap();
@@ -94,10 +88,7 @@ async fn a_push_that_trickles_ends_by_the_hard_bound() {
     }
     to.cache.clear();
     let ticket = ticket_of(&to.agent, 2, Direction::Push);
-    honest
-        .push(transfer_of(Side::Prefill, &ranks, ticket, 2))
-        .await
-        .unwrap();
+    honest.push(transfer_of(Side::Prefill, &ranks, ticket, 2)).await.unwrap();
     for opening in openings {
         let ended = opening.ended().await.unwrap();
         assert_eq!(ended.end, LeaseEnd::Completed);

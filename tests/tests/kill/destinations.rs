@@ -78,11 +78,7 @@ pub(crate) fn destinations_survive(siege: &Siege, shares: &[&'static [Rank]]) {
                 }
                 if failed {
                     assert!(blow.is_due(), "round {round}: nobody was killed: {news}");
-                    assert!(
-                        began.elapsed() < SOON,
-                        "round {round}: {:?}",
-                        began.elapsed()
-                    );
+                    assert!(began.elapsed() < SOON, "round {round}: {:?}", began.elapsed());
                     nothing_is_written(&cache, round).await;
                     break;
                 }

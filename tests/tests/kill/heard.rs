@@ -36,19 +36,8 @@ impl Load {
         source.say(&format!("begin {request}"));
         assert_eq!(source.hear().await.unwrap(), format!("begun {request}"));
         let addresses = vec![source.address(); 2];
-        let claims = claims_of(
-            request,
-            Direction::Pull,
-            source.owner,
-            incarnation,
-            addresses,
-        );
-        let mut pull = transfer_of(
-            Side::Decode,
-            &RANKS,
-            mint(&agent.ticket_key(), &claims),
-            request,
-        );
+        let claims = claims_of(request, Direction::Pull, source.owner, incarnation, addresses);
+        let mut pull = transfer_of(Side::Decode, &RANKS, mint(&agent.ticket_key(), &claims), request);
         choose_path(path, &mut pull);
         pull.request.by_layer = true;
         pull.timeout = 2 * LONG;
@@ -64,13 +53,7 @@ impl Load {
             }
         });
         begun.await.expect("its first layer comes");
-        Self {
-            agent,
-            cache,
-            source,
-            request,
-            pulling,
-        }
+        Self { agent, cache, source, request, pulling }
     }
 
     fn signal(&self, signal: Signal) {
@@ -123,9 +106,7 @@ fn a_source_that_dies_is_heard_of_over_a_ring() {
 #[test]
 fn a_source_that_stands_still_for_too_long_is_given_up() {
     let (siege, patience) = (Siege::new(8, Some(Path::RING)), Duration::from_secs(2));
-    a_source_is_given_up(siege, patience, Signal::STOP, |port| {
-        format!("127.0.0.1:{port} has not answered within 2s")
-    });
+    a_source_is_given_up(siege, patience, Signal::STOP, |port| format!("127.0.0.1:{port} has not answered within 2s"));
 }
 
 /// With the patience of vLLM's connector.
@@ -146,10 +127,7 @@ fn sources_that_stand_still_are_waited_for() {
             load.source.say(&format!("finish {}", load.request));
             let report = timeout(LONG, &mut load.pulling).await.expect("it ends");
             let report = report.unwrap().unwrap();
-            assert!(
-                report.routes.iter().all(|route| route.attempts == 1),
-                "{report:?}"
-            );
+            assert!(report.routes.iter().all(|route| route.attempts == 1), "{report:?}");
             origins.check(&load.cache, load.request, &RANKS).unwrap();
         }
         for load in loads {

@@ -39,10 +39,7 @@ fn an_opening_survives_who_pushes_into_it() {
                     siege.note(news);
                     break;
                 }
-                assert_eq!(
-                    (said, news),
-                    (Some(format!("moved {request}")), "completed".into())
-                );
+                assert_eq!((said, news), (Some(format!("moved {request}")), "completed".into()));
                 if blow.has_fallen() {
                     siege.note("idle".to_owned());
                     break;

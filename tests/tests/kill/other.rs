@@ -67,10 +67,7 @@ fn other_process() {
         false => (Side::Decode, Direction::Pull),
     };
     let ranks = variable("TRANSLOAD_TEST_RANKS");
-    let ranks: Vec<_> = ranks
-        .split(',')
-        .map(|rank| Rank(rank.parse().unwrap()))
-        .collect();
+    let ranks: Vec<_> = ranks.split(',').map(|rank| Rank(rank.parse().unwrap())).collect();
     let incarnation = Incarnation(variable("TRANSLOAD_TEST_LIFE").parse().unwrap());
     let path = variable("TRANSLOAD_TEST_PATH");
     let paths = [wire::Path::QUIC, wire::Path::RING, wire::Path::DEVICE];
@@ -90,10 +87,7 @@ fn other_process() {
     let digest: String = digest.0.iter().map(|byte| format!("{byte:02x}")).collect();
     say(&format!("{} {digest}", agent.control_addr().port()));
 
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()
-        .unwrap();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
         let mut lines = heard();
         let mut leases = (Vec::new(), 0);
@@ -109,10 +103,7 @@ fn other_process() {
                 ends(std::mem::take(&mut leases.0), &cache, leases.1).await;
                 cache.fill(request);
                 fault.take().into_iter().for_each(Fault::strike);
-                leases = (
-                    open(&agent, &cache, &ranks, request, Direction::Pull).await,
-                    request,
-                );
+                leases = (open(&agent, &cache, &ranks, request, Direction::Pull).await, request);
                 say(&format!("leased {request}"));
                 continue;
             }
@@ -138,9 +129,9 @@ fn other_process() {
             choose_path(path, &mut moving);
             let moved = move_it(&agent, direction, moving).await;
             let right = match (&moved, &origins) {
-                (Ok(report), Some(origins)) => origins
-                    .check(&cache, request, &ranks)
-                    .and_then(|()| took_path(path, report)),
+                (Ok(report), Some(origins)) => {
+                    origins.check(&cache, request, &ranks).and_then(|()| took_path(path, report))
+                }
                 (Ok(report), None) => took_path(path, report),
                 _ => Ok(()),
             };
@@ -170,11 +161,7 @@ async fn begin(agent: &Agent, side: Side, ranks: &[Rank], request: u64) -> Vec<L
     leases
 }
 
-async fn move_it(
-    agent: &Agent,
-    direction: Direction,
-    request: PullRequest,
-) -> Result<PullReport, TransferError> {
+async fn move_it(agent: &Agent, direction: Direction, request: PullRequest) -> Result<PullReport, TransferError> {
     match direction {
         Direction::Pull => agent.pull(request).await,
         Direction::Push => agent.push(request).await,

@@ -15,12 +15,7 @@ pub(crate) struct Peer {
 }
 
 impl Peer {
-    pub(crate) async fn start(
-        siege: &Siege,
-        name: &'static str,
-        ranks: &[Rank],
-        incarnation: Incarnation,
-    ) -> Self {
+    pub(crate) async fn start(siege: &Siege, name: &'static str, ranks: &[Rank], incarnation: Incarnation) -> Self {
         let ranks: Vec<_> = ranks.iter().map(|rank| rank.0.to_string()).collect();
         let path = siege.path.map_or("any".to_owned(), |path| path.to_string());
         let on_gpu = if siege.gpu.is_some() { "1" } else { "0" };
@@ -29,10 +24,7 @@ impl Peer {
         let mut process = Other::start(
             "other::other_process",
             &[
-                (
-                    "TRANSLOAD_TEST_FOLDER",
-                    siege.folder.path().to_str().unwrap(),
-                ),
+                ("TRANSLOAD_TEST_FOLDER", siege.folder.path().to_str().unwrap()),
                 ("TRANSLOAD_TEST_NAME", name),
                 ("TRANSLOAD_TEST_RANKS", &ranks.join(",")),
                 ("TRANSLOAD_TEST_LIFE", &incarnation.0.to_string()),
@@ -44,12 +36,7 @@ impl Peer {
         let said = process.hear().await.expect("it has started");
         let (port, digest) = said.split_once(' ').unwrap();
         let owner = |i| u8::from_str_radix(&digest[2 * i..2 * i + 2], 16).unwrap();
-        Self {
-            process,
-            name,
-            port: port.parse().unwrap(),
-            owner: DeploymentDigest(std::array::from_fn(owner)),
-        }
+        Self { process, name, port: port.parse().unwrap(), owner: DeploymentDigest(std::array::from_fn(owner)) }
     }
 
     pub(crate) fn address(&self) -> RankAddress {
@@ -83,11 +70,7 @@ impl Peer {
     /// One that was not killed has to end in good order.
     pub(crate) fn ended(self, victims: &[u32], round: u64) {
         if !victims.contains(&self.process.id()) {
-            assert!(
-                self.process.ended(),
-                "round {round}: {} was not content",
-                self.name
-            );
+            assert!(self.process.ended(), "round {round}: {} was not content", self.name);
         }
     }
 }

@@ -64,9 +64,5 @@ pub(crate) fn kind(error: &TransferError) -> String {
 pub(crate) async fn nothing_is_written(cache: &Cache, round: u64) {
     let sum = cache.checksum();
     sleep(LATE).await;
-    assert_eq!(
-        cache.checksum(),
-        sum,
-        "round {round}: written after the end"
-    );
+    assert_eq!(cache.checksum(), sum, "round {round}: written after the end");
 }

@@ -41,9 +41,7 @@ pub(crate) fn choose_path(path: Option<wire::Path>, request: &mut PullRequest) {
 pub(crate) fn took_path(path: Option<wire::Path>, report: &PullReport) -> Result<(), String> {
     let mut taken = report.routes.iter().map(|route| route.path);
     match path {
-        Some(path) if taken.any(|taken| taken != path) => {
-            Err(format!("{report:?} where it was to be {path}"))
-        }
+        Some(path) if taken.any(|taken| taken != path) => Err(format!("{report:?} where it was to be {path}")),
         _ => Ok(()),
     }
 }
@@ -93,10 +91,7 @@ impl Siege {
 
     /// Of transfers between caches on a GPU, which take this path.
     pub(crate) fn on_gpu(test: u64, path: wire::Path) -> Self {
-        Self {
-            gpu: Some(Gpu::open(0).unwrap()),
-            ..Self::new(test, Some(path))
-        }
+        Self { gpu: Some(Gpu::open(0).unwrap()), ..Self::new(test, Some(path)) }
     }
 
     /// Runs a test with a runtime of its own, and counts what it leaves.
@@ -109,15 +104,9 @@ impl Siege {
         let rounds = number("TRANSLOAD_TEST_KILLS", ROUNDS);
         let seconds = began.elapsed().as_secs_f64();
         let news = self.news.take();
-        println!(
-            "{rounds} rounds of seed {:#x} in {seconds:.1} s: {news:?}",
-            self.seed
-        );
+        println!("{rounds} rounds of seed {:#x} in {seconds:.1} s: {news:?}", self.seed);
         // Whatever the first runtime of a process keeps (its pipe for signals) is not ours.
-        let most = Belongings {
-            descriptors: empty.descriptors + 3,
-            ..empty
-        };
+        let most = Belongings { descriptors: empty.descriptors + 3, ..empty };
         if self.counts() {
             most.wait_for();
         }
@@ -136,12 +125,7 @@ impl Siege {
     pub(crate) fn agent(&self, name: &str, cache: &Cache, ranks: &[Rank]) -> Agent {
         let identity = load(self.folder.path(), name);
         let ranks = ranks.iter().copied();
-        cache.agent(
-            identity,
-            ranks,
-            Incarnation::new(1, 1),
-            options(self.patience),
-        )
+        cache.agent(identity, ranks, Incarnation::new(1, 1), options(self.patience))
     }
 
     /// A new life.
@@ -207,10 +191,7 @@ impl Siege {
             Some((before, resident)) => {
                 before.wait_for();
                 let now = resident_kib();
-                assert!(
-                    now < resident + (64 << 10),
-                    "{now} KiB, once it was {resident}"
-                );
+                assert!(now < resident + (64 << 10), "{now} KiB, once it was {resident}");
             }
         }
     }

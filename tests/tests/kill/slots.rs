@@ -73,13 +73,7 @@ fn a_destination_survives(test: u64, path: Path) {
             source.say(&format!("lease {request}"));
             assert_eq!(source.hear().await.unwrap(), format!("leased {request}"));
             let addresses = vec![source.address(); 2];
-            let claims = claims_of(
-                request,
-                Direction::Pull,
-                source.owner,
-                incarnation,
-                addresses,
-            );
+            let claims = claims_of(request, Direction::Pull, source.owner, incarnation, addresses);
             let ticket = mint(&agent.ticket_key(), &claims);
             cache.clear();
             let mut pull = transfer_of(Side::Decode, &RANKS, ticket, request);
@@ -130,33 +124,21 @@ fn sources_survive_over_a_staging_ring() {
 
 #[test]
 fn sources_survive_over_a_ring_on_the_device() {
-    run(
-        "slots::sources_survive_over_a_ring_on_the_device",
-        SLOW,
-        |_| {
-            a_source_survives(14, Path::DEVICE);
-        },
-    );
+    run("slots::sources_survive_over_a_ring_on_the_device", SLOW, |_| {
+        a_source_survives(14, Path::DEVICE);
+    });
 }
 
 #[test]
 fn destinations_survive_over_a_staging_ring() {
-    run(
-        "slots::destinations_survive_over_a_staging_ring",
-        SLOW,
-        |_| {
-            a_destination_survives(15, Path::RING);
-        },
-    );
+    run("slots::destinations_survive_over_a_staging_ring", SLOW, |_| {
+        a_destination_survives(15, Path::RING);
+    });
 }
 
 #[test]
 fn destinations_survive_over_a_ring_on_the_device() {
-    run(
-        "slots::destinations_survive_over_a_ring_on_the_device",
-        SLOW,
-        |_| {
-            a_destination_survives(16, Path::DEVICE);
-        },
-    );
+    run("slots::destinations_survive_over_a_ring_on_the_device", SLOW, |_| {
+        a_destination_survives(16, Path::DEVICE);
+    });
 }

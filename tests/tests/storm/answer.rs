@@ -38,11 +38,7 @@ pub(crate) struct Whole {
 impl Connection {
     pub(crate) fn new(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
-        Ok(Self {
-            stream,
-            read: Vec::new(),
-            sip: 64 << 10,
-        })
+        Ok(Self { stream, read: Vec::new(), sip: 64 << 10 })
     }
 
     /// Reads one answer; tells what is wrong with it otherwise.
@@ -75,16 +71,12 @@ impl Connection {
         let head = String::from_utf8(head).map_err(|_| "its head is not UTF-8")?;
         let mut lines = head.trim_end().split("\r\n");
         let first = lines.next().unwrap_or_default();
-        let status = first
-            .strip_prefix("HTTP/1.1 ")
-            .and_then(|rest| rest.get(..3)?.parse().ok());
+        let status = first.strip_prefix("HTTP/1.1 ").and_then(|rest| rest.get(..3)?.parse().ok());
         let status: u16 = status.ok_or_else(|| format!("{first:?} is no status line"))?;
         let (mut length, mut chunks, mut last) = (None, false, false);
         let mut content_type = String::new();
         for line in lines {
-            let (name, value) = line
-                .split_once(':')
-                .ok_or_else(|| format!("{line:?} is no header"))?;
+            let (name, value) = line.split_once(':').ok_or_else(|| format!("{line:?} is no header"))?;
             let value = value.trim();
             match &*name.to_ascii_lowercase() {
                 "content-length" if length.is_some() => return Err("two lengths".to_owned()),
@@ -167,10 +159,7 @@ impl Connection {
         }
         let mut bytes = vec![0; self.sip];
         // A client that is slow at first is not so for ever.
-        self.sip = (self.sip + 16)
-            .min(64 << 10)
-            .max(self.sip * 5 / 4)
-            .min(64 << 10);
+        self.sip = (self.sip + 16).min(64 << 10).max(self.sip * 5 / 4).min(64 << 10);
         match self.stream.read(&mut bytes).await {
             Ok(0) | Err(_) => None,
             Ok(read) => {
@@ -183,10 +172,8 @@ impl Connection {
     /// Asks for something, with nothing else on the connection.
     pub(crate) async fn get(address: std::net::SocketAddr, path: &str) -> Result<Whole, String> {
         let wrong = |error: io::Error| error.to_string();
-        let mut connection =
-            Self::new(TcpStream::connect(address).await.map_err(wrong)?).map_err(wrong)?;
-        let request =
-            format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
+        let mut connection = Self::new(TcpStream::connect(address).await.map_err(wrong)?).map_err(wrong)?;
+        let request = format!("GET {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n");
         let written = connection.stream.write_all(request.as_bytes()).await;
         written.map_err(wrong)?;
         match connection.answer().await? {

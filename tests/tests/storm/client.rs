@@ -47,10 +47,7 @@ impl Manner {
 pub(crate) async fn visit(place: &Place, mut chance: Chance, first: u64) -> Counts {
     let mut counts = Counts::default();
     let manner = Manner::draw(&mut chance);
-    let told = match TcpStream::connect(place.address)
-        .await
-        .and_then(Connection::new)
-    {
+    let told = match TcpStream::connect(place.address).await.and_then(Connection::new) {
         Ok(connection) if manner == Manner::Malformed => {
             counts.malformed += 1;
             malformed::send(connection, &mut chance).await
@@ -79,21 +76,14 @@ async fn ask(
     first: u64,
     counts: &mut Counts,
 ) -> Result<(), String> {
-    let plans: Vec<_> = (0..=chance.below(MOST))
-        .map(|index| Plan::draw(first + index, false, chance))
-        .collect();
+    let plans: Vec<_> = (0..=chance.below(MOST)).map(|index| Plan::draw(first + index, false, chance)).collect();
     let at_once = manner == Manner::Pipelines;
     if manner == Manner::SlowReader {
         connection.sip = 1 + chance.below(100) as usize;
     }
-    let requests: Vec<_> = plans
-        .iter()
-        .map(|plan| request(plan, place, chance))
-        .collect();
+    let requests: Vec<_> = plans.iter().map(|plan| request(plan, place, chance)).collect();
     if at_once {
-        plans
-            .iter()
-            .for_each(|plan| place.known.expect(plan.number));
+        plans.iter().for_each(|plan| place.known.expect(plan.number));
         // Where an answer breaks off, the rest of this cannot be written.
         let _ = connection.stream.write_all(&requests.concat()).await;
     }
@@ -125,17 +115,11 @@ async fn ask(
             }
         }
     }
-    plans
-        .iter()
-        .for_each(|plan| place.known.forget(plan.number));
+    plans.iter().for_each(|plan| place.known.forget(plan.number));
     over
 }
 
-async fn write_slowly(
-    stream: &mut TcpStream,
-    mut bytes: &[u8],
-    chance: &mut Chance,
-) -> std::io::Result<()> {
+async fn write_slowly(stream: &mut TcpStream, mut bytes: &[u8], chance: &mut Chance) -> std::io::Result<()> {
     for _ in 0..8 {
         let (piece, rest) = bytes.split_at((chance.below(100) as usize).min(bytes.len()));
         stream.write_all(piece).await?;
@@ -146,12 +130,7 @@ async fn write_slowly(
 }
 
 /// Sends a request, or a part of it, and leaves, perhaps in the middle of the answer.
-async fn leave(
-    place: &Place,
-    mut connection: Connection,
-    chance: &mut Chance,
-    number: u64,
-) -> Result<(), String> {
+async fn leave(place: &Place, mut connection: Connection, chance: &mut Chance, number: u64) -> Result<(), String> {
     let plan = Plan::draw(number, true, chance);
     let request = request(&plan, place, chance);
     let part = match chance.below(4) {
@@ -189,19 +168,14 @@ pub(crate) fn request(plan: &Plan, place: &Place, chance: &mut Chance) -> Vec<u8
         }
     }
     if plan.route == Route::Models {
-        return format!(
-            "GET {path}?{} HTTP/1.1\r\nhost: a\r\n{head}\r\n",
-            plan.word()
-        )
-        .into();
+        return format!("GET {path}?{} HTTP/1.1\r\nhost: a\r\n{head}\r\n", plan.word()).into();
     }
     if plan.steers && plan.route.is_disaggregated() {
         head += "X-Request-Id: evil\r\n";
     }
     let body = body(plan, place.setting);
     let mut request =
-        format!("POST {path} HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n{head}")
-            .into_bytes();
+        format!("POST {path} HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n{head}").into_bytes();
     if chance.below(4) > 0 {
         request.extend(format!("Content-Length: {}\r\n\r\n{body}", body.len()).into_bytes());
         return request;
@@ -227,12 +201,8 @@ fn body(plan: &Plan, setting: Setting) -> String {
         _ => body["prompt"] = json!("say it"),
     }
     // Without a prefill server a decode server's refusal would be the answer.
-    let disaggregated = plan.route.is_disaggregated()
-        && (setting.mode == Mode::Proxy || plan.named != Named::Nothing);
-    if setting.connector == Connector::SharedStorage
-        && disaggregated
-        && plan.number.is_multiple_of(2)
-    {
+    let disaggregated = plan.route.is_disaggregated() && (setting.mode == Mode::Proxy || plan.named != Named::Nothing);
+    if setting.connector == Connector::SharedStorage && disaggregated && plan.number.is_multiple_of(2) {
         body["cache_hit_threshold"] = json!(0.8);
     }
     if plan.steers {
@@ -259,12 +229,7 @@ pub(crate) fn judge(plan: &Plan, setting: Setting, got: &Got) -> Result<Verdict,
         Got::Broken(bytes) => return Err(format!("it broke after {bytes} bytes")),
         Got::Whole(whole) => whole,
     };
-    let Whole {
-        status,
-        content_type,
-        body,
-        ..
-    } = whole;
+    let Whole { status, content_type, body, .. } = whole;
     for (role, own_status) in &may.own {
         let text = match own_status {
             200 => format!("not json {}", plan.number),
@@ -280,9 +245,7 @@ pub(crate) fn judge(plan: &Plan, setting: Setting, got: &Got) -> Result<Verdict,
             .map_err(|wrong| format!("{wrong}: {whole:?}"));
     }
     let error: Value = serde_json::from_str(body).unwrap_or_default();
-    let told = error["message"]
-        .as_str()
-        .is_some_and(|message| !message.is_empty());
+    let told = error["message"].as_str().is_some_and(|message| !message.is_empty());
     if may.error && matches!(status, 502..=504) && told && content_type == "application/json" {
         return Ok(Verdict::Error);
     }
@@ -310,14 +273,8 @@ fn is_answer(plan: &Plan, setting: Setting, content_type: &str, body: &str) -> R
     for answer in answers {
         let answer: Value = serde_json::from_str(answer).map_err(|wrong| wrong.to_string())?;
         let choice = &answer["choices"][0];
-        let parts = [
-            &choice["text"],
-            &choice["message"]["content"],
-            &choice["delta"]["content"],
-        ];
-        parts
-            .iter()
-            .for_each(|part| text += part.as_str().unwrap_or_default());
+        let parts = [&choice["text"], &choice["message"]["content"], &choice["delta"]["content"]];
+        parts.iter().for_each(|part| text += part.as_str().unwrap_or_default());
         if !answer["usage"].is_null() {
             usage = answer["usage"].clone();
         }

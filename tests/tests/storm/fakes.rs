@@ -72,10 +72,7 @@ impl Known {
 
     /// A client will send this request.
     pub(crate) fn expect(&self, number: u64) {
-        self.requests
-            .lock()
-            .unwrap()
-            .insert(number, Seen::default());
+        self.requests.lock().unwrap().insert(number, Seen::default());
     }
 
     /// A client has got its answer, or has left.
@@ -112,12 +109,7 @@ pub(crate) struct Server {
 impl Server {
     pub(crate) async fn start(role: Role, known: &Arc<Known>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let mut server = Self {
-            address: listener.local_addr().unwrap(),
-            role,
-            known: known.clone(),
-            running: None,
-        };
+        let mut server = Self { address: listener.local_addr().unwrap(), role, known: known.clone(), running: None };
         server.serve(listener);
         server
     }
@@ -182,11 +174,7 @@ impl<'a> Open<'a> {
     }
 
     fn asked(&self, line: &str) {
-        self.known
-            .open
-            .lock()
-            .unwrap()
-            .insert(self.index, line.to_owned());
+        self.known.open.lock().unwrap().insert(self.index, line.to_owned());
     }
 }
 
@@ -202,12 +190,7 @@ async fn connection(mut stream: TcpStream, role: Role, known: Arc<Known>) {
     let _ = serve(&mut stream, role, &known, &open).await;
 }
 
-async fn serve(
-    stream: &mut TcpStream,
-    role: Role,
-    known: &Known,
-    open: &Open<'_>,
-) -> io::Result<()> {
+async fn serve(stream: &mut TcpStream, role: Role, known: &Known, open: &Open<'_>) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let mut read = Vec::new();
     while let Some((head, body)) = request(stream, &mut read).await? {
@@ -232,10 +215,7 @@ async fn serve(
 }
 
 /// Reads a request, in the one form that the command may send it in.
-async fn request(
-    stream: &mut TcpStream,
-    read: &mut Vec<u8>,
-) -> io::Result<Option<(String, String)>> {
+async fn request(stream: &mut TcpStream, read: &mut Vec<u8>) -> io::Result<Option<(String, String)>> {
     let end = loop {
         if let Some(end) = find(read, b"\r\n\r\n") {
             break end + 4;
@@ -288,9 +268,7 @@ async fn fill(stream: &mut TcpStream, read: &mut Vec<u8>, length: usize) -> io::
 fn steps(head: &str, body: &str, role: Role, known: &Known) -> Vec<Step> {
     let whole = format!("{head}{body}");
     if whole.contains("evil") {
-        known.fault(format!(
-            "{role:?} got what only the client may say: {whole}"
-        ));
+        known.fault(format!("{role:?} got what only the client may say: {whole}"));
     }
     let Some(asked) = Plan::find(&whole) else {
         // A probe, of health or metrics.
@@ -337,10 +315,7 @@ fn steps(head: &str, body: &str, role: Role, known: &Known) -> Vec<Step> {
     };
     let mut steps = script(fault, answer, &mut chance);
     if known.busy > 0 {
-        steps.insert(
-            0,
-            Step::Pause(Duration::from_millis(chance.below(known.busy))),
-        );
+        steps.insert(0, Step::Pause(Duration::from_millis(chance.below(known.busy))));
     }
     steps
 }
@@ -362,11 +337,7 @@ impl Seen {
 }
 
 fn plain(status: u16, body: String) -> Answer {
-    Answer {
-        status,
-        content_type: "application/json",
-        body,
-    }
+    Answer { status, content_type: "application/json", body }
 }
 
 /// What a server says with a status of its own.
@@ -419,9 +390,7 @@ fn decoded(asked: &Asked, body: &Value, head: &str, known: &Known) -> Answer {
     let params = &body["kv_transfer_params"];
     let given = !params.is_null();
     if given && params["remote_engine_id"] != format!("e{number}") {
-        known.fault(format!(
-            "{number} was given another one's parameters: {body}"
-        ));
+        known.fault(format!("{number} was given another one's parameters: {body}"));
     }
     if known.setting.connector == Connector::Sglang && !body["bootstrap_room"].is_null() {
         rooms(body, known);
@@ -443,13 +412,12 @@ fn decoded(asked: &Asked, body: &Value, head: &str, known: &Known) -> Answer {
     }
     let threshold = body["cache_hit_threshold"].as_f64().unwrap_or(0.0);
     let mark = if given { "given" } else { "alone" };
-    let text =
-        if asked.misses && threshold > 0.0 && known.setting.connector == Connector::SharedStorage {
-            reason = "cache_threshold";
-            String::new()
-        } else {
-            tokens(number, from, to)
-        };
+    let text = if asked.misses && threshold > 0.0 && known.setting.connector == Connector::SharedStorage {
+        reason = "cache_threshold";
+        String::new()
+    } else {
+        tokens(number, from, to)
+    };
     let usage = json!({"prompt_tokens": 20, "completion_tokens": to - from,
         "prompt_tokens_details": {"cached_tokens": CACHED_AT_DECODE}});
     let chat = head.starts_with("POST /v1/chat");
@@ -472,14 +440,7 @@ fn decoded(asked: &Asked, body: &Value, head: &str, known: &Known) -> Answer {
         events += &format!("data: {}\n\n", json!({"id": mark, "choices": [choice]}));
     }
     let last = json!({"index": 0, "finish_reason": reason});
-    events += &format!(
-        "data: {}\n\n",
-        json!({"id": mark, "choices": [last], "usage": usage})
-    );
+    events += &format!("data: {}\n\n", json!({"id": mark, "choices": [last], "usage": usage}));
     events += "data: [DONE]\n\n";
-    Answer {
-        status: 200,
-        content_type: "text/event-stream",
-        body: events,
-    }
+    Answer { status: 200, content_type: "text/event-stream", body: events }
 }

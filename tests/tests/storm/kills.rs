@@ -30,11 +30,7 @@ struct Kills {
 
 /// Sends requests while servers die and come back, one at a time; what should not have happened.
 pub(crate) async fn weather(requests: u64, seed: u64) -> Vec<String> {
-    let setting = Setting {
-        mode: Mode::Proxy,
-        connector: Connector::NixlV2,
-        chunk: None,
-    };
+    let setting = Setting { mode: Mode::Proxy, connector: Connector::NixlV2, chunk: None };
     let known = Known::new(setting, seed, 40);
     let mut servers = Vec::new();
     for role in [Role::Prefill, Role::Decode] {
@@ -43,9 +39,7 @@ pub(crate) async fn weather(requests: u64, seed: u64) -> Vec<String> {
         }
     }
     let urls = |from: usize| {
-        let urls = servers[from..from + SERVERS]
-            .iter()
-            .map(|server| format!("http://{}", server.address));
+        let urls = servers[from..from + SERVERS].iter().map(|server| format!("http://{}", server.address));
         urls.collect::<Vec<_>>().join(",")
     };
     let process = Process::start(&[
@@ -55,13 +49,8 @@ pub(crate) async fn weather(requests: u64, seed: u64) -> Vec<String> {
         format!("--prefill={}", urls(0)),
         format!("--decode={}", urls(SERVERS)),
     ]);
-    let place = Arc::new(Place {
-        setting,
-        address: process.clients,
-        prefill: Vec::new(),
-        closed: process.admin,
-        known,
-    });
+    let place =
+        Arc::new(Place { setting, address: process.clients, prefill: Vec::new(), closed: process.admin, known });
     let kills = Arc::new(Kills::default());
     let over = Arc::new(AtomicBool::new(false));
     let killer = tokio::spawn(kill(servers, kills.clone(), over.clone(), seed));
@@ -73,8 +62,7 @@ pub(crate) async fn weather(requests: u64, seed: u64) -> Vec<String> {
             let mut met = BTreeMap::<_, u64>::new();
             for number in (client..requests).step_by(CLIENTS as usize) {
                 let chance = Chance(mix(seed) ^ mix(number));
-                *met.entry(ask(&place, &kills, number, chance).await)
-                    .or_default() += 1;
+                *met.entry(ask(&place, &kills, number, chance).await).or_default() += 1;
             }
             met
         });
@@ -90,9 +78,7 @@ pub(crate) async fn weather(requests: u64, seed: u64) -> Vec<String> {
     let (kills, seconds) = (kills.done.load(Ordering::SeqCst), start.elapsed().as_secs());
     println!("{requests} requests, {kills} kills, seed {seed}, {seconds} s: {met:?}");
     if kills < 2 {
-        place
-            .known
-            .fault(format!("only {kills} servers were killed"));
+        place.known.fault(format!("only {kills} servers were killed"));
     }
     place.known.faults()
 }
@@ -126,9 +112,7 @@ async fn ask(place: &Place, kills: &Kills, number: u64, mut chance: Chance) -> O
     place.known.expect(number);
     let before = kills.done.load(Ordering::SeqCst);
     let got = async {
-        let connected = TcpStream::connect(place.address)
-            .await
-            .and_then(Connection::new);
+        let connected = TcpStream::connect(place.address).await.and_then(Connection::new);
         let mut connection = connected.map_err(|error| error.to_string())?;
         let written = connection.stream.write_all(&request).await;
         written.map_err(|error| error.to_string())?;
@@ -152,9 +136,7 @@ async fn ask(place: &Place, kills: &Kills, number: u64, mut chance: Chance) -> O
         }
         Ok(outcome) => outcome,
         Err(wrong) => {
-            place
-                .known
-                .fault(format!("lost: {wrong}, while {died} died\nof {plan:?}"));
+            place.known.fault(format!("lost: {wrong}, while {died} died\nof {plan:?}"));
             Outcome::Lost
         }
     }

@@ -56,18 +56,12 @@ fn every_client_gets_its_answer_a_clear_error_or_a_break() {
 fn no_request_is_lost_with_a_server_that_could_be_saved() {
     let seed = number("TRANSLOAD_TEST_SEED").unwrap_or(4711);
     // A campaign of a million spends less here: each takes its time.
-    let requests =
-        number("TRANSLOAD_TEST_REQUESTS").map_or(1_500, |requests| requests.div_ceil(20));
-    let faults = Runtime::new()
-        .unwrap()
-        .block_on(kills::weather(requests, seed));
+    let requests = number("TRANSLOAD_TEST_REQUESTS").map_or(1_500, |requests| requests.div_ceil(20));
+    let faults = Runtime::new().unwrap().block_on(kills::weather(requests, seed));
     assert!(faults.is_empty(), "seed {seed}: {faults:#?}");
 }
 
 fn number(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
-    Some(
-        text.parse()
-            .unwrap_or_else(|_| panic!("{name} is no number: {text}")),
-    )
+    Some(text.parse().unwrap_or_else(|_| panic!("{name} is no number: {text}")))
 }

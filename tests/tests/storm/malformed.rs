@@ -23,28 +23,17 @@ pub(crate) async fn send(mut connection: Connection, chance: &mut Chance) -> Res
 
 fn draw(chance: &mut Chance) -> Vec<u8> {
     let post = |head: &str, body: &str| {
-        format!(
-            "POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n{head}\r\n{body}"
-        )
+        format!("POST /v1/completions HTTP/1.1\r\nhost: a\r\ncontent-type: application/json\r\n{head}\r\n{body}")
     };
     let length = BODY.len();
     let sized = format!("content-length: {length}\r\n");
     let requests = [
-        post(
-            &format!("{sized}transfer-encoding: chunked\r\n"),
-            &format!("{length:x}\r\n{BODY}\r\n0\r\n\r\n"),
-        ),
+        post(&format!("{sized}transfer-encoding: chunked\r\n"), &format!("{length:x}\r\n{BODY}\r\n0\r\n\r\n")),
         post(&format!("{sized}content-length: 5\r\n"), BODY),
         post("content-length: +17\r\n", BODY),
         post("content-length: -1\r\n", BODY),
-        post(
-            "transfer-encoding: chunked\r\n",
-            &format!("zz\r\n{BODY}\r\n0\r\n\r\n"),
-        ),
-        post(
-            "transfer-encoding: chunked\r\n",
-            &format!("{length:x}\r\n{BODY}evil0\r\n\r\n"),
-        ),
+        post("transfer-encoding: chunked\r\n", &format!("zz\r\n{BODY}\r\n0\r\n\r\n")),
+        post("transfer-encoding: chunked\r\n", &format!("{length:x}\r\n{BODY}evil0\r\n\r\n")),
         post("transfer-encoding: chunked, identity\r\n", BODY),
         post("content-length: 100\r\n", BODY),
         post(&format!("{sized}x-evil : a\r\n"), BODY),

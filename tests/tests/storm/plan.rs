@@ -38,11 +38,7 @@ impl Connector {
 
 impl Setting {
     const fn of(mode: Mode, connector: Connector) -> Self {
-        Self {
-            mode,
-            connector,
-            chunk: None,
-        }
+        Self { mode, connector, chunk: None }
     }
 
     pub(crate) const ALL: [Self; 7] = [
@@ -52,11 +48,7 @@ impl Setting {
         Self::of(Mode::Proxy, Connector::NixlV2),
         Self::of(Mode::Proxy, Connector::SharedStorage),
         Self::of(Mode::Proxy, Connector::Sglang),
-        Self {
-            mode: Mode::Sidecar,
-            connector: Connector::NixlV2,
-            chunk: Some(3),
-        },
+        Self { mode: Mode::Sidecar, connector: Connector::NixlV2, chunk: Some(3) },
     ];
 }
 
@@ -146,10 +138,7 @@ impl Fault {
     }
 
     fn answers(self) -> bool {
-        matches!(
-            self,
-            Self::Fine | Self::Slow | Self::Hints | Self::Gigantic | Self::Extra
-        )
+        matches!(self, Self::Fine | Self::Slow | Self::Hints | Self::Gigantic | Self::Extra)
     }
 
     /// The status of an answer that is passed as it is.
@@ -176,13 +165,7 @@ pub(crate) enum Route {
 }
 
 impl Route {
-    pub(crate) const ALL: [Self; 5] = [
-        Self::Completions,
-        Self::Chat,
-        Self::Responses,
-        Self::Embeddings,
-        Self::Models,
-    ];
+    pub(crate) const ALL: [Self; 5] = [Self::Completions, Self::Chat, Self::Responses, Self::Embeddings, Self::Models];
 
     pub(crate) const fn path(self) -> &'static str {
         match self {
@@ -258,12 +241,7 @@ impl Plan {
 
     /// What servers need to know of it, as a word that stands in the request.
     pub(crate) fn word(&self) -> String {
-        let letters = |faults: &[Fault]| {
-            faults
-                .iter()
-                .map(|fault| fault.letter())
-                .collect::<String>()
-        };
+        let letters = |faults: &[Fault]| faults.iter().map(|fault| fault.letter()).collect::<String>();
         format!(
             "storm/{}/{}/{}/{}/{}/end",
             self.number,
@@ -279,23 +257,11 @@ impl Plan {
         let (_, rest) = request.split_once("storm/")?;
         let mut parts = rest.split('/');
         let number = parts.next()?.parse().ok()?;
-        let mut faults = || {
-            parts
-                .next()?
-                .chars()
-                .map(Fault::of)
-                .collect::<Option<Vec<_>>>()
-        };
+        let mut faults = || parts.next()?.chars().map(Fault::of).collect::<Option<Vec<_>>>();
         let (prefill, decode) = (faults()?, faults()?);
         let tokens = parts.next()?.parse().ok()?;
         let misses = parts.next()? == "1";
-        Some(Asked {
-            number,
-            prefill,
-            decode,
-            tokens,
-            misses,
-        })
+        Some(Asked { number, prefill, decode, tokens, misses })
     }
 
     /// What its client may see.
@@ -311,8 +277,7 @@ impl Plan {
                 None => may.fails(),
             }
             if chunked {
-                may.own
-                    .extend(fault.status().map(|status| (Role::Decode, status)));
+                may.own.extend(fault.status().map(|status| (Role::Decode, status)));
             }
         }
         // What has failed may be asked for again, also by a decode server's own word where it had a ticket.
@@ -322,11 +287,7 @@ impl Plan {
             || setting.connector == Connector::Sglang
             || self.decode.first().is_none_or(|fault| fault.answers());
         if self.route.is_disaggregated() && self.prefill.contains(&Fault::Client4xx) {
-            may.own.extend(
-                Fault::Client4xx
-                    .status()
-                    .map(|status| (Role::Prefill, status)),
-            );
+            may.own.extend(Fault::Client4xx.status().map(|status| (Role::Prefill, status)));
         }
         may
     }
@@ -364,7 +325,5 @@ impl Outcomes {
 
 /// The text of the answer's tokens from one on.
 pub(crate) fn tokens(number: u64, from: usize, to: usize) -> String {
-    (from..to)
-        .map(|token| format!("t{number}.{token} "))
-        .collect()
+    (from..to).map(|token| format!("t{number}.{token} ")).collect()
 }

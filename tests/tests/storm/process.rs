@@ -40,9 +40,8 @@ impl Process {
             let Some(Ok(line)) = lines.next() else {
                 panic!("it does not serve: {said:#?}");
             };
-            if let Some((clients, admin)) = line
-                .strip_prefix("listening on ")
-                .and_then(|line| line.split_once(", admin on "))
+            if let Some((clients, admin)) =
+                line.strip_prefix("listening on ").and_then(|line| line.split_once(", admin on "))
             {
                 break (port(clients), port(admin));
             }
@@ -54,11 +53,7 @@ impl Process {
                 eprintln!("{line}");
             }
         });
-        Self {
-            child,
-            clients,
-            admin,
-        }
+        Self { child, clients, admin }
     }
 
     pub(crate) fn lives(&mut self) -> bool {

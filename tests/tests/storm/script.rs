@@ -89,10 +89,7 @@ pub(crate) fn script(fault: Fault, mut answer: Answer, chance: &mut Chance) -> V
         Fault::GiganticHead => {
             let filler = format!("x-filler: {}\r\n\r\n", "x".repeat(GIGANTIC));
             let head = &head[..head.len() - 2];
-            vec![
-                Step::Write([head, filler.as_bytes(), &body].concat()),
-                Step::Close,
-            ]
+            vec![Step::Write([head, filler.as_bytes(), &body].concat()), Step::Close]
         }
         Fault::WrongLength => {
             let framing = [
@@ -137,11 +134,7 @@ fn slowly(mut bytes: &[u8], chance: &mut Chance) -> Vec<Step> {
 }
 
 fn head(answer: &Answer, framing: Framing) -> Vec<u8> {
-    let Answer {
-        status,
-        content_type,
-        body,
-    } = answer;
+    let Answer { status, content_type, body } = answer;
     let framing = match framing {
         Framing::Length => format!("content-length: {}\r\n", body.len()),
         Framing::Chunks => "transfer-encoding: chunked\r\n".to_owned(),
@@ -151,8 +144,7 @@ fn head(answer: &Answer, framing: Framing) -> Vec<u8> {
         307 => "location: /evil\r\n",
         _ => "",
     };
-    format!("HTTP/1.1 {status} Fake\r\ncontent-type: {content_type}\r\n{location}{framing}\r\n")
-        .into()
+    format!("HTTP/1.1 {status} Fake\r\ncontent-type: {content_type}\r\n{location}{framing}\r\n").into()
 }
 
 fn framed(body: &str, framing: Framing, chance: &mut Chance) -> Vec<u8> {

@@ -97,10 +97,7 @@ impl World {
             Mode::Proxy => vec![
                 "proxy".into(),
                 "--listen=127.0.0.1:0".into(),
-                format!(
-                    "--prefill=http://{},http://{},http://{nowhere}",
-                    at[0], at[1]
-                ),
+                format!("--prefill=http://{},http://{},http://{nowhere}", at[0], at[1]),
                 format!("--decode=http://{},http://{}", at[2], at[3]),
             ],
         };
@@ -114,20 +111,8 @@ impl World {
             arguments.push(format!("--decode-chunk-size={tokens}"));
         }
         let process = Process::start(&arguments);
-        let place = Place {
-            setting,
-            address: process.clients,
-            prefill: vec![at[0], at[1]],
-            closed: nowhere,
-            known,
-        };
-        Self {
-            place: Arc::new(place),
-            process,
-            seed,
-            servers,
-            _closed: closed,
-        }
+        let place = Place { setting, address: process.clients, prefill: vec![at[0], at[1]], closed: nowhere, known };
+        Self { place: Arc::new(place), process, seed, servers, _closed: closed }
     }
 
     /// Sends so many requests; what came of them, in a line, and what should not have.
@@ -161,13 +146,7 @@ impl World {
             (start.elapsed() - storm).as_secs(),
         );
         let faults = self.place.known.faults();
-        (
-            line,
-            faults
-                .into_iter()
-                .map(|fault| format!("{setting:?}: {fault}"))
-                .collect(),
-        )
+        (line, faults.into_iter().map(|fault| format!("{setting:?}: {fault}")).collect())
     }
 
     /// Has clients visit until there were so many requests in all, or faults enough.
@@ -222,13 +201,10 @@ impl World {
     /// What `/status` says is in flight.
     async fn in_flight(&self) -> Result<Vec<String>, String> {
         let status = Connection::get(self.process.admin, "/status").await?;
-        let status: Value =
-            serde_json::from_str(&status.body).map_err(|wrong| wrong.to_string())?;
+        let status: Value = serde_json::from_str(&status.body).map_err(|wrong| wrong.to_string())?;
         let servers = status["servers"].as_array().into_iter().flatten();
         let busy = servers.filter(|server| server["in_flight"] != 0);
-        let mut left: Vec<_> = busy
-            .map(|server| format!("in flight at {server}"))
-            .collect();
+        let mut left: Vec<_> = busy.map(|server| format!("in flight at {server}")).collect();
         if status["in_flight_total"] != 0 {
             left.push(format!("requests in flight: {}", status["in_flight"]));
         }

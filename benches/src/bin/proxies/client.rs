@@ -26,9 +26,7 @@ pub(crate) struct Took {
 
 impl Client {
     pub(crate) async fn connect(to: SocketAddr) -> io::Result<Self> {
-        Ok(Self {
-            wire: Wire::new(TcpStream::connect(to).await?)?,
-        })
+        Ok(Self { wire: Wire::new(TcpStream::connect(to).await?)? })
     }
 
     /// Sends a request and waits for the end of its answer.
@@ -41,10 +39,7 @@ impl Client {
                 first.get_or_insert_with(|| start.elapsed());
             }
             let whole = start.elapsed();
-            Ok(Took {
-                first: first.unwrap_or(whole),
-                whole,
-            })
+            Ok(Took { first: first.unwrap_or(whole), whole })
         };
         tokio::time::timeout(PATIENCE, asked).await?
     }
@@ -80,8 +75,6 @@ pub(crate) fn post(path: &str, prefill: Option<SocketAddr>, body: &str) -> Vec<u
 /// A JSON body of 1 KiB, with these members.
 pub(crate) fn body(members: &str) -> String {
     const BYTES: usize = 1024;
-    let with = |prompt: &str| {
-        format!("{{\"model\":\"m\",\"max_tokens\":16,{members}\"prompt\":\"{prompt}\"}}")
-    };
+    let with = |prompt: &str| format!("{{\"model\":\"m\",\"max_tokens\":16,{members}\"prompt\":\"{prompt}\"}}");
     with(&"word ".repeat(BYTES / 5)[..BYTES - with("").len()])
 }

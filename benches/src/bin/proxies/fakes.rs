@@ -32,19 +32,14 @@ impl Fakes {
     /// Starts both; they run until the process ends.
     pub(crate) fn start() -> io::Result<Self> {
         LazyLock::force(&START);
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()?;
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (tell, told) = sync_channel(1);
         std::thread::spawn(move || {
             runtime.block_on(async {
                 let bound = async {
                     let prefill = TcpListener::bind("127.0.0.1:0").await?;
                     let decode = TcpListener::bind("127.0.0.1:0").await?;
-                    let fakes = Self {
-                        prefill: prefill.local_addr()?,
-                        decode: decode.local_addr()?,
-                    };
+                    let fakes = Self { prefill: prefill.local_addr()?, decode: decode.local_addr()? };
                     Ok((fakes, prefill, decode))
                 };
                 match bound.await {
@@ -114,8 +109,7 @@ fn number(body: &[u8], name: &[u8]) -> Option<u64> {
 }
 
 async fn stream_events(wire: &mut Wire, events: u64, every: Duration) -> io::Result<()> {
-    const HEAD: &[u8] =
-        b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
+    const HEAD: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n";
     let mut bytes = HEAD.to_vec();
     let mut ticks = tokio::time::interval(every.max(Duration::from_millis(1)));
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -159,9 +153,7 @@ fn decoded() -> &'static [u8] {
 
 /// A prefill server's, with what a decode server would need to fetch 2,048 tokens.
 fn prefilled() -> &'static [u8] {
-    let blocks: Vec<String> = (0..128)
-        .map(|block| (block * 7 + 1000).to_string())
-        .collect();
+    let blocks: Vec<String> = (0..128).map(|block| (block * 7 + 1000).to_string()).collect();
     answer(&format!(
         ",\"kv_transfer_params\":{{\"do_remote_prefill\":true,\"do_remote_decode\":false,\"remote_block_ids\":[{}],\
          \"remote_engine_id\":\"4f8e2c\",\"remote_host\":\"127.0.0.1\",\"remote_port\":7600}}",
@@ -179,8 +171,6 @@ fn answer(more: &str) -> &'static [u8] {
     };
     let body = with(&"x".repeat(ANSWER.saturating_sub(with("").len())));
     let length = body.len();
-    let head = format!(
-        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n"
-    );
+    let head = format!("HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n");
     (head + &body).into_bytes().leak()
 }

@@ -37,12 +37,7 @@ struct Arguments {
     #[arg(long, value_name = "FILE", env = "TRANSLOAD_BENCH_VLLM_PROXY")]
     vllm_proxy: Option<PathBuf>,
     /// A Python with fastapi, uvicorn and httpx, to run it.
-    #[arg(
-        long,
-        value_name = "FILE",
-        default_value = "python3",
-        env = "TRANSLOAD_BENCH_PYTHON"
-    )]
+    #[arg(long, value_name = "FILE", default_value = "python3", env = "TRANSLOAD_BENCH_PYTHON")]
     python: PathBuf,
     /// How often each figure is taken.
     #[arg(long, default_value_t = 5)]
@@ -93,11 +88,7 @@ fn main() -> ExitCode {
 
 fn run(arguments: &Arguments) -> io::Result<()> {
     let scale = match arguments.quick {
-        true => Scale {
-            rounds: 1,
-            time: Duration::from_millis(200),
-            streams: 500,
-        },
+        true => Scale { rounds: 1, time: Duration::from_millis(200), streams: 500 },
         false => Scale {
             rounds: arguments.rounds.max(1),
             time: Duration::try_from_secs_f64(arguments.seconds).map_err(io::Error::other)?,
@@ -107,9 +98,7 @@ fn run(arguments: &Arguments) -> io::Result<()> {
     allow_open_files();
     let programs = programs(arguments)?;
     let fakes = Fakes::start()?;
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build()?;
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let clients = tokio::task::LocalSet::new();
     let mut report = Report::default();
     for case in Case::all() {
@@ -127,11 +116,7 @@ fn run(arguments: &Arguments) -> io::Result<()> {
             for peer in &peers {
                 let once = clients.block_on(&runtime, case.once(peer, fakes, &scale));
                 let values = once.map_err(|error| {
-                    io::Error::other(format!(
-                        "{}: {}: {error}",
-                        case.title(&scale),
-                        peer.peer.name()
-                    ))
+                    io::Error::other(format!("{}: {}: {error}", case.title(&scale), peer.peer.name()))
                 })?;
                 table.add(peer.peer, values);
             }
@@ -168,18 +153,15 @@ fn programs(arguments: &Arguments) -> io::Result<Programs> {
         let path = std::env::var_os("PATH").unwrap_or_default();
         // Where Debian has them, which is not in everybody's path.
         let folders = std::env::split_paths(&path).chain([PathBuf::from("/usr/sbin")]);
-        let found = folders
-            .map(|folder| folder.join(name))
-            .find(|file| file.is_file());
+        let found = folders.map(|folder| folder.join(name)).find(|file| file.is_file());
         if found.is_none() {
             eprintln!("NOT RUN: {name} is not on the path");
         }
         found
     };
     let python = arguments.vllm_proxy.clone().filter(|script| {
-        let imports = std::process::Command::new(&arguments.python)
-            .args(["-c", "import fastapi, uvicorn, httpx"])
-            .output();
+        let imports =
+            std::process::Command::new(&arguments.python).args(["-c", "import fastapi, uvicorn, httpx"]).output();
         script.is_file() && imports.is_ok_and(|output| output.status.success())
     });
     if python.is_none() {
@@ -218,17 +200,9 @@ impl Case {
     fn peers(self) -> &'static [Peer] {
         match self {
             Self::Legs => &[Peer::Direct, Peer::Sidecar, Peer::Proxy, Peer::Python],
-            Self::Rate { route, .. } if route.is_disaggregated() => {
-                &[Peer::Sidecar, Peer::Proxy, Peer::Python]
-            }
+            Self::Rate { route, .. } if route.is_disaggregated() => &[Peer::Sidecar, Peer::Proxy, Peer::Python],
             Self::Memory => &[Peer::Sidecar, Peer::ProxyPass, Peer::Nginx, Peer::Haproxy],
-            _ => &[
-                Peer::Direct,
-                Peer::Sidecar,
-                Peer::ProxyPass,
-                Peer::Nginx,
-                Peer::Haproxy,
-            ],
+            _ => &[Peer::Direct, Peer::Sidecar, Peer::ProxyPass, Peer::Nginx, Peer::Haproxy],
         }
     }
 }

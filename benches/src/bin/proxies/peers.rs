@@ -73,19 +73,11 @@ impl Running {
             None => None,
             Some(mut command) => {
                 let log = fs::File::create(folder.path().join("log"))?;
-                command
-                    .stdin(Stdio::null())
-                    .stdout(log.try_clone()?)
-                    .stderr(log);
+                command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
                 Some(command.spawn()?)
             }
         };
-        let mut running = Self {
-            peer,
-            at,
-            process,
-            _folder: folder,
-        };
+        let mut running = Self { peer, at, process, _folder: folder };
         running.wait()?;
         Ok(Some(running))
     }
@@ -135,10 +127,7 @@ impl Running {
             return 0;
         };
         let workers = processes().filter(|pid| {
-            stat(*pid).is_some_and(|stat| {
-                stat.get(1)
-                    .is_some_and(|parent| *parent == process.id().to_string())
-            })
+            stat(*pid).is_some_and(|stat| stat.get(1).is_some_and(|parent| *parent == process.id().to_string()))
         });
         workers.chain([process.id()]).filter_map(of).sum()
     }

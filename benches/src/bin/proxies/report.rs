@@ -15,11 +15,7 @@ pub(crate) struct Table {
 
 impl Table {
     pub(crate) fn new(case: Case, scale: &Scale) -> Self {
-        Self {
-            case,
-            title: case.title(scale),
-            taken: Vec::new(),
-        }
+        Self { case, title: case.title(scale), taken: Vec::new() }
     }
 
     pub(crate) fn add(&mut self, peer: Peer, values: Vec<f64>) {
@@ -31,24 +27,14 @@ impl Table {
 
     /// A peer's figure in each round; beyond that of the fakes in the same round, where that is what counts.
     fn rounds(&self, peer: Peer, index: usize) -> Option<Vec<f64>> {
-        let of = |peer| {
-            self.taken
-                .iter()
-                .find(|(other, _)| *other == peer)
-                .map(|(_, rounds)| rounds)
-        };
+        let of = |peer| self.taken.iter().find(|(other, _)| *other == peer).map(|(_, rounds)| rounds);
         let figures = of(peer)?.iter().map(|values| values[index]);
         let added = self.case.figures()[index].added && peer != Peer::Direct;
         let Some(direct) = of(Peer::Direct).filter(|_| added) else {
             return Some(figures.collect());
         };
         let straight = direct.iter().map(|values| values[index]);
-        Some(
-            figures
-                .zip(straight)
-                .map(|(figure, straight)| figure - straight)
-                .collect(),
-        )
+        Some(figures.zip(straight).map(|(figure, straight)| figure - straight).collect())
     }
 
     fn median(&self, peer: Peer, index: usize) -> Option<f64> {
@@ -57,13 +43,8 @@ impl Table {
 
     /// The median over the rounds of one peer's figure / another's.
     fn ratio(&self, peer: Peer, other: Peer, index: usize) -> Option<f64> {
-        let pairs = self
-            .rounds(peer, index)?
-            .into_iter()
-            .zip(self.rounds(other, index)?);
-        Some(median(
-            pairs.map(|(figure, other)| figure / other).collect(),
-        ))
+        let pairs = self.rounds(peer, index)?.into_iter().zip(self.rounds(other, index)?);
+        Some(median(pairs.map(|(figure, other)| figure / other).collect()))
     }
 
     pub(crate) fn print(&self) {
@@ -76,10 +57,7 @@ impl Table {
             let beyond = if *added { ", added to direct" } else { "" };
             print!("  {:68}", format!("{name}, {unit}{beyond}"));
             for (peer, _) in &self.taken {
-                print!(
-                    "{:>10}",
-                    rounded(self.median(*peer, index).unwrap_or(f64::NAN))
-                );
+                print!("{:>10}", rounded(self.median(*peer, index).unwrap_or(f64::NAN)));
             }
             println!();
         }
@@ -149,20 +127,10 @@ impl Report {
                     Case::Added { connections: 1 } => {
                         add("median, us", true, first, Some(150.0));
                         add("p99, us", true, second(), Some(1000.0));
-                        add(
-                            "not above nginx, us",
-                            true,
-                            first,
-                            table.median(Peer::Nginx, 0),
-                        );
+                        add("not above nginx, us", true, first, table.median(Peer::Nginx, 0));
                     }
                     Case::Added { .. } => {
-                        add(
-                            "not above nginx, us",
-                            true,
-                            first,
-                            table.median(Peer::Nginx, 0),
-                        );
+                        add("not above nginx, us", true, first, table.median(Peer::Nginx, 0));
                     }
                     Case::Legs => add("median, us", true, first, Some(300.0)),
                     Case::Rate { route, .. } if route != Route::Disaggregated => {
@@ -200,11 +168,7 @@ impl Report {
             let sign = if limit.most { "<=" } else { ">=" };
             let bound = format!("{sign} {}", rounded(limit.limit));
             let met = if limit.met() { "met" } else { "MISSED" };
-            println!(
-                "  {:90}{:>10}{bound:>10}  {met}",
-                limit.what,
-                rounded(limit.figure)
-            );
+            println!("  {:90}{:>10}{bound:>10}  {met}", limit.what, rounded(limit.figure));
         }
     }
 

@@ -32,11 +32,7 @@ pub(crate) enum Body {
 impl Wire {
     pub(crate) fn new(stream: TcpStream) -> io::Result<Self> {
         stream.set_nodelay(true)?;
-        Ok(Self {
-            stream,
-            read: Vec::new(),
-            at: 0,
-        })
+        Ok(Self { stream, read: Vec::new(), at: 0 })
     }
 
     pub(crate) async fn write(&mut self, bytes: &[u8]) -> io::Result<()> {

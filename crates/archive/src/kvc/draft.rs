@@ -143,12 +143,7 @@ impl Draft {
 
     /// The key that the file will have.
     pub fn key(&self) -> CacheKey {
-        CacheKey::new(
-            &self.fingerprint,
-            self.quant_type,
-            &self.ctx_params_hash,
-            self.tokens.iter().copied(),
-        )
+        CacheKey::new(&self.fingerprint, self.quant_type, &self.ctx_params_hash, self.tokens.iter().copied())
     }
 
     /// Everything before a payload that has been summed: with the payload behind it, it is the file.
@@ -185,9 +180,7 @@ impl Draft {
     pub fn write(&self, payload: &[u8], to: &mut impl Write) -> io::Result<()> {
         let mut sum = PayloadSum::new();
         sum.update(payload);
-        let prefix = self
-            .prefix(&sum)
-            .map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
+        let prefix = self.prefix(&sum).map_err(|error| io::Error::new(io::ErrorKind::InvalidInput, error))?;
         to.write_all(&prefix)?;
         to.write_all(payload)
     }
@@ -248,10 +241,7 @@ impl From<&Info<'_>> for Draft {
 }
 
 fn section(out: &mut Vec<u8>, section: &'static str, bytes: &[u8]) -> Result<(), DraftError> {
-    let len = u32::try_from(bytes.len()).map_err(|_| DraftError::TooLong {
-        section,
-        bytes: bytes.len() as u64,
-    })?;
+    let len = u32::try_from(bytes.len()).map_err(|_| DraftError::TooLong { section, bytes: bytes.len() as u64 })?;
     out.extend(len.to_le_bytes());
     out.extend(bytes);
     Ok(())

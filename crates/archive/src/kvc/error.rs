@@ -45,9 +45,7 @@ pub enum KvcError {
         left: u64,
     },
     /// A TLV record reaches over the end of its section.
-    #[error(
-        "the TLV record at byte {at} reaches over the end of its section, which is at byte {end}"
-    )]
+    #[error("the TLV record at byte {at} reaches over the end of its section, which is at byte {end}")]
     BadTlv {
         /// Where the record begins in the file.
         at: u64,
@@ -71,9 +69,7 @@ pub enum KvcError {
         at: u64,
     },
     /// Header and trailer disagree.
-    #[error(
-        "the payload has {header} bytes by the header (byte 40) and {trailer} by the trailer (byte 56)"
-    )]
+    #[error("the payload has {header} bytes by the header (byte 40) and {trailer} by the trailer (byte 56)")]
     PayloadLengthMismatch {
         /// payload_byte_count.
         header: u64,
@@ -178,8 +174,6 @@ fn section(name: &str, at: u64, len: Option<u32>, left: u64) -> String {
         Some(len) => {
             format!("the {name} section at byte {at} claims {len} bytes, and {left} are left")
         }
-        None => format!(
-            "the {name} section at byte {at} begins with its length in 4 bytes, and {left} are left"
-        ),
+        None => format!("the {name} section at byte {at} begins with its length in 4 bytes, and {left} are left"),
     }
 }

@@ -35,10 +35,7 @@ fn open_regular(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
     let file = options.custom_flags(libc::O_NONBLOCK).open(path)?;
     match file.metadata()?.is_file() {
         true => Ok(file),
-        false => Err(io::Error::new(
-            io::ErrorKind::InvalidInput,
-            "it is not a regular file",
-        )),
+        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is not a regular file")),
     }
 }
 
@@ -89,11 +86,7 @@ impl Info<'_> {
     ///
     /// # Errors
     /// Those of reading. Whether it is the payload that was saved says [`check_payload`](Self::check_payload).
-    pub fn sum_payload(
-        &self,
-        file: &mut (impl Read + Seek),
-        mut progress: impl FnMut(u64),
-    ) -> io::Result<PayloadSum> {
+    pub fn sum_payload(&self, file: &mut (impl Read + Seek), mut progress: impl FnMut(u64)) -> io::Result<PayloadSum> {
         file.seek(SeekFrom::Start(self.payload_offset))?;
         let mut sum = PayloadSum::new();
         let mut piece = vec![0; PIECE];
@@ -124,7 +117,6 @@ impl Info<'_> {
 pub fn set_hit_count(path: &Path, hit_count: u32) -> io::Result<()> {
     let mut file = open_regular(path, OpenOptions::new().read(true).write(true))?;
     let head = Head::read(&mut file)?;
-    head.info()
-        .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+    head.info().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
     file.write_all_at(&hit_count.to_le_bytes(), HIT_COUNT)
 }

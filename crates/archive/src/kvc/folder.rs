@@ -123,9 +123,7 @@ impl Folder {
         let written = written.map_err(failed("write", &temporary));
         let linked = written.and_then(|()| match fs::hard_link(&temporary, &path) {
             Ok(()) => Ok(Published::New),
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
-                Ok(Published::AlreadyThere)
-            }
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(Published::AlreadyThere),
             Err(source) => Err(failed("link", &path)(source)),
         });
         // Ours alone, whether or not it came to a link. If it stays, it is one more temporary file of the dead.
@@ -182,9 +180,7 @@ impl Folder {
     ///
     /// # Errors
     /// [`FolderError::Io`], of the folder or of one of its files.
-    pub fn entries(
-        &self,
-    ) -> Result<impl Iterator<Item = Result<Entry, FolderError>> + use<>, FolderError> {
+    pub fn entries(&self) -> Result<impl Iterator<Item = Result<Entry, FolderError>> + use<>, FolderError> {
         let here = self.path.clone();
         let entries = fs::read_dir(&here).map_err(failed("list", &here))?;
         Ok(entries.filter_map(move |entry| {
@@ -220,10 +216,7 @@ fn look(path: PathBuf) -> Result<Option<Entry>, FolderError> {
         Ok(info.key())
     });
     Ok(Some(match checked {
-        Ok(key) => Entry::Kvc {
-            key,
-            bytes: head.file_len(),
-        },
+        Ok(key) => Entry::Kvc { key, bytes: head.file_len() },
         Err(error) => Entry::Wrong { path, error },
     }))
 }
@@ -237,9 +230,5 @@ fn write(file: &mut File, parts: &[&[u8]]) -> io::Result<()> {
 
 fn failed(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> FolderError {
     let path = path.to_owned();
-    move |source| FolderError::Io {
-        action,
-        path,
-        source,
-    }
+    move |source| FolderError::Io { action, path, source }
 }

@@ -70,9 +70,7 @@ impl FromStr for CacheKey {
     type Err = KeyTextError;
 
     fn from_str(text: &str) -> Result<Self, KeyTextError> {
-        let wrong = || KeyTextError {
-            text: text.chars().take(80).collect(),
-        };
+        let wrong = || KeyTextError { text: text.chars().take(80).collect() };
         let mut bytes = [0; 32];
         if text.len() != 2 * bytes.len() {
             return Err(wrong());
@@ -98,13 +96,7 @@ mod tests {
         assert_eq!(key.to_string(), text);
         assert_eq!(key.file_name(), format!("{text}.kvc"));
         assert_eq!(text.to_uppercase().parse(), Ok(key));
-        for text in [
-            "",
-            "60c3",
-            &text[1..],
-            &text.replace('6', "g"),
-            &"é".repeat(32),
-        ] {
+        for text in ["", "60c3", &text[1..], &text.replace('6', "g"), &"é".repeat(32)] {
             assert!(text.parse::<CacheKey>().is_err(), "{text}");
         }
     }

@@ -33,10 +33,7 @@ pub fn parse(file: &[u8]) -> Result<Kvc<'_>, KvcError> {
     // Both fit: the info was checked against the file's length.
     let payload = file
         .get(info.payload_offset as usize..)
-        .ok_or(KvcError::Truncated {
-            end: end.into(),
-            len: file.len() as u64,
-        })?;
+        .ok_or(KvcError::Truncated { end: end.into(), len: file.len() as u64 })?;
     Ok(Kvc { info, payload })
 }
 
@@ -108,16 +105,13 @@ impl<'a> Info<'a> {
         let mut from = Cursor::new(head);
         let header: Option<&[u8; HEADER]> = from.array();
         let header = header.filter(|header| header.starts_with(b"KVC"));
-        let header = header.ok_or_else(|| KvcError::BadHeader {
-            len: file_len,
-            start: head.iter().take(3).copied().collect(),
-        })?;
+        let header = header
+            .ok_or_else(|| KvcError::BadHeader { len: file_len, start: head.iter().take(3).copied().collect() })?;
         let &[_, _, _, version, quant_bits, reason, ..] = header;
         if version != 1 {
             return Err(KvcError::UnsupportedVersion { found: version });
         }
-        let save_reason =
-            SaveReason::from_byte(reason).ok_or(KvcError::UnknownSaveReason { found: reason })?;
+        let save_reason = SaveReason::from_byte(reason).ok_or(KvcError::UnknownSaveReason { found: reason })?;
         let trailer: Option<&[u8; FIXED - HEADER]> = from.array();
         let trailer = trailer.ok_or(KvcError::BadTrailer { len: file_len })?;
         let prompt_text = section(&mut from, "prompt", file_len)?;
@@ -142,25 +136,10 @@ impl<'a> Info<'a> {
             payload_crc32c: u32_at(trailer, 16),
             prompt_text,
             // In this order: the first that is missing is the one that is named.
-            fingerprint: required(
-                fields.fingerprint,
-                tlv::FINGERPRINT,
-                "fingerprint",
-                "32 bytes",
-            )?,
-            fingerprint_mode: required(
-                fields.fingerprint_mode,
-                tlv::FINGERPRINT_MODE,
-                "fingerprint_mode",
-                "1 byte",
-            )?,
+            fingerprint: required(fields.fingerprint, tlv::FINGERPRINT, "fingerprint", "32 bytes")?,
+            fingerprint_mode: required(fields.fingerprint_mode, tlv::FINGERPRINT_MODE, "fingerprint_mode", "1 byte")?,
             quant_type: required(fields.quant_type, tlv::QUANT_TYPE, "quant_type", "1 byte")?,
-            ctx_params_hash: required(
-                fields.ctx_params_hash,
-                tlv::CTX_PARAMS_HASH,
-                "ctx_params_hash",
-                "32 bytes",
-            )?,
+            ctx_params_hash: required(fields.ctx_params_hash, tlv::CTX_PARAMS_HASH, "ctx_params_hash", "32 bytes")?,
             tokens: required(fields.tokens, tlv::TOKEN_IDS, "tokens", "4 bytes a token")?,
             hostname: fields.hostname,
             erllama_version: fields.erllama_version,
@@ -170,12 +149,7 @@ impl<'a> Info<'a> {
 
     /// The key of the sequence, computed from the file.
     pub fn key(&self) -> CacheKey {
-        CacheKey::new(
-            &self.fingerprint,
-            self.quant_type,
-            &self.ctx_params_hash,
-            self.tokens.iter(),
-        )
+        CacheKey::new(&self.fingerprint, self.quant_type, &self.ctx_params_hash, self.tokens.iter())
     }
 
     /// Whether this is the file of that key.
@@ -186,10 +160,7 @@ impl<'a> Info<'a> {
         let actual = self.key();
         match actual == *expected {
             true => Ok(()),
-            false => Err(KvcError::KeyMismatch {
-                expected: *expected,
-                actual,
-            }),
+            false => Err(KvcError::KeyMismatch { expected: *expected, actual }),
         }
     }
 
@@ -226,10 +197,7 @@ pub struct PayloadSum {
 impl PayloadSum {
     /// Of nothing yet.
     pub fn new() -> Self {
-        Self {
-            digest: Digest::new(CrcAlgorithm::Crc32Iscsi),
-            bytes: 0,
-        }
+        Self { digest: Digest::new(CrcAlgorithm::Crc32Iscsi), bytes: 0 }
     }
 
     /// The next piece.
@@ -263,11 +231,7 @@ impl fmt::Debug for PayloadSum {
 }
 
 /// The prompt, or all TLV records.
-fn section<'a>(
-    from: &mut Cursor<'a>,
-    name: &'static str,
-    file_len: u64,
-) -> Result<&'a [u8], KvcError> {
+fn section<'a>(from: &mut Cursor<'a>, name: &'static str, file_len: u64) -> Result<&'a [u8], KvcError> {
     let at = from.at() as u64;
     let bad = |len: Option<u32>, from: u64| KvcError::BadLengthPrefixedSection {
         name,
@@ -292,12 +256,7 @@ fn check_lengths(header: u64, offset: u64, trailer: u64, len: u64) -> Result<(),
     }
 }
 
-fn required<T>(
-    field: Option<T>,
-    tag: u8,
-    name: &'static str,
-    size: &'static str,
-) -> Result<T, KvcError> {
+fn required<T>(field: Option<T>, tag: u8, name: &'static str, size: &'static str) -> Result<T, KvcError> {
     field.ok_or(KvcError::MissingTlv { tag, name, size })
 }
 

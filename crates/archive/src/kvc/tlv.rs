@@ -35,10 +35,7 @@ impl<'a> Fields<'a> {
         let mut records = Cursor::new(section);
         while !records.is_at_end() {
             let at = (start + records.at()) as u64;
-            let short = KvcError::BadTlv {
-                at,
-                end: (start + section.len()) as u64,
-            };
+            let short = KvcError::BadTlv { at, end: (start + section.len()) as u64 };
             let tag = records.u8().ok_or(short.clone())?;
             let value = records.prefixed().ok_or(short)?;
             fields.set(tag, value, at)?;
@@ -53,8 +50,7 @@ impl<'a> Fields<'a> {
             (FINGERPRINT, _) => set(&mut self.fingerprint, value.try_into().ok()),
             (FINGERPRINT_MODE, &[found]) => {
                 let mode = FingerprintMode::from_byte(found);
-                self.fingerprint_mode =
-                    Some(mode.ok_or(KvcError::UnknownFingerprintMode { found, at })?);
+                self.fingerprint_mode = Some(mode.ok_or(KvcError::UnknownFingerprintMode { found, at })?);
             }
             (QUANT_TYPE, &[found]) => {
                 let quant = QuantType::from_byte(found);

@@ -26,9 +26,7 @@ pub enum LlamaError {
         left: usize,
     },
     /// It is no state, or one of another version.
-    #[error(
-        "this is no state of a version that can be read: it begins with {found:#010x} and not with {MAGIC:#010x}"
-    )]
+    #[error("this is no state of a version that can be read: it begins with {found:#010x} and not with {MAGIC:#010x}")]
     Magic {
         /// What it begins with.
         found: u32,
@@ -113,9 +111,7 @@ pub enum LlamaError {
         cells: usize,
     },
     /// The state has other layers, types or row lengths.
-    #[error(
-        "the state has other layers, types or row lengths than the context that this was opened for"
-    )]
+    #[error("the state has other layers, types or row lengths than the context that this was opened for")]
     OtherShape,
     /// Rows could not be saved or restored.
     #[error(transparent)]

@@ -57,8 +57,7 @@ impl States {
         let there = self.objects.has(&names(&keys))?;
         let rests = keys.into_iter().zip(there);
         let rests = rests.filter_map(|(key, info)| {
-            let info =
-                info.filter(|info| info.bytes == cells(info) as u64 * rows.shape.cell_bytes())?;
+            let info = info.filter(|info| info.bytes == cells(info) as u64 * rows.shape.cell_bytes())?;
             let pairs = info.meta.chunks_exact(4).zip(&tokens[whole..]);
             let shared = pairs.take_while(|(saved, token)| **saved == token.to_le_bytes());
             Some((shared.count(), Object { key, info }))
@@ -66,11 +65,7 @@ impl States {
         let (shared, rest) = rests.max_by_key(|(shared, _)| *shared).unzip();
         let shared = shared.unwrap_or(0);
         let tokens = whole + shared;
-        Ok((tokens > 0).then(|| Found {
-            tokens,
-            rows: Some(found),
-            object: rest.filter(|_| shared > 0),
-        }))
+        Ok((tokens > 0).then(|| Found { tokens, rows: Some(found), object: rest.filter(|_| shared > 0) }))
     }
 
     fn find_whole(&self, tokens: &[u32]) -> Result<Option<Found>, LlamaError> {
@@ -136,25 +131,22 @@ impl States {
         // SAFETY: `state` is not used otherwise before this returns; the archive's threads end, and its clones of the memories go,
         // before its calls return.
         let restored = unsafe {
-            rows.shape
-                .with_memories(&layout, memory, Access::ReadWrite, |memories| {
-                    let tables = Tables(vec![BlockTable::Identity; memories.len()]);
-                    rank.restore(chunks, 0, memories, &tables)?;
-                    let Some(object) = object else { return Ok(()) };
-                    let dense = RowLayout::dense(cells(&object.info));
-                    let own = (rest.as_mut_ptr(), rest.len());
-                    // SAFETY: `rest` is not used otherwise before this returns, and the copy ends with it.
-                    rows.shape.with_memories(&dense, own, Access::Read, |from| {
-                        let from = (from, &dense, &behind_table(whole, dense.cells));
-                        let into = (memories, &layout, &BlockTable::Identity);
-                        rows.shape.copy(whole..tokens, from, into)
-                    })
+            rows.shape.with_memories(&layout, memory, Access::ReadWrite, |memories| {
+                let tables = Tables(vec![BlockTable::Identity; memories.len()]);
+                rank.restore(chunks, 0, memories, &tables)?;
+                let Some(object) = object else { return Ok(()) };
+                let dense = RowLayout::dense(cells(&object.info));
+                let own = (rest.as_mut_ptr(), rest.len());
+                // SAFETY: `rest` is not used otherwise before this returns, and the copy ends with it.
+                rows.shape.with_memories(&dense, own, Access::Read, |from| {
+                    let from = (from, &dense, &behind_table(whole, dense.cells));
+                    let into = (memories, &layout, &BlockTable::Identity);
+                    rows.shape.copy(whole..tokens, from, into)
                 })
+            })
         };
         match restored {
-            Err(LlamaError::Archive(
-                ArchiveError::Missing { .. } | ArchiveError::Damaged { .. },
-            )) => Ok(None),
+            Err(LlamaError::Archive(ArchiveError::Missing { .. } | ArchiveError::Damaged { .. })) => Ok(None),
             other => other.map(|()| Some(state)),
         }
     }
@@ -193,9 +185,7 @@ impl Shape {
         }
         let mut at = layout.at;
         for (place, rows) in self.rows.iter().enumerate() {
-            let element = rows
-                .element()
-                .filter(|_| layout.transposed && place >= self.layers);
+            let element = rows.element().filter(|_| layout.transposed && place >= self.layers);
             let row = match element {
                 Some(element) => element | (rows.bytes / element) << 32,
                 None => rows.bytes,

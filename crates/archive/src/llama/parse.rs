@@ -62,10 +62,7 @@ impl State {
         let layers = reader.u32("the number of layers")?;
         if !(1..=MAX_LAYERS).contains(&u64::from(layers)) {
             let most = MAX_LAYERS;
-            return Err(LlamaError::Layers {
-                found: layers,
-                most,
-            });
+            return Err(LlamaError::Layers { found: layers, most });
         }
         let layers = layers as usize;
         let layers_at = reader.at;
@@ -76,21 +73,14 @@ impl State {
         // Latents are keys and values at once.
         if reader.at < reader.bytes.len() {
             let keys_end = reader.at;
-            let values =
-                (0..layers).map(|layer| reader.rows("values", layer, cells.len(), transposed));
+            let values = (0..layers).map(|layer| reader.rows("values", layer, cells.len(), transposed));
             match values.collect::<Result<Vec<_>, _>>() {
                 Ok(values) => rows.extend(values),
                 Err(_) if is_recurrent(&reader.bytes[keys_end..], &cells) => reader.at = keys_end,
                 Err(error) => return Err(error),
             }
         }
-        Ok(Self {
-            cells,
-            transposed,
-            shape: Shape { layers, rows },
-            layers_at,
-            end: reader.at,
-        })
+        Ok(Self { cells, transposed, shape: Shape { layers, rows }, layers_at, end: reader.at })
     }
 }
 
@@ -127,10 +117,7 @@ fn cells(reader: &mut Reader<'_>) -> Result<Vec<Cell>, LlamaError> {
         let position = reader.u32("the position of a cell")?.cast_signed();
         let sequences = reader.u32("the sequences of a cell")?;
         reader.take("the sequences of a cell", 4 * u128::from(sequences))?;
-        cells.push(Cell {
-            position,
-            sequences,
-        });
+        cells.push(Cell { position, sequences });
     }
     Ok(cells)
 }
@@ -151,19 +138,10 @@ pub(super) struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    pub(super) fn take(
-        &mut self,
-        what: &'static str,
-        needed: u128,
-    ) -> Result<&'a [u8], LlamaError> {
+    pub(super) fn take(&mut self, what: &'static str, needed: u128) -> Result<&'a [u8], LlamaError> {
         let (at, left) = (self.at, self.bytes.len() - self.at);
         if needed > left as u128 {
-            return Err(LlamaError::Cut {
-                what,
-                at,
-                needed,
-                left,
-            });
+            return Err(LlamaError::Cut { what, at, needed, left });
         }
         self.at += needed as usize;
         Ok(&self.bytes[at..self.at])
@@ -175,50 +153,24 @@ impl<'a> Reader<'a> {
     }
 
     /// The rows of one side of a layer, behind what is said of them.
-    fn rows(
-        &mut self,
-        side: &'static str,
-        layer: usize,
-        cells: usize,
-        transposed: bool,
-    ) -> Result<Rows, LlamaError> {
+    fn rows(&mut self, side: &'static str, layer: usize, cells: usize, transposed: bool) -> Result<Rows, LlamaError> {
         let kind = self.u32("the type of a layer")?.cast_signed();
-        let (low, high) = (
-            self.u32("the rows of a layer")?,
-            self.u32("the rows of a layer")?,
-        );
+        let (low, high) = (self.u32("the rows of a layer")?, self.u32("the rows of a layer")?);
         let rows = match transposed {
-            false => Rows {
-                kind,
-                bytes: u64::from(high) << 32 | u64::from(low),
-            },
-            true => Rows {
-                kind,
-                bytes: u64::from(low) * u64::from(high),
-            },
+            false => Rows { kind, bytes: u64::from(high) << 32 | u64::from(low) },
+            true => Rows { kind, bytes: u64::from(low) * u64::from(high) },
         };
         let wrong = match rows.element() {
             _ if rows.bytes == 0 => Some("a row has bytes"),
             Some(element) if !rows.bytes.is_multiple_of(element) => Some("its elements are longer"),
-            Some(element) if transposed && u64::from(low) != element => {
-                Some("its elements have another length")
-            }
+            Some(element) if transposed && u64::from(low) != element => Some("its elements have another length"),
             None if transposed => Some("quantized values cannot be transposed"),
             _ => None,
         };
         if let Some(why) = wrong {
-            return Err(LlamaError::Row {
-                side,
-                layer,
-                kind,
-                bytes: rows.bytes,
-                why,
-            });
+            return Err(LlamaError::Row { side, layer, kind, bytes: rows.bytes, why });
         }
-        self.take(
-            "the rows of a layer",
-            u128::from(rows.bytes) * cells as u128,
-        )?;
+        self.take("the rows of a layer", u128::from(rows.bytes) * cells as u128)?;
         Ok(rows)
     }
 }

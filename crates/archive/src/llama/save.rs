@@ -36,12 +36,7 @@ impl States {
     ///
     /// # Errors
     /// As for [`save`](Self::save).
-    pub fn save_turn(
-        &self,
-        prompt: usize,
-        tokens: &[u32],
-        state: &[u8],
-    ) -> Result<Saved, LlamaError> {
+    pub fn save_turn(&self, prompt: usize, tokens: &[u32], state: &[u8]) -> Result<Saved, LlamaError> {
         match &self.kind {
             Kind::Rows(rows) => self.save_rows(rows, tokens, state),
             Kind::Whole => {
@@ -74,35 +69,30 @@ impl States {
         // SAFETY: `bytes` is borrowed for all of it and only read; the archive's threads end, and its clones of the memories go, before
         // its calls return.
         unsafe {
-            rows.shape
-                .with_memories(&layout, memory, Access::Read, |memories| {
-                    let prompt = Prompt::new(tokens);
-                    let missing = rows
-                        .archive
-                        .missing(&prompt, &SaveRequest::tokens(whole as u64))?;
-                    if !missing.is_empty() {
-                        let deployment = rows.shape.deployment(&layout)?;
-                        let tables = Tables(vec![cells.clone(); memories.len()]);
-                        let rank = rows.archive.rank(&deployment, Rank(0))?;
-                        let part = rank.save(&missing, memories, &tables)?;
-                        rows.archive
-                            .publish(&missing, std::slice::from_ref(&part))?;
-                        saved.bytes += part.written;
-                    }
-                    if room.is_none() {
-                        return Ok(());
-                    }
-                    rest.resize(behind * rows.shape.cell_bytes() as usize, 0);
-                    let dense = RowLayout::dense(behind);
-                    let own = (rest.as_mut_ptr(), rest.len());
-                    // SAFETY: `rest` is not used otherwise before this returns, and the copy ends with it.
-                    rows.shape
-                        .with_memories(&dense, own, Access::ReadWrite, |into| {
-                            let from = (memories, &layout, &cells);
-                            let into = (into, &dense, &behind_table(whole, behind));
-                            rows.shape.copy(whole..tokens.len(), from, into)
-                        })
-                })?;
+            rows.shape.with_memories(&layout, memory, Access::Read, |memories| {
+                let prompt = Prompt::new(tokens);
+                let missing = rows.archive.missing(&prompt, &SaveRequest::tokens(whole as u64))?;
+                if !missing.is_empty() {
+                    let deployment = rows.shape.deployment(&layout)?;
+                    let tables = Tables(vec![cells.clone(); memories.len()]);
+                    let rank = rows.archive.rank(&deployment, Rank(0))?;
+                    let part = rank.save(&missing, memories, &tables)?;
+                    rows.archive.publish(&missing, std::slice::from_ref(&part))?;
+                    saved.bytes += part.written;
+                }
+                if room.is_none() {
+                    return Ok(());
+                }
+                rest.resize(behind * rows.shape.cell_bytes() as usize, 0);
+                let dense = RowLayout::dense(behind);
+                let own = (rest.as_mut_ptr(), rest.len());
+                // SAFETY: `rest` is not used otherwise before this returns, and the copy ends with it.
+                rows.shape.with_memories(&dense, own, Access::ReadWrite, |into| {
+                    let from = (memories, &layout, &cells);
+                    let into = (into, &dense, &behind_table(whole, behind));
+                    rows.shape.copy(whole..tokens.len(), from, into)
+                })
+            })?;
         }
         if let Some(room) = room {
             saved.bytes += self.put(&room, &rest)?;
@@ -184,11 +174,7 @@ impl State {
                 Some(_) => format!("a second one of position {}", cell.position),
                 None => format!("of position {}", cell.position),
             };
-            return Err(LlamaError::Cell {
-                cell: number,
-                found,
-                last: cells - 1,
-            });
+            return Err(LlamaError::Cell { cell: number, found, last: cells - 1 });
         }
         Ok(BlockTable::List(table))
     }
@@ -196,10 +182,7 @@ impl State {
 
 /// Tokens as they stand beside an object.
 pub(super) fn meta(tokens: &[u32]) -> Vec<u8> {
-    tokens
-        .iter()
-        .flat_map(|token| token.to_le_bytes())
-        .collect()
+    tokens.iter().flat_map(|token| token.to_le_bytes()).collect()
 }
 
 /// The blocks of rows that begin behind `whole` tokens.

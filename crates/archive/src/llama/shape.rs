@@ -73,9 +73,7 @@ impl Rows {
             8 => "q8_0",
             20 => "iq4_nl",
             kind => {
-                return self
-                    .dtype()
-                    .map_or_else(|| format!("type {kind}"), |t| t.to_string());
+                return self.dtype().map_or_else(|| format!("type {kind}"), |t| t.to_string());
             }
         };
         name.to_owned()
@@ -83,17 +81,8 @@ impl Rows {
 
     fn spec(&self) -> Spec {
         match self.dtype() {
-            Some(dtype) => Spec::Mla(Mla {
-                latent: self.bytes / dtype.bytes(),
-                dtype,
-                sliding_window: None,
-            }),
-            None => Spec::Opaque(Opaque {
-                heads: 1,
-                entry_bytes: self.bytes,
-                tokens_per_state: 1,
-                packed_heads: None,
-            }),
+            Some(dtype) => Spec::Mla(Mla { latent: self.bytes / dtype.bytes(), dtype, sliding_window: None }),
+            None => Spec::Opaque(Opaque { heads: 1, entry_bytes: self.bytes, tokens_per_state: 1, packed_heads: None }),
         }
     }
 }
@@ -186,24 +175,15 @@ impl Shape {
         (from, of_from, from_table): (&[Memory], &RowLayout, &BlockTable),
         (to, of_to, to_table): (&[Memory], &RowLayout, &BlockTable),
     ) -> Result<(), LlamaError> {
-        let request = Request {
-            start: tokens.start as u64,
-            tokens: tokens.len() as u64,
-            by_layer: false,
-            codec: Codec::Exact,
-        };
+        let request =
+            Request { start: tokens.start as u64, tokens: tokens.len() as u64, by_layer: false, codec: Codec::Exact };
         let (src, dst) = (self.deployment(of_from)?, self.deployment(of_to)?);
         let plan = Plan::compile_route(&src, &dst, &request, Rank(0), Rank(0))?;
         let tables = |table: &BlockTable| Tables(vec![table.clone(); from.len()]);
         for route in plan.bind(&tables(from_table), &tables(to_table))?.routes {
             let from = &from[plan.group_of(Side::Source, route.group)];
             let to = &to[plan.group_of(Side::Destination, route.group)];
-            copy(
-                &route.program(),
-                from,
-                to,
-                &CopyOptions::new().with_threads(1),
-            )?;
+            copy(&route.program(), from, to, &CopyOptions::new().with_threads(1))?;
         }
         Ok(())
     }
@@ -212,21 +192,11 @@ impl Shape {
 impl RowLayout {
     /// As rows are kept: one behind the other, layer by layer.
     pub(super) fn dense(cells: usize) -> Self {
-        Self {
-            cells,
-            transposed: false,
-            at: 0,
-            head: 0,
-        }
+        Self { cells, transposed: false, at: 0, head: 0 }
     }
 
     /// As in a state, whose first layer begins at `at`.
     pub(super) fn in_state(cells: usize, transposed: bool, at: usize) -> Self {
-        Self {
-            cells,
-            transposed,
-            at,
-            head: LAYER_HEAD,
-        }
+        Self { cells, transposed, at, head: LAYER_HEAD }
     }
 }

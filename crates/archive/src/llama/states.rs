@@ -57,22 +57,12 @@ impl States {
     /// # Errors
     /// If the sample cannot be read, or has caches of several kinds.
     pub fn new(store: Arc<dyn Backend>, model: Model, sample: &[u8]) -> Result<Self, LlamaError> {
-        let State {
-            shape, transposed, ..
-        } = State::parse(sample)?;
+        let State { shape, transposed, .. } = State::parse(sample)?;
         let reference = shape.deployment(&RowLayout::dense(1))?;
         let archive = Archive::new(store.clone(), model.clone(), &reference)?;
-        let kind = Kind::Rows(Box::new(Rows {
-            archive,
-            shape,
-            transposed,
-        }));
+        let kind = Kind::Rows(Box::new(Rows { archive, shape, transposed }));
         let objects = Objects::new(store, NAMESPACE)?;
-        Ok(Self {
-            model,
-            kind,
-            objects,
-        })
+        Ok(Self { model, kind, objects })
     }
 
     /// The states of a model with sliding windows or recurrent layers, kept whole.
@@ -80,11 +70,7 @@ impl States {
     /// `model` has to say everything that two contexts that can read each other's states have in common, types of the
     /// caches among it.
     pub fn whole(store: Arc<dyn Backend>, model: Model) -> Result<Self, LlamaError> {
-        Ok(Self {
-            model,
-            kind: Kind::Whole,
-            objects: Objects::new(store, NAMESPACE)?,
-        })
+        Ok(Self { model, kind: Kind::Whole, objects: Objects::new(store, NAMESPACE)? })
     }
 
     /// The store that they are in.
@@ -114,8 +100,7 @@ pub(super) fn places(prefixes: &[PrefixKey]) -> Vec<ObjectKey> {
         key
     };
     let keys = prefixes.iter();
-    keys.flat_map(|prefix| (0..PLACES as u8).map(move |place| key(prefix, place)))
-        .collect()
+    keys.flat_map(|prefix| (0..PLACES as u8).map(move |place| key(prefix, place))).collect()
 }
 
 /// As they are looked up.

@@ -51,19 +51,16 @@ impl Objects {
         let names = self.names(&keys)?;
         let found = self.find(&keys, &names)?;
         // One of another length is a miss.
-        let fits = found.into_iter().zip(&*targets).map(|(found, target)| {
-            found.filter(|found| found.record.bytes == total_mut(target.parts))
-        });
+        let fits = found
+            .into_iter()
+            .zip(&*targets)
+            .map(|(found, target)| found.filter(|found| found.record.bytes == total_mut(target.parts)));
         let found: Vec<_> = fits.collect();
         let mut pieces = Vec::new();
         for (object, (found, target)) in found.iter().zip(targets).enumerate() {
             let Some(found) = found else { continue };
             let both = found.record.pieces().zip(pieces_mut(target.parts));
-            pieces.extend(both.map(|(hash, parts)| Piece {
-                object,
-                hash,
-                parts,
-            }));
+            pieces.extend(both.map(|(hash, parts)| Piece { object, hash, parts }));
         }
         let broken: Vec<OnceLock<Broken>> = found.iter().map(|_| OnceLock::new()).collect();
         self.fill(pieces, &broken)?;
@@ -103,11 +100,7 @@ impl Objects {
             left -= some;
             bytes.resize(start + some as usize, 0);
             let pieces = hashes.iter().zip(bytes[start..].chunks_mut(PIECE));
-            let pieces = pieces.map(|(&hash, memory)| Piece {
-                object: 0,
-                hash,
-                parts: vec![memory.into()],
-            });
+            let pieces = pieces.map(|(&hash, memory)| Piece { object: 0, hash, parts: vec![memory.into()] });
             let broken = [OnceLock::new()];
             self.fill(pieces.collect(), &broken)?;
             if let Some(broken) = broken[0].get() {
@@ -120,9 +113,7 @@ impl Objects {
 
     /// Removes an object one of whose pieces could not be read, unless it was put again.
     fn forget_broken(&self, name: &ManifestName, manifest: &[u8], broken: &Broken) {
-        forget(&*self.store, name, |there| {
-            there == manifest && !self.is_healed(broken)
-        });
+        forget(&*self.store, name, |there| there == manifest && !self.is_healed(broken));
     }
 
     /// Reads pieces, on a few threads, and notes of each object the first one that cannot be read.
@@ -156,11 +147,7 @@ impl Objects {
     }
 
     /// Reads pieces at once, but for those of objects that are broken.
-    fn load(
-        &self,
-        pieces: &mut Vec<Piece<'_>>,
-        broken: &[OnceLock<Broken>],
-    ) -> Result<(), StoreError> {
+    fn load(&self, pieces: &mut Vec<Piece<'_>>, broken: &[OnceLock<Broken>]) -> Result<(), StoreError> {
         pieces.retain(|piece| broken[piece.object].get().is_none());
         let hashes: Vec<ChunkHash> = pieces.iter().map(|piece| piece.hash).collect();
         let read = readable(&hashes, |hashes| self.store.get_chunks(hashes))?;
@@ -237,10 +224,7 @@ mod tests {
         let manifest = name::manifest(b"ns", b"key");
         store.put_manifest(&manifest, &record.encode()).unwrap();
         let objects = Objects::new(store, b"ns").unwrap();
-        assert_eq!(
-            objects.has(&[b"key"]).unwrap()[0].as_ref().unwrap().bytes,
-            LARGEST
-        );
+        assert_eq!(objects.has(&[b"key"]).unwrap()[0].as_ref().unwrap().bytes, LARGEST);
         let before = peak();
         assert_eq!(objects.read(b"key").unwrap(), None);
         assert!(peak() < before + (1 << 30));

@@ -46,9 +46,7 @@ impl Objects {
             for (name, manifest) in names.iter().zip(manifests) {
                 // It may be gone since it was listed.
                 let record = manifest.and_then(|manifest| Record::read(name, &manifest)?.ok());
-                if let Some(record) =
-                    record.filter(|record| record.namespace[..] == *self.namespace)
-                {
+                if let Some(record) = record.filter(|record| record.namespace[..] == *self.namespace) {
                     listed.push(Listed {
                         key: record.key.clone(),
                         info: record.info(),

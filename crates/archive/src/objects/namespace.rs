@@ -30,16 +30,10 @@ impl Objects {
     /// [`ObjectError::Namespace`] unless it has 1 to 4,096 bytes.
     pub fn new(store: Arc<dyn Backend>, namespace: &[u8]) -> Result<Self, ObjectError> {
         if !name::is_name(namespace) {
-            return Err(ObjectError::Namespace {
-                len: namespace.len(),
-            });
+            return Err(ObjectError::Namespace { len: namespace.len() });
         }
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        Ok(Self {
-            store,
-            namespace: namespace.into(),
-            threads: cores.min(DEFAULT_THREADS),
-        })
+        Ok(Self { store, namespace: namespace.into(), threads: cores.min(DEFAULT_THREADS) })
     }
 
     /// How many threads hash and copy for one call (0 counts as 1).
@@ -61,10 +55,7 @@ impl Objects {
     /// [`ObjectError::Key`], or if the store fails. What cannot be read is not there.
     pub fn has(&self, keys: &[&[u8]]) -> Result<Vec<Option<Info>>, ObjectError> {
         let found = self.find(keys, &self.names(keys)?)?;
-        Ok(found
-            .into_iter()
-            .map(|found| Some(found?.record.info()))
-            .collect())
+        Ok(found.into_iter().map(|found| Some(found?.record.info())).collect())
     }
 
     /// Removes objects; not an error if there are none. Pieces that nothing else needs go with the store's next
@@ -94,23 +85,15 @@ impl Objects {
     ///
     /// They are asked for from the last on: engines put the blocks of a prompt in their order, stores evict what was not
     /// used for longest, and the end of a prompt is of no use without its beginning.
-    pub(super) fn find(
-        &self,
-        keys: &[&[u8]],
-        names: &[ManifestName],
-    ) -> Result<Vec<Option<Found>>, StoreError> {
+    pub(super) fn find(&self, keys: &[&[u8]], names: &[ManifestName]) -> Result<Vec<Option<Found>>, StoreError> {
         let names: Vec<ManifestName> = names.iter().rev().cloned().collect();
         let manifests = readable(&names, |names| self.store.get_manifests(names))?;
-        let found = manifests
-            .into_iter()
-            .rev()
-            .zip(keys)
-            .map(|(manifest, key)| {
-                let manifest = manifest?;
-                let record = Record::decode(&manifest).ok()?;
-                let is_its = record.namespace[..] == *self.namespace && record.key == *key;
-                is_its.then_some(Found { manifest, record })
-            });
+        let found = manifests.into_iter().rev().zip(keys).map(|(manifest, key)| {
+            let manifest = manifest?;
+            let record = Record::decode(&manifest).ok()?;
+            let is_its = record.namespace[..] == *self.namespace && record.key == *key;
+            is_its.then_some(Found { manifest, record })
+        });
         Ok(found.collect())
     }
 }

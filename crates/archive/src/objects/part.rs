@@ -35,11 +35,7 @@ impl<'a> Part<'a> {
 
     fn split_at(self, at: usize) -> (Self, Self) {
         assert!(at <= self.len, "a part of {} is cut at {at}", self.len);
-        let later = Self {
-            start: self.start.wrapping_add(at),
-            len: self.len - at,
-            ..self
-        };
+        let later = Self { start: self.start.wrapping_add(at), len: self.len - at, ..self };
         (Self { len: at, ..self }, later)
     }
 
@@ -110,13 +106,9 @@ pub(super) fn pieces<'a>(parts: impl IntoIterator<Item = Part<'a>>) -> Vec<Vec<P
 }
 
 /// Cuts parts to be filled in the same way.
-pub(super) fn pieces_mut<'a>(
-    parts: &'a mut [PartMut<'_>],
-) -> impl Iterator<Item = Vec<PartMut<'a>>> {
+pub(super) fn pieces_mut<'a>(parts: &'a mut [PartMut<'_>]) -> impl Iterator<Item = Vec<PartMut<'a>>> {
     let pieces = pieces(parts.iter_mut().map(|part| part.0));
-    pieces
-        .into_iter()
-        .map(|parts| parts.into_iter().map(PartMut).collect())
+    pieces.into_iter().map(|parts| parts.into_iter().map(PartMut).collect())
 }
 
 /// How many bytes parts make up.
@@ -147,10 +139,8 @@ mod tests {
             (&[1, 2 * PIECE], &[&[1, PIECE - 1], &[PIECE], &[1]]),
         ] {
             let parts: Vec<Part<'_>> = lengths.iter().map(|len| (&bytes[..*len]).into()).collect();
-            let pieces: Vec<Vec<usize>> = pieces(parts.iter().copied())
-                .iter()
-                .map(|piece| piece.iter().map(|part| part.len).collect())
-                .collect();
+            let pieces: Vec<Vec<usize>> =
+                pieces(parts.iter().copied()).iter().map(|piece| piece.iter().map(|part| part.len).collect()).collect();
             assert_eq!(pieces, expected);
             assert_eq!(total(&parts), lengths.iter().sum::<usize>() as u64);
         }

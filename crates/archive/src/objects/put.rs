@@ -67,10 +67,7 @@ impl Objects {
     /// with to be needed for as long as that one is there, so it had better be the first to go.
     fn publish(&self, sources: &[Source<'_>]) -> Result<(), StoreError> {
         let mut manifests = Vec::with_capacity(sources.len());
-        let pieces: Vec<_> = sources
-            .iter()
-            .map(|source| pieces(source.parts.iter().copied()))
-            .collect();
+        let pieces: Vec<_> = sources.iter().map(|source| pieces(source.parts.iter().copied())).collect();
         let all: Vec<&Vec<Part<'_>>> = pieces.iter().flatten().collect();
         let begin = || Ok(Vec::new());
         // A copy is hashed and put: the caller's memory may change between the two.
@@ -117,8 +114,7 @@ impl Objects {
         }
         Err(StoreError::Damaged {
             what: format!("chunk {chunk}"),
-            how: "the store has other bytes under this hash, and keeps them when it is put again"
-                .to_owned(),
+            how: "the store has other bytes under this hash, and keeps them when it is put again".to_owned(),
         })
     }
 }

@@ -19,8 +19,7 @@ pub const LARGEST: u64 = 64 << 30;
 pub const LONGEST_META: usize = 4096;
 
 /// The longest manifest in bytes: names, meta, the hashes of all pieces, and room for what is around them.
-const LONGEST: usize =
-    2 * LONGEST_NAME + LONGEST_META + (LARGEST / PIECE as u64) as usize * 32 + 256;
+const LONGEST: usize = 2 * LONGEST_NAME + LONGEST_META + (LARGEST / PIECE as u64) as usize * 32 + 256;
 
 /// The manifest of an object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -96,9 +95,6 @@ impl Record {
     }
 
     pub(super) fn info(self) -> Info {
-        Info {
-            bytes: self.bytes,
-            meta: self.meta,
-        }
+        Info { bytes: self.bytes, meta: self.meta }
     }
 }

@@ -108,52 +108,27 @@ fn values_of_the_wrong_length_are_none() {
     // TLV 08, which nobody reads, becomes token ids of 4 bytes and then of what is no whole id.
     let ids = 0xab;
     let file = with(ids, &[9]);
-    assert_eq!(
-        parse(&file).unwrap().info.tokens.len(),
-        5,
-        "the last one counts"
-    );
+    assert_eq!(parse(&file).unwrap().info.tokens.len(), 5, "the last one counts");
     // The ids become an unknown tag: TLV 08 in their place is all there is.
     let mut file = with(ids, &[9]);
     file[ids + 9] = 0x77;
-    assert_eq!(
-        parse(&file).unwrap().info.tokens.iter().collect::<Vec<_>>(),
-        [5]
-    );
+    assert_eq!(parse(&file).unwrap().info.tokens.iter().collect::<Vec<_>>(), [5]);
     // Three bytes are no token; the record behind eats a byte of the next, so the walk goes wrong later.
     let mut file = with(ids, &[9, 3]);
     file[ids + 8..ids + 14].copy_from_slice(&[0x77, 16 + 4, 0, 0, 0, 0]);
     let error = parse(&file).unwrap_err();
-    assert!(
-        ["missing_tlv", "bad_tlv"].contains(&error.code()),
-        "{error}"
-    );
+    assert!(["missing_tlv", "bad_tlv"].contains(&error.code()), "{error}");
 }
 
 #[test]
 fn errors_say_where() {
     let says = |file: &[u8]| parse(file).unwrap_err().to_string();
-    assert_eq!(
-        says(b"KV"),
-        "the file has 2 bytes, and the header of a KVC file alone has 48"
-    );
-    assert_eq!(
-        says(&with(0, b"PK")),
-        "the file begins with 50 4b 43; a KVC file begins with 4b 56 43 (`KVC`)"
-    );
-    assert_eq!(
-        says(&with(72, &[200])),
-        "the prompt section at byte 72 claims 200 bytes, and 180 are left"
-    );
-    assert_eq!(
-        says(&with(QUANT, &[255])),
-        "TLV 03 at byte 128 says quant type 255; there are 0 to 29"
-    );
+    assert_eq!(says(b"KV"), "the file has 2 bytes, and the header of a KVC file alone has 48");
+    assert_eq!(says(&with(0, b"PK")), "the file begins with 50 4b 43; a KVC file begins with 4b 56 43 (`KVC`)");
+    assert_eq!(says(&with(72, &[200])), "the prompt section at byte 72 claims 200 bytes, and 180 are left");
+    assert_eq!(says(&with(QUANT, &[255])), "TLV 03 at byte 128 says quant type 255; there are 0 to 29");
     let whole = with(0, b"K");
-    assert_eq!(
-        says(&whole[..250]),
-        "the payload ends at byte 256, and the file has 250: 6 are missing"
-    );
+    assert_eq!(says(&whole[..250]), "the payload ends at byte 256, and the file has 250: 6 are missing");
     assert_eq!(
         says(&[&whole[..], &[0; 3]].concat()),
         "the payload ends at byte 256, and the file has 259: 3 are too many"

@@ -9,13 +9,7 @@ use transload_archive::kvc::{
 
 fn draft(token: u32) -> Draft {
     let tokens = vec![token, 2, 3];
-    Draft::new(
-        [1; 32],
-        FingerprintMode::Safe,
-        QuantType::Q8_0,
-        [2; 32],
-        tokens,
-    )
+    Draft::new([1; 32], FingerprintMode::Safe, QuantType::Q8_0, [2; 32], tokens)
 }
 
 fn files(folder: &std::path::Path) -> Vec<String> {
@@ -99,15 +93,9 @@ fn a_damaged_file_in_the_way_is_an_error() {
     let mut file = fs::read(&path).unwrap();
     *file.last_mut().unwrap() ^= 1;
     fs::write(&path, &file).unwrap();
-    for result in [
-        folder.load(&draft(1).key()).map(drop),
-        folder.publish(&draft(1), b"payload").map(drop),
-    ] {
+    for result in [folder.load(&draft(1).key()).map(drop), folder.publish(&draft(1), b"payload").map(drop)] {
         let error = result.unwrap_err();
-        assert!(
-            matches!(&error, FolderError::Wrong { source, .. } if source.code() == "crc_mismatch"),
-            "{error}"
-        );
+        assert!(matches!(&error, FolderError::Wrong { source, .. } if source.code() == "crc_mismatch"), "{error}");
     }
     assert_eq!(files(dir.path()), [draft(1).key().file_name()]);
 }
@@ -118,9 +106,7 @@ fn what_a_dead_writer_left_is_in_nobodys_way() {
     let folder = Folder::open(dir.path()).unwrap();
     let key = draft(1).key();
     // Of an earlier process with our number, whatever it had counted to.
-    let stale: Vec<_> = (0..50)
-        .map(|n| format!("{key}.{}.{n}.tmp", std::process::id()))
-        .collect();
+    let stale: Vec<_> = (0..50).map(|n| format!("{key}.{}.{n}.tmp", std::process::id())).collect();
     for name in &stale {
         fs::write(dir.path().join(name), b"half").unwrap();
     }
@@ -157,14 +143,8 @@ fn what_is_no_file_is_passed_over_and_never_read() {
     }
     let entries: Vec<Entry> = folder.entries().unwrap().map(Result::unwrap).collect();
     assert!(matches!(&entries[..], [Entry::Kvc { .. }]), "{entries:?}");
-    for error in [
-        folder.load(&draft(2).key()).unwrap_err(),
-        folder.publish(&draft(2), b"in the way").unwrap_err(),
-    ] {
-        assert!(
-            error.to_string().contains("it is not a regular file"),
-            "{error}"
-        );
+    for error in [folder.load(&draft(2).key()).unwrap_err(), folder.publish(&draft(2), b"in the way").unwrap_err()] {
+        assert!(error.to_string().contains("it is not a regular file"), "{error}");
     }
     assert!(set_hit_count(&pipe, 1).is_err());
 }

@@ -113,10 +113,7 @@ fn what_erllama_cannot_read_again_has_its_error() {
 #[test]
 fn numbers_that_wrapped_are_read_as_they_stand() {
     let vectors = vectors::all("golden");
-    let wrapped = vectors
-        .iter()
-        .find(|vector| vector.name.contains("overflow"))
-        .unwrap();
+    let wrapped = vectors.iter().find(|vector| vector.name.contains("overflow")).unwrap();
     let info = wrapped.info().unwrap();
     let given = [("quant_bits", 260, 8), ("context_size", (1 << 32) + 1, 32)];
     for (name, given, bits) in given {
@@ -129,9 +126,8 @@ fn every_vector_is_used() {
     for kind in ["golden", "corrupt"] {
         let listed: BTreeSet<String> = vectors::all(kind).into_iter().map(|v| v.name).collect();
         let there = std::fs::read_dir(vectors::folder().join(kind)).unwrap();
-        let mut there: BTreeSet<String> = there
-            .map(|entry| entry.unwrap().file_name().into_string().unwrap())
-            .collect();
+        let mut there: BTreeSet<String> =
+            there.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
         if kind == "golden" {
             there.insert("12_tokens_5000.kvc".into());
         }

@@ -23,12 +23,7 @@ fn a_head_says_what_the_whole_file_says() {
                 continue;
             };
             let sum = info.sum_payload(&mut disk, |_| {}).unwrap();
-            assert_eq!(
-                info.check_payload(&sum),
-                whole.verify(None),
-                "{}",
-                vector.name
-            );
+            assert_eq!(info.check_payload(&sum), whole.verify(None), "{}", vector.name);
         }
     }
 }
@@ -73,12 +68,7 @@ fn no_more_is_read_than_stands_before_the_payload() {
     start[56..64].copy_from_slice(&payload.to_le_bytes());
     let len = 228 + payload;
     let (at, read) = (0, 0);
-    let mut disk = Sparse {
-        start,
-        len,
-        at,
-        read,
-    };
+    let mut disk = Sparse { start, len, at, read };
     let head = Head::read(&mut disk).unwrap();
     assert_eq!(head.info().unwrap().payload_length, payload);
     assert_eq!(head.file_len(), len);
@@ -91,14 +81,9 @@ fn a_payload_that_was_cut_meanwhile_is_noticed() {
     let file = golden.file("golden").unwrap();
     let head = Head::read(&mut Cursor::new(&file)).unwrap();
     let info = head.info().unwrap();
-    let sum = info
-        .sum_payload(&mut Cursor::new(&file[..250]), |_| {})
-        .unwrap();
+    let sum = info.sum_payload(&mut Cursor::new(&file[..250]), |_| {}).unwrap();
     let (end, len) = (256, 250);
-    assert_eq!(
-        info.check_payload(&sum),
-        Err(KvcError::Truncated { end, len })
-    );
+    assert_eq!(info.check_payload(&sum), Err(KvcError::Truncated { end, len }));
 }
 
 #[test]

@@ -22,11 +22,7 @@ pub(crate) fn all(kind: &str) -> Vec<Vector> {
     let base = index["base"].as_object().unwrap();
     let files = index["files"].as_array().unwrap().iter();
     files
-        .map(|said| Vector {
-            name: said["file"].as_str().unwrap().to_owned(),
-            said: said.clone(),
-            base: base.clone(),
-        })
+        .map(|said| Vector { name: said["file"].as_str().unwrap().to_owned(), said: said.clone(), base: base.clone() })
         .collect()
 }
 
@@ -64,9 +60,7 @@ pub(crate) fn hex(bytes: &[u8]) -> String {
 
 pub(crate) fn unhex(text: &Value) -> Vec<u8> {
     let digits = text.as_str().unwrap().as_bytes().chunks(2);
-    digits
-        .map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap())
-        .collect()
+    digits.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
 }
 
 /// What was read here, in the form of the vectors.

@@ -20,17 +20,9 @@ fn session(tokens: &[u32], state: &[u8]) -> Vec<u8> {
 
 fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     let own = tokens(1, 3);
-    let quantized = Model {
-        keys: vec![(8, 34), (30, 6)],
-        values: vec![(1, 4), (99, 5)],
-    };
-    let latents = Model {
-        keys: vec![(0, 12)],
-        values: vec![],
-    };
-    let rows = |model: &Model, transposed| {
-        [&[1, 3][..], &state(model, &own, &[2, 0, 1], transposed)].concat()
-    };
+    let quantized = Model { keys: vec![(8, 34), (30, 6)], values: vec![(1, 4), (99, 5)] };
+    let latents = Model { keys: vec![(0, 12)], values: vec![] };
+    let rows = |model: &Model, transposed| [&[1, 3][..], &state(model, &own, &[2, 0, 1], transposed)].concat();
     let hybrid = [&sorted(&latents, &own, false)[..], b"more"].concat();
     vec![
         ("rows", rows(&f16(2, 4), false)),
@@ -38,14 +30,8 @@ fn seeds() -> Vec<(&'static str, Vec<u8>)> {
         ("quantized", rows(&quantized, false)),
         ("latents", rows(&latents, false)),
         ("whole", [&[2, 3], &hybrid[..]].concat()),
-        (
-            "session",
-            [&[0], &session(&own, &sorted(&f16(2, 4), &own, true))[..]].concat(),
-        ),
-        (
-            "session-hybrid",
-            [&[0], &session(&own, &hybrid)[..]].concat(),
-        ),
+        ("session", [&[0], &session(&own, &sorted(&f16(2, 4), &own, true))[..]].concat()),
+        ("session-hybrid", [&[0], &session(&own, &hybrid)[..]].concat()),
     ]
 }
 

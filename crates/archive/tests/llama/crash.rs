@@ -24,11 +24,7 @@ fn state(tokens: u32) -> Vec<u8> {
 }
 
 fn states(disk: &SimulatedDisk) -> Result<States, LlamaError> {
-    States::new(
-        Arc::new(disk.open_store()?),
-        Model::new("m", "w"),
-        &state(1),
-    )
+    States::new(Arc::new(disk.open_store()?), Model::new("m", "w"), &state(1))
 }
 
 /// Saves one turn after the other. How long the last one is whose save returned, and the first one whose did not.
@@ -75,9 +71,7 @@ fn power_fails(mistake: Mistake) -> (u64, Vec<String>) {
         assert!(failed.is_none() || disk.is_stopped(), "{failed:?}");
         for loss in 0..LOSSES {
             points += 1;
-            let left = disk
-                .lose_power(stop << 8 | loss)
-                .with_mistake(Mistake::None);
+            let left = disk.lose_power(stop << 8 | loss).with_mistake(Mistake::None);
             // What is saved then survives too.
             let checked = check(&left, saved).and_then(|()| match live(&left) {
                 (_, Some(error)) => Err(format!("does not work any more: {error}")),

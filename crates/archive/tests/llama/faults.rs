@@ -29,10 +29,7 @@ fn a_call_that_fails_leaves_a_shorter_prefix_at_worst() {
     for call in calls {
         for effect in effects {
             for nth in 1.. {
-                let store = Arc::new(Faulty::new(
-                    MemoryStore::new(),
-                    Plan::new().with(call, nth, effect),
-                ));
+                let store = Arc::new(Faulty::new(MemoryStore::new(), Plan::new().with(call, nth, effect)));
                 let shared: Arc<dyn Backend> = store.clone();
                 let states = states(&shared, &sorted(&model, &own[..1], false));
                 let mut attempt = |work: &dyn Fn() -> bool| failures += u32::from(!work());
@@ -61,10 +58,7 @@ fn a_call_that_fails_leaves_a_shorter_prefix_at_worst() {
                 let loaded = std::iter::repeat_with(|| load(&states, &own)).take(4);
                 let (count, state) = loaded.flatten().next().unwrap();
                 assert!(state == sorted(&model, &own[..count], false));
-                assert!(
-                    count == 700 || matches!(effect, Effect::FlipBit(_)),
-                    "{call:?} {nth}, {effect:?}: {count}"
-                );
+                assert!(count == 700 || matches!(effect, Effect::FlipBit(_)), "{call:?} {nth}, {effect:?}: {count}");
                 if over {
                     break;
                 }
@@ -88,11 +82,7 @@ fn what_lost_a_piece_is_a_miss_and_healed() {
         let rows = rows.flat_map(|rows| &rows[12 + cells.start * 8..12 + cells.end * 8]);
         ChunkHash::from(blake3::hash(&rows.copied().collect::<Vec<u8>>()))
     };
-    for (piece, left) in [
-        (pieces(0..2, 0..256), 0),
-        (pieces(2..4, 0..256), 0),
-        (pieces(0..4, 256..300), 256),
-    ] {
+    for (piece, left) in [(pieces(0..2, 0..256), 0), (pieces(2..4, 0..256), 0), (pieces(0..4, 256..300), 256)] {
         for flaw in [Flaw::Lost, Flaw::Refused] {
             let store = Arc::new(Flawed::default());
             let shared: Arc<dyn Backend> = store.clone();

@@ -9,10 +9,7 @@ pub(crate) struct Model {
 
 /// A cache of f16 everywhere.
 pub(crate) fn f16(layers: usize, row: u64) -> Model {
-    Model {
-        keys: vec![(1, row); layers],
-        values: vec![(1, row); layers],
-    }
+    Model { keys: vec![(1, row); layers], values: vec![(1, row); layers] }
 }
 
 /// Bytes of one number of a type that can be transposed.
@@ -57,9 +54,7 @@ pub(crate) fn state(model: &Model, tokens: &[u32], order: &[usize], transposed: 
     for (side, layers, transposed) in sides {
         for (layer, (kind, length)) in layers.iter().enumerate() {
             bytes.extend(kind.to_le_bytes());
-            let rows = order
-                .iter()
-                .map(|position| row(&history[*position], side, layer, *length));
+            let rows = order.iter().map(|position| row(&history[*position], side, layer, *length));
             let rows: Vec<Vec<u8>> = rows.collect();
             if !transposed {
                 bytes.extend(length.to_le_bytes());

@@ -33,42 +33,21 @@ fn each_fault_has_a_name() {
     let word = |at: usize, value: u32| with(good.clone(), at, &value.to_le_bytes());
     let long = |at: usize, value: u64| with(good.clone(), at, &value.to_le_bytes());
     for (state, said) in [
-        (
-            vec![],
-            "the magic number at byte 0 takes 4 bytes, and 0 are left",
-        ),
-        (
-            word(0, 0xaf14_3cd9),
-            "begins with 0xaf143cd9 and not with 0xaf143cd8",
-        ),
+        (vec![], "the magic number at byte 0 takes 4 bytes, and 0 are left"),
+        (word(0, 0xaf14_3cd9), "begins with 0xaf143cd9 and not with 0xaf143cd8"),
         (word(STREAMS, 2), "has 2 streams"),
         (word(STREAMS, 0), "has 0 streams"),
         (word(CELLS, 0), "has no cells"),
         (word(CELLS, u32::MAX), "the state is cut"),
-        (
-            word(FIRST_CELL + 4, u32::MAX),
-            "the sequences of a cell at byte 24 takes 17179869180 bytes",
-        ),
-        (
-            word(FIRST_CELL, 3),
-            "cell 0 of the state is of position 3: only positions 0 to 2",
-        ),
-        (
-            word(FIRST_CELL, u32::MAX),
-            "cell 0 of the state is of position -1",
-        ),
-        (
-            word(FIRST_CELL, 1),
-            "cell 1 of the state is a second one of position 1",
-        ),
+        (word(FIRST_CELL + 4, u32::MAX), "the sequences of a cell at byte 24 takes 17179869180 bytes"),
+        (word(FIRST_CELL, 3), "cell 0 of the state is of position 3: only positions 0 to 2"),
+        (word(FIRST_CELL, u32::MAX), "cell 0 of the state is of position -1"),
+        (word(FIRST_CELL, 1), "cell 1 of the state is a second one of position 1"),
         (word(TRANSPOSED, 2), "byte 52 says 2"),
         (word(LAYERS, u32::MAX), "has 4294967295 layers"),
         (word(LAYERS, 0), "has 0 layers"),
         (word(LAYERS, 65_536), "the state is cut"),
-        (
-            long(ROW, 0),
-            "the keys of layer 0 are 0 bytes a cell of type 1: a row has bytes",
-        ),
+        (long(ROW, 0), "the keys of layer 0 are 0 bytes a cell of type 1: a row has bytes"),
         (long(ROW, 7), "its elements are longer"),
         (long(ROW, u64::MAX - 1), "takes 55340232221128654842 bytes"),
         (word(TYPE, 8), "other layers, types or row lengths"),
@@ -81,22 +60,10 @@ fn each_fault_has_a_name() {
     let mut two = word(FIRST_CELL + 4, 2);
     two.splice(FIRST_CELL + 8..FIRST_CELL + 8, [0; 4]);
     let error = states.save(&own, &two).unwrap_err().to_string();
-    assert!(
-        error.contains("cell 0 of the state is in 2 sequences"),
-        "{error}"
-    );
+    assert!(error.contains("cell 0 of the state is in 2 sequences"), "{error}");
 
     let error = states.save(&own[..2], &good).unwrap_err();
-    assert!(
-        matches!(
-            error,
-            LlamaError::Tokens {
-                tokens: 2,
-                cells: 3
-            }
-        ),
-        "{error}"
-    );
+    assert!(matches!(error, LlamaError::Tokens { tokens: 2, cells: 3 }), "{error}");
     assert_eq!(load(&states, &own), None, "nothing was saved");
 }
 
@@ -119,17 +86,9 @@ fn transposed_values_are_made_of_numbers() {
 /// Cut at every byte, it is an error, and nothing is saved.
 #[test]
 fn a_state_that_is_cut_is_refused() {
-    for (model, transposed) in [
-        (f16(2, 4), false),
-        (f16(2, 4), true),
-        (
-            Model {
-                keys: vec![(8, 34), (1, 6)],
-                values: vec![],
-            },
-            false,
-        ),
-    ] {
+    for (model, transposed) in
+        [(f16(2, 4), false), (f16(2, 4), true), (Model { keys: vec![(8, 34), (1, 6)], values: vec![] }, false)]
+    {
         let store: Arc<dyn Backend> = Arc::new(MemoryStore::new());
         let own = tokens(1, 5);
         let whole = sorted(&model, &own, transposed);

@@ -23,10 +23,7 @@ fn recurrent(count: usize) -> Vec<u8> {
 
 #[test]
 fn recurrent_layers_behind_latents_are_other_caches() {
-    let latents = Model {
-        values: vec![],
-        ..f16(2, 8)
-    };
+    let latents = Model { values: vec![], ..f16(2, 8) };
     // What begins the cache would be values of f16 for one number of tokens, and of half a number for another.
     for count in [2, 17, 20, 600] {
         let own = tokens(1, count);
@@ -45,14 +42,7 @@ fn values_that_are_damaged_are_no_other_caches() {
     let state = sorted(&f16(2, 8), &own, false);
     let cut = Session::read(&file(&own, &state[..state.len() - 1]));
     assert!(matches!(cut, Err(LlamaError::Cut { .. })), "{cut:?}");
-    let keys = sorted(
-        &Model {
-            values: vec![],
-            ..f16(2, 8)
-        },
-        &own,
-        false,
-    );
+    let keys = sorted(&Model { values: vec![], ..f16(2, 8) }, &own, false);
     let damaged = [keys, vec![0xff; 400]].concat();
     assert!(Session::read(&file(&own, &damaged)).is_err());
 }

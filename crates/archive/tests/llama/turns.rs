@@ -50,8 +50,7 @@ fn eight_chats_do_not_replace_each_other() {
             };
             let chat = |seed, count| [&tokens(0, shared)[..], &tokens(seed, count)].concat();
             let save = |own: &[u32]| states.save(own, &sorted(&model, own, false)).unwrap();
-            let is_kept =
-                |own: &[u32]| load(&states, own).is_some_and(|found| found.0 == own.len());
+            let is_kept = |own: &[u32]| load(&states, own).is_some_and(|found| found.0 == own.len());
             for turn in [20, 60, 100] {
                 for seed in 1..=8 {
                     assert!(save(&chat(seed, turn)).bytes > 0);
@@ -78,20 +77,12 @@ fn eight_chats_do_not_replace_each_other() {
 fn rows_of_other_types_are_never_found() {
     let store: Arc<dyn Backend> = Arc::new(MemoryStore::new());
     let own = tokens(1, 300);
-    let of = |kind, row| Model {
-        keys: vec![(kind, row); 2],
-        values: vec![(1, 8); 2],
-    };
+    let of = |kind, row| Model { keys: vec![(kind, row); 2], values: vec![(1, 8); 2] };
     let saved = of(2, 36);
     let sample = |model: &Model| sorted(model, &own[..1], false);
-    states(&store, &sample(&saved))
-        .save(&own, &sorted(&saved, &own, false))
-        .unwrap();
+    states(&store, &sample(&saved)).save(&own, &sorted(&saved, &own, false)).unwrap();
     // As long as q4_0, of another length, and one layer less.
-    let fewer = Model {
-        keys: vec![(2, 36)],
-        values: vec![(1, 8)],
-    };
+    let fewer = Model { keys: vec![(2, 36)], values: vec![(1, 8)] };
     for other in [of(20, 36), of(8, 68), of(2, 18), fewer] {
         assert_eq!(load(&states(&store, &sample(&other)), &own), None);
     }
@@ -118,14 +109,7 @@ fn whole_states_are_found_for_exactly_their_tokens() {
     }
     assert_eq!(states.save(&own[..700], &state(700)).unwrap().bytes, 0);
     // Of those behind 256 tokens, the newest.
-    for (prompt, found) in [
-        (900, 700),
-        (700, 700),
-        (699, 300),
-        (299, 100),
-        (255, 100),
-        (99, 0),
-    ] {
+    for (prompt, found) in [(900, 700), (700, 700), (699, 300), (299, 100), (255, 100), (99, 0)] {
         match load(&states, &own[..prompt]) {
             None => assert_eq!(found, 0, "{prompt}"),
             Some(loaded) => assert!(loaded == (found, state(found)), "{prompt}: {}", loaded.0),

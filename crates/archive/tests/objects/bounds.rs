@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use transload_archive::objects::{
-    LARGEST, LONGEST_META, LONGEST_NAME, ObjectError, Objects, PIECE, Part, PartMut, Record,
-    Source, Target,
+    LARGEST, LONGEST_META, LONGEST_NAME, ObjectError, Objects, PIECE, Part, PartMut, Record, Source, Target,
 };
 use transload_store::backend::MemoryStore;
 use transload_store::backend::file::{FileOptions, FileStore};
@@ -47,32 +46,16 @@ fn keys_have_1_to_4096_bytes() {
         let keys = [b"there", wrong];
         let is_told = |error: ObjectError| {
             let len = wrong.len();
-            assert!(
-                matches!(error, ObjectError::Key { at: 1, len: of } if of == len),
-                "{error}"
-            );
+            assert!(matches!(error, ObjectError::Key { at: 1, len: of } if of == len), "{error}");
             assert!(error.to_string().contains("1 to 4096 bytes"), "{error}");
         };
         is_told(objects.has(&keys).unwrap_err());
         is_told(objects.delete(&keys).unwrap_err());
-        let source = |key| Source {
-            key,
-            meta: b"other",
-            parts: &[],
-        };
+        let source = |key| Source { key, meta: b"other", parts: &[] };
         is_told(objects.put(&keys.map(source)).unwrap_err());
         let mut bytes = [0; 5];
         let mut parts = [(&mut bytes).into()];
-        let targets = &mut [
-            Target {
-                key: keys[0],
-                parts: &mut parts,
-            },
-            Target {
-                key: keys[1],
-                parts: &mut [],
-            },
-        ];
+        let targets = &mut [Target { key: keys[0], parts: &mut parts }, Target { key: keys[1], parts: &mut [] }];
         is_told(objects.get(targets).unwrap_err());
         assert_eq!(bytes, [0; 5]);
         assert!(get(&objects, b"there", 5) == Some((vec![], b"bytes".to_vec())));
@@ -87,11 +70,7 @@ fn meta_has_4096_bytes_at_most() {
     let meta = content(1, LONGEST_META);
     put(&objects, b"one", &meta, b"bytes");
     assert_eq!(get(&objects, b"one", 5).unwrap().0, meta);
-    let source = Source {
-        key: b"one",
-        meta: &[7; LONGEST_META + 1],
-        parts: &[],
-    };
+    let source = Source { key: b"one", meta: &[7; LONGEST_META + 1], parts: &[] };
     let error = objects.put(&[source]).unwrap_err();
     assert!(matches!(error, ObjectError::Meta { at: 0, len } if len == LONGEST_META + 1));
 }
@@ -103,11 +82,7 @@ fn objects_have_64_gib_at_most() {
     let part = vec![0; 1 << 28];
     let mut parts = vec![Part::from(&part); (LARGEST >> 28) as usize];
     parts.push(Part::from(&part[..1]));
-    let source = Source {
-        key: b"one",
-        meta: b"",
-        parts: &parts,
-    };
+    let source = Source { key: b"one", meta: b"", parts: &parts };
     let error = objects.put(&[source]).unwrap_err();
     assert!(matches!(error, ObjectError::TooLarge { at: 0, bytes } if bytes == LARGEST + 1));
     assert_eq!(objects.has(&[b"one"]).unwrap(), [None]);
@@ -134,29 +109,15 @@ fn batches_may_be_empty_or_long() {
     let keys: Vec<[u8; 4]> = (0..10_000_u32).map(u32::to_le_bytes).collect();
     let parts: Vec<[Part<'_>; 1]> = keys.iter().map(|key| [key.into()]).collect();
     let sources = keys.iter().zip(&parts);
-    let sources = sources.map(|(key, parts)| Source {
-        key,
-        meta: b"",
-        parts,
-    });
+    let sources = sources.map(|(key, parts)| Source { key, meta: b"", parts });
     let sources: Vec<Source<'_>> = sources.collect();
     assert_eq!(objects.put(&sources).unwrap(), vec![Put::Stored; 10_000]);
-    assert_eq!(
-        objects.put(&sources).unwrap(),
-        vec![Put::AlreadyThere; 10_000]
-    );
+    assert_eq!(objects.put(&sources).unwrap(), vec![Put::AlreadyThere; 10_000]);
     let mut memory = vec![[0; 4]; 10_000];
     let mut parts: Vec<[PartMut<'_>; 1]> = memory.iter_mut().map(|bytes| [bytes.into()]).collect();
     let targets = keys.iter().zip(&mut parts);
-    let mut targets: Vec<Target<'_, '_>> =
-        targets.map(|(key, parts)| Target { key, parts }).collect();
-    assert!(
-        objects
-            .get(&mut targets)
-            .unwrap()
-            .iter()
-            .all(Option::is_some)
-    );
+    let mut targets: Vec<Target<'_, '_>> = targets.map(|(key, parts)| Target { key, parts }).collect();
+    assert!(objects.get(&mut targets).unwrap().iter().all(Option::is_some));
     assert_eq!(memory, keys);
     let keys: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
     objects.delete(&keys).unwrap();
@@ -176,16 +137,8 @@ fn a_key_may_be_there_twice() {
     assert_eq!(put.unwrap(), [Put::Stored; 2]);
     let (mut a, mut b) = ([0; 6], [0; 6]);
     let (mut first, mut second) = ([(&mut a).into()], [(&mut b).into()]);
-    let read = objects.get(&mut [
-        Target {
-            key: b"one",
-            parts: &mut first,
-        },
-        Target {
-            key: b"one",
-            parts: &mut second,
-        },
-    ]);
+    let read =
+        objects.get(&mut [Target { key: b"one", parts: &mut first }, Target { key: b"one", parts: &mut second }]);
     assert!(read.unwrap().iter().all(Option::is_some));
     assert_eq!((&a, &b), (b"second", b"second"));
 }
@@ -202,10 +155,7 @@ fn another_length_or_meta_replaces_and_equal_ones_write_nothing() {
     assert_eq!(there(), Some((b"n".to_vec(), b"xyz".to_vec())));
     assert_eq!(put(&objects, b"one", b"n", b"four"), Put::Stored);
     assert_eq!(there(), None);
-    assert_eq!(
-        get(&objects, b"one", 4),
-        Some((b"n".to_vec(), b"four".to_vec()))
-    );
+    assert_eq!(get(&objects, b"one", 4), Some((b"n".to_vec(), b"four".to_vec())));
 }
 
 /// Keys and namespaces that look like paths, patterns or one another.
@@ -214,22 +164,8 @@ fn no_two_names_are_one() {
     let folder = tempfile::tempdir().unwrap();
     let store = FileStore::open(folder.path().join("kv"), FileOptions::new()).unwrap();
     let store: Arc<dyn Backend> = Arc::new(store);
-    let names: [&[u8]; 9] = [
-        b"\0",
-        b"\0\0",
-        b"/",
-        b"..",
-        b"../../etc/passwd",
-        b"a",
-        b"A",
-        b"\xff\xfe",
-        b"a-SEP-b",
-    ];
-    let all = || {
-        names
-            .iter()
-            .flat_map(|namespace| names.map(|key| (*namespace, key)))
-    };
+    let names: [&[u8]; 9] = [b"\0", b"\0\0", b"/", b"..", b"../../etc/passwd", b"a", b"A", b"\xff\xfe", b"a-SEP-b"];
+    let all = || names.iter().flat_map(|namespace| names.map(|key| (*namespace, key)));
     for (namespace, key) in all() {
         let objects = Objects::new(store.clone(), namespace).unwrap();
         put(&objects, key, b"", &[namespace, b"|", key].concat());
@@ -263,14 +199,8 @@ fn a_manifest_lies_as_the_manual_says() {
     let below = format!("slot1/{name}").parse().unwrap();
     for name in [&name, &below] {
         let record = Record::read(name, &manifest).unwrap().unwrap();
-        assert_eq!(
-            (&record.key[..], &record.namespace[..]),
-            (&b"key"[..], &b"ns"[..])
-        );
-        assert_eq!(
-            (record.bytes, &record.meta[..]),
-            (bytes.len() as u64, &b"bf16"[..])
-        );
+        assert_eq!((&record.key[..], &record.namespace[..]), (&b"key"[..], &b"ns"[..]));
+        assert_eq!((record.bytes, &record.meta[..]), (bytes.len() as u64, &b"bf16"[..]));
         assert_eq!(record.pieces().count(), 2);
     }
     assert!(Record::read(&"slot1".parse().unwrap(), &manifest).is_none());
@@ -298,12 +228,6 @@ impl Backend for Plain {
 
 #[test]
 fn a_store_without_an_inventory_cannot_be_listed() {
-    let error = Objects::new(Arc::new(Plain::default()), b"ns")
-        .unwrap()
-        .list()
-        .unwrap_err();
-    assert!(matches!(
-        error,
-        ObjectError::Store(StoreError::Unsupported { .. })
-    ));
+    let error = Objects::new(Arc::new(Plain::default()), b"ns").unwrap().list().unwrap_err();
+    assert!(matches!(error, ObjectError::Store(StoreError::Unsupported { .. })));
 }

@@ -79,11 +79,7 @@ fn the_first_of_a_batch_is_used_last() {
     let (_, objects) = open(&folder.path().join("kv"), None);
     // More than are published at once.
     let keys: Vec<[u8; 2]> = (0..300_u16).map(u16::to_be_bytes).collect();
-    let sources = keys.iter().map(|key| Source {
-        key,
-        meta: b"",
-        parts: &[],
-    });
+    let sources = keys.iter().map(|key| Source { key, meta: b"", parts: &[] });
     objects.put(&sources.collect::<Vec<_>>()).unwrap();
     let is_in_order = || {
         let mut listed = objects.list().unwrap();

@@ -34,17 +34,11 @@ fn seeds() -> Vec<(&'static str, Vec<u8>)> {
     vec![
         ("whole", whole(manifest(b"ns", b"key", b"bf16", 1000))),
         ("empty", body(manifest(b"ns", b"key", b"", 0))),
-        (
-            "one-piece",
-            body(manifest(b"ns", b"model@1@0@ff", b"bf16", 1000)),
-        ),
+        ("one-piece", body(manifest(b"ns", b"model@1@0@ff", b"bf16", 1000))),
         ("two-pieces", body(manifest(b"\0", b"..", b"", PIECE + 1))),
         ("long-names", body(manifest(&long, &long, &meta, 1))),
         ("no-key", [&[1][..], b"\x02ns\x00\x00\x00\x00"].concat()),
-        (
-            "large",
-            [&[1][..], b"\x02ns\x01k\xff\xff\xff\xff\xff\x01\x00\x00"].concat(),
-        ),
+        ("large", [&[1][..], b"\x02ns\x01k\xff\xff\xff\xff\xff\x01\x00\x00"].concat()),
         ("other-length", other_length),
     ]
 }

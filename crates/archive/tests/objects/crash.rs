@@ -27,12 +27,7 @@ fn objects(disk: &SimulatedDisk) -> Result<Objects, ObjectError> {
 }
 
 /// Puts, puts others in their place, removes and collects, as the seed says. Ends at the first error.
-fn live(
-    disk: &SimulatedDisk,
-    expected: &mut Expected,
-    random: &mut Random,
-    steps: u32,
-) -> Result<(), ObjectError> {
+fn live(disk: &SimulatedDisk, expected: &mut Expected, random: &mut Random, steps: u32) -> Result<(), ObjectError> {
     let objects = objects(disk)?;
     for _ in 0..steps {
         match random.below(6) {
@@ -53,28 +48,16 @@ fn live(
     Ok(())
 }
 
-fn put_some(
-    objects: &Objects,
-    expected: &mut Expected,
-    random: &mut Random,
-) -> Result<(), ObjectError> {
-    let lengths: BTreeMap<u8, usize> = (0..1 + random.below(3))
-        .map(|_| (random.below(5) as u8, random.below(3) as usize * 700))
-        .collect();
+fn put_some(objects: &Objects, expected: &mut Expected, random: &mut Random) -> Result<(), ObjectError> {
+    let lengths: BTreeMap<u8, usize> =
+        (0..1 + random.below(3)).map(|_| (random.below(5) as u8, random.below(3) as usize * 700)).collect();
     for (key, len) in &lengths {
         let values = expected.entry(*key).or_insert_with(|| vec![None]);
         values.push(Some(*len));
     }
-    let values: Vec<_> = lengths
-        .iter()
-        .map(|(&key, &len)| ([key], value(key, len)))
-        .collect();
+    let values: Vec<_> = lengths.iter().map(|(&key, &len)| ([key], value(key, len))).collect();
     let parts: Vec<_> = values.iter().map(|(_, bytes)| [bytes.into()]).collect();
-    let sources = values.iter().zip(&parts).map(|((key, _), parts)| Source {
-        key,
-        meta: b"",
-        parts,
-    });
+    let sources = values.iter().zip(&parts).map(|((key, _), parts)| Source { key, meta: b"", parts });
     objects.put(&sources.collect::<Vec<_>>())?;
     expected.extend(lengths.into_iter().map(|(key, len)| (key, vec![Some(len)])));
     Ok(())
@@ -92,13 +75,8 @@ fn check(disk: &SimulatedDisk, expected: &Expected) -> Result<(), String> {
         let Some(len) = len else { continue };
         let mut bytes = vec![9; len];
         let mut parts = [(&mut bytes).into()];
-        let target = Target {
-            key: &[*key],
-            parts: &mut parts,
-        };
-        let read = objects
-            .get(&mut [target])
-            .map_err(|error| error.to_string())?;
+        let target = Target { key: &[*key], parts: &mut parts };
+        let read = objects.get(&mut [target]).map_err(|error| error.to_string())?;
         if read[0].is_none() || bytes != value(*key, len) {
             return Err(format!("{key} of {len} bytes cannot be read"));
         }
@@ -141,19 +119,13 @@ fn power_fails(lives: std::ops::Range<u64>, mistake: Mistake) -> (u64, Vec<Strin
 
 #[test]
 fn what_was_put_survives_a_loss_of_power_at_any_change() {
-    assert_right(
-        power_fails(0..count("TRANSLOAD_TEST_LIVES", LIVES), Mistake::None),
-        500,
-    );
+    assert_right(power_fails(0..count("TRANSLOAD_TEST_LIVES", LIVES), Mistake::None), 500);
 }
 
 /// The test above can fail.
 #[test]
 fn a_store_that_does_not_flush_is_found() {
-    for mistake in [
-        Mistake::NoFileFlush(".pack"),
-        Mistake::NoFolderFlush("manifests/"),
-    ] {
+    for mistake in [Mistake::NoFileFlush(".pack"), Mistake::NoFolderFlush("manifests/")] {
         let found = (0..8).any(|seed| !power_fails(seed..seed + 1, mistake).1.is_empty());
         assert!(found, "nobody noticed {mistake:?}");
     }

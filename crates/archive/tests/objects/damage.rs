@@ -25,21 +25,13 @@ fn objects(store: &Arc<Flawed>) -> Objects {
 /// The hashes of the pieces of [`content`] of this seed.
 fn pieces(seed: u64) -> Vec<ChunkHash> {
     let bytes = content(seed, LEN);
-    bytes
-        .chunks(PIECE)
-        .map(|piece| blake3::hash(piece).into())
-        .collect()
+    bytes.chunks(PIECE).map(|piece| blake3::hash(piece).into()).collect()
 }
 
 fn flaws(piece: &[u8]) -> [Flaw; 4] {
     let mut flipped = piece.to_vec();
     flipped[100] ^= 4;
-    [
-        Flaw::Lost,
-        Flaw::Other(flipped.into()),
-        Flaw::Other(Bytes::copy_from_slice(&piece[1..])),
-        Flaw::Refused,
-    ]
+    [Flaw::Lost, Flaw::Other(flipped.into()), Flaw::Other(Bytes::copy_from_slice(&piece[1..])), Flaw::Refused]
 }
 
 /// Whoever puts it, whether or not the handle has read what is damaged.
@@ -56,16 +48,8 @@ fn a_flawed_piece_is_a_miss_and_the_next_put_heals_it() {
 
             let (mut one, mut two) = (vec![9; LEN], vec![9; LEN]);
             let (mut first, mut second) = ([(&mut one).into()], [(&mut two).into()]);
-            let read = objects.get(&mut [
-                Target {
-                    key: b"one",
-                    parts: &mut first,
-                },
-                Target {
-                    key: b"two",
-                    parts: &mut second,
-                },
-            ]);
+            let read = objects
+                .get(&mut [Target { key: b"one", parts: &mut first }, Target { key: b"two", parts: &mut second }]);
             let read = read.unwrap();
             assert_eq!(read[0], None, "{n} {flaw:?}");
             // Others of the batch are none the worse.
@@ -102,23 +86,13 @@ fn a_put_makes_sure_of_what_is_there_already() {
 fn a_store_that_keeps_what_is_damaged_takes_no_object_of_it() {
     let bytes = content(1, LEN);
     for flaw in flaws(&bytes[..PIECE]).into_iter().skip(1) {
-        let store = Arc::new(Flawed {
-            heals: Heals::Never,
-            ..Flawed::default()
-        });
+        let store = Arc::new(Flawed { heals: Heals::Never, ..Flawed::default() });
         let objects = objects(&store);
         put(&objects, b"one", b"", &bytes);
         store.spoil(pieces(1)[0], flaw);
-        let source = Source {
-            key: b"other",
-            meta: b"",
-            parts: &[(&bytes).into()],
-        };
+        let source = Source { key: b"other", meta: b"", parts: &[(&bytes).into()] };
         let error = objects.put(&[source]).unwrap_err();
-        assert!(
-            matches!(error, ObjectError::Store(StoreError::Damaged { .. })),
-            "{error}"
-        );
+        assert!(matches!(error, ObjectError::Store(StoreError::Damaged { .. })), "{error}");
         assert_eq!(objects.has(&[b"other"]).unwrap(), [None]);
     }
 }
@@ -146,10 +120,7 @@ fn an_object_that_is_put_again_meanwhile_is_not_removed() {
 #[test]
 fn a_store_without_revisions_heals() {
     let bytes = content(1, LEN);
-    let store = Arc::new(Flawed {
-        no_revisions: true,
-        ..Flawed::default()
-    });
+    let store = Arc::new(Flawed { no_revisions: true, ..Flawed::default() });
     let objects = objects(&store);
     put(&objects, b"one", b"", &bytes);
     store.spoil(pieces(1)[0], Flaw::Lost);
@@ -167,15 +138,9 @@ fn silence_is_no_miss() {
     store.spoil(pieces(1)[1], Flaw::Silent);
     let mut bytes = vec![0; LEN];
     let mut parts = [(&mut bytes).into()];
-    let target = Target {
-        key: b"one",
-        parts: &mut parts,
-    };
+    let target = Target { key: b"one", parts: &mut parts };
     let error = objects.get(&mut [target]).unwrap_err();
-    assert!(
-        matches!(error, ObjectError::Store(StoreError::Remote { .. })),
-        "{error}"
-    );
+    assert!(matches!(error, ObjectError::Store(StoreError::Remote { .. })), "{error}");
     assert!(objects.has(&[b"one"]).unwrap()[0].is_some());
 }
 
@@ -186,11 +151,7 @@ fn what_was_collected_before_it_was_published_is_put_again() {
         let store = Arc::new(Flawed::default());
         let objects = objects(&store);
         *store.collections.lock().unwrap() = collections;
-        let source = Source {
-            key: b"one",
-            meta: b"",
-            parts: &[b"bytes".into()],
-        };
+        let source = Source { key: b"one", meta: b"", parts: &[b"bytes".into()] };
         let put = objects.put(&[source]);
         assert_eq!(put.is_ok(), is_put);
         assert_eq!(get(&objects, b"one", 5).is_some(), is_put);
@@ -212,10 +173,7 @@ fn a_look_up_is_one_call_of_the_store() {
     assert_eq!(*store.look_ups.lock().unwrap(), 1);
     for (n, (info, key)) in found.iter().zip(keys).enumerate() {
         let expected = n.is_multiple_of(2).then_some((4, key));
-        assert_eq!(
-            info.as_ref().map(|info| (info.bytes, &info.meta[..])),
-            expected
-        );
+        assert_eq!(info.as_ref().map(|info| (info.bytes, &info.meta[..])), expected);
     }
 }
 
@@ -282,11 +240,7 @@ fn in_a_folder_whoever_puts_it_heals_it() {
     fs::set_permissions(&pack, mode).unwrap();
 
     let (old, new) = (open(), open());
-    assert_eq!(
-        put(&old, b"one", b"", &bytes),
-        Put::AlreadyThere,
-        "nobody has read it"
-    );
+    assert_eq!(put(&old, b"one", b"", &bytes), Put::AlreadyThere, "nobody has read it");
     assert_eq!(get(&reader, b"one", 5000), None);
     assert_eq!(put(&new, b"one", b"", &bytes), Put::Stored);
     for objects in [writer, reader, old, open()] {
@@ -302,9 +256,8 @@ fn in_a_folder_a_damaged_manifest_is_a_miss() {
     let store = Arc::new(FileStore::open(&root, FileOptions::new()).unwrap());
     let objects = Objects::new(store.clone(), b"ns").unwrap();
     put(&objects, b"one", b"", b"bytes");
-    let mut files = fs::read_dir(root.join("manifests"))
-        .unwrap()
-        .flat_map(|folder| fs::read_dir(folder.unwrap().path()).unwrap());
+    let mut files =
+        fs::read_dir(root.join("manifests")).unwrap().flat_map(|folder| fs::read_dir(folder.unwrap().path()).unwrap());
     let file = files.next().unwrap().unwrap().path();
     let whole = fs::read(&file).unwrap();
     fs::remove_file(&file).unwrap();
@@ -325,13 +278,8 @@ fn in_a_folder_a_damaged_manifest_is_a_miss() {
 fn a_wrong_copy_in_memory_costs_nothing() {
     let (memory, bytes) = (MemoryStore::new(), content(1, 9000));
     let wrong = vec![6; bytes.len()];
-    memory
-        .put_chunk(&blake3::hash(&bytes).into(), &wrong)
-        .unwrap();
-    let tiers = vec![
-        Tier::memory("memory", memory),
-        Tier::new("below", Arc::new(MemoryStore::new())),
-    ];
+    memory.put_chunk(&blake3::hash(&bytes).into(), &wrong).unwrap();
+    let tiers = vec![Tier::memory("memory", memory), Tier::new("below", Arc::new(MemoryStore::new()))];
     let store = Arc::new(TierStore::new(tiers, Write::Through).unwrap());
     let objects = Objects::new(store, b"ns").unwrap();
     for key in [b"one", b"two"] {

@@ -45,11 +45,7 @@ fn step(objects: &Objects, step: &Step, expected: &mut Expected) -> Result<(), O
             let keys: Vec<[u8; 1]> = puts.iter().map(|(key, _)| [*key]).collect();
             let values: Vec<Vec<u8>> = puts.iter().map(|&(key, len)| value(key, len)).collect();
             let parts: Vec<[Part<'_>; 1]> = values.iter().map(|bytes| [bytes.into()]).collect();
-            let sources = keys.iter().zip(&parts).map(|(key, parts)| Source {
-                key,
-                meta: b"",
-                parts,
-            });
+            let sources = keys.iter().zip(&parts).map(|(key, parts)| Source { key, meta: b"", parts });
             objects.put(&sources.collect::<Vec<_>>())?;
             for &(key, len) in *puts {
                 expected.insert(key, vec![Some(len)]);
@@ -59,9 +55,7 @@ fn step(objects: &Objects, step: &Step, expected: &mut Expected) -> Result<(), O
             let keys: Vec<[u8; 1]> = keys.iter().map(|key| [*key]).collect();
             let asked: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
             let found = objects.has(&asked)?;
-            let lengths = found
-                .iter()
-                .map(|info| info.as_ref().map_or(1, |info| info.bytes));
+            let lengths = found.iter().map(|info| info.as_ref().map_or(1, |info| info.bytes));
             let mut memory: Vec<Vec<u8>> = lengths.map(|len| vec![0; len as usize]).collect();
             let mut parts: Vec<_> = memory.iter_mut().map(|bytes| [bytes.into()]).collect();
             let targets = asked.iter().zip(&mut parts);
@@ -78,10 +72,7 @@ fn step(objects: &Objects, step: &Step, expected: &mut Expected) -> Result<(), O
         }
         Step::Delete(keys) => {
             for key in *keys {
-                expected
-                    .entry(*key)
-                    .or_insert_with(|| vec![None])
-                    .push(None);
+                expected.entry(*key).or_insert_with(|| vec![None]).push(None);
             }
             let deleted: Vec<[u8; 1]> = keys.iter().map(|key| [*key]).collect();
             objects.delete(&deleted.iter().map(|key| &key[..]).collect::<Vec<_>>())?;
@@ -145,10 +136,7 @@ fn check(objects: &Objects, expected: &Expected, why: &str) {
         let found = objects.has(&[&[*key]]).unwrap().pop().unwrap();
         let len = found.map(|info| info.bytes as usize);
         // A bit that was read wrong: what could not be read is removed, or seems not to be there.
-        assert!(
-            values.contains(&len) || why.contains("FlipBit") && len.is_none(),
-            "{why}: {key}"
-        );
+        assert!(values.contains(&len) || why.contains("FlipBit") && len.is_none(), "{why}: {key}");
         if let Some(len) = len {
             let read = get(objects, &[*key], len);
             assert!(read == Some((vec![], value(*key, len))), "{why}: {key}");

@@ -88,10 +88,9 @@ impl Backend for Flawed {
         match flaw {
             Flaw::Lost => Ok(None),
             Flaw::Other(bytes) => Ok(Some(bytes.clone())),
-            Flaw::Refused => Err(StoreError::Damaged {
-                what: format!("chunk {hash}"),
-                how: "a test says so".to_owned(),
-            }),
+            Flaw::Refused => {
+                Err(StoreError::Damaged { what: format!("chunk {hash}"), how: "a test says so".to_owned() })
+            }
             Flaw::Silent => Err(StoreError::remote("get a chunk", "nobody answers")),
         }
     }
@@ -111,10 +110,7 @@ impl Backend for Flawed {
         self.store.get_manifests(names)
     }
 
-    fn manifest_revision(
-        &self,
-        name: &ManifestName,
-    ) -> Result<Option<(Bytes, Revision)>, StoreError> {
+    fn manifest_revision(&self, name: &ManifestName) -> Result<Option<(Bytes, Revision)>, StoreError> {
         if self.no_revisions {
             return Err(StoreError::Unsupported {
                 what: "telling two puts of a manifest apart",
@@ -130,9 +126,7 @@ impl Backend for Flawed {
             }
             Some(Meanwhile::Mends) => self.flaws().clear(),
             Some(Meanwhile::Silences) => {
-                self.flaws()
-                    .values_mut()
-                    .for_each(|flaw| flaw.0 = Flaw::Silent);
+                self.flaws().values_mut().for_each(|flaw| flaw.0 = Flaw::Silent);
             }
         }
         found

@@ -58,11 +58,7 @@ pub(crate) fn content(seed: u64, len: usize) -> Vec<u8> {
 
 pub(crate) fn put(objects: &Objects, key: &[u8], meta: &[u8], bytes: &[u8]) -> Put {
     let parts = [bytes.into()];
-    let source = Source {
-        key,
-        meta,
-        parts: &parts,
-    };
+    let source = Source { key, meta, parts: &parts };
     objects.put(&[source]).unwrap()[0]
 }
 
@@ -70,10 +66,7 @@ pub(crate) fn put(objects: &Objects, key: &[u8], meta: &[u8], bytes: &[u8]) -> P
 pub(crate) fn get(objects: &Objects, key: &[u8], len: usize) -> Option<(Vec<u8>, Vec<u8>)> {
     let mut bytes = vec![0x5a; len];
     let mut parts = [(&mut bytes).into()];
-    let target = Target {
-        key,
-        parts: &mut parts,
-    };
+    let target = Target { key, parts: &mut parts };
     let read = objects.get(&mut [target]).unwrap().pop().unwrap()?;
     assert_eq!(read.bytes, len as u64);
     Some((read.meta, bytes))
@@ -114,9 +107,7 @@ pub(crate) fn live(open: &dyn Fn() -> Arc<dyn Backend>, steps: u64, seed: u64) {
             14..17 => {
                 let asked: Vec<&[u8]> = keys.iter().map(|key| &key[..]).collect();
                 let found = objects.has(&asked).unwrap();
-                let found = found
-                    .into_iter()
-                    .map(|info| Some((info.as_ref()?.bytes, info?.meta)));
+                let found = found.into_iter().map(|info| Some((info.as_ref()?.bytes, info?.meta)));
                 let expected = keys.iter().map(|key| {
                     let (meta, bytes) = model.get(&of(key))?;
                     Some((bytes.len() as u64, meta.clone()))
@@ -139,9 +130,7 @@ pub(crate) fn live(open: &dyn Fn() -> Arc<dyn Backend>, steps: u64, seed: u64) {
                 let listed = listed.into_iter();
                 let listed = listed.map(|one| (one.key, one.info.bytes, one.info.meta));
                 let own = model.iter().filter(|((of, _), _)| of == namespace);
-                let own = own.map(|((_, key), (meta, bytes))| {
-                    (key.clone(), bytes.len() as u64, meta.clone())
-                });
+                let own = own.map(|((_, key), (meta, bytes))| (key.clone(), bytes.len() as u64, meta.clone()));
                 assert!(listed.eq(own), "step {step}");
             }
             _ => {
@@ -159,13 +148,7 @@ pub(crate) fn live(open: &dyn Fn() -> Arc<dyn Backend>, steps: u64, seed: u64) {
     }
 }
 
-fn put_some(
-    objects: &Objects,
-    model: &mut Model,
-    namespace: &[u8],
-    keys: &[Vec<u8>],
-    random: &mut Random,
-) {
+fn put_some(objects: &Objects, model: &mut Model, namespace: &[u8], keys: &[Vec<u8>], random: &mut Random) {
     let values: Vec<(Vec<u8>, Vec<u8>)> = keys
         .iter()
         .map(|_| {
@@ -174,13 +157,8 @@ fn put_some(
         })
         .collect();
     let parts: Vec<Vec<Part<'_>>> = values.iter().map(|(_, bytes)| random.cuts(bytes)).collect();
-    let sources: Vec<Source<'_>> = (0..keys.len())
-        .map(|n| Source {
-            key: &keys[n],
-            meta: &values[n].0,
-            parts: &parts[n],
-        })
-        .collect();
+    let sources: Vec<Source<'_>> =
+        (0..keys.len()).map(|n| Source { key: &keys[n], meta: &values[n].0, parts: &parts[n] }).collect();
     let put = objects.put(&sources).unwrap();
     // The last one of a key counts.
     let last: BTreeMap<&[u8], usize> = (0..).zip(keys).map(|(n, key)| (&key[..], n)).collect();
@@ -191,11 +169,7 @@ fn put_some(
         let stays = model.get(&name).is_some_and(same);
         // The first of a key that is there twice changes what the map has.
         if last[&key[..]] == n || !stays {
-            let expected = if stays {
-                Put::AlreadyThere
-            } else {
-                Put::Stored
-            };
+            let expected = if stays { Put::AlreadyThere } else { Put::Stored };
             assert_eq!(put[n], expected);
         }
     }
@@ -207,17 +181,8 @@ fn put_some(
     }
 }
 
-fn get_some(
-    objects: &Objects,
-    model: &Model,
-    namespace: &[u8],
-    keys: &[Vec<u8>],
-    random: &mut Random,
-) {
-    let expected: Vec<_> = keys
-        .iter()
-        .map(|key| model.get(&(namespace.to_vec(), key.clone())))
-        .collect();
+fn get_some(objects: &Objects, model: &Model, namespace: &[u8], keys: &[Vec<u8>], random: &mut Random) {
+    let expected: Vec<_> = keys.iter().map(|key| model.get(&(namespace.to_vec(), key.clone()))).collect();
     let mut memory: Vec<Vec<u8>> = expected
         .iter()
         .map(|there| {
@@ -241,11 +206,8 @@ fn get_some(
         cut.push(rest.into());
         parts.push(cut);
     }
-    let mut targets: Vec<Target<'_, '_>> = keys
-        .iter()
-        .zip(&mut parts)
-        .map(|(key, parts)| Target { key, parts })
-        .collect();
+    let mut targets: Vec<Target<'_, '_>> =
+        keys.iter().zip(&mut parts).map(|(key, parts)| Target { key, parts }).collect();
     let read = objects.get(&mut targets).unwrap();
     assert_eq!(read.len(), keys.len());
     for ((read, expected), memory) in read.iter().zip(&expected).zip(&memory) {

@@ -17,12 +17,7 @@ const ROLE: &str = "TRANSLOAD_TEST_ROLE";
 
 fn other(root: &Path, role: u64) -> std::process::Child {
     let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args([
-        "processes::other_process",
-        "--exact",
-        "--ignored",
-        "--nocapture",
-    ]);
+    command.args(["processes::other_process", "--exact", "--ignored", "--nocapture"]);
     command.env(ROOT, root).env(ROLE, role.to_string());
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     command.spawn().unwrap()
@@ -52,15 +47,10 @@ fn what_is_read_is_what_was_put() {
         assert!(output.status.success(), "{text}{errors}");
         let line = text.lines().find(|line| line.contains(" put, ")).unwrap();
         println!("{line}");
-        assert!(
-            !line.starts_with("0 put") && !line.contains(" 0 read"),
-            "{line}"
-        );
+        assert!(!line.starts_with("0 put") && !line.contains(" 0 read"), "{line}");
     }
     let store = open(&root);
-    store
-        .verify(&mut |_| (), &mut |fault| panic!("{fault:?}"))
-        .unwrap();
+    store.verify(&mut |_| (), &mut |fault| panic!("{fault:?}")).unwrap();
     // One that is left can be put and read here.
     let objects = Objects::new(store, b"ns").unwrap();
     for one in objects.list().unwrap() {
@@ -95,11 +85,7 @@ fn other_process() {
             }
             2..6 => loop {
                 let bytes = value(n, len);
-                let source = Source {
-                    key: &key,
-                    meta: b"",
-                    parts: &[(&bytes).into()],
-                };
+                let source = Source { key: &key, meta: b"", parts: &[(&bytes).into()] };
                 match objects.put(&[source]) {
                     Ok(_) => break puts += 1,
                     Err(ObjectError::Store(StoreError::Collected { .. })) => {}

@@ -20,10 +20,7 @@ const MOST_ROUND_TRIPS: u64 = 12;
 fn deployment(order: &str, block: u32) -> Deployment {
     let group = Group::builder("attn", "0", Spec::attention(1, 8, Dtype::Bf16));
     let blocks = (TOKENS / block).into();
-    let deployment = Deployment::builder()
-        .block_size(block.into())
-        .num_blocks(blocks)
-        .order(order);
+    let deployment = Deployment::builder().block_size(block.into()).num_blocks(blocks).order(order);
     deployment.group(group).build().unwrap()
 }
 
@@ -50,23 +47,14 @@ fn a_long_prompt_is_found_in_few_round_trips() {
     saved.write(0, &content).unwrap();
     {
         let archive = Archive::new(open(), model(), &engine).unwrap();
-        let missing = archive
-            .missing(&Prompt::new(&tokens), &SaveRequest::tokens(TOKENS.into()))
-            .unwrap();
+        let missing = archive.missing(&Prompt::new(&tokens), &SaveRequest::tokens(TOKENS.into())).unwrap();
         let rank = archive.rank(&engine, Rank(0)).unwrap();
-        let part = rank
-            .save(&missing, std::slice::from_ref(&saved), &tables)
-            .unwrap();
+        let part = rank.save(&missing, std::slice::from_ref(&saved), &tables).unwrap();
         assert_eq!(archive.publish(&missing, &[part]).unwrap().roots, 512);
     }
     // Prompts that share nothing, one token chunk, half, all but the last token, and everything.
     let mut other = tokens.clone();
-    for (differs, found) in [
-        (0, 0),
-        (256, 256),
-        (TOKENS / 2, TOKENS / 2),
-        (TOKENS - 1, TOKENS - 256),
-    ] {
+    for (differs, found) in [(0, 0), (256, 256), (TOKENS / 2, TOKENS / 2), (TOKENS - 1, TOKENS - 256)] {
         other.copy_from_slice(&tokens);
         other[differs as usize] ^= 1;
         let store = open();
@@ -87,8 +75,7 @@ fn a_long_prompt_is_found_in_few_round_trips() {
     let restored = cache(&engine);
     let before = store.round_trips();
     let rank = archive.rank(&engine, Rank(0)).unwrap();
-    rank.restore(&found, 0, std::slice::from_ref(&restored), &tables)
-        .unwrap();
+    rank.restore(&found, 0, std::slice::from_ref(&restored), &tables).unwrap();
     let trips = store.round_trips() - before;
     println!("restored in {trips} round trips");
     assert!(trips <= MOST_ROUND_TRIPS, "{trips}");

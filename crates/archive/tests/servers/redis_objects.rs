@@ -39,13 +39,7 @@ fn a_look_up_and_a_load_are_few_round_trips() {
     let targets = asked.iter().zip(&mut parts);
     let mut targets: Vec<_> = targets.map(|(key, parts)| Target { key, parts }).collect();
     let before = store.round_trips();
-    assert!(
-        objects
-            .get(&mut targets)
-            .unwrap()
-            .iter()
-            .all(Option::is_some)
-    );
+    assert!(objects.get(&mut targets).unwrap().iter().all(Option::is_some));
     let trips = store.round_trips() - before;
     assert!(trips <= MOST_ROUND_TRIPS, "{trips}");
     assert_eq!(memory, keys);

@@ -90,21 +90,12 @@ impl Meter {
     ///
     /// # Errors
     /// [`DeviceError::PastEnd`] where an allocation is shorter, [`CheckError::ReadOnly`], or what the driver says.
-    pub fn one_copy(
-        &self,
-        source: &DeviceMemory,
-        destination: &DeviceMemory,
-        bytes: u64,
-    ) -> Result<Took, DeviceError> {
-        let (from, to) = (
-            first(source, bytes, Access::Read)?,
-            first(destination, bytes, Access::ReadWrite)?,
-        );
+    pub fn one_copy(&self, source: &DeviceMemory, destination: &DeviceMemory, bytes: u64) -> Result<Took, DeviceError> {
+        let (from, to) = (first(source, bytes, Access::Read)?, first(destination, bytes, Access::ReadWrite)?);
         self.time(|| {
             let _entered = self.gpu.context().enter()?;
             // SAFETY: both are that long, and `time` waits for the end.
-            let copied =
-                unsafe { driver::cuMemcpyDtoDAsync_v2(to, from, bytes as usize, self.stream.raw) };
+            let copied = unsafe { driver::cuMemcpyDtoDAsync_v2(to, from, bytes as usize, self.stream.raw) };
             self.gpu.context().check("cuMemcpyDtoDAsync_v2", copied)
         })
     }
@@ -124,23 +115,15 @@ impl Meter {
             }
             for ((to, from), len) in list.to.iter().zip(&list.from).zip(&list.lens) {
                 // SAFETY: each chunk was checked against memories that the list keeps; `time` waits for the end.
-                let copied =
-                    unsafe { driver::cuMemcpyDtoDAsync_v2(*to, *from, *len, self.stream.raw) };
+                let copied = unsafe { driver::cuMemcpyDtoDAsync_v2(*to, *from, *len, self.stream.raw) };
                 self.gpu.context().check("cuMemcpyDtoDAsync_v2", copied)?;
             }
             Ok(())
         })
     }
 
-    fn submit_batches(
-        &self,
-        list: &mut ChunkList,
-        batch: CuMemcpyBatchAsync,
-    ) -> Result<(), DeviceError> {
-        let here = CUmemLocation {
-            kind: CU_MEM_LOCATION_TYPE_DEVICE,
-            id: self.gpu.ordinal() as i32,
-        };
+    fn submit_batches(&self, list: &mut ChunkList, batch: CuMemcpyBatchAsync) -> Result<(), DeviceError> {
+        let here = CUmemLocation { kind: CU_MEM_LOCATION_TYPE_DEVICE, id: self.gpu.ordinal() as i32 };
         let mut attributes = CUmemcpyAttributes {
             src_access_order: CU_MEMCPY_SRC_ACCESS_ORDER_STREAM,
             src_loc_hint: here,
@@ -196,10 +179,7 @@ impl Meter {
         [to, from]: [&mut PinnedMemory; 2],
         bytes: u64,
     ) -> Result<Duration, DeviceError> {
-        let devices = (
-            first(out, bytes, needed(true))?,
-            first(back, bytes, needed(false))?,
-        );
+        let devices = (first(out, bytes, needed(true))?, first(back, bytes, needed(false))?);
         let lens = (to.len(bytes)?, from.len(bytes)?);
         let started = Instant::now();
         let submitted = self
@@ -267,9 +247,5 @@ fn needed(to_host: bool) -> Access {
 }
 
 fn too_short(len: u64, available: u64) -> DeviceError {
-    DeviceError::PastEnd {
-        allocation: 0,
-        len,
-        available,
-    }
+    DeviceError::PastEnd { allocation: 0, len, available }
 }

@@ -25,10 +25,7 @@ impl Meter {
     ///
     /// # Errors
     /// As of [`prepare`](Self::prepare).
-    pub fn through_slots(
-        &self,
-        copies: &[(&Program, [&DeviceMemory; 2])],
-    ) -> Result<Took, DeviceError> {
+    pub fn through_slots(&self, copies: &[(&Program, [&DeviceMemory; 2])]) -> Result<Took, DeviceError> {
         let streams = copies.iter().map(|(program, [source, destination])| {
             destination.check(program, Side::Destination)?;
             self.check_own(source)?;
@@ -46,9 +43,7 @@ impl Meter {
                 emptied: Event::new(context)?,
             })
         };
-        let slots = (0..Slots::OF_A_RING.count)
-            .map(slot)
-            .collect::<Result<Vec<_>, _>>()?;
+        let slots = (0..Slots::OF_A_RING.count).map(slot).collect::<Result<Vec<_>, _>>()?;
         let (kernels, few) = (self.gpu.kernels(), Some(DEFAULT_MULTIPROCESSORS));
         let took = self.time(|| {
             let parts = streams.iter().flat_map(|(from, to)| {

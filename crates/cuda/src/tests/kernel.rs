@@ -36,24 +36,16 @@ impl Allocations {
             })
             .collect();
         let bases: Vec<u64> = memories.iter().map(|memory| memory.address).collect();
-        let table = Bytes {
-            address: table,
-            bytes: bytemuck::cast_slice(&bases).to_vec(),
-        };
+        let table = Bytes { address: table, bytes: bytemuck::cast_slice(&bases).to_vec() };
         Self { memories, table }
     }
 
     fn bytes(&self) -> Vec<Vec<u8>> {
-        self.memories
-            .iter()
-            .map(|memory| memory.bytes.clone())
-            .collect()
+        self.memories.iter().map(|memory| memory.bytes.clone()).collect()
     }
 
     fn bases(&self) -> u64 {
-        self.memories
-            .iter()
-            .fold(0, |or, memory| or | memory.address)
+        self.memories.iter().fold(0, |or, memory| or | memory.address)
     }
 }
 
@@ -69,19 +61,13 @@ impl Trial {
         Self {
             source: Allocations::new(&case.src, (SOURCE, skews.0), SOURCE_TABLE, 1),
             destination: Allocations::new(&case.dst, (DESTINATION, skews.1), DESTINATION_TABLE, 2),
-            places: Bytes {
-                address: PLACES,
-                bytes: bytemuck::cast_slice(launches.places()).to_vec(),
-            },
+            places: Bytes { address: PLACES, bytes: bytemuck::cast_slice(launches.places()).to_vec() },
         }
     }
 
     fn memories(&self) -> Vec<Bytes> {
         let tables = [&self.places, &self.source.table, &self.destination.table];
-        let all = tables
-            .into_iter()
-            .chain(&self.source.memories)
-            .chain(&self.destination.memories);
+        let all = tables.into_iter().chain(&self.source.memories).chain(&self.destination.memories);
         all.cloned().collect()
     }
 }
@@ -207,24 +193,11 @@ fn untouched(done: &[Done], before: &[Bytes]) -> Result<(), TestCaseError> {
 
 /// One nest at one place.
 fn one(loops: SmallVec<[Loop; 4]>, run: u64) -> Program {
-    Program {
-        nests: vec![Nest { loops, run }],
-        placed: vec![Placed {
-            nest: 0,
-            src: 0,
-            dst: 0,
-        }],
-    }
+    Program { nests: vec![Nest { loops, run }], placed: vec![Placed { nest: 0, src: 0, dst: 0 }] }
 }
 
 fn aligned() -> Ends {
-    Ends {
-        places: PLACES,
-        src_bases: SOURCE_TABLE,
-        dst: End::memory(DESTINATION_TABLE),
-        bases: 0,
-        reverse: false,
-    }
+    Ends { places: PLACES, src_bases: SOURCE_TABLE, dst: End::memory(DESTINATION_TABLE), bases: 0, reverse: false }
 }
 
 #[test]
@@ -233,16 +206,7 @@ fn the_unit_is_the_longest_that_everything_is_a_multiple_of() {
         let ends = Ends { bases, ..aligned() };
         1 << Launches::new(program).unwrap().all(&ends).unwrap()[0].entry
     };
-    let strided = |run, stride| {
-        one(
-            smallvec![Loop {
-                count: 3,
-                src: stride,
-                dst: run
-            }],
-            run,
-        )
-    };
+    let strided = |run, stride| one(smallvec![Loop { count: 3, src: stride, dst: run }], run);
     assert_eq!(unit(&strided(512, 1024), 0), 16);
     assert_eq!(unit(&strided(512, 1024), 4), 4);
     assert_eq!(unit(&strided(512, 520), 0), 8);
@@ -256,26 +220,15 @@ fn deep(depth: usize, run: u64, far: bool) -> Case {
     let (mut loops, mut reach) = (SmallVec::new(), run);
     for (inside, count) in [3, 1, 2, 2, 1, 2, 1, 2].into_iter().enumerate().take(depth) {
         let is_far = far && inside + 1 == depth;
-        let stride = if is_far {
-            1 << ALLOCATION_BITS
-        } else {
-            reach + 32
-        };
+        let stride = if is_far { 1 << ALLOCATION_BITS } else { reach + 32 };
         let (src, dst) = (stride, stride);
         loops.insert(0, Loop { count, src, dst });
         reach += if is_far { 0 } else { stride * (count - 1) };
     }
-    let place = |at| Placed {
-        nest: 0,
-        src: at,
-        dst: at,
-    };
+    let place = |at| Placed { nest: 0, src: at, dst: at };
     let lens = vec![2 * reach as usize + 64; 3];
     Case {
-        program: Program {
-            nests: vec![Nest { loops, run }],
-            placed: vec![place(reach + 64), place(16)],
-        },
+        program: Program { nests: vec![Nest { loops, run }], placed: vec![place(reach + 64), place(16)] },
         src: lens.clone(),
         dst: lens,
     }
@@ -283,15 +236,7 @@ fn deep(depth: usize, run: u64, far: bool) -> Case {
 
 /// Each entry, by its index, with runs that it is for, and each depth.
 fn deep_cases() -> impl Iterator<Item = (usize, Case, String)> {
-    let runs = [
-        (0, 48),
-        (1, 48),
-        (2, 48),
-        (3, 48),
-        (5, 48),
-        (6, 2048),
-        (6, 2208),
-    ];
+    let runs = [(0, 48), (1, 48), (2, 48), (3, 48), (5, 48), (6, 2048), (6, 2208)];
     let depths = (0..=MAX_LOOPS).flat_map(|depth| [(depth, false), (depth, true)]);
     depths.flat_map(move |(depth, far)| {
         runs.map(|(entry, run)| {
@@ -327,10 +272,7 @@ fn nests_of_every_depth_move_between_memories() {
         let bases = trial.source.bases() | trial.destination.bases();
         let all = launches.all(&Ends { bases, ..aligned() }).unwrap();
         // The last two are for buffers.
-        assert!(
-            all.iter().all(|launch| launch.entry == entry.min(4)),
-            "{what}"
-        );
+        assert!(all.iter().all(|launch| launch.entry == entry.min(4)), "{what}");
         let Some(done) = run(&trial.memories(), &all, 1, 1) else {
             return;
         };
@@ -379,13 +321,8 @@ fn nests_of_every_depth_move_in_pieces_that_are_cut_anywhere() {
         let source = trial.source.bytes();
         let expected = oracle::bytes(stream.program());
         let expected = expected.iter().map(|(at, _)| (oracle::at(&source, *at), 1));
-        let gathered = pieces
-            .iter()
-            .flat_map(|piece| piece.bytes.iter().zip(&piece.writes));
-        assert!(
-            gathered.map(|(byte, writes)| (*byte, *writes)).eq(expected),
-            "{what}"
-        );
+        let gathered = pieces.iter().flat_map(|piece| piece.bytes.iter().zip(&piece.writes));
+        assert!(gathered.map(|(byte, writes)| (*byte, *writes)).eq(expected), "{what}");
         let to = &done[done.len() - case.dst.len()..];
         assert!(is_copied(&trial, &case.program, to), "{what}");
     }
@@ -393,49 +330,16 @@ fn nests_of_every_depth_move_in_pieces_that_are_cut_anywhere() {
 
 #[test]
 fn what_the_kernel_cannot_count_is_refused() {
-    let deep = one(
-        (0..=MAX_LOOPS as u64)
-            .map(|i| Loop {
-                count: 2,
-                src: 64 << i,
-                dst: 64 << i,
-            })
-            .collect(),
-        32,
-    );
+    let deep = one((0..=MAX_LOOPS as u64).map(|i| Loop { count: 2, src: 64 << i, dst: 64 << i }).collect(), 32);
     let error = Launches::new(&deep).unwrap_err();
-    assert_eq!(
-        error,
-        LaunchError::TooDeep {
-            nest: 0,
-            loops: MAX_LOOPS + 1
-        }
-    );
-    assert_eq!(
-        error.to_string(),
-        "nest 0 has 9 loops, and a GPU runs 8 at most"
-    );
+    assert_eq!(error, LaunchError::TooDeep { nest: 0, loops: MAX_LOOPS + 1 });
+    assert_eq!(error.to_string(), "nest 0 has 9 loops, and a GPU runs 8 at most");
 
     // 32 GiB in units of 16 B are one unit too many, less is not.
     let bytes = 1 << 35;
-    let error = Launches::new(&one(smallvec![], bytes))
-        .unwrap()
-        .all(&aligned())
-        .unwrap_err();
-    assert_eq!(
-        error,
-        LaunchError::TooLong {
-            nest: 0,
-            bytes,
-            unit: 16
-        }
-    );
-    assert!(
-        Launches::new(&one(smallvec![], bytes - 16))
-            .unwrap()
-            .all(&aligned())
-            .is_ok()
-    );
+    let error = Launches::new(&one(smallvec![], bytes)).unwrap().all(&aligned()).unwrap_err();
+    assert_eq!(error, LaunchError::TooLong { nest: 0, bytes, unit: 16 });
+    assert!(Launches::new(&one(smallvec![], bytes - 16)).unwrap().all(&aligned()).is_ok());
 }
 
 #[test]
@@ -444,12 +348,7 @@ fn many_places_take_several_launches() {
     let (count, src, dst) = (BYTES / 1024, 2048, 1024);
     let mut program = one(smallvec![Loop { count, src, dst }], 1024);
     let first = program.placed[0];
-    program.placed = (0..5)
-        .map(|at| Placed {
-            dst: at * BYTES,
-            ..first
-        })
-        .collect();
+    program.placed = (0..5).map(|at| Placed { dst: at * BYTES, ..first }).collect();
     let launches = Launches::new(&program).unwrap();
     let threads = |launches: Vec<Launch>| launches.iter().map(Launch::threads).collect::<Vec<_>>();
     let place = (BYTES / LONGEST_UNIT / 2) as u32;

@@ -28,12 +28,7 @@ pub(super) struct Done {
 /// Runs launches one after the other; so many warps of each, their threads in an order that `seed` shuffles.
 ///
 /// Gives `None`, and says so, where there is no C compiler.
-pub(super) fn run(
-    memories: &[Bytes],
-    launches: &[Launch],
-    warps: u64,
-    seed: u64,
-) -> Option<Vec<Done>> {
+pub(super) fn run(memories: &[Bytes], launches: &[Launch], warps: u64, seed: u64) -> Option<Vec<Done>> {
     let mut input = Vec::new();
     let number = |input: &mut Vec<u8>, number: u64| input.extend(number.to_ne_bytes());
     number(&mut input, seed);
@@ -60,10 +55,7 @@ pub(super) fn run(
     Some(
         memories
             .iter()
-            .map(|memory| Done {
-                bytes: take(memory.bytes.len()),
-                writes: take(memory.bytes.len()),
-            })
+            .map(|memory| Done { bytes: take(memory.bytes.len()), writes: take(memory.bytes.len()) })
             .collect(),
     )
 }
@@ -120,16 +112,9 @@ fn program(compiled: &'static Program, name: &str) -> Option<&'static Path> {
                 return None;
             }
             Ok(output) if !output.status.success() => {
-                eprintln!(
-                    "NOT RUN: the sanitizers of cc: {}",
-                    String::from_utf8_lossy(&output.stderr)
-                );
+                eprintln!("NOT RUN: the sanitizers of cc: {}", String::from_utf8_lossy(&output.stderr));
                 let output = compile(&[]).unwrap();
-                assert!(
-                    output.status.success(),
-                    "{}",
-                    String::from_utf8_lossy(&output.stderr)
-                );
+                assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
             }
             Ok(_) => {}
         }

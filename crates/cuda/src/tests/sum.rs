@@ -16,9 +16,7 @@ fn text(len: usize) -> Vec<u8> {
 #[test]
 fn a_folded_text_has_the_sum_of_the_text() {
     let short = 0..12;
-    let others = [
-        1021, 1024, 32768, 32769, 65536, 65540, 131_071, 262_144, 299_999, 1_048_576, 4_194_304,
-    ];
+    let others = [1021, 1024, 32768, 32769, 65536, 65540, 131_071, 262_144, 299_999, 1_048_576, 4_194_304];
     let mut threads = std::collections::BTreeSet::new();
     for len in short.chain(others) {
         let (text, folding) = (text(len), Folding::of(len as u32));

@@ -51,10 +51,7 @@ pub(super) const KINS: &[Kin] = &[Kin {
         ("phi", &class(24, 2048, 32).presets),
         ("qwen3_omni_moe_text", &class(28, 2048, 28).kv(4).presets),
         ("qwen3_vl_moe_text", &class(24, 2048, 16).kv(16).presets),
-        (
-            "qwen3_vl_text",
-            &class(32, 4096, 32).kv(32).dim(128).presets,
-        ),
+        ("qwen3_vl_text", &class(32, 4096, 32).kv(32).dim(128).presets),
         ("seed_oss", &class(64, 4096, 80).kv(8).dim(128).presets),
         ("solar_open", &class(48, 4096, 64).kv(8).dim(128).presets),
         ("stablelm", &class(32, 2560, 32).kv(32).presets),
@@ -75,11 +72,7 @@ fn caches(config: &Config<'_>) -> Result<Layers, ConfigError> {
 }
 
 /// The same attention in every layer, but for those with keys of their own.
-pub(super) fn in_every_layer(
-    config: &Config<'_>,
-    layers: u64,
-    attention: &Attention,
-) -> Result<Layers, ConfigError> {
+pub(super) fn in_every_layer(config: &Config<'_>, layers: u64, attention: &Attention) -> Result<Layers, ConfigError> {
     let (mut layers, own) = (Layers::of(layers), OwnKeys::read(config, layers)?);
     for layer in layers.ids() {
         let attention = own.applied(layer, Sees::All, attention.clone())?;
@@ -103,11 +96,7 @@ pub(super) fn keys_and_values(config: &Config<'_>) -> Result<Attention, ConfigEr
 }
 
 /// Keys and values of one width, of all tokens.
-pub(super) fn attention(
-    config: &Config<'_>,
-    heads: u64,
-    head_dim: u64,
-) -> Result<Attention, ConfigError> {
+pub(super) fn attention(config: &Config<'_>, heads: u64, head_dim: u64) -> Result<Attention, ConfigError> {
     Ok(Attention {
         heads,
         head_dim,
@@ -164,10 +153,7 @@ impl<'a> OwnKeys<'a> {
                     continue;
                 };
                 // Names of modules, which only the model's own code knows.
-                if keys
-                    .texts("skip")?
-                    .is_some_and(|skipped| !skipped.is_empty())
-                {
+                if keys.texts("skip")?.is_some_and(|skipped| !skipped.is_empty()) {
                     return Err(keys.fault("skip", "may leave out a cache or not: it is not known"));
                 }
                 own.insert(layer, keys);
@@ -182,12 +168,7 @@ impl<'a> OwnKeys<'a> {
     }
 
     /// What this layer caches, where the others cache `attention`.
-    pub(super) fn applied(
-        &self,
-        layer: u64,
-        sees: Sees,
-        mut attention: Attention,
-    ) -> Result<Attention, ConfigError> {
+    pub(super) fn applied(&self, layer: u64, sees: Sees, mut attention: Attention) -> Result<Attention, ConfigError> {
         let Some(keys) = self.0.get(&layer) else {
             return Ok(attention);
         };

@@ -23,17 +23,11 @@ const PRESETS: Presets = &[
     ("layer_group_size", Number(6)),
 ];
 
-pub(super) const KIN: Kin = Kin {
-    members: &[("bailing_hybrid", PRESETS)],
-    caches,
-};
+pub(super) const KIN: Kin = Kin { members: &[("bailing_hybrid", PRESETS)], caches };
 
 fn caches(config: &Config<'_>) -> Result<Layers, ConfigError> {
     let layers = config.layers("num_hidden_layers")?;
-    let (heads, head_dim) = (
-        config.positive("num_attention_heads")?,
-        config.positive("head_dim")?,
-    );
+    let (heads, head_dim) = (config.positive("num_attention_heads")?, config.positive("head_dim")?);
     let mixers = match listed_all(config, "layer_types", WORDS)? {
         Some(mixers) => mixers,
         None => Mixer::each(layers, {
@@ -41,28 +35,12 @@ fn caches(config: &Config<'_>) -> Result<Layers, ConfigError> {
             move |layer| !linear(layer)
         }),
     };
-    let lightning = config.get("linear_attn_norm_group_size").is_some()
-        || config.get("group_norm_size").is_some();
+    let lightning = config.get("linear_attn_norm_group_size").is_some() || config.get("group_norm_size").is_some();
     if lightning && config.get("short_conv_kernel_size").is_none() {
-        let state = Linear {
-            heads,
-            head_dim,
-            v_head_dim: head_dim,
-            dtype: crate::dtype::Dtype::F32,
-        };
+        let state = Linear { heads, head_dim, v_head_dim: head_dim, dtype: crate::dtype::Dtype::F32 };
         let page = || Ok(vec![Spec::Linear(state.clone())]);
-        return gather(
-            config,
-            &mixers,
-            ("linear", page),
-            ("mla", || latent(config)),
-        );
+        return gather(config, &mixers, ("linear", page), ("mla", || latent(config)));
     }
     let taps = taps(config, "short_conv_kernel_size")?;
-    gather(
-        config,
-        &mixers,
-        ("kda", || kda(config, heads, head_dim, taps)),
-        ("mla", || latent(config)),
-    )
+    gather(config, &mixers, ("kda", || kda(config, heads, head_dim, taps)), ("mla", || latent(config)))
 }

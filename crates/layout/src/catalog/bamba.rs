@@ -23,10 +23,7 @@ const BAMBA: Presets = &[
     ("mamba_expand", Number(2)),
 ];
 
-pub(super) const KIN: Kin = Kin {
-    members: &[("bamba", BAMBA)],
-    caches,
-};
+pub(super) const KIN: Kin = Kin { members: &[("bamba", BAMBA)], caches };
 
 fn caches(config: &Config<'_>) -> Result<Layers, ConfigError> {
     let layers = config.layers("num_hidden_layers")?;

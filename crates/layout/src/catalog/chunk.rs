@@ -12,17 +12,10 @@ use super::presets::class;
 use super::window::full_every;
 use crate::spec::{Attention, Spec};
 
-pub(super) const KINS: &[Kin] = &[Kin {
-    members: &[("llama4_text", LLAMA4)],
-    caches,
-}];
+pub(super) const KINS: &[Kin] = &[Kin { members: &[("llama4_text", LLAMA4)], caches }];
 
-const LLAMA4: Presets = &class(48, 5120, 40)
-    .kv(8)
-    .dim(128)
-    .and("attention_chunk_size", 8192)
-    .and("no_rope_layer_interval", 4)
-    .presets;
+const LLAMA4: Presets =
+    &class(48, 5120, 40).kv(8).dim(128).and("attention_chunk_size", 8192).and("no_rope_layer_interval", 4).presets;
 
 fn caches(config: &Config<'_>) -> Result<Layers, ConfigError> {
     let mut layers = Layers::of(config.layers("num_hidden_layers")?);
@@ -58,9 +51,7 @@ fn chunked(config: &Config<'_>, layers: u64) -> Result<Vec<bool>, ConfigError> {
         return Ok(said);
     }
     // Despite its name, 1 in this list is a layer that rotates. An empty one is as good as none.
-    if config
-        .numbers("no_rope_layers")?
-        .is_some_and(|list| !list.is_empty())
+    if config.numbers("no_rope_layers")?.is_some_and(|list| !list.is_empty())
         && let Some(rotates) = config.numbers_by_layer("no_rope_layers", layers)?
     {
         return Ok(rotates.iter().map(|rotates| *rotates != 0).collect());

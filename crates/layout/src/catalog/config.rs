@@ -101,9 +101,7 @@ impl CacheDtype {
             return dtype.name();
         }
         let mut packed = Self::PACKED.iter();
-        packed
-            .find(|(_, known)| *known == self)
-            .map_or("unknown", |(name, _)| name)
+        packed.find(|(_, known)| *known == self).map_or("unknown", |(name, _)| name)
     }
 
     /// Every name that is understood.
@@ -114,10 +112,7 @@ impl CacheDtype {
 }
 
 const fn turboquant(key_bits: u64, value_bits: u64) -> CacheDtype {
-    CacheDtype::Packed(Packed::TurboQuant {
-        key_bits,
-        value_bits,
-    })
+    CacheDtype::Packed(Packed::TurboQuant { key_bits, value_bits })
 }
 
 /// One table of a config.
@@ -159,10 +154,7 @@ impl<'a> Config<'a> {
 
     /// A fault of one key.
     pub(super) fn fault(&self, key: &str, problem: impl Into<String>) -> ConfigError {
-        ConfigError::Key {
-            path: self.path_of(key),
-            problem: problem.into(),
-        }
+        ConfigError::Key { path: self.path_of(key), problem: problem.into() }
     }
 
     fn mistyped(&self, key: &str, wanted: &str, found: &Value) -> ConfigError {
@@ -364,24 +356,13 @@ impl<'a> Config<'a> {
     }
 
     /// The same in numbers.
-    pub(super) fn numbers_by_layer(
-        &self,
-        key: &str,
-        layers: u64,
-    ) -> Result<Option<Vec<u64>>, ConfigError> {
+    pub(super) fn numbers_by_layer(&self, key: &str, layers: u64) -> Result<Option<Vec<u64>>, ConfigError> {
         let numbers = self.numbers(key)?;
-        numbers
-            .map(|numbers| self.by_layer(key, layers, numbers))
-            .transpose()
+        numbers.map(|numbers| self.by_layer(key, layers, numbers)).transpose()
     }
 
     /// A list with an entry for each layer, without those of layers that predict further tokens.
-    pub(super) fn by_layer<T>(
-        &self,
-        key: &str,
-        layers: u64,
-        mut items: Vec<T>,
-    ) -> Result<Vec<T>, ConfigError> {
+    pub(super) fn by_layer<T>(&self, key: &str, layers: u64, mut items: Vec<T>) -> Result<Vec<T>, ConfigError> {
         let further = self.optional("num_nextn_predict_layers")?.unwrap_or(0);
         let found = items.len() as u64;
         if found < layers || found > layers + further {
@@ -401,11 +382,7 @@ impl<'a> Config<'a> {
     }
 
     /// The same of an entry that is at hand.
-    pub(super) fn entered(
-        &self,
-        key: &str,
-        value: &'a Value,
-    ) -> Result<Option<Config<'a>>, ConfigError> {
+    pub(super) fn entered(&self, key: &str, value: &'a Value) -> Result<Option<Config<'a>>, ConfigError> {
         let table = match value {
             Value::Null => return Ok(None),
             Value::Table(_) => value,
@@ -440,10 +417,7 @@ impl<'a> Config<'a> {
                 }
                 return dtype_named(name).map_err(|problem| match inside {
                     true => self.fault(key, problem),
-                    false => ConfigError::Key {
-                        path: key.to_owned(),
-                        problem,
-                    },
+                    false => ConfigError::Key { path: key.to_owned(), problem },
                 });
             }
         }
@@ -522,13 +496,9 @@ impl<'a> Config<'a> {
                             _ => "",
                         };
                         match (scheme.get("num_bits"), kind) {
-                            (Some(Value::Integer(8)), "float") => {
-                                Some(CacheDtype::Plain(Dtype::F8E4M3))
-                            }
+                            (Some(Value::Integer(8)), "float") => Some(CacheDtype::Plain(Dtype::F8E4M3)),
                             (Some(Value::Integer(8)), "int") => Some(CacheDtype::Plain(Dtype::I8)),
-                            (Some(Value::Integer(4)), "float") => {
-                                Some(CacheDtype::Packed(Packed::Nvfp4))
-                            }
+                            (Some(Value::Integer(4)), "float") => Some(CacheDtype::Packed(Packed::Nvfp4)),
                             _ => None,
                         }
                     }
@@ -547,9 +517,6 @@ impl<'a> Config<'a> {
 fn dtype_named(name: &str) -> Result<Dtype, String> {
     match CacheDtype::from_name(name) {
         Some(CacheDtype::Plain(dtype)) => Ok(dtype),
-        _ => Err(format!(
-            "has to be an element type as bfloat16, not {}",
-            Value::Text(name.to_owned()).describe()
-        )),
+        _ => Err(format!("has to be an element type as bfloat16, not {}", Value::Text(name.to_owned()).describe())),
     }
 }

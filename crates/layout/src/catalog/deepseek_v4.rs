@@ -24,10 +24,7 @@ use super::layers::Layers;
 use crate::dtype::Dtype;
 use crate::spec::{Mla, Opaque, ScaledLatent, Spec};
 
-pub(super) const KINS: &[Kin] = &[Kin {
-    members: &[("deepseek_v4", PRESETS)],
-    caches,
-}];
+pub(super) const KINS: &[Kin] = &[Kin { members: &[("deepseek_v4", PRESETS)], caches }];
 
 const PRESETS: Presets = &[
     ("num_hidden_layers", Number(43)),
@@ -57,11 +54,7 @@ fn caches(config: &Config<'_>) -> Result<Layers, ConfigError> {
     let index = Spec::Indexer(index_keys(config, 4)?);
     let state = |rows: u64, elements: u64, tokens| {
         // As many rows of scores as of values.
-        Spec::Mla(Mla {
-            latent: 2 * rows * elements,
-            dtype: Dtype::F32,
-            sliding_window: Some(tokens),
-        })
+        Spec::Mla(Mla { latent: 2 * rows * elements, dtype: Dtype::F32, sliding_window: Some(tokens) })
     };
     for (layer, compression) in layers.ids().zip(compressions(config, layers.ids().end)?) {
         layers.add(layer, "window", [window.clone()]);
@@ -121,10 +114,7 @@ fn rates(config: &Config<'_>) -> Result<(), ConfigError> {
     let Some(rates) = config.inside("compress_rates")? else {
         return Ok(());
     };
-    for (key, rate) in [
-        ("compressed_sparse_attention", 4),
-        ("heavily_compressed_attention", 128),
-    ] {
+    for (key, rate) in [("compressed_sparse_attention", 4), ("heavily_compressed_attention", 128)] {
         match rates.optional(key)? {
             Some(found) if found != rate => {
                 return Err(rates.fault(key, format!("has to be {rate}, not {found}")));
@@ -157,14 +147,11 @@ impl Row {
             }
         };
         match elements.checked_sub(rotated) {
-            Some(plain) if plain.is_multiple_of(64) => Ok(Self {
-                elements,
-                packed: packed.then_some((plain + 2 * rotated, plain / 64 + 1)),
-            }),
+            Some(plain) if plain.is_multiple_of(64) => {
+                Ok(Self { elements, packed: packed.then_some((plain + 2 * rotated, plain / 64 + 1)) })
+            }
             _ => {
-                let problem = format!(
-                    "is {rotated}, which leaves no multiple of 64 of head_dim = {elements}"
-                );
+                let problem = format!("is {rotated}, which leaves no multiple of 64 of head_dim = {elements}");
                 Err(config.fault("qk_rope_head_dim", problem))
             }
         }
@@ -179,23 +166,16 @@ impl Row {
                 tokens_per_state: 1,
                 sliding_window: Some(tokens),
             }),
-            None => Spec::Mla(Mla {
-                latent: self.elements,
-                dtype: Dtype::Bf16,
-                sliding_window: Some(tokens),
-            }),
+            None => Spec::Mla(Mla { latent: self.elements, dtype: Dtype::Bf16, sliding_window: Some(tokens) }),
         }
     }
 
     /// Of every stretch of so many tokens.
     fn compressed(&self, tokens_per_state: u64) -> Spec {
         match self.packed {
-            Some((data_bytes, scale_bytes)) => Spec::Compressed(ScaledLatent {
-                data_bytes,
-                scale_bytes,
-                tokens_per_state,
-                sliding_window: None,
-            }),
+            Some((data_bytes, scale_bytes)) => {
+                Spec::Compressed(ScaledLatent { data_bytes, scale_bytes, tokens_per_state, sliding_window: None })
+            }
             None => Spec::Opaque(Opaque {
                 heads: 1,
                 entry_bytes: self.elements * Dtype::Bf16.bytes(),

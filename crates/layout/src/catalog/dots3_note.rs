@@ -27,10 +27,7 @@ const PRESETS: Presets = &[
     ("index_head_dim", Number(128)),
 ];
 
-pub(super) const KIN: Kin = Kin {
-    members: &[("dots3_note_text", PRESETS)],
-    caches,
-};
+pub(super) const KIN: Kin = Kin { members: &[("dots3_note_text", PRESETS)], caches };
 
 fn caches(config: &Config<'_>) -> Result<Layers, ConfigError> {
     let count = config.layers("num_hidden_layers")?;
@@ -69,18 +66,12 @@ fn known_to_vllm(config: &Config<'_>) -> Result<(), ConfigError> {
 
 /// Which layers see a window: as `layer_types` has it, or all but the first two and every fourth.
 fn windowed(config: &Config<'_>, layers: u64) -> Result<Vec<bool>, ConfigError> {
-    let known = [
-        ("indexed_attention", false),
-        ("full_attention", false),
-        ("sliding_attention", true),
-    ];
+    let known = [("indexed_attention", false), ("full_attention", false), ("sliding_attention", true)];
     if let Some(said) = config.words_by_layer("layer_types", layers, &known)? {
         return Ok(said);
     }
     let any = config.flag("use_sliding_window")?;
-    Ok((0..layers)
-        .map(|layer| any && layer >= 2 && layer % 4 != 1)
-        .collect())
+    Ok((0..layers).map(|layer| any && layer >= 2 && layer % 4 != 1).collect())
 }
 
 /// What a layer caches of all tokens, and what of a window's.
@@ -89,15 +80,10 @@ fn rows(config: &Config<'_>) -> Result<(Spec, Spec), ConfigError> {
     let rotated = match config.get(ROTATED) {
         Some(_) => config.positive(ROTATED)?,
         None => {
-            let (whole, plain) = (
-                config.positive("swa_head_dim")?,
-                config.positive("swa_qk_nope_head_dim")?,
-            );
+            let (whole, plain) = (config.positive("swa_head_dim")?, config.positive("swa_qk_nope_head_dim")?);
             let rest = whole.checked_sub(plain).filter(|rest| *rest > 0);
             rest.ok_or_else(|| {
-                let problem = format!(
-                    "is {whole}, of which swa_qk_nope_head_dim = {plain} leaves nothing to rotate"
-                );
+                let problem = format!("is {whole}, of which swa_qk_nope_head_dim = {plain} leaves nothing to rotate");
                 config.fault("swa_head_dim", problem)
             })?
         }
@@ -124,12 +110,6 @@ fn rows(config: &Config<'_>) -> Result<(Spec, Spec), ConfigError> {
             )));
         }
     };
-    let latent = |sliding_window| {
-        Spec::Mla(Mla {
-            latent: row,
-            dtype,
-            sliding_window,
-        })
-    };
+    let latent = |sliding_window| Spec::Mla(Mla { latent: row, dtype, sliding_window });
     Ok((latent(None), latent(Some(tokens))))
 }

@@ -25,10 +25,7 @@ const FALCON_H1: Presets = &[
     ("mamba_expand", Number(2)),
 ];
 
-pub(super) const KIN: Kin = Kin {
-    members: &[("falcon_h1", FALCON_H1)],
-    caches,
-};
+pub(super) const KIN: Kin = Kin { members: &[("falcon_h1", FALCON_H1)], caches };
 
 fn caches(config: &Config<'_>) -> Result<Layers, ConfigError> {
     let mixers = config.layers("num_hidden_layers")?;
@@ -44,10 +41,7 @@ fn caches(config: &Config<'_>) -> Result<Layers, ConfigError> {
 fn inner(config: &Config<'_>) -> Result<Inner, ConfigError> {
     match config.optional("mamba_d_ssm")? {
         Some(0) => Err(config.fault("mamba_d_ssm", "cannot be 0")),
-        Some(size) => Ok(Inner {
-            size,
-            called: "mamba_d_ssm",
-        }),
+        Some(size) => Ok(Inner { size, called: "mamba_d_ssm" }),
         None => Inner::expanded(config),
     }
 }

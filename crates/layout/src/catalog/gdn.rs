@@ -39,10 +39,8 @@ const OLMO_HYBRID: Presets = &[
     ("linear_conv_kernel_dim", Number(4)),
 ];
 
-pub(super) const QWEN3_NEXT_KIN: Kin = Kin {
-    members: &[("qwen3_next", QWEN3_NEXT)],
-    caches: |config| qwen(config, config.model_dtype()?),
-};
+pub(super) const QWEN3_NEXT_KIN: Kin =
+    Kin { members: &[("qwen3_next", QWEN3_NEXT)], caches: |config| qwen(config, config.model_dtype()?) };
 
 pub(super) const QWEN3_5_KIN: Kin = Kin {
     members: &[("qwen3_5_text", QWEN3_5), ("qwen3_5_moe_text", QWEN3_5_MOE)],
@@ -52,10 +50,7 @@ pub(super) const QWEN3_5_KIN: Kin = Kin {
     },
 };
 
-pub(super) const OLMO_HYBRID_KIN: Kin = Kin {
-    members: &[("olmo_hybrid", OLMO_HYBRID)],
-    caches: olmo_hybrid,
-};
+pub(super) const OLMO_HYBRID_KIN: Kin = Kin { members: &[("olmo_hybrid", OLMO_HYBRID)], caches: olmo_hybrid };
 
 fn qwen(config: &Config<'_>, ssm_dtype: Dtype) -> Result<Layers, ConfigError> {
     let mixers = match listed_all(config, "layer_types", WORDS)? {
@@ -81,9 +76,7 @@ fn olmo_hybrid(config: &Config<'_>) -> Result<Layers, ConfigError> {
     let layers = config.layers("num_hidden_layers")?;
     let mixers = match listed_all(config, "layer_types", WORDS)? {
         Some(mixers) => mixers,
-        None => Mixer::each(layers, |layer| {
-            layer % 4 == 3 || (layers < 4 && layer + 1 == layers)
-        }),
+        None => Mixer::each(layers, |layer| layer % 4 == 3 || (layers < 4 && layer + 1 == layers)),
     };
     let or = |key, otherwise: u64| match config.optional(key)? {
         Some(0) => Err(config.fault(key, "cannot be 0")),
@@ -116,12 +109,7 @@ struct Heads {
     value_head_dim: u64,
 }
 
-fn hybrid(
-    config: &Config<'_>,
-    mixers: &[Mixer],
-    heads: &Heads,
-    ssm_dtype: Dtype,
-) -> Result<Layers, ConfigError> {
+fn hybrid(config: &Config<'_>, mixers: &[Mixer], heads: &Heads, ssm_dtype: Dtype) -> Result<Layers, ConfigError> {
     gather(
         config,
         mixers,

@@ -17,17 +17,8 @@ pub(super) const KINS: &[Kin] = &[
         members: &[("gemma3_text", GEMMA3)],
         caches: |config| in_pattern(config, window(config)?, "sliding_window_pattern"),
     },
-    Kin {
-        members: &[("gemma3n_text", GEMMA3N)],
-        caches: gemma3n,
-    },
-    Kin {
-        members: &[
-            ("gemma4_text", GEMMA4),
-            ("gemma4_unified_text", GEMMA4_UNIFIED),
-        ],
-        caches: gemma4,
-    },
+    Kin { members: &[("gemma3n_text", GEMMA3N)], caches: gemma3n },
+    Kin { members: &[("gemma4_text", GEMMA4), ("gemma4_unified_text", GEMMA4_UNIFIED)], caches: gemma4 },
     Kin {
         // The model that drafts for a Gemma 4: all its layers look at the caches of that.
         members: &[("gemma4_assistant_text", GEMMA4)],
@@ -35,35 +26,15 @@ pub(super) const KINS: &[Kin] = &[
     },
 ];
 
-const GEMMA3: Presets = &class(26, 2304, 8)
-    .kv(4)
-    .dim(256)
-    .window(4096)
-    .and("sliding_window_pattern", 6)
-    .presets;
+const GEMMA3: Presets = &class(26, 2304, 8).kv(4).dim(256).window(4096).and("sliding_window_pattern", 6).presets;
 
-const GEMMA3N: Presets = &class(35, 2048, 8)
-    .kv(2)
-    .dim(256)
-    .window(512)
-    .and("num_kv_shared_layers", 15)
-    .presets;
+const GEMMA3N: Presets = &class(35, 2048, 8).kv(2).dim(256).window(512).and("num_kv_shared_layers", 15).presets;
 
-const GEMMA4: Presets = &class(30, 2304, 8)
-    .kv(4)
-    .dim(256)
-    .window(512)
-    .and("num_kv_shared_layers", 0)
-    .and("global_head_dim", 512)
-    .presets;
+const GEMMA4: Presets =
+    &class(30, 2304, 8).kv(4).dim(256).window(512).and("num_kv_shared_layers", 0).and("global_head_dim", 512).presets;
 
-const GEMMA4_UNIFIED: Presets = &class(30, 2304, 8)
-    .kv(4)
-    .dim(256)
-    .window(1024)
-    .and("num_kv_shared_layers", 0)
-    .and("global_head_dim", 512)
-    .presets;
+const GEMMA4_UNIFIED: Presets =
+    &class(30, 2304, 8).kv(4).dim(256).window(1024).and("num_kv_shared_layers", 0).and("global_head_dim", 512).presets;
 
 /// The window, in tokens: encoders (`use_bidirectional_attention`) look to both sides.
 fn window(config: &Config<'_>) -> Result<Option<u64>, ConfigError> {
@@ -81,10 +52,7 @@ fn gemma3n(config: &Config<'_>) -> Result<Layers, ConfigError> {
     let layers = config.layers("num_hidden_layers")?;
     let windowed = windowed(config, layers, full_every(5))?;
     let full = keys_and_values(config)?;
-    let local = Attention {
-        sliding_window: window(config)?,
-        ..full.clone()
-    };
+    let local = Attention { sliding_window: window(config)?, ..full.clone() };
     owned(config, &windowed, &full, &local)
 }
 
@@ -96,17 +64,13 @@ fn gemma4(config: &Config<'_>) -> Result<Layers, ConfigError> {
         *last = false;
     }
     let plain = keys_and_values(config)?;
-    let local = Attention {
-        sliding_window: window(config)?,
-        ..plain.clone()
-    };
+    let local = Attention { sliding_window: window(config)?, ..plain.clone() };
     // Configs that newer releases wrote say of each layer what these keys said of all.
     if OwnKeys::read(config, layers)?.any() {
         return owned(config, &windowed, &plain, &local);
     }
     let mut full = plain;
-    if config.flag("attention_k_eq_v")? && config.optional("num_global_key_value_heads")?.is_some()
-    {
+    if config.flag("attention_k_eq_v")? && config.optional("num_global_key_value_heads")?.is_some() {
         full.heads = config.positive("num_global_key_value_heads")?;
     }
     full.head_dim = config.positive("global_head_dim")?;
@@ -115,12 +79,7 @@ fn gemma4(config: &Config<'_>) -> Result<Layers, ConfigError> {
 }
 
 /// The caches of layers that own one: all but the last few.
-fn owned(
-    config: &Config<'_>,
-    windowed: &[bool],
-    full: &Attention,
-    local: &Attention,
-) -> Result<Layers, ConfigError> {
+fn owned(config: &Config<'_>, windowed: &[bool], full: &Attention, local: &Attention) -> Result<Layers, ConfigError> {
     const SHARED: &str = "num_kv_shared_layers";
     let layers = windowed.len() as u64;
     let Some(owning) = layers.checked_sub(config.number(SHARED)?) else {

@@ -33,10 +33,7 @@ const PRESETS: Presets = &[
     ("linear_conv_kernel_dim", Number(4)),
 ];
 
-pub(super) const KIN: Kin = Kin {
-    members: &[("glm5_next_text", PRESETS)],
-    caches,
-};
+pub(super) const KIN: Kin = Kin { members: &[("glm5_next_text", PRESETS)], caches };
 
 fn caches(config: &Config<'_>) -> Result<Layers, ConfigError> {
     let count = config.layers("num_hidden_layers")?;
@@ -50,16 +47,10 @@ fn caches(config: &Config<'_>) -> Result<Layers, ConfigError> {
         None => Mixer::each(count, |layer| !full_every(4)(layer)),
     };
     let linear = config.inside("linear_attn_config")?;
-    let mut layers = gather(
-        config,
-        &mixers,
-        ("kda", || page(config, linear.as_ref())),
-        ("mla", || latent(config)),
-    )?;
+    let mut layers = gather(config, &mixers, ("kda", || page(config, linear.as_ref())), ("mla", || latent(config)))?;
     let pool = config.positive("index_kpool")?;
     if pool == 1 {
-        let problem =
-            "has to be 2 or more: engines pool keys, and know no other indexer of this family";
+        let problem = "has to be 2 or more: engines pool keys, and know no other indexer of this family";
         return Err(config.fault("index_kpool", problem));
     }
     let index = Spec::Indexer(index_keys(config, pool)?);
@@ -100,18 +91,12 @@ fn shared(config: &Config<'_>, layer: u64) -> ConfigError {
 /// `fp8` is fp8 here, since the kernels that read latents in `fp8_ds_mla` take that alone by its own name, and then
 /// with a rotated part of zeros: 656 bytes.
 fn latent(config: &Config<'_>) -> Result<Spec, ConfigError> {
-    let (rank, rotated) = (
-        config.positive("kv_lora_rank")?,
-        config.number("qk_rope_head_dim")?,
-    );
+    let (rank, rotated) = (config.positive("kv_lora_rank")?, config.number("qk_rope_head_dim")?);
     let wanted = config.wanted_cache()?;
     match wanted {
-        Some(CacheDtype::Fp8DsMla) if (rank, rotated) == (512, 0) => Ok(Spec::Opaque(Opaque {
-            heads: 1,
-            entry_bytes: 656,
-            tokens_per_state: 1,
-            packed_heads: None,
-        })),
+        Some(CacheDtype::Fp8DsMla) if (rank, rotated) == (512, 0) => {
+            Ok(Spec::Opaque(Opaque { heads: 1, entry_bytes: 656, tokens_per_state: 1, packed_heads: None }))
+        }
         None | Some(CacheDtype::Plain(_)) => Ok(Spec::Mla(Mla {
             latent: rank + rotated,
             dtype: match wanted {

@@ -22,10 +22,7 @@ const GRANITE_MOE_HYBRID: Presets = &[
     ("mamba_expand", Number(2)),
 ];
 
-pub(super) const KIN: Kin = Kin {
-    members: &[("granitemoehybrid", GRANITE_MOE_HYBRID)],
-    caches,
-};
+pub(super) const KIN: Kin = Kin { members: &[("granitemoehybrid", GRANITE_MOE_HYBRID)], caches };
 
 fn caches(config: &Config<'_>) -> Result<Layers, ConfigError> {
     // The class takes both names for the list.

@@ -28,10 +28,7 @@ pub(super) const KINS: &[Kin] = &[
             let count = config.layers("num_hidden_layers")?;
             let said = config.words_by_layer("indexer_types", count, &WORDS)?;
             let rule = |layer: u64| layer == 0 || layer % 4 == 1;
-            caches(
-                config,
-                &said.unwrap_or_else(|| (0..count).map(rule).collect()),
-            )
+            caches(config, &said.unwrap_or_else(|| (0..count).map(rule).collect()))
         },
     },
 ];
@@ -81,10 +78,7 @@ fn caches(config: &Config<'_>, choosing: &[bool]) -> Result<Layers, ConfigError>
 /// The latent in 4 bits with an fp8 scale for every 16 elements, the rotated part in fp8: 352 bytes of 512 + 64
 /// elements.
 fn packed_in_nvfp4(config: &Config<'_>) -> Result<Spec, ConfigError> {
-    let (rank, rotated) = (
-        config.positive("kv_lora_rank")?,
-        config.positive("qk_rope_head_dim")?,
-    );
+    let (rank, rotated) = (config.positive("kv_lora_rank")?, config.positive("qk_rope_head_dim")?);
     if !rank.is_multiple_of(16) {
         let problem = format!("is {rank}, which nvfp4_ds_mla cannot scale 16 by 16");
         return Err(config.fault("kv_lora_rank", problem));
@@ -98,21 +92,13 @@ fn packed_in_nvfp4(config: &Config<'_>) -> Result<Spec, ConfigError> {
 }
 
 /// Keys of an indexer: 128 bytes and 4 of scale with 128 elements.
-pub(super) fn index_keys(
-    config: &Config<'_>,
-    tokens_per_state: u64,
-) -> Result<ScaledLatent, ConfigError> {
+pub(super) fn index_keys(config: &Config<'_>, tokens_per_state: u64) -> Result<ScaledLatent, ConfigError> {
     let elements = config.positive("index_head_dim")?;
     if !elements.is_multiple_of(128) {
         let problem = format!("is {elements}, which cannot be scaled 128 by 128");
         return Err(config.fault("index_head_dim", problem));
     }
-    Ok(ScaledLatent {
-        data_bytes: elements,
-        scale_bytes: elements / 128 * 4,
-        tokens_per_state,
-        sliding_window: None,
-    })
+    Ok(ScaledLatent { data_bytes: elements, scale_bytes: elements / 128 * 4, tokens_per_state, sliding_window: None })
 }
 
 /// Which layers have an indexer: by name, by letter (F full, S shared), or one in every `index_topk_freq` from
@@ -124,9 +110,7 @@ pub(super) fn choosing(config: &Config<'_>, layers: u64) -> Result<Vec<bool>, Co
     }
     if let Some(Value::List(_)) = config.get(PATTERN) {
         let known = [WORDS[0], WORDS[1], ("F", true), ("S", false)];
-        return Ok(config
-            .words_by_layer(PATTERN, layers, &known)?
-            .unwrap_or_default());
+        return Ok(config.words_by_layer(PATTERN, layers, &known)?.unwrap_or_default());
     }
     if let Some(letters) = config.text(PATTERN)? {
         let letters = letters.chars().map(|letter| match letter {

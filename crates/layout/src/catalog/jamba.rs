@@ -22,10 +22,7 @@ const JAMBA: Presets = &[
     ("mamba_expand", Number(2)),
 ];
 
-pub(super) const KIN: Kin = Kin {
-    members: &[("jamba", JAMBA)],
-    caches,
-};
+pub(super) const KIN: Kin = Kin { members: &[("jamba", JAMBA)], caches };
 
 fn caches(config: &Config<'_>) -> Result<Layers, ConfigError> {
     let layers = config.layers("num_hidden_layers")?;

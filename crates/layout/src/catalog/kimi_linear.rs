@@ -25,10 +25,7 @@ const KIMI_LINEAR: Presets = &[
     ("linear_conv_kernel_dim", Number(4)),
 ];
 
-pub(super) const KIN: Kin = Kin {
-    members: &[("kimi_linear", KIMI_LINEAR)],
-    caches,
-};
+pub(super) const KIN: Kin = Kin { members: &[("kimi_linear", KIMI_LINEAR)], caches };
 
 fn caches(config: &Config<'_>) -> Result<Layers, ConfigError> {
     let linear = config.inside("linear_attn_config")?;
@@ -49,9 +46,7 @@ fn mixers(config: &Config<'_>, linear: Option<&Config<'_>>) -> Result<Vec<Mixer>
     }
     let given = |linear: &Config<'_>, key| Ok::<_, ConfigError>(linear.numbers(key)?.is_some());
     match linear {
-        Some(linear) if given(linear, KDA_LAYERS)? || given(linear, FULL_LAYERS)? => {
-            numbered(config, linear, layers)
-        }
+        Some(linear) if given(linear, KDA_LAYERS)? || given(linear, FULL_LAYERS)? => numbered(config, linear, layers),
         _ => Ok(Mixer::each(layers, |layer| layer > 0 && layer % 4 == 0)),
     }
 }
@@ -61,16 +56,9 @@ const FULL_LAYERS: &str = "full_attn_layers";
 
 /// Both lists together have to name each layer once. Engines read the first alone, the class both, and
 /// neither of them where one is missing; so one is as good as no answer.
-fn numbered(
-    config: &Config<'_>,
-    linear: &Config<'_>,
-    layers: u64,
-) -> Result<Vec<Mixer>, ConfigError> {
+fn numbered(config: &Config<'_>, linear: &Config<'_>, layers: u64) -> Result<Vec<Mixer>, ConfigError> {
     let mut mixers = vec![None; layers as usize];
-    for (key, mixer) in [
-        (KDA_LAYERS, Mixer::Recurrent),
-        (FULL_LAYERS, Mixer::Attention),
-    ] {
+    for (key, mixer) in [(KDA_LAYERS, Mixer::Recurrent), (FULL_LAYERS, Mixer::Attention)] {
         let Some(numbers) = linear.numbers(key)? else {
             let problem = "is missing: kda_layers and full_attn_layers are needed together";
             return Err(linear.fault(key, problem));
@@ -90,20 +78,15 @@ fn numbered(
     }
     let missing = mixers.iter().position(Option::is_none);
     if let Some(missing) = missing {
-        let problem = format!(
-            "names layer {} (counted from 1) neither in kda_layers nor in full_attn_layers",
-            missing + 1
-        );
+        let problem =
+            format!("names layer {} (counted from 1) neither in kda_layers nor in full_attn_layers", missing + 1);
         return Err(config.fault("linear_attn_config", problem));
     }
     Ok(mixers.into_iter().flatten().collect())
 }
 
 /// What a layer of Kimi delta attention keeps, by the inner table or the keys beside it.
-pub(super) fn page(
-    config: &Config<'_>,
-    linear: Option<&Config<'_>>,
-) -> Result<Vec<Spec>, ConfigError> {
+pub(super) fn page(config: &Config<'_>, linear: Option<&Config<'_>>) -> Result<Vec<Spec>, ConfigError> {
     // Each size by itself: in the inner table, else beside it.
     let place = |inner, outer| match linear {
         Some(linear) if linear.get(inner).is_some() => (linear, inner),
@@ -118,12 +101,7 @@ pub(super) fn page(
 }
 
 /// Kimi delta attention with so many heads, and inputs that its convolutions remember.
-pub(super) fn kda(
-    config: &Config<'_>,
-    heads: u64,
-    head_dim: u64,
-    conv_states: u64,
-) -> Result<Vec<Spec>, ConfigError> {
+pub(super) fn kda(config: &Config<'_>, heads: u64, head_dim: u64, conv_states: u64) -> Result<Vec<Spec>, ConfigError> {
     let conv = GdnConv {
         key_heads: heads,
         key_head_dim: head_dim,
@@ -133,11 +111,6 @@ pub(super) fn kda(
         dtype: config.model_dtype()?,
         conv_layout: ConvLayout::Sd,
     };
-    let state = GdnSsm {
-        value_heads: heads,
-        value_head_dim: head_dim,
-        key_head_dim: head_dim,
-        dtype: Dtype::F32,
-    };
+    let state = GdnSsm { value_heads: heads, value_head_dim: head_dim, key_head_dim: head_dim, dtype: Dtype::F32 };
     Ok(vec![Spec::GdnConv(conv), Spec::GdnSsm(state)])
 }

@@ -30,20 +30,12 @@ struct Gathered {
 impl Layers {
     /// Of a model with this many layers, whether they own a cache or not.
     pub(super) fn of(count: u64) -> Self {
-        Self {
-            count,
-            groups: Vec::new(),
-            places: HashMap::new(),
-            namesakes: HashMap::new(),
-        }
+        Self { count, groups: Vec::new(), places: HashMap::new(), namesakes: HashMap::new() }
     }
 
     /// Says that there are more layers than these: the last own no cache.
     pub(super) fn followed_by(self, more: u64) -> Self {
-        Self {
-            count: self.count + more,
-            ..self
-        }
+        Self { count: self.count + more, ..self }
     }
 
     /// Every layer, counted from 0.

@@ -28,37 +28,26 @@ const LFM2_MOE: Presets = &[
     ("conv_L_cache", Number(3)),
 ];
 
-pub(super) const LFM2_KIN: Kin = Kin {
-    members: &[("lfm2", LFM2)],
-    caches: lfm2,
-};
+pub(super) const LFM2_KIN: Kin = Kin { members: &[("lfm2", LFM2)], caches: lfm2 };
 
 pub(super) const LFM2_MOE_KIN: Kin = Kin {
     members: &[("lfm2_moe", LFM2_MOE)],
     caches: |config| match listed_all(config, "layer_types", WORDS)? {
         Some(mixers) => hybrid(config, &mixers),
         // Its class has no answer of its own.
-        None => Err(config.fault(
-            "layer_types",
-            "is missing: it has to list conv or full_attention for each layer",
-        )),
+        None => Err(config.fault("layer_types", "is missing: it has to list conv or full_attention for each layer")),
     },
 };
 
-const WORDS: &[Word] = &[
-    ("conv", Mixer::Recurrent),
-    ("full_attention", Mixer::Attention),
-    ("attention", Mixer::Attention),
-];
+const WORDS: &[Word] =
+    &[("conv", Mixer::Recurrent), ("full_attention", Mixer::Attention), ("attention", Mixer::Attention)];
 
 /// `layer_types`, else the indices of `full_attn_idxs`; without either, every layer attends.
 fn lfm2(config: &Config<'_>) -> Result<Layers, ConfigError> {
     let layers = config.layers("num_hidden_layers")?;
     let mixers = match listed_all(config, "layer_types", WORDS)? {
         Some(mixers) => mixers,
-        None if config.numbers("full_attn_idxs")?.is_some() => {
-            attention_at(config, "full_attn_idxs", layers)?
-        }
+        None if config.numbers("full_attn_idxs")?.is_some() => attention_at(config, "full_attn_idxs", layers)?,
         None => Mixer::each(layers, |_| true),
     };
     hybrid(config, &mixers)

@@ -19,10 +19,7 @@ const MAMBA: Presets = &[
     ("conv_kernel", Number(4)),
 ];
 
-pub(super) const KIN: Kin = Kin {
-    members: &[("mamba", MAMBA), ("falcon_mamba", MAMBA)],
-    caches,
-};
+pub(super) const KIN: Kin = Kin { members: &[("mamba", MAMBA), ("falcon_mamba", MAMBA)], caches };
 
 fn caches(config: &Config<'_>) -> Result<Layers, ConfigError> {
     let d_inner = match config.optional("intermediate_size")? {
@@ -46,16 +43,7 @@ pub(super) fn page(
     conv_kernel: &str,
 ) -> Result<Vec<Spec>, ConfigError> {
     let dtype = config.model_dtype()?;
-    let conv = Mamba1Conv {
-        d_inner,
-        conv_states: taps(config, conv_kernel)?,
-        dtype,
-        conv_layout: ConvLayout::Sd,
-    };
-    let ssm = Mamba1Ssm {
-        d_inner,
-        state_size: config.positive(state_size)?,
-        dtype,
-    };
+    let conv = Mamba1Conv { d_inner, conv_states: taps(config, conv_kernel)?, dtype, conv_layout: ConvLayout::Sd };
+    let ssm = Mamba1Ssm { d_inner, state_size: config.positive(state_size)?, dtype };
     Ok(vec![Spec::Mamba1Conv(conv), Spec::Mamba1Ssm(ssm)])
 }

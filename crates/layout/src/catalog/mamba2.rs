@@ -28,10 +28,7 @@ const MAMBA2: Presets = &[
     ("conv_kernel", Number(4)),
 ];
 
-pub(super) const KIN: Kin = Kin {
-    members: &[("mamba2", MAMBA2)],
-    caches,
-};
+pub(super) const KIN: Kin = Kin { members: &[("mamba2", MAMBA2)], caches };
 
 const KEYS: Keys = Keys {
     heads: "num_heads",
@@ -42,10 +39,7 @@ const KEYS: Keys = Keys {
 };
 
 fn caches(config: &Config<'_>) -> Result<Layers, ConfigError> {
-    let inner = Inner {
-        size: config.product("expand", "hidden_size")?,
-        called: "expand * hidden_size",
-    };
+    let inner = Inner { size: config.product("expand", "hidden_size")?, called: "expand * hidden_size" };
     let head_dim = Some(config.positive("head_dim")?);
     let page = page(config, &KEYS, &inner, head_dim, config.model_dtype()?)?;
     let mut layers = Layers::of(config.layers("num_hidden_layers")?);
@@ -83,10 +77,7 @@ pub(super) struct Inner {
 impl Inner {
     /// `mamba_expand * hidden_size`, as most hybrids have it.
     pub(super) fn expanded(config: &Config<'_>) -> Result<Self, ConfigError> {
-        Ok(Self {
-            size: config.product("mamba_expand", "hidden_size")?,
-            called: "mamba_expand * hidden_size",
-        })
+        Ok(Self { size: config.product("mamba_expand", "hidden_size")?, called: "mamba_expand * hidden_size" })
     }
 }
 
@@ -107,16 +98,12 @@ pub(super) fn page(
     }
     let share = d_inner / heads;
     if let Some(head_dim) = head_dim.filter(|head_dim| *head_dim != share) {
-        let problem =
-            format!("is {head_dim}, but {called} = {d_inner} over {heads} heads is {share}");
+        let problem = format!("is {head_dim}, but {called} = {d_inner} over {heads} heads is {share}");
         return Err(config.fault(keys.head_dim, problem));
     }
     let groups = config.positive(keys.groups)?;
     if !heads.is_multiple_of(groups) {
-        let problem = format!(
-            "is {groups}, which does not divide {} = {heads}",
-            keys.heads
-        );
+        let problem = format!("is {groups}, which does not divide {} = {heads}", keys.heads);
         return Err(config.fault(keys.groups, problem));
     }
     let state_size = config.positive(keys.state_size)?;
@@ -129,12 +116,7 @@ pub(super) fn page(
         dtype: config.model_dtype()?,
         conv_layout: ConvLayout::Sd,
     };
-    let ssm = Mamba2Ssm {
-        heads,
-        head_dim: share,
-        state_size,
-        dtype: ssm_dtype,
-    };
+    let ssm = Mamba2Ssm { heads, head_dim: share, state_size, dtype: ssm_dtype };
     Ok(vec![Spec::Mamba2Conv(conv), Spec::Mamba2Ssm(ssm)])
 }
 

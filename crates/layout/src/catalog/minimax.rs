@@ -37,10 +37,7 @@ pub(super) const ORIGINAL_KIN: Kin = Kin {
     members: &[("minimax_text_01", &[]), ("minimax_m1", &[])],
     caches: |config| match mixers(config)? {
         Some(mixers) => hybrid(config, &mixers),
-        None => Err(config.fault(
-            TYPES,
-            "is missing: it has to list 0 (linear) or 1 (full) for each layer",
-        )),
+        None => Err(config.fault(TYPES, "is missing: it has to list 0 (linear) or 1 (full) for each layer")),
     },
 };
 

@@ -11,19 +11,9 @@ use super::presets::class;
 use crate::dtype::Dtype;
 use crate::spec::{Mla, Spec};
 
-const PRESETS: Presets = &class(60, 6144, 64)
-    .kv(4)
-    .dim(128)
-    .and("index_head_dim", 128)
-    .presets;
+const PRESETS: Presets = &class(60, 6144, 64).kv(4).dim(128).and("index_head_dim", 128).presets;
 
-pub(super) const KIN: Kin = Kin {
-    members: &[
-        ("minimax_m3_vl_text", PRESETS),
-        ("minimax_m3_text", PRESETS),
-    ],
-    caches,
-};
+pub(super) const KIN: Kin = Kin { members: &[("minimax_m3_vl_text", PRESETS), ("minimax_m3_text", PRESETS)], caches };
 
 fn caches(config: &Config<'_>) -> Result<Layers, ConfigError> {
     let count = config.layers("num_hidden_layers")?;
@@ -31,16 +21,10 @@ fn caches(config: &Config<'_>) -> Result<Layers, ConfigError> {
     // Published configs say it in a table of their own; those that `transformers` wrote beside it.
     let published = config.inside("sparse_attention_config")?;
     let latent = match &published {
-        Some(table) if table.get("sparse_index_dim").is_some() => {
-            table.positive("sparse_index_dim")?
-        }
+        Some(table) if table.get("sparse_index_dim").is_some() => table.positive("sparse_index_dim")?,
         _ => config.positive("index_head_dim")?,
     };
-    let index = Spec::Mla(Mla {
-        latent,
-        dtype: Dtype::Bf16,
-        sliding_window: None,
-    });
+    let index = Spec::Mla(Mla { latent, dtype: Dtype::Bf16, sliding_window: None });
     for (layer, sparse) in layers.ids().zip(sparse(config, published.as_ref(), count)?) {
         if sparse {
             layers.add(layer, "indexer", [index.clone()]);
@@ -49,16 +33,8 @@ fn caches(config: &Config<'_>) -> Result<Layers, ConfigError> {
     Ok(layers)
 }
 
-fn sparse(
-    config: &Config<'_>,
-    published: Option<&Config<'_>>,
-    layers: u64,
-) -> Result<Vec<bool>, ConfigError> {
-    let known = [
-        ("full_attention", false),
-        ("minimax_m3_sparse", true),
-        ("indexed_attention", true),
-    ];
+fn sparse(config: &Config<'_>, published: Option<&Config<'_>>, layers: u64) -> Result<Vec<bool>, ConfigError> {
+    let known = [("full_attention", false), ("minimax_m3_sparse", true), ("indexed_attention", true)];
     if let Some(said) = config.words_by_layer("layer_types", layers, &known)? {
         return Ok(said);
     }

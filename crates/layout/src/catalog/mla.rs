@@ -51,23 +51,12 @@ pub(super) const KINS: &[Kin] = &[
     },
 ];
 
-const LONGCAT_FLASH: Presets = &[
-    ("num_layers", Number(28)),
-    ("kv_lora_rank", Number(512)),
-    ("qk_rope_head_dim", Number(64)),
-];
+const LONGCAT_FLASH: Presets =
+    &[("num_layers", Number(28)), ("kv_lora_rank", Number(512)), ("qk_rope_head_dim", Number(64))];
 
 /// What a class has of these.
-pub(super) const fn presets(
-    layers: u64,
-    rank: u64,
-    rotated: u64,
-) -> [(&'static str, super::config::Preset); 3] {
-    [
-        ("num_hidden_layers", Number(layers)),
-        ("kv_lora_rank", Number(rank)),
-        ("qk_rope_head_dim", Number(rotated)),
-    ]
+pub(super) const fn presets(layers: u64, rank: u64, rotated: u64) -> [(&'static str, super::config::Preset); 3] {
+    [("num_hidden_layers", Number(layers)), ("kv_lora_rank", Number(rank)), ("qk_rope_head_dim", Number(rotated))]
 }
 
 /// What a layer caches, in the type that was asked for.
@@ -81,8 +70,7 @@ pub(super) fn latent(config: &Config<'_>) -> Result<Spec, ConfigError> {
         CacheDtype::Fp8DsMla => packed(config),
         // `cache_dtype` has no others: rows are packed after this.
         CacheDtype::Nvfp4DsMla | CacheDtype::Packed(_) => Err(ConfigError::Dtype(
-            "nvfp4_ds_mla is a format of sparse attention's latents; this model's attention is none"
-                .to_owned(),
+            "nvfp4_ds_mla is a format of sparse attention's latents; this model's attention is none".to_owned(),
         )),
     }
 }
@@ -101,10 +89,7 @@ fn without_latents(config: &Config<'_>) -> Result<bool, ConfigError> {
 /// The latent in fp8 with a float32 scale for every 128 elements, the rotated part in bf16: 656 bytes of
 /// 512 + 64 elements.
 pub(super) fn packed(config: &Config<'_>) -> Result<Spec, ConfigError> {
-    let (rank, rotated) = (
-        config.positive("kv_lora_rank")?,
-        config.positive("qk_rope_head_dim")?,
-    );
+    let (rank, rotated) = (config.positive("kv_lora_rank")?, config.positive("qk_rope_head_dim")?);
     if !rank.is_multiple_of(128) {
         let problem = format!("is {rank}, which fp8_ds_mla cannot scale 128 by 128");
         return Err(config.fault("kv_lora_rank", problem));

@@ -222,11 +222,7 @@ impl UnknownFamily {
         let mut nearest: Vec<&str> = nearest(family, &known).collect();
         nearest.sort_by_key(|known| stem(family).is_empty() || stem(known) != stem(family));
         nearest.truncate(Self::NEAREST);
-        Self {
-            family: family.to_owned(),
-            nearest,
-            why: refused::why(family),
-        }
+        Self { family: family.to_owned(), nearest, why: refused::why(family) }
     }
 
     fn text(&self) -> String {
@@ -235,10 +231,9 @@ impl UnknownFamily {
             Some(why) => {
                 format!("model_type: {family} is refused: {why}; no kind of spec says that")
             }
-            None => format!(
-                "model_type: {family} is no family of the catalog; the nearest are {}",
-                self.nearest.join(", ")
-            ),
+            None => {
+                format!("model_type: {family} is no family of the catalog; the nearest are {}", self.nearest.join(", "))
+            }
         }
     }
 }

@@ -27,10 +27,7 @@ const NEMOTRON_H: Presets = &[
     ("mamba_ssm_cache_dtype", Text("float32")),
 ];
 
-pub(super) const KIN: Kin = Kin {
-    members: &[("nemotron_h", NEMOTRON_H)],
-    caches,
-};
+pub(super) const KIN: Kin = Kin { members: &[("nemotron_h", NEMOTRON_H)], caches };
 
 /// Names of a list, and their letters in a pattern.
 const WORDS: &[Word] = &[
@@ -43,12 +40,7 @@ const WORDS: &[Word] = &[
 ];
 
 /// What the class makes of a config that names no layers.
-const DEFAULT: [Mixer; 4] = [
-    Mixer::Recurrent,
-    Mixer::Nothing,
-    Mixer::Attention,
-    Mixer::Nothing,
-];
+const DEFAULT: [Mixer; 4] = [Mixer::Recurrent, Mixer::Nothing, Mixer::Attention, Mixer::Nothing];
 
 fn caches(config: &Config<'_>) -> Result<Layers, ConfigError> {
     gather(
@@ -66,9 +58,8 @@ fn mixers(config: &Config<'_>) -> Result<Vec<Mixer>, ConfigError> {
     let layers = counted(config, key, &mixers)?;
     match config.optional("num_hidden_layers")? {
         Some(said) if said != layers && config.get(key).is_none() => {
-            let problem = format!(
-                "is missing: num_hidden_layers is {said}, and the class knows of {layers} layers only"
-            );
+            let problem =
+                format!("is missing: num_hidden_layers is {said}, and the class knows of {layers} layers only");
             Err(config.fault(key, problem))
         }
         Some(said) if said != layers => as_many(config, key, mixers, said),
@@ -117,10 +108,7 @@ fn page(config: &Config<'_>) -> Result<Vec<Spec>, ConfigError> {
         state_size: "ssm_state_size",
         conv_kernel: renamed("mamba_d_conv", "conv_kernel"),
     };
-    let inner = Inner {
-        size: config.product(keys.heads, keys.head_dim)?,
-        called: "mamba_num_heads * mamba_head_dim",
-    };
+    let inner = Inner { size: config.product(keys.heads, keys.head_dim)?, called: "mamba_num_heads * mamba_head_dim" };
     let ssm_dtype = match config.dtype_of("mamba_ssm_cache_dtype")? {
         Some(dtype) => dtype,
         None => config.model_dtype()?,

@@ -50,9 +50,7 @@ impl Packed {
         let count = layers.ids().end;
         // Models that also keep recurrent states have too few layers with keys to leave any out.
         let ends = match self {
-            Self::TurboQuant { .. } | Self::UltraQuant if !layers.any(Spec::is_recurrent) => {
-                ENDS.min(count / 2)
-            }
+            Self::TurboQuant { .. } | Self::UltraQuant if !layers.any(Spec::is_recurrent) => ENDS.min(count / 2),
             _ => 0,
         };
         layers.mapped(|layer, name, specs| {
@@ -67,12 +65,7 @@ impl Packed {
                     let all = (attention.sliding_window, attention.chunk_size) == (None, None);
                     if self == Self::Nvfp4 && all {
                         let part = |entry_bytes| {
-                            Spec::Opaque(Opaque {
-                                heads,
-                                entry_bytes,
-                                tokens_per_state: 1,
-                                packed_heads: None,
-                            })
+                            Spec::Opaque(Opaque { heads, entry_bytes, tokens_per_state: 1, packed_heads: None })
                         };
                         let side = [part(elements / 2), part(elements / 16)];
                         *specs = [side.clone(), side].concat();
@@ -91,8 +84,7 @@ impl Packed {
 
     /// Why a model that is packed so cannot be cut for a transfer, if that is so.
     pub fn uncut(self, model: &Model) -> Option<&'static str> {
-        let attention =
-            |spec: &Spec| matches!(spec, Spec::Attention(spec) if spec.dtype == Dtype::U8);
+        let attention = |spec: &Spec| matches!(spec, Spec::Attention(spec) if spec.dtype == Dtype::U8);
         let specs = model.groups.iter().flat_map(|group| &group.specs);
         (self == Self::Nvfp4 && specs.into_iter().any(attention)).then_some(
             "nvfp4 keeps the scales of a block behind its elements, so what a window or a chunk needs of a block \
@@ -103,9 +95,7 @@ impl Packed {
     /// Bytes of a key and of a value with so many elements.
     fn rows(self, key: u64, value: u64) -> Result<(u64, u64), ConfigError> {
         let multiple = |of: u64| match [key, value].iter().find(|size| !size.is_multiple_of(of)) {
-            Some(size) => {
-                Err(self.misfit(format!("heads of {size} elements are no multiple of {of}")))
-            }
+            Some(size) => Err(self.misfit(format!("heads of {size} elements are no multiple of {of}"))),
             None => Ok(()),
         };
         let bits = |elements: u64, bits: u64| (elements * bits).div_ceil(8);
@@ -122,10 +112,7 @@ impl Packed {
                 multiple(2)?;
                 Ok((key / 2 + 4, value / 2 + 4))
             }
-            Self::TurboQuant {
-                key_bits,
-                value_bits,
-            } => {
+            Self::TurboQuant { key_bits, value_bits } => {
                 let key = bits(key, key_bits) + if key_bits == 8 { 0 } else { 2 };
                 let value = bits(value, value_bits) + 4;
                 // A slot is a whole number of pairs of bytes.

@@ -11,14 +11,8 @@ pub(super) struct Class {
 
 /// A class with these numbers of layers, elements of a hidden state, and heads.
 pub(super) const fn class(layers: u64, hidden: u64, heads: u64) -> Class {
-    let class = Class {
-        presets: [("", Number(0)); 11],
-        taken: 0,
-    };
-    class
-        .and("num_hidden_layers", layers)
-        .and("hidden_size", hidden)
-        .and("num_attention_heads", heads)
+    let class = Class { presets: [("", Number(0)); 11], taken: 0 };
+    class.and("num_hidden_layers", layers).and("hidden_size", hidden).and("num_attention_heads", heads)
 }
 
 impl Class {

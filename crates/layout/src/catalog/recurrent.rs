@@ -55,11 +55,7 @@ pub(super) const WORDS: &[Word] = &[
 ];
 
 /// The layers as a list of kinds tells them; `None` where there is no list.
-pub(super) fn listed(
-    config: &Config<'_>,
-    key: &str,
-    words: &[Word],
-) -> Result<Option<Vec<Mixer>>, ConfigError> {
+pub(super) fn listed(config: &Config<'_>, key: &str, words: &[Word]) -> Result<Option<Vec<Mixer>>, ConfigError> {
     let Some(kinds) = config.texts(key)? else {
         return Ok(None);
     };
@@ -76,11 +72,7 @@ pub(super) fn listed(
 }
 
 /// The same, of exactly `num_hidden_layers` layers.
-pub(super) fn listed_all(
-    config: &Config<'_>,
-    key: &str,
-    words: &[Word],
-) -> Result<Option<Vec<Mixer>>, ConfigError> {
+pub(super) fn listed_all(config: &Config<'_>, key: &str, words: &[Word]) -> Result<Option<Vec<Mixer>>, ConfigError> {
     let layers = config.layers("num_hidden_layers")?;
     match listed(config, key, words)? {
         Some(mixers) => as_many(config, key, mixers, layers).map(Some),
@@ -89,12 +81,7 @@ pub(super) fn listed_all(
 }
 
 /// Checks that a list has an entry for each layer.
-pub(super) fn as_many<T>(
-    config: &Config<'_>,
-    key: &str,
-    list: Vec<T>,
-    layers: u64,
-) -> Result<Vec<T>, ConfigError> {
+pub(super) fn as_many<T>(config: &Config<'_>, key: &str, list: Vec<T>, layers: u64) -> Result<Vec<T>, ConfigError> {
     if list.len() as u64 != layers {
         let found = list.len();
         let problem = format!("has {found} layers, but num_hidden_layers is {layers}");
@@ -105,11 +92,7 @@ pub(super) fn as_many<T>(
 
 /// Attention in the layers of a list of indices, counted from 0, and a state in all others. Without a list
 /// (or with an empty one) no layer attends.
-pub(super) fn attention_at(
-    config: &Config<'_>,
-    key: &str,
-    layers: u64,
-) -> Result<Vec<Mixer>, ConfigError> {
+pub(super) fn attention_at(config: &Config<'_>, key: &str, layers: u64) -> Result<Vec<Mixer>, ConfigError> {
     let mut mixers = Mixer::each(layers, |_| false);
     let indices = config.numbers(key)?.unwrap_or_default();
     for (i, index) in indices.into_iter().enumerate() {
@@ -130,10 +113,7 @@ pub(super) fn attention_at(
 pub(super) fn gather(
     config: &Config<'_>,
     mixers: &[Mixer],
-    (state_group, state): (
-        &'static str,
-        impl FnOnce() -> Result<Vec<Spec>, ConfigError>,
-    ),
+    (state_group, state): (&'static str, impl FnOnce() -> Result<Vec<Spec>, ConfigError>),
     (token_group, token): (&'static str, impl FnOnce() -> Result<Spec, ConfigError>),
 ) -> Result<Layers, ConfigError> {
     let mut layers = Layers::of(mixers.len() as u64);

@@ -20,7 +20,5 @@ const QWEN4_EXP: &str = "it keeps inputs of PLE convolutions whole on every rank
 /// Why a family is refused.
 pub(super) fn why(family: &str) -> Option<&'static str> {
     let mut refused = REFUSED.iter();
-    refused
-        .find(|(name, _)| *name == family)
-        .map(|(_, why)| *why)
+    refused.find(|(name, _)| *name == family).map(|(_, why)| *why)
 }

@@ -13,18 +13,13 @@ pub(super) const KINS: &[Kin] = &[
         caches: |config| {
             let attention = config.inside("attn_config")?;
             let heads = match &attention {
-                Some(attention) if attention.get("kv_n_heads").is_some() => {
-                    attention.positive("kv_n_heads")?
-                }
+                Some(attention) if attention.get("kv_n_heads").is_some() => attention.positive("kv_n_heads")?,
                 _ => 1,
             };
             caches(config, ["n_layers", "d_model", "n_heads"], heads)
         },
     },
-    Kin {
-        members: &[("falcon", FALCON)],
-        caches: falcon,
-    },
+    Kin { members: &[("falcon", FALCON)], caches: falcon },
     Kin {
         members: &[("gpt2", GPT2), ("gptj", GPTJ)],
         caches: |config| caches(config, GPT, config.positive("n_head")?),
@@ -41,11 +36,7 @@ pub(super) const KINS: &[Kin] = &[
     },
 ];
 
-const DBRX: Presets = &[
-    ("n_layers", Number(24)),
-    ("d_model", Number(2048)),
-    ("n_heads", Number(16)),
-];
+const DBRX: Presets = &[("n_layers", Number(24)), ("d_model", Number(2048)), ("n_heads", Number(16))];
 
 const FALCON: Presets = &[
     ("num_hidden_layers", Number(32)),
@@ -57,24 +48,12 @@ const FALCON: Presets = &[
 /// What these call their layers, the width of the hidden state, and heads.
 const GPT: [&str; 3] = ["n_layer", "n_embd", "n_head"];
 
-const GPT2: Presets = &[
-    ("n_layer", Number(12)),
-    ("n_embd", Number(768)),
-    ("n_head", Number(12)),
-];
+const GPT2: Presets = &[("n_layer", Number(12)), ("n_embd", Number(768)), ("n_head", Number(12))];
 
-const GPTJ: Presets = &[
-    ("n_layer", Number(28)),
-    ("n_embd", Number(4096)),
-    ("n_head", Number(16)),
-];
+const GPTJ: Presets = &[("n_layer", Number(28)), ("n_embd", Number(4096)), ("n_head", Number(16))];
 
-const GPT_BIGCODE: Presets = &[
-    ("n_layer", Number(12)),
-    ("n_embd", Number(768)),
-    ("n_head", Number(12)),
-    ("multi_query", Flag(true)),
-];
+const GPT_BIGCODE: Presets =
+    &[("n_layer", Number(12)), ("n_embd", Number(768)), ("n_head", Number(12)), ("multi_query", Flag(true))];
 
 /// One head for all queries, unless the architecture is the new one, with groups of its own.
 fn falcon(config: &Config<'_>) -> Result<Layers, ConfigError> {
@@ -88,18 +67,10 @@ fn falcon(config: &Config<'_>) -> Result<Layers, ConfigError> {
         Some(_) => "n_embed",
         None => "hidden_size",
     };
-    caches(
-        config,
-        ["num_hidden_layers", hidden, "num_attention_heads"],
-        heads,
-    )
+    caches(config, ["num_hidden_layers", hidden, "num_attention_heads"], heads)
 }
 
-fn caches(
-    config: &Config<'_>,
-    [layers, hidden, heads]: [&str; 3],
-    kv_heads: u64,
-) -> Result<Layers, ConfigError> {
+fn caches(config: &Config<'_>, [layers, hidden, heads]: [&str; 3], kv_heads: u64) -> Result<Layers, ConfigError> {
     let layers = config.layers(layers)?;
     let attention = attention(config, kv_heads, config.share(hidden, heads)?)?;
     in_every_layer(config, layers, &attention)

@@ -91,9 +91,9 @@ impl Model {
             let recurrent = specs.iter().all(Spec::is_recurrent);
             let block_size = match &specs[..] {
                 // A ring, whose one block is as long as the stretch that is not compressed yet.
-                [Spec::Attention(spec)] if group.name == "indexer-state" => spec
-                    .chunk_size
-                    .map_or(block_size, |chunk| chunk.min(block_size)),
+                [Spec::Attention(spec)] if group.name == "indexer-state" => {
+                    spec.chunk_size.map_or(block_size, |chunk| chunk.min(block_size))
+                }
                 _ => block_size,
             };
             let needed = match recurrent {
@@ -134,9 +134,7 @@ impl Model {
         let states = specs.filter_map(Spec::tokens_per_state);
         states.fold(BLOCK_SIZE, |size, tokens| {
             let multiple = size.checked_div(greatest_common_divisor(size, tokens));
-            multiple
-                .and_then(|size| size.checked_mul(tokens))
-                .unwrap_or(size)
+            multiple.and_then(|size| size.checked_mul(tokens)).unwrap_or(size)
         })
     }
 }

@@ -28,13 +28,7 @@ pub(super) fn keys(part: &TextPart<'_>, config: &Config<'_>) -> Vec<String> {
     unread
 }
 
-fn named(
-    path: &str,
-    table: &Value,
-    config: &Config<'_>,
-    harmless: &dyn Fn(&str) -> bool,
-    unread: &mut Vec<String>,
-) {
+fn named(path: &str, table: &Value, config: &Config<'_>, harmless: &dyn Fn(&str) -> bool, unread: &mut Vec<String>) {
     let Value::Table(entries) = table else {
         return;
     };

@@ -47,10 +47,7 @@ impl Model {
         let state_bytes = states.collect::<Option<Vec<u64>>>()?.into_iter().max()?;
         let attention = self.groups.iter().find(|group| !is_recurrent(group))?;
         let token = bytes(attention).filter(|bytes| *bytes > 0)?;
-        let latent = attention
-            .specs
-            .iter()
-            .any(|spec| matches!(spec, Spec::Mla(_)));
+        let latent = attention.specs.iter().any(|spec| matches!(spec, Spec::Mla(_)));
         let specs = self.groups.iter().flat_map(|group| &group.specs);
         let indexers = specs.filter_map(|spec| match spec {
             Spec::Indexer(spec) => spec.tokens_per_state.checked_mul(INDEXER_PAGE),
@@ -59,15 +56,9 @@ impl Model {
         let kernel_block = indexers.fold(KERNEL_BLOCK, u64::max);
         let asked = serving.block_size.unwrap_or(kernel_block).max(1);
         let step = asked.max(if latent { MLA_BLOCK } else { KERNEL_BLOCK });
-        let needed = state_bytes
-            .div_ceil(step.checked_mul(token)?)
-            .checked_mul(step)?;
+        let needed = state_bytes.div_ceil(step.checked_mul(token)?).checked_mul(step)?;
         let needed = needed.checked_next_multiple_of(kernel_block)?;
         let block_size = asked.max(needed);
-        Some(HybridPage {
-            block_size,
-            bytes: block_size.checked_mul(token)?,
-            state_bytes,
-        })
+        Some(HybridPage { block_size, bytes: block_size.checked_mul(token)?, state_bytes })
     }
 }

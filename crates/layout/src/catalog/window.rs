@@ -55,16 +55,9 @@ pub(super) const KINS: &[Kin] = &[
         members: &[("qwen3_moe", &class(24, 2048, 32).kv(4).window(4096).presets)],
         caches: |config| caches(config, size_if_used(config)?, |_| true),
     },
+    Kin { members: &[("smollm3", SMOLLM3)], caches: in_layers_without_positions },
     Kin {
-        members: &[("smollm3", SMOLLM3)],
-        caches: in_layers_without_positions,
-    },
-    Kin {
-        members: &[
-            ("gemma2", GEMMA2),
-            ("gpt_oss", GPT_OSS),
-            ("vaultgemma", GEMMA2),
-        ],
+        members: &[("gemma2", GEMMA2), ("gpt_oss", GPT_OSS), ("vaultgemma", GEMMA2)],
         caches: |config| caches(config, size(config)?, full_every(2)),
     },
     Kin {
@@ -80,47 +73,28 @@ pub(super) const KINS: &[Kin] = &[
             caches(config, size(config)?, rule)
         },
     },
-    Kin {
-        members: &[("kolibri1", KOLIBRI1)],
-        caches: |config| caches(config, size(config)?, full_every(5)),
-    },
+    Kin { members: &[("kolibri1", KOLIBRI1)], caches: |config| caches(config, size(config)?, full_every(5)) },
     Kin {
         members: &[
             ("cwm", CWM),
-            (
-                "granite_swa",
-                &class(24, 2560, 20).kv(4).window(128).presets,
-            ),
+            ("granite_swa", &class(24, 2560, 20).kv(4).window(128).presets),
             ("granitemoe_swa", &class(32, 4096, 32).window(128).presets),
         ],
         caches: |config| caches(config, size(config)?, |layer| !layer.is_multiple_of(4)),
     },
     Kin {
-        members: &[
-            ("cohere2", COHERE2),
-            ("exaone4", EXAONE4),
-            ("exaone_moe", EXAONE4),
-        ],
+        members: &[("cohere2", COHERE2), ("exaone4", EXAONE4), ("exaone_moe", EXAONE4)],
         caches: |config| in_pattern(config, size(config)?, "sliding_window_pattern"),
     },
     Kin {
         members: &[("afmoe", AFMOE)],
         caches: |config| in_pattern(config, size(config)?, "global_attn_every_n_layers"),
     },
-    Kin {
-        members: &[("cohere2_moe", COHERE2_MOE)],
-        caches: after_a_prefix,
-    },
+    Kin { members: &[("cohere2_moe", COHERE2_MOE)], caches: after_a_prefix },
     Kin {
         members: &[
-            (
-                "laguna",
-                &class(40, 2048, 48).kv(8).dim(128).window(512).presets,
-            ),
-            (
-                "mellum",
-                &class(28, 2304, 32).kv(4).dim(128).window(1024).presets,
-            ),
+            ("laguna", &class(40, 2048, 48).kv(8).dim(128).window(512).presets),
+            ("mellum", &class(28, 2304, 32).kv(4).dim(128).window(1024).presets),
         ],
         caches: |config| caches(config, size(config)?, |_| false),
     },
@@ -129,37 +103,13 @@ pub(super) const KINS: &[Kin] = &[
 const PATTERN: &str = "sliding_window_pattern";
 const FROM: &str = "max_window_layers";
 const MISTRAL: Presets = &class(32, 4096, 32).kv(8).window(4096).presets;
-const QWEN2: Presets = &class(32, 4096, 32)
-    .kv(32)
-    .window(4096)
-    .and(FROM, 28)
-    .presets;
-const QWEN3: Presets = &class(32, 4096, 32)
-    .kv(32)
-    .dim(128)
-    .window(4096)
-    .and(FROM, 28)
-    .presets;
+const QWEN2: Presets = &class(32, 4096, 32).kv(32).window(4096).and(FROM, 28).presets;
+const QWEN3: Presets = &class(32, 4096, 32).kv(32).dim(128).window(4096).and(FROM, 28).presets;
 const QWEN2_VL: Presets = &class(80, 8192, 64).kv(8).window(4096).and(FROM, 80).presets;
-const QWEN2_5_OMNI: Presets = &class(28, 3584, 28)
-    .kv(4)
-    .window(32768)
-    .and(FROM, 28)
-    .presets;
-const QWEN2_MOE: Presets = &class(24, 2048, 16)
-    .kv(16)
-    .window(4096)
-    .and(FROM, 28)
-    .presets;
-const DOTS1: Presets = &class(62, 4608, 32)
-    .kv(32)
-    .window(4096)
-    .and(FROM, 62)
-    .presets;
-const SMOLLM3: Presets = &class(36, 2048, 16)
-    .kv(4)
-    .and("no_rope_layer_interval", 4)
-    .presets;
+const QWEN2_5_OMNI: Presets = &class(28, 3584, 28).kv(4).window(32768).and(FROM, 28).presets;
+const QWEN2_MOE: Presets = &class(24, 2048, 16).kv(16).window(4096).and(FROM, 28).presets;
+const DOTS1: Presets = &class(62, 4608, 32).kv(32).window(4096).and(FROM, 62).presets;
+const SMOLLM3: Presets = &class(36, 2048, 16).kv(4).and("no_rope_layer_interval", 4).presets;
 const GEMMA2: Presets = &class(26, 2304, 8).kv(4).dim(256).window(4096).presets;
 const GPT_OSS: Presets = &class(36, 2880, 64).kv(8).dim(64).window(128).presets;
 const MUSE_GLIMMER: Presets = &class(52, 6656, 32).kv(2).dim(128).window(2048).presets;
@@ -167,22 +117,10 @@ const MUSE_GLIMMER_ASSISTANT: Presets = &class(5, 6656, 32).kv(8).dim(128).windo
 const KOLIBRI1: Presets = &class(50, 2560, 48).kv(4).dim(128).window(513).presets;
 const CWM: Presets = &class(64, 6144, 48).kv(8).dim(128).window(8192).presets;
 const COHERE2: Presets = &class(40, 8192, 64).window(4096).and(PATTERN, 4).presets;
-const EXAONE4: Presets = &class(32, 4096, 32)
-    .kv(32)
-    .window(4096)
-    .and(PATTERN, 4)
-    .presets;
-const AFMOE: Presets = &class(32, 2048, 16)
-    .dim(128)
-    .window(1024)
-    .and("global_attn_every_n_layers", 4)
-    .presets;
-const COHERE2_MOE: Presets = &class(40, 8192, 64)
-    .dim(128)
-    .window(4096)
-    .and(PATTERN, 4)
-    .and("prefix_dense_sliding_window_pattern", 1)
-    .presets;
+const EXAONE4: Presets = &class(32, 4096, 32).kv(32).window(4096).and(PATTERN, 4).presets;
+const AFMOE: Presets = &class(32, 2048, 16).dim(128).window(1024).and("global_attn_every_n_layers", 4).presets;
+const COHERE2_MOE: Presets =
+    &class(40, 8192, 64).dim(128).window(4096).and(PATTERN, 4).and("prefix_dense_sliding_window_pattern", 1).presets;
 
 /// The window, in tokens; `None` where the model has none.
 pub(super) fn size(config: &Config<'_>) -> Result<Option<u64>, ConfigError> {
@@ -200,27 +138,16 @@ fn size_if_used(config: &Config<'_>) -> Result<Option<u64>, ConfigError> {
     }
 }
 
-fn caches(
-    config: &Config<'_>,
-    size: Option<u64>,
-    rule: impl Fn(u64) -> bool,
-) -> Result<Layers, ConfigError> {
+fn caches(config: &Config<'_>, size: Option<u64>, rule: impl Fn(u64) -> bool) -> Result<Layers, ConfigError> {
     let layers = config.layers("num_hidden_layers")?;
     let windowed = windowed(config, layers, rule)?;
     let attention = keys_and_values(config)?;
-    let local = Attention {
-        sliding_window: size,
-        ..attention.clone()
-    };
+    let local = Attention { sliding_window: size, ..attention.clone() };
     alternating(config, &windowed, &attention, &local)
 }
 
 /// Which layers see a window: as `layer_types` has it, else by the class's rule.
-pub(super) fn windowed(
-    config: &Config<'_>,
-    layers: u64,
-    rule: impl Fn(u64) -> bool,
-) -> Result<Vec<bool>, ConfigError> {
+pub(super) fn windowed(config: &Config<'_>, layers: u64, rule: impl Fn(u64) -> bool) -> Result<Vec<bool>, ConfigError> {
     let known = [("full_attention", false), ("sliding_attention", true)];
     let said = config.words_by_layer("layer_types", layers, &known)?;
     Ok(said.unwrap_or_else(|| (0..layers).map(rule).collect()))
@@ -263,11 +190,7 @@ pub(super) fn full_every(n: u64) -> impl Fn(u64) -> bool {
 }
 
 /// The same with `n` in a key.
-pub(super) fn in_pattern(
-    config: &Config<'_>,
-    size: Option<u64>,
-    key: &str,
-) -> Result<Layers, ConfigError> {
+pub(super) fn in_pattern(config: &Config<'_>, size: Option<u64>, key: &str) -> Result<Layers, ConfigError> {
     // A pattern in letters (EXAONE's "LLLG") comes with the layer types that it stands for.
     let unread = size.is_none() || config.texts("layer_types")?.is_some();
     let n = if unread { 1 } else { config.positive(key)? };
@@ -294,10 +217,8 @@ fn after_a_prefix(config: &Config<'_>) -> Result<Layers, ConfigError> {
     let dense = config.optional("first_k_dense_replace")?.unwrap_or(0);
     let first = full_every(config.positive("prefix_dense_sliding_window_pattern")?);
     let rest = full_every(config.positive(PATTERN)?);
-    caches(config, size(config)?, |layer| {
-        match layer.checked_sub(dense) {
-            None => first(layer),
-            Some(layer) => rest(layer),
-        }
+    caches(config, size(config)?, |layer| match layer.checked_sub(dense) {
+        None => first(layer),
+        Some(layer) => rest(layer),
     })
 }

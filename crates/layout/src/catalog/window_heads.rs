@@ -15,18 +15,10 @@ pub(super) const KINS: &[Kin] = &[
         members: &[("mimo_v2_flash", MIMO_V2_FLASH), ("mimo_v2", &[])],
         caches: mimo_v2_flash,
     },
-    Kin {
-        members: &[("step3p5", &class(45, 4096, 64).kv(8).dim(128).presets)],
-        caches: step3p5,
-    },
+    Kin { members: &[("step3p5", &class(45, 4096, 64).kv(8).dim(128).presets)], caches: step3p5 },
 ];
 
-const MIMO_V2_FLASH: Presets = &class(48, 4096, 64)
-    .kv(4)
-    .dim(192)
-    .and("v_head_dim", 128)
-    .window(129)
-    .presets;
+const MIMO_V2_FLASH: Presets = &class(48, 4096, 64).kv(4).dim(192).and("v_head_dim", 128).window(129).presets;
 
 /// Values narrower than keys, and twice the heads in windowed layers.
 ///
@@ -37,16 +29,11 @@ fn mimo_v2_flash(config: &Config<'_>) -> Result<Layers, ConfigError> {
     let rule = |layer: u64| layer > 0 && full_every(6)(layer);
     let pattern = config.numbers_by_layer("hybrid_layer_pattern", layers)?;
     let windowed = match pattern {
-        Some(pattern) if config.get("layer_types").is_none() => {
-            pattern.iter().map(|kind| *kind != 0).collect()
-        }
+        Some(pattern) if config.get("layer_types").is_none() => pattern.iter().map(|kind| *kind != 0).collect(),
         _ => windowed(config, layers, rule)?,
     };
     let full = keys_and_values(config)?;
-    let full = Attention {
-        v_head_dim: config.positive("v_head_dim")?,
-        ..full
-    };
+    let full = Attention { v_head_dim: config.positive("v_head_dim")?, ..full };
     let or = |key, other| match config.optional(key)? {
         Some(0) => Err(config.fault(key, "cannot be 0")),
         found => Ok(found.unwrap_or(other)),
@@ -74,10 +61,7 @@ fn step3p5(config: &Config<'_>) -> Result<Layers, ConfigError> {
         Some(_) => attention(config, config.positive(GROUPS)?, head_dim(config)?)?,
         None => keys_and_values(config)?,
     };
-    let mut local = Attention {
-        sliding_window: size(config)?,
-        ..full.clone()
-    };
+    let mut local = Attention { sliding_window: size(config)?, ..full.clone() };
     if let Some(other) = config.inside("attention_other_setting")? {
         if other.get(GROUPS).is_some() {
             local.heads = other.positive(GROUPS)?;

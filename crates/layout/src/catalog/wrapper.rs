@@ -8,12 +8,7 @@ use super::presets::class;
 use crate::document::Value;
 
 /// Where a config keeps its text model: the keys that wrappers (with images, speech, …) have for it.
-const TEXT_KEYS: [&str; 4] = [
-    "text_config",
-    "thinker_config",
-    "llm_config",
-    "language_config",
-];
+const TEXT_KEYS: [&str; 4] = ["text_config", "thinker_config", "llm_config", "language_config"];
 
 /// What the text model of a wrapper is where it does not say. Some published configs of these have no
 /// table of its own for it at all.
@@ -127,33 +122,12 @@ const TEXT_PRESETS: &[(&str, Presets)] = &[
 /// The one wrapper whose text model goes into the table that a config has, key by key.
 const MERGED: &str = "voxtral";
 
-const QWEN2_7B: Presets = &class(28, 3584, 28)
-    .kv(4)
-    .window(4096)
-    .and("max_window_layers", 28)
-    .presets;
-const QWEN2_0_5B: Presets = &class(24, 1024, 16)
-    .kv(16)
-    .window(4096)
-    .and("max_window_layers", 21)
-    .presets;
-const QWEN3_0_6B: Presets = &class(28, 1024, 16)
-    .kv(8)
-    .dim(128)
-    .window(4096)
-    .and("max_window_layers", 28)
-    .presets;
-const QWEN3_1_7B: Presets = &class(28, 2048, 16)
-    .kv(8)
-    .dim(128)
-    .window(4096)
-    .and("max_window_layers", 28)
-    .presets;
+const QWEN2_7B: Presets = &class(28, 3584, 28).kv(4).window(4096).and("max_window_layers", 28).presets;
+const QWEN2_0_5B: Presets = &class(24, 1024, 16).kv(16).window(4096).and("max_window_layers", 21).presets;
+const QWEN3_0_6B: Presets = &class(28, 1024, 16).kv(8).dim(128).window(4096).and("max_window_layers", 28).presets;
+const QWEN3_1_7B: Presets = &class(28, 2048, 16).kv(8).dim(128).window(4096).and("max_window_layers", 28).presets;
 const NEMOTRON_3_NANO: Presets = &[
-    (
-        "hybrid_override_pattern",
-        Text("MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME"),
-    ),
+    ("hybrid_override_pattern", Text("MEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEM*EMEMEMEM*EMEMEMEME")),
     ("hidden_size", Number(2688)),
     ("num_attention_heads", Number(32)),
     ("num_key_value_heads", Number(2)),
@@ -186,9 +160,7 @@ impl<'a> TextPart<'a> {
     pub(super) fn of(config: &'a Value) -> Result<Self, ConfigError> {
         if !matches!(config, Value::Table(_)) {
             let found = config.describe();
-            return Err(ConfigError::NoConfig(format!(
-                "a config is a table, not {found}"
-            )));
+            return Err(ConfigError::NoConfig(format!("a config is a table, not {found}")));
         }
         let mut part = Self {
             path: String::new(),
@@ -205,15 +177,11 @@ impl<'a> TextPart<'a> {
             let here = part.config(&[], None);
             let named = here.text("model_type")?;
             part.family = own.or(named).unwrap_or(part.family);
-            let presets = TEXT_PRESETS
-                .iter()
-                .find(|(family, _)| *family == part.family);
+            let presets = TEXT_PRESETS.iter().find(|(family, _)| *family == part.family);
             let merged = presets.filter(|(wrapper, _)| *wrapper == MERGED);
             let text = |known: &[(&'static str, &'static str)], family: &str| {
                 let mut known = known.iter();
-                known
-                    .find(|(wrapper, _)| *wrapper == family)
-                    .map(|(_, text)| *text)
+                known.find(|(wrapper, _)| *wrapper == family).map(|(_, text)| *text)
             };
             own = own.or(text(OWN_TEXT, part.family));
             let known = own.or(text(WRAPPED, part.family));

@@ -24,10 +24,7 @@ const ZAMBA2: Presets = &[
     ("mamba_expand", Number(2)),
 ];
 
-pub(super) const KIN: Kin = Kin {
-    members: &[("zamba2", ZAMBA2)],
-    caches,
-};
+pub(super) const KIN: Kin = Kin { members: &[("zamba2", ZAMBA2)], caches };
 
 /// The layers of a config that does not name them: those of Zamba2-2.7B.
 const BLOCKS: [&str; 54] = {
@@ -41,11 +38,7 @@ const BLOCKS: [&str; 54] = {
     blocks
 };
 
-const WORDS: &[Word] = &[
-    ("linear_attention", Mixer::Recurrent),
-    ("hybrid", Mixer::Both),
-    ("mamba", Mixer::Recurrent),
-];
+const WORDS: &[Word] = &[("linear_attention", Mixer::Recurrent), ("hybrid", Mixer::Both), ("mamba", Mixer::Recurrent)];
 
 const KEYS: Keys = Keys {
     heads: "n_mamba_heads",
@@ -62,12 +55,7 @@ fn caches(config: &Config<'_>) -> Result<Layers, ConfigError> {
     };
     let mixers = listed(config, key, WORDS)?.unwrap_or_default();
     let mixers = as_many(config, key, mixers, config.layers("num_hidden_layers")?)?;
-    gather(
-        config,
-        &mixers,
-        ("mamba", || page(config)),
-        ("attn", || Ok(Spec::Attention(attention(config)?))),
-    )
+    gather(config, &mixers, ("mamba", || page(config)), ("attn", || Ok(Spec::Attention(attention(config)?))))
 }
 
 fn page(config: &Config<'_>) -> Result<Vec<Spec>, ConfigError> {
@@ -83,9 +71,5 @@ fn attention(config: &Config<'_>) -> Result<Attention, ConfigError> {
         None if config.get("head_dim").is_some() => attention.head_dim,
         None => attention.head_dim * 2,
     };
-    Ok(Attention {
-        head_dim,
-        v_head_dim: head_dim,
-        ..attention
-    })
+    Ok(Attention { head_dim, v_head_dim: head_dim, ..attention })
 }

@@ -56,10 +56,7 @@ impl Deployment {
     /// # Ok::<(), transload_layout::document::Faults>(())
     /// ```
     pub fn builder() -> DeploymentBuilder {
-        DeploymentBuilder {
-            fields: vec![("schema".to_owned(), SCHEMA.into())],
-            groups: Vec::new(),
-        }
+        DeploymentBuilder { fields: vec![("schema".to_owned(), SCHEMA.into())], groups: Vec::new() }
     }
 }
 
@@ -99,8 +96,7 @@ impl DeploymentBuilder {
     /// # Errors
     /// All faults, each with its key path, such as `group[0].block_size`.
     pub fn build(mut self) -> Result<Deployment, Faults> {
-        self.fields
-            .push(("group".to_owned(), Value::List(self.groups)));
+        self.fields.push(("group".to_owned(), Value::List(self.groups)));
         Deployment::from_value(&Value::Table(self.fields))
     }
 }
@@ -110,9 +106,7 @@ impl Group {
     pub fn builder(name: &str, layers: &str, spec: Spec) -> GroupBuilder {
         let fields = [("name", name), ("layers", layers)];
         GroupBuilder {
-            fields: fields
-                .map(|(key, text)| (key.to_owned(), text.into()))
-                .into(),
+            fields: fields.map(|(key, text)| (key.to_owned(), text.into())).into(),
             specs: vec![spec.to_value()],
         }
     }
@@ -153,15 +147,9 @@ mod tests {
     fn a_builder_says_what_a_document_says() {
         let attention = Spec::attention(8, 128, Dtype::Bf16);
         let latent = Spec::mla(576, Dtype::F8E4M3);
-        let attn = Group::builder("attn", "0-3", attention)
-            .block_size(32)
-            .num_blocks(7)
-            .order("HND")
-            .offset(512);
+        let attn = Group::builder("attn", "0-3", attention).block_size(32).num_blocks(7).order("HND").offset(512);
         let attn = attn.allocation(Allocation::PerLayer).block_stride(1 << 20);
-        let pages = Group::builder("pages", "4-5", latent.clone())
-            .spec(latent)
-            .layer_stride(1 << 24);
+        let pages = Group::builder("pages", "4-5", latent.clone()).spec(latent).layer_stride(1 << 24);
         let built = Deployment::builder()
             .name("decode")
             .model("m")
@@ -177,7 +165,8 @@ mod tests {
             .group(pages)
             .build()
             .unwrap();
-        let typed = toml::from_str(r#"
+        let typed = toml::from_str(
+            r#"
             schema = "transload.deployment/1"
             name = "decode"
             model = "m"
@@ -203,7 +192,9 @@ mod tests {
             layers = "4-5"
             layer_stride = 16777216
             spec = [{ kind = "mla", latent = 576, dtype = "f8e4m3" }, { kind = "mla", latent = 576, dtype = "f8e4m3" }]
-        "#).unwrap();
+        "#,
+        )
+        .unwrap();
         assert_eq!(built, Deployment::from_value(&typed).unwrap());
     }
 }

@@ -2,10 +2,7 @@
 
 use std::ops::Range;
 
-use super::{
-    Deployment, Group, LayerSet, MAX_BLOCKS, MAX_GROUPS, MAX_LAYERS, MAX_RANKS, MAX_SIZE,
-    MAX_SPECS, Stage,
-};
+use super::{Deployment, Group, LayerSet, MAX_BLOCKS, MAX_GROUPS, MAX_LAYERS, MAX_RANKS, MAX_SIZE, MAX_SPECS, Stage};
 use crate::document::{Document, GroupDocument, Origin, Report, parse_order};
 use crate::order::Order;
 use crate::placement::{Field, Placement, PlacementError, Shape};
@@ -15,15 +12,9 @@ use crate::spec::{FieldValue, Spec};
 ///
 /// Each group has its `origin`. A field that is faulty already is not looked at again, and nothing is
 /// said of how it fits others.
-pub(super) fn check(
-    document: Document,
-    origins: &[Origin],
-    report: &mut Report,
-) -> Option<Deployment> {
+pub(super) fn check(document: Document, origins: &[Origin], report: &mut Report) -> Option<Deployment> {
     // Where a size is faulty, 1 stands in for it, so that the rest is looked at too.
-    let mut tp = report
-        .in_range("tp", document.tp, 1..=MAX_RANKS)
-        .unwrap_or(1);
+    let mut tp = report.in_range("tp", document.tp, 1..=MAX_RANKS).unwrap_or(1);
     let pp = report.in_range("pp", document.pp, 1..=MAX_RANKS);
     let ranks = tp * pp.unwrap_or(1);
     if ranks > MAX_RANKS {
@@ -36,34 +27,20 @@ pub(super) fn check(
     for (group, origin) in groups() {
         let parsed = LayerSet::parse(&group.layers);
         let path = format!("group[{}].layers", origin.position);
-        layers.push(
-            parsed
-                .map_err(|problem| report.add_once(path, problem))
-                .ok(),
-        );
+        layers.push(parsed.map_err(|problem| report.add_once(path, problem)).ok());
     }
     let stages = stages(&document, pp, &layers, report);
     let mut checked = Vec::new();
     for (i, ((group, origin), layers)) in groups().zip(layers).enumerate() {
         let path = format!("group[{}]", origin.position);
         check_name(&document.groups[..i], group, &path, report);
-        let check = GroupCheck {
-            group,
-            origin: *origin,
-            tp: tp as u32,
-            path,
-        };
+        let check = GroupCheck { group, origin: *origin, tp: tp as u32, path };
         checked.extend(check.run(layers, stages.as_deref(), report));
     }
     if document.groups.is_empty() {
         report.lacks_table("group");
     }
-    Some(Deployment {
-        tp: tp as u32,
-        stages: stages?,
-        groups: checked,
-        document,
-    })
+    Some(Deployment { tp: tp as u32, stages: stages?, groups: checked, document })
 }
 
 /// The layers of each pipeline stage, as given or as vLLM splits them: evenly and in order, with
@@ -82,8 +59,7 @@ fn stages(
         && !report.has("num_layers")
         && (total < highest || total > MAX_LAYERS)
     {
-        let problem =
-            format!("has to be from {highest} (the groups' layers) to {MAX_LAYERS}, not {total}");
+        let problem = format!("has to be from {highest} (the groups' layers) to {MAX_LAYERS}, not {total}");
         report.add("num_layers", problem);
     }
     let known = layers.iter().all(Option::is_some) || document.num_layers.is_some();
@@ -100,10 +76,7 @@ fn stages(
             }
             if sum != Some(total) {
                 let sum = sum.map_or("too much".to_owned(), |sum| sum.to_string());
-                report.add(
-                    "pp_layers",
-                    format!("sums to {sum}, but there are {total} layers"),
-                );
+                report.add("pp_layers", format!("sums to {sum}, but there are {total} layers"));
                 return None;
             }
             counts.clone()
@@ -148,24 +121,11 @@ struct GroupCheck<'a> {
 
 impl GroupCheck<'_> {
     /// Checks each field by itself; and if nothing is wrong so far, how they fit together.
-    fn run(
-        &self,
-        layers: Option<LayerSet>,
-        stages: Option<&[Range<u32>]>,
-        report: &mut Report,
-    ) -> Option<Group> {
+    fn run(&self, layers: Option<LayerSet>, stages: Option<&[Range<u32>]>, report: &mut Report) -> Option<Group> {
         let (group, path) = (self.group, &self.path);
         let before = report.count();
-        report.in_range(
-            &format!("{path}.block_size"),
-            group.block_size,
-            1..=MAX_SIZE,
-        );
-        report.in_range(
-            &format!("{path}.num_blocks"),
-            group.num_blocks,
-            1..=MAX_BLOCKS,
-        );
+        report.in_range(&format!("{path}.block_size"), group.block_size, 1..=MAX_SIZE);
+        report.in_range(&format!("{path}.num_blocks"), group.num_blocks, 1..=MAX_BLOCKS);
         let order = match group.order.as_deref().map(parse_order) {
             None => None,
             Some(Ok(order)) => Some(order),
@@ -228,10 +188,7 @@ impl GroupCheck<'_> {
                     placements.len() - 1
                 }
             };
-            placed.push(Stage {
-                layers: slots,
-                placement,
-            });
+            placed.push(Stage { layers: slots, placement });
         }
         Some(Group {
             name: group.name.clone(),
@@ -265,11 +222,7 @@ impl GroupCheck<'_> {
         };
         let placement = shape.place()?;
         Ok(match slots {
-            0 => Placement {
-                views: Vec::new(),
-                allocations: 0,
-                allocation_bytes: 0,
-            },
+            0 => Placement { views: Vec::new(), allocations: 0, allocation_bytes: 0 },
             _ => placement,
         })
     }
@@ -306,10 +259,7 @@ fn check_spec(spec: &Spec, tp: u32, path: &str, report: &mut Report) {
     if let Spec::Indexer(indexer) = spec
         && indexer.sliding_window.is_some()
     {
-        report.add(
-            format!("{path}.sliding_window"),
-            "is no field of an indexer",
-        );
+        report.add(format!("{path}.sliding_window"), "is no field of an indexer");
     }
     if report.has(path) {
         return;

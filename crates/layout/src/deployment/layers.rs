@@ -23,16 +23,11 @@ impl LayerSet {
                 let digits = digits.trim();
                 let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
                 if !plain {
-                    return Err(format!(
-                        "\"{part}\" is no layer and no range of layers; write ids as 0-3,7"
-                    ));
+                    return Err(format!("\"{part}\" is no layer and no range of layers; write ids as 0-3,7"));
                 }
                 match digits.parse::<u64>() {
                     Ok(id) if id < MAX_LAYERS => Ok(id as u32),
-                    _ => Err(format!(
-                        "layer {digits} is beyond the last, {}",
-                        MAX_LAYERS - 1
-                    )),
+                    _ => Err(format!("layer {digits} is beyond the last, {}", MAX_LAYERS - 1)),
                 }
             };
             let (first, last) = (number(first)?, number(last)?);

@@ -50,10 +50,7 @@ impl Report {
     /// Notes a fault.
     pub(crate) fn add(&mut self, path: impl Into<String>, problem: impl Into<String>) {
         if self.told.len() < MOST_TOLD {
-            self.told.push(Fault {
-                path: path.into(),
-                problem: problem.into(),
-            });
+            self.told.push(Fault { path: path.into(), problem: problem.into() });
         } else {
             self.more += 1;
         }
@@ -90,12 +87,7 @@ impl Report {
     }
 
     /// A number within bounds; `None` and a fault if it is not.
-    pub(crate) fn in_range(
-        &mut self,
-        path: &str,
-        value: u64,
-        bounds: RangeInclusive<u64>,
-    ) -> Option<u64> {
+    pub(crate) fn in_range(&mut self, path: &str, value: u64, bounds: RangeInclusive<u64>) -> Option<u64> {
         if bounds.contains(&value) {
             return Some(value);
         }
@@ -120,10 +112,7 @@ impl Report {
             _ => {}
         }
         if self.more > 0 {
-            self.told.push(Fault {
-                path: String::new(),
-                problem: format!("{} more faults are not listed", self.more),
-            });
+            self.told.push(Fault { path: String::new(), problem: format!("{} more faults are not listed", self.more) });
         }
         Err(Faults(self.told))
     }

@@ -6,8 +6,8 @@ use super::value::Value;
 use crate::deployment::MAX_SIZE;
 use crate::dtype::Dtype;
 use crate::spec::{
-    Attention, ConvLayout, GdnConv, GdnSsm, Linear, Mamba1Conv, Mamba1Ssm, Mamba2Conv, Mamba2Ssm,
-    Mla, Opaque, ScaledLatent, Spec,
+    Attention, ConvLayout, GdnConv, GdnSsm, Linear, Mamba1Conv, Mamba1Ssm, Mamba2Conv, Mamba2Ssm, Mla, Opaque,
+    ScaledLatent, Spec,
 };
 
 /// A kind of spec.
@@ -46,41 +46,13 @@ pub(super) static KINDS: [Kind; 12] = [
         about: "bytes that only the engine understands, in entries that can be told apart",
         fields: opaque,
     },
-    Kind {
-        name: "mamba2_conv",
-        about: "convolution state of Mamba2: x, B and C",
-        fields: mamba2_conv,
-    },
-    Kind {
-        name: "mamba2_ssm",
-        about: "state-space state of Mamba2",
-        fields: mamba2_ssm,
-    },
-    Kind {
-        name: "gdn_conv",
-        about: "convolution state of a gated delta net: q, k and v",
-        fields: gdn_conv,
-    },
-    Kind {
-        name: "gdn_ssm",
-        about: "recurrent state of a gated delta net",
-        fields: gdn_ssm,
-    },
-    Kind {
-        name: "mamba1_conv",
-        about: "convolution state of Mamba1",
-        fields: mamba1_conv,
-    },
-    Kind {
-        name: "mamba1_ssm",
-        about: "state-space state of Mamba1",
-        fields: mamba1_ssm,
-    },
-    Kind {
-        name: "linear",
-        about: "state of linear attention",
-        fields: linear,
-    },
+    Kind { name: "mamba2_conv", about: "convolution state of Mamba2: x, B and C", fields: mamba2_conv },
+    Kind { name: "mamba2_ssm", about: "state-space state of Mamba2", fields: mamba2_ssm },
+    Kind { name: "gdn_conv", about: "convolution state of a gated delta net: q, k and v", fields: gdn_conv },
+    Kind { name: "gdn_ssm", about: "recurrent state of a gated delta net", fields: gdn_ssm },
+    Kind { name: "mamba1_conv", about: "convolution state of Mamba1", fields: mamba1_conv },
+    Kind { name: "mamba1_ssm", about: "state-space state of Mamba1", fields: mamba1_ssm },
+    Kind { name: "linear", about: "state of linear attention", fields: linear },
 ];
 
 impl Kind {
@@ -120,9 +92,7 @@ fn attention(reader: &mut Reader<'_, '_>) -> Spec {
     Spec::Attention(Attention {
         heads,
         head_dim,
-        v_head_dim: reader
-            .optional_size("v_head_dim", "elements of a value; default head_dim")
-            .unwrap_or(head_dim),
+        v_head_dim: reader.optional_size("v_head_dim", "elements of a value; default head_dim").unwrap_or(head_dim),
         dtype: reader.dtype(),
         sliding_window: reader.sliding_window(),
         chunk_size: reader.optional_size(
@@ -134,10 +104,7 @@ fn attention(reader: &mut Reader<'_, '_>) -> Spec {
 
 fn mla(reader: &mut Reader<'_, '_>) -> Spec {
     Spec::Mla(Mla {
-        latent: reader.size(
-            "latent",
-            "elements of a latent vector (512 + 64 in DeepSeek V3)",
-        ),
+        latent: reader.size("latent", "elements of a latent vector (512 + 64 in DeepSeek V3)"),
         dtype: reader.dtype(),
         sliding_window: reader.sliding_window(),
     })
@@ -164,10 +131,7 @@ fn indexer(reader: &mut Reader<'_, '_>) -> Spec {
 
 fn opaque(reader: &mut Reader<'_, '_>) -> Spec {
     Spec::Opaque(Opaque {
-        heads: reader.size(
-            "heads",
-            "heads of the whole model that can be told apart from outside an entry",
-        ),
+        heads: reader.size("heads", "heads of the whole model that can be told apart from outside an entry"),
         entry_bytes: reader.size("entry_bytes", "bytes of the entry of one state and head"),
         tokens_per_state: reader.tokens_per_state(),
         packed_heads: reader.optional_size(
@@ -243,10 +207,7 @@ fn linear(reader: &mut Reader<'_, '_>) -> Spec {
         heads,
         head_dim,
         v_head_dim: reader
-            .optional_size(
-                "v_head_dim",
-                "columns of one head's state: elements of a value; default head_dim",
-            )
+            .optional_size("v_head_dim", "columns of one head's state: elements of a value; default head_dim")
             .unwrap_or(head_dim),
         dtype: reader.dtype(),
     })
@@ -264,15 +225,11 @@ impl Reader<'_, '_> {
 
     fn dtype(&mut self) -> Dtype {
         let names: Vec<_> = Dtype::names().collect();
-        self.name("dtype", &names, "type of the elements")
-            .unwrap_or(Dtype::U8)
+        self.name("dtype", &names, "type of the elements").unwrap_or(Dtype::U8)
     }
 
     fn sliding_window(&mut self) -> Option<u64> {
-        self.optional_size(
-            "sliding_window",
-            "tokens that a token looks at, itself included; default all",
-        )
+        self.optional_size("sliding_window", "tokens that a token looks at, itself included; default all")
     }
 
     fn data_bytes(&mut self) -> u64 {
@@ -284,34 +241,21 @@ impl Reader<'_, '_> {
     }
 
     fn tokens_per_state(&mut self) -> u64 {
-        self.number_or(
-            "tokens_per_state",
-            1,
-            1..=MAX_SIZE,
-            "tokens that one state stands for",
-        )
-        .unwrap_or(1)
+        self.number_or("tokens_per_state", 1, 1..=MAX_SIZE, "tokens that one state stands for").unwrap_or(1)
     }
 
     /// Taps of a convolution that are kept.
     fn conv_states(&mut self) -> u64 {
-        let kernel = self.number(
-            "conv_kernel",
-            2..=MAX_SIZE,
-            "taps of the convolution; one less are kept",
-        );
-        let states = self.optional_size(
-            "conv_states",
-            "taps that are kept, where the engine keeps more; default conv_kernel - 1",
-        );
+        let kernel = self.number("conv_kernel", 2..=MAX_SIZE, "taps of the convolution; one less are kept");
+        let states = self
+            .optional_size("conv_states", "taps that are kept, where the engine keeps more; default conv_kernel - 1");
         states.unwrap_or(kernel.map_or(1, |kernel| kernel - 1))
     }
 
     fn conv_layout(&mut self) -> ConvLayout {
         let names = [("DS", ConvLayout::Ds), ("SD", ConvLayout::Sd)];
         let about = "which axis is outside: channels (DS) or kept taps (SD)";
-        self.name("conv_layout", &names, about)
-            .unwrap_or(ConvLayout::Sd)
+        self.name("conv_layout", &names, about).unwrap_or(ConvLayout::Sd)
     }
 }
 

@@ -89,10 +89,7 @@ impl GroupDocument {
     /// Whether an order can be chosen for it. Recurrent state, pages of several specs, and caches whose
     /// scales lie behind the data of a block have orders of their own.
     pub fn takes_orders(&self) -> bool {
-        matches!(
-            &self.specs[..],
-            [Spec::Attention(_) | Spec::Mla(_) | Spec::Opaque(_)]
-        )
+        matches!(&self.specs[..], [Spec::Attention(_) | Spec::Mla(_) | Spec::Opaque(_)])
     }
 }
 

@@ -7,10 +7,7 @@ pub(super) fn closest<'n>(name: &str, known: &[&'n str]) -> Option<&'n str> {
 }
 
 /// All known names, those most like `name` first.
-pub(crate) fn nearest<'n>(
-    name: &str,
-    known: &[&'n str],
-) -> impl Iterator<Item = &'n str> + use<'n> {
+pub(crate) fn nearest<'n>(name: &str, known: &[&'n str]) -> impl Iterator<Item = &'n str> + use<'n> {
     let mut known = known.to_vec();
     known.sort_by_cached_key(|known| edit_distance(name, known));
     known.into_iter()

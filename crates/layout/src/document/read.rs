@@ -20,20 +20,14 @@ pub(super) struct Inherited {
 
 impl Inherited {
     /// From a deployment that says nothing.
-    pub(super) const NOTHING: Self = Self {
-        block_size: Ok(None),
-        num_blocks: Ok(None),
-        order: Ok(None),
-    };
+    pub(super) const NOTHING: Self = Self { block_size: Ok(None), num_blocks: Ok(None), order: Ok(None) };
 }
 
 impl Document {
     /// Reads the typed fields, noting all faults. Where there is one, something harmless stands in, so
     /// that the rest can be checked.
     pub(crate) fn read(value: &Value, faults: &mut Report) -> Option<(Self, Vec<Origin>)> {
-        Reader::read(String::new(), value, faults, |reader| {
-            Some(read_deployment(reader))
-        })
+        Reader::read(String::new(), value, faults, |reader| Some(read_deployment(reader)))
     }
 }
 
@@ -101,55 +95,29 @@ pub(super) fn read_deployment(reader: &mut Reader<'_, '_>) -> (Document, Vec<Ori
 }
 
 /// The fields of a group, and of its specs.
-pub(super) fn read_group(
-    reader: &mut Reader<'_, '_>,
-    inherited: &Inherited,
-) -> (GroupDocument, Origin) {
+pub(super) fn read_group(reader: &mut Reader<'_, '_>, inherited: &Inherited) -> (GroupDocument, Origin) {
     let before = reader.faults();
     let name = reader.text("name", "the name by which groups of two sides are matched");
-    let layers = reader.text(
-        "layers",
-        "global layer ids, such as \"0-79\" or \"0,2,4-7\"",
-    );
+    let layers = reader.text("layers", "global layer ids, such as \"0-79\" or \"0,2,4-7\"");
     let block_size = reader.optional(
         "block_size",
         1..=MAX_SIZE,
         "tokens per block; default the deployment's. Recurrent specs need none",
     );
-    let num_blocks = reader.optional(
-        "num_blocks",
-        1..=MAX_BLOCKS,
-        "blocks on every rank; default the deployment's",
-    );
-    let order = read_order(
-        reader,
-        "physical order, outermost axis first; default the deployment's, and LB for several specs",
-    );
+    let num_blocks = reader.optional("num_blocks", 1..=MAX_BLOCKS, "blocks on every rank; default the deployment's");
+    let order =
+        read_order(reader, "physical order, outermost axis first; default the deployment's, and LB for several specs");
     let allocation = reader.name_or(
         "allocation",
         Allocation::One,
-        &[
-            ("one", Allocation::One),
-            ("per_layer", Allocation::PerLayer),
-        ],
+        &[("one", Allocation::One), ("per_layer", Allocation::PerLayer)],
         "one allocation for all layers of a rank, or one for each",
     );
-    let offset = reader.number_or(
-        "offset",
-        0,
-        0..=MAX_ALLOCATION_BYTES,
-        "bytes before the group in its allocation",
-    );
-    let block_stride = reader.optional(
-        "block_stride",
-        1..=MAX_ALLOCATION_BYTES,
-        "bytes from a block to the next; default no padding",
-    );
-    let layer_stride = reader.optional(
-        "layer_stride",
-        1..=MAX_ALLOCATION_BYTES,
-        "bytes from a layer to the next; default no padding",
-    );
+    let offset = reader.number_or("offset", 0, 0..=MAX_ALLOCATION_BYTES, "bytes before the group in its allocation");
+    let block_stride =
+        reader.optional("block_stride", 1..=MAX_ALLOCATION_BYTES, "bytes from a block to the next; default no padding");
+    let layer_stride =
+        reader.optional("layer_stride", 1..=MAX_ALLOCATION_BYTES, "bytes from a layer to the next; default no padding");
     let specs = reader.tables(
         "spec",
         MAX_SPECS,
@@ -197,14 +165,7 @@ pub(super) fn read_group(
         }
         (Err(Faulty), _) => None,
     };
-    let placeholder = || {
-        Spec::Opaque(Opaque {
-            heads: 1,
-            entry_bytes: 1,
-            tokens_per_state: 1,
-            packed_heads: None,
-        })
-    };
+    let placeholder = || Spec::Opaque(Opaque { heads: 1, entry_bytes: 1, tokens_per_state: 1, packed_heads: None });
     let group = GroupDocument {
         name: name.unwrap_or_default().to_owned(),
         layers: layers.unwrap_or_default().to_owned(),
@@ -215,10 +176,7 @@ pub(super) fn read_group(
         offset: offset.unwrap_or(0),
         block_stride: block_stride.unwrap_or(None),
         layer_stride: layer_stride.unwrap_or(None),
-        specs: specs
-            .into_iter()
-            .map(|spec| spec.unwrap_or_else(placeholder))
-            .collect(),
+        specs: specs.into_iter().map(|spec| spec.unwrap_or_else(placeholder)).collect(),
     };
     origin.faulty |= reader.faults() > before;
     (group, origin)
@@ -241,14 +199,9 @@ fn read_order(reader: &mut Reader<'_, '_>, about: &'static str) -> Result<Option
                 .map(|order| order.to_string())
                 .map_err(|error| error.to_string())
         }
-        Some(other) => Err(format!(
-            "has to be an order such as \"LBSHC\", not {}",
-            other.describe()
-        )),
+        Some(other) => Err(format!("has to be an order such as \"LBSHC\", not {}", other.describe())),
     };
-    parsed
-        .map(Some)
-        .map_err(|problem| reader.fault("order", problem))
+    parsed.map(Some).map_err(|problem| reader.fault("order", problem))
 }
 
 /// Reads the text of an order; what is wrong with it, in words.

@@ -36,12 +36,7 @@ impl<'a, 'f> Reader<'a, 'f> {
             faults.add(path, format!("has to be a table, not {}", value.describe()));
             return None;
         };
-        let mut reader = Self {
-            path,
-            fields,
-            asked: Vec::new(),
-            faults,
-        };
+        let mut reader = Self { path, fields, asked: Vec::new(), faults };
         let read = read(&mut reader)?;
         reader.finish();
         Some(read)
@@ -49,30 +44,14 @@ impl<'a, 'f> Reader<'a, 'f> {
 
     /// The fields that `read` asks for, in its order.
     pub(super) fn asked_by<T>(read: impl FnOnce(&mut Reader<'_, '_>) -> T) -> Vec<Field> {
-        let mut reader = Reader {
-            path: String::new(),
-            fields: &[],
-            asked: Vec::new(),
-            faults: &mut Report::default(),
-        };
+        let mut reader = Reader { path: String::new(), fields: &[], asked: Vec::new(), faults: &mut Report::default() };
         read(&mut reader);
         reader.asked
     }
 
     /// The field's value, if it is there. Whether it has the form is for the caller to see.
-    pub(super) fn ask(
-        &mut self,
-        key: &'static str,
-        form: Form,
-        need: Need,
-        about: &'static str,
-    ) -> Option<&'a Value> {
-        self.asked.push(Field {
-            key,
-            about,
-            form,
-            need,
-        });
+    pub(super) fn ask(&mut self, key: &'static str, form: Form, need: Need, about: &'static str) -> Option<&'a Value> {
+        self.asked.push(Field { key, about, form, need });
         self.peek(key)
     }
 
@@ -83,31 +62,18 @@ impl<'a, 'f> Reader<'a, 'f> {
     }
 
     /// A text that has to be there.
-    pub(super) fn text(
-        &mut self,
-        key: &'static str,
-        about: &'static str,
-    ) -> Result<&'a str, Faulty> {
+    pub(super) fn text(&mut self, key: &'static str, about: &'static str) -> Result<&'a str, Faulty> {
         let value = self.ask(key, Form::Text, Need::Required, about);
-        self.typed_text(key, value)?
-            .ok_or_else(|| self.missing(key, about))
+        self.typed_text(key, value)?.ok_or_else(|| self.missing(key, about))
     }
 
     /// A text that may be absent.
-    pub(super) fn optional_text(
-        &mut self,
-        key: &'static str,
-        about: &'static str,
-    ) -> Result<Option<&'a str>, Faulty> {
+    pub(super) fn optional_text(&mut self, key: &'static str, about: &'static str) -> Result<Option<&'a str>, Faulty> {
         let value = self.ask(key, Form::Text, Need::Optional, about);
         self.typed_text(key, value)
     }
 
-    fn typed_text(
-        &mut self,
-        key: &str,
-        value: Option<&'a Value>,
-    ) -> Result<Option<&'a str>, Faulty> {
+    fn typed_text(&mut self, key: &str, value: Option<&'a Value>) -> Result<Option<&'a str>, Faulty> {
         match value {
             None => Ok(None),
             Some(Value::Text(text)) => Ok(Some(text)),
@@ -157,31 +123,21 @@ impl<'a, 'f> Reader<'a, 'f> {
     ) -> Result<T, Faulty> {
         let form = Form::Name(names.iter().map(|(name, _)| *name).collect());
         let name = names.iter().find(|(_, named)| *named == default);
-        let need = name.map_or(Need::Optional, |(name, _)| {
-            Need::Default(Value::Text((*name).to_owned()))
-        });
+        let need = name.map_or(Need::Optional, |(name, _)| Need::Default(Value::Text((*name).to_owned())));
         match self.ask(key, form, need, about) {
             None => Ok(default),
             value => self.named(key, value, names),
         }
     }
 
-    fn named<T: Copy>(
-        &mut self,
-        key: &str,
-        value: Option<&Value>,
-        names: &[(&'static str, T)],
-    ) -> Result<T, Faulty> {
+    fn named<T: Copy>(&mut self, key: &str, value: Option<&Value>, names: &[(&'static str, T)]) -> Result<T, Faulty> {
         if let Some(Value::Text(text)) = value
             && let Some((_, named)) = names.iter().find(|(name, _)| name == text)
         {
             return Ok(*named);
         }
         let found = value.map_or("missing".to_owned(), Value::describe);
-        let all: Vec<String> = names
-            .iter()
-            .map(|(name, _)| format!("\"{name}\""))
-            .collect();
+        let all: Vec<String> = names.iter().map(|(name, _)| format!("\"{name}\"")).collect();
         let problem = format!("has to be one of {}; it is {found}", all.join(", "));
         Err(self.fault(key, problem))
     }
@@ -208,9 +164,7 @@ impl<'a, 'f> Reader<'a, 'f> {
         about: &'static str,
     ) -> Result<Option<u64>, Faulty> {
         let value = self.ask(key, Form::Number(bounds.clone()), Need::Optional, about);
-        value
-            .map(|value| self.bounded(key, value, bounds))
-            .transpose()
+        value.map(|value| self.bounded(key, value, bounds)).transpose()
     }
 
     /// A whole number with a default.
@@ -237,8 +191,7 @@ impl<'a, 'f> Reader<'a, 'f> {
             None => Ok(None),
             Some(Value::List(items)) if !items.is_empty() => {
                 let numbers = items.iter().enumerate();
-                let numbers = numbers
-                    .map(|(i, item)| self.bounded(&format!("{key}[{i}]"), item, bounds.clone()));
+                let numbers = numbers.map(|(i, item)| self.bounded(&format!("{key}[{i}]"), item, bounds.clone()));
                 numbers.collect::<Result<_, _>>().map(Some)
             }
             Some(other) => {
@@ -252,12 +205,7 @@ impl<'a, 'f> Reader<'a, 'f> {
         }
     }
 
-    fn bounded(
-        &mut self,
-        key: &str,
-        value: &Value,
-        bounds: RangeInclusive<u64>,
-    ) -> Result<u64, Faulty> {
+    fn bounded(&mut self, key: &str, value: &Value, bounds: RangeInclusive<u64>) -> Result<u64, Faulty> {
         let number = value.whole_number();
         let number = number.map_err(|problem| self.fault(key, problem))?;
         let path = self.path(key);
@@ -289,9 +237,7 @@ impl<'a, 'f> Reader<'a, 'f> {
         };
         self.faults.at_most(&path, items.len(), most);
         let items = items.iter().take(most).enumerate();
-        items
-            .map(|(i, item)| Reader::read(format!("{path}[{i}]"), item, self.faults, &mut read))
-            .collect()
+        items.map(|(i, item)| Reader::read(format!("{path}[{i}]"), item, self.faults, &mut read)).collect()
     }
 
     /// Notes a fault of a field.
@@ -311,11 +257,7 @@ impl<'a, 'f> Reader<'a, 'f> {
 
     /// The path of a field of this table.
     fn path(&self, key: &str) -> String {
-        if self.path.is_empty() {
-            key.to_owned()
-        } else {
-            format!("{}.{key}", self.path)
-        }
+        if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
     }
 
     /// Reports fields that nobody asked for, and fields given twice.

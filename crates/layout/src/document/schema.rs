@@ -7,10 +7,7 @@ use super::read::{Inherited, read_deployment, read_group};
 use super::reader::Reader;
 
 /// Where the schema is kept, and by what name it goes.
-const ID: &str = concat!(
-    env!("CARGO_PKG_REPOSITORY"),
-    "/raw/main/docs/src/reference/deployment.schema.json"
-);
+const ID: &str = concat!(env!("CARGO_PKG_REPOSITORY"), "/raw/main/docs/src/reference/deployment.schema.json");
 
 /// The [JSON Schema](https://json-schema.org/draft/2020-12) of deployment documents, for editors and
 /// other tools, in JSON or TOML alike.
@@ -34,18 +31,10 @@ pub fn json_schema() -> Value {
     }));
 
     let mut schema = vec![
-        (
-            "$schema",
-            text("https://json-schema.org/draft/2020-12/schema"),
-        ),
+        ("$schema", text("https://json-schema.org/draft/2020-12/schema")),
         ("$id", text(ID)),
         ("title", text("Transload deployment document")),
-        (
-            "description",
-            text(
-                "one side of a transfer: its ranks, what each layer caches, and where every byte lies",
-            ),
-        ),
+        ("description", text("one side of a transfer: its ranks, what each layer caches, and where every byte lies")),
     ];
     schema.extend(object_fields(&Reader::asked_by(read_deployment)));
     schema.push(("$defs", table(definitions)));
@@ -59,16 +48,11 @@ pub fn json_schema() -> Value {
 /// those they stand there too, with one that everything suits.
 fn spec() -> Value {
     let kinds = || KINDS.iter();
-    let name = [
-        ("description", text("what kind of cache this is")),
-        ("enum", list(kinds().map(|kind| text(kind.name)))),
-    ];
+    let name =
+        [("description", text("what kind of cache this is")), ("enum", list(kinds().map(|kind| text(kind.name))))];
     let fields_of = kinds().map(|kind| {
         let this = table([("const", text(kind.name))]);
-        let chosen = table([
-            ("properties", table([("kind", this)])),
-            ("required", list([text("kind")])),
-        ]);
+        let chosen = table([("properties", table([("kind", this)])), ("required", list([text("kind")]))]);
         table([("if", chosen), ("then", reference(kind.name))])
     });
     let shown = kinds().map(|kind| reference(kind.name));
@@ -77,10 +61,7 @@ fn spec() -> Value {
         ("properties", table([("kind", table(name))])),
         ("required", list([text("kind")])),
         ("allOf", list(fields_of)),
-        (
-            "$comment",
-            text("anyOf takes everything; it is for editors that look for hints there"),
-        ),
+        ("$comment", text("anyOf takes everything; it is for editors that look for hints there")),
         ("anyOf", list(shown.chain([Value::Bool(true)]))),
     ])
 }
@@ -91,15 +72,10 @@ fn object(fields: &[Field]) -> Value {
 }
 
 fn object_fields(fields: &[Field]) -> [(&'static str, Value); 4] {
-    let required = fields
-        .iter()
-        .filter(|field| matches!(field.need, Need::Required));
+    let required = fields.iter().filter(|field| matches!(field.need, Need::Required));
     [
         ("type", text("object")),
-        (
-            "properties",
-            table(fields.iter().map(|field| (field.key, property(field)))),
-        ),
+        ("properties", table(fields.iter().map(|field| (field.key, property(field))))),
         ("required", list(required.map(|field| text(field.key)))),
         ("additionalProperties", Value::Bool(false)),
     ]
@@ -147,11 +123,7 @@ fn form(field: &Field) -> Vec<(&'static str, Value)> {
 }
 
 fn whole_number(least: u64, most: u64) -> [(&'static str, Value); 3] {
-    [
-        ("type", text("integer")),
-        ("minimum", Value::Integer(least.into())),
-        ("maximum", Value::Integer(most.into())),
-    ]
+    [("type", text("integer")), ("minimum", Value::Integer(least.into())), ("maximum", Value::Integer(most.into()))]
 }
 
 fn reference(definition: &str) -> Value {

@@ -119,10 +119,8 @@ impl Value {
     /// [`SyntaxError`].
     pub fn from_text(text: &str, syntax: Syntax) -> Result<Self, SyntaxError> {
         match syntax {
-            Syntax::Toml => toml::from_str(text).map_err(|error| SyntaxError {
-                problem: error.message().to_owned(),
-                span: error.span(),
-            }),
+            Syntax::Toml => toml::from_str(text)
+                .map_err(|error| SyntaxError { problem: error.message().to_owned(), span: error.span() }),
             Syntax::Json => serde_json::from_str(text).map_err(|error| {
                 let (line, column) = (error.line(), error.column());
                 let told = error.to_string();

@@ -111,9 +111,7 @@ impl Spec {
 
     fn field(&self, name: &str) -> Option<FieldValue> {
         let mut fields = self.identity().into_iter();
-        fields
-            .find(|(field, _)| *field == name)
-            .map(|(_, value)| value)
+        fields.find(|(field, _)| *field == name).map(|(_, value)| value)
     }
 }
 

@@ -7,8 +7,7 @@ use proptest::sample::select;
 use super::Footprint;
 use crate::dtype::Dtype;
 use crate::spec::{
-    Attention, ConvLayout, Linear, Mamba1Conv, Mamba1Ssm, Mamba2Conv, Mamba2Ssm, Mla, Opaque,
-    ScaledLatent, Spec,
+    Attention, ConvLayout, Linear, Mamba1Conv, Mamba1Ssm, Mamba2Conv, Mamba2Ssm, Mla, Opaque, ScaledLatent, Spec,
 };
 
 /// What a sequence takes of one spec, counted without any formula of the crate.
@@ -58,14 +57,10 @@ mod oracle {
                 let b_and_c = 2 * share(spec.groups) * spec.state_size;
                 (x + b_and_c) * spec.conv_states * spec.dtype.bytes()
             }
-            Spec::Mamba2Ssm(spec) => {
-                share(spec.heads) * spec.head_dim * spec.state_size * spec.dtype.bytes()
-            }
+            Spec::Mamba2Ssm(spec) => share(spec.heads) * spec.head_dim * spec.state_size * spec.dtype.bytes(),
             Spec::Mamba1Conv(spec) => share(spec.d_inner) * spec.conv_states * spec.dtype.bytes(),
             Spec::Mamba1Ssm(spec) => share(spec.d_inner) * spec.state_size * spec.dtype.bytes(),
-            Spec::Linear(spec) => {
-                share(spec.heads) * spec.head_dim * spec.v_head_dim * spec.dtype.bytes()
-            }
+            Spec::Linear(spec) => share(spec.heads) * spec.head_dim * spec.v_head_dim * spec.dtype.bytes(),
             other => panic!("no {}", other.kind()),
         }
     }
@@ -85,10 +80,7 @@ mod oracle {
     /// The blocks in which a token lies that is looked at, by any of the specs that share them.
     pub(super) fn allocated_bytes(specs: &[Spec], tp: u64, tokens: u64, block_size: u64) -> u64 {
         let states = |spec| tokens_per_state(spec).map_or(1, |per_state| block_size / per_state);
-        let block: u64 = specs
-            .iter()
-            .map(|spec| states(spec) * state_bytes(spec, tp))
-            .sum();
+        let block: u64 = specs.iter().map(|spec| states(spec) * state_bytes(spec, tp)).sum();
         let mut touched = BTreeSet::new();
         for t in 0..tokens {
             for spec in specs {
@@ -118,41 +110,21 @@ fn per_token() -> impl Strategy<Value = Vec<Spec>> {
     let reach = || option::of(1..200u64);
     prop_oneof![
         (reach(), reach()).prop_map(|(window, chunk)| vec![attention(window, chunk)]),
-        reach().prop_map(|sliding_window| {
-            vec![Spec::Mla(Mla {
-                latent: 576,
-                dtype: Dtype::F8E4M3,
-                sliding_window,
-            })]
+        reach()
+            .prop_map(|sliding_window| { vec![Spec::Mla(Mla { latent: 576, dtype: Dtype::F8E4M3, sliding_window })] }),
+        (select(vec![1, 4, 128]), reach(), any::<bool>()).prop_map(|(tokens_per_state, sliding_window, indexer)| {
+            let spec = ScaledLatent { data_bytes: 128, scale_bytes: 4, tokens_per_state, sliding_window };
+            vec![match indexer {
+                true => Spec::Indexer(spec),
+                false => Spec::Compressed(spec),
+            }]
         }),
-        (select(vec![1, 4, 128]), reach(), any::<bool>()).prop_map(
-            |(tokens_per_state, sliding_window, indexer)| {
-                let spec = ScaledLatent {
-                    data_bytes: 128,
-                    scale_bytes: 4,
-                    tokens_per_state,
-                    sliding_window,
-                };
-                vec![match indexer {
-                    true => Spec::Indexer(spec),
-                    false => Spec::Compressed(spec),
-                }]
-            }
-        ),
         // Two caches in one page: the further reach decides about blocks.
-        (reach(), reach(), select(vec![1, 4, 128])).prop_map(
-            |(window, chunk, tokens_per_state)| {
-                let packed = Opaque {
-                    heads: 4,
-                    entry_bytes: 10,
-                    tokens_per_state,
-                    packed_heads: None,
-                };
-                vec![attention(window, chunk), Spec::Opaque(packed)]
-            }
-        ),
-        (reach(), reach())
-            .prop_map(|(one, other)| vec![attention(one, None), attention(other, None)]),
+        (reach(), reach(), select(vec![1, 4, 128])).prop_map(|(window, chunk, tokens_per_state)| {
+            let packed = Opaque { heads: 4, entry_bytes: 10, tokens_per_state, packed_heads: None };
+            vec![attention(window, chunk), Spec::Opaque(packed)]
+        }),
+        (reach(), reach()).prop_map(|(one, other)| vec![attention(one, None), attention(other, None)]),
     ]
 }
 
@@ -168,32 +140,13 @@ fn recurrent() -> Vec<Vec<Spec>> {
             dtype,
             conv_layout,
         }),
-        Spec::Mamba2Ssm(Mamba2Ssm {
-            heads: 16,
-            head_dim: 8,
-            state_size: 32,
-            dtype: Dtype::F32,
-        }),
+        Spec::Mamba2Ssm(Mamba2Ssm { heads: 16, head_dim: 8, state_size: 32, dtype: Dtype::F32 }),
     ];
     let mamba1 = vec![
-        Spec::Mamba1Conv(Mamba1Conv {
-            d_inner: 128,
-            conv_states: 3,
-            dtype,
-            conv_layout,
-        }),
-        Spec::Mamba1Ssm(Mamba1Ssm {
-            d_inner: 128,
-            state_size: 16,
-            dtype,
-        }),
+        Spec::Mamba1Conv(Mamba1Conv { d_inner: 128, conv_states: 3, dtype, conv_layout }),
+        Spec::Mamba1Ssm(Mamba1Ssm { d_inner: 128, state_size: 16, dtype }),
     ];
-    let linear = vec![Spec::Linear(Linear {
-        heads: 8,
-        head_dim: 8,
-        v_head_dim: 8,
-        dtype,
-    })];
+    let linear = vec![Spec::Linear(Linear { heads: 8, head_dim: 8, v_head_dim: 8, dtype })];
     vec![mamba2, mamba1, linear]
 }
 
@@ -259,10 +212,7 @@ fn a_full_chunk_is_what_stays_fixed() {
 
 #[test]
 fn nothing_overflows() {
-    for specs in [
-        vec![attention(Some(u64::MAX), Some(1))],
-        vec![attention(None, None)],
-    ] {
+    for specs in [vec![attention(Some(u64::MAX), Some(1))], vec![attention(None, None)]] {
         let layer = Footprint::of(&specs, 1).unwrap();
         let state = 8 * (16 + 8) * 2;
         assert_eq!(layer.block_bytes(u64::MAX), u128::from(u64::MAX) * state);

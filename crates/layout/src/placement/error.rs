@@ -46,9 +46,7 @@ pub(crate) enum PlacementError {
         each: u64,
     },
     /// A sum that does not fit.
-    #[error(
-        "{what} exceeds {MAX_ALLOCATION_BYTES} bytes (8 TiB), the most that one allocation may have"
-    )]
+    #[error("{what} exceeds {MAX_ALLOCATION_BYTES} bytes (8 TiB), the most that one allocation may have")]
     TooLarge {
         /// Which field made it so.
         field: Field,
@@ -56,9 +54,7 @@ pub(crate) enum PlacementError {
         what: &'static str,
     },
     /// Strides that make positions share bytes.
-    #[error(
-        "a stride of {stride} bytes along {letter} is too small: what is inside of it takes {needed}"
-    )]
+    #[error("a stride of {stride} bytes along {letter} is too small: what is inside of it takes {needed}")]
     Overlap {
         /// The axis.
         letter: Letter,
@@ -116,9 +112,7 @@ impl PlacementError {
             PlacementError::Partition { spec, .. } => Field::Spec(*spec, None),
             PlacementError::RaggedState { .. } => Field::BlockSize,
             PlacementError::LayerStridePerLayer => Field::LayerStride,
-            PlacementError::Overlap {
-                letter: Letter::L, ..
-            } => Field::LayerStride,
+            PlacementError::Overlap { letter: Letter::L, .. } => Field::LayerStride,
             PlacementError::Overlap { .. } => Field::BlockStride,
             PlacementError::OneStrideOnly { given: field }
             | PlacementError::TooMany { field, .. }

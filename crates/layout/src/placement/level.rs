@@ -59,11 +59,7 @@ impl Level {
         let mut axes: SmallVec<[Step; 6]> = SmallVec::new();
         let mut size = bundle;
         for letter in letters.iter().rev().copied() {
-            let step = Step {
-                letter,
-                extent: extent(letter),
-                stride: given(letter).unwrap_or(size),
-            };
+            let step = Step { letter, extent: extent(letter), stride: given(letter).unwrap_or(size) };
             axes.push(step);
             size = product(step.stride, step.extent).ok_or(PlacementError::TooMany {
                 field: field(letter),
@@ -90,17 +86,10 @@ impl Level {
                     needed: inside.map_or(least, |inside| inside.max(least)),
                 });
             }
-            span = step.span(span).ok_or(PlacementError::TooLarge {
-                field: field(letter),
-                what: "the allocation",
-            })?;
+            span = step.span(span).ok_or(PlacementError::TooLarge { field: field(letter), what: "the allocation" })?;
         }
         axes.reverse();
-        Ok(Self {
-            axes,
-            size: size.max(span),
-            span,
-        })
+        Ok(Self { axes, size: size.max(span), span })
     }
 
     /// Adds the level's axes to a view of what it wraps.
@@ -115,11 +104,7 @@ impl Level {
             };
             // Where the units lie inside the content, H is an axis of extent 1 beside them.
             if view.dims.iter().all(|dim| dim.axis != axis) {
-                view.dims.push(Dim {
-                    axis,
-                    extent: step.extent,
-                    stride: step.stride,
-                });
+                view.dims.push(Dim { axis, extent: step.extent, stride: step.stride });
             }
         }
         view.dims.sort_by_key(|dim| dim.axis);
@@ -128,7 +113,6 @@ impl Level {
     /// The stride of an axis; 0 if it is none of the level's.
     pub(super) fn stride(&self, wanted: Letter) -> u64 {
         let mut axes = self.axes.iter();
-        axes.find(|step| step.letter == wanted)
-            .map_or(0, |step| step.stride)
+        axes.find(|step| step.letter == wanted).map_or(0, |step| step.stride)
     }
 }

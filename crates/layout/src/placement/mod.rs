@@ -63,22 +63,15 @@ impl Shape<'_> {
             [spec] => self.place_single(spec)?,
             specs => self.place_pages(specs)?,
         };
-        let offset = || PlacementError::TooLarge {
-            field: Field::Offset,
-            what: "offset plus what the group takes",
-        };
+        let offset = || PlacementError::TooLarge { field: Field::Offset, what: "offset plus what the group takes" };
         for component in &mut views {
             component.view.offset = sum(component.view.offset, self.offset).ok_or_else(offset)?;
             if per_layer {
                 component.view.dims.retain(|dim| dim.axis != Axis::Layer);
-                component.view.dims.insert(
-                    0,
-                    Dim {
-                        axis: Axis::Layer,
-                        extent: self.layer_slots,
-                        stride: 1 << ALLOCATION_BITS,
-                    },
-                );
+                component
+                    .view
+                    .dims
+                    .insert(0, Dim { axis: Axis::Layer, extent: self.layer_slots, stride: 1 << ALLOCATION_BITS });
             }
         }
         Ok(Placement {
@@ -110,15 +103,11 @@ impl Shape<'_> {
             let placer = Placer::new(self, index, spec, &geometry)?;
             let mut placed = placer.place_in_page()?;
             placed.shift(page)?;
-            page = sum(page, placed.size).ok_or(PlacementError::TooLarge {
-                field: Field::Spec(index, None),
-                what: "the page of a block",
-            })?;
+            page = sum(page, placed.size)
+                .ok_or(PlacementError::TooLarge { field: Field::Spec(index, None), what: "the page of a block" })?;
             components.append(&mut placed.components);
         }
-        let outer = Level::new(self, &[L, B], page, None, |letter| {
-            self.outer_extent(letter)
-        })?;
+        let outer = Level::new(self, &[L, B], page, None, |letter| self.outer_extent(letter))?;
         for component in &mut components {
             outer.wrap(&mut component.view);
         }

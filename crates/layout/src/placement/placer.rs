@@ -20,8 +20,8 @@ impl Placed {
     /// Moves all of it along.
     pub(super) fn shift(&mut self, bytes: u64) -> Result<(), PlacementError> {
         for component in &mut self.components {
-            component.view.offset = sum(component.view.offset, bytes)
-                .ok_or_else(|| too_large(component.spec, "the page of a block"))?;
+            component.view.offset =
+                sum(component.view.offset, bytes).ok_or_else(|| too_large(component.spec, "the page of a block"))?;
         }
         Ok(())
     }
@@ -56,14 +56,9 @@ impl<'a> Placer<'a> {
     ) -> Result<Self, PlacementError> {
         let states = match geometry.states {
             States::Sequence => 1,
-            States::PerTokens(tokens) if shape.block_size.is_multiple_of(tokens) => {
-                shape.block_size / tokens
-            }
+            States::PerTokens(tokens) if shape.block_size.is_multiple_of(tokens) => shape.block_size / tokens,
             States::PerTokens(tokens_per_state) => {
-                return Err(PlacementError::RaggedState {
-                    block_size: shape.block_size,
-                    tokens_per_state,
-                });
+                return Err(PlacementError::RaggedState { block_size: shape.block_size, tokens_per_state });
             }
         };
         let mut units = SmallVec::new();
@@ -79,15 +74,7 @@ impl<'a> Placer<'a> {
             Arrangement::HeadsFirst => units.first().copied().unwrap_or(1),
             Arrangement::ChannelsFirst | Arrangement::TapsFirst => 1,
         };
-        Ok(Self {
-            shape,
-            index,
-            spec,
-            geometry,
-            units,
-            states,
-            heads,
-        })
+        Ok(Self { shape, index, spec, geometry, units, states, heads })
     }
 
     /// Places it in an order.
@@ -109,12 +96,9 @@ impl<'a> Placer<'a> {
             Some(apart) => {
                 let components = self.geometry.components.len();
                 if apart.len() != components {
-                    return Err(OrderError::ComponentCount {
-                        given: apart.len(),
-                        kind: self.spec.kind(),
-                        components,
-                    }
-                    .into());
+                    return Err(
+                        OrderError::ComponentCount { given: apart.len(), kind: self.spec.kind(), components }.into()
+                    );
                 }
                 for own in apart {
                     self.require_all(&order.shared.iter().chain(own).copied().collect())?;
@@ -131,16 +115,11 @@ impl<'a> Placer<'a> {
                     return Err(OrderError::ContentShared { letter: *letter }.into());
                 }
                 let mut placed = self.apart(apart)?;
-                let shared =
-                    self.level(&order.shared, placed.size, |letter| self.extent(letter))?;
+                let shared = self.level(&order.shared, placed.size, |letter| self.extent(letter))?;
                 for component in &mut placed.components {
                     shared.wrap(&mut component.view);
                 }
-                Ok(Placed {
-                    components: placed.components,
-                    size: shared.size,
-                    span: shared.span,
-                })
+                Ok(Placed { components: placed.components, size: shared.size, span: shared.span })
             }
         }
     }
@@ -160,10 +139,7 @@ impl<'a> Placer<'a> {
     fn flat(&self, letters: &[Letter]) -> Result<Placed, PlacementError> {
         use Letter::{C, D, K};
         let Some(k) = letters.iter().position(|l| *l == K) else {
-            let joined: Letters = letters
-                .iter()
-                .map(|l| if *l == D { C } else { *l })
-                .collect();
+            let joined: Letters = letters.iter().map(|l| if *l == D { C } else { *l }).collect();
             return self.together(&joined, None);
         };
         let Spec::Attention(attention) = self.spec else {
@@ -177,11 +153,9 @@ impl<'a> Placer<'a> {
             return self.together(&joined, None);
         }
         if attention.head_dim != attention.v_head_dim {
-            return Err(OrderError::UnequalWidths {
-                head_dim: attention.head_dim,
-                v_head_dim: attention.v_head_dim,
-            }
-            .into());
+            return Err(
+                OrderError::UnequalWidths { head_dim: attention.head_dim, v_head_dim: attention.v_head_dim }.into()
+            );
         }
         self.together(letters, Some(attention.head_dim))
     }
@@ -190,16 +164,12 @@ impl<'a> Placer<'a> {
     fn together(&self, letters: &[Letter], width: Option<u64>) -> Result<Placed, PlacementError> {
         let all: SmallVec<[usize; 4]> = (0..self.geometry.components.len()).collect();
         let (elements, parts) = self.content(&all)?;
-        let level = self.level(
-            letters,
-            self.geometry.element_bytes,
-            |letter| match letter {
-                Letter::C => elements,
-                Letter::D => width.unwrap_or(elements),
-                Letter::K => 2,
-                _ => self.extent(letter),
-            },
-        )?;
+        let level = self.level(letters, self.geometry.element_bytes, |letter| match letter {
+            Letter::C => elements,
+            Letter::D => width.unwrap_or(elements),
+            Letter::K => 2,
+            _ => self.extent(letter),
+        })?;
         let components = parts
             .into_iter()
             .map(|part| match width {
@@ -210,20 +180,12 @@ impl<'a> Placer<'a> {
                 }
             })
             .collect();
-        Ok(Placed {
-            components,
-            size: level.size,
-            span: level.span,
-        })
+        Ok(Placed { components, size: level.size, span: level.span })
     }
 
     /// Each component in an order of its own, one after another.
     fn apart(&self, orders: &[Letters]) -> Result<Placed, PlacementError> {
-        let mut placed = Placed {
-            components: Vec::new(),
-            size: 0,
-            span: 0,
-        };
+        let mut placed = Placed { components: Vec::new(), size: 0, span: 0 };
         let allocation = || too_large(self.index, "the allocation");
         for (index, own) in orders.iter().enumerate() {
             let (elements, parts) = self.content(&[index])?;
@@ -243,12 +205,7 @@ impl<'a> Placer<'a> {
         Ok(placed)
     }
 
-    fn level(
-        &self,
-        letters: &[Letter],
-        bundle: u64,
-        extent: impl Fn(Letter) -> u64,
-    ) -> Result<Level, PlacementError> {
+    fn level(&self, letters: &[Letter], bundle: u64, extent: impl Fn(Letter) -> u64) -> Result<Level, PlacementError> {
         let heads = self.geometry.components.first();
         let heads = heads.map_or("heads", |component| component.field);
         let spec = Some((self.index, heads));
@@ -267,29 +224,13 @@ impl<'a> Placer<'a> {
         let component = &self.geometry.components[part.component];
         let mut view = View {
             offset: start.unwrap_or(part.offset * stride),
-            dims: part
-                .dims
-                .into_iter()
-                .map(|dim| Dim {
-                    stride: dim.stride * stride,
-                    ..dim
-                })
-                .collect(),
+            dims: part.dims.into_iter().map(|dim| Dim { stride: dim.stride * stride, ..dim }).collect(),
         };
-        view.dims.push(Dim {
-            axis: Axis::Byte,
-            extent: self.geometry.element_bytes,
-            stride: 1,
-        });
+        view.dims.push(Dim { axis: Axis::Byte, extent: self.geometry.element_bytes, stride: 1 });
         level.wrap(&mut view);
         let units = 0..self.units[part.component];
         debug_assert!(component.partition.units() >= units.end);
-        ComponentView {
-            spec: self.index,
-            component: part.component,
-            units,
-            view,
-        }
+        ComponentView { spec: self.index, component: part.component, units, view }
     }
 
     /// How the given components share the content axis: its length, and each one's place in it.
@@ -306,20 +247,13 @@ impl<'a> Placer<'a> {
                     dims.push(content_dim(axis, *extent, stride));
                     stride = product(stride, *extent).ok_or_else(large)?;
                 }
-                parts.push(Part {
-                    component: index,
-                    offset,
-                    dims,
-                });
+                parts.push(Part { component: index, offset, dims });
                 offset = sum(offset, stride).ok_or_else(large)?;
             }
             return Ok((offset, parts));
         }
         let per_unit = |component: &Component| component.content.first().copied().unwrap_or(1);
-        let taps = components()
-            .next()
-            .and_then(|(_, component)| component.content.get(1).copied())
-            .unwrap_or(1);
+        let taps = components().next().and_then(|(_, component)| component.content.get(1).copied()).unwrap_or(1);
         let mut channels = 0;
         for (index, component) in components() {
             let own = product(self.units[index], per_unit(component));
@@ -356,11 +290,9 @@ impl<'a> Placer<'a> {
     fn require_all(&self, letters: &Letters) -> Result<(), OrderError> {
         use Letter::{B, C, D, H, L, S};
         let single_head = match self.geometry.arrangement {
-            Arrangement::HeadsFirst => self
-                .geometry
-                .components
-                .iter()
-                .all(|component| component.partition.units() == 1),
+            Arrangement::HeadsFirst => {
+                self.geometry.components.iter().all(|component| component.partition.units() == 1)
+            }
             Arrangement::ChannelsFirst | Arrangement::TapsFirst => true,
         };
         let recurrent = self.geometry.states == States::Sequence;
@@ -376,9 +308,7 @@ impl<'a> Placer<'a> {
     }
 
     fn no_key_value(&self) -> OrderError {
-        OrderError::NoKeyValue {
-            kind: self.spec.kind(),
-        }
+        OrderError::NoKeyValue { kind: self.spec.kind() }
     }
 }
 
@@ -399,16 +329,9 @@ fn block_outside(order: &Order) -> bool {
 }
 
 fn too_large(spec: usize, what: &'static str) -> PlacementError {
-    PlacementError::TooLarge {
-        field: Field::Spec(spec, None),
-        what,
-    }
+    PlacementError::TooLarge { field: Field::Spec(spec, None), what }
 }
 
 fn content_dim(axis: usize, extent: u64, stride: u64) -> Dim {
-    Dim {
-        axis: Axis::Content(axis as u8),
-        extent,
-        stride,
-    }
+    Dim { axis: Axis::Content(axis as u8), extent, stride }
 }

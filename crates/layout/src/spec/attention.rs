@@ -52,9 +52,7 @@ impl Attention {
     pub(super) fn first_token_needed(&self, end: u64) -> u64 {
         // An absurd spec needs what is last, or all: 0 is refused when a deployment is checked.
         let window = self.sliding_window.map_or(0, |w| first_in_window(w, end));
-        let chunk = self
-            .chunk_size
-            .map_or(0, |c| end - end.checked_rem(c).unwrap_or(end));
+        let chunk = self.chunk_size.map_or(0, |c| end - end.checked_rem(c).unwrap_or(end));
         window.max(chunk)
     }
 }

@@ -44,17 +44,8 @@ pub struct Component {
 
 impl Component {
     /// A component of `units` (the document's `field`) that may be replicated.
-    pub(super) fn new(
-        name: &'static str,
-        (field, units): (&'static str, u64),
-        content: &[u64],
-    ) -> Self {
-        Self {
-            name,
-            field,
-            partition: Partition::new(units, Replication::Any),
-            content: content.into(),
-        }
+    pub(super) fn new(name: &'static str, (field, units): (&'static str, u64), content: &[u64]) -> Self {
+        Self { name, field, partition: Partition::new(units, Replication::Any), content: content.into() }
     }
 }
 

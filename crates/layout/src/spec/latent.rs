@@ -44,11 +44,7 @@ pub struct Opaque {
     pub packed_heads: Option<u64>,
 }
 
-fn vectors(
-    tokens_per_state: u64,
-    element_bytes: u64,
-    components: SmallVec<[Component; 4]>,
-) -> Geometry {
+fn vectors(tokens_per_state: u64, element_bytes: u64, components: SmallVec<[Component; 4]>) -> Geometry {
     Geometry {
         states: States::PerTokens(tokens_per_state),
         element_bytes,

@@ -21,9 +21,7 @@ use thiserror::Error;
 pub use attention::Attention;
 pub use geometry::{Arrangement, Component, Geometry, States};
 pub use latent::{Mla, Opaque, ScaledLatent};
-pub use recurrent::{
-    ConvLayout, GdnConv, GdnSsm, Linear, Mamba1Conv, Mamba1Ssm, Mamba2Conv, Mamba2Ssm,
-};
+pub use recurrent::{ConvLayout, GdnConv, GdnSsm, Linear, Mamba1Conv, Mamba1Ssm, Mamba2Conv, Mamba2Ssm};
 
 use crate::dtype::Dtype;
 use crate::partition::PartitionError;
@@ -73,11 +71,7 @@ impl Spec {
 
     /// One vector of `latent` elements for each token, without a window.
     pub fn mla(latent: u64, dtype: Dtype) -> Self {
-        Self::Mla(Mla {
-            latent,
-            dtype,
-            sliding_window: None,
-        })
+        Self::Mla(Mla { latent, dtype, sliding_window: None })
     }
 
     /// The kind's name in a deployment document.
@@ -182,9 +176,7 @@ impl Spec {
             let factors = [units / heads.min(units), geometry.element_bytes];
             let size = factors.iter().chain(&component.content);
             let size = size.copied().try_fold(1u64, u64::checked_mul);
-            bytes = size
-                .and_then(|size| bytes.checked_add(size))
-                .ok_or(ContentSizeError::TooLarge)?;
+            bytes = size.and_then(|size| bytes.checked_add(size)).ok_or(ContentSizeError::TooLarge)?;
         }
         Ok(bytes)
     }

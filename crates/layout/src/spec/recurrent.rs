@@ -134,12 +134,7 @@ fn conv(layout: ConvLayout, dtype: Dtype, components: SmallVec<[Component; 4]>) 
     }
 }
 
-fn state(
-    name: &'static str,
-    units: (&'static str, u64),
-    content: &[u64],
-    dtype: Dtype,
-) -> Geometry {
+fn state(name: &'static str, units: (&'static str, u64), content: &[u64], dtype: Dtype) -> Geometry {
     Geometry {
         states: States::Sequence,
         element_bytes: dtype.bytes(),
@@ -153,11 +148,7 @@ impl Mamba2Conv {
     pub(super) fn geometry(&self) -> Geometry {
         let per_group = |name| Component {
             partition: Partition::new(self.groups, Replication::OnlySingle),
-            ..Component::new(
-                name,
-                ("groups", self.groups),
-                &[self.state_size, self.conv_states],
-            )
+            ..Component::new(name, ("groups", self.groups), &[self.state_size, self.conv_states])
         };
         // Without heads there is nothing to share out; the check of a deployment says so.
         let channels = self.d_inner.checked_div(self.heads).unwrap_or(0);
@@ -196,20 +187,10 @@ impl Mamba2Ssm {
 
 impl GdnConv {
     pub(super) fn geometry(&self) -> Geometry {
-        let key = |name| {
-            Component::new(
-                name,
-                ("key_heads", self.key_heads),
-                &[self.key_head_dim, self.conv_states],
-            )
-        };
+        let key = |name| Component::new(name, ("key_heads", self.key_heads), &[self.key_head_dim, self.conv_states]);
         let value = [self.value_head_dim, self.conv_states];
         let v = Component::new("v", ("value_heads", self.value_heads), &value);
-        conv(
-            self.conv_layout,
-            self.dtype,
-            smallvec![key("q"), key("k"), v],
-        )
+        conv(self.conv_layout, self.dtype, smallvec![key("q"), key("k"), v])
     }
 
     pub(super) fn identity(&self) -> Vec<(&'static str, FieldValue)> {
@@ -227,12 +208,7 @@ impl GdnConv {
 impl GdnSsm {
     pub(super) fn geometry(&self) -> Geometry {
         let content = [self.value_head_dim, self.key_head_dim];
-        state(
-            "ssm",
-            ("value_heads", self.value_heads),
-            &content,
-            self.dtype,
-        )
+        state("ssm", ("value_heads", self.value_heads), &content, self.dtype)
     }
 
     pub(super) fn identity(&self) -> Vec<(&'static str, FieldValue)> {
@@ -252,30 +228,17 @@ impl Mamba1Conv {
     }
 
     pub(super) fn identity(&self) -> Vec<(&'static str, FieldValue)> {
-        vec![
-            ("d_inner", self.d_inner.into()),
-            ("conv_states", self.conv_states.into()),
-            ("dtype", self.dtype.into()),
-        ]
+        vec![("d_inner", self.d_inner.into()), ("conv_states", self.conv_states.into()), ("dtype", self.dtype.into())]
     }
 }
 
 impl Mamba1Ssm {
     pub(super) fn geometry(&self) -> Geometry {
-        state(
-            "ssm",
-            ("d_inner", self.d_inner),
-            &[self.state_size],
-            self.dtype,
-        )
+        state("ssm", ("d_inner", self.d_inner), &[self.state_size], self.dtype)
     }
 
     pub(super) fn identity(&self) -> Vec<(&'static str, FieldValue)> {
-        vec![
-            ("d_inner", self.d_inner.into()),
-            ("state_size", self.state_size.into()),
-            ("dtype", self.dtype.into()),
-        ]
+        vec![("d_inner", self.d_inner.into()), ("state_size", self.state_size.into()), ("dtype", self.dtype.into())]
     }
 }
 

@@ -6,12 +6,7 @@ use crate::dtype::Dtype;
 /// One of each kind, all its numbers `n`.
 fn all(n: u64) -> Vec<Spec> {
     let (dtype, conv_layout) = (Dtype::F64, ConvLayout::Ds);
-    let scaled = ScaledLatent {
-        data_bytes: n,
-        scale_bytes: n,
-        tokens_per_state: n,
-        sliding_window: Some(n),
-    };
+    let scaled = ScaledLatent { data_bytes: n, scale_bytes: n, tokens_per_state: n, sliding_window: Some(n) };
     vec![
         Spec::Attention(Attention {
             heads: n,
@@ -21,19 +16,10 @@ fn all(n: u64) -> Vec<Spec> {
             sliding_window: Some(n),
             chunk_size: Some(n),
         }),
-        Spec::Mla(Mla {
-            latent: n,
-            dtype,
-            sliding_window: Some(n),
-        }),
+        Spec::Mla(Mla { latent: n, dtype, sliding_window: Some(n) }),
         Spec::Compressed(scaled.clone()),
         Spec::Indexer(scaled),
-        Spec::Opaque(Opaque {
-            heads: n,
-            entry_bytes: n,
-            tokens_per_state: n,
-            packed_heads: Some(n),
-        }),
+        Spec::Opaque(Opaque { heads: n, entry_bytes: n, tokens_per_state: n, packed_heads: Some(n) }),
         Spec::Mamba2Conv(Mamba2Conv {
             d_inner: n,
             heads: n,
@@ -43,12 +29,7 @@ fn all(n: u64) -> Vec<Spec> {
             dtype,
             conv_layout,
         }),
-        Spec::Mamba2Ssm(Mamba2Ssm {
-            heads: n,
-            head_dim: n,
-            state_size: n,
-            dtype,
-        }),
+        Spec::Mamba2Ssm(Mamba2Ssm { heads: n, head_dim: n, state_size: n, dtype }),
         Spec::GdnConv(GdnConv {
             key_heads: n,
             key_head_dim: n,
@@ -58,29 +39,10 @@ fn all(n: u64) -> Vec<Spec> {
             dtype,
             conv_layout,
         }),
-        Spec::GdnSsm(GdnSsm {
-            value_heads: n,
-            value_head_dim: n,
-            key_head_dim: n,
-            dtype,
-        }),
-        Spec::Mamba1Conv(Mamba1Conv {
-            d_inner: n,
-            conv_states: n,
-            dtype,
-            conv_layout,
-        }),
-        Spec::Mamba1Ssm(Mamba1Ssm {
-            d_inner: n,
-            state_size: n,
-            dtype,
-        }),
-        Spec::Linear(Linear {
-            heads: n,
-            head_dim: n,
-            v_head_dim: n,
-            dtype,
-        }),
+        Spec::GdnSsm(GdnSsm { value_heads: n, value_head_dim: n, key_head_dim: n, dtype }),
+        Spec::Mamba1Conv(Mamba1Conv { d_inner: n, conv_states: n, dtype, conv_layout }),
+        Spec::Mamba1Ssm(Mamba1Ssm { d_inner: n, state_size: n, dtype }),
+        Spec::Linear(Linear { heads: n, head_dim: n, v_head_dim: n, dtype }),
     ]
 }
 
@@ -96,8 +58,7 @@ fn no_numbers_make_a_spec_panic() {
             for tp in [0, 1, 3, u32::MAX] {
                 let heads = spec.num_heads(tp);
                 let size = spec.state_content_size(tp);
-                let partition =
-                    |size: &Result<_, _>| matches!(size, Err(ContentSizeError::Partition(_)));
+                let partition = |size: &Result<_, _>| matches!(size, Err(ContentSizeError::Partition(_)));
                 assert!(heads.is_ok() || partition(&size), "{spec:?}: {size:?}");
             }
             for (start, end) in [(0, 0), (5, 7), (0, u64::MAX)] {
@@ -110,17 +71,9 @@ fn no_numbers_make_a_spec_panic() {
 
 #[test]
 fn what_does_not_fit_into_64_bits_is_an_error() {
-    let spec = Spec::Mla(Mla {
-        latent: 1 << 62,
-        dtype: Dtype::F64,
-        sliding_window: None,
-    });
+    let spec = Spec::Mla(Mla { latent: 1 << 62, dtype: Dtype::F64, sliding_window: None });
     assert_eq!(spec.state_content_size(1), Err(ContentSizeError::TooLarge));
-    let spec = Spec::Mla(Mla {
-        latent: 576,
-        dtype: Dtype::Bf16,
-        sliding_window: None,
-    });
+    let spec = Spec::Mla(Mla { latent: 576, dtype: Dtype::Bf16, sliding_window: None });
     assert_eq!(spec.state_content_size(8), Ok(1152));
 }
 
@@ -129,17 +82,8 @@ fn what_does_not_fit_into_64_bits_is_an_error() {
 #[test]
 fn latents_may_have_windows() {
     let latents = |sliding_window| {
-        let scaled = ScaledLatent {
-            data_bytes: 576,
-            scale_bytes: 8,
-            tokens_per_state: 1,
-            sliding_window,
-        };
-        let mla = Mla {
-            latent: 2048,
-            dtype: Dtype::F32,
-            sliding_window,
-        };
+        let scaled = ScaledLatent { data_bytes: 576, scale_bytes: 8, tokens_per_state: 1, sliding_window };
+        let mla = Mla { latent: 2048, dtype: Dtype::F32, sliding_window };
         [Spec::Compressed(scaled), Spec::Mla(mla)]
     };
     for spec in latents(Some(8)) {

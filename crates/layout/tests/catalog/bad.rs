@@ -7,41 +7,21 @@ use crate::common::{config, config_but, fault};
 #[test]
 fn the_key_is_named_with_what_is_wrong() {
     for (name, changes, expected) in [
-        (
-            "llama-3.1-8b",
-            json!({"num_hidden_layers": "32"}),
-            "num_hidden_layers: has to be a whole number, not \"32\"",
-        ),
+        ("llama-3.1-8b", json!({"num_hidden_layers": "32"}), "num_hidden_layers: has to be a whole number, not \"32\""),
         (
             "llama-3.1-8b",
             json!({"num_hidden_layers": 1_000_000_000_000_u64}),
             "num_hidden_layers: cannot be more than 65536, not 1000000000000",
         ),
-        (
-            "llama-3.1-8b",
-            json!({"num_hidden_layers": 0}),
-            "num_hidden_layers: cannot be 0",
-        ),
+        ("llama-3.1-8b", json!({"num_hidden_layers": 0}), "num_hidden_layers: cannot be 0"),
         (
             "llama-3.1-8b",
             json!({"num_attention_heads": 33}),
             "hidden_size: is 4096, which num_attention_heads = 33 does not divide",
         ),
-        (
-            "llama-3.1-8b",
-            json!({"num_key_value_heads": 0}),
-            "num_key_value_heads: cannot be 0",
-        ),
-        (
-            "llama-3.1-8b",
-            json!({"num_key_value_heads": -8}),
-            "num_key_value_heads: cannot be negative (-8)",
-        ),
-        (
-            "llama-3.1-8b",
-            json!({"head_dim": 128.5}),
-            "head_dim: has to be a whole number, not 128.5",
-        ),
+        ("llama-3.1-8b", json!({"num_key_value_heads": 0}), "num_key_value_heads: cannot be 0"),
+        ("llama-3.1-8b", json!({"num_key_value_heads": -8}), "num_key_value_heads: cannot be negative (-8)"),
+        ("llama-3.1-8b", json!({"head_dim": 128.5}), "head_dim: has to be a whole number, not 128.5"),
         (
             "llama-3.1-8b",
             json!({"head_dim": 1_u64 << 41}),
@@ -98,41 +78,17 @@ fn the_key_is_named_with_what_is_wrong() {
             json!({"layer_types": "full_attention"}),
             "layer_types: has to be a list of texts, not \"full_attention\"",
         ),
-        (
-            "gpt-oss-120b",
-            json!({"sliding_window": 0}),
-            "sliding_window: cannot be 0; null is no window",
-        ),
-        (
-            "gemma-3-1b",
-            json!({"sliding_window_pattern": 0}),
-            "sliding_window_pattern: cannot be 0",
-        ),
+        ("gpt-oss-120b", json!({"sliding_window": 0}), "sliding_window: cannot be 0; null is no window"),
+        ("gemma-3-1b", json!({"sliding_window_pattern": 0}), "sliding_window_pattern: cannot be 0"),
         (
             "qwen2.5-7b",
             json!({"use_sliding_window": "yes"}),
             "use_sliding_window: has to be true or false, not \"yes\"",
         ),
-        (
-            "smollm3-3b",
-            json!({"no_rope_layers": [1, 0]}),
-            "no_rope_layers: has 2 entries, but there are 36 layers",
-        ),
-        (
-            "smollm3-3b",
-            json!({"no_rope_layers": [1, "0"]}),
-            "no_rope_layers[1]: has to be a whole number, not \"0\"",
-        ),
-        (
-            "mimo-v2-flash",
-            json!({"sliding_window_size": 0}),
-            "sliding_window_size: cannot be 0",
-        ),
-        (
-            "mimo-v2-flash",
-            json!({"swa_head_dim": 0}),
-            "swa_head_dim: cannot be 0",
-        ),
+        ("smollm3-3b", json!({"no_rope_layers": [1, 0]}), "no_rope_layers: has 2 entries, but there are 36 layers"),
+        ("smollm3-3b", json!({"no_rope_layers": [1, "0"]}), "no_rope_layers[1]: has to be a whole number, not \"0\""),
+        ("mimo-v2-flash", json!({"sliding_window_size": 0}), "sliding_window_size: cannot be 0"),
+        ("mimo-v2-flash", json!({"swa_head_dim": 0}), "swa_head_dim: cannot be 0"),
         (
             "step-3.5-flash",
             json!({"attention_other_setting": 96}),
@@ -143,36 +99,16 @@ fn the_key_is_named_with_what_is_wrong() {
             json!({"attention_other_setting": {"head_dim": 0}}),
             "attention_other_setting.head_dim: cannot be 0",
         ),
-        (
-            "dbrx",
-            json!({"attn_config": {"kv_n_heads": 0}}),
-            "attn_config.kv_n_heads: cannot be 0",
-        ),
-        (
-            "deepseek-v3",
-            json!({"kv_lora_rank": 0}),
-            "kv_lora_rank: cannot be 0",
-        ),
-        (
-            "longcat-flash",
-            json!({"num_layers": 65_537}),
-            "num_layers: cannot be more than 65536, not 65537",
-        ),
-        (
-            "deepseek-v3.2",
-            json!({"index_head_dim": 96}),
-            "index_head_dim: is 96, which cannot be scaled 128 by 128",
-        ),
+        ("dbrx", json!({"attn_config": {"kv_n_heads": 0}}), "attn_config.kv_n_heads: cannot be 0"),
+        ("deepseek-v3", json!({"kv_lora_rank": 0}), "kv_lora_rank: cannot be 0"),
+        ("longcat-flash", json!({"num_layers": 65_537}), "num_layers: cannot be more than 65536, not 65537"),
+        ("deepseek-v3.2", json!({"index_head_dim": 96}), "index_head_dim: is 96, which cannot be scaled 128 by 128"),
         (
             "glm-5",
             json!({"index_topk_pattern": "FSX"}),
             "index_topk_pattern: has to be a letter for each layer, F or S",
         ),
-        (
-            "glm-5",
-            json!({"index_topk_pattern": "FS"}),
-            "index_topk_pattern: has 2 entries, but there are 78 layers",
-        ),
+        ("glm-5", json!({"index_topk_pattern": "FS"}), "index_topk_pattern: has 2 entries, but there are 78 layers"),
         (
             "deepseek-v4-flash",
             json!({"qk_rope_head_dim": 100}),
@@ -204,10 +140,7 @@ fn an_entry_of_a_list_is_named_with_its_place() {
     let mut ratios = config("deepseek-v4-flash")["compress_ratios"].clone();
     ratios[4] = json!(8);
     assert_eq!(
-        fault(&config_but(
-            "deepseek-v4-flash",
-            json!({ "compress_ratios": ratios })
-        )),
+        fault(&config_but("deepseek-v4-flash", json!({ "compress_ratios": ratios }))),
         "compress_ratios[4]: has to be 0, 4 or 128, not 8"
     );
 }
@@ -215,31 +148,11 @@ fn an_entry_of_a_list_is_named_with_its_place() {
 #[test]
 fn keys_of_a_text_model_have_the_path_to_it() {
     for (name, key, value, expected) in [
-        (
-            "gemma-3-27b",
-            "head_dim",
-            json!("128"),
-            "has to be a whole number, not \"128\"",
-        ),
-        (
-            "gemma-3n-e4b",
-            "num_kv_shared_layers",
-            json!(36),
-            "cannot be more than the 35 layers",
-        ),
+        ("gemma-3-27b", "head_dim", json!("128"), "has to be a whole number, not \"128\""),
+        ("gemma-3n-e4b", "num_kv_shared_layers", json!(36), "cannot be more than the 35 layers"),
         ("gemma-4-31b", "global_head_dim", json!(0), "cannot be 0"),
-        (
-            "llama-4-scout-17b-16e",
-            "attention_chunk_size",
-            json!(0),
-            "cannot be 0",
-        ),
-        (
-            "llama-4-scout-17b-16e",
-            "no_rope_layers",
-            json!([1]),
-            "has 1 entries, but there are 48 layers",
-        ),
+        ("llama-4-scout-17b-16e", "attention_chunk_size", json!(0), "cannot be 0"),
+        ("llama-4-scout-17b-16e", "no_rope_layers", json!([1]), "has 1 entries, but there are 48 layers"),
         ("mistral-small-3.2-24b", "hidden_size", json!(null), ""),
     ] {
         let mut config = config(name);
@@ -258,11 +171,7 @@ fn what_is_no_config_is_told_so() {
     assert_eq!(fault(&json!([])), "a config is a table, not a list");
     assert_eq!(fault(&json!(7)), "a config is a table, not 7");
     let unknown = fault(&json!({"model_type": "lama"}));
-    assert!(
-        unknown.starts_with(
-            "model_type: \"lama\" is no family of the catalog; the nearest are llama, "
-        )
-    );
+    assert!(unknown.starts_with("model_type: \"lama\" is no family of the catalog; the nearest are llama, "));
 }
 
 /// Whatever stands under a key, reading ends with an answer or a message.
@@ -299,11 +208,7 @@ fn no_value_of_any_key_makes_reading_panic() {
             let Some(table) = table.as_object() else {
                 continue;
             };
-            let more = [
-                "per_layer_config",
-                "num_nextn_predict_layers",
-                "layer_types",
-            ];
+            let more = ["per_layer_config", "num_nextn_predict_layers", "layer_types"];
             for key in table.keys().map(String::as_str).chain(more) {
                 for value in &values {
                     let mut config = config.clone();

@@ -112,19 +112,9 @@ fn in_words(group: &ModelGroup) -> Option<String> {
         },
         // A row of bf16.
         [Spec::Opaque(spec)] => {
-            format!(
-                "latent {} of {}",
-                spec.entry_bytes / 2,
-                spec.tokens_per_state
-            )
+            format!("latent {} of {}", spec.entry_bytes / 2, spec.tokens_per_state)
         }
-        [
-            Spec::Indexer(ScaledLatent {
-                data_bytes,
-                tokens_per_state,
-                ..
-            }),
-        ] => match tokens_per_state {
+        [Spec::Indexer(ScaledLatent { data_bytes, tokens_per_state, .. })] => match tokens_per_state {
             1 => format!("index {data_bytes}"),
             tokens => format!("index {data_bytes} of {tokens}"),
         },
@@ -138,10 +128,7 @@ fn in_words(group: &ModelGroup) -> Option<String> {
         }
         [Spec::Mamba1Conv(conv), Spec::Mamba1Ssm(ssm)] => {
             assert_eq!(conv.d_inner, ssm.d_inner);
-            format!(
-                "mamba1 channels {} state {} conv {}",
-                ssm.d_inner, ssm.state_size, conv.conv_states
-            )
+            format!("mamba1 channels {} state {} conv {}", ssm.d_inner, ssm.state_size, conv.conv_states)
         }
         [Spec::Mamba1Conv(conv)] => {
             format!("conv channels {} conv {}", conv.d_inner, conv.conv_states)
@@ -153,11 +140,7 @@ fn in_words(group: &ModelGroup) -> Option<String> {
             );
             format!(
                 "delta keys {}x{} values {}x{} conv {}",
-                conv.key_heads,
-                conv.key_head_dim,
-                conv.value_heads,
-                conv.value_head_dim,
-                conv.conv_states
+                conv.key_heads, conv.key_head_dim, conv.value_heads, conv.value_head_dim, conv.conv_states
             )
         }
         [Spec::Linear(spec)] => format!("linear {}x{}", spec.heads, spec.head_dim),
@@ -177,9 +160,7 @@ const EXCEPTIONS: &[Exception] = &[
         why: "vLLM's window is sliding_window_size, the class's is one token more",
         applies: |case, config| {
             let windowed = case.caches.keys().any(|cache| cache.contains("window"));
-            config["model_type"] == "mimo_v2_flash"
-                && config["sliding_window_size"].is_u64()
-                && windowed
+            config["model_type"] == "mimo_v2_flash" && config["sliding_window_size"].is_u64() && windowed
         },
     },
     Exception {
@@ -195,17 +176,13 @@ const EXCEPTIONS: &[Exception] = &[
     },
     Exception {
         why: "attention of Qwen3-Omni's text model does not look at the window of its class",
-        applies: |_, config| {
-            config["model_type"] == "qwen3_omni_moe_text" && config["sliding_window"].is_u64()
-        },
+        applies: |_, config| config["model_type"] == "qwen3_omni_moe_text" && config["sliding_window"].is_u64(),
     },
     Exception {
         why: "a class rounds heads down where they do not share out the hidden state; here that is an error",
         applies: |case, _| {
             let rounded = ["attention 8x42", "attention 4x73"];
-            case.caches
-                .keys()
-                .any(|cache| rounded.contains(&cache.as_str()))
+            case.caches.keys().any(|cache| rounded.contains(&cache.as_str()))
         },
     },
     Exception {
@@ -247,18 +224,10 @@ fn the_catalog_agrees_with_the_config_classes() {
             (None, true) => agreed += 1,
             (None, false) => faults.push(difference(&case, &config)),
             (Some((_, met)), false) => *met = true,
-            (Some((exception, _)), true) => faults.push(format!(
-                "{config}: agrees, and should not: {}",
-                exception.why
-            )),
+            (Some((exception, _)), true) => faults.push(format!("{config}: agrees, and should not: {}", exception.why)),
         }
     }
-    assert!(
-        faults.is_empty(),
-        "{} of them:\n{}",
-        faults.len(),
-        faults.join("\n")
-    );
+    assert!(faults.is_empty(), "{} of them:\n{}", faults.len(), faults.join("\n"));
     for (exception, met) in EXCEPTIONS.iter().zip(met) {
         assert!(met, "nothing differs any more: {}", exception.why);
     }
@@ -275,10 +244,7 @@ fn no_key_of_a_known_class_is_named_as_unread() {
             continue;
         };
         // Variations have keys that the class lacks.
-        let varied = case
-            .config
-            .as_object()
-            .is_some_and(|config| config.len() > 2);
+        let varied = case.config.as_object().is_some_and(|config| config.len() > 2);
         if varied {
             continue;
         }
@@ -308,12 +274,7 @@ fn published_models_have_the_types_of_their_classes() {
             _ => None,
         });
         for found in types {
-            assert_eq!(
-                Some(CacheDtype::Plain(found)),
-                CacheDtype::from_name(dtype),
-                "{:?}",
-                case.file
-            );
+            assert_eq!(Some(CacheDtype::Plain(found)), CacheDtype::from_name(dtype), "{:?}", case.file);
             compared += 1;
         }
     }
@@ -329,19 +290,13 @@ fn difference(case: &Case, config: &Json) -> String {
         Err(error) => error,
         Ok(layers) => {
             let mut caches = BTreeMap::<&str, Vec<u32>>::new();
-            for (layer, cache) in layers
-                .iter()
-                .flat_map(|(id, all)| all.iter().map(move |c| (id, c)))
-            {
+            for (layer, cache) in layers.iter().flat_map(|(id, all)| all.iter().map(move |c| (id, c))) {
                 caches.entry(cache).or_default().push(*layer);
             }
             format!("{caches:?}")
         }
     };
-    format!(
-        "{what}\n   the class: {:?}\n   the catalog: {ours}",
-        case.caches
-    )
+    format!("{what}\n   the class: {:?}\n   the catalog: {ours}", case.caches)
 }
 
 #[test]
@@ -350,25 +305,13 @@ fn every_family_and_every_published_config_is_compared() {
     let asked = |case: &Case| case.config["model_type"].as_str().map(str::to_owned);
     let asked: BTreeSet<String> = fixture.cases.iter().filter_map(asked).collect();
     // Their classes come with the checkpoints.
-    let without = [
-        "gemma4_assistant_text",
-        "kimi_k2",
-        "mimo_v2",
-        "minimax_m1",
-        "minimax_m3_text",
-        "minimax_text_01",
-    ];
-    let missing =
-        Model::families().filter(|family| !asked.contains(*family) && !without.contains(family));
+    let without = ["gemma4_assistant_text", "kimi_k2", "mimo_v2", "minimax_m1", "minimax_m3_text", "minimax_text_01"];
+    let missing = Model::families().filter(|family| !asked.contains(*family) && !without.contains(family));
     assert_eq!(missing.collect::<Vec<_>>(), [""; 0]);
 
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/catalog/configs");
-    let files = std::fs::read_dir(folder)
-        .unwrap()
-        .map(|entry| entry.unwrap().path());
-    let files: BTreeSet<String> = files
-        .map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned())
-        .collect();
+    let files = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path());
+    let files: BTreeSet<String> = files.map(|path| path.file_stem().unwrap().to_str().unwrap().to_owned()).collect();
     let compared = fixture.cases.iter().filter_map(|case| case.file.clone());
     let known: BTreeSet<String> = compared.chain(fixture.without_a_class).collect();
     assert_eq!(files, known);

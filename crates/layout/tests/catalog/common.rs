@@ -85,10 +85,7 @@ fn in_short(spec: &Spec) -> String {
             (what, spec.sliding_window)
         }
         Spec::Opaque(spec) => {
-            let what = format!(
-                "{}x{} B of {}",
-                spec.heads, spec.entry_bytes, spec.tokens_per_state
-            );
+            let what = format!("{}x{} B of {}", spec.heads, spec.entry_bytes, spec.tokens_per_state);
             (what, None)
         }
         other => (other.kind().to_owned(), None),
@@ -140,10 +137,7 @@ fn state_bytes(spec: &Spec) -> u64 {
 /// Layers of a group, as text.
 pub(crate) fn layers(model: &Model, group: &str) -> String {
     let found = model.groups.iter().find(|known| known.name == group);
-    found
-        .unwrap_or_else(|| panic!("no {group} in {model:?}"))
-        .layers
-        .to_string()
+    found.unwrap_or_else(|| panic!("no {group} in {model:?}")).layers.to_string()
 }
 
 /// The model of a published config.
@@ -159,9 +153,7 @@ pub(crate) fn default_of(family: &str) -> Model {
 /// Groups as (name, layers).
 pub(crate) fn groups(model: &Model) -> Vec<(&str, String)> {
     let groups = model.groups.iter();
-    groups
-        .map(|group| (group.name.as_str(), group.layers.to_string()))
-        .collect()
+    groups.map(|group| (group.name.as_str(), group.layers.to_string())).collect()
 }
 
 /// What the layers of a group cache.
@@ -174,10 +166,7 @@ pub(crate) fn specs<'a>(model: &'a Model, group: &str) -> &'a [Spec] {
 pub(crate) fn sizes(model: &Model, group: &str) -> (u64, u64) {
     let found = model.groups.iter().find(|known| known.name == group);
     let found = found.unwrap_or_else(|| panic!("no group {group}"));
-    let bytes = found
-        .specs
-        .iter()
-        .map(|spec| spec.num_heads(1).unwrap() * spec.state_content_size(1).unwrap());
+    let bytes = found.specs.iter().map(|spec| spec.num_heads(1).unwrap() * spec.state_content_size(1).unwrap());
     (found.layers.ids().len() as u64, bytes.sum())
 }
 
@@ -194,13 +183,7 @@ pub(crate) fn attention(heads: u64, head_dim: u64) -> Vec<Spec> {
 }
 
 /// A Mamba2 page with a kernel of 4.
-pub(crate) fn mamba2(
-    heads: u64,
-    head_dim: u64,
-    groups: u64,
-    state_size: u64,
-    ssm: Dtype,
-) -> Vec<Spec> {
+pub(crate) fn mamba2(heads: u64, head_dim: u64, groups: u64, state_size: u64, ssm: Dtype) -> Vec<Spec> {
     vec![
         Spec::Mamba2Conv(Mamba2Conv {
             d_inner: heads * head_dim,
@@ -211,29 +194,15 @@ pub(crate) fn mamba2(
             dtype: Dtype::Bf16,
             conv_layout: ConvLayout::Sd,
         }),
-        Spec::Mamba2Ssm(Mamba2Ssm {
-            heads,
-            head_dim,
-            state_size,
-            dtype: ssm,
-        }),
+        Spec::Mamba2Ssm(Mamba2Ssm { heads, head_dim, state_size, dtype: ssm }),
     ]
 }
 
 /// A Mamba1 page with a kernel of 4.
 pub(crate) fn mamba1(d_inner: u64, state_size: u64) -> Vec<Spec> {
     vec![
-        Spec::Mamba1Conv(Mamba1Conv {
-            d_inner,
-            conv_states: 3,
-            dtype: Dtype::Bf16,
-            conv_layout: ConvLayout::Sd,
-        }),
-        Spec::Mamba1Ssm(Mamba1Ssm {
-            d_inner,
-            state_size,
-            dtype: Dtype::Bf16,
-        }),
+        Spec::Mamba1Conv(Mamba1Conv { d_inner, conv_states: 3, dtype: Dtype::Bf16, conv_layout: ConvLayout::Sd }),
+        Spec::Mamba1Ssm(Mamba1Ssm { d_inner, state_size, dtype: Dtype::Bf16 }),
     ]
 }
 
@@ -249,12 +218,7 @@ pub(crate) fn delta_net(keys: (u64, u64), values: (u64, u64), ssm: Dtype) -> Vec
             dtype: Dtype::Bf16,
             conv_layout: ConvLayout::Sd,
         }),
-        Spec::GdnSsm(GdnSsm {
-            value_heads: values.0,
-            value_head_dim: values.1,
-            key_head_dim: keys.1,
-            dtype: ssm,
-        }),
+        Spec::GdnSsm(GdnSsm { value_heads: values.0, value_head_dim: values.1, key_head_dim: keys.1, dtype: ssm }),
     ]
 }
 

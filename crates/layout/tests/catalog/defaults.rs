@@ -7,96 +7,30 @@ use transload_layout::catalog::Model;
 use crate::common::{bare, caches, fault, read};
 
 const KEYS_AND_VALUES: &[(&str, &[&str])] = &[
-    (
-        "afmoe",
-        &[
-            "window 24: 16x(128+128) bf16, window 1024",
-            "attn 8: 16x(128+128) bf16",
-        ],
-    ),
+    ("afmoe", &["window 24: 16x(128+128) bf16, window 1024", "attn 8: 16x(128+128) bf16"]),
     ("apertus", &["attn 32: 32x(128+128) bf16"]),
     ("arcee", &["attn 32: 32x(80+80) bf16"]),
     ("biogpt", &["attn 24: 16x(64+64) bf16"]),
     ("bitnet", &["attn 30: 5x(128+128) bf16"]),
     ("cohere", &["attn 40: 64x(128+128) bf16"]),
-    (
-        "cohere2",
-        &[
-            "window 30: 64x(128+128) bf16, window 4096",
-            "attn 10: 64x(128+128) bf16",
-        ],
-    ),
-    (
-        "cohere2_moe",
-        &[
-            "window 30: 64x(128+128) bf16, window 4096",
-            "attn 10: 64x(128+128) bf16",
-        ],
-    ),
-    (
-        "cwm",
-        &[
-            "attn 16: 8x(128+128) bf16",
-            "window 48: 8x(128+128) bf16, window 8192",
-        ],
-    ),
+    ("cohere2", &["window 30: 64x(128+128) bf16, window 4096", "attn 10: 64x(128+128) bf16"]),
+    ("cohere2_moe", &["window 30: 64x(128+128) bf16, window 4096", "attn 10: 64x(128+128) bf16"]),
+    ("cwm", &["attn 16: 8x(128+128) bf16", "window 48: 8x(128+128) bf16, window 8192"]),
     ("dbrx", &["attn 24: 1x(128+128) bf16"]),
     ("diffllama", &["attn 16: 32x(64+64) bf16"]),
     ("dots1", &["attn 62: 32x(144+144) bf16"]),
     ("ernie4_5", &["attn 18: 2x(128+128) bf16"]),
     ("ernie4_5_moe", &["attn 28: 4x(128+128) bf16"]),
-    (
-        "exaone4",
-        &[
-            "window 24: 32x(128+128) bf16, window 4096",
-            "attn 8: 32x(128+128) bf16",
-        ],
-    ),
-    (
-        "exaone_moe",
-        &[
-            "window 24: 32x(128+128) bf16, window 4096",
-            "attn 8: 32x(128+128) bf16",
-        ],
-    ),
+    ("exaone4", &["window 24: 32x(128+128) bf16, window 4096", "attn 8: 32x(128+128) bf16"]),
+    ("exaone_moe", &["window 24: 32x(128+128) bf16, window 4096", "attn 8: 32x(128+128) bf16"]),
     ("falcon", &["attn 32: 1x(64+64) bf16"]),
     ("flex_olmo", &["attn 32: 32x(128+128) bf16"]),
     ("gemma", &["attn 28: 16x(256+256) bf16"]),
-    (
-        "gemma2",
-        &[
-            "window 13: 4x(256+256) bf16, window 4096",
-            "attn 13: 4x(256+256) bf16",
-        ],
-    ),
-    (
-        "gemma3_text",
-        &[
-            "window 22: 4x(256+256) bf16, window 4096",
-            "attn 4: 4x(256+256) bf16",
-        ],
-    ),
-    (
-        "gemma3n_text",
-        &[
-            "window 16: 2x(256+256) bf16, window 512",
-            "attn 4: 2x(256+256) bf16",
-        ],
-    ),
-    (
-        "gemma4_text",
-        &[
-            "window 25: 4x(256+256) bf16, window 512",
-            "attn 5: 4x(512+512) bf16",
-        ],
-    ),
-    (
-        "gemma4_unified_text",
-        &[
-            "window 25: 4x(256+256) bf16, window 1024",
-            "attn 5: 4x(512+512) bf16",
-        ],
-    ),
+    ("gemma2", &["window 13: 4x(256+256) bf16, window 4096", "attn 13: 4x(256+256) bf16"]),
+    ("gemma3_text", &["window 22: 4x(256+256) bf16, window 4096", "attn 4: 4x(256+256) bf16"]),
+    ("gemma3n_text", &["window 16: 2x(256+256) bf16, window 512", "attn 4: 2x(256+256) bf16"]),
+    ("gemma4_text", &["window 25: 4x(256+256) bf16, window 512", "attn 5: 4x(512+512) bf16"]),
+    ("gemma4_unified_text", &["window 25: 4x(256+256) bf16, window 1024", "attn 5: 4x(512+512) bf16"]),
     ("glm", &["attn 40: 2x(128+128) bf16"]),
     ("glm4", &["attn 40: 2x(128+128) bf16"]),
     ("glm4v_text", &["attn 40: 2x(128+128) bf16"]),
@@ -104,30 +38,12 @@ const KEYS_AND_VALUES: &[(&str, &[&str])] = &[
     ("gpt2", &["attn 12: 12x(64+64) bf16"]),
     ("gpt_bigcode", &["attn 12: 1x(64+64) bf16"]),
     ("gpt_neox", &["attn 44: 64x(96+96) bf16"]),
-    (
-        "gpt_oss",
-        &[
-            "window 18: 8x(64+64) bf16, window 128",
-            "attn 18: 8x(64+64) bf16",
-        ],
-    ),
+    ("gpt_oss", &["window 18: 8x(64+64) bf16, window 128", "attn 18: 8x(64+64) bf16"]),
     ("gptj", &["attn 28: 16x(256+256) bf16"]),
     ("granite", &["attn 32: 32x(128+128) bf16"]),
-    (
-        "granite_swa",
-        &[
-            "attn 6: 4x(128+128) bf16",
-            "window 18: 4x(128+128) bf16, window 128",
-        ],
-    ),
+    ("granite_swa", &["attn 6: 4x(128+128) bf16", "window 18: 4x(128+128) bf16, window 128"]),
     ("granitemoe", &["attn 32: 32x(128+128) bf16"]),
-    (
-        "granitemoe_swa",
-        &[
-            "attn 8: 32x(128+128) bf16",
-            "window 24: 32x(128+128) bf16, window 128",
-        ],
-    ),
+    ("granitemoe_swa", &["attn 8: 32x(128+128) bf16", "window 24: 32x(128+128) bf16, window 128"]),
     ("granitemoeshared", &["attn 32: 32x(128+128) bf16"]),
     ("helium", &["attn 24: 20x(128+128) bf16"]),
     ("hunyuan_v1_dense", &["attn 32: 32x(128+128) bf16"]),
@@ -137,50 +53,23 @@ const KEYS_AND_VALUES: &[(&str, &[&str])] = &[
     ("internlm3", &["attn 48: 2x(128+128) bf16"]),
     ("iquestcoder", &["attn 80: 8x(128+128) bf16"]),
     ("jais2", &["attn 32: 26x(128+128) bf16"]),
-    (
-        "kolibri1",
-        &[
-            "window 40: 4x(128+128) bf16, window 513",
-            "attn 10: 4x(128+128) bf16",
-        ],
-    ),
+    ("kolibri1", &["window 40: 4x(128+128) bf16, window 513", "attn 10: 4x(128+128) bf16"]),
     ("laguna", &["attn 40: 8x(128+128) bf16"]),
     ("llama", &["attn 32: 32x(128+128) bf16"]),
-    (
-        "llama4_text",
-        &[
-            "chunk 36: 8x(128+128) bf16, chunk 8192",
-            "attn 12: 8x(128+128) bf16",
-        ],
-    ),
+    ("llama4_text", &["chunk 36: 8x(128+128) bf16, chunk 8192", "attn 12: 8x(128+128) bf16"]),
     ("mellum", &["attn 28: 4x(128+128) bf16"]),
-    (
-        "mimo_v2_flash",
-        &[
-            "attn 9: 4x(192+128) bf16",
-            "window 39: 8x(192+128) bf16, window 129",
-        ],
-    ),
+    ("mimo_v2_flash", &["attn 9: 4x(192+128) bf16", "window 39: 8x(192+128) bf16, window 129"]),
     ("minimax_m2", &["attn 62: 8x(128+128) bf16"]),
     ("ministral", &["window 32: 8x(128+128) bf16, window 4096"]),
     ("ministral3", &["attn 34: 8x(128+128) bf16"]),
     ("mistral", &["window 32: 8x(128+128) bf16, window 4096"]),
     ("mixtral", &["attn 32: 8x(128+128) bf16"]),
-    (
-        "muse_glimmer_assistant",
-        &["window 5: 8x(128+128) bf16, window 2048"],
-    ),
+    ("muse_glimmer_assistant", &["window 5: 8x(128+128) bf16, window 2048"]),
     ("nanochat", &["attn 12: 6x(128+128) bf16"]),
     ("nemotron", &["attn 32: 48x(128+128) bf16"]),
     ("olmo", &["attn 32: 32x(128+128) bf16"]),
     ("olmo2", &["attn 32: 32x(128+128) bf16"]),
-    (
-        "olmo3",
-        &[
-            "window 24: 32x(128+128) bf16, window 4096",
-            "attn 8: 32x(128+128) bf16",
-        ],
-    ),
+    ("olmo3", &["window 24: 32x(128+128) bf16, window 4096", "attn 8: 32x(128+128) bf16"]),
     ("olmoe", &["attn 16: 16x(128+128) bf16"]),
     ("opt", &["attn 12: 12x(64+64) bf16"]),
     ("persimmon", &["attn 36: 64x(64+64) bf16"]),
@@ -202,23 +91,14 @@ const KEYS_AND_VALUES: &[(&str, &[&str])] = &[
     ("stablelm", &["attn 32: 32x(80+80) bf16"]),
     ("starcoder2", &["attn 30: 2x(128+128) bf16"]),
     ("step3p5", &["attn 45: 8x(128+128) bf16"]),
-    (
-        "vaultgemma",
-        &[
-            "window 13: 4x(256+256) bf16, window 4096",
-            "attn 13: 4x(256+256) bf16",
-        ],
-    ),
+    ("vaultgemma", &["window 13: 4x(256+256) bf16, window 4096", "attn 13: 4x(256+256) bf16"]),
 ];
 
 const LATENTS: &[(&str, &[&str])] = &[
     ("axk1", &["mla 61: 576 bf16"]),
     ("deepseek_v2", &["mla 32: 576 bf16"]),
     ("deepseek_v3", &["mla 61: 576 bf16"]),
-    (
-        "deepseek_v32",
-        &["mla 61: 576 bf16", "indexer 61: 128+4 B of 1"],
-    ),
+    ("deepseek_v32", &["mla 61: 576 bf16", "indexer 61: 128+4 B of 1"]),
     (
         "deepseek_v4",
         &[
@@ -231,19 +111,9 @@ const LATENTS: &[(&str, &[&str])] = &[
             "indexer-state 20: 512 f32, window 8",
         ],
     ),
-    (
-        "dots3_note_text",
-        &[
-            "mla 13: 1088 bf16",
-            "indexer 13: 128+4 B of 1",
-            "window 33: 1088 bf16, window 512",
-        ],
-    ),
+    ("dots3_note_text", &["mla 13: 1088 bf16", "indexer 13: 128+4 B of 1", "window 33: 1088 bf16, window 512"]),
     ("glm4_moe_lite", &["mla 47: 576 bf16"]),
-    (
-        "glm_moe_dsa",
-        &["mla 78: 576 bf16", "indexer 78: 128+4 B of 1"],
-    ),
+    ("glm_moe_dsa", &["mla 78: 576 bf16", "indexer 78: 128+4 B of 1"]),
     ("kimi_k2", &["mla 61: 576 bf16"]),
     ("longcat_flash", &["mla 28: 576 bf16", "mla-b 28: 576 bf16"]),
     ("mistral4", &["mla 36: 320 bf16"]),

@@ -10,10 +10,7 @@ fn whole(model: &Model) -> (f64, u128) {
     let groups = model.groups.iter().map(|group| {
         let layer = Footprint::of(&group.specs, 1).unwrap();
         let layers = group.layers.ids().len();
-        (
-            layer.bytes_per_token() * layers as f64,
-            layer.fixed_bytes() * layers as u128,
-        )
+        (layer.bytes_per_token() * layers as f64, layer.fixed_bytes() * layers as u128)
     });
     groups.fold((0.0, 0), |(token, fixed), (t, f)| (token + t, fixed + f))
 }
@@ -33,11 +30,7 @@ fn models_take_what_is_told_of_them() {
         // 36 layers of chunks of 8,192 tokens, 12 of all tokens; 4,096 bytes a token.
         ("llama-4-scout-17b-16e", 12.0 * 4096.0, 36 * 8192 * 4096),
         // 24 layers with a state: 3 taps of 8192 + 2048 channels in bf16, 128 heads of 64 x 128 in float32.
-        (
-            "nemotron-h-8b",
-            4.0 * 4096.0,
-            24 * (3 * (8192 + 2048) * 2 + 128 * 64 * 128 * 4),
-        ),
+        ("nemotron-h-8b", 4.0 * 4096.0, 24 * (3 * (8192 + 2048) * 2 + 128 * 64 * 128 * 4)),
     ] {
         let model = read(&config(name)).unwrap();
         assert_eq!(whole(&model), (per_token, fixed), "{name}");
@@ -46,11 +39,9 @@ fn models_take_what_is_told_of_them() {
 
 #[test]
 fn packed_latents_take_656_bytes() {
-    for (name, per_token) in [
-        ("deepseek-v3", 61.0 * 656.0),
-        ("deepseek-v3.2", 61.0 * (656.0 + 132.0)),
-        ("kimi-linear-48b-a3b", 7.0 * 656.0),
-    ] {
+    for (name, per_token) in
+        [("deepseek-v3", 61.0 * 656.0), ("deepseek-v3.2", 61.0 * (656.0 + 132.0)), ("kimi-linear-48b-a3b", 7.0 * 656.0)]
+    {
         let model = read_in("fp8_ds_mla", &config(name)).unwrap();
         assert_eq!(whole(&model).0, per_token, "{name}");
     }

@@ -57,22 +57,13 @@ fn every_layer_may_be_another() {
         let comma = if layer > 0 { "," } else { "" };
         write!(own, "{comma}\"{layer}\":{{\"head_dim\":{}}}", layer + 1).unwrap();
     }
-    let config = format!(
-        "{{\"model_type\":\"llama\",\"num_hidden_layers\":{layers},\"per_layer_config\":{{{own}}}}}"
-    );
+    let config = format!("{{\"model_type\":\"llama\",\"num_hidden_layers\":{layers},\"per_layer_config\":{{{own}}}}}");
     check::check(config.as_bytes());
 }
 
 #[test]
 fn a_model_may_have_very_many_layers() {
-    for family in [
-        "llama",
-        "gemma4_text",
-        "longcat_flash",
-        "deepseek_v4",
-        "jamba",
-        "zamba2",
-    ] {
+    for family in ["llama", "gemma4_text", "longcat_flash", "deepseek_v4", "jamba", "zamba2"] {
         let config = json!({"model_type": family, "num_hidden_layers": 65_536, "num_layers": 65_536,
             "n_layers": 65_536, "n_layer": 65_536, "hidden_size": 4096, "num_attention_heads": 32});
         check::check(config.to_string().as_bytes());

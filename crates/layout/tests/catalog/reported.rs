@@ -24,26 +24,11 @@ fn bytes_per_token(model: &Model) -> f64 {
 #[test]
 fn each_is_answered_as_it_should_be() {
     for (name, bytes, expected) in [
-        (
-            "minimax-m3",
-            137_472.0,
-            &["attn 60: 4x(128+128) bf16", "indexer 57: 128 bf16"][..],
-        ),
+        ("minimax-m3", 137_472.0, &["attn 60: 4x(128+128) bf16", "indexer 57: 128 bf16"][..]),
         ("deepseek-ocr", 61_440.0, &["attn 12: 10x(128+128) bf16"]),
-        (
-            "mimo-v2.5",
-            5_120.0,
-            &[
-                "attn 1: 8x(192+128) bf16",
-                "window 1: 8x(192+128) bf16, window 128",
-            ],
-        ),
+        ("mimo-v2.5", 5_120.0, &["attn 1: 8x(192+128) bf16", "window 1: 8x(192+128) bf16, window 128"]),
         ("gemma-4-assistant", 0.0, &[]),
-        (
-            "qwen3-nvfp4",
-            41_472.0,
-            &["attn 36: 8x64 B of 1; 8x8 B of 1; 8x64 B of 1; 8x8 B of 1"],
-        ),
+        ("qwen3-nvfp4", 41_472.0, &["attn 36: 8x64 B of 1; 8x8 B of 1; 8x64 B of 1; 8x8 B of 1"]),
     ] {
         let model = read(&reported(name)).unwrap();
         assert_eq!(caches(&model), expected, "{name}");
@@ -64,10 +49,7 @@ fn a_wrapper_that_nobody_knows_is_named_with_its_keys_that_were_not_read() {
     });
     let model = read(&config).unwrap();
     assert_eq!(model.wrapper.as_deref(), Some("unheard_of_vl"));
-    assert_eq!(
-        model.unread,
-        ["memory_tokens", "text_config.sparse_attention_config"]
-    );
+    assert_eq!(model.unread, ["memory_tokens", "text_config.sparse_attention_config"]);
     assert_eq!(caches(&model), ["attn 32: 8x(128+128) bf16"]);
 }
 
@@ -93,12 +75,9 @@ fn a_key_that_changes_the_caches_of_others_is_named_where_it_is_not_read() {
 
 #[test]
 fn the_nearest_names_share_the_first_word() {
-    for (family, stem) in [
-        ("qwen5", "qwen"),
-        ("minimax_m4", "minimax"),
-        ("glm6next", "glm"),
-        ("deepseek_v5", "deepseek"),
-    ] {
+    for (family, stem) in
+        [("qwen5", "qwen"), ("minimax_m4", "minimax"), ("glm6next", "glm"), ("deepseek_v5", "deepseek")]
+    {
         let fault = fault(&config_but("llama-3.1-8b", json!({ "model_type": family })));
         let (_, nearest) = fault.split_once("the nearest are ").unwrap();
         let first = nearest.split(", ").next().unwrap();
@@ -135,21 +114,9 @@ fn a_checkpoint_says_the_type_of_its_cache_in_many_ways() {
     let four = "attn 32: 8x64 B of 1; 8x8 B of 1; 8x64 B of 1; 8x8 B of 1";
     let own = "attn 32: 8x(128+128) bf16";
     for (quantization, expected, unread) in [
-        (
-            json!({"quant_method": "modelopt", "kv_cache_quant_algo": "FP8"}),
-            eight,
-            false,
-        ),
-        (
-            json!({"quant_method": "modelopt", "quantization": {"kv_cache_quant_algo": "FP8"}}),
-            eight,
-            false,
-        ),
-        (
-            json!({"quant_method": "modelopt", "quantization": {"kv_cache_quant_algo": "NVFP4"}}),
-            four,
-            false,
-        ),
+        (json!({"quant_method": "modelopt", "kv_cache_quant_algo": "FP8"}), eight, false),
+        (json!({"quant_method": "modelopt", "quantization": {"kv_cache_quant_algo": "FP8"}}), eight, false),
+        (json!({"quant_method": "modelopt", "quantization": {"kv_cache_quant_algo": "NVFP4"}}), four, false),
         (
             json!({"quant_method": "modelopt", "kv_cache_scheme": {"dynamic": false, "num_bits": 8, "type": "float"}}),
             eight,
@@ -160,33 +127,13 @@ fn a_checkpoint_says_the_type_of_its_cache_in_many_ways() {
             four,
             false,
         ),
-        (
-            json!({"quant_method": "compressed-tensors", "kv_cache_scheme": null}),
-            own,
-            false,
-        ),
-        (
-            json!({"quant_method": "modelopt", "kv_cache_quant_algo": "none"}),
-            own,
-            false,
-        ),
+        (json!({"quant_method": "compressed-tensors", "kv_cache_scheme": null}), own, false),
+        (json!({"quant_method": "modelopt", "kv_cache_quant_algo": "none"}), own, false),
         // Engines keep to the model's type.
-        (
-            json!({"quant_method": "modelopt", "kv_cache_quant_algo": "FP3"}),
-            own,
-            true,
-        ),
-        (
-            json!({"quant_method": "compressed-tensors", "kv_cache_scheme": {"num_bits": 4, "type": "int"}}),
-            own,
-            true,
-        ),
+        (json!({"quant_method": "modelopt", "kv_cache_quant_algo": "FP3"}), own, true),
+        (json!({"quant_method": "compressed-tensors", "kv_cache_scheme": {"num_bits": 4, "type": "int"}}), own, true),
     ] {
-        let model = read(&config_but(
-            "llama-3.1-8b",
-            json!({"quantization_config": quantization}),
-        ))
-        .unwrap();
+        let model = read(&config_but("llama-3.1-8b", json!({"quantization_config": quantization}))).unwrap();
         assert_eq!(caches(&model), [expected], "{quantization}");
         assert_eq!(!model.unread.is_empty(), unread, "{quantization}");
     }
@@ -214,18 +161,11 @@ fn every_type_of_engines_has_its_size() {
     llama("ultraquant_4bit", ends + 28 * 8 * 2 * 68);
     // Hybrids leave no layer out.
     let hybrid = read_in("turboquant_k8v4", &config("qwen3-next-80b-a3b")).unwrap();
-    assert!(
-        caches(&hybrid)[1].starts_with("attn 12: 2x(256+132) u8"),
-        "{:?}",
-        caches(&hybrid)
-    );
+    assert!(caches(&hybrid)[1].starts_with("attn 12: 2x(256+132) u8"), "{:?}", caches(&hybrid));
     let windows = read_in("nvfp4", &config("gpt-oss-120b")).unwrap();
     assert_eq!(
         caches(&windows),
-        [
-            "window 18: 8x(36+36) u8, window 128",
-            "attn 18: 8x32 B of 1; 8x4 B of 1; 8x32 B of 1; 8x4 B of 1"
-        ]
+        ["window 18: 8x(36+36) u8, window 128", "attn 18: 8x32 B of 1; 8x4 B of 1; 8x32 B of 1; 8x4 B of 1"]
     );
     for (dtype, name, expected) in [
         ("nvfp4_ds_mla", "deepseek-v3.2", "mla 61: 1x352 B of 1"),

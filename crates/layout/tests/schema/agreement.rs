@@ -73,9 +73,7 @@ fn values() -> Vec<Json> {
     ];
     let powers = [2, 12, 16, 32, 40, 43, 63];
     let powers = powers.map(|bits| 1i128 << bits);
-    let numbers = powers
-        .into_iter()
-        .flat_map(|power| [power - 1, power, power + 1]);
+    let numbers = powers.into_iter().flat_map(|power| [power - 1, power, power + 1]);
     let numbers = numbers.chain([-1, 0, 1, 2, (1 << 64) - 1, -(1 << 63)]);
     values.extend(numbers.map(|number| match u64::try_from(number) {
         Ok(number) => json!(number),
@@ -113,15 +111,7 @@ enum Damage {
 }
 
 fn damage() -> impl Strategy<Value = Damage> {
-    let names = [
-        "colour",
-        "$schema",
-        "sliding_window",
-        "tp",
-        "kind",
-        "order",
-        "conv_states",
-    ];
+    let names = ["colour", "$schema", "sliding_window", "tp", "kind", "order", "conv_states"];
     prop_oneof![
         4 => (any::<Index>(), select(values())).prop_map(|(at, value)| Damage::Replace(at, value)),
         2 => any::<Index>().prop_map(Damage::Remove),
@@ -185,11 +175,7 @@ fn apply(document: &mut Json, damage: Damage) {
         Damage::Repeat(at, times) => {
             let full = |value: &Json| value.as_array().is_some_and(|items| !items.is_empty());
             if let Some(place) = pick(document, at, full) {
-                let items = document
-                    .pointer_mut(&place)
-                    .unwrap()
-                    .as_array_mut()
-                    .unwrap();
+                let items = document.pointer_mut(&place).unwrap().as_array_mut().unwrap();
                 let last = items[items.len() - 1].clone();
                 items.extend(vec![last; times]);
             }
@@ -200,9 +186,7 @@ fn apply(document: &mut Json, damage: Damage) {
 fn good_documents() -> Vec<Json> {
     let committed = committed().into_iter().map(|(_, document)| document);
     let documents = all_fields().into_iter().chain(committed);
-    documents
-        .filter(|document| read(document).is_ok())
-        .collect()
+    documents.filter(|document| read(document).is_ok()).collect()
 }
 
 proptest! {

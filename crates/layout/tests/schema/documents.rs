@@ -20,9 +20,7 @@ pub(crate) fn committed() -> Vec<(String, Json)> {
 
 fn collect(path: &Path, found: &mut Vec<(String, Json)>) {
     if path.is_dir() {
-        let entries = fs::read_dir(path)
-            .unwrap()
-            .map(|entry| entry.unwrap().path());
+        let entries = fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path());
         entries.for_each(|entry| collect(&entry, found));
         return;
     }
@@ -43,9 +41,7 @@ fn collect(path: &Path, found: &mut Vec<(String, Json)>) {
         // Pairs are in one file, as vectors and as what fuzzing begins with.
         let documents = match value {
             Json::Array(sides) => sides,
-            Json::Object(mut pair) if pair.contains_key("from") => {
-                pair.values_mut().map(Json::take).collect()
-            }
+            Json::Object(mut pair) if pair.contains_key("from") => pair.values_mut().map(Json::take).collect(),
             document => vec![document],
         };
         let ours = |document: &Json| document["schema"] == "transload.deployment/1";

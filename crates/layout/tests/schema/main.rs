@@ -31,10 +31,7 @@ impl Validator {
         compiler.add_resource(&id, schema).unwrap();
         let deployment = compiler.compile(&id, &mut schemas);
         let deployment = deployment.unwrap_or_else(|error| panic!("{error:#}"));
-        Self {
-            schemas,
-            deployment,
-        }
+        Self { schemas, deployment }
     }
 
     /// What the schema has against a document.
@@ -58,11 +55,7 @@ fn the_committed_schema_is_current() {
         fs::write(&path, &made).unwrap();
     }
     let kept = fs::read_to_string(&path).unwrap_or_default();
-    assert!(
-        kept == made,
-        "{} is not current: TRANSLOAD_BLESS=1 writes it",
-        path.display()
-    );
+    assert!(kept == made, "{} is not current: TRANSLOAD_BLESS=1 writes it", path.display());
 }
 
 #[test]

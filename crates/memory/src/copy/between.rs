@@ -29,12 +29,7 @@ impl Default for CopyOptions {
 impl CopyOptions {
     /// As many threads as it is worth, no checksum.
     pub fn new() -> Self {
-        Self {
-            threads: None,
-            checksum: false,
-            tuning: Tuning::detect(),
-            bytes_per_thread: BYTES_PER_THREAD,
-        }
+        Self { threads: None, checksum: false, tuning: Tuning::detect(), bytes_per_thread: BYTES_PER_THREAD }
     }
 
     /// At most so many threads, the caller's included (0 counts as 1), and not more than one for each
@@ -49,9 +44,7 @@ impl CopyOptions {
     /// How many threads so many bytes are worth, on a machine of so many cores.
     pub(super) fn threads(&self, bytes: u64, cores: impl Fn() -> usize) -> usize {
         let worth = usize::try_from(bytes / self.bytes_per_thread).unwrap_or(usize::MAX);
-        let most = self
-            .threads
-            .unwrap_or_else(|| cores().clamp(1, DEFAULT_THREADS));
+        let most = self.threads.unwrap_or_else(|| cores().clamp(1, DEFAULT_THREADS));
         worth.clamp(1, most)
     }
 
@@ -90,18 +83,8 @@ pub struct CopyReport {
 impl CopyReport {
     /// Reports a whole program, copied by one thread with instructions that are not this crate's.
     #[doc(hidden)]
-    pub fn by_one_thread(
-        program: &Program,
-        kernel: &'static str,
-        checksum: Option<Crc32c>,
-    ) -> Self {
-        Self {
-            bytes: program.bytes(),
-            chunks: program.chunks(),
-            threads: 1,
-            kernel,
-            checksum,
-        }
+    pub fn by_one_thread(program: &Program, kernel: &'static str, checksum: Option<Crc32c>) -> Self {
+        Self { bytes: program.bytes(), chunks: program.chunks(), threads: 1, kernel, checksum }
     }
 }
 
@@ -168,14 +151,7 @@ pub fn copy(
     if source.overlaps(destination) {
         (tuning.kernel, threads) = (Kernel::Portable, 1);
     }
-    let job = Job {
-        program,
-        source,
-        destination,
-        tuning,
-        bytes,
-        checksum: options.checksum,
-    };
+    let job = Job { program, source, destination, tuning, bytes, checksum: options.checksum };
     let sum = job.share(threads);
     Ok(CopyReport {
         bytes,

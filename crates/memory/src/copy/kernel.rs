@@ -95,9 +95,7 @@ impl Kernel {
             // The steps are those of real machines: each newer one has all of the older ones'.
             let sums = is_x86_feature_detected!("sse4.2") && is_x86_feature_detected!("pclmulqdq");
             let avx2 = sums && is_x86_feature_detected!("avx2");
-            let avx512 = avx2
-                && is_x86_feature_detected!("avx512f")
-                && is_x86_feature_detected!("vpclmulqdq");
+            let avx512 = avx2 && is_x86_feature_detected!("avx512f") && is_x86_feature_detected!("vpclmulqdq");
             &ALL[..2 + usize::from(avx2) + usize::from(avx512)]
         }
         #[cfg(not(all(target_arch = "x86_64", not(miri))))]
@@ -146,10 +144,7 @@ pub(crate) struct Tuning {
 impl Tuning {
     /// The best for this machine.
     pub(crate) fn detect() -> Self {
-        Self {
-            kernel: Kernel::detect(),
-            around_from: AROUND_FROM,
-        }
+        Self { kernel: Kernel::detect(), around_from: AROUND_FROM }
     }
 
     /// Takes another kernel, if this machine has it.
@@ -171,8 +166,7 @@ impl Tuning {
         };
         Mover {
             function: function(kernel, traffic, sum),
-            looks_ahead: kernel != Kernel::Portable
-                && matches!(traffic, Traffic::Through | Traffic::Fetch),
+            looks_ahead: kernel != Kernel::Portable && matches!(traffic, Traffic::Through | Traffic::Fetch),
         }
     }
 }
@@ -234,29 +228,15 @@ unsafe fn portable_summing(rows: &[Row], count: usize, mut sum: u32) -> u32 {
                 src: row.src.wrapping_add(done * row.src_stride + at),
                 dst: row.dst.wrapping_add(done * row.dst_stride + at),
                 run,
-                count: if whole {
-                    (room / run).min(row.count - done)
-                } else {
-                    1
-                },
+                count: if whole { (room / run).min(row.count - done) } else { 1 },
                 ..*row
             };
             let (src, src_stride) = (buffer.wrapping_add(filled), run);
             let (dst, dst_stride) = (src, src_stride);
             // SAFETY: the caller vouches for both ends of every chunk, and the buffer has room for the part.
             unsafe {
-                Row {
-                    dst,
-                    dst_stride,
-                    ..part
-                }
-                .copy();
-                Row {
-                    src,
-                    src_stride,
-                    ..part
-                }
-                .copy();
+                Row { dst, dst_stride, ..part }.copy();
+                Row { src, src_stride, ..part }.copy();
             }
             filled += part.count * run;
             at += run;

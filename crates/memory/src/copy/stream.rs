@@ -73,11 +73,7 @@ impl MemoryStream {
     pub fn new(program: impl Into<Arc<StreamProgram>>, memory: Memory) -> Result<Self, CheckError> {
         let program = program.into();
         memory.check(program.program(), Side::Source)?;
-        Ok(Self {
-            program,
-            memory,
-            tuning: Tuning::detect(),
-        })
+        Ok(Self { program, memory, tuning: Tuning::detect() })
     }
 
     /// Takes another kernel than the best, if this machine has it; for tests and benches.
@@ -159,12 +155,7 @@ impl Cursor {
     ///
     /// # Errors
     /// [`StreamError::PastEnd`], if there are not so many left.
-    pub unsafe fn gather_raw(
-        &mut self,
-        out: *mut u8,
-        len: usize,
-        sum: Option<&mut Crc32c>,
-    ) -> Result<(), StreamError> {
+    pub unsafe fn gather_raw(&mut self, out: *mut u8, len: usize, sum: Option<&mut Crc32c>) -> Result<(), StreamError> {
         // SAFETY: `out` may be written.
         unsafe { self.pass::<false>(out, len, sum) }
     }
@@ -219,11 +210,7 @@ impl Cursor {
         let bounds = (stream.end_of(position, len as u64)?, stream.bytes());
         let start = buffer;
         let ends = (&stream.memory, &Dense { start, position });
-        let traffic = if SCATTER {
-            Traffic::Place
-        } else {
-            Traffic::Fetch
-        };
+        let traffic = if SCATTER { Traffic::Place } else { Traffic::Fetch };
         let how = (stream.tuning, traffic);
         // SAFETY: the memory was checked when the stream was made, and the buffer has `len` bytes; the rest is the caller's.
         unsafe { walk.run::<Dense, SCATTER>(program, ends, bounds, how, sum) };

@@ -11,17 +11,10 @@ use super::Crc32c;
 
 /// One nest at some places: the loops' (count, source stride, destination stride), and the places' (source, destination).
 pub(crate) fn program(loops: &[(u64, u64, u64)], run: u64, places: &[(u64, u64)]) -> Program {
-    let loops = loops
-        .iter()
-        .map(|&(count, src, dst)| Loop { count, src, dst });
+    let loops = loops.iter().map(|&(count, src, dst)| Loop { count, src, dst });
     let loops = loops.collect();
-    let placed = places
-        .iter()
-        .map(|&(src, dst)| Placed { nest: 0, src, dst });
-    Program {
-        nests: vec![Nest { loops, run }],
-        placed: placed.collect(),
-    }
+    let placed = places.iter().map(|&(src, dst)| Placed { nest: 0, src, dst });
+    Program { nests: vec![Nest { loops, run }], placed: placed.collect() }
 }
 
 /// CRC-32C, one byte at a time.
@@ -34,9 +27,7 @@ fn sum(bytes: &[u8]) -> Crc32c {
             })
         })
         .collect();
-    let state = bytes.iter().fold(!0, |state: u32, byte| {
-        state >> 8 ^ table[usize::from(state as u8 ^ byte)]
-    });
+    let state = bytes.iter().fold(!0, |state: u32, byte| state >> 8 ^ table[usize::from(state as u8 ^ byte)]);
     let mut sum = Crc32c::new();
     sum.pass(bytes.len() as u64, |_| state);
     sum

@@ -33,14 +33,7 @@ impl Walk {
     /// `offset` bytes into a place that `start` bytes of the program come before; its nest has more
     /// bytes than that. Or the program's end, if there is no such place. Costs O(loops).
     pub(crate) fn new(program: &Program, place: usize, start: u64, offset: u64) -> Self {
-        let mut walk = Self {
-            place,
-            steps: SmallVec::new(),
-            src: 0,
-            dst: 0,
-            within: 0,
-            position: start,
-        };
+        let mut walk = Self { place, steps: SmallVec::new(), src: 0, dst: 0, within: 0, position: start };
         if let Some(nest) = walk.enter(program) {
             walk.within = offset % nest.run;
             walk.position += offset;
@@ -188,11 +181,7 @@ impl Walk {
 }
 
 /// The one row of a nest without loops.
-const ONCE: Loop = Loop {
-    count: 1,
-    src: 0,
-    dst: 0,
-};
+const ONCE: Loop = Loop { count: 1, src: 0, dst: 0 };
 
 /// One end of a walk: where the addresses of one side of a program are, as pointers.
 pub(crate) trait End {
@@ -246,10 +235,7 @@ struct List {
 
 impl List {
     fn new() -> Self {
-        Self {
-            rows: [MaybeUninit::uninit(); LISTED + AHEAD],
-            len: 0,
-        }
+        Self { rows: [MaybeUninit::uninit(); LISTED + AHEAD], len: 0 }
     }
 
     fn rows(&self) -> &[Row] {

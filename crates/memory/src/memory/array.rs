@@ -138,10 +138,7 @@ impl Memory {
     ///
     /// # Errors
     /// Any [`ArrayError`] but [`Shared`](ArrayError::Shared).
-    pub unsafe fn array_view_mut<T: Pod>(
-        &self,
-        view: &View,
-    ) -> Result<ArrayViewMut5<'_, T>, ArrayError> {
+    pub unsafe fn array_view_mut<T: Pod>(&self, view: &View) -> Result<ArrayViewMut5<'_, T>, ArrayError> {
         if self.access() == Access::Read {
             return Err(AccessError::ReadOnly.into());
         }
@@ -157,10 +154,7 @@ impl Memory {
         let start = self.locate(elements.address, elements.span as usize)?;
         let start = start.cast::<T>();
         if !start.is_aligned() {
-            return Err(ArrayError::Misaligned {
-                address: start.addr().get(),
-                align: align_of::<T>(),
-            });
+            return Err(ArrayError::Misaligned { address: start.addr().get(), align: align_of::<T>() });
         }
         Ok((shape, start.as_ptr()))
     }
@@ -215,11 +209,7 @@ impl Elements {
         // An empty view has sizes too, which an array multiplies.
         let bytes = product(dims.iter().map(|dim| dim.extent.max(1)), size)?;
         let empty = dims.iter().any(|dim| dim.extent == 0);
-        let (bytes, span) = if empty {
-            (0, 0)
-        } else {
-            (bytes, span(&dims, size)?)
-        };
+        let (bytes, span) = if empty { (0, 0) } else { (bytes, span(&dims, size)?) };
         if view.offset.checked_add(span).is_none() {
             return Err(ArrayError::TooLarge);
         }

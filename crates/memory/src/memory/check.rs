@@ -17,34 +17,16 @@ pub enum CheckError {
         "{side} of place {place} (nest {nest}) needs bytes {start} to {end} of allocation \
          {allocation}, which has {available}"
     )]
-    OutOfBounds {
-        side: Side,
-        place: usize,
-        nest: usize,
-        allocation: usize,
-        start: u64,
-        end: u64,
-        available: u64,
-    },
+    OutOfBounds { side: Side, place: usize, nest: usize, allocation: usize, start: u64, end: u64, available: u64 },
     /// A place needs an allocation that is not there.
     #[error(
         "{side} of place {place} (nest {nest}) is in allocation {allocation}, but there are only \
          {allocations}"
     )]
-    NoAllocation {
-        side: Side,
-        place: usize,
-        nest: usize,
-        allocation: usize,
-        allocations: usize,
-    },
+    NoAllocation { side: Side, place: usize, nest: usize, allocation: usize, allocations: usize },
     /// A place names a nest that is not there.
     #[error("place {place} names nest {nest}, but there are only {nests}")]
-    NoNest {
-        place: usize,
-        nest: usize,
-        nests: usize,
-    },
+    NoNest { place: usize, nest: usize, nests: usize },
     /// A nest whose chunks are empty, or one of whose loops takes no step.
     #[error("nest {nest} is empty: its run or the count of a loop is 0")]
     Empty { nest: usize },
@@ -113,12 +95,7 @@ impl Extents {
             };
             if !self.surely_has(extent, address) {
                 let near = extent.near;
-                let at = At {
-                    side,
-                    place,
-                    nest,
-                    near,
-                };
+                let at = At { side, place, nest, near };
                 self.check_far(&at, address, &extent.far)?;
             }
         }
@@ -153,34 +130,15 @@ impl Extents {
     }
 
     fn check_near(&self, at: &At, address: u64) -> Result<(), CheckError> {
-        let &At {
-            side,
-            place,
-            nest,
-            near,
-        } = at;
+        let &At { side, place, nest, near } = at;
         let (allocation, start) = split_address(address);
         let Some(&available) = self.lens.get(allocation) else {
             let allocations = self.lens.len();
-            return Err(CheckError::NoAllocation {
-                side,
-                place,
-                nest,
-                allocation,
-                allocations,
-            });
+            return Err(CheckError::NoAllocation { side, place, nest, allocation, allocations });
         };
         let end = start.saturating_add(near);
         if end > available {
-            return Err(CheckError::OutOfBounds {
-                side,
-                place,
-                nest,
-                allocation,
-                start,
-                end,
-                available,
-            });
+            return Err(CheckError::OutOfBounds { side, place, nest, allocation, start, end, available });
         }
         Ok(())
     }
@@ -216,13 +174,7 @@ impl Extent {
         if nest.run == 0 || nest.loops.iter().any(|l| l.count == 0) {
             return Err(CheckError::Empty { nest: index });
         }
-        let mut it = Self {
-            bytes: nest.run,
-            near: nest.run,
-            far: SmallVec::new(),
-            whole: true,
-            allocations: 0,
-        };
+        let mut it = Self { bytes: nest.run, near: nest.run, far: SmallVec::new(), whole: true, allocations: 0 };
         for l in nest.loops.iter().filter(|l| l.count > 1) {
             it.bytes = it.bytes.checked_mul(l.count).ok_or_else(overflow)?;
             let stride = match side {

@@ -15,10 +15,7 @@ const FAR: u64 = 1 << ALLOCATION_BITS;
 #[test]
 fn allocations_are_zeroed_and_aligned() {
     let memory = Memory::allocate(&[1, 0, 5000, 3 << 20]).unwrap();
-    assert_eq!(
-        (memory.allocations(), memory.bytes()),
-        (4, 5001 + (3 << 20))
-    );
+    assert_eq!((memory.allocations(), memory.bytes()), (4, 5001 + (3 << 20)));
     let starts: Vec<_> = (0..4).map(|i| memory.allocation(i).unwrap().0).collect();
     assert!(starts[0].addr().get().is_multiple_of(4096));
     assert!(starts[2].addr().get().is_multiple_of(4096));
@@ -31,10 +28,7 @@ fn allocations_are_zeroed_and_aligned() {
 
 #[test]
 fn absurd_sizes_are_errors() {
-    let too_long = MemoryError::TooLong {
-        allocation: 1,
-        len: usize::MAX,
-    };
+    let too_long = MemoryError::TooLong { allocation: 1, len: usize::MAX };
     assert_eq!(Memory::allocate(&[1, usize::MAX]).unwrap_err(), too_long);
     let many = vec![0; MAX_ALLOCATIONS + 1];
     let too_many = MemoryError::TooMany { count: many.len() };
@@ -42,23 +36,11 @@ fn absurd_sizes_are_errors() {
     let parts = [(std::ptr::null_mut(), 0), (std::ptr::null_mut(), 1)];
     // SAFETY: the first is empty, the second is refused.
     let null = unsafe { Memory::from_raw_parts(&parts, Access::Read, None) }.unwrap_err();
-    assert_eq!(
-        null,
-        MemoryError::Null {
-            allocation: 1,
-            len: 1
-        }
-    );
+    assert_eq!(null, MemoryError::Null { allocation: 1, len: 1 });
     let parts = [(std::ptr::without_provenance_mut(usize::MAX - 1), 3)];
     // SAFETY: refused.
     let wraps = unsafe { Memory::from_raw_parts(&parts, Access::Read, None) }.unwrap_err();
-    assert_eq!(
-        wraps,
-        MemoryError::TooLong {
-            allocation: 0,
-            len: 3
-        }
-    );
+    assert_eq!(wraps, MemoryError::TooLong { allocation: 0, len: 3 });
 }
 
 #[test]
@@ -69,17 +51,9 @@ fn reads_and_writes_stay_in_bounds() {
     memory.read(FAR | 15, &mut word).unwrap();
     assert_eq!(&word, b"hello");
     memory.write(10, b"").unwrap();
-    let beyond = AccessError::OutOfBounds {
-        allocation: 1,
-        offset: 16,
-        len: 5,
-        available: 20,
-    };
+    let beyond = AccessError::OutOfBounds { allocation: 1, offset: 16, len: 5, available: 20 };
     assert_eq!(memory.write(FAR | 16, b"hello"), Err(beyond));
-    assert_eq!(
-        beyond.to_string(),
-        "5 bytes at offset 16 of allocation 1, which has 20 bytes"
-    );
+    assert_eq!(beyond.to_string(), "5 bytes at offset 16 of allocation 1, which has 20 bytes");
     assert!(memory.read(11, &mut []).is_err());
     assert!(memory.read(2 * FAR, &mut []).is_err());
     assert!(memory.read(u64::MAX, &mut word).is_err());
@@ -114,12 +88,7 @@ fn the_keeper_outlives_every_user() {
 fn overlaps_are_seen() {
     let memory = Memory::allocate(&[4096, 4096]).unwrap();
     let part = |number: usize, from: usize, len: usize| {
-        let start = memory
-            .allocation(number)
-            .unwrap()
-            .0
-            .as_ptr()
-            .wrapping_add(from);
+        let start = memory.allocation(number).unwrap().0.as_ptr().wrapping_add(from);
         let keeper: Arc<dyn Any + Send + Sync> = Arc::new(memory.clone());
         // SAFETY: a part of memory that the keeper keeps, and that holds no references.
         unsafe { Memory::from_raw_parts(&[(start, len)], Access::ReadWrite, Some(keeper)) }.unwrap()
@@ -135,10 +104,7 @@ fn overlaps_are_seen() {
 
 /// One nest whose source is at `src`: the loops' (stride, count).
 fn one(loops: &[(u64, u64)], run: u64, src: u64) -> Program {
-    let loops: Vec<_> = loops
-        .iter()
-        .map(|&(stride, count)| (count, stride, 0))
-        .collect();
+    let loops: Vec<_> = loops.iter().map(|&(stride, count)| (count, stride, 0)).collect();
     program(&loops, run, &[(src, 0)])
 }
 
@@ -166,18 +132,8 @@ fn a_check_says_what_is_wrong_and_where() {
     assert!(check(&[(FAR - 49, 2)], 50, 50).is_err());
 
     let error = check(&[(FAR, 3)], 10, 0).unwrap_err();
-    assert!(matches!(
-        error,
-        CheckError::NoAllocation {
-            allocation: 2,
-            allocations: 2,
-            ..
-        }
-    ));
-    assert_eq!(
-        error.to_string(),
-        "the source of place 0 (nest 0) is in allocation 2, but there are only 2"
-    );
+    assert!(matches!(error, CheckError::NoAllocation { allocation: 2, allocations: 2, .. }));
+    assert_eq!(error.to_string(), "the source of place 0 (nest 0) is in allocation 2, but there are only 2");
     let empty = Err(CheckError::Empty { nest: 0 });
     assert_eq!(check(&[], 0, 0), empty);
     assert_eq!(check(&[(0, 0)], 1, 0), empty);
@@ -200,10 +156,7 @@ fn what_may_only_be_read_is_no_destination() {
     let memory = memory.unwrap();
     let program = one(&[], 10, 0);
     assert_eq!(memory.check(&program, Side::Source), Ok(()));
-    assert_eq!(
-        memory.check(&program, Side::Destination),
-        Err(CheckError::ReadOnly)
-    );
+    assert_eq!(memory.check(&program, Side::Destination), Err(CheckError::ReadOnly));
 }
 
 /// Whether every byte of a program's source is there, one by one.
@@ -212,10 +165,7 @@ fn holds(lens: &[usize], program: &Program) -> bool {
         let nest = &program.nests[placed.nest as usize];
         let mut chunks = vec![placed.src];
         for l in &nest.loops {
-            chunks = chunks
-                .iter()
-                .flat_map(|at| (0..l.count).map(move |step| at + step * l.src))
-                .collect();
+            chunks = chunks.iter().flat_map(|at| (0..l.count).map(move |step| at + step * l.src)).collect();
         }
         chunks.iter().all(|chunk| {
             (*chunk..chunk + nest.run).all(|byte| {

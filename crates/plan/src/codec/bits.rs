@@ -83,11 +83,7 @@ pub(super) fn from_f16(half: u16) -> f32 {
     let normal = f32::from_bits(magnitude + REBIAS);
     // 2^-14 (1 + m) - 2^-14, in numbers that are normal.
     let subnormal = f32::from_bits(magnitude + REBIAS + (1 << 23)) - 6.103_515_6e-5;
-    let value = if half & 0x7c00 == 0 {
-        subnormal
-    } else {
-        normal
-    };
+    let value = if half & 0x7c00 == 0 { subnormal } else { normal };
     f32::from_bits(value.to_bits() | u32::from(half & 0x8000) << 16)
 }
 

@@ -13,9 +13,7 @@ pub enum Undecodable {
         given: usize,
     },
     /// A scale or minimum that no group has.
-    #[error(
-        "a group has the scale {scale:#06x} and the minimum {minimum:#06x}, which no group has"
-    )]
+    #[error("a group has the scale {scale:#06x} and the minimum {minimum:#06x}, which no group has")]
     Group {
         /// An f16.
         scale: u16,

@@ -18,11 +18,7 @@ fn half(bits: u16) -> f64 {
         31 => f64::NAN,
         _ => (1.0 + mantissa / 1024.0) * 2_f64.powi(exponent - 15),
     };
-    if bits >> 15 == 1 {
-        -magnitude
-    } else {
-        magnitude
-    }
+    if bits >> 15 == 1 { -magnitude } else { magnitude }
 }
 
 /// The nearest of the numbers that have so many bits behind the first, none of them worth less than 2^`least`. Ties to even.
@@ -81,9 +77,7 @@ fn read(codec: Codec, (keys, values, tokens): (usize, usize, usize), codes: &[u8
     let mut groups = Vec::new();
     let cut = |from: usize, to: usize| {
         let starts = (from..to).step_by(32);
-        starts
-            .map(move |start| start..to.min(start + 32))
-            .collect::<Vec<_>>()
+        starts.map(move |start| start..to.min(start + 32)).collect::<Vec<_>>()
     };
     for block in cut(0, tokens) {
         let keys_first = cut(0, keys).into_iter().map(|tile| (true, tile));
@@ -92,17 +86,11 @@ fn read(codec: Codec, (keys, values, tokens): (usize, usize, usize), codes: &[u8
             let count = if is_key { tile.len() } else { block.len() };
             let mut halves = || {
                 let bytes = take(2 * count);
-                let halves = bytes
-                    .chunks(2)
-                    .map(|two| u16::from(two[0]) | u16::from(two[1]) << 8);
+                let halves = bytes.chunks(2).map(|two| u16::from(two[0]) | u16::from(two[1]) << 8);
                 halves.collect::<Vec<u16>>()
             };
             let (scales, minima) = (halves(), halves());
-            let rows = if codec == Codec::Q8 {
-                block.len()
-            } else {
-                block.len().div_ceil(2)
-            };
+            let rows = if codec == Codec::Q8 { block.len() } else { block.len().div_ceil(2) };
             let codes = take(rows * tile.len());
             let code = |token: usize, element: usize| match codec {
                 Codec::Q8 => codes[token * tile.len() + element],
@@ -152,16 +140,9 @@ fn check(codec: Codec, dtype: Dtype, (keys, values): (usize, usize), from: &[u8]
             let start = (token * width + element) * one;
             start..start + one
         };
-        let bytes = |of: &[u8]| -> Vec<u8> {
-            group
-                .at
-                .iter()
-                .flat_map(|at| of[place(*at)].to_vec())
-                .collect()
-        };
+        let bytes = |of: &[u8]| -> Vec<u8> { group.at.iter().flat_map(|at| of[place(*at)].to_vec()).collect() };
         let (own, back) = (bytes(from), bytes(&to));
-        let numbers =
-            |of: &[u8]| -> Vec<f64> { of.chunks(one).map(|bytes| value(dtype, bytes)).collect() };
+        let numbers = |of: &[u8]| -> Vec<f64> { of.chunks(one).map(|bytes| value(dtype, bytes)).collect() };
         let (all, back_all) = (numbers(&own), numbers(&back));
         let lo = all.iter().copied().fold(f64::INFINITY, f64::min);
         let hi = all.iter().copied().fold(f64::NEG_INFINITY, f64::max);
@@ -172,35 +153,23 @@ fn check(codec: Codec, dtype: Dtype, (keys, values): (usize, usize), from: &[u8]
             && (lo == 0.0 && lo.is_sign_positive() || lo != 0.0 && nearest(lo, 10, -24) == lo);
         let Some(codes) = &group.codes else {
             // Right below it, rounding makes the least normal scale.
-            assert!(
-                !fits || step < least && !is_constant,
-                "{codec} {dtype} {all:?}"
-            );
+            assert!(!fits || step < least && !is_constant, "{codec} {dtype} {all:?}");
             assert!(own == back);
             stored.extend(own);
             continue;
         };
-        assert!(
-            fits && (step > least * 0.999 || is_constant),
-            "{codec} {dtype} {all:?}"
-        );
+        assert!(fits && (step > least * 0.999 || is_constant), "{codec} {dtype} {all:?}");
         let bound = step / 2.0 + 2_f64.powi(-10) * (lo.abs() + hi - lo);
         for ((x, code), back) in all.iter().zip(codes).zip(back_all) {
             assert_eq!(*code, group.code(*x, most), "{codec} {dtype} {x}");
             let read = group.minimum + f64::from(*code) * group.scale;
-            assert!(
-                (x - read).abs() <= bound,
-                "{codec} {dtype} {x} {read} {bound}"
-            );
+            assert!((x - read).abs() <= bound, "{codec} {dtype} {x} {read} {bound}");
             assert_eq!(back, rounded(dtype, read), "{codec} {dtype} {x}");
             assert!((x - back).abs() <= 2.0 * bound);
         }
         assert!(!is_constant || own == back);
     }
-    assert!(
-        stored == exact,
-        "what is stored exactly, in the order of groups"
-    );
+    assert!(stored == exact, "what is stored exactly, in the order of groups");
 }
 
 /// Values of all magnitudes, with what is no number here and there.
@@ -223,17 +192,10 @@ fn numbers() -> impl Strategy<Value = Vec<f32>> {
         let mut state = seed;
         let mut numbers: Vec<f32> = (0..70 * 150)
             .map(|_| {
-                state = state
-                    .wrapping_mul(6_364_136_223_846_793_005)
-                    .wrapping_add(1);
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 let uniform = (state >> 40) as f32 / (1 << 24) as f32 - 0.5;
                 let uniform = if equal == 0 { 0.25 } else { uniform };
-                uniform * 2_f32.powi(size)
-                    + if seed % 3 == 0 {
-                        2_f32.powi(middle)
-                    } else {
-                        0.0
-                    }
+                uniform * 2_f32.powi(size) + if seed % 3 == 0 { 2_f32.powi(middle) } else { 0.0 }
             })
             .collect();
         for (at, odd) in odd {
@@ -249,10 +211,7 @@ fn what_is_decoded_is_what_the_page_says_and_within_its_bound() {
     let codecs = prop_oneof![Just(Codec::Q8), Just(Codec::Q4)];
     let dtypes = prop_oneof![Just(Dtype::F32), Just(Dtype::F16), Just(Dtype::Bf16)];
     let sizes = (0..75_usize, 0..75_usize, 0..70_usize);
-    let mut config = ProptestConfig {
-        failure_persistence: None,
-        ..ProptestConfig::default()
-    };
+    let mut config = ProptestConfig { failure_persistence: None, ..ProptestConfig::default() };
     if std::env::var_os("PROPTEST_RNG_SEED").is_none() {
         config.rng_seed = RngSeed::Fixed(7);
     }
@@ -313,10 +272,7 @@ fn groups_at_the_borders_are_coded_or_stored_exactly() {
 /// A greatest f16 does not become infinite.
 #[test]
 fn the_greatest_values_of_f16_stay_finite() {
-    let bytes: Vec<u8> = [0xfbff_u16, 0x7bff, 0x7bfe, 0x1234]
-        .into_iter()
-        .flat_map(u16::to_le_bytes)
-        .collect();
+    let bytes: Vec<u8> = [0xfbff_u16, 0x7bff, 0x7bfe, 0x1234].into_iter().flat_map(u16::to_le_bytes).collect();
     check(Codec::Q8, Dtype::F16, (0, 4), &bytes);
     check(Codec::Q4, Dtype::F16, (1, 0), &bytes);
 }
@@ -363,26 +319,14 @@ fn a_decoder_trusts_no_length_and_no_scale() {
     let longer = [&codes[..], &[0]].concat();
     for given in [0, 1, codes.len() - 1, longer.len()] {
         let needed = codes.len();
-        assert_eq!(
-            decode(&longer[..given], &exact),
-            Err(Undecodable::Length { needed, given })
-        );
+        assert_eq!(decode(&longer[..given], &exact), Err(Undecodable::Length { needed, given }));
     }
     // An infinite and a negative scale, one that is too small, an infinite minimum, a mark with one.
-    for (scale, minimum) in [
-        (0x7c00, 0),
-        (0x8401, 0),
-        (1, 0),
-        (0x3c00, 0x7c00),
-        (0xffff, 1),
-    ] {
+    for (scale, minimum) in [(0x7c00, 0), (0x8401, 0), (1, 0), (0x3c00, 0x7c00), (0xffff, 1)] {
         let mut codes = codes.clone();
         codes[..2].copy_from_slice(&u16::to_le_bytes(scale));
         codes[6..8].copy_from_slice(&u16::to_le_bytes(minimum));
-        assert_eq!(
-            decode(&codes, &exact),
-            Err(Undecodable::Group { scale, minimum })
-        );
+        assert_eq!(decode(&codes, &exact), Err(Undecodable::Group { scale, minimum }));
     }
     assert_eq!(Codec::Q8.encoded_bytes(rows, usize::MAX), None);
     assert_eq!(Rows::new(Dtype::F8E4M3, 3, 5), None);

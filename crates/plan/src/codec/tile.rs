@@ -125,8 +125,7 @@ impl Tile {
             scale[2 * group..][..2].copy_from_slice(&scales.scale[group].to_le_bytes());
             minimum[2 * group..][..2].copy_from_slice(&scales.minimum[group].to_le_bytes());
             if scales.scale[group] == MARK {
-                self.runs(group)
-                    .for_each(|run| exact.extend_from_slice(&from[run]));
+                self.runs(group).for_each(|run| exact.extend_from_slice(&from[run]));
             }
         }
         let most = self.form.most();
@@ -168,12 +167,7 @@ impl Tile {
     }
 
     /// Decodes [`bytes`](Self::bytes) bytes into a tile of `to`, with the groups without a scale from the beginning of `exact`.
-    pub(super) fn decode(
-        &self,
-        from: &[u8],
-        exact: &mut &[u8],
-        to: &mut [u8],
-    ) -> Result<(), Undecodable> {
+    pub(super) fn decode(&self, from: &[u8], exact: &mut &[u8], to: &mut [u8]) -> Result<(), Undecodable> {
         let groups = self.groups();
         let (stored, codes) = from.split_at(4 * groups);
         let (scale, minimum) = stored.split_at(2 * groups);
@@ -205,9 +199,7 @@ impl Tile {
         }
         for group in (0..groups).filter(|&group| scales.scale[group] == MARK) {
             for run in self.runs(group) {
-                let (here, rest) = exact
-                    .split_at_checked(run.len())
-                    .ok_or(Undecodable::Exact)?;
+                let (here, rest) = exact.split_at_checked(run.len()).ok_or(Undecodable::Exact)?;
                 to[run].copy_from_slice(here);
                 *exact = rest;
             }
@@ -234,11 +226,7 @@ struct Ranges {
 
 /// The ranges of each element over all tokens.
 fn across(values: &[Lanes<f32>]) -> Ranges {
-    let mut ranges = Ranges {
-        lo: values[0],
-        hi: values[0],
-        finite: [0.0; GROUP],
-    };
+    let mut ranges = Ranges { lo: values[0], hi: values[0], finite: [0.0; GROUP] };
     /// So many lanes at a time are in registers.
     const LANES: usize = 16;
     for lanes in (0..GROUP).step_by(LANES) {
@@ -262,11 +250,7 @@ fn across(values: &[Lanes<f32>]) -> Ranges {
 
 /// The ranges of each token over all elements.
 fn within(values: &[Lanes<f32>]) -> Ranges {
-    let mut ranges = Ranges {
-        lo: [0.0; GROUP],
-        hi: [0.0; GROUP],
-        finite: [0.0; GROUP],
-    };
+    let mut ranges = Ranges { lo: [0.0; GROUP], hi: [0.0; GROUP], finite: [0.0; GROUP] };
     for (token, row) in values.iter().enumerate() {
         let zeros = row.map(zero);
         ranges.lo[token] = fold(row, least);
@@ -312,21 +296,11 @@ struct Scales {
 }
 
 impl Scales {
-    const NONE: Self = Self {
-        scale: [MARK; GROUP],
-        minimum: [0; GROUP],
-        step: [0.0; GROUP],
-        inverse: [0.0; GROUP],
-        lo: [0.0; GROUP],
-    };
+    const NONE: Self =
+        Self { scale: [MARK; GROUP], minimum: [0; GROUP], step: [0.0; GROUP], inverse: [0.0; GROUP], lo: [0.0; GROUP] };
 
     /// What so many groups of these ranges get. `constant` tells the value that all values of a group are.
-    fn of(
-        ranges: &Ranges,
-        groups: usize,
-        form: Form,
-        constant: impl Fn(usize) -> Option<f32>,
-    ) -> Self {
+    fn of(ranges: &Ranges, groups: usize, form: Form, constant: impl Fn(usize) -> Option<f32>) -> Self {
         let mut scales = Self::NONE;
         for group in 0..groups {
             let (lo, hi) = (ranges.lo[group], ranges.hi[group]);
@@ -341,8 +315,7 @@ impl Scales {
                 scales.minimum[group] = minimum;
                 scales.inverse[group] = 1.0 / from_f16(scale);
                 scales.lo[group] = from_f16(minimum);
-            } else if constant(group).is_some_and(|it| it.to_bits() == from_f16(minimum).to_bits())
-            {
+            } else if constant(group).is_some_and(|it| it.to_bits() == from_f16(minimum).to_bits()) {
                 scales.scale[group] = 0;
                 scales.minimum[group] = minimum;
             }

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use bytes::Bytes;
 use http::header::{
-    ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderValue,
-    REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
+    ALLOW, CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HOST, HeaderValue, REFERRER_POLICY,
+    X_CONTENT_TYPE_OPTIONS,
 };
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::Full;
@@ -34,11 +34,7 @@ pub(super) struct Routes<S> {
 
 impl<S: Source> Routes<S> {
     pub(super) fn new(source: Arc<S>, loopback: bool) -> Self {
-        Self {
-            source,
-            scraper: Scraper::default(),
-            loopback,
-        }
+        Self { source, scraper: Scraper::default(), loopback }
     }
 
     pub(super) async fn answer(&self, request: Request<Incoming>) -> Response<Full<Bytes>> {
@@ -80,11 +76,7 @@ impl<S: Source> Routes<S> {
     async fn ready(&self) -> Response<Full<Bytes>> {
         let ready = tokio::time::timeout(READY_TIME, self.source.ready()).await;
         let ready = ready.unwrap_or(false);
-        let status = if ready {
-            StatusCode::OK
-        } else {
-            StatusCode::SERVICE_UNAVAILABLE
-        };
+        let status = if ready { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
         json(status, &json!({ "ready": ready }))
     }
 
@@ -107,9 +99,7 @@ fn names_this_host(host: &HeaderValue) -> bool {
         Some((name, digits)) if port(digits) && !name.ends_with(':') => name,
         _ => host,
     };
-    let bare = name
-        .strip_prefix('[')
-        .and_then(|name| name.strip_suffix(']'));
+    let bare = name.strip_prefix('[').and_then(|name| name.strip_suffix(']'));
     name.eq_ignore_ascii_case("localhost") || bare.unwrap_or(name).parse::<IpAddr>().is_ok()
 }
 
@@ -122,9 +112,7 @@ fn page() -> Response<Full<Bytes>> {
     );
     let mut response = text(StatusCode::OK, HTML, PAGE.replace("{nonce}", &nonce));
     if let Ok(policy) = HeaderValue::from_str(&policy) {
-        response
-            .headers_mut()
-            .insert(CONTENT_SECURITY_POLICY, policy);
+        response.headers_mut().insert(CONTENT_SECURITY_POLICY, policy);
     }
     response
 }
@@ -132,11 +120,7 @@ fn page() -> Response<Full<Bytes>> {
 fn json(status: StatusCode, document: &impl serde::Serialize) -> Response<Full<Bytes>> {
     match serde_json::to_string(document) {
         Ok(body) => text(status, JSON, body),
-        Err(error) => text(
-            StatusCode::INTERNAL_SERVER_ERROR,
-            METRICS,
-            error.to_string(),
-        ),
+        Err(error) => text(StatusCode::INTERNAL_SERVER_ERROR, METRICS, error.to_string()),
     }
 }
 
@@ -158,15 +142,7 @@ mod tests {
 
     #[test]
     fn a_host_is_an_address_or_localhost() {
-        for good in [
-            "127.0.0.1:9400",
-            "127.0.0.1",
-            "[::1]:9400",
-            "[::1]",
-            "::1",
-            "localhost",
-            "LocalHost:1",
-        ] {
+        for good in ["127.0.0.1:9400", "127.0.0.1", "[::1]:9400", "[::1]", "::1", "localhost", "LocalHost:1"] {
             assert!(names_this_host(&HeaderValue::from_static(good)), "{good}");
         }
         for bad in [

@@ -33,11 +33,7 @@ struct State {
 
 impl Scraper {
     /// What the last round has found, which may begin the next one.
-    pub(super) async fn transfers<S: Source>(
-        &self,
-        source: &Arc<S>,
-        servers: &[ServerStatus],
-    ) -> Option<Transfers> {
+    pub(super) async fn transfers<S: Source>(&self, source: &Arc<S>, servers: &[ServerStatus]) -> Option<Transfers> {
         let (due, first) = {
             let mut state = lock(&self.0);
             let now = Instant::now();

@@ -32,9 +32,7 @@ where
     };
     let mut known = vec![None; names.len()];
     let mut failing = vec![false; names.len()];
-    let mut looks: FuturesUnordered<_> = (0..names.len())
-        .map(|at| look(at, Duration::ZERO))
-        .collect();
+    let mut looks: FuturesUnordered<_> = (0..names.len()).map(|at| look(at, Duration::ZERO)).collect();
     while let Some((at, looked)) = looks.next().await {
         looks.push(look(at, INTERVAL));
         let (role, target) = &names[at];
@@ -55,10 +53,7 @@ where
             let of = |role| {
                 let names = names.iter().zip(&known);
                 let mine = names.filter(|((of, _), _)| *of == role);
-                mine.filter_map(|(_, servers)| servers.as_deref())
-                    .flatten()
-                    .cloned()
-                    .collect()
+                mine.filter_map(|(_, servers)| servers.as_deref()).flatten().cloned().collect()
             };
             found.tell(of(Role::Prefill), of(Role::Decode));
         }
@@ -92,12 +87,6 @@ fn servers(addresses: &[IpAddr], port: u16) -> io::Result<Vec<ServerUrl>> {
         let why = "the name has no address";
         return Err(io::Error::new(io::ErrorKind::NotFound, why));
     }
-    let server = |address| ServerUrl {
-        tls: false,
-        target: Target {
-            host: Host::from(address),
-            port,
-        },
-    };
+    let server = |address| ServerUrl { tls: false, target: Target { host: Host::from(address), port } };
     Ok(addresses.into_iter().map(server).collect())
 }

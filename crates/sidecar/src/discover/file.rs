@@ -48,21 +48,13 @@ pub(super) enum FileError {
     Form(#[from] serde_json::Error),
     /// What is there is not shown: there may be a password in it.
     #[error("its {role} server {number} is no URL: {source}")]
-    Url {
-        role: &'static str,
-        number: usize,
-        source: ServerUrlError,
-    },
+    Url { role: &'static str, number: usize, source: ServerUrlError },
 }
 
 impl Watched {
     /// Reads the file for the first time.
     pub(super) fn read_first(path: PathBuf, found: Found) -> Self {
-        let mut watched = Self {
-            path,
-            found,
-            seen: None,
-        };
+        let mut watched = Self { path, found, seen: None };
         watched.look();
         watched
     }
@@ -107,9 +99,7 @@ impl Watched {
 
     fn read(&self) -> Result<Vec<u8>, FileError> {
         let mut text = Vec::new();
-        File::open(&self.path)?
-            .take(MOST_BYTES + 1)
-            .read_to_end(&mut text)?;
+        File::open(&self.path)?.take(MOST_BYTES + 1).read_to_end(&mut text)?;
         if text.len() as u64 > MOST_BYTES {
             return Err(FileError::TooLong);
         }
@@ -125,11 +115,7 @@ pub(super) fn parse(text: &[u8]) -> Result<(Vec<ServerUrl>, Vec<ServerUrl>), Fil
 
 fn urls(role: Role, texts: &[String]) -> Result<Vec<ServerUrl>, FileError> {
     let url = |(number, text): (usize, &String)| {
-        ServerUrl::parse(text).map_err(|source| FileError::Url {
-            role: role.name(),
-            number,
-            source,
-        })
+        ServerUrl::parse(text).map_err(|source| FileError::Url { role: role.name(), number, source })
     };
     (1..).zip(texts).map(url).collect()
 }

@@ -108,11 +108,7 @@ enum KeyError {
 
 impl Keys {
     pub(super) const fn new(cluster: Cluster) -> Self {
-        Self {
-            cluster,
-            known: BTreeMap::new(),
-            full: false,
-        }
+        Self { cluster, known: BTreeMap::new(), full: false }
     }
 
     /// Takes all keys that there are; `more` if there are further ones.
@@ -154,10 +150,7 @@ impl Keys {
                 None
             }
         };
-        let known = Known {
-            since: pair.mod_revision,
-            server,
-        };
+        let known = Known { since: pair.mod_revision, server };
         match self.known.entry(pair.key) {
             Entry::Occupied(mut entry) => {
                 entry.insert(known);
@@ -171,28 +164,21 @@ impl Keys {
 
     fn is_full(&mut self, full: bool) {
         if full && !self.full {
-            tracing::warn!(
-                "etcd has more than {MOST_KEYS} keys of servers; the others are left out"
-            );
+            tracing::warn!("etcd has more than {MOST_KEYS} keys of servers; the others are left out");
         }
         self.full = full;
     }
 
     /// The servers of a role, in the order of their keys.
     pub(super) fn servers(&self, role: Role) -> Vec<ServerUrl> {
-        let servers = self
-            .known
-            .values()
-            .filter_map(|known| known.server.as_ref());
+        let servers = self.known.values().filter_map(|known| known.server.as_ref());
         let mine = servers.filter(|(of, _)| *of == role);
         mine.map(|(_, url)| url.clone()).collect()
     }
 }
 
 fn read(cluster: &Cluster, pair: &Pair) -> Result<(Role, ServerUrl), KeyError> {
-    let named = cluster
-        .role(&pair.key)
-        .filter(|_| pair.key.len() <= LONGEST_KEY);
+    let named = cluster.role(&pair.key).filter(|_| pair.key.len() <= LONGEST_KEY);
     let role = named.ok_or(KeyError::Name)?;
     if pair.value.len() > LONGEST_VALUE {
         return Err(KeyError::TooLong);

@@ -20,10 +20,7 @@ fn servers() -> Arc<Servers> {
 /// The servers that a table knows, as `ROLE URL`, in the order of their text.
 fn known(servers: &Servers) -> Vec<String> {
     let known = servers.snapshot();
-    let mut known: Vec<_> = known
-        .iter()
-        .map(|server| format!("{} {}", server.role.name(), server.url))
-        .collect();
+    let mut known: Vec<_> = known.iter().map(|server| format!("{} {}", server.role.name(), server.url)).collect();
     known.sort();
     known
 }
@@ -41,10 +38,7 @@ fn sources_are_read_as_they_are_written() {
         ("file:/etc/servers.json", "file:/etc/servers.json"),
         ("file:a b.json", "file:a b.json"),
         ("dns:vllm:8000", "dns:decode=vllm:8000"),
-        (
-            "dns:prefill=p.ns.svc:8100,decode=D:8200",
-            "dns:prefill=p.ns.svc:8100,decode=d:8200",
-        ),
+        ("dns:prefill=p.ns.svc:8100,decode=D:8200", "dns:prefill=p.ns.svc:8100,decode=d:8200"),
         ("dns:[::1]:80", "dns:decode=[::1]:80"),
         ("etcd://e/x", "etcd://e:2379/x"),
         ("etcds://e:1,f:2/x", "etcds://e:1,f:2/x"),
@@ -52,20 +46,11 @@ fn sources_are_read_as_they_are_written() {
         let source = Source::parse(text).expect(text);
         assert_eq!(Source::parse(written), Ok(source));
     }
-    for text in [
-        "",
-        "vllm:8000",
-        "/etc/servers.json",
-        "consul://e/x",
-        "http://e:80",
-    ] {
+    for text in ["", "vllm:8000", "/etc/servers.json", "consul://e/x", "http://e:80"] {
         assert_eq!(Source::parse(text), Err(SourceError::Kind), "{text}");
     }
     assert_eq!(Source::parse("file:"), Err(SourceError::NoPath));
-    assert_eq!(
-        Source::parse("etcd://e"),
-        Err(SourceError::Etcd(ClusterError::Prefix))
-    );
+    assert_eq!(Source::parse("etcd://e"), Err(SourceError::Etcd(ClusterError::Prefix)));
     for (text, at) in [
         ("dns:", 1),
         ("dns:vllm", 1),
@@ -75,10 +60,7 @@ fn sources_are_read_as_they_are_written() {
         ("dns:decode=a:1,both=b:1", 2),
     ] {
         let wrong = Source::parse(text).expect_err(text);
-        assert!(
-            matches!(wrong, SourceError::Name { number, .. } if number == at),
-            "{text}: {wrong}"
-        );
+        assert!(matches!(wrong, SourceError::Name { number, .. } if number == at), "{text}: {wrong}");
     }
     let many = format!("dns:{}", ["a:1"; MOST_NAMES + 1].join(","));
     assert_eq!(Source::parse(&many), Err(SourceError::Names));
@@ -89,10 +71,7 @@ fn only_so_many_servers_are_used() {
     let servers = servers();
     let url = |number| ServerUrl::parse(&format!("http://s{number}:1")).expect("a URL");
     let mut found = Found::new(servers.clone());
-    assert_eq!(
-        warnings(|| found.tell(Vec::new(), (0..MOST_SERVERS + 5).map(url).collect())),
-        1
-    );
+    assert_eq!(warnings(|| found.tell(Vec::new(), (0..MOST_SERVERS + 5).map(url).collect())), 1);
     assert_eq!(servers.snapshot().len(), MOST_SERVERS);
 }
 
@@ -108,12 +87,7 @@ fn a_file_is_read_again_when_it_changes_and_a_broken_one_changes_nothing() {
     let path = folder.path().join("servers.json");
     let servers = servers();
     let mut watched = None;
-    let first = || {
-        watched = Some(Watched::read_first(
-            path.clone(),
-            Found::new(servers.clone()),
-        ))
-    };
+    let first = || watched = Some(Watched::read_first(path.clone(), Found::new(servers.clone())));
     assert_eq!(warnings(first), 1, "it is not there");
     let mut watched = watched.expect("it was read");
     let mut look = |warned, expected: &[&str]| {
@@ -121,24 +95,11 @@ fn a_file_is_read_again_when_it_changes_and_a_broken_one_changes_nothing() {
             watched.look();
             watched.look();
         });
-        assert_eq!(
-            (looked, known(&servers)),
-            (
-                warned,
-                expected.iter().map(|&text| text.to_owned()).collect()
-            )
-        );
+        assert_eq!((looked, known(&servers)), (warned, expected.iter().map(|&text| text.to_owned()).collect()));
     };
     look(0, &[]);
-    replace(
-        &path,
-        r#"{"prefill": ["http://p:1"], "decode": ["http://d:1", "https://d"]}"#,
-    );
-    let all = [
-        "decode http://d:1",
-        "decode https://d:443",
-        "prefill http://p:1",
-    ];
+    replace(&path, r#"{"prefill": ["http://p:1"], "decode": ["http://d:1", "https://d"]}"#);
+    let all = ["decode http://d:1", "decode https://d:443", "prefill http://p:1"];
     look(0, &all);
     for broken in [
         "",
@@ -195,13 +156,8 @@ fn a_link_that_is_turned_is_a_change() {
 #[test]
 fn what_a_file_has_wrong_is_named_and_not_shown() {
     let text = br#"{"decode": ["http://d:1", "http://user:word@d:2"]}"#;
-    let wrong = super::file::parse(text)
-        .expect_err("a password")
-        .to_string();
-    assert!(
-        wrong.starts_with("its decode server 2 is no URL: "),
-        "{wrong}"
-    );
+    let wrong = super::file::parse(text).expect_err("a password").to_string();
+    assert!(wrong.starts_with("its decode server 2 is no URL: "), "{wrong}");
     assert!(!wrong.contains("word"), "{wrong}");
 }
 
@@ -213,11 +169,7 @@ async fn a_file_is_followed() {
     let servers = servers();
     let source = Source::File(path.clone());
     let following = follow(source, servers.clone(), &UpstreamTls::default()).expect("no TLS");
-    assert_eq!(
-        known(&servers),
-        ["decode http://a:1"],
-        "before anything runs"
-    );
+    assert_eq!(known(&servers), ["decode http://a:1"], "before anything runs");
     let following = tokio::spawn(following);
     replace(&path, r#"{"prefill": ["http://b:1"]}"#);
     let changed = async {
@@ -225,9 +177,7 @@ async fn a_file_is_followed() {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), changed)
-        .await
-        .expect("it is noticed");
+    tokio::time::timeout(Duration::from_secs(60), changed).await.expect("it is noticed");
     following.abort();
 }
 
@@ -235,22 +185,15 @@ async fn a_file_is_followed() {
 type Names = Arc<Mutex<HashMap<String, Option<Vec<&'static str>>>>>;
 
 fn following(names: &Names, source: &str, servers: &Arc<Servers>) -> tokio::task::JoinHandle<()> {
-    let Ok(Source::Dns(targets)) = Source::parse(source) else {
-        panic!("{source} is a source")
-    };
+    let Ok(Source::Dns(targets)) = Source::parse(source) else { panic!("{source} is a source") };
     let names = names.clone();
     let look_up = move |target: Target| {
-        let said = names
-            .lock()
-            .expect("nobody panics with it")
-            .get(&target.to_string())
-            .cloned();
+        let said = names.lock().expect("nobody panics with it").get(&target.to_string()).cloned();
         async move {
             match said {
-                Some(Some(addresses)) => Ok(addresses
-                    .iter()
-                    .map(|text| text.parse::<IpAddr>().expect("an address"))
-                    .collect()),
+                Some(Some(addresses)) => {
+                    Ok(addresses.iter().map(|text| text.parse::<IpAddr>().expect("an address")).collect())
+                }
                 Some(None) => Err(io::Error::other("no such name")),
                 None => std::future::pending().await,
             }
@@ -261,21 +204,14 @@ fn following(names: &Names, source: &str, servers: &Arc<Servers>) -> tokio::task
 
 fn say(names: &Names, name: &str, addresses: Option<&[&'static str]>) {
     let addresses = addresses.map(<[_]>::to_vec);
-    names
-        .lock()
-        .expect("nobody panics with it")
-        .insert(name.to_owned(), addresses);
+    names.lock().expect("nobody panics with it").insert(name.to_owned(), addresses);
 }
 
 #[tokio::test(start_paused = true)]
 async fn names_are_looked_up_again_and_one_that_stands_for_nothing_keeps_its_servers() {
     let (names, servers) = (Names::default(), servers());
     say(&names, "d:2", None);
-    say(
-        &names,
-        "p:1",
-        Some(&["10.0.0.2", "10.0.0.1", "10.0.0.2", "::ffff:10.0.0.1"]),
-    );
+    say(&names, "p:1", Some(&["10.0.0.2", "10.0.0.1", "10.0.0.2", "::ffff:10.0.0.1"]));
     // Nothing is ever said of `hung`, which holds up no other.
     let task = following(&names, "dns:prefill=p:1,d:2,decode=hung:3", &servers);
     let turn = || tokio::time::sleep(Duration::from_secs(5));
@@ -294,19 +230,14 @@ async fn names_are_looked_up_again_and_one_that_stands_for_nothing_keeps_its_ser
     say(&names, "p:1", Some(&["10.0.0.3"]));
     say(&names, "d:2", Some(&["fd00::1"]));
     turn().await;
-    assert_eq!(
-        known(&servers),
-        ["decode http://[fd00::1]:2", "prefill http://10.0.0.3:1"]
-    );
+    assert_eq!(known(&servers), ["decode http://[fd00::1]:2", "prefill http://10.0.0.3:1"]);
     task.abort();
 }
 
 #[tokio::test]
 async fn the_systems_resolver_is_asked() {
     let target = |text| Target::parse(text).expect("a target");
-    let localhost = dns::system(target("localhost:80"))
-        .await
-        .expect("it is known");
+    let localhost = dns::system(target("localhost:80")).await.expect("it is known");
     assert!(localhost.iter().all(IpAddr::is_loopback) && !localhost.is_empty());
     let address = dns::system(target("10.1.2.3:80")).await.expect("it is one");
     assert_eq!(address, [IpAddr::from([10, 1, 2, 3])]);
@@ -317,11 +248,7 @@ fn cluster() -> Cluster {
 }
 
 fn pair(key: &str, value: &str, mod_revision: i64) -> Pair {
-    Pair {
-        key: key.into(),
-        value: value.into(),
-        mod_revision,
-    }
+    Pair { key: key.into(), value: value.into(), mod_revision }
 }
 
 fn change(r#type: Change, kv: Pair) -> WatchAnswer {
@@ -357,16 +284,8 @@ fn a_broken_key_is_left_out_and_logged_once() {
         };
         assert_eq!(warnings(|| keys.replace(range(1), false)), 1, "{at}");
         assert_eq!(keys.servers(Role::Decode).len(), 1);
-        assert_eq!(
-            warnings(|| keys.replace(range(1), false)),
-            0,
-            "{at}: was said"
-        );
-        assert_eq!(
-            warnings(|| keys.replace(range(2), false)),
-            1,
-            "{at}: is another"
-        );
+        assert_eq!(warnings(|| keys.replace(range(1), false)), 0, "{at}: was said");
+        assert_eq!(warnings(|| keys.replace(range(2), false)), 1, "{at}: is another");
         assert_eq!(
             warnings(|| {
                 keys.change(change(Change::Put, pair(key, value, 3)));
@@ -380,23 +299,14 @@ fn a_broken_key_is_left_out_and_logged_once() {
 #[test]
 fn values_and_keys_are_bounded() {
     let mut keys = Keys::new(cluster());
-    let long = format!(
-        r#"{{"url": "http://a:1", "more": "{}"}}"#,
-        "x".repeat(5_000)
-    );
+    let long = format!(r#"{{"url": "http://a:1", "more": "{}"}}"#, "x".repeat(5_000));
     let named = format!("t/decode/{}", "x".repeat(2_000));
     let url = r#"{"url": "http://a:1"}"#;
-    keys.replace(
-        vec![pair("t/decode/a", &long, 1), pair(&named, url, 1)],
-        false,
-    );
+    keys.replace(vec![pair("t/decode/a", &long, 1), pair(&named, url, 1)], false);
     assert_eq!(keys.servers(Role::Decode).len(), 0);
     let said = warnings(|| {
         for number in 0..5_000 {
-            keys.change(change(
-                Change::Put,
-                pair(&format!("t/decode/{number}"), url, 1),
-            ));
+            keys.change(change(Change::Put, pair(&format!("t/decode/{number}"), url, 1)));
         }
     });
     assert_eq!(said, 1, "that there are too many");

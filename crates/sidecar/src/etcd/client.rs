@@ -48,11 +48,7 @@ pub(crate) enum EtcdError {
     #[error(transparent)]
     Send(#[from] SendError),
     #[error("it refuses with {status}: {message:?}")]
-    Refused {
-        status: StatusCode,
-        message: String,
-        code: u32,
-    },
+    Refused { status: StatusCode, message: String, code: u32 },
     #[error("its answer is not as etcd's gateway answers: {0}")]
     Unreadable(#[from] serde_json::Error),
     #[error("its answer ended early")]
@@ -67,17 +63,9 @@ impl Client {
     /// Prepares to ask, within a tokio runtime. Of the settings those count that are about authorities and certificates: an
     /// etcd is always checked.
     pub(crate) fn new(cluster: Cluster, tls: &UpstreamTls) -> Result<Self, TlsError> {
-        let tls = tls::Upstream::load(&UpstreamTls {
-            skip_verify_prefill: false,
-            skip_verify_decode: false,
-            ..tls.clone()
-        })?;
-        Ok(Self {
-            cluster,
-            upstream: Upstream::new(tls, CONNECT, 1, |_| true),
-            at: 0,
-            failures: 0,
-        })
+        let tls =
+            tls::Upstream::load(&UpstreamTls { skip_verify_prefill: false, skip_verify_decode: false, ..tls.clone() })?;
+        Ok(Self { cluster, upstream: Upstream::new(tls, CONNECT, 1, |_| true), at: 0, failures: 0 })
     }
 
     pub(crate) const fn cluster(&self) -> &Cluster {
@@ -126,10 +114,7 @@ impl Client {
         asked["start_revision"] = json!(from.to_string());
         let asked = json!({ "create_request": asked });
         let response = in_time(self.ask("/v3/watch", &asked)).await?;
-        Ok(Watch {
-            body: response.into_body(),
-            messages: Messages::default(),
-        })
+        Ok(Watch { body: response.into_body(), messages: Messages::default() })
     }
 
     pub(crate) async fn grant(&self, life: Duration) -> Result<i64, EtcdError> {
@@ -197,10 +182,8 @@ impl Client {
             return Ok(response);
         }
         let body = whole(response.into_body()).await.unwrap_or_default();
-        let refusal = serde_json::from_slice(&body).unwrap_or_else(|_| Refusal {
-            message: String::from_utf8_lossy(&body).into_owned(),
-            code: 0,
-        });
+        let refusal = serde_json::from_slice(&body)
+            .unwrap_or_else(|_| Refusal { message: String::from_utf8_lossy(&body).into_owned(), code: 0 });
         Err(refused(status, refusal))
     }
 }
@@ -291,11 +274,7 @@ async fn next_data(body: &mut Answer) -> Result<Option<Bytes>, EtcdError> {
 }
 
 fn refused(status: StatusCode, refusal: Refusal) -> EtcdError {
-    EtcdError::Refused {
-        status,
-        message: shortened(&refusal.message),
-        code: refusal.code,
-    }
+    EtcdError::Refused { status, message: shortened(&refusal.message), code: refusal.code }
 }
 
 /// What of a message of etcd is logged.

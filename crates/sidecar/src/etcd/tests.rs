@@ -9,25 +9,13 @@ fn clusters_are_read_as_they_are_written() {
     for (text, endpoints, written) in [
         ("etcd://e:2379/transload", 1, "etcd://e:2379/transload"),
         ("etcd://e/transload/", 1, "etcd://e:2379/transload"),
-        (
-            "etcd://A:1,[::1]:2,10.0.0.1/a/b",
-            3,
-            "etcd://a:1,[::1]:2,10.0.0.1:2379/a/b",
-        ),
-        (
-            "etcds://[::1]//registry/x",
-            1,
-            "etcds://[::1]:2379//registry/x",
-        ),
+        ("etcd://A:1,[::1]:2,10.0.0.1/a/b", 3, "etcd://a:1,[::1]:2,10.0.0.1:2379/a/b"),
+        ("etcds://[::1]//registry/x", 1, "etcds://[::1]:2379//registry/x"),
     ] {
         let cluster = Cluster::parse(text).expect(text);
         assert_eq!(cluster.endpoints(), endpoints, "{text}");
         assert_eq!(cluster.to_string(), written);
-        assert_eq!(
-            Cluster::parse(written),
-            Ok(cluster),
-            "{written} is read as itself"
-        );
+        assert_eq!(Cluster::parse(written), Ok(cluster), "{written} is read as itself");
     }
 }
 
@@ -53,10 +41,7 @@ fn what_is_no_cluster_is_refused_without_being_repeated() {
         ("etcd://e?x/x", 1),
     ] {
         let wrong = Cluster::parse(text).expect_err(text);
-        assert!(
-            matches!(wrong, ClusterError::Endpoint { number, .. } if number == at),
-            "{text}: {wrong}"
-        );
+        assert!(matches!(wrong, ClusterError::Endpoint { number, .. } if number == at), "{text}: {wrong}");
         assert!(!wrong.to_string().contains("geheim"));
     }
     let long = format!("etcd://e/{}", "x".repeat(LONGEST + 1));
@@ -70,20 +55,9 @@ fn a_key_has_the_role_that_it_was_made_for() {
     let cluster = Cluster::parse("etcd://e/a/b").expect("a cluster");
     assert_eq!(cluster.key(Role::Decode, "n"), "a/b/decode/n");
     for role in [Role::Prefill, Role::Decode] {
-        assert_eq!(
-            cluster.role(cluster.key(role, "n/m").as_bytes()),
-            Some(role)
-        );
+        assert_eq!(cluster.role(cluster.key(role, "n/m").as_bytes()), Some(role));
     }
-    for key in [
-        "a/b/decode",
-        "a/b/decode/",
-        "a/b/decoder/n",
-        "a/bdecode/n",
-        "a/decode/n",
-        "a/b/n",
-        "",
-    ] {
+    for key in ["a/b/decode", "a/b/decode/", "a/b/decoder/n", "a/bdecode/n", "a/decode/n", "a/b/n", ""] {
         assert_eq!(cluster.role(key.as_bytes()), None, "{key}");
     }
 }
@@ -100,14 +74,10 @@ fn said() -> (Vec<u8>, Vec<String>) {
         String::new(),
         format!(r#"{{"result":{{{header},"canceled":true,"compact_revision":"4"}}}}"#),
         format!(r#"{{"result":{{{header},"canceled":true,"cancel_reason":"no"}}}}"#),
-        r#"{"error":{"grpc_code":14,"http_code":503,"message":"gone","http_status":"x"}}"#
-            .to_owned(),
+        r#"{"error":{"grpc_code":14,"http_code":503,"message":"gone","http_status":"x"}}"#.to_owned(),
         "nonsense".to_owned(),
     ];
-    let text = lines
-        .iter()
-        .flat_map(|line| [line.as_bytes(), b"\n"].concat())
-        .collect();
+    let text = lines.iter().flat_map(|line| [line.as_bytes(), b"\n"].concat()).collect();
     let meant = [
         "7 [] 0",
         "7 [(Put, [116, 47, 100, 101, 99, 111, 100, 101, 47, 255], [0, 10, 255], 7), (Delete, [116, 47, 100, 101, 99, 111, 100, 101, 47, 255], [], 8)] 0",
@@ -126,22 +96,10 @@ fn heard<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> Vec<String> {
         messages.push(piece).expect("it is short");
         while let Some(message) = messages.next() {
             heard.push(match message {
-                Ok(WatchAnswer {
-                    header,
-                    events,
-                    compact_revision,
-                    ..
-                }) => {
+                Ok(WatchAnswer { header, events, compact_revision, .. }) => {
                     let events: Vec<_> = events
                         .into_iter()
-                        .map(|event| {
-                            (
-                                event.r#type,
-                                event.kv.key,
-                                event.kv.value,
-                                event.kv.mod_revision,
-                            )
-                        })
+                        .map(|event| (event.r#type, event.kv.key, event.kv.value, event.kv.mod_revision))
                         .collect();
                     format!("{} {events:?} {compact_revision}", header.revision)
                 }
@@ -169,9 +127,7 @@ fn messages_of_a_watch_are_read_however_they_are_cut() {
 fn a_message_without_an_end_is_not_held_for_ever() {
     let mut messages = Messages::default();
     let piece = vec![b' '; 1 << 20];
-    let held = (0..1_000)
-        .take_while(|_| messages.push(&piece).is_ok())
-        .count();
+    let held = (0..1_000).take_while(|_| messages.push(&piece).is_ok()).count();
     assert_eq!(held, 16);
 }
 

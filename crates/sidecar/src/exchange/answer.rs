@@ -15,10 +15,7 @@ pub(crate) struct Trouble {
 
 impl Trouble {
     pub(crate) fn new(status: StatusCode, message: impl Into<String>) -> Self {
-        Self {
-            status,
-            message: message.into(),
-        }
+        Self { status, message: message.into() }
     }
 
     pub(crate) fn bad_request(message: impl Into<String>) -> Self {
@@ -27,10 +24,7 @@ impl Trouble {
 
     /// Nothing but a status.
     pub(crate) const fn silent(status: StatusCode) -> Self {
-        Self {
-            status,
-            message: String::new(),
-        }
+        Self { status, message: String::new() }
     }
 
     /// The decode server could not be reached.
@@ -42,15 +36,15 @@ impl Trouble {
 
     /// No server could be asked for want of files.
     pub(crate) fn no_files() -> Self {
-        let message = "No file is left to connect to a server with. Try again, or allow this process more of them (ulimit -n).";
+        let message =
+            "No file is left to connect to a server with. Try again, or allow this process more of them (ulimit -n).";
         Self::new(StatusCode::SERVICE_UNAVAILABLE, message)
     }
 
     /// A server has no certificate that is trusted.
     pub(crate) fn untrusted(role: &str) -> Self {
-        let message = format!(
-            "The {role} server's certificate is not trusted, or it does not speak TLS. The log has details."
-        );
+        let message =
+            format!("The {role} server's certificate is not trusted, or it does not speak TLS. The log has details.");
         Self::new(StatusCode::BAD_GATEWAY, message)
     }
 
@@ -58,9 +52,7 @@ impl Trouble {
     pub(crate) fn broken(role: &str) -> Self {
         Self::new(
             StatusCode::BAD_GATEWAY,
-            format!(
-                "The {role} server broke the connection before it had answered, or its answer is not valid HTTP."
-            ),
+            format!("The {role} server broke the connection before it had answered, or its answer is not valid HTTP."),
         )
     }
 

@@ -89,11 +89,7 @@ impl Exchange {
         if budget.is_some_and(|budget| budget <= tokens) {
             return None;
         }
-        Some(Chunks {
-            first,
-            tokens,
-            budget,
-        })
+        Some(Chunks { first, tokens, budget })
     }
 
     pub(super) fn decode_in_chunks(&mut self, chunks: Chunks, cached: Option<CachedTokens>) {
@@ -165,15 +161,9 @@ impl Exchange {
         chunked.generated += generated.tokens;
         chunked.text.push_str(&generated.text);
         self.tally = Some(chunked.tally());
-        let stopped = generated
-            .finish_reason
-            .as_deref()
-            .is_some_and(|reason| reason != "length");
+        let stopped = generated.finish_reason.as_deref().is_some_and(|reason| reason != "length");
         let empty = generated.tokens == 0 && generated.text.is_empty();
-        let spent = chunked
-            .chunks
-            .budget
-            .is_some_and(|budget| chunked.generated >= budget);
+        let spent = chunked.chunks.budget.is_some_and(|budget| chunked.generated >= budget);
         let over = stopped || empty || spent;
         if chunked.streams {
             if !std::mem::replace(&mut chunked.begun, true) {
@@ -187,9 +177,7 @@ impl Exchange {
             return;
         }
         if chunked.streams {
-            self.act(Action::Write(
-                format!("data: {{\"usage\":{},\"choices\":[]}}\n\n", chunked.usage()).into(),
-            ));
+            self.act(Action::Write(format!("data: {{\"usage\":{},\"choices\":[]}}\n\n", chunked.usage()).into()));
             self.act(Action::Write(Bytes::from_static(b"data: [DONE]\n\n")));
         } else {
             let body = chunked.whole(&generated);
@@ -250,38 +238,23 @@ impl Exchange {
 
 impl Chunked {
     const fn tally(&self) -> Tally {
-        Tally {
-            size: self.chunks.tokens,
-            legs: self.legs,
-            tokens: self.generated,
-        }
+        Tally { size: self.chunks.tokens, legs: self.legs, tokens: self.generated }
     }
 
     /// The body of the next leg.
     fn leg(&self) -> Bytes {
-        let left = self
-            .chunks
-            .budget
-            .map_or(self.chunks.tokens, |budget| budget - self.generated);
+        let left = self.chunks.budget.map_or(self.chunks.tokens, |budget| budget - self.generated);
         let tokens = left.min(self.chunks.tokens);
         let limit = tokens.to_string();
         let first = &self.chunks.first;
-        let mut edit = first
-            .edit()
-            .set("max_tokens", &*limit)
-            .set("max_completion_tokens", &*limit);
+        let mut edit = first.edit().set("max_tokens", &*limit).set("max_completion_tokens", &*limit);
         edit = edit.set("stream", "false").remove("stream_options");
         if let Some(least) = first.get("min_tokens").and_then(count_of) {
-            edit = edit.set(
-                "min_tokens",
-                tokens.min(least.saturating_sub(self.generated)).to_string(),
-            );
+            edit = edit.set("min_tokens", tokens.min(least.saturating_sub(self.generated)).to_string());
         }
         if self.legs > 0 {
             edit = edit.remove("kv_transfer_params");
-            edit = edit
-                .set("continue_final_message", "true")
-                .set("add_generation_prompt", "false");
+            edit = edit.set("continue_final_message", "true").set("add_generation_prompt", "false");
             if !self.text.is_empty() {
                 edit = edit.set("messages", self.messages());
             }
@@ -294,25 +267,14 @@ impl Chunked {
         let messages = self.chunks.first.get("messages").unwrap_or("[]");
         let open = messages.strip_suffix(']').unwrap_or("[").trim_end();
         let comma = if open.ends_with('[') { "" } else { "," };
-        format!(
-            "{open}{comma}{{\"role\":\"assistant\",\"content\":\"{}\"}}]",
-            self.text
-        )
+        format!("{open}{comma}{{\"role\":\"assistant\",\"content\":\"{}\"}}]", self.text)
     }
 
     /// The event of one leg, without usage.
     fn event(&self, generated: &Generated, last: bool) -> Bytes {
-        let choices: Vec<String> = generated
-            .choices
-            .iter()
-            .map(|choice| delta(choice, last))
-            .collect();
+        let choices: Vec<String> = generated.choices.iter().map(|choice| delta(choice, last)).collect();
         let choices = format!("[{}]", choices.join(","));
-        let mut edit = generated
-            .answer
-            .edit()
-            .set("choices", choices)
-            .remove("usage");
+        let mut edit = generated.answer.edit().set("choices", choices).remove("usage");
         edit = edit.set("object", "\"chat.completion.chunk\"");
         if let Some(id) = &self.id {
             edit = edit.set("id", &**id);
@@ -322,13 +284,7 @@ impl Chunked {
         }
         let mut event = BytesMut::from(&b"data: "[..]);
         // Line ends in JSON text are white space, but end an event's line.
-        event.extend(edit.finish().iter().map(|byte| {
-            if matches!(byte, b'\n' | b'\r') {
-                b' '
-            } else {
-                *byte
-            }
-        }));
+        event.extend(edit.finish().iter().map(|byte| if matches!(byte, b'\n' | b'\r') { b' ' } else { *byte }));
         event.extend_from_slice(b"\n\n");
         event.freeze()
     }
@@ -358,19 +314,12 @@ impl Chunked {
     }
 
     fn usage(&self) -> String {
-        let Self {
-            prompt, generated, ..
-        } = self;
+        let Self { prompt, generated, .. } = self;
         let cached = self.cached.as_ref().map_or_else(String::new, |cached| {
-            format!(
-                ",\"prompt_tokens_details\":{{\"cached_tokens\":{}}}",
-                cached.text()
-            )
+            format!(",\"prompt_tokens_details\":{{\"cached_tokens\":{}}}", cached.text())
         });
         let total = prompt + generated;
-        format!(
-            "{{\"prompt_tokens\":{prompt},\"completion_tokens\":{generated},\"total_tokens\":{total}{cached}}}"
-        )
+        format!("{{\"prompt_tokens\":{prompt},\"completion_tokens\":{generated},\"total_tokens\":{total}{cached}}}")
     }
 }
 
@@ -378,23 +327,13 @@ impl Generated {
     fn read(answer: Bytes) -> Option<Self> {
         let answer = Object::parse(answer).ok()?;
         let choices: Vec<&RawValue> = answer.read("choices").unwrap_or_default();
-        let choices: Vec<Object> = choices
-            .iter()
-            .filter_map(|choice| Object::parse(choice.get().to_owned().into()).ok())
-            .collect();
+        let choices: Vec<Object> =
+            choices.iter().filter_map(|choice| Object::parse(choice.get().to_owned().into()).ok()).collect();
         let first = choices.first();
         let text = first.map(content).unwrap_or_default();
-        let finish_reason = first
-            .and_then(|choice| choice.read::<Option<String>>("finish_reason"))
-            .flatten();
+        let finish_reason = first.and_then(|choice| choice.read::<Option<String>>("finish_reason")).flatten();
         let tokens = count(&answer, "completion_tokens");
-        Some(Self {
-            choices,
-            tokens,
-            text,
-            finish_reason,
-            answer,
-        })
+        Some(Self { choices, tokens, text, finish_reason, answer })
     }
 }
 
@@ -409,10 +348,7 @@ fn content(choice: &Object) -> String {
 /// A choice as an event tells it. Only the last event of a stream says why it ends.
 fn delta(choice: &Object, last: bool) -> String {
     let index = choice.get("index").unwrap_or("0");
-    let reason = choice
-        .get("finish_reason")
-        .filter(|_| last)
-        .unwrap_or("null");
+    let reason = choice.get("finish_reason").filter(|_| last).unwrap_or("null");
     let message = choice.object("message");
     let delta = message.as_ref().map(as_delta);
     let delta = delta.as_deref().unwrap_or(b"{}");
@@ -432,29 +368,20 @@ fn as_delta(message: &Object) -> Bytes {
         Some(String::from_utf8_lossy(&call).into_owned())
     });
     let calls = numbered.collect::<Vec<_>>().join(",");
-    message
-        .edit()
-        .set("tool_calls", format!("[{calls}]"))
-        .finish()
+    message.edit().set("tool_calls", format!("[{calls}]")).finish()
 }
 
 /// A count as JSON may write it: servers read `1e1` and `10.0` as 10.
 fn count_of(number: &str) -> Option<u64> {
     let written_otherwise = || {
         let number: f64 = number.parse().ok()?;
-        (number.fract() == 0.0)
-            .then(|| format!("{number:.0}"))?
-            .parse()
-            .ok()
+        (number.fract() == 0.0).then(|| format!("{number:.0}"))?.parse().ok()
     };
     number.parse().ok().or_else(written_otherwise)
 }
 
 fn count(answer: &Object, key: &str) -> u64 {
-    answer
-        .object("usage")
-        .and_then(|usage| usage.read(key))
-        .unwrap_or(0)
+    answer.object("usage").and_then(|usage| usage.read(key)).unwrap_or(0)
 }
 
 fn stream_headers() -> HeaderMap {

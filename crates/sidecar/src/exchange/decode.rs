@@ -42,21 +42,12 @@ enum Answer {
 impl Decoding {
     /// A leg that was sent this body.
     pub(super) fn awaited(body: Bytes, cached: Option<CachedTokens>) -> Self {
-        Self {
-            body,
-            cached,
-            answer: Answer::Awaited,
-            succeeds: false,
-            alongside: None,
-        }
+        Self { body, cached, answer: Answer::Awaited, succeeds: false, alongside: None }
     }
 
     /// A leg whose head has come.
     pub(super) fn with_head(status: StatusCode, headers: HeaderMap) -> Self {
-        Self {
-            answer: Answer::Head(Box::new((status, headers))),
-            ..Self::awaited(Bytes::new(), None)
-        }
+        Self { answer: Answer::Head(Box::new((status, headers))), ..Self::awaited(Bytes::new(), None) }
     }
 
     pub(super) const fn deadline(&self) -> Option<Instant> {
@@ -113,8 +104,7 @@ impl Exchange {
             }
             Event::Data(Role::Decode, bytes) if bytes.is_empty() => {}
             Event::Data(Role::Decode, bytes)
-                if !leg.is_passing()
-                    && failure_in(&bytes).is_some_and(|status| self.asks_again(status)) =>
+                if !leg.is_passing() && failure_in(&bytes).is_some_and(|status| self.asks_again(status)) =>
             {
                 return self.decode_without(&leg);
             }
@@ -124,9 +114,7 @@ impl Exchange {
                 let Answer::Passing(rewriter) = &mut leg.answer else {
                     return self.cut(&leg);
                 };
-                let passed = rewriter
-                    .as_mut()
-                    .map_or(Ok(bytes.clone()), |rewriter| rewriter.feed(bytes));
+                let passed = rewriter.as_mut().map_or(Ok(bytes.clone()), |rewriter| rewriter.feed(bytes));
                 match passed {
                     Ok(bytes) if bytes.is_empty() => {}
                     Ok(bytes) => self.act(Action::Write(bytes)),
@@ -157,10 +145,7 @@ impl Exchange {
             let (status, mut headers) = (head.0, std::mem::take(&mut head.1));
             leg.succeeds = status.is_success();
             let limit = self.rules.body_limit;
-            let rewriter = leg
-                .cached
-                .clone()
-                .map(|cached| Box::new(Rewriter::new(cached, &mut headers, limit)));
+            let rewriter = leg.cached.clone().map(|cached| Box::new(Rewriter::new(cached, &mut headers, limit)));
             self.act(Action::Answer(status, headers));
             leg.answer = Answer::Passing(rewriter);
             // Prompts are long, and so are answers: what nobody is sent any more takes no memory.
@@ -223,10 +208,7 @@ impl Exchange {
         let Answer::Passing(rewriter) = &mut leg.answer else {
             return self.decode_failed(leg, Failure::Broken);
         };
-        match rewriter
-            .as_mut()
-            .map_or(Ok(Bytes::new()), |rewriter| rewriter.finish())
-        {
+        match rewriter.as_mut().map_or(Ok(Bytes::new()), |rewriter| rewriter.finish()) {
             Ok(last) => {
                 if !last.is_empty() {
                     self.act(Action::Write(last));
@@ -316,9 +298,7 @@ impl Exchange {
     fn alongside(&mut self, mut leg: Box<Decoding>, event: Event, now: Instant) {
         let late = matches!(event, Event::Tick) && leg.alongside.is_some_and(|until| now >= until);
         let wrong = match event {
-            Event::Head(Role::Prefill, status, headers)
-                if refused_by_server(status) && !leg.is_passing() =>
-            {
+            Event::Head(Role::Prefill, status, headers) if refused_by_server(status) && !leg.is_passing() => {
                 self.act(Action::Stop(Role::Decode));
                 return self.relay(status, headers, leg.alongside.unwrap_or(now));
             }
@@ -327,21 +307,14 @@ impl Exchange {
                 self.act(Action::Stop(Role::Prefill));
                 (StatusCode::BAD_GATEWAY, "The prefill server failed.")
             }
-            Event::Failed(Role::Prefill, failure) if failure.unseen() => (
-                StatusCode::SERVICE_UNAVAILABLE,
-                "The prefill server cannot be reached.",
-            ),
-            Event::Failed(Role::Prefill, _) => (
-                StatusCode::BAD_GATEWAY,
-                "The prefill server broke the connection.",
-            ),
+            Event::Failed(Role::Prefill, failure) if failure.unseen() => {
+                (StatusCode::SERVICE_UNAVAILABLE, "The prefill server cannot be reached.")
+            }
+            Event::Failed(Role::Prefill, _) => (StatusCode::BAD_GATEWAY, "The prefill server broke the connection."),
             Event::Tick if late => {
                 self.act(Action::Blame(Role::Prefill, FailureKind::Timeout));
                 self.act(Action::Stop(Role::Prefill));
-                (
-                    StatusCode::GATEWAY_TIMEOUT,
-                    "The prefill server did not answer in time.",
-                )
+                (StatusCode::GATEWAY_TIMEOUT, "The prefill server did not answer in time.")
             }
             Event::End(Role::Prefill, _) => {
                 leg.alongside = None;

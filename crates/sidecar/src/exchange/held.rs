@@ -28,12 +28,7 @@ impl Held {
             None => None,
             Some(coding) => Some(Box::new(Decoder::new(coding)?)),
         };
-        Some(Self {
-            bytes: BytesMut::new(),
-            share: bodies.share(),
-            decoder,
-            limit,
-        })
+        Some(Self { bytes: BytesMut::new(), share: bodies.share(), decoder, limit })
     }
 
     /// Takes the next bytes; tells what is wrong with the answer otherwise.

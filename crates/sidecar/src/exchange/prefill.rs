@@ -73,12 +73,8 @@ impl Exchange {
                 // Of a leg to shared storage only the status matters.
                 let limit = self.rules.body_limit;
                 let held = match self.rules.connector {
-                    KvConnector::SharedStorage => {
-                        Held::new(&HeaderMap::new(), limit, &self.rules.bodies)
-                    }
-                    KvConnector::NixlV2 | KvConnector::Sglang => {
-                        Held::new(&headers, limit, &self.rules.bodies)
-                    }
+                    KvConnector::SharedStorage => Held::new(&HeaderMap::new(), limit, &self.rules.bodies),
+                    KvConnector::NixlV2 | KvConnector::Sglang => Held::new(&headers, limit, &self.rules.bodies),
                 };
                 let Some(held) = held else {
                     let fault = Fault::Invalid("has a Content-Encoding that was not asked for");
@@ -105,8 +101,7 @@ impl Exchange {
                 }
             }
             Event::End(Role::Prefill, _) => {
-                let Answer::Coming(held) = std::mem::replace(&mut leg.answer, Answer::Awaited)
-                else {
+                let Answer::Coming(held) = std::mem::replace(&mut leg.answer, Answer::Awaited) else {
                     return self.prefill_failed(leg, Fault::Unanswered(Failure::Broken), now);
                 };
                 return match held.whole().and_then(|whole| self.prefilled(whole)) {
@@ -160,11 +155,8 @@ impl Exchange {
                 self.request.decode_with_params(params)
             }
         };
-        self.prompt_tokens = answer.object("usage").and_then(|usage| {
-            usage
-                .read("prompt_tokens")
-                .or_else(|| usage.read("input_tokens"))
-        });
+        self.prompt_tokens =
+            answer.object("usage").and_then(|usage| usage.read("prompt_tokens").or_else(|| usage.read("input_tokens")));
         // Anthropic's answers count otherwise.
         let counts = self.request.route != Route::Messages;
         self.decode(body, counts.then(|| CachedTokens::of(&answer)));
@@ -205,39 +197,19 @@ impl Exchange {
             return self.fall_back();
         }
         let (status, wrong) = match fault {
-            Fault::Late => (
-                StatusCode::GATEWAY_TIMEOUT,
-                "did not answer in time".to_owned(),
-            ),
-            Fault::Status(status) => (
-                StatusCode::BAD_GATEWAY,
-                format!("answered with status {}", status.as_u16()),
-            ),
-            Fault::Invalid(wrong) => (
-                StatusCode::BAD_GATEWAY,
-                format!("gave an answer that {wrong}"),
-            ),
-            Fault::Unanswered(Failure::NoServer) => {
-                (StatusCode::SERVICE_UNAVAILABLE, "is not there".to_owned())
+            Fault::Late => (StatusCode::GATEWAY_TIMEOUT, "did not answer in time".to_owned()),
+            Fault::Status(status) => (StatusCode::BAD_GATEWAY, format!("answered with status {}", status.as_u16())),
+            Fault::Invalid(wrong) => (StatusCode::BAD_GATEWAY, format!("gave an answer that {wrong}")),
+            Fault::Unanswered(Failure::NoServer) => (StatusCode::SERVICE_UNAVAILABLE, "is not there".to_owned()),
+            Fault::Unanswered(Failure::NoRoom) => {
+                (StatusCode::SERVICE_UNAVAILABLE, "could not be asked, for want of files or memory here".to_owned())
             }
-            Fault::Unanswered(Failure::NoRoom) => (
-                StatusCode::SERVICE_UNAVAILABLE,
-                "could not be asked, for want of files or memory here".to_owned(),
-            ),
-            Fault::Unanswered(Failure::Refused) => (
-                StatusCode::SERVICE_UNAVAILABLE,
-                "cannot be reached".to_owned(),
-            ),
-            Fault::Unanswered(Failure::ConnectTimeout) => {
-                (StatusCode::GATEWAY_TIMEOUT, "cannot be reached".to_owned())
+            Fault::Unanswered(Failure::Refused) => (StatusCode::SERVICE_UNAVAILABLE, "cannot be reached".to_owned()),
+            Fault::Unanswered(Failure::ConnectTimeout) => (StatusCode::GATEWAY_TIMEOUT, "cannot be reached".to_owned()),
+            Fault::Unanswered(Failure::Broken) => (StatusCode::BAD_GATEWAY, "broke the connection".to_owned()),
+            Fault::Unanswered(Failure::Untrusted) => {
+                (StatusCode::BAD_GATEWAY, "has no certificate that is trusted".to_owned())
             }
-            Fault::Unanswered(Failure::Broken) => {
-                (StatusCode::BAD_GATEWAY, "broke the connection".to_owned())
-            }
-            Fault::Unanswered(Failure::Untrusted) => (
-                StatusCode::BAD_GATEWAY,
-                "has no certificate that is trusted".to_owned(),
-            ),
         };
         self.refuse(Trouble::new(status, format!("The prefill server {wrong}.")));
     }

@@ -24,10 +24,7 @@ pub(super) struct Probing {
 impl Exchange {
     pub(super) fn probe(&mut self) {
         self.send_decode(self.request.body.text().clone(), false);
-        self.state = State::Probing(Probing {
-            head: None,
-            held: BytesMut::new(),
-        });
+        self.state = State::Probing(Probing { head: None, held: BytesMut::new() });
     }
 
     pub(super) fn probing(&mut self, mut probing: Probing, event: Event, now: Instant) {
@@ -76,11 +73,7 @@ impl Exchange {
 
 /// What an answer shows so far: that the server lacks the prompt, that it has enough of it, or neither yet.
 fn verdict(held: &[u8]) -> Option<bool> {
-    if held
-        .trim_ascii_start()
-        .first()
-        .is_none_or(|first| *first == b'{')
-    {
+    if held.trim_ascii_start().first().is_none_or(|first| *first == b'{') {
         return None;
     }
     let mut events = 0;
@@ -96,10 +89,7 @@ fn verdict(held: &[u8]) -> Option<bool> {
             }
         } else {
             data |= line.starts_with(b"data:");
-            if line
-                .strip_prefix(b"data:")
-                .is_some_and(stopped_at_threshold)
-            {
+            if line.strip_prefix(b"data:").is_some_and(stopped_at_threshold) {
                 return Some(true);
             }
         }
@@ -109,15 +99,8 @@ fn verdict(held: &[u8]) -> Option<bool> {
 
 /// Whether a whole answer says that the server lacks the prompt.
 fn lacks(whole: &[u8]) -> bool {
-    let event = |line: &[u8]| {
-        line.strip_prefix(b"data:")
-            .is_some_and(stopped_at_threshold)
-    };
-    stopped_at_threshold(whole)
-        || whole
-            .split(|byte| *byte == b'\n')
-            .take(2 * EVENTS)
-            .any(event)
+    let event = |line: &[u8]| line.strip_prefix(b"data:").is_some_and(stopped_at_threshold);
+    stopped_at_threshold(whole) || whole.split(|byte| *byte == b'\n').take(2 * EVENTS).any(event)
 }
 
 fn stopped_at_threshold(text: &[u8]) -> bool {

@@ -31,8 +31,7 @@ impl Asked {
         *host == self.named
             || match host.address() {
                 Some(address) => {
-                    self.peer.is_some_and(|peer| peer.address == address)
-                        || here && (self.is_local)(address)
+                    self.peer.is_some_and(|peer| peer.address == address) || here && (self.is_local)(address)
                 }
                 None => here && *host == Host::Name("localhost".into()),
             }
@@ -46,8 +45,7 @@ impl RemoteHosts {
             return None;
         };
         let allows = |host: &Host| {
-            asked.is_some_and(|asked| asked.is(host))
-                || list.as_ref().is_some_and(|list| list.allows_host(host))
+            asked.is_some_and(|asked| asked.is(host)) || list.as_ref().is_some_and(|list| list.allows_host(host))
         };
         // It was found to be JSON, of any depth and with numbers of any size: what is left to do is to tell its tokens apart.
         let mut around = Vec::new();
@@ -93,10 +91,7 @@ fn token_length(text: &str) -> usize {
         }
         _ => {
             let end = |byte: &u8| b",:{}[]".contains(byte) || byte.is_ascii_whitespace();
-            bytes[1..]
-                .iter()
-                .position(end)
-                .map_or(bytes.len(), |end| end + 1)
+            bytes[1..].iter().position(end).map_or(bytes.len(), |end| end + 1)
         }
     }
 }
@@ -125,16 +120,11 @@ impl Key {
             return around.copied().unwrap_or_default();
         }
         let word = name.strip_suffix('s').unwrap_or(name);
-        let is_ip = ["_ip", "-ip", "Ip", "IP"]
-            .iter()
-            .any(|ip| word.ends_with(ip));
+        let is_ip = ["_ip", "-ip", "Ip", "IP"].iter().any(|ip| word.ends_with(ip));
         let lower = word.to_ascii_lowercase();
         let is_host = HOSTS.iter().any(|host| lower.ends_with(host)) || is_ip || lower == "ip";
         let is_address = is_host || ADDRESSES.iter().any(|address| lower.ends_with(address));
-        Self {
-            is_address,
-            is_host,
-        }
+        Self { is_address, is_host }
     }
 
     /// Tells whether a text names only hosts that are allowed, or none at all.
@@ -172,24 +162,13 @@ mod tests {
     fn addresses_are_those_of_the_server_that_was_asked() {
         let asked = |named: &str, peer: &str, is_this_host| Asked {
             named: Host::read(named).expect("a host"),
-            peer: Some(Peer {
-                address: peer.parse().expect("an address"),
-                is_this_host,
-            }),
+            peer: Some(Peer { address: peer.parse().expect("an address"), is_this_host }),
             is_local: |address| address.is_loopback() || address == IpAddr::from([10, 0, 0, 7]),
         };
         let list = AllowList::parse(["10.1.0.0/16:8000,prefill.example"]).expect("a list");
-        let (far, near) = (
-            asked("p", "10.0.0.1", false),
-            asked("localhost", "127.0.0.1", true),
-        );
+        let (far, near) = (asked("p", "10.0.0.1", false), asked("localhost", "127.0.0.1", true));
         for (params, of_far, of_near, with_list) in [
-            (
-                r#"{"remote_host":"p","remote_port":5600}"#,
-                true,
-                false,
-                true,
-            ),
+            (r#"{"remote_host":"p","remote_port":5600}"#, true, false, true),
             (r#"{"remote_host":"10.0.0.1"}"#, true, false, true),
             (r#"{"remote_host":"::ffff:10.0.0.1"}"#, true, false, true),
             (r#"{"remote_host":"10.0.0.9"}"#, false, false, false),
@@ -198,66 +177,21 @@ mod tests {
             (r#"{"remote_host":"localhost"}"#, false, true, false),
             (r#"{"remote_host":""}"#, false, true, false),
             (r#"{"remote_host":"10.0.0.7"}"#, false, true, false),
-            (
-                r#"{"remote_host":"::1","remote_block_ids":[[1,2]]}"#,
-                false,
-                true,
-                false,
-            ),
+            (r#"{"remote_host":"::1","remote_block_ids":[[1,2]]}"#, false, true, false),
             (r#"{"remote_host":2130706433}"#, false, false, false),
-            (
-                r#"{"remote_host":["10.0.0.1","10.0.0.9"]}"#,
-                false,
-                false,
-                false,
-            ),
-            (
-                r#"{"remote_host":"10.0.0.9","remote_host":"10.0.0.1"}"#,
-                false,
-                false,
-                false,
-            ),
+            (r#"{"remote_host":["10.0.0.1","10.0.0.9"]}"#, false, false, false),
+            (r#"{"remote_host":"10.0.0.9","remote_host":"10.0.0.1"}"#, false, false, false),
             (r#"{"remote\u005fhost":"10.0.0.9"}"#, false, false, false),
             (r#"{"REMOTE_HOST":"10.0.0.9"}"#, false, false, false),
             (r#"{"remote_host":"10.0.0.1@evil"}"#, false, false, false),
             // Mooncake's.
-            (
-                r#"{"remote_bootstrap_addr":"http://10.0.0.1:8998"}"#,
-                true,
-                false,
-                true,
-            ),
-            (
-                r#"{"remote_bootstrap_addr":"http://10.0.0.9:8998"}"#,
-                false,
-                false,
-                false,
-            ),
-            (
-                r#"{"remote_bootstrap_addr":"http://[::ffff:a00:1]:8998/x"}"#,
-                true,
-                false,
-                true,
-            ),
-            (
-                r#"{"remote_bootstrap_addr":"evil:8998"}"#,
-                false,
-                false,
-                false,
-            ),
+            (r#"{"remote_bootstrap_addr":"http://10.0.0.1:8998"}"#, true, false, true),
+            (r#"{"remote_bootstrap_addr":"http://10.0.0.9:8998"}"#, false, false, false),
+            (r#"{"remote_bootstrap_addr":"http://[::ffff:a00:1]:8998/x"}"#, true, false, true),
+            (r#"{"remote_bootstrap_addr":"evil:8998"}"#, false, false, false),
             // A server for each rank.
-            (
-                r#"{"mapping":{"0":{"host":"10.0.0.1","engine_id":"a"},"1":{"host":"10.0.0.9"}}}"#,
-                false,
-                false,
-                false,
-            ),
-            (
-                r#"{"mapping":{"0":{"host":"10.0.0.1","engine_id":"a"}}}"#,
-                true,
-                false,
-                true,
-            ),
+            (r#"{"mapping":{"0":{"host":"10.0.0.1","engine_id":"a"},"1":{"host":"10.0.0.9"}}}"#, false, false, false),
+            (r#"{"mapping":{"0":{"host":"10.0.0.1","engine_id":"a"}}}"#, true, false, true),
             (r#"{"hosts":{"0":"evil"}}"#, false, false, false),
             (r#"{"peerIps":"10.0.0.1,10.0.0.9"}"#, false, false, false),
             // Of any key.
@@ -265,41 +199,14 @@ mod tests {
             (r#"{"x":["10.0.0.9"]}"#, false, false, false),
             (r#"{"x":"fe80::1"}"#, false, false, false),
             (r#"{"x":"evil:80"}"#, false, false, false),
-            (
-                r#"{"bootstrap_address":"evil","x":{}}"#,
-                false,
-                false,
-                false,
-            ),
-            (
-                r#"{"x":[[{"y":[],"remote_host":"evil"}],{}]}"#,
-                false,
-                false,
-                false,
-            ),
-            (
-                r#"{"remote_host" : [ "10.0.0.1" , "ev\"il" ]}"#,
-                false,
-                false,
-                false,
-            ),
+            (r#"{"bootstrap_address":"evil","x":{}}"#, false, false, false),
+            (r#"{"x":[[{"y":[],"remote_host":"evil"}],{}]}"#, false, false, false),
+            (r#"{"remote_host" : [ "10.0.0.1" , "ev\"il" ]}"#, false, false, false),
             // None.
-            (
-                r#"{"remote_host":null,"remote_engine_id":"5b1f-9","base_addr":140737488355328}"#,
-                true,
-                true,
-                true,
-            ),
-            (
-                r#"{"transload_ticket":"AAAA/+==","tp_size":8,"do_remote_prefill":true,"x":1.5}"#,
-                true,
-                true,
-                true,
-            ),
+            (r#"{"remote_host":null,"remote_engine_id":"5b1f-9","base_addr":140737488355328}"#, true, true, true),
+            (r#"{"transload_ticket":"AAAA/+==","tp_size":8,"do_remote_prefill":true,"x":1.5}"#, true, true, true),
         ] {
-            let other = |list: Option<&AllowList>, asked| {
-                RemoteHosts::Asked(list.cloned()).other(Some(asked), params)
-            };
+            let other = |list: Option<&AllowList>, asked| RemoteHosts::Asked(list.cloned()).other(Some(asked), params);
             assert_eq!(other(None, &far).is_none(), of_far, "{params}");
             assert_eq!(other(None, &near).is_none(), of_near, "{params}");
             assert_eq!(other(Some(&list), &far).is_none(), with_list, "{params}");

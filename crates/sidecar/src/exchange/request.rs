@@ -121,10 +121,7 @@ impl Request {
 
     /// The body of a prefill leg over NIXL or a connector that is asked alike.
     pub(super) fn prefill_for_params(&self) -> Bytes {
-        let edit = self
-            .limited()
-            .set("stream", "false")
-            .remove("stream_options");
+        let edit = self.limited().set("stream", "false").remove("stream_options");
         edit.set("kv_transfer_params", ASK_FOR_BLOCKS).finish()
     }
 
@@ -147,8 +144,7 @@ impl Request {
     pub(super) fn with_bootstrap(&self, bootstrap: &Bootstrap) -> Bytes {
         let edit = self.body.edit().set("bootstrap_host", &*bootstrap.host);
         let edit = edit.set("bootstrap_port", bootstrap.port.to_string());
-        edit.set("bootstrap_room", bootstrap.room.to_string())
-            .finish()
+        edit.set("bootstrap_room", bootstrap.room.to_string()).finish()
     }
 
     /// A copy that generates one token. Engines refuse more tokens at least than at most.
@@ -173,9 +169,7 @@ impl Request {
 
     fn limit<'a>(&self, object: &'a Object) -> json::Edit<'a> {
         let limits = self.route.limits().iter();
-        let edit = limits.fold(object.edit().remove("min_tokens"), |edit, limit| {
-            edit.set(limit, "1")
-        });
+        let edit = limits.fold(object.edit().remove("min_tokens"), |edit, limit| edit.set(limit, "1"));
         // Nor more than one answer: the prompt's cache is the same for all of them.
         let given = |key: &str| object.get(key).is_some_and(|value| value != "null");
         let single = SINGLE.iter().filter(|(key, _)| given(key));

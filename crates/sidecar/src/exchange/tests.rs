@@ -26,17 +26,8 @@ fn rules(connector: KvConnector) -> Rules {
 
 fn request(body: &Value, disaggregated: bool) -> Request {
     let body = Object::parse(body.to_string().into()).expect("an object");
-    let bootstrap = Some(Bootstrap {
-        host: "\"p\"".into(),
-        port: 8998,
-        room: 7,
-    });
-    Request {
-        route: Route::ChatCompletions,
-        body,
-        disaggregated,
-        bootstrap,
-    }
+    let bootstrap = Some(Bootstrap { host: "\"p\"".into(), port: 8998, room: 7 });
+    Request { route: Route::ChatCompletions, body, disaggregated, bootstrap }
 }
 
 /// What a server does with one leg.
@@ -44,12 +35,7 @@ fn request(body: &Value, disaggregated: bool) -> Request {
 enum Script {
     Fails(Failure),
     Silent,
-    Answers {
-        status: u16,
-        events: bool,
-        pieces: Vec<String>,
-        then: End,
-    },
+    Answers { status: u16, events: bool, pieces: Vec<String>, then: End },
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -80,13 +66,7 @@ struct Seen {
 
 /// Runs an exchange to its end. Scripts are used in the order in which legs of a role are sent; when they are used up there is no
 /// further server. `order` decides which leg's next event comes first.
-fn run(
-    rules: Rules,
-    request: Request,
-    prefill: &[Script],
-    decode: &[Script],
-    order: &[bool],
-) -> (Seen, Path) {
+fn run(rules: Rules, request: Request, prefill: &[Script], decode: &[Script], order: &[bool]) -> (Seen, Path) {
     let mut now = Instant::now();
     let mut exchange = Exchange::new(Arc::new(rules), request, now);
     let mut seen = Seen::default();
@@ -95,15 +75,8 @@ fn run(
     for turn in 0..10_000 {
         while let Some(action) = exchange.next() {
             match action {
-                Action::Send {
-                    role,
-                    body,
-                    elsewhere,
-                } => {
-                    assert!(
-                        legs.iter().all(|leg| leg.role != role),
-                        "two legs of one role"
-                    );
+                Action::Send { role, body, elsewhere } => {
+                    assert!(legs.iter().all(|leg| leg.role != role), "two legs of one role");
                     assert_eq!(seen.ended, None, "a leg after the end");
                     let body: Value = serde_json::from_slice(&body).expect("bodies are JSON");
                     seen.sent.push((role, body.clone(), elsewhere));
@@ -111,10 +84,8 @@ fn run(
                         Role::Prefill => scripts.0.next(),
                         Role::Decode => scripts.1.next(),
                     };
-                    let coming = script.map_or_else(
-                        || [Event::Failed(role, Failure::NoServer)].into(),
-                        |script| script.events(role),
-                    );
+                    let coming = script
+                        .map_or_else(|| [Event::Failed(role, Failure::NoServer)].into(), |script| script.events(role));
                     legs.push(Running { role, body, coming });
                 }
                 Action::Stop(role) => {
@@ -129,12 +100,8 @@ fn run(
                     assert_eq!(seen.ended, None);
                 }
                 Action::Write(bytes) => {
-                    assert!(
-                        seen.status.is_some() && seen.ended.is_none(),
-                        "a body without an answer"
-                    );
-                    seen.body
-                        .push_str(std::str::from_utf8(&bytes).expect("text"));
+                    assert!(seen.status.is_some() && seen.ended.is_none(), "a body without an answer");
+                    seen.body.push_str(std::str::from_utf8(&bytes).expect("text"));
                 }
                 Action::Finish(_) => {
                     assert!(seen.status.is_some() && seen.ended.is_none());
@@ -147,29 +114,14 @@ fn run(
             }
         }
         if seen.ended.is_some() {
-            assert!(
-                legs.is_empty(),
-                "a leg is left: {:?} {:?}",
-                legs[0].role,
-                legs[0].body
-            );
+            assert!(legs.is_empty(), "a leg is left: {:?} {:?}", legs[0].role, legs[0].body);
             seen.released.extend(exchange.unclaimed().map(value));
             return (seen, exchange.path());
         }
-        let ready: Vec<usize> = (0..legs.len())
-            .filter(|leg| !legs[*leg].coming.is_empty())
-            .collect();
+        let ready: Vec<usize> = (0..legs.len()).filter(|leg| !legs[*leg].coming.is_empty()).collect();
         if let Some(first) = ready.first() {
             let last = ready.last().unwrap_or(first);
-            let leg = if order
-                .get(turn % order.len().max(1))
-                .copied()
-                .unwrap_or_default()
-            {
-                *last
-            } else {
-                *first
-            };
+            let leg = if order.get(turn % order.len().max(1)).copied().unwrap_or_default() { *last } else { *first };
             let event = legs[leg].coming.pop_front().expect("it is ready");
             if matches!(event, Event::End(..) | Event::Failed(..)) {
                 legs.remove(leg);
@@ -180,14 +132,8 @@ fn run(
             exchange.on(Event::Tick, now);
         } else {
             // Only a decode server may be waited for without an end: the client decides how long.
-            assert!(
-                legs.iter().any(|leg| leg.role == Role::Decode),
-                "nothing is waited for: {seen:?}"
-            );
-            let leg = legs
-                .iter()
-                .position(|leg| leg.role == Role::Decode)
-                .expect("there is one");
+            assert!(legs.iter().any(|leg| leg.role == Role::Decode), "nothing is waited for: {seen:?}");
+            let leg = legs.iter().position(|leg| leg.role == Role::Decode).expect("there is one");
             legs.remove(leg);
             exchange.on(Event::Failed(Role::Decode, Failure::Broken), now);
         }
@@ -204,26 +150,13 @@ impl Script {
         match self {
             Self::Fails(failure) => [Event::Failed(role, *failure)].into(),
             Self::Silent => VecDeque::new(),
-            Self::Answers {
-                status,
-                events,
-                pieces,
-                then,
-            } => {
+            Self::Answers { status, events, pieces, then } => {
                 let mut headers = HeaderMap::new();
-                let kind = if *events {
-                    "text/event-stream"
-                } else {
-                    "application/json"
-                };
+                let kind = if *events { "text/event-stream" } else { "application/json" };
                 headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
                 let status = StatusCode::from_u16(*status).expect("a status");
                 let mut out = VecDeque::from([Event::Head(role, status, headers)]);
-                out.extend(
-                    pieces
-                        .iter()
-                        .map(|piece| Event::Data(role, piece.clone().into())),
-                );
+                out.extend(pieces.iter().map(|piece| Event::Data(role, piece.clone().into())));
                 match then {
                     End::Whole => out.push_back(Event::End(role, None)),
                     End::Breaks => out.push_back(Event::Failed(role, Failure::Broken)),
@@ -236,12 +169,7 @@ impl Script {
 }
 
 fn answers(status: u16, body: &Value) -> Script {
-    Script::Answers {
-        status,
-        events: false,
-        pieces: vec![body.to_string()],
-        then: End::Whole,
-    }
+    Script::Answers { status, events: false, pieces: vec![body.to_string()], then: End::Whole }
 }
 
 fn params() -> Value {
@@ -265,24 +193,13 @@ fn blocks_are_prefilled_and_fetched() {
         &[answers(200, &decoded())],
         &[],
     );
-    assert_eq!(
-        (seen.status, seen.ended, path),
-        (Some(200), Some(true), Path::Disaggregated)
-    );
-    let [(Role::Prefill, prefill, _), (Role::Decode, decode, _)] = &seen.sent[..] else {
-        panic!("{seen:?}")
-    };
-    assert_eq!(
-        (&prefill["max_tokens"], &prefill["stream"]),
-        (&json!(1), &json!(false))
-    );
+    assert_eq!((seen.status, seen.ended, path), (Some(200), Some(true), Path::Disaggregated));
+    let [(Role::Prefill, prefill, _), (Role::Decode, decode, _)] = &seen.sent[..] else { panic!("{seen:?}") };
+    assert_eq!((&prefill["max_tokens"], &prefill["stream"]), (&json!(1), &json!(false)));
     assert_eq!(decode["kv_transfer_params"], json!({"ticket": "T", "n": 1}));
     assert_eq!(decode["max_tokens"], json!(9));
     let body: Value = serde_json::from_str(&seen.body).expect("JSON");
-    assert_eq!(
-        body["usage"]["prompt_tokens_details"]["cached_tokens"],
-        json!(4)
-    );
+    assert_eq!(body["usage"]["prompt_tokens_details"]["cached_tokens"], json!(4));
 }
 
 #[test]
@@ -295,30 +212,10 @@ fn a_failed_prefill_falls_back_to_the_clients_own_body() {
         answers(302, &json!({})),
         answers(200, &json!([])),
         answers(200, &json!({"kv_transfer_params": 3})),
-        Script::Answers {
-            status: 200,
-            events: false,
-            pieces: vec!["{".into()],
-            then: End::Breaks,
-        },
-        Script::Answers {
-            status: 200,
-            events: false,
-            pieces: vec!["{".into()],
-            then: End::Stalls,
-        },
-        Script::Answers {
-            status: 200,
-            events: false,
-            pieces: vec!["{\"a\":NaN}".into()],
-            then: End::Whole,
-        },
-        Script::Answers {
-            status: 200,
-            events: false,
-            pieces: vec![" ".repeat(2_000)],
-            then: End::Whole,
-        },
+        Script::Answers { status: 200, events: false, pieces: vec!["{".into()], then: End::Breaks },
+        Script::Answers { status: 200, events: false, pieces: vec!["{".into()], then: End::Stalls },
+        Script::Answers { status: 200, events: false, pieces: vec!["{\"a\":NaN}".into()], then: End::Whole },
+        Script::Answers { status: 200, events: false, pieces: vec![" ".repeat(2_000)], then: End::Whole },
     ] {
         for connector in [KvConnector::NixlV2, KvConnector::Sglang] {
             let held = match connector {
@@ -326,43 +223,19 @@ fn a_failed_prefill_falls_back_to_the_clients_own_body() {
                 _ => vec![answers(200, &decoded())],
             };
             if connector == KvConnector::Sglang
-                && matches!(
-                    script,
-                    Script::Answers {
-                        status: 200,
-                        then: End::Whole,
-                        ..
-                    }
-                )
+                && matches!(script, Script::Answers { status: 200, then: End::Whole, .. })
             {
                 continue;
             }
-            let (seen, path) = run(
-                rules(connector),
-                request(&asked(), true),
-                std::slice::from_ref(&script),
-                &held,
-                &[],
-            );
-            assert_eq!(
-                (seen.status, seen.ended, path),
-                (Some(200), Some(true), Path::Fallback),
-                "{script:?}"
-            );
+            let (seen, path) =
+                run(rules(connector), request(&asked(), true), std::slice::from_ref(&script), &held, &[]);
+            assert_eq!((seen.status, seen.ended, path), (Some(200), Some(true), Path::Fallback), "{script:?}");
             assert_eq!(seen.sent.last().map(|sent| &sent.1), Some(&asked()));
             let mut strict = rules(connector);
             strict.prefill_failure = PrefillFailure::Error;
-            let (seen, _) = run(
-                strict,
-                request(&asked(), true),
-                std::slice::from_ref(&script),
-                &held[..held.len() - 1],
-                &[],
-            );
-            assert!(
-                seen.status >= Some(502) && seen.ended == Some(true),
-                "{seen:?}"
-            );
+            let (seen, _) =
+                run(strict, request(&asked(), true), std::slice::from_ref(&script), &held[..held.len() - 1], &[]);
+            assert!(seen.status >= Some(502) && seen.ended == Some(true), "{seen:?}");
         }
     }
 }
@@ -370,11 +243,7 @@ fn a_failed_prefill_falls_back_to_the_clients_own_body() {
 #[test]
 fn what_is_wrong_with_a_request_is_told_to_the_client() {
     for status in [400, 404, 429, 451] {
-        for connector in [
-            KvConnector::NixlV2,
-            KvConnector::SharedStorage,
-            KvConnector::Sglang,
-        ] {
+        for connector in [KvConnector::NixlV2, KvConnector::SharedStorage, KvConnector::Sglang] {
             let (seen, _) = run(
                 rules(connector),
                 request(&asked(), true),
@@ -382,10 +251,7 @@ fn what_is_wrong_with_a_request_is_told_to_the_client() {
                 &[Script::Silent],
                 &[],
             );
-            assert_eq!(
-                (seen.status, &*seen.body, seen.ended),
-                (Some(status), "{\"e\":1}", Some(true))
-            );
+            assert_eq!((seen.status, &*seen.body, seen.ended), (Some(status), "{\"e\":1}", Some(true)));
         }
     }
 }
@@ -394,27 +260,11 @@ fn what_is_wrong_with_a_request_is_told_to_the_client() {
 fn what_may_pass_is_tried_again() {
     let mut patient = rules(KvConnector::NixlV2);
     patient.prefill_retries = 2;
-    let prefill = [
-        answers(503, &json!({})),
-        answers(502, &json!({})),
-        answers(200, &params()),
-    ];
-    let (seen, path) = run(
-        patient.clone(),
-        request(&asked(), true),
-        &prefill,
-        &[answers(200, &decoded())],
-        &[],
-    );
+    let prefill = [answers(503, &json!({})), answers(502, &json!({})), answers(200, &params())];
+    let (seen, path) = run(patient.clone(), request(&asked(), true), &prefill, &[answers(200, &decoded())], &[]);
     assert_eq!((seen.sent.len(), path), (4, Path::Disaggregated));
     let prefill = vec![answers(503, &json!({})); 4];
-    let (seen, path) = run(
-        patient,
-        request(&asked(), true),
-        &prefill,
-        &[answers(200, &decoded())],
-        &[],
-    );
+    let (seen, path) = run(patient, request(&asked(), true), &prefill, &[answers(200, &decoded())], &[]);
     assert_eq!((seen.sent.len(), path), (4, Path::Fallback));
 }
 
@@ -429,13 +279,8 @@ fn blocks_are_given_up_unless_a_decode_server_computes() {
         for chunk in [None, Some(1)] {
             let mut chunked = rules(KvConnector::NixlV2);
             chunked.decode_chunk = chunk;
-            let (seen, _) = run(
-                chunked,
-                request(&asked(), true),
-                &[answers(200, &params())],
-                std::slice::from_ref(&decode),
-                &[],
-            );
+            let (seen, _) =
+                run(chunked, request(&asked(), true), &[answers(200, &params())], std::slice::from_ref(&decode), &[]);
             let released = vec![params()["kv_transfer_params"].clone(); given_up.into()];
             assert_eq!(seen.released, released, "{decode:?} {chunk:?}");
         }
@@ -447,40 +292,16 @@ fn parameters_go_elsewhere_only_unseen() {
     let mut proxy = rules(KvConnector::NixlV2);
     proxy.elsewhere = true;
     let decode = [Script::Fails(Failure::Refused), answers(200, &decoded())];
-    let (seen, path) = run(
-        proxy.clone(),
-        request(&asked(), true),
-        &[answers(200, &params())],
-        &decode,
-        &[],
-    );
+    let (seen, path) = run(proxy.clone(), request(&asked(), true), &[answers(200, &params())], &decode, &[]);
     assert_eq!(
-        (
-            path,
-            &seen.sent[2].1["kv_transfer_params"]["ticket"],
-            seen.sent[2].2
-        ),
+        (path, &seen.sent[2].1["kv_transfer_params"]["ticket"], seen.sent[2].2),
         (Path::Disaggregated, &json!("T"), true)
     );
-    let head_only = Script::Answers {
-        status: 200,
-        events: true,
-        pieces: vec![],
-        then: End::Breaks,
-    };
+    let head_only = Script::Answers { status: 200, events: true, pieces: vec![], then: End::Breaks };
     for seen_by_server in [Script::Fails(Failure::Broken), head_only] {
         let decode = [seen_by_server, answers(200, &decoded())];
-        let (seen, path) = run(
-            proxy.clone(),
-            request(&asked(), true),
-            &[answers(200, &params())],
-            &decode,
-            &[],
-        );
-        assert_eq!(
-            (path, &seen.sent[2].1, seen.status),
-            (Path::Fallback, &asked(), Some(200))
-        );
+        let (seen, path) = run(proxy.clone(), request(&asked(), true), &[answers(200, &params())], &decode, &[]);
+        assert_eq!((path, &seen.sent[2].1, seen.status), (Path::Fallback, &asked(), Some(200)));
         assert_eq!(seen.released, [params()["kv_transfer_params"].clone()]);
     }
     let (seen, _) = run(
@@ -509,11 +330,7 @@ fn storage_is_asked_for_only_where_it_lacks_the_prompt() {
     let streamed = Script::Answers {
         status: 200,
         events: true,
-        pieces: vec![
-            format!("data: {lacks}\n"),
-            "\n".into(),
-            "data: [DONE]\n\n".into(),
-        ],
+        pieces: vec![format!("data: {lacks}\n"), "\n".into(), "data: [DONE]\n\n".into()],
         then: End::Whole,
     };
     for probe in [answers(200, &lacks), streamed] {
@@ -524,26 +341,10 @@ fn storage_is_asked_for_only_where_it_lacks_the_prompt() {
             &[probe, answers(200, &decoded())],
             &[],
         );
-        assert_eq!(
-            (seen.sent.len(), path),
-            (3, Path::Disaggregated),
-            "{seen:?}"
-        );
+        assert_eq!((seen.sent.len(), path), (3, Path::Disaggregated), "{seen:?}");
         assert_eq!(seen.sent[0].1, body);
-        assert_eq!(
-            (
-                &seen.sent[1].1["cache_hit_threshold"],
-                &seen.sent[1].1["max_tokens"]
-            ),
-            (&json!(0), &json!(1))
-        );
-        assert_eq!(
-            (
-                &seen.sent[2].1["cache_hit_threshold"],
-                &seen.sent[2].1["max_tokens"]
-            ),
-            (&json!(0), &json!(9))
-        );
+        assert_eq!((&seen.sent[1].1["cache_hit_threshold"], &seen.sent[1].1["max_tokens"]), (&json!(0), &json!(1)));
+        assert_eq!((&seen.sent[2].1["cache_hit_threshold"], &seen.sent[2].1["max_tokens"]), (&json!(0), &json!(9)));
     }
     let enough = "data: {\"choices\":[{\"finish_reason\":null}]}\n\n".repeat(5);
     let enough = Script::Answers {
@@ -553,20 +354,10 @@ fn storage_is_asked_for_only_where_it_lacks_the_prompt() {
         then: End::Whole,
     };
     for probe in [answers(200, &decoded()), enough, answers(429, &json!({}))] {
-        let (seen, path) = run(
-            rules(KvConnector::SharedStorage),
-            request(&body, true),
-            &[],
-            std::slice::from_ref(&probe),
-            &[],
-        );
-        assert_eq!(
-            (seen.sent.len(), path, seen.ended),
-            (1, Path::DecodeOnly, Some(true))
-        );
-        let Script::Answers { pieces, .. } = probe else {
-            unreachable!()
-        };
+        let (seen, path) =
+            run(rules(KvConnector::SharedStorage), request(&body, true), &[], std::slice::from_ref(&probe), &[]);
+        assert_eq!((seen.sent.len(), path, seen.ended), (1, Path::DecodeOnly, Some(true)));
+        let Script::Answers { pieces, .. } = probe else { unreachable!() };
         assert_eq!(seen.body, pieces.concat(), "passed as it came");
     }
 }
@@ -576,26 +367,13 @@ fn storage_is_asked_for_only_where_it_lacks_the_prompt() {
 fn storage_that_lacks_the_prompt_is_not_asked_for_it_twice() {
     let mut body = asked();
     body["cache_hit_threshold"] = json!(0.5);
-    let lacks = || {
-        answers(
-            200,
-            &json!({"choices": [{"finish_reason": "cache_threshold"}]}),
-        )
-    };
-    let breaks = || Script::Answers {
-        status: 200,
-        events: false,
-        pieces: vec!["{".into()],
-        then: End::Breaks,
-    };
+    let lacks = || answers(200, &json!({"choices": [{"finish_reason": "cache_threshold"}]}));
+    let breaks = || Script::Answers { status: 200, events: false, pieces: vec!["{".into()], then: End::Breaks };
     let refuses = || Script::Fails(Failure::Refused);
     for (prefill, decode) in [
         (vec![answers(500, &json!({}))], vec![lacks()]),
         (vec![refuses(), refuses()], vec![lacks()]),
-        (
-            vec![answers(200, &json!({}))],
-            vec![lacks(), Script::Fails(Failure::Broken)],
-        ),
+        (vec![answers(200, &json!({}))], vec![lacks(), Script::Fails(Failure::Broken)]),
         (vec![], vec![refuses()]),
         (vec![], vec![breaks()]),
     ] {
@@ -603,17 +381,10 @@ fn storage_that_lacks_the_prompt_is_not_asked_for_it_twice() {
         rules.elsewhere = true;
         let decode = [decode, vec![answers(200, &decoded())]].concat();
         let (seen, _) = run(rules, request(&body, true), &prefill, &decode, &[]);
-        assert_eq!(
-            (seen.status, seen.ended),
-            (Some(200), Some(true)),
-            "{seen:?}"
-        );
+        assert_eq!((seen.status, seen.ended), (Some(200), Some(true)), "{seen:?}");
         assert_eq!(seen.body, decoded().to_string());
         let last = seen.sent.last().expect("a leg");
-        assert_eq!(
-            (last.0, &last.1["cache_hit_threshold"]),
-            (Role::Decode, &json!(0))
-        );
+        assert_eq!((last.0, &last.1["cache_hit_threshold"]), (Role::Decode, &json!(0)));
     }
 }
 
@@ -630,26 +401,12 @@ fn long_answers_are_generated_in_chunks() {
         answers(200, &leg("two", "length")),
         answers(200, &leg(" three", "length")),
     ];
-    let (seen, _) = run(
-        chunked.clone(),
-        request(&asked(), true),
-        &[answers(200, &params())],
-        &legs,
-        &[],
-    );
+    let (seen, _) = run(chunked.clone(), request(&asked(), true), &[answers(200, &params())], &legs, &[]);
     let sent: Vec<_> = seen.sent[1..].iter().map(|(_, body, _)| body).collect();
-    assert_eq!(
-        sent.iter()
-            .map(|body| body["max_tokens"].clone())
-            .collect::<Vec<_>>(),
-        [json!(4), json!(4), json!(1)]
-    );
+    assert_eq!(sent.iter().map(|body| body["max_tokens"].clone()).collect::<Vec<_>>(), [json!(4), json!(4), json!(1)]);
     assert_eq!(sent[0]["kv_transfer_params"]["ticket"], "T");
     assert!(sent[1].get("kv_transfer_params").is_none());
-    assert_eq!(
-        sent[2]["messages"][1],
-        json!({"role": "assistant", "content": "one \"two"})
-    );
+    assert_eq!(sent[2]["messages"][1], json!({"role": "assistant", "content": "one \"two"}));
     let whole: Value = serde_json::from_str(&seen.body).expect("JSON");
     assert_eq!(whole["choices"][0]["message"]["content"], "one \"two three");
     assert_eq!(
@@ -663,25 +420,20 @@ fn long_answers_are_generated_in_chunks() {
     let events: Vec<&str> = seen.body.split("\n\n").collect();
     assert_eq!(events.len(), 6, "{events:?}");
     assert_eq!((events[4], events[5]), ("data: [DONE]", ""));
-    let texts: Vec<Value> = events[..3].iter().map(|event| serde_json::from_str::<Value>(&event[6..]).expect("JSON")["choices"][0]["delta"]["content"].clone()).collect();
+    let texts: Vec<Value> = events[..3]
+        .iter()
+        .map(|event| {
+            serde_json::from_str::<Value>(&event[6..]).expect("JSON")["choices"][0]["delta"]["content"].clone()
+        })
+        .collect();
     assert_eq!(texts, ["one \"", "two", " three"]);
     // A leg that fails in the middle is no clean end.
-    let (seen, _) = run(
-        chunked,
-        request(&streaming, false),
-        &[],
-        &[legs[0].clone(), answers(500, &json!({}))],
-        &[],
-    );
+    let (seen, _) = run(chunked, request(&streaming, false), &[], &[legs[0].clone(), answers(500, &json!({}))], &[]);
     assert_eq!(seen.ended, Some(false));
 }
 
 fn scripts() -> impl Strategy<Value = Script> {
-    let failure = prop::sample::select(vec![
-        Failure::Refused,
-        Failure::Broken,
-        Failure::ConnectTimeout,
-    ]);
+    let failure = prop::sample::select(vec![Failure::Refused, Failure::Broken, Failure::ConnectTimeout]);
     let piece = prop::sample::select(vec![
         params().to_string(),
         decoded().to_string(),

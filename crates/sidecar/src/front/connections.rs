@@ -58,11 +58,7 @@ impl Connections {
         let by_files = (files.saturating_sub(KEPT_BACK) / 3).clamp(1, MOST);
         let most = most.unwrap_or(usize::try_from(by_files).unwrap_or(usize::MAX));
         tracing::debug!(files, connections = most, "the bound on connections");
-        Arc::new(Self {
-            most,
-            turn: AtomicU64::new(0),
-            seats: Mutex::default(),
-        })
+        Arc::new(Self { most, turn: AtomicU64::new(0), seats: Mutex::default() })
     }
 
     /// Gives a client a place, if need be that of another one; `None` where all have requests under way.
@@ -78,12 +74,7 @@ impl Connections {
         let of = seats.of.entry(network).or_default();
         of.insert(id, state.clone());
         drop(seats);
-        Some(Arc::new(Seat {
-            all: self.clone(),
-            network,
-            id,
-            state,
-        }))
+        Some(Arc::new(Seat { all: self.clone(), network, id, state }))
     }
 
     /// Closes an idle connection, if there is one.
@@ -105,9 +96,7 @@ impl Seats {
     /// the one that comes next.
     fn make_room(&mut self) -> bool {
         let idle = |(network, of): (&IpAddr, &BTreeMap<u64, Arc<State>>)| {
-            let idle = of
-                .iter()
-                .filter(|(_, state)| state.requests.load(Ordering::Relaxed) == 0);
+            let idle = of.iter().filter(|(_, state)| state.requests.load(Ordering::Relaxed) == 0);
             let oldest = idle.min_by_key(|(_, state)| state.idle_since.load(Ordering::Relaxed));
             oldest.map(|(id, _)| (*network, *id))
         };
@@ -191,16 +180,10 @@ mod tests {
     fn the_longest_idle_of_the_address_with_the_most_goes() {
         let all = Connections::new(Some(4));
         let enter = |text| all.enter(address(text));
-        let is_closed = |seat: &Option<Arc<Seat>>| {
-            seat.as_ref()
-                .is_some_and(|seat| seat.closed().now_or_never().is_some())
-        };
+        let is_closed =
+            |seat: &Option<Arc<Seat>>| seat.as_ref().is_some_and(|seat| seat.closed().now_or_never().is_some());
         let one = enter("10.0.0.1");
-        let greedy = [
-            enter("2001:db8::1"),
-            enter("2001:db8::2"),
-            enter("2001:db8::3"),
-        ];
+        let greedy = [enter("2001:db8::1"), enter("2001:db8::2"), enter("2001:db8::3")];
         let seat = greedy[0].as_ref().expect("a place");
         // The first one was idle last, and the second has a request.
         drop(seat.busy());
@@ -213,19 +196,11 @@ mod tests {
         // The places of those that have left are free.
         assert_eq!(all.seats().count, 2);
         let more = [enter("10.0.0.2"), enter("10.0.0.3")];
-        let requests: Vec<_> = [&one, &newcomer, &more[0], &more[1]]
-            .map(|seat| seat.as_ref().map(|seat| seat.busy()))
-            .into();
+        let requests: Vec<_> =
+            [&one, &newcomer, &more[0], &more[1]].map(|seat| seat.as_ref().map(|seat| seat.busy())).into();
         assert!(enter("10.0.0.4").is_none(), "all are busy");
         drop(requests);
         assert!(enter("10.0.0.4").is_some());
-        assert_eq!(
-            [&one, &newcomer, &more[0], &more[1]]
-                .map(is_closed)
-                .iter()
-                .filter(|closed| **closed)
-                .count(),
-            1
-        );
+        assert_eq!([&one, &newcomer, &more[0], &more[1]].map(is_closed).iter().filter(|closed| **closed).count(), 1);
     }
 }

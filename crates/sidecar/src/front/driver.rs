@@ -154,11 +154,7 @@ impl Driver {
 
     fn act(&mut self, action: Action) -> Option<Piece> {
         match action {
-            Action::Send {
-                role,
-                body,
-                elsewhere,
-            } => self.send(role, body, elsewhere),
+            Action::Send { role, body, elsewhere } => self.send(role, body, elsewhere),
             Action::Stop(role) => {
                 *self.leg(role) = None;
                 self.trace.stopped(role);
@@ -188,11 +184,7 @@ impl Driver {
             Action::Release(params) => self.front.release(params),
             Action::Blame(role, kind) => {
                 let now = Instant::now();
-                let ended = self
-                    .ended
-                    .as_mut()
-                    .filter(|(ended, _)| *ended == role)
-                    .map(|(_, leg)| leg);
+                let ended = self.ended.as_mut().filter(|(ended, _)| *ended == role).map(|(_, leg)| leg);
                 let leg = match role {
                     Role::Prefill => self.prefill.as_mut(),
                     Role::Decode => self.decode.as_mut(),
@@ -225,11 +217,7 @@ impl Driver {
                 }
                 let reason = self.reason.take().filter(|(of, _)| *of == status);
                 let reason = reason.filter(|_| !self.exchange.refused());
-                return Some(Piece::Head(
-                    status,
-                    headers,
-                    reason.map(|(_, reason)| reason),
-                ));
+                return Some(Piece::Head(status, headers, reason.map(|(_, reason)| reason)));
             }
             Action::Write(bytes) => {
                 let count = bytes.len() as u64;
@@ -283,20 +271,14 @@ impl Driver {
     fn send(&mut self, role: Role, body: Bytes, elsewhere: bool) {
         let now = Instant::now();
         let avoid: Vec<ServerUrl> = match elsewhere {
-            true => self
-                .asked
-                .iter()
-                .filter(|(asked, _)| *asked == role)
-                .map(|(_, url)| url.clone())
-                .collect(),
+            true => self.asked.iter().filter(|(asked, _)| *asked == role).map(|(_, url)| url.clone()).collect(),
             false => Vec::new(),
         };
         let taken = match role {
             Role::Prefill => self.choice.taken.take(),
             Role::Decode => None,
         };
-        self.choice.again =
-            role == Role::Prefill && self.asked.iter().any(|(asked, _)| *asked == role);
+        self.choice.again = role == Role::Prefill && self.asked.iter().any(|(asked, _)| *asked == role);
         let mut asked = self.asked.iter().rev();
         let fetched_from = asked
             .find(|(asked, _)| *asked == Role::Prefill)
@@ -307,9 +289,7 @@ impl Driver {
             front.claim(role, &self.choice, &avoid, fetched_from, now)
         });
         let Some(claim) = claim else {
-            return self
-                .exchange
-                .on(Event::Failed(role, Failure::NoServer), now);
+            return self.exchange.on(Event::Failed(role, Failure::NoServer), now);
         };
         let url = claim.url().clone();
         let path = self.exchange.path();
@@ -317,9 +297,7 @@ impl Driver {
             record.path(path);
             match role {
                 Role::Prefill => {
-                    if self.decode.is_none()
-                        && self.asked.iter().any(|(role, _)| *role == Role::Decode)
-                    {
+                    if self.decode.is_none() && self.asked.iter().any(|(role, _)| *role == Role::Decode) {
                         record.decode_set_aside(now);
                     }
                     record.prefill_asked(&url, now);
@@ -336,13 +314,7 @@ impl Driver {
         self.asked.push((role, url.clone()));
         let upstream = self.front.upstream.clone();
         let answer = Box::pin(async move { upstream.send(role, &url, request).await });
-        *self.leg(role) = Some(Leg {
-            claim,
-            state: LegState::Asked(answer),
-            reason: None,
-            peer: None,
-            blamed: false,
-        });
+        *self.leg(role) = Some(Leg { claim, state: LegState::Asked(answer), reason: None, peer: None, blamed: false });
     }
 
     fn poll_leg(&mut self, role: Role, cx: &mut Context<'_>) -> Option<Event> {
@@ -386,9 +358,7 @@ impl Driver {
             return None;
         };
         let deadline = tokio::time::Instant::from_std(deadline);
-        let timer = self
-            .timer
-            .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
+        let timer = self.timer.get_or_insert_with(|| Box::pin(tokio::time::sleep_until(deadline)));
         if timer.deadline() != deadline {
             timer.as_mut().reset(deadline);
         }
@@ -419,11 +389,7 @@ impl Drop for Driver {
         }
         if self.record.is_some() {
             let drained = *self.front.phase.borrow() == Phase::Over;
-            self.finish(if drained {
-                Outcome::Drained
-            } else {
-                Outcome::ClientLeft
-            });
+            self.finish(if drained { Outcome::Drained } else { Outcome::ClientLeft });
         }
     }
 }
@@ -448,19 +414,17 @@ impl Leg {
                         }
                     });
                 }
-                LegState::Answering(body, trailers) => {
-                    match std::task::ready!(Pin::new(body).poll_frame(cx)) {
-                        None => return Poll::Ready(Event::End(role, trailers.take())),
-                        Some(Ok(frame)) => match frame.into_data() {
-                            Ok(data) => return Poll::Ready(Event::Data(role, data)),
-                            Err(frame) => *trailers = frame.into_trailers().ok(),
-                        },
-                        Some(Err(error)) => {
-                            tracing::debug!(role = role.name(), server = %self.claim.url(), %error, "a server broke off");
-                            return Poll::Ready(Event::Failed(role, Failure::Broken));
-                        }
+                LegState::Answering(body, trailers) => match std::task::ready!(Pin::new(body).poll_frame(cx)) {
+                    None => return Poll::Ready(Event::End(role, trailers.take())),
+                    Some(Ok(frame)) => match frame.into_data() {
+                        Ok(data) => return Poll::Ready(Event::Data(role, data)),
+                        Err(frame) => *trailers = frame.into_trailers().ok(),
+                    },
+                    Some(Err(error)) => {
+                        tracing::debug!(role = role.name(), server = %self.claim.url(), %error, "a server broke off");
+                        return Poll::Ready(Event::Failed(role, Failure::Broken));
                     }
-                }
+                },
             }
         }
     }
@@ -483,10 +447,9 @@ const fn failure(error: &SendError) -> Failure {
         SendError::Unreachable(_) => Failure::Refused,
         SendError::Untrusted(_) => Failure::Untrusted,
         SendError::ConnectTimeout(_) => Failure::ConnectTimeout,
-        SendError::Broken(_)
-        | SendError::Malformed(_)
-        | SendError::Timeout(_)
-        | SendError::TooLong(_) => Failure::Broken,
+        SendError::Broken(_) | SendError::Malformed(_) | SendError::Timeout(_) | SendError::TooLong(_) => {
+            Failure::Broken
+        }
     }
 }
 
@@ -495,10 +458,7 @@ impl Body for Driver {
     type Data = Bytes;
     type Error = super::Broken;
 
-    fn poll_frame(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, super::Broken>>> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, super::Broken>>> {
         Poll::Ready(match std::task::ready!(self.get_mut().poll_piece(cx)) {
             Piece::Data(bytes) => Some(Ok(Frame::data(bytes))),
             Piece::Trailers(trailers) => Some(Ok(Frame::trailers(trailers))),

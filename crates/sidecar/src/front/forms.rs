@@ -48,20 +48,14 @@ impl Multipart {
     /// Prepares for a body of this `Content-Type`.
     pub(super) fn new(content_type: &[u8]) -> Result<Self, Fault> {
         const CHARSETS: [&str; 5] = ["utf-8", "utf8", "us-ascii", "ascii", "iso-8859-1"];
-        let readable = |charset: &[u8]| {
-            CHARSETS
-                .iter()
-                .any(|known| charset.eq_ignore_ascii_case(known.as_bytes()))
-        };
+        let readable = |charset: &[u8]| CHARSETS.iter().any(|known| charset.eq_ignore_ascii_case(known.as_bytes()));
         if parameter(content_type, b"charset")?.is_some_and(|charset| !readable(charset)) {
             return Err("is in a charset that is not read; send it in UTF-8".into());
         }
         match parameter(content_type, b"boundary")? {
-            Some(boundary @ [_, ..]) if boundary.len() <= 256 => Ok(Self {
-                delimiter: [b"--", boundary].concat(),
-                state: State::Begin,
-                held: Vec::new(),
-            }),
+            Some(boundary @ [_, ..]) if boundary.len() <= 256 => {
+                Ok(Self { delimiter: [b"--", boundary].concat(), state: State::Begin, held: Vec::new() })
+            }
             _ => Err("has no boundary in its Content-Type".into()),
         }
     }
@@ -84,11 +78,7 @@ impl Multipart {
 
     /// Goes on by one step, where enough has come for it.
     fn step(&mut self) -> Result<bool, Fault> {
-        let Self {
-            delimiter,
-            state,
-            held,
-        } = self;
+        let Self { delimiter, state, held } = self;
         match state {
             State::Begin => {
                 let line_ends = held.iter().take_while(|byte| matches!(byte, b'\r' | b'\n'));
@@ -128,15 +118,13 @@ impl Multipart {
                 *state = State::Content { kept, fresh: true };
             }
             State::Content { kept, fresh } => {
-                let line_begins =
-                    |at: &usize| matches!(held.get(at.wrapping_sub(1)), Some(b'\r' | b'\n'));
+                let line_begins = |at: &usize| matches!(held.get(at.wrapping_sub(1)), Some(b'\r' | b'\n'));
                 // What is found at the very beginning was found before, in the midst of a line.
                 let found = memmem::find_iter(held, delimiter).find(line_begins);
                 // Of what has come, so much may be the beginning of a delimiter, with the end of the line before it.
                 let until = found.unwrap_or((held.len() + 1).saturating_sub(delimiter.len()));
                 let line_end = until.saturating_sub(2);
-                if found.is_some() && (held[line_end..until] != *b"\r\n" || *fresh && line_end == 0)
-                {
+                if found.is_some() && (held[line_end..until] != *b"\r\n" || *fresh && line_end == 0) {
                     return Err("has a boundary that does not stand in a line of its own".into());
                 }
                 *fresh &= line_end == 0;
@@ -178,10 +166,7 @@ pub(super) fn urlencoded(text: &[u8]) -> Result<(), Fault> {
             let name = unescaped(&field[..equals]);
             let name = String::from_utf8_lossy(&name);
             if holds_params(&name)? {
-                check(
-                    &name,
-                    &unescaped(field.get(equals + 1..).unwrap_or_default()),
-                )?;
+                check(&name, &unescaped(field.get(equals + 1..).unwrap_or_default()))?;
             }
         }
     }

@@ -1,8 +1,8 @@
 //! Headers on their way through: what ends at each connection, and what is ours to say.
 
 use http::header::{
-    ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, EXPECT, HeaderName, HeaderValue,
-    PROXY_AUTHENTICATE, PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
+    ACCEPT_ENCODING, CONNECTION, CONTENT_LENGTH, EXPECT, HeaderName, HeaderValue, PROXY_AUTHENTICATE,
+    PROXY_AUTHORIZATION, TE, TRANSFER_ENCODING, UPGRADE,
 };
 use http::{HeaderMap, Method};
 
@@ -51,8 +51,7 @@ fn named_by_connection(headers: &HeaderMap) -> Option<Vec<HeaderName>> {
     let mut named = Vec::new();
     for value in headers.get_all(CONNECTION) {
         for name in tokens(value) {
-            let usual =
-                name.eq_ignore_ascii_case(b"keep-alive") || name.eq_ignore_ascii_case(b"close");
+            let usual = name.eq_ignore_ascii_case(b"keep-alive") || name.eq_ignore_ascii_case(b"close");
             // What frames the body is not an option of the connection, whatever a message says.
             if let (false, Ok(name)) = (usual, HeaderName::from_bytes(name))
                 && name != CONTENT_LENGTH
@@ -68,27 +67,18 @@ fn named_by_connection(headers: &HeaderMap) -> Option<Vec<HeaderName>> {
 /// The tokens of a list, which need not all be text.
 fn tokens(value: &HeaderValue) -> impl Iterator<Item = &[u8]> {
     let tokens = value.as_bytes().split(|byte| *byte == b',');
-    tokens
-        .map(<[u8]>::trim_ascii)
-        .filter(|token| !token.is_empty())
+    tokens.map(<[u8]>::trim_ascii).filter(|token| !token.is_empty())
 }
 
 /// What a request to a server says, made of what the client's says.
 pub(super) fn to_server(headers: &mut HeaderMap) {
-    let trailers = headers
-        .get_all(TE)
-        .iter()
-        .flat_map(tokens)
-        .any(|coding| coding.eq_ignore_ascii_case(b"trailers"));
+    let trailers = headers.get_all(TE).iter().flat_map(tokens).any(|coding| coding.eq_ignore_ascii_case(b"trailers"));
     end_hop(headers);
     if trailers {
         headers.insert(TE, HeaderValue::from_static("trailers"));
     }
     // Our own listener has answered what is expected.
-    remove(
-        headers,
-        &[EXPECT, PREFILLER, DATA_PARALLEL, ENCODERS, CACHE_SOURCE],
-    );
+    remove(headers, &[EXPECT, PREFILLER, DATA_PARALLEL, ENCODERS, CACHE_SOURCE]);
 }
 
 /// What the legs of a request say that is read whole: its body is another one, of another length, and of its answer we have to
@@ -106,9 +96,7 @@ pub(super) fn to_legs(headers: &mut HeaderMap, id: &HeaderValue, reads_answers: 
 pub(super) fn is_encoded(headers: &HeaderMap) -> bool {
     let encodings = headers.get_all(http::header::CONTENT_ENCODING);
     encodings.iter().any(|value| {
-        value.to_str().map_or(true, |text| {
-            !text.trim().eq_ignore_ascii_case("identity") && !text.trim().is_empty()
-        })
+        value.to_str().map_or(true, |text| !text.trim().eq_ignore_ascii_case("identity") && !text.trim().is_empty())
     })
 }
 
@@ -133,10 +121,7 @@ pub(super) fn body_kind(headers: &HeaderMap) -> BodyKind<'_> {
     };
     let kind = kind.as_bytes();
     let essence = kind.split(|byte| *byte == b';').next();
-    let essence = essence
-        .unwrap_or_default()
-        .trim_ascii()
-        .to_ascii_lowercase();
+    let essence = essence.unwrap_or_default().trim_ascii().to_ascii_lowercase();
     match &*essence {
         b"multipart/form-data" => BodyKind::Multipart(kind),
         b"application/x-www-form-urlencoded" => BodyKind::Urlencoded,
@@ -199,10 +184,8 @@ mod tests {
         map.append(CONNECTION, odd);
         map.insert("x-odd", HeaderValue::from_static("1"));
         to_server(&mut map);
-        let left: Vec<_> = map
-            .iter()
-            .map(|(name, value)| (name.as_str(), value.to_str().unwrap_or_default()))
-            .collect();
+        let left: Vec<_> =
+            map.iter().map(|(name, value)| (name.as_str(), value.to_str().unwrap_or_default())).collect();
         let mut expected = vec![
             ("host", "a"),
             ("content-length", "3"),

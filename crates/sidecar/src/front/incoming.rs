@@ -52,8 +52,7 @@ pub(super) async fn whole(
             Some(more) => more.extend_from_slice(&data),
             None if first.is_empty() => first = data,
             None => {
-                let mut joined =
-                    BytesMut::with_capacity((first.len() + data.len()).max(2 * first.len()));
+                let mut joined = BytesMut::with_capacity((first.len() + data.len()).max(2 * first.len()));
                 joined.extend_from_slice(&first);
                 joined.extend_from_slice(&data);
                 more = Some(joined);
@@ -68,19 +67,14 @@ pub(super) async fn whole(
 }
 
 fn no_memory() -> Trouble {
-    let message =
-        "No memory is left for the body beside those of others (--body-memory). Try again.";
+    let message = "No memory is left for the body beside those of others (--body-memory). Try again.";
     Trouble::new(StatusCode::SERVICE_UNAVAILABLE, message)
 }
 
 /// The bytes of a body that have to come in a second, after the time for which nothing may come.
 const LEAST_RATE: u64 = 16 << 10;
 
-async fn next(
-    body: &mut Incoming,
-    limits: &Limits,
-    due: Instant,
-) -> Result<Option<Bytes>, Trouble> {
+async fn next(body: &mut Incoming, limits: &Limits, due: Instant) -> Result<Option<Bytes>, Trouble> {
     loop {
         let silent = Instant::now() + limits.silence;
         let frame = tokio::time::timeout_at(due.min(silent), body.frame()).await;
@@ -99,9 +93,7 @@ async fn next(
                 }
             }
             Some(Err(_)) => {
-                return Err(Trouble::bad_request(
-                    "The body broke off, or its framing is not valid HTTP.",
-                ));
+                return Err(Trouble::bad_request("The body broke off, or its framing is not valid HTTP."));
             }
         }
     }
@@ -238,10 +230,7 @@ fn contained(object: &Object, key: &str) -> Result<Option<Object>, Trouble> {
         let message = format!("`{key}` is there more than once. Send it once.");
         return Err(Trouble::bad_request(message));
     }
-    match object
-        .slice(key)
-        .filter(|value| value.first() == Some(&b'{'))
-    {
+    match object.slice(key).filter(|value| value.first() == Some(&b'{')) {
         Some(value) => Object::parse(value)
             .map(Some)
             .map_err(|wrong| Trouble::bad_request(format!("`{key}` cannot be read: {wrong}."))),
@@ -277,7 +266,5 @@ pub(super) fn may_hide(text: &[u8], wrong: NotAnObject) -> bool {
 
 /// The error for a body that cannot be read.
 pub(super) fn not_json(wrong: NotAnObject) -> Trouble {
-    Trouble::bad_request(format!(
-        "The body cannot be read: {wrong}. Send a JSON object (RFC 8259) in UTF-8."
-    ))
+    Trouble::bad_request(format!("The body cannot be read: {wrong}. Send a JSON object (RFC 8259) in UTF-8."))
 }

@@ -42,12 +42,10 @@ impl Front {
         let choice = self.decode_choice(&head, client)?;
         headers::to_server(&mut head.headers);
         // The body is judged by the type that the server sees.
-        let body = if headers::may_carry_params(&head.method) && !self.settings.trust_client_params
-        {
+        let body = if headers::may_carry_params(&head.method) && !self.settings.trust_client_params {
             let kind = headers::body_kind(&head.headers);
             if kind != headers::BodyKind::Other && headers::is_encoded(&head.headers) {
-                let message =
-                    "A body of JSON, or a form, has a Content-Encoding. Send it without one.";
+                let message = "A body of JSON, or a form, has a Content-Encoding. Send it without one.";
                 return Err(Trouble::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
             }
             if headers::may_be_form(&head.headers) {
@@ -59,8 +57,7 @@ impl Front {
             Outgoing::streamed(Bytes::new(), body)
         };
         if let Some(protocol) = protocol {
-            head.headers
-                .insert(CONNECTION, http::HeaderValue::from_static("upgrade"));
+            head.headers.insert(CONNECTION, http::HeaderValue::from_static("upgrade"));
             head.headers.insert(UPGRADE, protocol);
         }
         if body.is_whole() {
@@ -112,26 +109,15 @@ impl Front {
     fn passing(self: &Arc<Self>, mut response: Response<Answer>, claim: Claim) -> Response<Reply> {
         headers::end_hop(response.headers_mut());
         response.map(|answer| {
-            let passing = Passing {
-                front: self.clone(),
-                answer,
-                claim,
-            };
+            let passing = Passing { front: self.clone(), answer, claim };
             passing.judge_if_over();
             Reply::passed(passing)
         })
     }
 
-    fn decode_choice(
-        &self,
-        head: &http::request::Parts,
-        client: Client,
-    ) -> Result<Choice, Trouble> {
+    fn decode_choice(&self, head: &http::request::Parts, client: Client) -> Result<Choice, Trouble> {
         let decode = self.decode_of(&head.headers, client)?;
-        Ok(Choice {
-            decode,
-            ..Choice::default()
-        })
+        Ok(Choice { decode, ..Choice::default() })
     }
 
     async fn send(
@@ -164,13 +150,10 @@ impl Front {
             let kind;
             (kind, trouble) = match error {
                 SendError::Broken(error) if error.is_user() => {
-                    let refused = std::error::Error::source(&error)
-                        .and_then(|cause| cause.downcast_ref::<BodyError>());
+                    let refused = std::error::Error::source(&error).and_then(|cause| cause.downcast_ref::<BodyError>());
                     return Err(match refused {
                         Some(BodyError::Refused(trouble)) => trouble.clone(),
-                        _ => Trouble::bad_request(
-                            "The body broke off, or its framing is not valid HTTP.",
-                        ),
+                        _ => Trouble::bad_request("The body broke off, or its framing is not valid HTTP."),
                     });
                 }
                 SendError::NoFiles => return Err(Trouble::no_files()),
@@ -214,10 +197,7 @@ impl Body for Passing {
     type Data = Bytes;
     type Error = Broken;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Broken>>> {
         let frame = ready!(Pin::new(&mut self.answer).poll_frame(cx));
         match &frame {
             Some(Err(error)) => {

@@ -37,14 +37,7 @@ enum Kind {
 
 impl Reply {
     const fn new(body: Kind) -> Self {
-        Self {
-            body,
-            broken: false,
-            _place: None,
-            under_way: None,
-            _busy: None,
-            is_old: false,
-        }
+        Self { body, broken: false, _place: None, under_way: None, _busy: None, is_old: false }
     }
 
     pub(super) const fn here(body: Bytes) -> Self {
@@ -64,12 +57,7 @@ impl Reply {
         self
     }
 
-    pub(super) fn under_way(
-        mut self,
-        under_way: UnderWay,
-        is_old: bool,
-        busy: Option<Busy>,
-    ) -> Self {
+    pub(super) fn under_way(mut self, under_way: UnderWay, is_old: bool, busy: Option<Busy>) -> Self {
         self.under_way = Some(under_way);
         self._busy = busy;
         self.is_old = is_old;
@@ -100,10 +88,7 @@ impl Body for Reply {
     type Data = Bytes;
     type Error = Box<dyn std::error::Error + Send + Sync>;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Self::Error>>> {
         if self.broken {
             return Poll::Ready(Some(Err(Broken.into())));
         }
@@ -160,10 +145,7 @@ pub(crate) struct Place {
 
 impl Clients {
     pub(crate) fn new(most: Option<u32>) -> Arc<Self> {
-        Arc::new(Self {
-            most,
-            requests: Mutex::default(),
-        })
+        Arc::new(Self { most, requests: Mutex::default() })
     }
 
     /// Takes a place for a request.
@@ -177,26 +159,17 @@ impl Clients {
         let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
         let count = requests.entry(client).or_default();
         if *count >= most {
-            let message = format!(
-                "This address has {most} requests under way already (--max-requests-per-client)."
-            );
+            let message = format!("This address has {most} requests under way already (--max-requests-per-client).");
             return Err(Trouble::new(StatusCode::TOO_MANY_REQUESTS, message));
         }
         *count += 1;
-        Ok(Some(Place {
-            clients: self.clone(),
-            client,
-        }))
+        Ok(Some(Place { clients: self.clone(), client }))
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut requests = self
-            .clients
-            .requests
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut requests = self.clients.requests.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(count) = requests.get_mut(&self.client) {
             *count -= 1;
             if *count == 0 {

@@ -41,23 +41,14 @@ impl Listeners {
         let mut addresses = Vec::with_capacity(listeners.len());
         for listener in &listeners {
             let address = listener.local_addr();
-            addresses.push(address.map_err(|source| StartError::Listen {
-                address: front.settings.listen,
-                source,
-            })?);
+            addresses.push(address.map_err(|source| StartError::Listen { address: front.settings.listen, source })?);
         }
         let workers = Arc::new(Workers::start(front).map_err(StartError::Threads)?);
         let phase = front.phase.clone();
         let connections = Connections::new(front.settings.limits.connections);
         for (rank, listener) in (0..).zip(listeners) {
             let (workers, connections) = (workers.clone(), connections.clone());
-            tokio::spawn(accept(
-                workers,
-                connections,
-                listener,
-                rank,
-                phase.subscribe(),
-            ));
+            tokio::spawn(accept(workers, connections, listener, rank, phase.subscribe()));
         }
         Ok(Self { addresses, phase })
     }
@@ -69,10 +60,7 @@ impl Listeners {
     /// Accepts nobody any more, and waits for what is under way; what is left after `within` is cut.
     pub(crate) async fn drain(self, within: Duration) {
         self.phase.send_replace(Phase::Draining);
-        if tokio::time::timeout(within, self.phase.closed())
-            .await
-            .is_err()
-        {
+        if tokio::time::timeout(within, self.phase.closed()).await.is_err() {
             self.phase.send_replace(Phase::Over);
             self.phase.closed().await;
         }
@@ -147,13 +135,8 @@ pub(super) async fn connection(
     .await;
 }
 
-async fn serve<T>(
-    front: &Arc<Front>,
-    stream: T,
-    client: Client,
-    seat: Arc<Seat>,
-    mut phase: watch::Receiver<Phase>,
-) where
+async fn serve<T>(front: &Arc<Front>, stream: T, client: Client, seat: Arc<Seat>, mut phase: watch::Receiver<Phase>)
+where
     T: AsyncRead + AsyncWrite + Reset + Send + Unpin + 'static,
 {
     let (stream, verdicts) = Stream::new(stream, front.settings.limits.head);
@@ -162,9 +145,7 @@ async fn serve<T>(
         let verdict = verdicts.next_request();
         front.answer(request, client, verdict, &verdicts)
     });
-    let serving = strict::http1()
-        .serve_connection(TokioIo::new(stream), service)
-        .with_upgrades();
+    let serving = strict::http1().serve_connection(TokioIo::new(stream), service).with_upgrades();
     let mut serving = std::pin::pin!(serving);
     loop {
         tokio::select! {

@@ -58,8 +58,8 @@ impl Front {
             Verdict::Upgrade(upgrade) => Some(upgrade),
             Verdict::Refused(refusal) => return reply::refusal(refusal.into()),
         };
-        let route = Route::of(request.uri().path(), self.settings.connector)
-            .filter(|_| request.method() == Method::POST);
+        let route =
+            Route::of(request.uri().path(), self.settings.connector).filter(|_| request.method() == Method::POST);
         let place = match self.clients.enter(client.address.ip()) {
             Ok(place) => place,
             Err(trouble) => {
@@ -83,10 +83,7 @@ impl Front {
             // What was wrong with the body's framing is known better there.
             let refusal = verdicts.body_refusal();
             let is_unread = refusal.is_some()
-                || matches!(
-                    trouble.status,
-                    StatusCode::REQUEST_TIMEOUT | StatusCode::PAYLOAD_TOO_LARGE
-                );
+                || matches!(trouble.status, StatusCode::REQUEST_TIMEOUT | StatusCode::PAYLOAD_TOO_LARGE);
             let mut response = reply::refusal(refusal.map_or(trouble, Into::into));
             if is_unread {
                 let close = HeaderValue::from_static("close");
@@ -108,23 +105,14 @@ impl Front {
         if path == "/health" {
             return reply::empty(StatusCode::OK);
         }
-        let count = |role| {
-            self.servers
-                .snapshot()
-                .iter()
-                .filter(|server| server.role == role)
-                .count()
-        };
+        let count = |role| self.servers.snapshot().iter().filter(|server| server.role == role).count();
         let body = serde_json::json!({
             "status": "ok",
             "prefill_instances": count(Role::Prefill),
             "decode_instances": count(Role::Decode),
         });
         let mut headers = HeaderMap::new();
-        headers.insert(
-            http::header::CONTENT_TYPE,
-            HeaderValue::from_static("application/json"),
-        );
+        headers.insert(http::header::CONTENT_TYPE, HeaderValue::from_static("application/json"));
         reply::with(StatusCode::OK, headers, body.to_string().into())
     }
 
@@ -141,17 +129,8 @@ impl Front {
             tracing::debug!(id, ?theirs, "the client's own request id");
         }
         let record = self.observer.begin(&id, Instant::now());
-        let mut trace = Trace::begin(
-            self.telemetry.as_deref(),
-            &self.settings,
-            route,
-            &head.headers,
-            &id,
-            client.rank,
-        );
-        let begun = self
-            .begin(route, &mut head, body, client, &id, (&record, &mut trace))
-            .await;
+        let mut trace = Trace::begin(self.telemetry.as_deref(), &self.settings, route, &head.headers, &id, client.rank);
+        let begun = self.begin(route, &mut head, body, client, &id, (&record, &mut trace)).await;
         let (exchange, choice) = match begun {
             Ok(Begun::Exchange(exchange, choice)) => (exchange, choice),
             Ok(Begun::Passed(text)) => {
@@ -164,9 +143,7 @@ impl Front {
                 trace.pass(&mut head.headers);
                 let response = self.pass_whole(head, text, client).await;
                 let (outcome, status) = match &response {
-                    Ok(response) if response.status().as_u16() < 400 => {
-                        (Outcome::Ok, response.status())
-                    }
+                    Ok(response) if response.status().as_u16() < 400 => (Outcome::Ok, response.status()),
                     Ok(response) => (Outcome::ErrorStatus, response.status()),
                     Err(trouble) => (Outcome::UpstreamFailed, trouble.status),
                 };
@@ -177,25 +154,16 @@ impl Front {
             }
             Err(trouble) => {
                 record.status(trouble.status.as_u16());
-                let outcome = if trouble.status.is_server_error() {
-                    Outcome::UpstreamFailed
-                } else {
-                    Outcome::Rejected
-                };
+                let outcome =
+                    if trouble.status.is_server_error() { Outcome::UpstreamFailed } else { Outcome::Rejected };
                 record.finish(outcome, Instant::now());
                 trace.finish(outcome, Path::Rejected, Some(trouble.status), None);
                 return Err(trouble);
             }
         };
         let path = path_of(&head.uri);
-        let mut driver = Box::new(Driver::new(
-            self.clone(),
-            *exchange,
-            (head.method, path, head.headers),
-            choice,
-            record,
-            trace,
-        ));
+        let mut driver =
+            Box::new(Driver::new(self.clone(), *exchange, (head.method, path, head.headers), choice, record, trace));
         let piece = std::future::poll_fn(|cx| driver.poll_piece(cx)).await;
         match piece {
             Piece::Head(status, headers, reason) => {
@@ -208,10 +176,7 @@ impl Front {
                 Ok(response)
             }
             // An exchange begins its answer before anything else of it.
-            _ => Err(Trouble::new(
-                StatusCode::BAD_GATEWAY,
-                "The servers gave no answer.",
-            )),
+            _ => Err(Trouble::new(StatusCode::BAD_GATEWAY, "The servers gave no answer.")),
         }
     }
 
@@ -231,13 +196,7 @@ impl Front {
             let message = "The body has a Content-Encoding. Send it without one.";
             return Err(Trouble::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message));
         }
-        let text = whole(
-            Bytes::new(),
-            body,
-            &self.settings.limits,
-            &self.rules.bodies,
-        )
-        .await?;
+        let text = whole(Bytes::new(), body, &self.settings.limits, &self.rules.bodies).await?;
         record.received(Instant::now());
         let object = match parse(text.clone()).await {
             Ok(object) => object,
@@ -249,26 +208,18 @@ impl Front {
             false => {
                 let text = without_params(&object)?;
                 // Where nothing was removed it is what it was.
-                if text.as_ptr() == object.text().as_ptr() {
-                    object
-                } else {
-                    parse(text).await.map_err(not_json)?
-                }
+                if text.as_ptr() == object.text().as_ptr() { object } else { parse(text).await.map_err(not_json)? }
             }
         };
         let several = several_prompts(route, &object);
         if several && named.is_some() {
-            let message = "The body holds several prompts, whose KV cache cannot be prefilled as one. Send one prompt a request.";
+            let message =
+                "The body holds several prompts, whose KV cache cannot be prefilled as one. Send one prompt a request.";
             return Err(Trouble::bad_request(message));
         }
         let prompt = route.prompt(&object);
         let tokens = prefix::tokens(prompt.as_bytes());
-        let mut choice = Choice {
-            prefill: named,
-            decode,
-            tokens,
-            ..Choice::default()
-        };
+        let mut choice = Choice { prefill: named, decode, tokens, ..Choice::default() };
         let disaggregated = match &self.settings.mode {
             Mode::Sidecar(_) => choice.prefill.is_some(),
             Mode::Proxy(choosing) => {
@@ -287,8 +238,7 @@ impl Front {
         let id = HeaderValue::from_str(id).map_err(|_| Trouble::bad_request("no id"))?;
         headers::to_legs(&mut head.headers, &id, reads_answers);
         self.authorize(&mut head.headers);
-        let disaggregated = disaggregated
-            && (self.settings.connector != KvConnector::Sglang || bootstrap.is_some());
+        let disaggregated = disaggregated && (self.settings.connector != KvConnector::Sglang || bootstrap.is_some());
         let decode_only = match &self.settings.mode {
             _ if disaggregated => None,
             Mode::Sidecar(_) => Some("no_prefill_header"),
@@ -297,37 +247,21 @@ impl Front {
             Mode::Proxy(_) => Some("no_prefill_server"),
         };
         trace.chosen(decode_only, object.get("stream") == Some("true"));
-        let wanted = Wanted {
-            route,
-            body: object,
-            disaggregated,
-            bootstrap,
-        };
-        Ok(Begun::Exchange(
-            Box::new(Exchange::new(self.rules.clone(), wanted, Instant::now())),
-            choice,
-        ))
+        let wanted = Wanted { route, body: object, disaggregated, bootstrap };
+        Ok(Begun::Exchange(Box::new(Exchange::new(self.rules.clone(), wanted, Instant::now())), choice))
     }
 
     /// The prefill server that a sidecar's request names.
-    fn named_prefill(
-        &self,
-        headers: &HeaderMap,
-        trace: &mut Trace,
-    ) -> Result<Option<ServerUrl>, Trouble> {
+    fn named_prefill(&self, headers: &HeaderMap, trace: &mut Trace) -> Result<Option<ServerUrl>, Trouble> {
         let Mode::Sidecar(beside) = &self.settings.mode else {
             return Ok(None);
         };
         let lines = headers.get_all(PREFILLER).iter().map(HeaderValue::as_bytes);
         let draw = |count| {
-            if beside.sample {
-                rand::random_range(0..count)
-            } else {
-                0
-            }
+            if beside.sample { rand::random_range(0..count) } else { 0 }
         };
-        let Some(target) = target::named(lines, draw)
-            .map_err(|wrong| Trouble::bad_request(format!("{PREFILLER}: {wrong}.")))?
+        let Some(target) =
+            target::named(lines, draw).map_err(|wrong| Trouble::bad_request(format!("{PREFILLER}: {wrong}.")))?
         else {
             return Ok(None);
         };
@@ -339,34 +273,20 @@ impl Front {
                 format!("{PREFILLER} names a server that is not allowed."),
             ));
         }
-        Ok(Some(ServerUrl {
-            tls: beside.prefill_tls,
-            target,
-        }))
+        Ok(Some(ServerUrl { tls: beside.prefill_tls, target }))
     }
 
     /// The only decode server that a request may go to, where there is but one.
-    pub(super) fn decode_of(
-        &self,
-        headers: &HeaderMap,
-        client: Client,
-    ) -> Result<Option<ServerUrl>, Trouble> {
+    pub(super) fn decode_of(&self, headers: &HeaderMap, client: Client) -> Result<Option<ServerUrl>, Trouble> {
         let Mode::Sidecar(beside) = &self.settings.mode else {
             return Ok(None);
         };
         let mut rank = client.rank;
-        if let Some(named) = headers
-            .get(DATA_PARALLEL)
-            .filter(|named| !named.is_empty() && rank == 0)
-        {
+        if let Some(named) = headers.get(DATA_PARALLEL).filter(|named| !named.is_empty() && rank == 0) {
             let port = self.settings.listen.port();
             let host = beside.pod_ip.as_deref().unwrap_or_default();
             let found = (0..beside.ranks).find(|rank| {
-                let host = if host.contains(':') {
-                    format!("[{host}]")
-                } else {
-                    host.to_owned()
-                };
+                let host = if host.contains(':') { format!("[{host}]") } else { host.to_owned() };
                 named.as_bytes() == format!("{host}:{}", port.saturating_add(*rank)).as_bytes()
             });
             rank = found.ok_or_else(|| Trouble::silent(StatusCode::BAD_REQUEST))?;
@@ -411,9 +331,7 @@ enum Begun {
 }
 
 pub(super) fn path_of(uri: &http::Uri) -> PathAndQuery {
-    uri.path_and_query()
-        .cloned()
-        .unwrap_or_else(|| PathAndQuery::from_static("/"))
+    uri.path_and_query().cloned().unwrap_or_else(|| PathAndQuery::from_static("/"))
 }
 
 /// An id of our own, the same on both legs: 128 random bits.

@@ -43,12 +43,7 @@ impl Workers {
     }
 
     /// Hands a client to the thread that has the fewest.
-    pub(super) fn serve(
-        &self,
-        stream: TcpStream,
-        client: Client,
-        seat: Arc<Seat>,
-    ) -> io::Result<()> {
+    pub(super) fn serve(&self, stream: TcpStream, client: Client, seat: Arc<Seat>) -> io::Result<()> {
         let stream = stream.into_std()?;
         let fewest = |worker: &&Worker| Arc::strong_count(&worker.places);
         if let Some(worker) = self.0.iter().min_by_key(fewest) {
@@ -65,13 +60,8 @@ impl Worker {
     fn start(front: Front, of: usize) -> io::Result<Self> {
         let runtime = Builder::new_current_thread().enable_all().build()?;
         let (clients, handed) = unbounded_channel();
-        thread::Builder::new()
-            .name("clients".to_owned())
-            .spawn(move || run(runtime, &front, of, handed))?;
-        Ok(Self {
-            clients,
-            places: Place::default(),
-        })
+        thread::Builder::new().name("clients".to_owned()).spawn(move || run(runtime, &front, of, handed))?;
+        Ok(Self { clients, places: Place::default() })
     }
 }
 

@@ -10,9 +10,7 @@ use super::{NotAnObject, Object};
 /// The members of an object, where a text is one: of several of a name the last.
 pub(crate) fn members(text: &[u8]) -> Option<BTreeMap<String, String>> {
     let members = serde_json::from_slice::<BTreeMap<String, Box<RawValue>>>(text).ok()?;
-    let texts = members
-        .into_iter()
-        .map(|(key, value)| (key, value.get().to_owned()));
+    let texts = members.into_iter().map(|(key, value)| (key, value.get().to_owned()));
     Some(texts.collect())
 }
 
@@ -46,11 +44,7 @@ pub(crate) fn check(text: &[u8], changes: &[(&str, Option<&str>)]) {
         assert_eq!(object.get(key), Some(value.as_str()), "{key:?}");
         assert_eq!(object.object(key).is_some(), value.starts_with('{'));
     }
-    assert_eq!(
-        object.edit().finish().as_ptr(),
-        object.text().as_ptr(),
-        "nothing is copied"
-    );
+    assert_eq!(object.edit().finish().as_ptr(), object.text().as_ptr(), "nothing is copied");
     let mut edit = object.edit();
     let mut last: Vec<(&str, Option<&str>)> = Vec::new();
     for &(key, value) in changes {
@@ -82,8 +76,8 @@ fn slowly(text: &str, changes: &[(&str, Option<&str>)]) -> String {
     let mut out = begin.to_owned();
     let mut written = Vec::new();
     for (gap, key, value) in members {
-        let name: String = serde_json::from_str(key.trim_end_matches([' ', '\t', '\r', '\n', ':']))
-            .expect("a key is a string");
+        let name: String =
+            serde_json::from_str(key.trim_end_matches([' ', '\t', '\r', '\n', ':'])).expect("a key is a string");
         let value = match changes.iter().find(|(changed, _)| *changed == name) {
             None => value,
             Some((_, Some(new))) if !written.contains(&name) => new,
@@ -142,14 +136,8 @@ fn cut(text: &str) -> (&str, Vec<(&str, &str, &str)>, &str) {
     let mut end = brace;
     let mut members = Vec::new();
     for member in tokens.chunks(2) {
-        let [key, value] = member else {
-            panic!("a key without a value")
-        };
-        members.push((
-            &text[end..key.0],
-            &text[key.0..value.0],
-            &text[value.0..value.1],
-        ));
+        let [key, value] = member else { panic!("a key without a value") };
+        members.push((&text[end..key.0], &text[key.0..value.0], &text[value.0..value.1]));
         end = value.1;
     }
     let first = tokens.first().map_or(brace, |key| key.0);

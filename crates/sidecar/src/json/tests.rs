@@ -21,8 +21,7 @@ fn there_are_so_many_members_and_no_more() {
 
 #[test]
 fn all_bytes_but_the_changed_ones_are_kept() {
-    let body =
-        "\n{ \"b\" : 1e400 ,\"a\":[12345678901234567890, 1.0],\t\"b\": {\"b\":\"\\u0041\"} } \n";
+    let body = "\n{ \"b\" : 1e400 ,\"a\":[12345678901234567890, 1.0],\t\"b\": {\"b\":\"\\u0041\"} } \n";
     let found = object(body);
     assert_eq!(text(found.edit().finish()), body);
     assert_eq!(text(found.edit().remove("c").finish()), body);
@@ -31,24 +30,14 @@ fn all_bytes_but_the_changed_ones_are_kept() {
         text(found.edit().set("n", "null").finish()),
         "\n{ \"b\" : 1e400 ,\"a\":[12345678901234567890, 1.0],\t\"b\": {\"b\":\"\\u0041\"},\"n\":null } \n"
     );
-    assert_eq!(
-        text(found.edit().remove("b").finish()),
-        "\n{ \"a\":[12345678901234567890, 1.0] } \n"
-    );
-    assert_eq!(
-        text(found.edit().set("b", "2").finish()),
-        "\n{ \"b\" : 2 ,\"a\":[12345678901234567890, 1.0] } \n"
-    );
-    assert_eq!(
-        text(found.edit().remove("b").remove("a").finish()),
-        "\n{  } \n"
-    );
+    assert_eq!(text(found.edit().remove("b").finish()), "\n{ \"a\":[12345678901234567890, 1.0] } \n");
+    assert_eq!(text(found.edit().set("b", "2").finish()), "\n{ \"b\" : 2 ,\"a\":[12345678901234567890, 1.0] } \n");
+    assert_eq!(text(found.edit().remove("b").remove("a").finish()), "\n{  } \n");
 }
 
 #[test]
 fn keys_are_compared_without_their_escapes() {
-    let body =
-        r#"{"kv\u005ftransfer_params":1,"x":{"kv_transfer_params":2},"kv_transfer_params":3}"#;
+    let body = r#"{"kv\u005ftransfer_params":1,"x":{"kv_transfer_params":2},"kv_transfer_params":3}"#;
     let found = object(body);
     assert_eq!(found.get("kv_transfer_params"), Some("3"));
     let left = found.edit().remove("kv_transfer_params").finish();
@@ -79,29 +68,12 @@ fn what_strict_parsers_refuse_is_refused() {
         "{,}",
         "\u{a0}{}",
     ] {
-        assert!(
-            matches!(
-                Object::parse(Bytes::from(wrong.to_owned())),
-                Err(NotAnObject::Syntax { .. })
-            ),
-            "{wrong:?}"
-        );
+        assert!(matches!(Object::parse(Bytes::from(wrong.to_owned())), Err(NotAnObject::Syntax { .. })), "{wrong:?}");
     }
-    assert_eq!(
-        Object::parse(Bytes::from_static(b"{\"\xff\":1}")).err(),
-        Some(NotAnObject::Encoding)
-    );
-    assert_eq!(
-        Object::parse(Bytes::from_static(b"{\0\"\0"))
-            .err()
-            .map(|_| ()),
-        Some(())
-    );
+    assert_eq!(Object::parse(Bytes::from_static(b"{\"\xff\":1}")).err(), Some(NotAnObject::Encoding));
+    assert_eq!(Object::parse(Bytes::from_static(b"{\0\"\0")).err().map(|_| ()), Some(()));
     for other in ["[]", "1", "\"{\"", "null", " [{}] "] {
-        assert_eq!(
-            Object::parse(Bytes::from(other)).err(),
-            Some(NotAnObject::OtherValue)
-        );
+        assert_eq!(Object::parse(Bytes::from(other)).err(), Some(NotAnObject::OtherValue));
     }
 }
 
@@ -118,15 +90,7 @@ fn spaced(value: &Value, space: &mut dyn FnMut() -> &'static str) -> String {
             let members: Vec<_> = members
                 .iter()
                 .map(|(key, value)| {
-                    format!(
-                        "{}{}{}:{}{}{}",
-                        space(),
-                        string(key),
-                        space(),
-                        space(),
-                        spaced(value, space),
-                        space()
-                    )
+                    format!("{}{}{}:{}{}{}", space(), string(key), space(), space(), spaced(value, space), space())
                 })
                 .collect();
             format!("{{{}}}", members.join(","))

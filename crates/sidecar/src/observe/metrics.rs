@@ -2,22 +2,17 @@
 
 use std::time::Duration;
 
-use prometheus::{
-    Histogram, HistogramOpts, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder,
-};
+use prometheus::{Histogram, HistogramOpts, IntCounterVec, IntGauge, IntGaugeVec, Opts, Registry, TextEncoder};
 
 use super::{FailureKind, Path};
 use crate::Role;
 
 /// Buckets of a prefill and of the wait for a first token, in seconds: from a cached prompt to a long one behind a queue.
-const LATENCY: [f64; 15] = [
-    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0,
-];
+const LATENCY: [f64; 15] = [0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0];
 
 /// Buckets of what this process adds, in seconds.
-const OVERHEAD: [f64; 13] = [
-    0.000_05, 0.000_1, 0.000_2, 0.000_3, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0,
-];
+const OVERHEAD: [f64; 13] =
+    [0.000_05, 0.000_1, 0.000_2, 0.000_3, 0.000_5, 0.001, 0.002, 0.005, 0.01, 0.05, 0.1, 0.5, 1.0];
 
 const ROLES: [Role; 2] = [Role::Prefill, Role::Decode];
 
@@ -44,16 +39,9 @@ impl Metrics {
             "Failures of servers, by role and kind.",
             &["role", "kind"],
         );
-        let in_flight = gauge(
-            "transload_pd_in_flight",
-            "Legs of P/D requests in flight, by the server's role.",
-            &["role"],
-        );
-        let build = gauge(
-            "transload_build_info",
-            "Which version this is; always 1.",
-            &["version"],
-        );
+        let in_flight =
+            gauge("transload_pd_in_flight", "Legs of P/D requests in flight, by the server's role.", &["role"]);
+        let build = gauge("transload_build_info", "Which version this is; always 1.", &["version"]);
         let prefill = histogram(
             "transload_pd_prefill_seconds",
             "Time of an answered prefill leg, to the last byte of the answer.",
@@ -80,9 +68,7 @@ impl Metrics {
             Box::new(overhead.clone()),
         ];
         for collector in all {
-            registry
-                .register(collector)
-                .expect("the names above differ");
+            registry.register(collector).expect("the names above differ");
         }
         // A series that begins at 0 has a rate from its first event on.
         for path in Path::ALL {
@@ -114,15 +100,11 @@ impl Metrics {
     }
 
     pub(super) fn failure(&self, role: Role, kind: FailureKind) {
-        self.failures
-            .with_label_values(&[role.name(), kind.name()])
-            .inc();
+        self.failures.with_label_values(&[role.name(), kind.name()]).inc();
     }
 
     pub(super) fn failures(&self, role: Role, kind: FailureKind) -> u64 {
-        self.failures
-            .with_label_values(&[role.name(), kind.name()])
-            .get()
+        self.failures.with_label_values(&[role.name(), kind.name()]).get()
     }
 
     pub(super) fn first_token(&self, time: Duration) {

@@ -93,11 +93,7 @@ fn lock(shared: &Shared) -> MutexGuard<'_, Entry> {
 
 impl Record {
     pub(super) fn new(observer: Arc<Inner>, number: u64, shared: Shared) -> Self {
-        Self {
-            observer,
-            number,
-            shared: Some(shared),
-        }
+        Self { observer, number, shared: Some(shared) }
     }
 
     fn with(&self, change: impl FnOnce(&mut Entry, &Inner)) {

@@ -174,9 +174,8 @@ pub(super) struct Shown {
 impl Status {
     pub(super) fn new(inner: &Inner, shown: Shown, now: Instant) -> Self {
         let requests = |path| inner.metrics.requests(path);
-        let failures = [Role::Prefill, Role::Decode]
-            .into_iter()
-            .flat_map(|role| FailureKind::ALL.map(|kind| (role, kind)));
+        let failures =
+            [Role::Prefill, Role::Decode].into_iter().flat_map(|role| FailureKind::ALL.map(|kind| (role, kind)));
         Self {
             schema: "transload.status/1",
             mode: inner.mode,
@@ -194,11 +193,7 @@ impl Status {
             latency: Latency::of(&shown.recent),
             recent: shown.recent,
             failures: failures
-                .map(|(role, kind)| Failures {
-                    role,
-                    kind,
-                    count: inner.metrics.failures(role, kind),
-                })
+                .map(|(role, kind)| Failures { role, kind, count: inner.metrics.failures(role, kind) })
                 .filter(|failures| failures.count > 0)
                 .collect(),
             transfers: shown.transfers,
@@ -213,10 +208,7 @@ impl Latency {
             Quantiles::of(good.filter_map(figure).collect())
         };
         Self {
-            prefill_ms: ok(|row| {
-                row.prefill_ms
-                    .filter(|_| row.path == Some(Path::Disaggregated))
-            }),
+            prefill_ms: ok(|row| row.prefill_ms.filter(|_| row.path == Some(Path::Disaggregated))),
             first_token_ms: ok(|row| row.first_token_ms),
             total_ms: ok(|row| Some(row.total_ms)),
         }
@@ -231,12 +223,7 @@ impl Quantiles {
             let rank = (count * percent).div_ceil(100);
             measurements.get(rank.saturating_sub(1)).copied()
         };
-        Some(Self {
-            p50: rank(50)?,
-            p90: rank(90)?,
-            p99: rank(99)?,
-            count,
-        })
+        Some(Self { p50: rank(50)?, p90: rank(90)?, p99: rank(99)?, count })
     }
 }
 

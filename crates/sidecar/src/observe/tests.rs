@@ -4,10 +4,7 @@ use super::*;
 use crate::target::{ServerUrl, Target};
 
 fn server(target: &str) -> ServerUrl {
-    ServerUrl {
-        tls: false,
-        target: Target::parse(target).expect("a target"),
-    }
+    ServerUrl { tls: false, target: Target::parse(target).expect("a target") }
 }
 
 /// A clock that a test moves.
@@ -28,12 +25,8 @@ fn world() -> (Observer, Clock) {
 /// A sample of the text format, by its name and labels.
 fn sample(observer: &Observer, name: &str) -> f64 {
     let text = observer.metrics();
-    let line = text
-        .lines()
-        .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-    line.unwrap_or_else(|| panic!("no {name} in\n{text}"))
-        .parse()
-        .expect("a number")
+    let line = text.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("no {name} in\n{text}")).parse().expect("a number")
 }
 
 fn disaggregated(observer: &Observer, clock: &mut Clock) -> Record {
@@ -72,20 +65,11 @@ fn stages_of_a_disaggregated_request_are_told_apart() {
     assert_eq!(row.prefill.as_deref(), Some("http://p:1"));
     assert_eq!(row.decode.as_deref(), Some("http://d:2"));
     assert_eq!(row.answer_bytes, 42);
-    assert_eq!(
-        (row.prompt_tokens, row.cached_tokens),
-        (Some(512), Some(256))
-    );
+    assert_eq!((row.prompt_tokens, row.cached_tokens), (Some(512), Some(256)));
     // Ours were 1 + 2 + 3 ms; the 4 ms of the client's body and both legs were not.
-    assert_eq!(
-        sample(&observer, "transload_pd_overhead_seconds_sum"),
-        0.006
-    );
+    assert_eq!(sample(&observer, "transload_pd_overhead_seconds_sum"), 0.006);
     assert_eq!(sample(&observer, "transload_pd_prefill_seconds_sum"), 0.1);
-    assert_eq!(
-        sample(&observer, "transload_pd_first_token_seconds_sum"),
-        0.14
-    );
+    assert_eq!(sample(&observer, "transload_pd_first_token_seconds_sum"), 0.14);
 }
 
 #[test]
@@ -107,10 +91,7 @@ fn a_prefill_that_fails_leaves_no_transfer_and_its_wait_is_a_stage() {
     assert_eq!((row.prefill_ms, row.transfer_ms), (Some(50.0), None));
     assert_eq!(row.first_token_ms, Some(252.0));
     let failure = row.failure.as_ref().expect("the failure");
-    assert_eq!(
-        (failure.role, failure.kind),
-        (Role::Prefill, FailureKind::Timeout)
-    );
+    assert_eq!((failure.role, failure.kind), (Role::Prefill, FailureKind::Timeout));
     assert_eq!(status.failures.len(), 1);
     assert_eq!(status.requests.fallback, 1);
     assert!(status.latency.prefill_ms.is_none());
@@ -156,22 +137,14 @@ fn a_transfer_ends_with_the_answer_that_the_client_gets() {
     record.failure(Role::Decode, FailureKind::Broken, clock.after(1));
     record.finish(Outcome::UpstreamFailed, clock.0);
     let row = &observer.status(Vec::new(), None, clock.0).recent[0];
-    assert_eq!(
-        (row.transfer_ms, row.first_token_ms),
-        (Some(7.0), Some(21.0))
-    );
+    assert_eq!((row.transfer_ms, row.first_token_ms), (Some(7.0), Some(21.0)));
     assert_eq!(row.decode.as_deref(), Some("http://d:2"));
 }
 
 #[test]
 fn legs_are_in_flight_from_being_asked_to_their_end() {
     let (observer, mut clock) = world();
-    let of = |role: &str| {
-        sample(
-            &observer,
-            &format!("transload_pd_in_flight{{role=\"{role}\"}}"),
-        )
-    };
+    let of = |role: &str| sample(&observer, &format!("transload_pd_in_flight{{role=\"{role}\"}}"));
     let record = observer.begin("id", clock.0);
     assert_eq!((of("prefill"), of("decode")), (0.0, 0.0));
     record.prefill_asked(&server("p:1"), clock.after(1));
@@ -193,10 +166,7 @@ fn a_record_that_is_dropped_is_of_a_client_that_left() {
     let record = observer.begin("id", clock.0);
     let status = observer.status(Vec::new(), None, clock.0);
     assert_eq!((status.in_flight.len(), status.recent.len()), (1, 0));
-    assert_eq!(
-        (status.in_flight[0].path, status.in_flight[0].outcome),
-        (None, None)
-    );
+    assert_eq!((status.in_flight[0].path, status.in_flight[0].outcome), (None, None));
     drop(record);
     let status = observer.status(Vec::new(), None, Instant::now());
     assert_eq!((status.in_flight_total, status.in_flight.len()), (0, 0));
@@ -207,14 +177,9 @@ fn a_record_that_is_dropped_is_of_a_client_that_left() {
 #[test]
 fn as_many_requests_are_kept_as_there_is_room_for_and_no_more() {
     let (observer, mut clock) = world();
-    let records: Vec<_> = (0..LIVE + 3)
-        .map(|number| observer.begin(&number.to_string(), clock.0))
-        .collect();
+    let records: Vec<_> = (0..LIVE + 3).map(|number| observer.begin(&number.to_string(), clock.0)).collect();
     let status = observer.status(Vec::new(), None, clock.0);
-    assert_eq!(
-        (status.in_flight_total, status.in_flight.len()),
-        (LIVE + 3, LIVE)
-    );
+    assert_eq!((status.in_flight_total, status.in_flight.len()), (LIVE + 3, LIVE));
     assert_eq!(status.in_flight[0].id, (LIVE - 1).to_string());
     for record in records {
         record.finish(Outcome::Rejected, clock.after(1));
@@ -222,11 +187,7 @@ fn as_many_requests_are_kept_as_there_is_room_for_and_no_more() {
     let status = observer.status(Vec::new(), None, clock.0);
     assert_eq!((status.in_flight_total, status.in_flight.len()), (0, 0));
     let ids: Vec<_> = status.recent.into_iter().map(|row| row.id).collect();
-    let expected: Vec<_> = (0..LIVE + 3)
-        .rev()
-        .take(RECENT)
-        .map(|number| number.to_string())
-        .collect();
+    let expected: Vec<_> = (0..LIVE + 3).rev().take(RECENT).map(|number| number.to_string()).collect();
     assert_eq!(ids, expected);
     assert_eq!(status.requests.rejected, (LIVE + 3) as u64);
 }
@@ -254,14 +215,8 @@ fn a_decode_server_asked_first_does_not_count_as_prefill() {
     assert_eq!((row.queue_ms, row.prefill_at_ms), (Some(1.0), Some(22.0)));
     assert_eq!((row.prefill_ms, row.transfer_ms), (Some(50.0), Some(5.0)));
     assert_eq!(row.first_token_ms, Some(78.0));
-    assert_eq!(
-        sample(&observer, "transload_pd_overhead_seconds_sum"),
-        0.003
-    );
-    assert_eq!(
-        sample(&observer, "transload_pd_first_token_seconds_count"),
-        1.0
-    );
+    assert_eq!(sample(&observer, "transload_pd_overhead_seconds_sum"), 0.003);
+    assert_eq!(sample(&observer, "transload_pd_first_token_seconds_count"), 1.0);
 }
 
 #[test]
@@ -305,10 +260,7 @@ fn the_document_has_the_fields_that_people_rely_on() {
     ] {
         assert!(row.contains_key(field), "no {field} in {row:?}");
     }
-    assert_eq!(
-        (&row["path"], &row["outcome"]),
-        (&"disaggregated".into(), &"ok".into())
-    );
+    assert_eq!((&row["path"], &row["outcome"]), (&"disaggregated".into(), &"ok".into()));
 }
 
 proptest::proptest! {

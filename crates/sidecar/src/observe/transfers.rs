@@ -69,9 +69,7 @@ impl Counts {
     fn add(&mut self, name: Option<String>, count: u64) {
         let plain = |name: &String| {
             (1..=32).contains(&name.len())
-                && name
-                    .bytes()
-                    .all(|byte| byte.is_ascii_alphanumeric() || b"_-. ".contains(&byte))
+                && name.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-. ".contains(&byte))
         };
         let name = name
             .filter(plain)
@@ -95,22 +93,13 @@ impl<'a> Sample<'a> {
         let (labels, rest) = match rest.strip_prefix('{') {
             Some(inside) => {
                 let end = labels(inside).last().map_or(0, |label| label.end);
-                (
-                    &inside[..end],
-                    inside[end..]
-                        .trim_start_matches([',', ' '])
-                        .strip_prefix('}')?,
-                )
+                (&inside[..end], inside[end..].trim_start_matches([',', ' ']).strip_prefix('}')?)
             }
             None => ("", rest),
         };
         // A timestamp may follow the number.
         let value: f64 = rest.split_ascii_whitespace().next()?.parse().ok()?;
-        (value.is_finite() && value >= 0.0).then_some(Self {
-            name,
-            labels,
-            value,
-        })
+        (value.is_finite() && value >= 0.0).then_some(Self { name, labels, value })
     }
 
     fn label(&self, name: &str) -> Option<String> {
@@ -119,11 +108,7 @@ impl<'a> Sample<'a> {
         let mut escaped = false;
         for letter in label.value.chars() {
             if escaped || letter != '\\' {
-                value.push(if escaped && letter == 'n' {
-                    '\n'
-                } else {
-                    letter
-                });
+                value.push(if escaped && letter == 'n' { '\n' } else { letter });
             }
             escaped = letter == '\\' && !escaped;
         }
@@ -151,10 +136,6 @@ fn labels(text: &str) -> impl Iterator<Item = Label<'_>> {
             closes
         })?;
         at += name.len() + 2 + close + 1;
-        Some(Label {
-            name: name.trim_start_matches([',', ' ']),
-            value: &quoted[..close],
-            end: at,
-        })
+        Some(Label { name: name.trim_start_matches([',', ' ']), value: &quoted[..close], end: at })
     })
 }

@@ -23,23 +23,15 @@ pub struct Wanted<'a> {
 const BOUND: (u64, u64) = (5, 4);
 
 /// One of these servers, by the policy. `last` is the number of the server that was taken last.
-pub(super) fn choose<'a>(
-    policy: Policy,
-    prefix: Option<u64>,
-    last: u64,
-    servers: &[&'a Entry],
-) -> Option<&'a Entry> {
+pub(super) fn choose<'a>(policy: Policy, prefix: Option<u64>, last: u64, servers: &[&'a Entry]) -> Option<&'a Entry> {
     // In the order in which they come after the last one.
     let turn = |entry: &Entry| (entry.number <= last, entry.number);
     match (policy, prefix) {
-        (Policy::LeastLoaded, _) => servers
-            .iter()
-            .min_by_key(|entry| (entry.tokens, entry.in_flight, turn(entry)))
-            .copied(),
-        (Policy::Prefix, Some(prefix)) => by_prefix(prefix, servers),
-        (Policy::RoundRobin | Policy::Prefix, _) => {
-            servers.iter().min_by_key(|entry| turn(entry)).copied()
+        (Policy::LeastLoaded, _) => {
+            servers.iter().min_by_key(|entry| (entry.tokens, entry.in_flight, turn(entry))).copied()
         }
+        (Policy::Prefix, Some(prefix)) => by_prefix(prefix, servers),
+        (Policy::RoundRobin | Policy::Prefix, _) => servers.iter().min_by_key(|entry| turn(entry)).copied(),
     }
 }
 

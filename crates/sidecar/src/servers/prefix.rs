@@ -10,9 +10,7 @@ const LEAST: usize = 512;
 /// tokenizer is at hand.
 pub(crate) fn tokens(prompt: &[u8]) -> u64 {
     if prompt.first() == Some(&b'[') && memchr::memchr2(b'"', b'{', prompt).is_none() {
-        let ids = prompt
-            .split(|byte| !byte.is_ascii_digit())
-            .filter(|id| !id.is_empty());
+        let ids = prompt.split(|byte| !byte.is_ascii_digit()).filter(|id| !id.is_empty());
         return ids.count() as u64;
     }
     prompt.len() as u64 / 4

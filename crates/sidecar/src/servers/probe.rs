@@ -31,17 +31,10 @@ pub(crate) async fn probe_all(servers: Arc<Servers>, upstream: Upstream) {
 }
 
 /// Asks one server; tells why it is not well otherwise. `None` is no news: this process has no file to ask with.
-pub(super) async fn ask(
-    upstream: &Upstream,
-    role: Role,
-    url: &ServerUrl,
-) -> Option<Result<(), String>> {
+pub(super) async fn ask(upstream: &Upstream, role: Role, url: &ServerUrl) -> Option<Result<(), String>> {
     match upstream.probe(url, role, "/health", WITHIN).await {
         Ok(status) if status.is_success() => Some(Ok(())),
-        Ok(status) => Some(Err(format!(
-            "GET /health answers with status {}",
-            status.as_u16()
-        ))),
+        Ok(status) => Some(Err(format!("GET /health answers with status {}", status.as_u16()))),
         Err(SendError::NoFiles) => None,
         Err(error) => Some(Err(error.to_string())),
     }
@@ -74,9 +67,7 @@ where
             let probe = under_way.spawn(async move {
                 let Some(answer) = answer.await else { return };
                 let news = servers.probed(role, &server, answer.is_ok());
-                told(role, &server, news.then_some(answer.is_ok()), || {
-                    answer.err().unwrap_or_default()
-                });
+                told(role, &server, news.then_some(answer.is_ok()), || answer.err().unwrap_or_default());
             });
             asked.insert((role, url), probe);
         }

@@ -79,13 +79,7 @@ impl Entry {
 
 impl Table {
     pub(super) fn new(only_decode: bool) -> Self {
-        Self {
-            only_decode,
-            prefill: Servers::default(),
-            decode: Servers::default(),
-            next: 0,
-            misfits: HashMap::new(),
-        }
+        Self { only_decode, prefill: Servers::default(), decode: Servers::default(), next: 0, misfits: HashMap::new() }
     }
 
     /// Whether failures of a role's servers open their circuit breakers.
@@ -110,21 +104,18 @@ impl Table {
     fn entry(&mut self, role: Role, url: &ServerUrl) -> &mut Entry {
         self.next += 1;
         let number = self.next;
-        self.role_mut(role)
-            .entries
-            .entry(url.clone())
-            .or_insert_with(|| Entry {
-                url: url.clone(),
-                number,
-                named: [false; 2],
-                by_request: false,
-                in_flight: 0,
-                tokens: 0,
-                requests: 0,
-                failures: 0,
-                health: Health::default(),
-                used: None,
-            })
+        self.role_mut(role).entries.entry(url.clone()).or_insert_with(|| Entry {
+            url: url.clone(),
+            number,
+            named: [false; 2],
+            by_request: false,
+            in_flight: 0,
+            tokens: 0,
+            requests: 0,
+            failures: 0,
+            health: Health::default(),
+            used: None,
+        })
     }
 
     pub(super) fn set(&mut self, origin: Origin, role: Role, urls: &[ServerUrl]) {
@@ -134,26 +125,19 @@ impl Table {
         for url in urls {
             self.entry(role, url).named[origin as usize] = true;
         }
-        self.role_mut(role)
-            .entries
-            .retain(|_, entry| !entry.is_over());
+        self.role_mut(role).entries.retain(|_, entry| !entry.is_over());
         self.forget_pairs();
     }
 
     /// Forgets pairs of which a server is not known any more: one that is named again may be another.
     fn forget_pairs(&mut self) {
         let (prefill, decode) = (&self.prefill.entries, &self.decode.entries);
-        self.misfits
-            .retain(|(from, to), _| prefill.contains_key(from) && decode.contains_key(to));
+        self.misfits.retain(|(from, to), _| prefill.contains_key(from) && decode.contains_key(to));
     }
 
     /// The servers of a role that somebody but requests names.
     pub(super) fn known(&self, role: Role) -> impl Iterator<Item = &ServerUrl> {
-        self.role(role)
-            .entries
-            .values()
-            .filter(|entry| entry.is_named())
-            .map(|entry| &entry.url)
+        self.role(role).entries.values().filter(|entry| entry.is_named()).map(|entry| &entry.url)
     }
 
     /// Takes this server; not so if it is to be left alone.
@@ -187,13 +171,8 @@ impl Table {
         if entries.len() < MOST_NAMED_BY_REQUESTS {
             return;
         }
-        let idle = entries
-            .values()
-            .filter(|entry| !entry.is_named() && entry.in_flight == 0);
-        if let Some(url) = idle
-            .min_by_key(|entry| entry.used)
-            .map(|entry| entry.url.clone())
-        {
+        let idle = entries.values().filter(|entry| !entry.is_named() && entry.in_flight == 0);
+        if let Some(url) = idle.min_by_key(|entry| entry.used).map(|entry| entry.url.clone()) {
             entries.remove(&url);
             self.forget_pairs();
         }
@@ -207,11 +186,8 @@ impl Table {
         now: Instant,
     ) -> Option<ServerUrl> {
         let servers = self.role(role);
-        let named: Vec<&Entry> = servers
-            .entries
-            .values()
-            .filter(|entry| entry.is_named() && !wanted.avoid.contains(&entry.url))
-            .collect();
+        let named: Vec<&Entry> =
+            servers.entries.values().filter(|entry| entry.is_named() && !wanted.avoid.contains(&entry.url)).collect();
         let those = |fit: &dyn Fn(&Health) -> bool| -> Vec<&Entry> {
             let fit = named.iter().filter(|entry| fit(&entry.health));
             fit.copied().collect()
@@ -265,14 +241,8 @@ impl Table {
 
     /// Takes note that a decode server has failed with what a prefill server gave it, and has answered without. Tells whether the two
     /// fit, if that is news.
-    pub(super) fn pair_misfits(
-        &mut self,
-        prefill: &ServerUrl,
-        decode: &ServerUrl,
-        now: Instant,
-    ) -> Option<bool> {
-        let are_known =
-            self.prefill.entries.contains_key(prefill) && self.decode.entries.contains_key(decode);
+    pub(super) fn pair_misfits(&mut self, prefill: &ServerUrl, decode: &ServerUrl, now: Instant) -> Option<bool> {
+        let are_known = self.prefill.entries.contains_key(prefill) && self.decode.entries.contains_key(decode);
         if !are_known {
             return None;
         }
@@ -318,13 +288,7 @@ impl Table {
     }
 
     /// Takes how a request to a server has ended. Tells whether it is well, if that is news.
-    pub(super) fn judged(
-        &mut self,
-        role: Role,
-        url: &ServerUrl,
-        failed: bool,
-        now: Instant,
-    ) -> Option<bool> {
+    pub(super) fn judged(&mut self, role: Role, url: &ServerUrl, failed: bool, now: Instant) -> Option<bool> {
         let breaks = self.breaks(role);
         let entry = self.role_mut(role).entries.get_mut(url)?;
         entry.failures += u64::from(failed);
@@ -351,10 +315,7 @@ impl Table {
             all.extend(entries.into_iter().map(|entry| entry.status(role)));
         }
         for status in all.iter_mut().filter(|each| each.role == Role::Decode) {
-            let apart = self
-                .misfits
-                .iter()
-                .filter(|(_, health)| !health.admits(now));
+            let apart = self.misfits.iter().filter(|(_, health)| !health.admits(now));
             let from = apart.filter(|((_, decode), _)| *decode == status.url);
             status.misfits = from.map(|((prefill, _), _)| prefill.clone()).collect();
             status.misfits.sort_unstable_by_key(ToString::to_string);

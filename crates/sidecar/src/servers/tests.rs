@@ -8,10 +8,7 @@ use crate::target::Target;
 mod model;
 
 fn url(number: u16) -> ServerUrl {
-    ServerUrl {
-        tls: false,
-        target: Target::parse(&format!("s{number}:8000")).expect("a target"),
-    }
+    ServerUrl { tls: false, target: Target::parse(&format!("s{number}:8000")).expect("a target") }
 }
 
 fn urls(numbers: impl IntoIterator<Item = u16>) -> Vec<ServerUrl> {
@@ -25,22 +22,12 @@ fn proxy(decode: u16) -> Arc<Servers> {
 }
 
 fn choose(servers: &Arc<Servers>, policy: Policy, prefix: u64, now: Instant) -> Option<Claim> {
-    let wanted = Wanted {
-        tokens: 10,
-        prefix: Some(prefix),
-        avoid: &[],
-        prefill: None,
-    };
+    let wanted = Wanted { tokens: 10, prefix: Some(prefix), avoid: &[], prefill: None };
     servers.choose(Role::Decode, &wanted, policy, now)
 }
 
 fn state(servers: &Servers, of: &ServerUrl) -> ServerState {
-    servers
-        .snapshot()
-        .into_iter()
-        .find(|server| server.url == *of)
-        .expect("it is known")
-        .state
+    servers.snapshot().into_iter().find(|server| server.url == *of).expect("it is known").state
 }
 
 #[test]
@@ -54,28 +41,16 @@ fn round_robin_is_fair_while_servers_come_and_go() {
             servers.set(Origin::Discovery, Role::Decode, &urls([7]));
         }
     }
-    assert_eq!(
-        (0..3).map(|number| turns[&url(number)]).collect::<Vec<_>>(),
-        [9, 9, 8]
-    );
+    assert_eq!((0..3).map(|number| turns[&url(number)]).collect::<Vec<_>>(), [9, 9, 8]);
     assert_eq!(turns[&url(7)], 4);
 }
 
 #[test]
 fn the_least_loaded_server_has_the_fewest_tokens() {
     let (servers, now) = (proxy(3), Instant::now());
-    let long = Wanted {
-        tokens: 1_000,
-        prefix: None,
-        avoid: &[],
-        prefill: None,
-    };
-    let first = servers
-        .choose(Role::Decode, &long, Policy::LeastLoaded, now)
-        .expect("a server");
-    let held: Vec<_> = (0..20)
-        .map(|_| choose(&servers, Policy::LeastLoaded, 0, now).expect("a server"))
-        .collect();
+    let long = Wanted { tokens: 1_000, prefix: None, avoid: &[], prefill: None };
+    let first = servers.choose(Role::Decode, &long, Policy::LeastLoaded, now).expect("a server");
+    let held: Vec<_> = (0..20).map(|_| choose(&servers, Policy::LeastLoaded, 0, now).expect("a server")).collect();
     assert!(held.iter().all(|claim| claim.url() != first.url()));
     drop(first);
     let next = choose(&servers, Policy::LeastLoaded, 0, now).expect("a server");
@@ -88,19 +63,11 @@ fn a_server_that_fails_is_left_alone_and_tried_again() {
     let bad = url(0);
     for _ in 0..3 {
         assert_eq!(state(&servers, &bad), ServerState::Up);
-        servers
-            .claim(Role::Decode, &bad, 1, now)
-            .expect("it is up")
-            .failed(FailureKind::Refused, now);
+        servers.claim(Role::Decode, &bad, 1, now).expect("it is up").failed(FailureKind::Refused, now);
     }
     assert_eq!(state(&servers, &bad), ServerState::Open);
     for _ in 0..4 {
-        assert_eq!(
-            choose(&servers, Policy::RoundRobin, 0, now)
-                .expect("the other")
-                .url(),
-            &url(1)
-        );
+        assert_eq!(choose(&servers, Policy::RoundRobin, 0, now).expect("the other").url(), &url(1));
     }
     now += Duration::from_secs(2);
     // One request each two seconds finds out, whether or not the one before has ended; if one fails, it is left alone again.
@@ -114,10 +81,7 @@ fn a_server_that_fails_is_left_alone_and_tried_again() {
     drop(trial);
     assert!(servers.claim(Role::Decode, &bad, 1, now).is_none());
     now += Duration::from_secs(2);
-    servers
-        .claim(Role::Decode, &bad, 1, now)
-        .expect("a trial")
-        .succeeded(now);
+    servers.claim(Role::Decode, &bad, 1, now).expect("a trial").succeeded(now);
     assert_eq!(state(&servers, &bad), ServerState::Up);
     assert!(servers.claim(Role::Decode, &bad, 1, now).is_some());
 }
@@ -127,9 +91,7 @@ fn an_answer_that_has_begun_well_ends_the_pause_and_one_that_breaks_begins_anoth
     let (servers, mut now) = (proxy(1), Instant::now());
     let claim = |now| servers.claim(Role::Decode, &url(0), 1, now);
     for _ in 0..3 {
-        claim(now)
-            .expect("it is up")
-            .failed(FailureKind::Broken, now);
+        claim(now).expect("it is up").failed(FailureKind::Broken, now);
     }
     now += Duration::from_secs(2);
     let trial = claim(now).expect("a trial");
@@ -146,39 +108,16 @@ fn an_answer_that_has_begun_well_ends_the_pause_and_one_that_breaks_begins_anoth
 fn where_no_decode_server_is_well_one_is_asked_all_the_same() {
     let (servers, now) = (proxy(2), Instant::now());
     servers.set(Origin::Settings, Role::Prefill, &urls(0..2));
-    for (role, number) in [
-        (Role::Decode, 0),
-        (Role::Decode, 1),
-        (Role::Prefill, 0),
-        (Role::Prefill, 1),
-    ] {
+    for (role, number) in [(Role::Decode, 0), (Role::Decode, 1), (Role::Prefill, 0), (Role::Prefill, 1)] {
         assert!(servers.probed(role, &url(number), false), "that is news");
         assert!(!servers.probed(role, &url(number), false));
     }
     assert!(choose(&servers, Policy::RoundRobin, 0, now).is_some());
-    let wanted = Wanted {
-        tokens: 1,
-        prefix: None,
-        avoid: &[],
-        prefill: None,
-    };
-    assert!(
-        servers
-            .choose(Role::Prefill, &wanted, Policy::RoundRobin, now)
-            .is_none()
-    );
+    let wanted = Wanted { tokens: 1, prefix: None, avoid: &[], prefill: None };
+    assert!(servers.choose(Role::Prefill, &wanted, Policy::RoundRobin, now).is_none());
     let both = urls(0..2);
-    let wanted = Wanted {
-        tokens: 1,
-        prefix: None,
-        avoid: &both,
-        prefill: None,
-    };
-    assert!(
-        servers
-            .choose(Role::Decode, &wanted, Policy::RoundRobin, now)
-            .is_none()
-    );
+    let wanted = Wanted { tokens: 1, prefix: None, avoid: &both, prefill: None };
+    assert!(servers.choose(Role::Decode, &wanted, Policy::RoundRobin, now).is_none());
 }
 
 #[test]
@@ -187,12 +126,7 @@ fn servers_that_misfit_are_kept_apart_and_are_not_at_fault() {
     servers.set(Origin::Settings, Role::Prefill, &urls([7]));
     let prefill = url(7);
     let choose = |role, prefill, now| {
-        let wanted = Wanted {
-            tokens: 1,
-            prefix: None,
-            avoid: &[],
-            prefill,
-        };
+        let wanted = Wanted { tokens: 1, prefix: None, avoid: &[], prefill };
         servers.choose(role, &wanted, Policy::RoundRobin, now)
     };
     let misfit = |decode: u16, now| {
@@ -241,12 +175,8 @@ fn a_server_that_is_forgotten_misfits_none() {
     let now = Instant::now();
     type Way = fn(&Arc<Servers>, Instant);
     let ways: [(&[u16], Way); 4] = [
-        (&[7], |servers, _| {
-            servers.set(Origin::Settings, Role::Prefill, &[])
-        }),
-        (&[7], |servers, _| {
-            servers.set(Origin::Settings, Role::Decode, &[])
-        }),
+        (&[7], |servers, _| servers.set(Origin::Settings, Role::Prefill, &[])),
+        (&[7], |servers, _| servers.set(Origin::Settings, Role::Decode, &[])),
         (&[7], |servers, now| {
             let claim = servers.claim_again(Role::Prefill, &url(7), 1, now);
             servers.set(Origin::Settings, Role::Prefill, &[]);
@@ -261,11 +191,7 @@ fn a_server_that_is_forgotten_misfits_none() {
     ];
     for (way, (named, forget)) in ways.into_iter().enumerate() {
         let servers = proxy(1);
-        servers.set(
-            Origin::Settings,
-            Role::Prefill,
-            &urls(named.iter().copied()),
-        );
+        servers.set(Origin::Settings, Role::Prefill, &urls(named.iter().copied()));
         servers.lock().named(Role::Prefill, &url(7));
         let misfits = || servers.lock().pair_misfits(&url(7), &url(0), now);
         for _ in 0..3 {
@@ -299,10 +225,7 @@ fn the_only_decode_server_has_no_breaker() {
     let (servers, now) = (Arc::new(Servers::new(true)), Instant::now());
     servers.set(Origin::Settings, Role::Decode, &urls([0]));
     for _ in 0..10 {
-        servers
-            .claim(Role::Decode, &url(0), 1, now)
-            .expect("always")
-            .failed(FailureKind::Broken, now);
+        servers.claim(Role::Decode, &url(0), 1, now).expect("always").failed(FailureKind::Broken, now);
     }
     assert_eq!(state(&servers, &url(0)), ServerState::Up);
     assert_eq!(servers.snapshot()[0].failures, 10);
@@ -311,17 +234,10 @@ fn the_only_decode_server_has_no_breaker() {
 #[test]
 fn a_server_that_nobody_names_drains_and_is_forgotten() {
     let (servers, now) = (proxy(2), Instant::now());
-    let claim = servers
-        .claim(Role::Decode, &url(0), 1, now)
-        .expect("it is up");
+    let claim = servers.claim(Role::Decode, &url(0), 1, now).expect("it is up");
     servers.set(Origin::Settings, Role::Decode, &urls([1]));
     assert_eq!(state(&servers, &url(0)), ServerState::Draining);
-    assert_eq!(
-        choose(&servers, Policy::RoundRobin, 0, now)
-            .expect("a server")
-            .url(),
-        &url(1)
-    );
+    assert_eq!(choose(&servers, Policy::RoundRobin, 0, now).expect("a server").url(), &url(1));
     drop(claim);
     assert_eq!(servers.snapshot().len(), 1);
 }
@@ -329,16 +245,9 @@ fn a_server_that_nobody_names_drains_and_is_forgotten() {
 #[test]
 fn servers_that_requests_name_are_bounded() {
     let (servers, now) = (Arc::new(Servers::new(true)), Instant::now());
-    let held = servers
-        .claim(Role::Prefill, &url(0), 1, now)
-        .expect("it is new");
+    let held = servers.claim(Role::Prefill, &url(0), 1, now).expect("it is new");
     for number in 1..3_000 {
-        drop(servers.claim(
-            Role::Prefill,
-            &url(number),
-            1,
-            now + Duration::from_millis(number.into()),
-        ));
+        drop(servers.claim(Role::Prefill, &url(number), 1, now + Duration::from_millis(number.into())));
     }
     let known = servers.snapshot();
     assert_eq!(known.len(), 1024);
@@ -348,12 +257,8 @@ fn servers_that_requests_name_are_bounded() {
 #[test]
 fn a_prefix_stays_and_moves_only_where_it_must() {
     let now = Instant::now();
-    let place = |servers: &Arc<Servers>, prefix| {
-        choose(servers, Policy::Prefix, prefix, now)
-            .expect("a server")
-            .url()
-            .clone()
-    };
+    let place =
+        |servers: &Arc<Servers>, prefix| choose(servers, Policy::Prefix, prefix, now).expect("a server").url().clone();
     let (eight, nine) = (proxy(8), proxy(9));
     let mut moved = 0;
     let mut shares = HashMap::new();
@@ -367,27 +272,15 @@ fn a_prefix_stays_and_moves_only_where_it_must() {
         }
         *shares.entry(before).or_insert(0) += 1;
     }
-    assert!(
-        (150..300).contains(&moved),
-        "{moved} of 2000 moved to one of nine"
-    );
-    assert!(
-        shares.values().all(|share| (150..350).contains(share)),
-        "{shares:?}"
-    );
+    assert!((150..300).contains(&moved), "{moved} of 2000 moved to one of nine");
+    assert!(shares.values().all(|share| (150..350).contains(share)), "{shares:?}");
 }
 
 #[test]
 fn a_prefix_of_everybody_is_spread() {
     let (servers, now) = (proxy(4), Instant::now());
-    let held: Vec<_> = (0..100)
-        .map(|_| choose(&servers, Policy::Prefix, 7, now).expect("a server"))
-        .collect();
-    let most = servers
-        .snapshot()
-        .iter()
-        .map(|server| server.in_flight)
-        .max();
+    let held: Vec<_> = (0..100).map(|_| choose(&servers, Policy::Prefix, 7, now).expect("a server")).collect();
+    let most = servers.snapshot().iter().map(|server| server.in_flight).max();
     assert!(most <= Some(33), "{most:?} of 100 at one of four");
     drop(held);
 }
@@ -395,9 +288,7 @@ fn a_prefix_of_everybody_is_spread() {
 #[test]
 fn a_growing_conversation_keeps_its_key() {
     let text: Vec<u8> = (0..10_000u32).map(|at| (at % 251) as u8).collect();
-    let mut keys: Vec<u64> = (512..10_000)
-        .map(|length| prefix::key(&text[..length]))
-        .collect();
+    let mut keys: Vec<u64> = (512..10_000).map(|length| prefix::key(&text[..length])).collect();
     keys.dedup();
     assert_eq!(keys.len(), 4);
     assert_ne!(prefix::key(b"a"), prefix::key(b"b"));

@@ -44,11 +44,7 @@ impl Chunks {
                     0 => Expected::LineEnd,
                     left => Expected::Data(left),
                 };
-                Ok(if size == 0 {
-                    Step::More
-                } else {
-                    Step::Passed(size)
-                })
+                Ok(if size == 0 { Step::More } else { Step::Passed(size) })
             }
             Expected::LineEnd => match bytes {
                 [] | [b'\r'] => Ok(Step::More),
@@ -56,9 +52,7 @@ impl Chunks {
                     self.expected = Expected::Size;
                     Ok(Step::Passed(2))
                 }
-                _ => Err(Refusal::bad(
-                    "a chunk's data is not followed by CR LF, so its size is wrong",
-                )),
+                _ => Err(Refusal::bad("a chunk's data is not followed by CR LF, so its size is wrong")),
             },
             Expected::Size => {
                 let Some(line) = line(bytes, MAX_CHUNK_LINE, LONG_CHUNK_LINE)? else {
@@ -67,9 +61,7 @@ impl Chunks {
                 let (size, extension) = chunk_size(line)?;
                 self.extensions += extension;
                 if self.extensions > MAX_CHUNK_EXTRAS {
-                    return Err(Refusal::bad(
-                        "the body's chunk extensions have more than 8 KiB",
-                    ));
+                    return Err(Refusal::bad("the body's chunk extensions have more than 8 KiB"));
                 }
                 self.expected = match size {
                     0 => Expected::Trailer,
@@ -91,13 +83,8 @@ impl Chunks {
                     return Err(LONG_TRAILERS);
                 }
                 let (name, _) = syntax::field(line)?;
-                if FORBIDDEN
-                    .iter()
-                    .any(|other| name.eq_ignore_ascii_case(other))
-                {
-                    return Err(Refusal::bad(
-                        "a trailer has the name of a header that says how a request is read",
-                    ));
+                if FORBIDDEN.iter().any(|other| name.eq_ignore_ascii_case(other)) {
+                    return Err(Refusal::bad("a trailer has the name of a header that says how a request is read"));
                 }
                 Ok(Step::Passed(line.len() + 2))
             }
@@ -145,9 +132,7 @@ fn line(bytes: &[u8], limit: usize, too_long: Refusal) -> Result<Option<&[u8]>, 
     };
     match window[..end].strip_suffix(b"\r") {
         Some(line) => Ok(Some(line)),
-        None => Err(Refusal::bad(
-            "a line of the body's framing ends with a bare line feed; lines end with CR LF",
-        )),
+        None => Err(Refusal::bad("a line of the body's framing ends with a bare line feed; lines end with CR LF")),
     }
 }
 
@@ -156,23 +141,16 @@ fn chunk_size(line: &[u8]) -> Result<(u64, usize), Refusal> {
     if line.contains(&b'\r') {
         return Err(BARE_CR);
     }
-    let digits = line
-        .iter()
-        .position(|byte| !byte.is_ascii_hexdigit())
-        .unwrap_or(line.len());
+    let digits = line.iter().position(|byte| !byte.is_ascii_hexdigit()).unwrap_or(line.len());
     let (size, extensions) = line.split_at(digits);
     // Below 2^60, so that no reader's sum of sizes overflows soon.
     let size = std::str::from_utf8(size)
         .ok()
         .filter(|digits| digits.len() <= 15)
         .and_then(|digits| u64::from_str_radix(digits, 16).ok())
-        .ok_or(Refusal::bad(
-            "a chunk's size is not a hexadecimal number of 1 to 15 digits",
-        ))?;
+        .ok_or(Refusal::bad("a chunk's size is not a hexadecimal number of 1 to 15 digits"))?;
     if !extensions_are_well_formed(extensions) {
-        return Err(Refusal::bad(
-            "what follows a chunk's size is not of the form ;NAME=VALUE",
-        ));
+        return Err(Refusal::bad("what follows a chunk's size is not of the form ;NAME=VALUE"));
     }
     Ok((size, extensions.len()))
 }
@@ -197,10 +175,7 @@ fn extensions_are_well_formed(mut rest: &[u8]) -> bool {
 
 /// What follows the token at the beginning, if one is there.
 fn skip_token(text: &[u8]) -> Option<&[u8]> {
-    let size = text
-        .iter()
-        .position(|byte| !syntax::is_tchar(*byte))
-        .unwrap_or(text.len());
+    let size = text.iter().position(|byte| !syntax::is_tchar(*byte)).unwrap_or(text.len());
     (size > 0).then(|| &text[size..])
 }
 
@@ -209,9 +184,7 @@ fn skip_quoted(mut text: &[u8]) -> Option<&[u8]> {
     loop {
         match text {
             [b'"', rest @ ..] => return Some(rest),
-            [b'\\', byte, rest @ ..] | [byte, rest @ ..] if syntax::is_value(&[*byte]) => {
-                text = rest
-            }
+            [b'\\', byte, rest @ ..] | [byte, rest @ ..] if syntax::is_value(&[*byte]) => text = rest,
             _ => return None,
         }
     }

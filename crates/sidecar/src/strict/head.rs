@@ -68,9 +68,7 @@ impl Head {
             let end = self.searched + found;
             self.bound(end + 1)?;
             if end == self.line || bytes[end - 1] != b'\r' {
-                return Err(Refusal::bad(
-                    "a line of the head ends with a bare line feed; lines end with CR LF",
-                ));
+                return Err(Refusal::bad("a line of the head ends with a bare line feed; lines end with CR LF"));
             }
             let line = self.line..end - 1;
             (self.line, self.searched) = (end + 1, end + 1);
@@ -101,9 +99,7 @@ impl Head {
         match bytes.get(self.line) {
             None => Ok(false),
             Some(byte) if syntax::is_tchar(*byte) => Ok(true),
-            Some(_) => Err(Refusal::bad(
-                "the request does not begin with a method; this port speaks HTTP/1.1",
-            )),
+            Some(_) => Err(Refusal::bad("the request does not begin with a method; this port speaks HTTP/1.1")),
         }
     }
 
@@ -111,10 +107,7 @@ impl Head {
     fn bound(&self, end: usize) -> Result<(), Refusal> {
         // Two more bytes end the line.
         if self.version.is_none() && end - self.line > MAX_REQUEST_LINE + 2 {
-            return Err(Refusal::new(
-                StatusCode::URI_TOO_LONG,
-                "the request line has more than 32 KiB",
-            ));
+            return Err(Refusal::new(StatusCode::URI_TOO_LONG, "the request line has more than 32 KiB"));
         }
         if end > MAX_HEAD {
             return Err(Refusal::new(
@@ -128,17 +121,11 @@ impl Head {
     fn request_line(&mut self, bytes: &[u8], line: Span) -> Result<(), Refusal> {
         let text = &bytes[line.clone()];
         let mut parts = text.splitn(3, |byte| *byte == b' ');
-        let (Some(method), Some(target), Some(version)) =
-            (parts.next(), parts.next(), parts.next())
-        else {
-            return Err(Refusal::bad(
-                "the request line is not METHOD TARGET HTTP/1.1, with one space between each",
-            ));
+        let (Some(method), Some(target), Some(version)) = (parts.next(), parts.next(), parts.next()) else {
+            return Err(Refusal::bad("the request line is not METHOD TARGET HTTP/1.1, with one space between each"));
         };
         if !syntax::is_token(method) {
-            return Err(Refusal::bad(
-                "the method has a character that is not allowed in one",
-            ));
+            return Err(Refusal::bad("the method has a character that is not allowed in one"));
         }
         self.version = Some(match version {
             b"HTTP/1.1" => Version::Http11,
@@ -150,16 +137,11 @@ impl Head {
                 ));
             }
             _ => {
-                return Err(Refusal::bad(
-                    "the request line does not end with one space and HTTP/1.1",
-                ));
+                return Err(Refusal::bad("the request line does not end with one space and HTTP/1.1"));
             }
         });
         if method == b"CONNECT" {
-            return Err(Refusal::new(
-                StatusCode::NOT_IMPLEMENTED,
-                "CONNECT is not served here",
-            ));
+            return Err(Refusal::new(StatusCode::NOT_IMPLEMENTED, "CONNECT is not served here"));
         }
         match target {
             [b'/', ..] if syntax::is_path_and_query(target) => Ok(()),
@@ -186,9 +168,7 @@ impl Head {
         match name.len() {
             4 if name.eq_ignore_ascii_case(b"host") => {
                 if !syntax::is_authority(value) {
-                    return Err(Refusal::bad(
-                        "the header Host is neither HOST nor HOST:PORT",
-                    ));
+                    return Err(Refusal::bad("the header Host is neither HOST nor HOST:PORT"));
                 }
                 let end = line.end - blanks(&bytes[line]);
                 let span = end - value.len()..end;
@@ -209,9 +189,7 @@ impl Head {
                     return Err(Refusal::bad("HTTP/1.0 has no Transfer-Encoding"));
                 }
                 if std::mem::replace(&mut self.chunked, true) {
-                    return Err(Refusal::bad(
-                        "there is more than one header Transfer-Encoding",
-                    ));
+                    return Err(Refusal::bad("there is more than one header Transfer-Encoding"));
                 }
                 if !value.eq_ignore_ascii_case(b"chunked") {
                     return Err(Refusal::new(
@@ -223,9 +201,7 @@ impl Head {
             _ => {}
         }
         if self.chunked && self.length.is_some() {
-            return Err(Refusal::bad(
-                "there is both a Content-Length and a Transfer-Encoding; send one of them",
-            ));
+            return Err(Refusal::bad("there is both a Content-Length and a Transfer-Encoding; send one of them"));
         }
         Ok(())
     }
@@ -235,12 +211,8 @@ impl Head {
             (None, _) if version == Version::Http11 => {
                 return Err(Refusal::bad("HTTP/1.1 needs the header Host"));
             }
-            (Some(host), Some(authority))
-                if !bytes[host.clone()].eq_ignore_ascii_case(&bytes[authority.clone()]) =>
-            {
-                return Err(Refusal::bad(
-                    "the header Host is not the authority of the request's target",
-                ));
+            (Some(host), Some(authority)) if !bytes[host.clone()].eq_ignore_ascii_case(&bytes[authority.clone()]) => {
+                return Err(Refusal::bad("the header Host is not the authority of the request's target"));
             }
             _ => {}
         }
@@ -250,15 +222,12 @@ impl Head {
                 true => Body::Chunked,
                 false => Body::Sized(self.length.unwrap_or(0)),
             },
-            upgrade: version == Version::Http11
-                && self.connection_upgrade
-                && self.upgrade == Some(true),
+            upgrade: version == Version::Http11 && self.connection_upgrade && self.upgrade == Some(true),
         })
     }
 }
 
-pub(super) const BARE_CR: Refusal =
-    Refusal::bad("there is a bare carriage return; lines end with CR LF");
+pub(super) const BARE_CR: Refusal = Refusal::bad("there is a bare carriage return; lines end with CR LF");
 
 const BAD_TARGET: Refusal = Refusal::bad(
     "the request's target is neither a path, nor an http or https URL, of the characters of a URI, without a fragment",
@@ -270,13 +239,8 @@ fn absolute(target: &[u8], start: usize) -> Result<Span, Refusal> {
         let (begin, rest) = target.split_at_checked(scheme.len())?;
         begin.eq_ignore_ascii_case(scheme).then_some(rest)
     };
-    let rest = rest(b"http://")
-        .or_else(|| rest(b"https://"))
-        .ok_or(BAD_TARGET)?;
-    let size = rest
-        .iter()
-        .position(|byte| matches!(byte, b'/' | b'?'))
-        .unwrap_or(rest.len());
+    let rest = rest(b"http://").or_else(|| rest(b"https://")).ok_or(BAD_TARGET)?;
+    let size = rest.iter().position(|byte| matches!(byte, b'/' | b'?')).unwrap_or(rest.len());
     let (authority, path) = rest.split_at(size);
     if !syntax::is_authority(authority) || !syntax::is_path_and_query(path) {
         return Err(BAD_TARGET);
@@ -301,9 +265,7 @@ fn content_length(value: &[u8]) -> Result<u64, Refusal> {
         .filter(|_| plain)
         .and_then(|text| text.parse::<i64>().ok())
         .map(i64::unsigned_abs)
-        .ok_or(Refusal::bad(
-            "the header Content-Length is not one decimal number",
-        ))
+        .ok_or(Refusal::bad("the header Content-Length is not one decimal number"))
 }
 
 /// Tells whether `Upgrade` names protocols, and none of HTTP's own: no server may be brought to speak one in which nothing of what

@@ -76,10 +76,7 @@ const EARLY: usize = 16 << 10;
 /// The request that stands for a refused one.
 const REFUSED: &[u8] = b"GET / HTTP/1.1\r\nhost: refused\r\nconnection: close\r\n\r\n";
 
-const LATE: Refusal = Refusal::new(
-    StatusCode::REQUEST_TIMEOUT,
-    "the request's head did not arrive in time",
-);
+const LATE: Refusal = Refusal::new(StatusCode::REQUEST_TIMEOUT, "the request's head did not arrive in time");
 
 /// What the service knows about the requests of a [`Stream`]. It is asked once for each request, in their order.
 #[derive(Debug, Clone)]
@@ -158,9 +155,7 @@ impl Verdicts {
         state.asked += 1;
         match (state.head, state.upgrade) {
             (Some((number, refusal)), _) if number == state.asked => Verdict::Refused(refusal),
-            (_, Some(number)) if number == state.asked => {
-                Verdict::Upgrade(Upgrade(Arc::clone(&self.0)))
-            }
+            (_, Some(number)) if number == state.asked => Verdict::Upgrade(Upgrade(Arc::clone(&self.0))),
             _ => Verdict::Passed,
         }
     }
@@ -329,11 +324,7 @@ impl<T> Stream<T> {
 }
 
 impl<T: AsyncRead + Unpin> AsyncRead for Stream<T> {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        buf: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
+    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let this = self.get_mut();
         loop {
             if buf.remaining() == 0 || this.give(buf) {
@@ -401,11 +392,7 @@ impl<T: AsyncRead + Unpin> AsyncRead for Stream<T> {
 }
 
 impl<T: AsyncRead + AsyncWrite + Reset + Unpin> AsyncWrite for Stream<T> {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         Pin::new(&mut self.get_mut().io).poll_write(cx, bytes)
     }
 

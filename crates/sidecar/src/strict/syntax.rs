@@ -16,9 +16,7 @@ pub(super) const fn is_tchar(byte: u8) -> bool {
 /// Tells whether a field's value has visible characters, blanks and bytes above ASCII only.
 pub(super) fn is_value(value: &[u8]) -> bool {
     // Without an early end, so that the compiler takes many bytes at a time.
-    !value.iter().fold(false, |bad, byte| {
-        bad | ((*byte < b' ') & (*byte != b'\t')) | (*byte == 0x7f)
-    })
+    !value.iter().fold(false, |bad, byte| bad | ((*byte < b' ') & (*byte != b'\t')) | (*byte == 0x7f))
 }
 
 /// Returns a value without the blanks around it.
@@ -34,9 +32,7 @@ pub(super) fn field(line: &[u8]) -> Result<(&[u8], &[u8]), Refusal> {
     let name = line.iter().position(|byte| !is_tchar(*byte));
     let (name, value) = match line.split_at(name.unwrap_or(line.len())) {
         ([], [b' ' | b'\t', ..]) => {
-            return Err(Refusal::bad(
-                "a header line begins with a blank; a header has to stand on one line",
-            ));
+            return Err(Refusal::bad("a header line begins with a blank; a header has to stand on one line"));
         }
         ([], [b':', ..]) => return Err(Refusal::bad("a header has no name")),
         (name, [b':', value @ ..]) => (name, value),
@@ -44,14 +40,10 @@ pub(super) fn field(line: &[u8]) -> Result<(&[u8], &[u8]), Refusal> {
             return Err(Refusal::bad("a header line has no colon"));
         }
         (_, [b' ' | b'\t', rest @ ..]) if trim(rest).starts_with(b":") => {
-            return Err(Refusal::bad(
-                "there is a blank between a header's name and its colon",
-            ));
+            return Err(Refusal::bad("there is a blank between a header's name and its colon"));
         }
         _ => {
-            return Err(Refusal::bad(
-                "a header's name has a character that is not allowed in one",
-            ));
+            return Err(Refusal::bad("a header's name has a character that is not allowed in one"));
         }
     };
     if name.len() > super::MAX_NAME {
@@ -68,9 +60,7 @@ pub(super) fn field(line: &[u8]) -> Result<(&[u8], &[u8]), Refusal> {
 
 /// Tells whether a comma list has an item, whatever its case.
 pub(super) fn lists(value: &[u8], item: &[u8]) -> bool {
-    value
-        .split(|byte| *byte == b',')
-        .any(|listed| trim(listed).eq_ignore_ascii_case(item))
+    value.split(|byte| *byte == b',').any(|listed| trim(listed).eq_ignore_ascii_case(item))
 }
 
 /// Tells whether a path and query have characters only that a URI may have, and a whole escape after each `%` of the path.
@@ -82,10 +72,8 @@ pub(super) fn is_path_and_query(text: &[u8]) -> bool {
     };
     path.iter().all(|byte| is(*byte, PATH))
         && query.iter().all(|byte| is(*byte, QUERY))
-        && memchr::memchr_iter(b'%', path).all(|at| {
-            path.get(at + 1..at + 3)
-                .is_some_and(|hex| hex.iter().all(u8::is_ascii_hexdigit))
-        })
+        && memchr::memchr_iter(b'%', path)
+            .all(|at| path.get(at + 1..at + 3).is_some_and(|hex| hex.iter().all(u8::is_ascii_hexdigit)))
 }
 
 /// Tells whether a text is `HOST` or `HOST:PORT`, as in the header `Host`.
@@ -97,9 +85,8 @@ pub(super) fn is_authority(text: &[u8]) -> bool {
         Some((host, port)) if !port.ends_with(']') => (host, Some(port)),
         _ => (text, None),
     };
-    port.is_none_or(|port| {
-        port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok()
-    }) && (Host::is_well_formed(host) || host.strip_suffix('.').is_some_and(Host::is_name))
+    port.is_none_or(|port| port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok())
+        && (Host::is_well_formed(host) || host.strip_suffix('.').is_some_and(Host::is_name))
 }
 
 const fn is(byte: u8, class: u8) -> bool {
@@ -117,17 +104,12 @@ const CLASSES: [u8; 256] = {
     while byte < 128 {
         let mut class = 0;
         let alphanumeric = byte.is_ascii_alphanumeric();
-        if alphanumeric
-            || matches!(byte, b'!' | b'#'..=b'\'' | b'*' | b'+' | b'-' | b'.' | b'^'..=b'`' | b'|' | b'~')
-        {
+        if alphanumeric || matches!(byte, b'!' | b'#'..=b'\'' | b'*' | b'+' | b'-' | b'.' | b'^'..=b'`' | b'|' | b'~') {
             class |= TCHAR;
         }
         // Unreserved and sub-delimiters of RFC 3986, and what stands between segments.
         let uri = alphanumeric
-            || matches!(
-                byte,
-                b'-' | b'.' | b'_' | b'~' | b'!' | b'$'..=b',' | b';' | b'=' | b':' | b'@' | b'/'
-            );
+            || matches!(byte, b'-' | b'.' | b'_' | b'~' | b'!' | b'$'..=b',' | b';' | b'=' | b':' | b'@' | b'/');
         if uri || matches!(byte, b'[' | b']' | b'|') {
             class |= PATH | QUERY;
         }

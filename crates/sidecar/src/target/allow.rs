@@ -43,9 +43,7 @@ pub enum AllowListError {
     #[error("{0:?} is not of the form ADDRESS/BITS[:PORT]")]
     Network(String),
     /// The address has bits behind those that count: it may be meant as one address.
-    #[error(
-        "{item:?} names one address of a network; write {network} for the network, or leave /{bits} out"
-    )]
+    #[error("{item:?} names one address of a network; write {network} for the network, or leave /{bits} out")]
     HostBits {
         /// The item.
         item: String,
@@ -61,9 +59,7 @@ impl AllowList {
     ///
     /// # Errors
     /// [`AllowListError`].
-    pub fn parse<T: AsRef<str>>(
-        texts: impl IntoIterator<Item = T>,
-    ) -> Result<Self, AllowListError> {
+    pub fn parse<T: AsRef<str>>(texts: impl IntoIterator<Item = T>) -> Result<Self, AllowListError> {
         let mut items = Vec::new();
         for text in texts {
             let parts = text.as_ref().split(',').map(str::trim);
@@ -77,9 +73,7 @@ impl AllowList {
     /// Tells whether a target's host and port are on the list together.
     #[must_use]
     pub fn allows(&self, target: &Target) -> bool {
-        self.0.iter().any(|item| {
-            item.port.is_none_or(|port| port == target.port) && item.hosts.contain(&target.host)
-        })
+        self.0.iter().any(|item| item.port.is_none_or(|port| port == target.port) && item.hosts.contain(&target.host))
     }
 
     /// Tells whether a host is on the list, with whatever port.
@@ -90,10 +84,7 @@ impl AllowList {
 
 impl Item {
     fn parse(item: &str) -> Result<Self, AllowListError> {
-        let wrong = |source| AllowListError::Target {
-            item: item.into(),
-            source,
-        };
+        let wrong = |source| AllowListError::Target { item: item.into(), source };
         let Some((address, rest)) = item.split_once('/') else {
             let (host, port) = split_port(item);
             let host = Host::parse(host).map_err(wrong)?;
@@ -106,19 +97,10 @@ impl Item {
         };
         let network = || AllowListError::Network(item.into());
         let (bits, port) = split_port(rest);
-        let digits =
-            (1..=3).contains(&bits.len()) && bits.bytes().all(|byte| byte.is_ascii_digit());
-        let bits = bits
-            .parse::<u32>()
-            .ok()
-            .filter(|_| digits)
-            .ok_or_else(network)?;
-        let bare = address
-            .strip_prefix('[')
-            .map_or(Some(address), |inner| inner.strip_suffix(']'));
-        let address = bare
-            .and_then(|bare| bare.parse::<IpAddr>().ok())
-            .ok_or_else(network)?;
+        let digits = (1..=3).contains(&bits.len()) && bits.bytes().all(|byte| byte.is_ascii_digit());
+        let bits = bits.parse::<u32>().ok().filter(|_| digits).ok_or_else(network)?;
+        let bare = address.strip_prefix('[').map_or(Some(address), |inner| inner.strip_suffix(']'));
+        let address = bare.and_then(|bare| bare.parse::<IpAddr>().ok()).ok_or_else(network)?;
         if bits > bits_of(address) {
             return Err(network());
         }
@@ -131,11 +113,7 @@ impl Item {
         };
         let first = mask(address, bits);
         if first != address {
-            return Err(AllowListError::HostBits {
-                item: item.into(),
-                network: format!("{first}/{bits}"),
-                bits,
-            });
+            return Err(AllowListError::HostBits { item: item.into(), network: format!("{first}/{bits}"), bits });
         }
         let port = port.map(parse_port).transpose().map_err(wrong)?;
         let hosts = Hosts::Network(address, bits);
@@ -207,10 +185,8 @@ const METADATA_V4: [[u8; 4]; 2] = [[100, 100, 100, 200], [168, 63, 129, 16]];
 /// Those of Amazon and Oracle: all of the network of 32 bits.
 const METADATA_V6_NETWORKS: [[u16; 2]; 2] = [[0xfd00, 0xec2], [0xfd00, 0xc1]];
 /// Those of Google and Scaleway.
-const METADATA_V6: [Ipv6Addr; 2] = [
-    Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254),
-    Ipv6Addr::new(0xfd00, 0x42, 0, 0, 0, 0, 0, 0x42),
-];
+const METADATA_V6: [Ipv6Addr; 2] =
+    [Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254), Ipv6Addr::new(0xfd00, 0x42, 0, 0, 0, 0, 0, 0x42)];
 
 /// The IPv4 addresses that an IPv6 address may stand for: mapped, compatible and translated (RFC 4291, RFC 2765), behind a NAT64
 /// gateway (RFC 6052, and RFC 8215 with any length of prefix), by 6to4 (RFC 3056), Teredo (RFC 4380) or ISATAP (RFC 5214).

@@ -155,16 +155,9 @@ fn hostile_targets_are_refused() {
     for text in HOSTILE {
         assert!(Target::parse(text).is_err(), "{text:?}");
         // Nor is any of them a server that a header names; one scheme may stand there, and a list ends at a comma.
-        if !text.starts_with("http://")
-            && !text.contains(',')
-            && !text.trim_matches([' ', '\t']).is_empty()
-        {
+        if !text.starts_with("http://") && !text.contains(',') && !text.trim_matches([' ', '\t']).is_empty() {
             let named = named([text.as_bytes()].into_iter(), |_| 0);
-            assert_eq!(
-                named.is_err(),
-                Target::parse(text.trim_matches([' ', '\t'])).is_err(),
-                "{text:?}"
-            );
+            assert_eq!(named.is_err(), Target::parse(text.trim_matches([' ', '\t'])).is_err(), "{text:?}");
         }
     }
     let long = format!("{}a:80", "a.".repeat(126));
@@ -237,12 +230,7 @@ fn server_urls_are_read() {
     }
     assert_eq!(ServerUrl::parse("a:80"), Err(ServerUrlError::Scheme));
     let wrong = ServerUrl::parse("http://a/x").unwrap_err();
-    assert!(
-        wrong
-            .to_string()
-            .starts_with("after its scheme, its host is neither"),
-        "{wrong}"
-    );
+    assert!(wrong.to_string().starts_with("after its scheme, its host is neither"), "{wrong}");
 }
 
 fn list(texts: &[&str]) -> AllowList {
@@ -428,16 +416,9 @@ fn a_header_names_one_prefill_server() {
     // Of several lines each is one server, and none is split.
     assert_eq!(first(&["a:1", "b:2,c:3"]), is("a:1"));
     assert_eq!(first(&["a:1,b:2", "c:3"]), Err(TargetError::Host));
-    for text in [
-        "https://a:1",
-        "HTTP://a:1",
-        "http://http://a:1",
-        "http://a",
-        "http:// a:1",
-        "http://a:1/",
-        "a:1/",
-        "a",
-    ] {
+    for text in
+        ["https://a:1", "HTTP://a:1", "http://http://a:1", "http://a", "http:// a:1", "http://a:1/", "a:1/", "a"]
+    {
         assert!(first(&[text]).is_err(), "{text}");
     }
     let drawn = |lines: &[&str], number: usize| {
@@ -447,10 +428,7 @@ fn a_header_names_one_prefill_server() {
             count.set(among);
             number
         });
-        (
-            count.get(),
-            target.map(|target| target.map(|target| target.port)),
-        )
+        (count.get(), target.map(|target| target.map(|target| target.port)))
     };
     assert_eq!(drawn(&["a:1,b:2 ,c:3"], 2), (3, Ok(Some(3))));
     assert_eq!(drawn(&["a:1", "b:2"], 1), (2, Ok(Some(2))));

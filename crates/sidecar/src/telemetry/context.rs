@@ -49,25 +49,14 @@ fn parent(text: &str) -> Option<(TraceId, SpanId, TraceFlags)> {
 
 /// What the systems before us say of the trace. Lines of it are one list; a list with a fault is none.
 fn state(headers: &HeaderMap) -> TraceState {
-    let lines: Result<Vec<&str>, _> = headers
-        .get_all(TRACESTATE)
-        .iter()
-        .map(HeaderValue::to_str)
-        .collect();
-    lines
-        .ok()
-        .and_then(|lines| TraceState::from_str(&lines.join(",")).ok())
-        .unwrap_or_default()
+    let lines: Result<Vec<&str>, _> = headers.get_all(TRACESTATE).iter().map(HeaderValue::to_str).collect();
+    lines.ok().and_then(|lines| TraceState::from_str(&lines.join(",")).ok()).unwrap_or_default()
 }
 
 /// Says that a request is part of this span, instead of what its headers say.
 pub(super) fn inject(context: &SpanContext, headers: &mut HeaderMap) {
-    let parent = format!(
-        "00-{}-{}-{:02x}",
-        context.trace_id(),
-        context.span_id(),
-        context.trace_flags() & TraceFlags::SAMPLED
-    );
+    let parent =
+        format!("00-{}-{}-{:02x}", context.trace_id(), context.span_id(), context.trace_flags() & TraceFlags::SAMPLED);
     let state = context.trace_state().header();
     if let Ok(parent) = HeaderValue::try_from(parent) {
         headers.insert(TRACEPARENT, parent);
@@ -102,18 +91,10 @@ mod tests {
         ]);
         let context = extract(&given).expect("a context");
         assert!(context.is_remote() && context.is_sampled());
-        let mut said = headers(&[
-            ("traceparent", "junk"),
-            ("traceparent", "more"),
-            ("tracestate", "junk"),
-            ("baggage", "user=7"),
-        ]);
+        let mut said =
+            headers(&[("traceparent", "junk"), ("traceparent", "more"), ("tracestate", "junk"), ("baggage", "user=7")]);
         inject(&context, &mut said);
-        let expected = headers(&[
-            ("baggage", "user=7"),
-            ("traceparent", GOOD),
-            ("tracestate", "a=1,b=2,tenant@c=3"),
-        ]);
+        let expected = headers(&[("baggage", "user=7"), ("traceparent", GOOD), ("tracestate", "a=1,b=2,tenant@c=3")]);
         assert_eq!(said, expected);
     }
 
@@ -157,11 +138,7 @@ mod tests {
             "00-4bf92f3577b34da6a3ce929d0e0e4736-0000000000000000-01",
             "",
         ] {
-            assert_eq!(
-                extract(&headers(&[("traceparent", wrong)])),
-                None,
-                "{wrong}"
-            );
+            assert_eq!(extract(&headers(&[("traceparent", wrong)])), None, "{wrong}");
         }
         let twice = headers(&[("traceparent", GOOD), ("traceparent", GOOD)]);
         assert_eq!(extract(&twice), None);

@@ -46,8 +46,7 @@ impl Otlp {
     pub fn from_environment(variable: &dyn Fn(&str) -> Option<String>) -> Option<Self> {
         let get = |name: &str| variable(name).filter(|value| !value.is_empty());
         let of_traces = |name: &str| {
-            get(&format!("OTEL_EXPORTER_OTLP_TRACES_{name}"))
-                .or_else(|| get(&format!("OTEL_EXPORTER_OTLP_{name}")))
+            get(&format!("OTEL_EXPORTER_OTLP_TRACES_{name}")).or_else(|| get(&format!("OTEL_EXPORTER_OTLP_{name}")))
         };
         if get("OTEL_SDK_DISABLED").is_some_and(|value| value.eq_ignore_ascii_case("true")) {
             return None;
@@ -184,11 +183,7 @@ fn sampler(name: Option<String>, argument: Option<String>) -> Sampler {
         Some(Ok(ratio)) if (0.0..=1.0).contains(&ratio) => ratio,
         Some(_) => {
             let given = argument.as_deref().unwrap_or_default();
-            unusable(
-                "OTEL_TRACES_SAMPLER_ARG",
-                given,
-                "give a number from 0 to 1",
-            );
+            unusable("OTEL_TRACES_SAMPLER_ARG", given, "give a number from 0 to 1");
             RATIO
         }
     };
@@ -271,59 +266,22 @@ mod tests {
         const TRACES: &str = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT";
         const HTTP: (&str, &str) = ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf");
         let rows: &[(&[(&str, &str)], &str)] = &[
-            (
-                &[("OTEL_TRACES_EXPORTER", "otlp")],
-                "Grpc http://localhost:4317/",
-            ),
-            (
-                &[("OTEL_TRACES_EXPORTER", "otlp"), HTTP],
-                "Http http://localhost:4318/v1/traces",
-            ),
+            (&[("OTEL_TRACES_EXPORTER", "otlp")], "Grpc http://localhost:4317/"),
+            (&[("OTEL_TRACES_EXPORTER", "otlp"), HTTP], "Http http://localhost:4318/v1/traces"),
             (&[(ALL, "http://c:4317")], "Grpc http://c:4317/"),
             (&[(ALL, "http://c:4317/some/path")], "Grpc http://c:4317/"),
             (&[(ALL, "https://c:4317")], "Grpc https://c:4317/"),
             (&[(ALL, "c:4317")], "Grpc http://c:4317/"),
             (&[(ALL, "[::1]:4317")], "Grpc http://[::1]:4317/"),
-            (
-                &[(ALL, "c:4317"), ("OTEL_EXPORTER_OTLP_INSECURE", "false")],
-                "Grpc https://c:4317/",
-            ),
+            (&[(ALL, "c:4317"), ("OTEL_EXPORTER_OTLP_INSECURE", "false")], "Grpc https://c:4317/"),
             (&[(ALL, "http://c:4318")], "Http http://c:4318/v1/traces"),
-            (
-                &[(ALL, "http://c:4318/"), HTTP],
-                "Http http://c:4318/v1/traces",
-            ),
-            (
-                &[(ALL, "http://c/otlp/"), HTTP],
-                "Http http://c/otlp/v1/traces",
-            ),
-            (
-                &[(ALL, "http://a:1"), (TRACES, "http://c:2/exactly"), HTTP],
-                "Http http://c:2/exactly",
-            ),
+            (&[(ALL, "http://c:4318/"), HTTP], "Http http://c:4318/v1/traces"),
+            (&[(ALL, "http://c/otlp/"), HTTP], "Http http://c/otlp/v1/traces"),
+            (&[(ALL, "http://a:1"), (TRACES, "http://c:2/exactly"), HTTP], "Http http://c:2/exactly"),
             (&[(TRACES, "http://c:2"), HTTP], "Http http://c:2/"),
-            (
-                &[
-                    (ALL, "http://c:1"),
-                    HTTP,
-                    ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "grpc"),
-                ],
-                "Grpc http://c:1/",
-            ),
-            (
-                &[
-                    (ALL, "http://c:1"),
-                    ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json"),
-                ],
-                "Http http://c:1/v1/traces",
-            ),
-            (
-                &[
-                    (ALL, "http://c:1"),
-                    ("OTEL_EXPORTER_OTLP_PROTOCOL", "pigeon"),
-                ],
-                "Grpc http://c:1/",
-            ),
+            (&[(ALL, "http://c:1"), HTTP, ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "grpc")], "Grpc http://c:1/"),
+            (&[(ALL, "http://c:1"), ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/json")], "Http http://c:1/v1/traces"),
+            (&[(ALL, "http://c:1"), ("OTEL_EXPORTER_OTLP_PROTOCOL", "pigeon")], "Grpc http://c:1/"),
         ];
         for (environment, expected) in rows {
             let otlp = read(environment).expect(expected);
@@ -341,22 +299,13 @@ mod tests {
             (&[("ARG", "1.5")], "ParentBased(TraceIdRatioBased(0.1))"),
             (&[("ARG", "NaN")], "ParentBased(TraceIdRatioBased(0.1))"),
             (&[("ARG", "half")], "ParentBased(TraceIdRatioBased(0.1))"),
-            (
-                &[("", "parentbased_traceidratio"), ("ARG", "1")],
-                "ParentBased(TraceIdRatioBased(1.0))",
-            ),
-            (
-                &[("", "traceidratio"), ("ARG", "0.2")],
-                "TraceIdRatioBased(0.2)",
-            ),
+            (&[("", "parentbased_traceidratio"), ("ARG", "1")], "ParentBased(TraceIdRatioBased(1.0))"),
+            (&[("", "traceidratio"), ("ARG", "0.2")], "TraceIdRatioBased(0.2)"),
             (&[("", "always_on")], "AlwaysOn"),
             (&[("", "always_off")], "AlwaysOff"),
             (&[("", "parentbased_always_on")], "ParentBased(AlwaysOn)"),
             (&[("", "parentbased_always_off")], "ParentBased(AlwaysOff)"),
-            (
-                &[("", "jaeger_remote")],
-                "ParentBased(TraceIdRatioBased(0.1))",
-            ),
+            (&[("", "jaeger_remote")], "ParentBased(TraceIdRatioBased(0.1))"),
         ];
         for (given, expected) in rows {
             let get = |wanted| {

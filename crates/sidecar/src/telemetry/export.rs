@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use hyper_rustls::HttpsConnectorBuilder;
 use opentelemetry_http::hyper::HyperClient;
 use opentelemetry_otlp::{
-    ExporterBuildError, Protocol as Encoding, SpanExporter, WithExportConfig as _,
-    WithHttpConfig as _, WithTonicConfig as _,
+    ExporterBuildError, Protocol as Encoding, SpanExporter, WithExportConfig as _, WithHttpConfig as _,
+    WithTonicConfig as _,
 };
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::error::{OTelSdkError, OTelSdkResult};

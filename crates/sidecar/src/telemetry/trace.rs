@@ -4,9 +4,7 @@ use std::time::{Duration, Instant, SystemTime};
 
 use http::header::HeaderValue;
 use http::{HeaderMap, StatusCode};
-use opentelemetry::trace::{
-    Span as _, SpanBuilder, SpanContext, SpanKind, Status, TraceContextExt as _, Tracer as _,
-};
+use opentelemetry::trace::{Span as _, SpanBuilder, SpanContext, SpanKind, Status, TraceContextExt as _, Tracer as _};
 use opentelemetry::{Context, KeyValue, Value};
 use opentelemetry_sdk::trace::{SdkTracer, Span};
 
@@ -242,13 +240,7 @@ impl Trace {
     }
 
     /// Ends the trace: nothing after it counts.
-    pub(crate) fn finish(
-        &mut self,
-        outcome: Outcome,
-        path: Path,
-        status: Option<StatusCode>,
-        tally: Option<Tally>,
-    ) {
+    pub(crate) fn finish(&mut self, outcome: Outcome, path: Path, status: Option<StatusCode>, tally: Option<Tally>) {
         if let Some(recorded) = self.recorded() {
             let path = KeyValue::new("transload.path", path.name());
             recorded.request.set_attribute(path);
@@ -341,13 +333,7 @@ impl Recorded {
             KeyValue::new("llm_d.pd_proxy.request_id", self.id.clone()),
             KeyValue::new("llm_d.pd_proxy.connector", self.connector.name()),
         ]);
-        Leg {
-            span,
-            role,
-            began: now,
-            ended: None,
-            failed: false,
-        }
+        Leg { span, role, began: now, ended: None, failed: false }
     }
 
     /// Ends all spans but that of a prefill leg which has not ended, and returns it.
@@ -464,8 +450,7 @@ impl Drop for Leg {
         });
         let ago = now.saturating_duration_since(self.ended.unwrap_or(now));
         let at = SystemTime::now();
-        self.span
-            .end_with_timestamp(at.checked_sub(ago).unwrap_or(at));
+        self.span.end_with_timestamp(at.checked_sub(ago).unwrap_or(at));
     }
 }
 

@@ -20,10 +20,7 @@ pub(super) struct File {
 impl File {
     pub(super) fn certificates(&self) -> Result<Vec<CertificateDer<'static>>, TlsError> {
         let chain = CertificateDer::pem_slice_iter(&self.bytes).collect::<Result<Vec<_>, _>>();
-        chain
-            .ok()
-            .filter(|chain| !chain.is_empty())
-            .ok_or_else(|| self.lacks("certificate"))
+        chain.ok().filter(|chain| !chain.is_empty()).ok_or_else(|| self.lacks("certificate"))
     }
 
     fn key(&self) -> Result<PrivateKeyDer<'static>, TlsError> {
@@ -36,19 +33,13 @@ impl File {
         for certificate in self.certificates()? {
             authorities
                 .add(certificate)
-                .map_err(|wrong| TlsError::Authorities {
-                    path: self.path.clone(),
-                    reason: wrong.to_string(),
-                })?;
+                .map_err(|wrong| TlsError::Authorities { path: self.path.clone(), reason: wrong.to_string() })?;
         }
         Ok(Arc::new(authorities))
     }
 
     fn lacks(&self, what: &'static str) -> TlsError {
-        TlsError::Pem {
-            path: self.path.clone(),
-            what,
-        }
+        TlsError::Pem { path: self.path.clone(), what }
     }
 }
 
@@ -56,9 +47,5 @@ impl File {
 pub(super) fn pair(certificates: &File, key: &File) -> Result<Arc<CertifiedKey>, TlsError> {
     CertifiedKey::from_der(certificates.certificates()?, key.key()?, &provider())
         .map(Arc::new)
-        .map_err(|source| TlsError::Pair {
-            certificates: certificates.path.clone(),
-            key: key.path.clone(),
-            source,
-        })
+        .map_err(|source| TlsError::Pair { certificates: certificates.path.clone(), key: key.path.clone(), source })
 }

@@ -98,16 +98,9 @@ impl<T> Shared<T> {
 fn read(paths: &[PathBuf]) -> Result<Vec<File>, TlsError> {
     let read = |path: &PathBuf| {
         let mut bytes = Vec::new();
-        match std::fs::File::open(path).and_then(|file| file.take(MAX_FILE).read_to_end(&mut bytes))
-        {
-            Ok(_) => Ok(File {
-                path: path.clone(),
-                bytes,
-            }),
-            Err(source) => Err(TlsError::Read {
-                path: path.clone(),
-                source,
-            }),
+        match std::fs::File::open(path).and_then(|file| file.take(MAX_FILE).read_to_end(&mut bytes)) {
+            Ok(_) => Ok(File { path: path.clone(), bytes }),
+            Err(source) => Err(TlsError::Read { path: path.clone(), source }),
         }
     };
     paths.iter().map(read).collect()

@@ -55,10 +55,7 @@ impl Serving {
     ///
     /// # Errors
     /// [`AcceptError`].
-    pub(crate) async fn accept<T: AsyncRead + AsyncWrite + Unpin>(
-        &self,
-        io: T,
-    ) -> Result<TlsStream<T>, AcceptError> {
+    pub(crate) async fn accept<T: AsyncRead + AsyncWrite + Unpin>(&self, io: T) -> Result<TlsStream<T>, AcceptError> {
         let handshake = TlsAcceptor::from(self.0.current()).accept(io);
         match tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await {
             Ok(stream) => stream.map_err(AcceptError::Handshake),
@@ -79,17 +76,15 @@ fn config(signed: bool, files: &[File]) -> Result<ServerConfig, TlsError> {
         [certificates, key, rest @ ..] if signed => (pem::pair(certificates, key)?, rest),
         rest => (self_signed()?, rest),
     };
-    let config =
-        ServerConfig::builder_with_provider(provider()).with_protocol_versions(VERSIONS)?;
+    let config = ServerConfig::builder_with_provider(provider()).with_protocol_versions(VERSIONS)?;
     let config = match authorities {
         [] => config.with_no_client_auth(),
         [file, ..] => {
             let authorities = file.authorities()?;
             let verifier = WebPkiClientVerifier::builder_with_provider(authorities, provider());
-            let verifier = verifier.build().map_err(|wrong| TlsError::Authorities {
-                path: file.path.clone(),
-                reason: wrong.to_string(),
-            })?;
+            let verifier = verifier
+                .build()
+                .map_err(|wrong| TlsError::Authorities { path: file.path.clone(), reason: wrong.to_string() })?;
             config.with_client_cert_verifier(verifier)
         }
     };

@@ -57,27 +57,18 @@ impl Authority {
     }
 
     fn serving(&self) -> ServingTls {
-        ServingTls {
-            folder: Some(self.folder.path().into()),
-            client_ca: None,
-        }
+        ServingTls { folder: Some(self.folder.path().into()), client_ca: None }
     }
 
     /// Trusts this authority and shows nothing.
     fn trusted(&self) -> UpstreamTls {
-        UpstreamTls {
-            ca: Some(self.path("ca.crt")),
-            ..UpstreamTls::default()
-        }
+        UpstreamTls { ca: Some(self.path("ca.crt")), ..UpstreamTls::default() }
     }
 }
 
 /// The bytes of the first certificate in a file.
 fn first(path: &Path) -> Vec<u8> {
-    let file = pem::File {
-        path: path.into(),
-        bytes: std::fs::read(path).unwrap(),
-    };
+    let file = pem::File { path: path.into(), bytes: std::fs::read(path).unwrap() };
     file.certificates().unwrap()[0].to_vec()
 }
 
@@ -93,20 +84,10 @@ struct Agreed {
 async fn talk(serving: &Serving, config: Arc<ClientConfig>) -> Result<Agreed, String> {
     let (near, far) = tokio::io::duplex(1 << 16);
     let server = async {
-        let mut stream = serving
-            .accept(far)
-            .await
-            .map_err(|wrong| wrong.to_string())?;
+        let mut stream = serving.accept(far).await.map_err(|wrong| wrong.to_string())?;
         assert_eq!(stream.get_ref().1.alpn_protocol(), Some(&b"http/1.1"[..]));
-        let client = stream
-            .get_ref()
-            .1
-            .peer_certificates()
-            .map(|chain| chain[0].to_vec());
-        stream
-            .write_all(b"x")
-            .await
-            .map_err(|wrong| wrong.to_string())?;
+        let client = stream.get_ref().1.peer_certificates().map(|chain| chain[0].to_vec());
+        stream.write_all(b"x").await.map_err(|wrong| wrong.to_string())?;
         stream.flush().await.map_err(|wrong| wrong.to_string())?;
         Ok::<_, String>(client)
     };
@@ -116,33 +97,18 @@ async fn talk(serving: &Serving, config: Arc<ClientConfig>) -> Result<Agreed, St
         let mut stream = stream.map_err(|wrong| wrong.to_string())?;
         stream.read_u8().await.map_err(|wrong| wrong.to_string())?;
         let (_, session) = stream.get_ref();
-        Ok::<_, String>((
-            session.protocol_version().unwrap(),
-            session.peer_certificates().unwrap()[0].to_vec(),
-        ))
+        Ok::<_, String>((session.protocol_version().unwrap(), session.peer_certificates().unwrap()[0].to_vec()))
     };
     let (server, client) = tokio::join!(server, client);
     match (server, client) {
-        (Ok(client), Ok((version, server))) => Ok(Agreed {
-            version,
-            server,
-            client,
-        }),
-        (server, client) => Err(format!(
-            "server: {:?}; client: {:?}",
-            server.err(),
-            client.err()
-        )),
+        (Ok(client), Ok((version, server))) => Ok(Agreed { version, server, client }),
+        (server, client) => Err(format!("server: {:?}; client: {:?}", server.err(), client.err())),
     }
 }
 
 /// Talks as a prefill server's client under these settings.
 async fn talk_to(serving: &Serving, upstream: &UpstreamTls) -> Result<Agreed, String> {
-    talk(
-        serving,
-        Upstream::load(upstream).unwrap().config(Role::Prefill),
-    )
-    .await
+    talk(serving, Upstream::load(upstream).unwrap().config(Role::Prefill)).await
 }
 
 #[tokio::test]
@@ -155,28 +121,17 @@ async fn clients_are_shown_the_folders_certificate() {
     assert_eq!(agreed.server, first(&authority.path("tls.crt")));
 
     let client = |versions: &[&'static rustls::SupportedProtocolVersion], protocol: &[u8]| {
-        let file = pem::File {
-            path: "ca".into(),
-            bytes: authority.issuer.pem().into(),
-        };
-        let config =
-            ClientConfig::builder_with_provider(provider()).with_protocol_versions(versions);
-        let config = config
-            .unwrap()
-            .with_root_certificates(file.authorities().unwrap());
+        let file = pem::File { path: "ca".into(), bytes: authority.issuer.pem().into() };
+        let config = ClientConfig::builder_with_provider(provider()).with_protocol_versions(versions);
+        let config = config.unwrap().with_root_certificates(file.authorities().unwrap());
         let mut config = config.with_no_client_auth();
         config.alpn_protocols = vec![protocol.to_vec()];
         Arc::new(config)
     };
-    let agreed = talk(&serving, client(&[&rustls::version::TLS12], ALPN))
-        .await
-        .unwrap();
+    let agreed = talk(&serving, client(&[&rustls::version::TLS12], ALPN)).await.unwrap();
     assert_eq!(agreed.version, ProtocolVersion::TLSv1_2);
     let wrong = talk(&serving, client(VERSIONS, b"h2")).await.unwrap_err();
-    assert!(
-        wrong.contains("no_application_protocol") || wrong.contains("NoApplicationProtocol"),
-        "{wrong}"
-    );
+    assert!(wrong.contains("no_application_protocol") || wrong.contains("NoApplicationProtocol"), "{wrong}");
 }
 
 #[tokio::test]
@@ -188,67 +143,37 @@ async fn older_versions_and_other_protocols_do_not_get_in() {
         hello.extend([7; 32]);
         hello.extend([0, 0, 4, 0x00, 0x2f, 0xc0, 0x13, 1, 0]);
         // What else rustls wants of a client: groups and signatures.
-        hello.extend([
-            0, 18, 0, 10, 0, 4, 0, 2, 0, 0x17, 0, 13, 0, 6, 0, 4, 4, 3, 8, 4,
-        ]);
-        let mut bytes = vec![
-            22,
-            3,
-            version,
-            0,
-            hello.len() as u8 + 4,
-            1,
-            0,
-            0,
-            hello.len() as u8,
-        ];
+        hello.extend([0, 18, 0, 10, 0, 4, 0, 2, 0, 0x17, 0, 13, 0, 6, 0, 4, 4, 3, 8, 4]);
+        let mut bytes = vec![22, 3, version, 0, hello.len() as u8 + 4, 1, 0, 0, hello.len() as u8];
         bytes.extend(hello);
         let (mut near, far) = tokio::io::duplex(1 << 16);
         near.write_all(&bytes).await.unwrap();
-        assert!(matches!(
-            serving.accept(far).await,
-            Err(AcceptError::Handshake(_))
-        ));
+        assert!(matches!(serving.accept(far).await, Err(AcceptError::Handshake(_))));
         let mut answer = Vec::new();
         near.read_to_end(&mut answer).await.unwrap();
         // One alert: fatal, protocol version.
         assert_eq!((answer[0], &answer[5..]), (21, &[2, 70][..]), "3.{version}");
     }
     let (mut near, far) = tokio::io::duplex(1 << 16);
-    near.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
-        .await
-        .unwrap();
-    assert!(matches!(
-        serving.accept(far).await,
-        Err(AcceptError::Handshake(_))
-    ));
+    near.write_all(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n").await.unwrap();
+    assert!(matches!(serving.accept(far).await, Err(AcceptError::Handshake(_))));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_client_that_says_nothing_is_not_waited_for() {
     let serving = Serving::load(&ServingTls::default()).unwrap();
     let (_near, far) = tokio::io::duplex(1 << 16);
-    assert!(matches!(
-        serving.accept(far).await,
-        Err(AcceptError::Timeout(_))
-    ));
+    assert!(matches!(serving.accept(far).await, Err(AcceptError::Timeout(_))));
 }
 
 #[tokio::test]
 async fn without_a_folder_the_certificate_is_signed_by_itself() {
     let serving = Serving::load(&ServingTls::default()).unwrap();
-    let skip = UpstreamTls {
-        skip_verify_prefill: true,
-        ..UpstreamTls::default()
-    };
+    let skip = UpstreamTls { skip_verify_prefill: true, ..UpstreamTls::default() };
     let upstream = Upstream::load(&skip).unwrap();
-    talk(&serving, upstream.config(Role::Prefill))
-        .await
-        .unwrap();
+    talk(&serving, upstream.config(Role::Prefill)).await.unwrap();
     // Each role for itself; the system's authorities have not signed it.
-    let wrong = talk(&serving, upstream.config(Role::Decode))
-        .await
-        .unwrap_err();
+    let wrong = talk(&serving, upstream.config(Role::Decode)).await.unwrap_err();
     assert!(wrong.contains("UnknownIssuer"), "{wrong}");
 }
 
@@ -256,20 +181,11 @@ async fn without_a_folder_the_certificate_is_signed_by_itself() {
 async fn bad_certificates_of_servers_are_refused() {
     let authority = Authority::new();
     for (change, word) in [
-        (
-            (|params| params.not_after = date_time_ymd(2020, 1, 1)) as fn(&mut CertificateParams),
-            "expired",
-        ),
-        (
-            |params| params.not_before = date_time_ymd(4000, 1, 1),
-            "not valid yet",
-        ),
+        ((|params| params.not_after = date_time_ymd(2020, 1, 1)) as fn(&mut CertificateParams), "expired"),
+        (|params| params.not_before = date_time_ymd(4000, 1, 1), "not valid yet"),
         (|params| params.subject_alt_names.clear(), "not valid for"),
         (
-            |params| {
-                params.subject_alt_names =
-                    vec![rcgen::SanType::DnsName("other".try_into().unwrap())]
-            },
+            |params| params.subject_alt_names = vec![rcgen::SanType::DnsName("other".try_into().unwrap())],
             "not valid for",
         ),
     ] {
@@ -280,13 +196,8 @@ async fn bad_certificates_of_servers_are_refused() {
     }
     authority.issue();
     let serving = Serving::load(&authority.serving()).unwrap();
-    let wrong = talk_to(&serving, &Authority::new().trusted())
-        .await
-        .unwrap_err();
-    assert!(
-        wrong.contains("UnknownIssuer") || wrong.contains("BadSignature"),
-        "{wrong}"
-    );
+    let wrong = talk_to(&serving, &Authority::new().trusted()).await.unwrap_err();
+    assert!(wrong.contains("UnknownIssuer") || wrong.contains("BadSignature"), "{wrong}");
     talk_to(&serving, &authority.trusted()).await.unwrap();
 }
 
@@ -296,20 +207,14 @@ async fn clients_have_to_show_a_certificate_of_their_authority() {
     for authority in [&servers, &clients, &others] {
         authority.issue();
     }
-    let settings = ServingTls {
-        client_ca: Some(clients.path("ca.crt")),
-        ..servers.serving()
-    };
+    let settings = ServingTls { client_ca: Some(clients.path("ca.crt")), ..servers.serving() };
     let serving = Serving::load(&settings).unwrap();
     let showing = |authority: &Authority| UpstreamTls {
         client: Some((authority.path("tls.crt"), authority.path("tls.key"))),
         ..servers.trusted()
     };
     let wrong = talk_to(&serving, &servers.trusted()).await.unwrap_err();
-    assert!(
-        wrong.contains("server: Some") && wrong.contains("client: Some"),
-        "{wrong}"
-    );
+    assert!(wrong.contains("server: Some") && wrong.contains("client: Some"), "{wrong}");
     assert!(wrong.to_lowercase().contains("certificate"), "{wrong}");
     assert!(talk_to(&serving, &showing(&others)).await.is_err());
     let agreed = talk_to(&serving, &showing(&clients)).await.unwrap();
@@ -326,16 +231,8 @@ async fn clients_have_to_show_a_certificate_of_their_authority() {
     assert!(talk(&serving, upstream.config(Role::Decode)).await.is_err());
     talk_to(&serving, &showing(&others)).await.unwrap();
 
-    let made = Serving::load(&ServingTls {
-        client_ca: Some(others.path("ca.crt")),
-        folder: None,
-    })
-    .unwrap();
-    let skip = |upstream| UpstreamTls {
-        skip_verify_prefill: true,
-        ca: None,
-        ..upstream
-    };
+    let made = Serving::load(&ServingTls { client_ca: Some(others.path("ca.crt")), folder: None }).unwrap();
+    let skip = |upstream| UpstreamTls { skip_verify_prefill: true, ca: None, ..upstream };
     talk_to(&made, &skip(showing(&others))).await.unwrap();
     assert!(talk_to(&made, &skip(servers.trusted())).await.is_err());
 }
@@ -383,64 +280,35 @@ async fn a_change_is_seen_without_being_asked_for() {
     two.write(&authority.sign(|_| ()));
     let link = authority.path("link");
     std::os::unix::fs::symlink(one.folder.path(), &link).unwrap();
-    let serving = Serving::load(&ServingTls {
-        folder: Some(link.clone()),
-        client_ca: None,
-    })
-    .unwrap();
+    let serving = Serving::load(&ServingTls { folder: Some(link.clone()), client_ca: None }).unwrap();
     let agreed = talk_to(&serving, &authority.trusted()).await.unwrap();
     assert_eq!(agreed.server, first(&one.path("tls.crt")));
     std::fs::remove_file(&link).unwrap();
     std::os::unix::fs::symlink(two.folder.path(), &link).unwrap();
     let wanted = first(&two.path("tls.crt"));
     let seen = async {
-        while talk_to(&serving, &authority.trusted())
-            .await
-            .unwrap()
-            .server
-            != wanted
-        {
+        while talk_to(&serving, &authority.trusted()).await.unwrap().server != wanted {
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(60), seen)
-        .await
-        .expect("it is never seen");
+    tokio::time::timeout(Duration::from_secs(60), seen).await.expect("it is never seen");
 }
 
 #[tokio::test]
 async fn errors_name_the_file_and_what_is_wrong() {
     let authority = Authority::new();
-    let wrong = Serving::load(&authority.serving())
-        .err()
-        .unwrap()
-        .to_string();
-    assert!(
-        wrong.starts_with("cannot read ") && wrong.contains("/tls.crt: "),
-        "{wrong}"
-    );
+    let wrong = Serving::load(&authority.serving()).err().unwrap().to_string();
+    assert!(wrong.starts_with("cannot read ") && wrong.contains("/tls.crt: "), "{wrong}");
     let (one, two) = (authority.sign(|_| ()), authority.sign(|_| ()));
     authority.write(&(one.0.clone(), two.1));
     let wrong = Serving::load(&authority.serving()).err().unwrap();
     assert!(matches!(wrong, TlsError::Pair { .. }), "{wrong}");
     assert!(wrong.to_string().contains("tls.key: "), "{wrong}");
     authority.write(&(one.0, "x".into()));
-    let wrong = Serving::load(&authority.serving())
-        .err()
-        .unwrap()
-        .to_string();
-    assert!(
-        wrong.ends_with("tls.key holds no private key in PEM"),
-        "{wrong}"
-    );
+    let wrong = Serving::load(&authority.serving()).err().unwrap().to_string();
+    assert!(wrong.ends_with("tls.key holds no private key in PEM"), "{wrong}");
     authority.issue();
-    let settings = UpstreamTls {
-        ca: Some(authority.path("tls.key")),
-        ..UpstreamTls::default()
-    };
+    let settings = UpstreamTls { ca: Some(authority.path("tls.key")), ..UpstreamTls::default() };
     let wrong = Upstream::load(&settings).err().unwrap().to_string();
-    assert!(
-        wrong.ends_with("tls.key holds no certificate in PEM"),
-        "{wrong}"
-    );
+    assert!(wrong.ends_with("tls.key holds no certificate in PEM"), "{wrong}");
 }

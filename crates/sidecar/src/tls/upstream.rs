@@ -5,10 +5,7 @@ use std::sync::{Arc, OnceLock};
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, verify_tls12_signature, verify_tls13_signature};
 use rustls::sign::{CertifiedKey, SingleCertAndKey};
-use rustls::{
-    ClientConfig, ConfigBuilder, DigitallySignedStruct, RootCertStore, SignatureScheme,
-    WantsVerifier,
-};
+use rustls::{ClientConfig, ConfigBuilder, DigitallySignedStruct, RootCertStore, SignatureScheme, WantsVerifier};
 use rustls_pki_types::{CertificateDer, ServerName, UnixTime};
 
 use super::pem::{self, File};
@@ -55,9 +52,7 @@ impl Upstream {
             Role::Prefill => 0,
             Role::Decode => 1,
         };
-        trust.configs[place]
-            .get_or_init(|| Arc::new(trust.config(place)))
-            .clone()
+        trust.configs[place].get_or_init(|| Arc::new(trust.config(place))).clone()
     }
 
     /// Reads the files now, in place of within a second. What has changed and cannot be used is logged and changes nothing.
@@ -79,8 +74,7 @@ impl Trust {
             _ => None,
         };
         Ok(Self {
-            builder: ClientConfig::builder_with_provider(provider())
-                .with_protocol_versions(VERSIONS)?,
+            builder: ClientConfig::builder_with_provider(provider()).with_protocol_versions(VERSIONS)?,
             authorities,
             client,
             skip,
@@ -98,9 +92,7 @@ impl Trust {
             builder.with_root_certificates(authorities.unwrap_or_else(system_authorities))
         };
         let mut config = match self.client.clone() {
-            Some(client) => {
-                builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(client)))
-            }
+            Some(client) => builder.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(client))),
             None => builder.with_no_client_auth(),
         };
         config.alpn_protocols = vec![ALPN.to_vec()];
@@ -118,10 +110,7 @@ fn system_authorities() -> Arc<RootCertStore> {
         let (usable, _) = authorities.add_parsable_certificates(found.certs);
         if usable == 0 {
             let errors = &found.errors;
-            tracing::warn!(
-                ?errors,
-                "the system has no certificates of authorities; name a file with --upstream-ca"
-            );
+            tracing::warn!(?errors, "the system has no certificates of authorities; name a file with --upstream-ca");
         }
         Arc::new(authorities)
     };

@@ -43,11 +43,7 @@ impl Outgoing {
     /// All of a body.
     #[must_use]
     pub(crate) const fn whole(here: Bytes) -> Self {
-        Self {
-            here,
-            rest: None,
-            check: None,
-        }
+        Self { here, rest: None, check: None }
     }
 
     /// Whether all of it is here.
@@ -64,11 +60,7 @@ impl Outgoing {
     /// The beginning of a body, whose rest still comes.
     #[must_use]
     pub(crate) const fn streamed(here: Bytes, rest: Incoming) -> Self {
-        Self {
-            here,
-            rest: Some(rest),
-            check: None,
-        }
+        Self { here, rest: Some(rest), check: None }
     }
 
     /// A body that still comes, of which nothing is sent before this was asked about it: about each piece, and about nothing at
@@ -77,10 +69,7 @@ impl Outgoing {
         rest: Incoming,
         check: impl FnMut(Option<&[u8]>) -> Result<(), Trouble> + Send + 'static,
     ) -> Self {
-        Self {
-            check: Some(Box::new(check)),
-            ..Self::streamed(Bytes::new(), rest)
-        }
+        Self { check: Some(Box::new(check)), ..Self::streamed(Bytes::new(), rest) }
     }
 }
 
@@ -88,10 +77,7 @@ impl Body for Outgoing {
     type Data = Bytes;
     type Error = BodyError;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, BodyError>>> {
         if !self.here.is_empty() {
             return Poll::Ready(Some(Ok(Frame::data(std::mem::take(&mut self.here)))));
         }
@@ -141,18 +127,11 @@ pub(crate) struct Answer {
 
 impl Answer {
     /// The answer that came by a connection. Its extensions say from where.
-    pub(super) fn of(
-        mut response: Response<Incoming>,
-        connection: Connection,
-        place: Place,
-    ) -> Response<Self> {
+    pub(super) fn of(mut response: Response<Incoming>, connection: Connection, place: Place) -> Response<Self> {
         response.extensions_mut().insert(connection.peer);
         let upgraded = response.status() == StatusCode::SWITCHING_PROTOCOLS;
         response.map(|body| {
-            let mut answer = Self {
-                body,
-                kept: Some((connection, place)),
-            };
+            let mut answer = Self { body, kept: Some((connection, place)) };
             if !upgraded {
                 answer.keep_if_over();
             }
@@ -180,10 +159,7 @@ impl Body for Answer {
     type Data = Bytes;
     type Error = hyper::Error;
 
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, hyper::Error>>> {
         if let Some((connection, _)) = &mut self.kept {
             connection.drive(cx);
         }

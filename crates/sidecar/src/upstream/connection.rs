@@ -39,11 +39,7 @@ impl Connection {
             .handshake(TokioIo::new(stream))
             .await
             .map_err(io::Error::other)?;
-        Ok(Self {
-            sender,
-            peer,
-            driver: Some(Box::pin(driver.with_upgrades())),
-        })
+        Ok(Self { sender, peer, driver: Some(Box::pin(driver.with_upgrades())) })
     }
 
     /// Whether it can take a request: not so if the server has closed it, or the last request is still being sent though it is
@@ -85,15 +81,9 @@ impl Connection {
     }
 }
 
-fn drive(
-    driver: &mut Option<Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>>,
-    cx: &mut Context<'_>,
-) {
+fn drive(driver: &mut Option<Pin<Box<dyn Future<Output = hyper::Result<()>> + Send>>>, cx: &mut Context<'_>) {
     // An error reaches whoever waits for an answer by itself.
-    if driver
-        .as_mut()
-        .is_some_and(|driver| driver.as_mut().poll(cx).is_ready())
-    {
+    if driver.as_mut().is_some_and(|driver| driver.as_mut().poll(cx).is_ready()) {
         *driver = None;
     }
 }

@@ -44,10 +44,7 @@ impl Pools {
         let mut servers = lock(&self.servers);
         let key = (role, url.clone());
         let idle = servers.entry(key).or_default().clone();
-        Place {
-            idle,
-            most: self.most,
-        }
+        Place { idle, most: self.most }
     }
 }
 

@@ -5,19 +5,14 @@ use http::header::{CONTENT_LENGTH, TRANSFER_ENCODING, UPGRADE};
 use http::{HeaderMap, HeaderValue, Response, StatusCode};
 
 /// What is wrong with an answer. `asked` is the protocol that its request has asked for.
-pub(super) fn fault<B>(
-    response: &Response<B>,
-    asked: Option<&HeaderValue>,
-) -> Option<&'static str> {
+pub(super) fn fault<B>(response: &Response<B>, asked: Option<&HeaderValue>) -> Option<&'static str> {
     let headers = response.headers();
     if response.status() == StatusCode::SWITCHING_PROTOCOLS && !switches_as_asked(headers, asked) {
         return Some("it switches to a protocol that was not asked for");
     }
     let mut lengths = headers.get_all(CONTENT_LENGTH).iter();
     let length = lengths.next();
-    if lengths.next().is_some()
-        || length.is_some_and(|length| !length.as_bytes().iter().all(u8::is_ascii_digit))
-    {
+    if lengths.next().is_some() || length.is_some_and(|length| !length.as_bytes().iter().all(u8::is_ascii_digit)) {
         return Some("its Content-Length is not one number");
     }
     let mut codings = headers.get_all(TRANSFER_ENCODING).iter();
@@ -33,8 +28,7 @@ pub(super) fn fault<B>(
 fn switches_as_asked(headers: &HeaderMap, asked: Option<&HeaderValue>) -> bool {
     let Some(asked) = asked else { return false };
     let mut protocols = headers.get_all(UPGRADE).iter().flat_map(items).peekable();
-    protocols.peek().is_some()
-        && protocols.all(|protocol| items(asked).any(|item| item.eq_ignore_ascii_case(protocol)))
+    protocols.peek().is_some() && protocols.all(|protocol| items(asked).any(|item| item.eq_ignore_ascii_case(protocol)))
 }
 
 fn items(value: &HeaderValue) -> impl Iterator<Item = &[u8]> {

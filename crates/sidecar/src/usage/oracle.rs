@@ -23,9 +23,8 @@ pub(crate) fn check(content_type: &'static str, pieces: &[&[u8]]) {
         Ok(answer) => CachedTokens::of(&answer),
         Err(_) => CachedTokens("7".into()),
     };
-    let rewritten = |encoding, pieces: &[&[u8]]| {
-        rewrite(&cached, content_type, encoding, pieces).expect("it is well compressed")
-    };
+    let rewritten =
+        |encoding, pieces: &[&[u8]]| rewrite(&cached, content_type, encoding, pieces).expect("it is well compressed");
     let whole = rewritten("identity", &[&body]);
     assert_eq!(rewritten("identity", pieces), whole);
     let mut packed = GzEncoder::new(Vec::new(), Compression::fast());
@@ -39,24 +38,16 @@ pub(crate) fn check(content_type: &'static str, pieces: &[&[u8]]) {
         same_but_for_the_number(&body, &whole, &cached);
         return;
     }
-    let lines = |text: &[u8]| -> Vec<Vec<u8>> {
-        text.split_inclusive(|byte| *byte == b'\n')
-            .map(<[u8]>::to_vec)
-            .collect()
-    };
+    let lines =
+        |text: &[u8]| -> Vec<Vec<u8>> { text.split_inclusive(|byte| *byte == b'\n').map(<[u8]>::to_vec).collect() };
     let (before, after) = (lines(&body), lines(&whole));
     assert_eq!(before.len(), after.len());
     for (before, after) in before.iter().zip(&after) {
-        let end = before
-            .iter()
-            .rposition(|byte| !b"\r\n".contains(byte))
-            .map_or(0, |last| last + 1);
+        let end = before.iter().rposition(|byte| !b"\r\n".contains(byte)).map_or(0, |last| last + 1);
         match before[..end].strip_prefix(b"data:") {
             None => assert_eq!(before, after),
             Some(text) => {
-                let rewritten = after
-                    .strip_prefix(b"data:")
-                    .and_then(|after| after.strip_suffix(&before[end..]));
+                let rewritten = after.strip_prefix(b"data:").and_then(|after| after.strip_suffix(&before[end..]));
                 let rewritten = rewritten.expect("what is around the data stays");
                 same_but_for_the_number(text, rewritten, &cached);
             }

@@ -16,12 +16,7 @@ fn cached(number: &str) -> CachedTokens {
 fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
     pairs
         .iter()
-        .map(|(name, value)| {
-            (
-                http::HeaderName::from_static(name),
-                http::HeaderValue::from_static(value),
-            )
-        })
+        .map(|(name, value)| (http::HeaderName::from_static(name), http::HeaderValue::from_static(value)))
         .collect()
 }
 
@@ -54,22 +49,13 @@ fn the_number_changes_and_nothing_else() {
             r#"{"a":1e400,"usage":{"prompt_tokens":9}}"#,
             r#"{"a":1e400,"usage":{"prompt_tokens":9,"prompt_tokens_details":{"cached_tokens":7}}}"#,
         ),
-        (
-            r#"{"usage":{"prompt_tokens_details":null}}"#,
-            r#"{"usage":{"prompt_tokens_details":{"cached_tokens":7}}}"#,
-        ),
+        (r#"{"usage":{"prompt_tokens_details":null}}"#, r#"{"usage":{"prompt_tokens_details":{"cached_tokens":7}}}"#),
         (
             r#"{"usage":{"prompt_tokens_details":{"audio":0,"cached_tokens":null}}}"#,
             r#"{"usage":{"prompt_tokens_details":{"audio":0,"cached_tokens":7}}}"#,
         ),
-        (
-            r#"{"usage":{}}"#,
-            r#"{"usage":{"prompt_tokens_details":{"cached_tokens":7}}}"#,
-        ),
-        (
-            r#"{"us\u0061ge":{}}"#,
-            r#"{"us\u0061ge":{"prompt_tokens_details":{"cached_tokens":7}}}"#,
-        ),
+        (r#"{"usage":{}}"#, r#"{"usage":{"prompt_tokens_details":{"cached_tokens":7}}}"#),
+        (r#"{"us\u0061ge":{}}"#, r#"{"us\u0061ge":{"prompt_tokens_details":{"cached_tokens":7}}}"#),
         (
             r#"{"usage":{"input_tokens":5}}"#,
             r#"{"usage":{"input_tokens":5,"input_tokens_details":{"cached_tokens":7}}}"#,
@@ -85,10 +71,7 @@ fn the_number_changes_and_nothing_else() {
             format!("data: {after}\r\n\r\n")
         );
         // Also where the last line has no end, and where a server labels events as JSON.
-        assert_eq!(
-            rewritten("application/json", &format!("data: {before}"), &[]),
-            format!("data: {after}")
-        );
+        assert_eq!(rewritten("application/json", &format!("data: {before}"), &[]), format!("data: {after}"));
     }
     for kept in [
         r#"{"usage":null}"#,
@@ -112,21 +95,15 @@ fn every_split_gives_the_same() {
     assert_eq!(whole.matches("\"cached_tokens\":7").count(), 2);
     for first in 0..=events.len() {
         for second in first..=events.len() {
-            assert_eq!(
-                rewritten("text/event-stream", events, &[first, second]),
-                whole
-            );
+            assert_eq!(rewritten("text/event-stream", events, &[first, second]), whole);
         }
     }
 }
 
 #[test]
 fn whole_lines_are_not_held() {
-    let mut rewriter = Rewriter::new(
-        cached("7"),
-        &mut headers(&[("content-type", "Text/Event-Stream; charset=utf-8")]),
-        LIMIT,
-    );
+    let mut rewriter =
+        Rewriter::new(cached("7"), &mut headers(&[("content-type", "Text/Event-Stream; charset=utf-8")]), LIMIT);
     let event = Bytes::from_static(b"data: {\"a\":1}\n\n");
     let out = rewriter.feed(event.clone()).expect("not compressed");
     assert_eq!(out, event);
@@ -147,21 +124,10 @@ fn compressed_answers_are_decoded() {
             let mut head = headers(&[("content-encoding", name), ("content-length", "9")]);
             let mut rewriter = Rewriter::new(cached("7"), &mut head, LIMIT);
             assert!(head.is_empty(), "{head:?}");
-            assert_eq!(
-                through(&mut rewriter, &packed, &[cut]).as_deref(),
-                Ok(expected.as_bytes())
-            );
+            assert_eq!(through(&mut rewriter, &packed, &[cut]).as_deref(), Ok(expected.as_bytes()));
             if cut < packed.len() {
-                let mut rewriter = Rewriter::new(
-                    cached("7"),
-                    &mut headers(&[("content-encoding", name)]),
-                    LIMIT,
-                );
-                assert_eq!(
-                    through(&mut rewriter, &packed[..cut], &[]),
-                    Err(Undecodable),
-                    "{name} cut at {cut}"
-                );
+                let mut rewriter = Rewriter::new(cached("7"), &mut headers(&[("content-encoding", name)]), LIMIT);
+                assert_eq!(through(&mut rewriter, &packed[..cut], &[]), Err(Undecodable), "{name} cut at {cut}");
             }
         }
     }
@@ -172,10 +138,7 @@ fn what_cannot_be_decoded_passes_with_its_headers() {
     let mut head = headers(&[("content-encoding", "br"), ("content-length", "12")]);
     let mut rewriter = Rewriter::new(cached("7"), &mut head, LIMIT);
     assert_eq!(head.len(), 2);
-    assert_eq!(
-        through(&mut rewriter, b"{\"usage\":{}}", &[4]).as_deref(),
-        Ok(&b"{\"usage\":{}}"[..])
-    );
+    assert_eq!(through(&mut rewriter, b"{\"usage\":{}}", &[4]).as_deref(), Ok(&b"{\"usage\":{}}"[..]));
 }
 
 #[test]
@@ -184,26 +147,15 @@ fn what_is_too_long_passes_as_it_is() {
     for kind in ["application/json", "text/event-stream"] {
         let mut rewriter = Rewriter::new(cached("7"), &mut headers(&[("content-type", kind)]), 64);
         let cuts: Vec<usize> = (0..body.len()).step_by(10).collect();
-        assert_eq!(
-            through(&mut rewriter, body.as_bytes(), &cuts).as_deref(),
-            Ok(body.as_bytes())
-        );
+        assert_eq!(through(&mut rewriter, body.as_bytes(), &cuts).as_deref(), Ok(body.as_bytes()));
     }
 }
 
 #[test]
 fn the_prefill_servers_number_is_taken_as_it_is_written() {
-    let of = |answer: Value| {
-        CachedTokens::of(&Object::parse(answer.to_string().into()).expect("an object"))
-    };
-    assert_eq!(
-        of(json!({"usage": {"prompt_tokens_details": {"cached_tokens": 5}}})),
-        cached("5")
-    );
-    assert_eq!(
-        of(json!({"usage": {"input_tokens": 9, "input_tokens_details": {"cached_tokens": 6}}})),
-        cached("6")
-    );
+    let of = |answer: Value| CachedTokens::of(&Object::parse(answer.to_string().into()).expect("an object"));
+    assert_eq!(of(json!({"usage": {"prompt_tokens_details": {"cached_tokens": 5}}})), cached("5"));
+    assert_eq!(of(json!({"usage": {"input_tokens": 9, "input_tokens_details": {"cached_tokens": 6}}})), cached("6"));
     for none in [
         json!({}),
         json!({"usage": null}),
@@ -227,15 +179,9 @@ fn answers() -> impl Strategy<Value = Value> {
         Just(json!(null)),
         Just(json!({"prompt_tokens": 4})),
         Just(json!({"input_tokens": 4})),
-        details.prop_map(
-            |details| json!({"prompt_tokens": 4, "prompt_tokens_details": details, "total": 5})
-        ),
+        details.prop_map(|details| json!({"prompt_tokens": 4, "prompt_tokens_details": details, "total": 5})),
     ];
-    let parts = (
-        prop::option::of(usage),
-        "[a-z\\\\\"{}\n\u{e9}]{0,8}",
-        any::<bool>(),
-    );
+    let parts = (prop::option::of(usage), "[a-z\\\\\"{}\n\u{e9}]{0,8}", any::<bool>());
     parts.prop_map(|(usage, text, inner)| {
         let mut answer = json!({"id": "x", "choices": [{"text": text, "usage": 1}]});
         if let Some(usage) = usage {

@@ -29,10 +29,7 @@ fn driver() -> Option<(Child, u16)> {
         .expect("chromedriver runs");
     let lines = BufReader::new(driver.stdout.take().expect("its output")).lines();
     let port = lines.map_while(Result::ok).find_map(|line| {
-        let port = line
-            .strip_suffix('.')?
-            .split_once("successfully on port ")?
-            .1;
+        let port = line.strip_suffix('.')?.split_once("successfully on port ")?.1;
         port.parse().ok()
     });
     if port.is_none() {
@@ -72,13 +69,17 @@ impl Browser {
         };
         let profile = browser._profile.path().display();
         let answer = browser
-            .call(Method::POST, "/session", &json!({"capabilities": {"alwaysMatch": {
-                "goog:loggingPrefs": {"browser": "ALL", "performance": "ALL"},
-                "goog:chromeOptions": {"binary": CHROMIUM, "args": [
-                    "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
-                    "--disable-background-networking", format!("--user-data-dir={profile}"),
-                ]},
-            }}}))
+            .call(
+                Method::POST,
+                "/session",
+                &json!({"capabilities": {"alwaysMatch": {
+                    "goog:loggingPrefs": {"browser": "ALL", "performance": "ALL"},
+                    "goog:chromeOptions": {"binary": CHROMIUM, "args": [
+                        "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
+                        "--disable-background-networking", format!("--user-data-dir={profile}"),
+                    ]},
+                }}}),
+            )
             .await;
         browser.session = answer["sessionId"].as_str().expect("a session").into();
         Some(browser)
@@ -86,19 +87,11 @@ impl Browser {
 
     async fn call(&self, method: Method, path: &str, body: &Value) -> Value {
         let request = async {
-            let stream = TcpStream::connect(self.address)
-                .await
-                .expect("chromedriver listens");
+            let stream = TcpStream::connect(self.address).await.expect("chromedriver listens");
             let (mut sender, connection) =
-                hyper::client::conn::http1::handshake(TokioIo::new(stream))
-                    .await
-                    .expect("HTTP");
+                hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.expect("HTTP");
             tokio::spawn(connection);
-            let body = if method == Method::GET {
-                Bytes::new()
-            } else {
-                body.to_string().into()
-            };
+            let body = if method == Method::GET { Bytes::new() } else { body.to_string().into() };
             let request = Request::builder()
                 .method(method)
                 .uri(path)
@@ -107,16 +100,9 @@ impl Browser {
                 .body(Full::new(body))
                 .expect("a request");
             let answer = sender.send_request(request).await.expect("an answer");
-            answer
-                .into_body()
-                .collect()
-                .await
-                .expect("its body")
-                .to_bytes()
+            answer.into_body().collect().await.expect("its body").to_bytes()
         };
-        let body = tokio::time::timeout(PATIENCE, request)
-            .await
-            .expect("chromedriver answers");
+        let body = tokio::time::timeout(PATIENCE, request).await.expect("chromedriver answers");
         let mut body: Value = serde_json::from_slice(&body).expect("JSON");
         let value = body["value"].take();
         assert!(value.get("error").is_none(), "{path}: {value}");
@@ -134,8 +120,7 @@ impl Browser {
 
     /// What a script returns.
     pub(crate) async fn script(&self, script: &str) -> Value {
-        self.post("execute/sync", json!({"script": script, "args": []}))
-            .await
+        self.post("execute/sync", json!({"script": script, "args": []})).await
     }
 
     /// Waits until a JavaScript expression is true.
@@ -149,19 +134,13 @@ impl Browser {
 
     /// A command of the DevTools protocol.
     pub(crate) async fn devtools(&self, command: &str, parameters: Value) -> Value {
-        self.post(
-            "goog/cdp/execute",
-            json!({"cmd": command, "params": parameters}),
-        )
-        .await
+        self.post("goog/cdp/execute", json!({"cmd": command, "params": parameters})).await
     }
 
     /// Sets the window's width and height, and `light` or `dark`.
     pub(crate) async fn look(&self, width: u32, height: u32, scheme: &str) {
-        let size =
-            json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false});
-        self.devtools("Emulation.setDeviceMetricsOverride", size)
-            .await;
+        let size = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false});
+        self.devtools("Emulation.setDeviceMetricsOverride", size).await;
         let hidden = json!({"hidden": true});
         self.devtools("Emulation.setScrollbarsHidden", hidden).await;
         let scheme = json!({"features": [{"name": "prefers-color-scheme", "value": scheme}]});
@@ -176,8 +155,7 @@ impl Browser {
                 "Enter" => 13,
                 other => panic!("{other}?"),
             };
-            let event =
-                json!({"type": kind, "key": key, "code": key, "windowsVirtualKeyCode": code});
+            let event = json!({"type": kind, "key": key, "code": key, "windowsVirtualKeyCode": code});
             self.devtools("Input.dispatchKeyEvent", event).await;
         }
     }
@@ -197,20 +175,13 @@ impl Browser {
         });
         messages
             .filter(|message| message["method"] == "Network.requestWillBeSent")
-            .map(|message| {
-                message["params"]["request"]["url"]
-                    .as_str()
-                    .expect("a URL")
-                    .into()
-            })
+            .map(|message| message["params"]["request"]["url"].as_str().expect("a URL").into())
             .collect()
     }
 
     /// A picture of the window, as PNG in base64.
     pub(crate) async fn picture(&self) -> String {
-        let picture = self
-            .devtools("Page.captureScreenshot", json!({"format": "png"}))
-            .await;
+        let picture = self.devtools("Page.captureScreenshot", json!({"format": "png"})).await;
         picture["data"].as_str().expect("a picture").into()
     }
 }
@@ -218,18 +189,13 @@ impl Browser {
 impl Drop for Browser {
     fn drop(&mut self) {
         // The driver ends its browser when it is asked to shut down; killing it would leave the browser.
-        let asked =
-            std::net::TcpStream::connect_timeout(&self.address, PATIENCE).and_then(|mut stream| {
-                use std::io::{Read, Write};
-                stream.set_read_timeout(Some(PATIENCE))?;
-                let path = format!("/session/{}", self.session);
-                write!(
-                    stream,
-                    "DELETE {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n",
-                    self.address
-                )?;
-                stream.read(&mut [0; 256])
-            });
+        let asked = std::net::TcpStream::connect_timeout(&self.address, PATIENCE).and_then(|mut stream| {
+            use std::io::{Read, Write};
+            stream.set_read_timeout(Some(PATIENCE))?;
+            let path = format!("/session/{}", self.session);
+            write!(stream, "DELETE {path} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n\r\n", self.address)?;
+            stream.read(&mut [0; 256])
+        });
         if let Err(error) = asked {
             eprintln!("the browser may be left: {error}");
         }

@@ -32,10 +32,8 @@ fn every_metric_that_is_named_is_exported() {
         .filter_map(|line| line.split(['{', ' ']).next())
         .collect();
     // Documents speak of histograms by their family's name.
-    let families: BTreeSet<_> = metrics
-        .lines()
-        .filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next())
-        .collect();
+    let families: BTreeSet<_> =
+        metrics.lines().filter_map(|line| line.strip_prefix("# TYPE ")?.split(' ').next()).collect();
     let connector = read("crates/python/python/transload/vllm/stats.py");
     for file in ["docs/grafana/transload-pd.json", "docs/grafana/alerts.yaml"] {
         let text = read(file);
@@ -59,8 +57,7 @@ fn every_metric_that_is_named_is_exported() {
 
 #[test]
 fn the_dashboard_is_one_that_grafana_reads() {
-    let dashboard: serde_json::Value =
-        serde_json::from_str(&read("docs/grafana/transload-pd.json")).expect("JSON");
+    let dashboard: serde_json::Value = serde_json::from_str(&read("docs/grafana/transload-pd.json")).expect("JSON");
     let panels = dashboard["panels"].as_array().expect("panels");
     let ids: BTreeSet<_> = panels.iter().map(|panel| panel["id"].as_u64()).collect();
     assert_eq!(ids.len(), panels.len());
@@ -84,17 +81,11 @@ fn alerts_fire_on_what_they_are_for() {
     let text = include_str!("alerts.yaml").replace("RULES", &rules.display().to_string());
     std::fs::write(&tests, text).expect("a file");
     for (kind, file) in [("check", &rules), ("test", &tests)] {
-        let output = match Command::new("promtool")
-            .arg(kind)
-            .arg("rules")
-            .arg(file)
-            .output()
-        {
+        let output = match Command::new("promtool").arg(kind).arg("rules").arg(file).output() {
             Ok(output) => output,
             Err(error) => return eprintln!("NOT RUN: promtool: {error}; install prometheus"),
         };
-        let said =
-            String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
+        let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
         assert!(output.status.success(), "promtool {kind} rules: {said}");
     }
 }

@@ -18,9 +18,7 @@ struct Answer {
 
 impl Answer {
     fn header(&self, name: &str) -> Option<&str> {
-        self.head
-            .lines()
-            .find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
+        self.head.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(": "))
     }
 
     fn json(&self) -> Value {
@@ -32,18 +30,11 @@ impl Answer {
 async fn ask(address: SocketAddr, method: &str, path: &str, host: &str) -> Answer {
     let mut stream = TcpStream::connect(address).await.expect("a connection");
     let request = format!("{method} {path} HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n");
-    stream
-        .write_all(request.as_bytes())
-        .await
-        .expect("it is sent");
+    stream.write_all(request.as_bytes()).await.expect("it is sent");
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.expect("an answer");
     let (head, body) = answer.split_once("\r\n\r\n").expect("a head");
-    Answer {
-        status: head[9..12].parse().expect("a status"),
-        head: head.into(),
-        body: body.into(),
-    }
+    Answer { status: head[9..12].parse().expect("a status"), head: head.into(), body: body.into() }
 }
 
 async fn get(address: SocketAddr, path: &str) -> Answer {
@@ -57,10 +48,7 @@ async fn probes_tell_whether_requests_can_be_served() {
     assert_eq!(get(address, "/readyz").await.status, 200);
     world.ready.store(false, Ordering::Relaxed);
     let answer = get(address, "/readyz").await;
-    assert_eq!(
-        (answer.status, answer.json()),
-        (503, json!({"ready": false}))
-    );
+    assert_eq!((answer.status, answer.json()), (503, json!({"ready": false})));
     assert_eq!(get(address, "/healthz").await.status, 200);
 }
 
@@ -74,11 +62,7 @@ async fn what_there_is_not_is_refused_in_json() {
     }
     for method in ["POST", "DELETE", "OPTIONS"] {
         let answer = ask(address, method, "/status", "localhost").await;
-        assert_eq!(
-            (answer.status, answer.header("allow")),
-            (405, Some("GET, HEAD")),
-            "{method}"
-        );
+        assert_eq!((answer.status, answer.header("allow")), (405, Some("GET, HEAD")), "{method}");
     }
     let answer = ask(address, "HEAD", "/status", "localhost").await;
     assert_eq!((answer.status, answer.body.as_str()), (200, ""));
@@ -87,16 +71,8 @@ async fn what_there_is_not_is_refused_in_json() {
 #[tokio::test]
 async fn names_of_others_do_not_lead_here() {
     let (address, _world, _task) = start(nothing()).await;
-    for (host, status) in [
-        ("evil.example", 421),
-        ("127.0.0.1:9400", 200),
-        ("[::1]:9400", 200),
-    ] {
-        assert_eq!(
-            ask(address, "GET", "/status", host).await.status,
-            status,
-            "{host}"
-        );
+    for (host, status) in [("evil.example", 421), ("127.0.0.1:9400", 200), ("[::1]:9400", 200)] {
+        assert_eq!(ask(address, "GET", "/status", host).await.status, status, "{host}");
     }
 }
 
@@ -104,10 +80,7 @@ async fn names_of_others_do_not_lead_here() {
 async fn the_page_may_run_its_own_script_and_nothing_else() {
     let (address, _world, _task) = start(nothing()).await;
     let nonce = |page: &Answer| {
-        let policy = page
-            .header("content-security-policy")
-            .expect("a policy")
-            .to_owned();
+        let policy = page.header("content-security-policy").expect("a policy").to_owned();
         let nonce = policy.split_once("script-src 'nonce-").expect("a nonce").1;
         let nonce = nonce.split_once('\'').expect("its end").0.to_owned();
         assert!(policy.starts_with("default-src 'none'; "), "{policy}");
@@ -126,13 +99,7 @@ async fn metrics_are_in_prometheus_text_format() {
     let answer = get(address, "/metrics").await;
     let kind = answer.header("content-type");
     assert_eq!(kind, Some("text/plain; version=0.0.4; charset=utf-8"));
-    assert!(
-        answer
-            .body
-            .contains("\ntransload_pd_requests_total{path=\"rejected\"} 1\n"),
-        "{}",
-        answer.body
-    );
+    assert!(answer.body.contains("\ntransload_pd_requests_total{path=\"rejected\"} 1\n"), "{}", answer.body);
 }
 
 #[tokio::test]

@@ -10,9 +10,7 @@ use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
 use transload_sidecar::Role;
 use transload_sidecar::admin::{Source, serve};
-use transload_sidecar::observe::{
-    FailureKind, Observer, Outcome, Path, Record, ServerState, ServerStatus,
-};
+use transload_sidecar::observe::{FailureKind, Observer, Outcome, Path, Record, ServerState, ServerStatus};
 use transload_sidecar::target::{ServerUrl, Target};
 
 /// What vLLM would say of our connector, of one server.
@@ -53,8 +51,7 @@ impl Source for World {
     async fn get(&self, _: &ServerStatus, path: &str, _: usize, _: Duration) -> Option<Bytes> {
         assert_eq!(path, "/metrics");
         self.scrapes.fetch_add(1, Ordering::Relaxed);
-        self.connector
-            .then(|| Bytes::from_static(METRICS.as_bytes()))
+        self.connector.then(|| Bytes::from_static(METRICS.as_bytes()))
     }
 }
 
@@ -76,36 +73,11 @@ pub(crate) fn busy(requests: usize) -> World {
     world.observer = Observer::new("proxy", env!("CARGO_PKG_VERSION"), ago(11_532_000_000));
     world.connector = true;
     world.servers = vec![
-        server(
-            Role::Prefill,
-            "10.4.0.11:8100",
-            ServerState::Up,
-            [3, 1841, 2],
-        ),
-        server(
-            Role::Prefill,
-            "10.4.0.12:8100",
-            ServerState::Up,
-            [2, 1838, 0],
-        ),
-        server(
-            Role::Prefill,
-            "10.4.0.13:8100",
-            ServerState::Open,
-            [0, 1203, 31],
-        ),
-        server(
-            Role::Decode,
-            "10.4.1.21:8200",
-            ServerState::Up,
-            [24, 2655, 1],
-        ),
-        server(
-            Role::Decode,
-            "10.4.1.22:8200",
-            ServerState::Up,
-            [19, 2671, 0],
-        ),
+        server(Role::Prefill, "10.4.0.11:8100", ServerState::Up, [3, 1841, 2]),
+        server(Role::Prefill, "10.4.0.12:8100", ServerState::Up, [2, 1838, 0]),
+        server(Role::Prefill, "10.4.0.13:8100", ServerState::Open, [0, 1203, 31]),
+        server(Role::Decode, "10.4.1.21:8200", ServerState::Up, [24, 2655, 1]),
+        server(Role::Decode, "10.4.1.22:8200", ServerState::Up, [19, 2671, 0]),
     ];
     let mut dice = Dice(16);
     let mut at = 400 + 1700 * requests as u64;
@@ -131,17 +103,9 @@ fn request(world: &World, dice: &mut Dice, number: usize, age: u64, ends: bool) 
     };
     let record = world.observer.begin(&id, after(0)?);
     let long = dice.below(4) == 0;
-    let tokens = if long {
-        6000 + dice.below(9000)
-    } else {
-        300 + dice.below(2200)
-    };
+    let tokens = if long { 6000 + dice.below(9000) } else { 300 + dice.below(2200) };
     let [prefill, decode] = [Role::Prefill, Role::Decode].map(|role| {
-        let all: Vec<_> = world
-            .servers
-            .iter()
-            .filter(|one| one.role == role && one.state == ServerState::Up)
-            .collect();
+        let all: Vec<_> = world.servers.iter().filter(|one| one.role == role && one.state == ServerState::Up).collect();
         all[dice.below(all.len() as u64) as usize].url.clone()
     });
     // What happens, until now at most.
@@ -182,11 +146,7 @@ fn request(world: &World, dice: &mut Dice, number: usize, age: u64, ends: bool) 
         }
         let whole = 18_000 * events;
         after(if kind == 14 { whole / 4 } else { whole });
-        Some(if kind == 14 {
-            Outcome::ClientLeft
-        } else {
-            Outcome::Ok
-        })
+        Some(if kind == 14 { Outcome::ClientLeft } else { Outcome::Ok })
     };
     let mut story = story;
     match story() {
@@ -205,10 +165,7 @@ pub(crate) fn server(
     [in_flight, requests, failures]: [u64; 3],
 ) -> ServerStatus {
     ServerStatus {
-        url: ServerUrl {
-            tls: false,
-            target: Target::parse(target).expect("a target"),
-        },
+        url: ServerUrl { tls: false, target: Target::parse(target).expect("a target") },
         role,
         state,
         in_flight,
@@ -221,8 +178,7 @@ pub(crate) fn server(
 /// So many microseconds ago, or as early as this machine's clock goes.
 pub(crate) fn ago(micros: u64) -> Instant {
     let now = Instant::now();
-    now.checked_sub(Duration::from_micros(micros))
-        .unwrap_or(now)
+    now.checked_sub(Duration::from_micros(micros)).unwrap_or(now)
 }
 
 /// Numbers that look random and are the same each time.
@@ -230,10 +186,7 @@ struct Dice(u64);
 
 impl Dice {
     fn next(&mut self) -> u64 {
-        self.0 = self
-            .0
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         let mixed = (self.0 ^ (self.0 >> 33)).wrapping_mul(0xff51_afd7_ed55_8ccd);
         mixed ^ (mixed >> 33)
     }

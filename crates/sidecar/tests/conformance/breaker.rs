@@ -10,31 +10,17 @@ use crate::play;
 use crate::rig::Rig;
 
 fn answer() -> Leg {
-    Leg {
-        answers: Bytes(b"{}".to_vec()),
-        ..Leg::default()
-    }
+    Leg { answers: Bytes(b"{}".to_vec()), ..Leg::default() }
 }
 
 #[tokio::test]
 async fn a_prefill_server_is_taken_back_when_its_answer_begins() {
-    let case = Case {
-        body: Bytes(b"{}".to_vec()),
-        ..Case::default()
-    };
+    let case = Case { body: Bytes(b"{}".to_vec()), ..Case::default() };
     let rig = Rig::start(&case).await;
     let (prefill, decode) = (&rig.prefill[0], &rig.decode[0]);
-    let breaks = || Leg {
-        mute: true,
-        end: End::Reset,
-        ..Leg::default()
-    };
+    let breaks = || Leg { mute: true, end: End::Reset, ..Leg::default() };
     // Its head comes, and the rest does not.
-    let begins = || Leg {
-        cut: Some(1),
-        end: End::Silence,
-        ..answer()
-    };
+    let begins = || Leg { cut: Some(1), end: End::Silence, ..answer() };
     let legs = [breaks(), breaks(), breaks(), begins(), answer()];
     prefill.play(legs.iter().map(|leg| play::script(&rig, leg)).collect());
     let legs = (0..5).map(|_| play::script(&rig, &answer()));
@@ -67,20 +53,12 @@ async fn a_server_that_breaks_what_is_passed_through_is_left_alone() {
     let case = Case {
         request: "POST /v1/embeddings".to_owned(),
         body: Bytes(b"{}".to_vec()),
-        settings: Knobs {
-            proxy: true,
-            decodes: Some(2),
-            ..Knobs::default()
-        },
+        settings: Knobs { proxy: true, decodes: Some(2), ..Knobs::default() },
         ..Case::default()
     };
     let rig = Rig::start(&case).await;
     let (breaking, other) = (&rig.decode[0], &rig.decode[1]);
-    let breaks = Leg {
-        cut: Some(1),
-        end: End::Reset,
-        ..answer()
-    };
+    let breaks = Leg { cut: Some(1), end: End::Reset, ..answer() };
     breaking.play((0..8).map(|_| play::script(&rig, &breaks)).collect());
     other.play((0..8).map(|_| play::script(&rig, &answer())).collect());
     for _ in 0..8 {
@@ -96,25 +74,15 @@ async fn a_server_of_sglang_is_tried_again_after_a_pause() {
     let case = Case {
         prefiller: String::new(),
         body: Bytes(b"{}".to_vec()),
-        settings: Knobs {
-            proxy: true,
-            connector: "sglang".to_owned(),
-            ..Knobs::default()
-        },
+        settings: Knobs { proxy: true, connector: "sglang".to_owned(), ..Knobs::default() },
         ..Case::default()
     };
     let rig = Rig::start(&case).await;
     let (prefill, decode) = (&rig.prefill[0], &rig.decode[0]);
-    let fails = || Leg {
-        status: 500,
-        ..answer()
-    };
+    let fails = || Leg { status: 500, ..answer() };
     let legs = [fails(), fails(), fails(), answer()];
     prefill.play(legs.iter().map(|leg| play::script(&rig, leg)).collect());
-    let late = || Leg {
-        delay_ms: 100,
-        ..answer()
-    };
+    let late = || Leg { delay_ms: 100, ..answer() };
     let legs = (0..10).map(|_| play::script(&rig, &late()));
     decode.play(legs.collect());
     for _ in 0..4 {
@@ -128,19 +96,10 @@ async fn a_server_of_sglang_is_tried_again_after_a_pause() {
 
 #[tokio::test]
 async fn retries_of_a_request_are_not_cut_short() {
-    let case = Case {
-        body: Bytes(b"{}".to_vec()),
-        settings: Knobs {
-            retries: 5,
-            ..Knobs::default()
-        },
-        ..Case::default()
-    };
+    let case =
+        Case { body: Bytes(b"{}".to_vec()), settings: Knobs { retries: 5, ..Knobs::default() }, ..Case::default() };
     let rig = Rig::start(&case).await;
-    let fails = Leg {
-        status: 503,
-        ..answer()
-    };
+    let fails = Leg { status: 503, ..answer() };
     let legs = (0..5).map(|_| play::script(&rig, &fails));
     let legs = legs.chain([play::script(&rig, &answer())]);
     rig.prefill[0].play(legs.collect());
@@ -153,19 +112,12 @@ async fn retries_of_a_request_are_not_cut_short() {
 async fn a_prefill_that_is_costly_blames_no_server_that_is_well() {
     let case = Case {
         body: Bytes(b"{}".to_vec()),
-        settings: Knobs {
-            prefill_timeout_ms: Some(100),
-            ..Knobs::default()
-        },
+        settings: Knobs { prefill_timeout_ms: Some(100), ..Knobs::default() },
         ..Case::default()
     };
     let rig = Rig::start(&case).await;
     let (prefill, decode) = (&rig.prefill[0], &rig.decode[0]);
-    let silent = || Leg {
-        mute: true,
-        end: End::Silence,
-        ..Leg::default()
-    };
+    let silent = || Leg { mute: true, end: End::Silence, ..Leg::default() };
     // Each prefill takes too long. After the third the server is asked whether it is well, and says so.
     let legs = [silent(), silent(), silent(), answer(), silent()];
     prefill.play(legs.iter().map(|leg| play::script(&rig, leg)).collect());

@@ -47,23 +47,13 @@ impl Client {
 }
 
 fn case(settings: Knobs) -> Case {
-    Case {
-        settings,
-        ..Case::default()
-    }
+    Case { settings, ..Case::default() }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_further_client_takes_the_place_of_one_that_is_idle() {
-    let rig = Rig::start(&case(Knobs {
-        connections: Some(2),
-        ..Knobs::default()
-    }))
-    .await;
-    let delayed = Leg {
-        delay_ms: 1_000,
-        ..Leg::default()
-    };
+    let rig = Rig::start(&case(Knobs { connections: Some(2), ..Knobs::default() })).await;
+    let delayed = Leg { delay_ms: 1_000, ..Leg::default() };
     rig.decode[0].play(vec![play::script(&rig, &delayed)]);
     let mut busy = Client::connect(&rig).await;
     let mut idle = Client::connect(&rig).await;
@@ -82,11 +72,7 @@ async fn a_further_client_takes_the_place_of_one_that_is_idle() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_body_that_trickles_is_given_up() {
-    let rig = Rig::start(&case(Knobs {
-        head_timeout_ms: Some(300),
-        ..Knobs::default()
-    }))
-    .await;
+    let rig = Rig::start(&case(Knobs { head_timeout_ms: Some(300), ..Knobs::default() })).await;
     let mut client = Client::connect(&rig).await;
     let head = "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: 1000000\r\n\r\n{";
     client.send(head).await.expect("it takes a head");
@@ -121,11 +107,7 @@ fn no_file_left_is_no_servers_failure() {
     }
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     runtime.block_on(async {
-        let rig = Rig::start(&case(Knobs {
-            proxy: true,
-            ..Knobs::default()
-        }))
-        .await;
+        let rig = Rig::start(&case(Knobs { proxy: true, ..Knobs::default() })).await;
         let answers = vec![play::script(&rig, &Leg::default())];
         rig.decode[0].play(answers);
         let mut client = Client::connect(&rig).await;
@@ -133,18 +115,12 @@ fn no_file_left_is_no_servers_failure() {
         // Kept connections of probes end, and with them files come back.
         sleep(Duration::from_secs(5)).await;
         let whole = getrlimit(Resource::Nofile);
-        let none = Rlimit {
-            current: Some(1),
-            ..whole
-        };
+        let none = Rlimit { current: Some(1), ..whole };
         setrlimit(Resource::Nofile, none).expect("a lower limit");
         for _ in 0..4 {
             let answer = client.get("/v1/models").await;
             let body = String::from_utf8_lossy(&answer.body);
-            assert!(
-                answer.status() == 503 && body.contains("No file is left"),
-                "{body}"
-            );
+            assert!(answer.status() == 503 && body.contains("No file is left"), "{body}");
             assert_eq!(answer.one("retry-after"), Some("1"));
         }
         setrlimit(Resource::Nofile, whole).expect("the limit of before");

@@ -67,27 +67,16 @@ impl Fake {
         let socket = bind(port, true)?;
         let address = socket.local_addr()?;
         let listener = socket.listen(1024)?;
-        let state = Arc::new(Mutex::new(State {
-            probed,
-            ..State::default()
-        }));
+        let state = Arc::new(Mutex::new(State { probed, ..State::default() }));
         let mut listening = JoinSet::new();
         listening.spawn(accept(listener, state.clone()));
-        Ok(Self {
-            address,
-            state,
-            _listening: Ok(listening),
-        })
+        Ok(Self { address, state, _listening: Ok(listening) })
     }
 
     /// A port at which every connection is refused.
     pub(crate) fn refusing(port: u16) -> io::Result<Self> {
         let socket = bind(port, false)?;
-        Ok(Self {
-            address: socket.local_addr()?,
-            state: Arc::default(),
-            _listening: Err(socket),
-        })
+        Ok(Self { address: socket.local_addr()?, state: Arc::default(), _listening: Err(socket) })
     }
 
     /// Sets what it answers to the next requests, in order, and forgets those before.
@@ -202,11 +191,7 @@ async fn serve(stream: TcpStream, state: &Mutex<State>) -> io::Result<()> {
 }
 
 /// Writes bytes in parts that arrive one by one.
-pub(crate) async fn write_parts(
-    to: &mut TcpStream,
-    bytes: &[u8],
-    parts: &[usize],
-) -> io::Result<()> {
+pub(crate) async fn write_parts(to: &mut TcpStream, bytes: &[u8], parts: &[usize]) -> io::Result<()> {
     let mut written = 0;
     for &end in parts {
         let end = end.clamp(written, bytes.len());

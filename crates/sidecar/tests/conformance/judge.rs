@@ -15,13 +15,8 @@ use crate::rig::{Rig, name};
 use crate::wire::Message;
 
 /// Headers that no server ever sees.
-const NEVER: [&str; 5] = [
-    "x-prefiller-host-port",
-    "x-encoder-hosts-ports",
-    "x-data-parallel-host-port",
-    "keep-alive",
-    "proxy-connection",
-];
+const NEVER: [&str; 5] =
+    ["x-prefiller-host-port", "x-encoder-hosts-ports", "x-data-parallel-host-port", "keep-alive", "proxy-connection"];
 
 const DISAGGREGATED: [&str; 6] = [
     "POST /v1/chat/completions",
@@ -36,10 +31,7 @@ const DISAGGREGATED: [&str; 6] = [
 pub(crate) async fn judge(rig: &Rig, case: &Case, played: &Played) -> Vec<String> {
     let mut wrong = Vec::new();
     let mut seen = Vec::new();
-    for (role, fakes, legs) in [
-        ("prefill", &rig.prefill, &case.prefill),
-        ("decode", &rig.decode, &case.decode),
-    ] {
+    for (role, fakes, legs) in [("prefill", &rig.prefill, &case.prefill), ("decode", &rig.decode, &case.decode)] {
         for (index, fake) in fakes.iter().enumerate() {
             let legs: Vec<&Leg> = legs.iter().filter(|leg| leg.at == index).collect();
             let messages = settled(fake, legs.len()).await;
@@ -49,12 +41,7 @@ pub(crate) async fn judge(rig: &Rig, case: &Case, played: &Played) -> Vec<String
                 let count = legs.len();
                 wrong.push(format!("{name} saw {lines:?} instead of {count} requests"));
             }
-            seen.extend(
-                messages
-                    .into_iter()
-                    .zip(legs)
-                    .map(|(message, leg)| (name.clone(), message, leg)),
-            );
+            seen.extend(messages.into_iter().zip(legs).map(|(message, leg)| (name.clone(), message, leg)));
         }
     }
     let mut rooms = BTreeSet::new();
@@ -85,13 +72,7 @@ async fn settled(fake: &Fake, expected: usize) -> Vec<Message> {
     }
 }
 
-fn judge_leg(
-    rig: &Rig,
-    case: &Case,
-    message: &Message,
-    leg: &Leg,
-    rooms: &mut BTreeSet<u64>,
-) -> Vec<String> {
+fn judge_leg(rig: &Rig, case: &Case, message: &Message, leg: &Leg, rooms: &mut BTreeSet<u64>) -> Vec<String> {
     let mut wrong = Vec::new();
     let line = format!("{} HTTP/1.1", leg.line.as_ref().unwrap_or(&case.request));
     if message.first != line {
@@ -109,12 +90,7 @@ fn judge_leg(
         }
     }
     wrong.extend(judge_headers(rig, &message.headers, &leg.has, &leg.lacks));
-    wrong.extend(judge_headers(
-        rig,
-        &message.trailers,
-        &leg.sees_trailers,
-        &[],
-    ));
+    wrong.extend(judge_headers(rig, &message.trailers, &leg.sees_trailers, &[]));
     let sent = sent_body(rig, case);
     match (&leg.sees, &leg.sees_bytes) {
         (Some(json), _) => match members::compare(&rig.fill(json), &message.body, &sent) {
@@ -131,25 +107,16 @@ fn judge_leg(
 
 /// On routes that are disaggregated both legs have one id that is not the client's; elsewhere it is the client's.
 fn judge_ids(case: &Case, messages: &[&Message]) -> Vec<String> {
-    let theirs = case
-        .headers
-        .iter()
-        .find_map(|line| line.strip_prefix("x-request-id: "));
-    let ids: BTreeSet<_> = messages
-        .iter()
-        .map(|message| message.all("x-request-id"))
-        .collect();
+    let theirs = case.headers.iter().find_map(|line| line.strip_prefix("x-request-id: "));
+    let ids: BTreeSet<_> = messages.iter().map(|message| message.all("x-request-id")).collect();
     let path = case.request.split('?').next().unwrap_or_default();
     if case.passed || !DISAGGREGATED.contains(&path) {
         let expected: Vec<_> = theirs.into_iter().collect();
         let passed = ids.iter().all(|id: &Vec<_>| *id == expected);
-        return if passed {
-            Vec::new()
-        } else {
-            vec![format!("the ids are {ids:?}")]
-        };
+        return if passed { Vec::new() } else { vec![format!("the ids are {ids:?}")] };
     }
-    let good = |id: &Vec<&str>| matches!(id[..], [id] if id.len() >= 16 && theirs.is_none_or(|theirs| !id.contains(theirs)));
+    let good =
+        |id: &Vec<&str>| matches!(id[..], [id] if id.len() >= 16 && theirs.is_none_or(|theirs| !id.contains(theirs)));
     match ids.len() <= 1 && ids.iter().all(good) {
         true => Vec::new(),
         false => vec![format!("the ids are {ids:?}")],
@@ -184,11 +151,7 @@ fn judge_client(rig: &Rig, case: &Case, played: &Played) -> Vec<String> {
     }
     if answer.status() != expected.status {
         let body = String::from_utf8_lossy(&answer.body);
-        return vec![format!(
-            "status {} instead of {}: {body}",
-            answer.status(),
-            expected.status
-        )];
+        return vec![format!("status {} instead of {}: {body}", answer.status(), expected.status)];
     }
     let reason = answer.first.splitn(3, ' ').nth(2);
     if expected.reason.is_some() && reason != expected.reason.as_deref() {
@@ -206,26 +169,15 @@ fn judge_client(rig: &Rig, case: &Case, played: &Played) -> Vec<String> {
     let lacks: Vec<_> = NEVER.iter().map(|name| (*name).to_owned()).collect();
     wrong.extend(judge_headers(rig, &answer.headers, &expected.has, &lacks));
     wrong.extend(judge_headers(rig, &answer.headers, &[], &expected.lacks));
-    wrong.extend(judge_headers(
-        rig,
-        &answer.trailers,
-        &expected.trailers,
-        &[],
-    ));
+    wrong.extend(judge_headers(rig, &answer.trailers, &expected.trailers, &[]));
     let echo = rig.fill(case.echo.as_deref().unwrap_or_default());
     if answer.status() == 101 && played.echo != echo.as_bytes() {
-        wrong.push(format!(
-            "echoed {:?}",
-            String::from_utf8_lossy(&played.echo)
-        ));
+        wrong.push(format!("echoed {:?}", String::from_utf8_lossy(&played.echo)));
     }
     let mut body = answer.body.clone();
     if answer.one("content-encoding") == Some("gzip") && !case.request.starts_with("HEAD ") {
         body.clear();
-        if GzDecoder::new(&answer.body[..])
-            .read_to_end(&mut body)
-            .is_err()
-        {
+        if GzDecoder::new(&answer.body[..]).read_to_end(&mut body).is_err() {
             wrong.push("its gzip is broken".to_owned());
         }
     }
@@ -246,10 +198,7 @@ fn judge_body(rig: &Rig, case: &Case, expected: &Seen, body: &[u8]) -> Vec<Strin
         return judge_error(expected.status, kind, body);
     }
     if let Some(json) = &expected.json {
-        return members::same(&rig.fill(json), body)
-            .err()
-            .into_iter()
-            .collect();
+        return members::same(&rig.fill(json), body).err().into_iter().collect();
     }
     if !expected.holds.is_empty() {
         return judge_holds(&expected.holds, &String::from_utf8_lossy(body));
@@ -305,37 +254,21 @@ fn judge_error(status: u16, kind: &str, body: &[u8]) -> Vec<String> {
     let text = String::from_utf8_lossy(body);
     let good = serde_json::from_slice::<serde_json::Value>(body).is_ok_and(|error| {
         error["object"] == "error"
-            && error["message"]
-                .as_str()
-                .is_some_and(|message| !message.is_empty())
+            && error["message"].as_str().is_some_and(|message| !message.is_empty())
             && error["type"] == kind
             && error["param"] == ""
             && error["code"] == status
     });
-    if good {
-        Vec::new()
-    } else {
-        vec![format!("no error of type {kind}: {text}")]
-    }
+    if good { Vec::new() } else { vec![format!("no error of type {kind}: {text}")] }
 }
 
-fn judge_headers(
-    rig: &Rig,
-    headers: &[(String, String)],
-    has: &[String],
-    lacks: &[String],
-) -> Vec<String> {
+fn judge_headers(rig: &Rig, headers: &[(String, String)], has: &[String], lacks: &[String]) -> Vec<String> {
     let mut wrong = Vec::new();
     let all = |name: &str| -> Vec<&str> {
-        let same = headers
-            .iter()
-            .filter(|(have, _)| have.eq_ignore_ascii_case(name));
+        let same = headers.iter().filter(|(have, _)| have.eq_ignore_ascii_case(name));
         same.map(|(_, value)| &**value).collect()
     };
-    let names: BTreeSet<&str> = has
-        .iter()
-        .filter_map(|line| Some(line.split_once(':')?.0))
-        .collect();
+    let names: BTreeSet<&str> = has.iter().filter_map(|line| Some(line.split_once(':')?.0)).collect();
     for name in names {
         let of_name = has.iter().filter_map(|line| line.split_once(':'));
         let of_name = of_name.filter(|(have, _)| *have == name);

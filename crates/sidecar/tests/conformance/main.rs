@@ -32,10 +32,8 @@ const SPLITS: usize = 32;
 /// The cases of all files, named after their file; those only whose name holds `$CASE`.
 fn read() -> Vec<Case> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/conformance/cases");
-    let mut files: Vec<_> = std::fs::read_dir(folder)
-        .expect("the cases")
-        .map(|file| file.expect("a file").path())
-        .collect();
+    let mut files: Vec<_> =
+        std::fs::read_dir(folder).expect("the cases").map(|file| file.expect("a file").path()).collect();
     files.sort();
     let only = std::env::var("CASE").unwrap_or_default();
     let mut cases = Vec::new();
@@ -65,11 +63,7 @@ async fn cases_as_data() {
             report += &format!("\n{name}:\n  {}", wrong.join("\n  "));
         }
     }
-    assert!(
-        report.is_empty(),
-        "of {} cases these fail:{report}",
-        cases.len()
-    );
+    assert!(report.is_empty(), "of {} cases these fail:{report}", cases.len());
 }
 
 /// Runs a case, and all its variants until one fails.
@@ -105,10 +99,7 @@ fn variants(rig: &Rig, case: &Case) -> Vec<Parts> {
     let (head, body) = play::request(rig, case);
     let request = positions(head.len() + body.len()).map(|at| Parts::Request(vec![at]));
     let mut variants: Vec<Parts> = request.collect();
-    for (legs, of) in [
-        (&case.prefill, Parts::Prefill as fn(usize, usize) -> Parts),
-        (&case.decode, Parts::Decode),
-    ] {
+    for (legs, of) in [(&case.prefill, Parts::Prefill as fn(usize, usize) -> Parts), (&case.decode, Parts::Decode)] {
         for (index, leg) in legs.iter().enumerate() {
             let length = play::script(rig, leg).bytes.len();
             variants.extend(positions(length).map(|at| of(index, at)));
@@ -123,10 +114,7 @@ async fn once(rig: &Rig, case: &Case, parts: &Parts) -> Vec<String> {
         let script = |(index, leg)| {
             let script = play::script(rig, leg);
             match split {
-                Some((of, position)) if of == index => Script {
-                    parts: vec![position],
-                    ..script
-                },
+                Some((of, position)) if of == index => Script { parts: vec![position], ..script },
                 _ => script,
             }
         };

@@ -37,12 +37,9 @@ fn rows(rig: &Rig) -> Vec<(String, u16, Vec<u8>)> {
     let posts = table.posts.into_iter();
     let posts = posts.map(|(name, status, rest)| (name, status, format!("{POST}{rest}")));
     let large = table.large.into_iter();
-    let large = large.map(|(name, status, begin, part, times, end)| {
-        (name, status, begin + &part.repeat(times) + &end)
-    });
+    let large = large.map(|(name, status, begin, part, times, end)| (name, status, begin + &part.repeat(times) + &end));
     let all = posts.chain(table.raw).chain(large);
-    all.map(|(name, status, text)| (name, status, play::latin1(&rig.fill(&text))))
-        .collect()
+    all.map(|(name, status, text)| (name, status, play::latin1(&rig.fill(&text)))).collect()
 }
 
 /// Sends bytes in parts and tells what is wrong with what comes, which has to be this refusal and the connection's end.
@@ -61,9 +58,7 @@ async fn refused(rig: &Rig, parts: &[&[u8]], status: u16) -> Result<(), String> 
     };
     let reading = async {
         let mut from = BufReader::new(from);
-        let answer = wire::read(&mut from, Kind::Answer)
-            .await
-            .map_err(|why| why.to_string())?;
+        let answer = wire::read(&mut from, Kind::Answer).await.map_err(|why| why.to_string())?;
         let answer = answer.ok_or("there is no answer")?;
         let mut more = Vec::new();
         // What is left unread may reset the connection.
@@ -72,9 +67,7 @@ async fn refused(rig: &Rig, parts: &[&[u8]], status: u16) -> Result<(), String> 
         match () {
             () if answer.status() != status => Err(answer.first),
             () if !answer.whole => Err("the answer breaks off".to_owned()),
-            () if answer.one("connection") != Some("close") => {
-                Err("the connection seems kept".to_owned())
-            }
+            () if answer.one("connection") != Some("close") => Err("the connection seems kept".to_owned()),
             () if error["object"] != "error" || error["code"] != status => Err(error.to_string()),
             () if !more.is_empty() => Err(format!("more: {}", more.escape_ascii())),
             () => Ok(()),
@@ -94,18 +87,13 @@ fn upstream(rig: &Rig) -> Vec<String> {
     let seen = rig.fakes().flat_map(|(name, fake)| {
         let seen = fake.seen().into_iter().map(|message| message.first);
         let dialled = (fake.dialled() > 0).then(|| format!("{} connections", fake.dialled()));
-        seen.chain(dialled)
-            .map(move |what| format!("{name}: {what}"))
-            .collect::<Vec<_>>()
+        seen.chain(dialled).map(move |what| format!("{name}: {what}")).collect::<Vec<_>>()
     });
     seen.collect()
 }
 
 fn good(rig: &Rig) -> crate::fakes::Script {
-    let answer = Leg {
-        answers: Bytes(b"{}".to_vec()),
-        ..Leg::default()
-    };
+    let answer = Leg { answers: Bytes(b"{}".to_vec()), ..Leg::default() };
     play::script(rig, &answer)
 }
 
@@ -119,10 +107,7 @@ async fn what_is_malformed_is_refused_and_no_server_sees_anything() {
         for parts in [&[&whole[..]][..], &[begin, end]] {
             rig.fakes().for_each(|(_, fake)| fake.play(Vec::new()));
             if let Err(why) = refused(&rig, parts, status).await {
-                wrong.push(format!(
-                    "{name}, in {} parts: {why} instead of {status}",
-                    parts.len()
-                ));
+                wrong.push(format!("{name}, in {} parts: {why} instead of {status}", parts.len()));
             }
             wrong.extend(upstream(&rig).iter().map(|what| format!("{name}: {what}")));
         }
@@ -130,10 +115,7 @@ async fn what_is_malformed_is_refused_and_no_server_sees_anything() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     // The same eyes see what is as it should be.
     rig.decode[0].play(vec![good(&rig)]);
-    let case = Case {
-        request: "GET /hidden".to_owned(),
-        ..Case::default()
-    };
+    let case = Case { request: "GET /hidden".to_owned(), ..Case::default() };
     let played = play::client(&rig, &case, &[]).await.expect("an answer");
     assert_eq!(played.answer.map(|answer| answer.status()), Some(200));
     assert_eq!(rig.decode[0].seen().len(), 1);
@@ -143,28 +125,18 @@ async fn what_is_malformed_is_refused_and_no_server_sees_anything() {
 async fn what_comes_before_a_malformed_request_is_answered_and_what_comes_after_it_is_not() {
     let rig = Rig::start(&Case::default()).await;
     rig.decode[0].play(vec![good(&rig), good(&rig)]);
-    let mut stream = TcpStream::connect(rig.running.addresses()[0])
-        .await
-        .expect("it listens");
-    let bad = b"POST /v1/embeddings HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n";
+    let mut stream = TcpStream::connect(rig.running.addresses()[0]).await.expect("it listens");
+    let bad =
+        b"POST /v1/embeddings HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n";
     let all = [b"GET /first HTTP/1.1\r\nHost: a\r\n\r\n", &bad[..], HIDDEN].concat();
     stream.write_all(&all).await.expect("it takes all");
     let mut from = BufReader::new(stream);
     for status in [200, 400] {
-        let answer = wire::read(&mut from, Kind::Answer)
-            .await
-            .expect("an answer")
-            .expect("an answer");
+        let answer = wire::read(&mut from, Kind::Answer).await.expect("an answer").expect("an answer");
         assert_eq!(answer.status(), status);
     }
-    assert!(
-        matches!(from.read_u8().await, Err(why) if why.kind() == std::io::ErrorKind::UnexpectedEof)
-    );
-    let seen: Vec<_> = rig.decode[0]
-        .seen()
-        .into_iter()
-        .map(|seen| seen.first)
-        .collect();
+    assert!(matches!(from.read_u8().await, Err(why) if why.kind() == std::io::ErrorKind::UnexpectedEof));
+    let seen: Vec<_> = rig.decode[0].seen().into_iter().map(|seen| seen.first).collect();
     assert_eq!(seen, ["GET /first HTTP/1.1"]);
 }
 
@@ -187,15 +159,8 @@ const STALLED: &[&str] = &[
 
 #[tokio::test]
 async fn requests_that_do_not_end_are_refused() {
-    let knobs = Knobs {
-        head_timeout_ms: Some(400),
-        ..Knobs::default()
-    };
-    let rig = Rig::start(&Case {
-        settings: knobs,
-        ..Case::default()
-    })
-    .await;
+    let knobs = Knobs { head_timeout_ms: Some(400), ..Knobs::default() };
+    let rig = Rig::start(&Case { settings: knobs, ..Case::default() }).await;
     let connect = || async {
         let stream = TcpStream::connect(rig.running.addresses()[0]).await;
         tokio::io::split(stream.expect("it listens"))

@@ -50,10 +50,7 @@ pub(crate) fn compare(expected: &str, got: &[u8], sent: &[u8]) -> Result<Option<
 pub(crate) fn same(expected: &str, got: &[u8]) -> Result<(), String> {
     match std::str::from_utf8(got) {
         Ok(got) if compact(expected) == compact(got) => Ok(()),
-        _ => Err(format!(
-            "the JSON differs\n  expected {expected}\n  got      {}",
-            String::from_utf8_lossy(got)
-        )),
+        _ => Err(format!("the JSON differs\n  expected {expected}\n  got      {}", String::from_utf8_lossy(got))),
     }
 }
 

@@ -130,13 +130,7 @@ pub(crate) fn script(rig: &Rig, leg: &Leg) -> Script {
     if framing == Ends::Close && end == End::Keep && !bodiless {
         end = End::Close;
     }
-    Script {
-        delay: Duration::from_millis(leg.delay_ms),
-        bytes,
-        parts,
-        end,
-        early: leg.early,
-    }
+    Script { delay: Duration::from_millis(leg.delay_ms), bytes, parts, end, early: leg.early }
 }
 
 fn chunked(pieces: &[&[u8]], trailers: &[String]) -> Vec<u8> {
@@ -238,15 +232,9 @@ pub(crate) async fn answer<R: tokio::io::AsyncRead + Unpin>(
 async fn switch(rig: &Rig, case: &Case, mut stream: TcpStream, head: &[u8]) -> io::Result<Played> {
     stream.write_all(head).await?;
     let mut stream = BufReader::new(stream);
-    let mut played = Played {
-        answer: wire::read(&mut stream, Kind::Answer).await?,
-        ..Played::default()
-    };
+    let mut played = Played { answer: wire::read(&mut stream, Kind::Answer).await?, ..Played::default() };
     let text = rig.fill(case.echo.as_deref().unwrap_or_default());
-    let switched = played
-        .answer
-        .as_ref()
-        .is_some_and(|answer| answer.status() == 101);
+    let switched = played.answer.as_ref().is_some_and(|answer| answer.status() == 101);
     if switched {
         stream.get_mut().write_all(text.as_bytes()).await?;
         stream.get_mut().shutdown().await?;

@@ -13,19 +13,12 @@ use crate::rig::Rig;
 
 /// An answer that keeps the connection.
 fn answer() -> Leg {
-    Leg {
-        answers: crate::case::Bytes(b"{}".to_vec()),
-        ..Leg::default()
-    }
+    Leg { answers: crate::case::Bytes(b"{}".to_vec()), ..Leg::default() }
 }
 
 /// No answer, but the end of the connection.
 fn closing() -> Leg {
-    Leg {
-        mute: true,
-        end: End::Close,
-        ..Leg::default()
-    }
+    Leg { mute: true, end: End::Close, ..Leg::default() }
 }
 
 fn play(rig: &Rig, fake: &Fake, legs: &[Leg]) {
@@ -47,10 +40,7 @@ impl Client {
         let written = self.0.write_all(&[head, body].concat()).await;
         written.expect("the request is taken");
         let answer = play::answer(&mut self.0, case, None).await;
-        answer
-            .expect("an answer")
-            .answer
-            .map_or(0, |answer| answer.status())
+        answer.expect("an answer").answer.map_or(0, |answer| answer.status())
     }
 }
 
@@ -76,10 +66,7 @@ async fn only_what_may_be_repeated_is_sent_again() {
         };
         let rig = Rig::start(&case).await;
         let decode = &rig.decode[0];
-        let answer = Leg {
-            head_only: line.starts_with("HEAD "),
-            ..answer()
-        };
+        let answer = Leg { head_only: line.starts_with("HEAD "), ..answer() };
         play(&rig, decode, &[answer.clone(), closing(), answer]);
         let mut client = Client::new(&rig).await;
         assert_eq!(client.ask(&rig, &case).await, 200, "{line}");
@@ -91,10 +78,7 @@ async fn only_what_may_be_repeated_is_sent_again() {
 
 #[tokio::test]
 async fn what_is_sent_again_is_sent_once_more_only() {
-    let case = Case {
-        request: "GET /v1/models".to_owned(),
-        ..Case::default()
-    };
+    let case = Case { request: "GET /v1/models".to_owned(), ..Case::default() };
     let rig = Rig::start(&case).await;
     let mut client = Client::new(&rig).await;
     let decode = &rig.decode[0];
@@ -106,10 +90,7 @@ async fn what_is_sent_again_is_sent_once_more_only() {
 
 #[tokio::test]
 async fn a_new_connection_that_ends_is_not_tried_again() {
-    let case = Case {
-        request: "GET /v1/models".to_owned(),
-        ..Case::default()
-    };
+    let case = Case { request: "GET /v1/models".to_owned(), ..Case::default() };
     let rig = Rig::start(&case).await;
     let mut client = Client::new(&rig).await;
     play(&rig, &rig.decode[0], &[closing(), answer()]);
@@ -119,21 +100,14 @@ async fn a_new_connection_that_ends_is_not_tried_again() {
 
 #[tokio::test]
 async fn a_connection_whose_answer_was_refused_is_not_used_again() {
-    let case = Case {
-        request: "GET /v1/models".to_owned(),
-        ..Case::default()
-    };
+    let case = Case { request: "GET /v1/models".to_owned(), ..Case::default() };
     let refused = [
         Leg {
             headers: vec!["Transfer-Encoding: chunked".to_owned()],
             answers: crate::case::Bytes(b"2\r\n{}\r\n0\r\n\r\n".to_vec()),
             ..Leg::default()
         },
-        Leg {
-            status: 101,
-            headers: vec!["Upgrade: websocket".to_owned()],
-            ..Leg::default()
-        },
+        Leg { status: 101, headers: vec!["Upgrade: websocket".to_owned()], ..Leg::default() },
     ];
     for refused in refused {
         let rig = Rig::start(&case).await;
@@ -149,10 +123,7 @@ async fn a_connection_whose_answer_was_refused_is_not_used_again() {
 
 #[tokio::test]
 async fn a_prefill_is_sent_again_and_a_decode_is_not() {
-    let case = Case {
-        body: crate::case::Bytes(b"{}".to_vec()),
-        ..Case::default()
-    };
+    let case = Case { body: crate::case::Bytes(b"{}".to_vec()), ..Case::default() };
     let rig = Rig::start(&case).await;
     let mut client = Client::new(&rig).await;
     let (prefill, decode) = (&rig.prefill[0], &rig.decode[0]);
@@ -170,24 +141,15 @@ async fn a_prefill_is_sent_again_and_a_decode_is_not() {
 /// The rest of the request is still to come, and would be in the way of the next one.
 #[tokio::test]
 async fn a_connection_that_was_answered_early_is_not_used_again() {
-    let case = Case {
-        request: "GET /v1/models".to_owned(),
-        ..Case::default()
-    };
+    let case = Case { request: "GET /v1/models".to_owned(), ..Case::default() };
     let rig = Rig::start(&case).await;
-    let early = Leg {
-        early: true,
-        ..answer()
-    };
+    let early = Leg { early: true, ..answer() };
     // One client for each thread that there may be, and all of them stay.
     let mut clients = Vec::new();
     for _ in 0..8 {
         clients.push(Client::new(&rig).await);
     }
-    let legs: Vec<_> = clients
-        .iter()
-        .flat_map(|_| [early.clone(), answer()])
-        .collect();
+    let legs: Vec<_> = clients.iter().flat_map(|_| [early.clone(), answer()]).collect();
     play(&rig, &rig.decode[0], &legs);
     for client in &mut clients {
         let begun = b"PUT /v1/files HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nbegun";
@@ -202,16 +164,9 @@ async fn a_connection_that_was_answered_early_is_not_used_again() {
 #[tokio::test]
 async fn who_leaves_with_another_request_begun_is_missed() {
     for more in ["G", "GET / HTTP/1.1\r\nHost: a\r\n\r\n", "\0"] {
-        let case = Case {
-            body: crate::case::Bytes(b"{}".to_vec()),
-            ..Case::default()
-        };
+        let case = Case { body: crate::case::Bytes(b"{}".to_vec()), ..Case::default() };
         let rig = Rig::start(&case).await;
-        let silent = Leg {
-            mute: true,
-            end: End::Silence,
-            ..Leg::default()
-        };
+        let silent = Leg { mute: true, end: End::Silence, ..Leg::default() };
         play(&rig, &rig.prefill[0], &[silent]);
         let mut client = Client::new(&rig).await;
         let (head, body) = play::request(&rig, &case);
@@ -234,12 +189,7 @@ async fn nobody_takes_a_cut_answer_for_a_whole_one() {
     for line in ["GET /v1/models", "POST /v1/completions"] {
         let case = Case::default();
         let rig = Rig::start(&case).await;
-        let cut = Leg {
-            cut: Some(1),
-            end: End::Reset,
-            framing: crate::case::Ends::Chunked,
-            ..answer()
-        };
+        let cut = Leg { cut: Some(1), end: End::Reset, framing: crate::case::Ends::Chunked, ..answer() };
         play(&rig, &rig.decode[0], &[cut]);
         let mut client = Client::new(&rig).await;
         let request = format!("{line} HTTP/1.0\r\nContent-Length: 2\r\n\r\n{{}}");
@@ -247,32 +197,18 @@ async fn nobody_takes_a_cut_answer_for_a_whole_one() {
             true => format!("{line} HTTP/1.0\r\n\r\n"),
             false => request,
         };
-        client
-            .0
-            .write_all(request.as_bytes())
-            .await
-            .expect("it is taken");
+        client.0.write_all(request.as_bytes()).await.expect("it is taken");
         let mut whole = Vec::new();
         let read = client.0.read_to_end(&mut whole).await;
-        assert!(
-            read.is_err(),
-            "{line}: {:?}",
-            String::from_utf8_lossy(&whole)
-        );
+        assert!(read.is_err(), "{line}: {:?}", String::from_utf8_lossy(&whole));
     }
 }
 
 #[tokio::test]
 async fn answers_may_have_many_headers() {
-    let case = Case {
-        request: "GET /v1/models".to_owned(),
-        ..Case::default()
-    };
+    let case = Case { request: "GET /v1/models".to_owned(), ..Case::default() };
     let rig = Rig::start(&case).await;
-    let many = Leg {
-        headers: (0..200).map(|number| format!("x-{number}: y")).collect(),
-        ..answer()
-    };
+    let many = Leg { headers: (0..200).map(|number| format!("x-{number}: y")).collect(), ..answer() };
     play(&rig, &rig.decode[0], &[many]);
     assert_eq!(Client::new(&rig).await.ask(&rig, &case).await, 200);
 }
@@ -282,25 +218,17 @@ async fn a_client_has_so_many_requests_under_way_and_no_more() {
     let case = Case {
         prefiller: String::new(),
         body: crate::case::Bytes(b"{}".to_vec()),
-        settings: crate::case::Knobs {
-            requests_per_client: Some(2),
-            ..Default::default()
-        },
+        settings: crate::case::Knobs { requests_per_client: Some(2), ..Default::default() },
         ..Case::default()
     };
     let rig = Rig::start(&case).await;
-    let silent = Leg {
-        mute: true,
-        end: End::Silence,
-        ..Leg::default()
-    };
+    let silent = Leg { mute: true, end: End::Silence, ..Leg::default() };
     let decode = &rig.decode[0];
     play(&rig, decode, &[silent.clone(), silent, answer()]);
     let (mut first, mut second) = (Client::new(&rig).await, Client::new(&rig).await);
     let mut third = Client::new(&rig).await;
     {
-        let mut asked =
-            std::pin::pin!(async { tokio::join!(first.ask(&rig, &case), second.ask(&rig, &case)) });
+        let mut asked = std::pin::pin!(async { tokio::join!(first.ask(&rig, &case), second.ask(&rig, &case)) });
         while decode.seen().len() < 2 {
             tokio::select! {
                 _ = &mut asked => panic!("nobody answers them"),

@@ -5,9 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
 use transload_sidecar::Running;
-use transload_sidecar::settings::{
-    Beside, Choosing, KvConnector, Mode, Policy, PrefillFailure, Secret, Settings,
-};
+use transload_sidecar::settings::{Beside, Choosing, KvConnector, Mode, Policy, PrefillFailure, Secret, Settings};
 use transload_sidecar::target::{AllowList, ServerUrl};
 
 use crate::case::{Case, Knobs};
@@ -59,11 +57,7 @@ impl Rig {
             };
             let settings = settings(knobs, &prefill, &decode);
             if let Ok(running) = Running::start(settings).await {
-                return Self {
-                    prefill,
-                    decode,
-                    running,
-                };
+                return Self { prefill, decode, running };
             }
         }
         panic!("{}: there are no ports in a row", case.name);
@@ -81,10 +75,7 @@ impl Rig {
             }
         }
         for (rank, address) in self.running.addresses().iter().enumerate() {
-            text = text.replace(
-                &format!("{{{}}}", name("sidecar", rank)),
-                &address.to_string(),
-            );
+            text = text.replace(&format!("{{{}}}", name("sidecar", rank)), &address.to_string());
         }
         text
     }
@@ -154,8 +145,7 @@ fn settings(knobs: &Knobs, prefill: &[Fake], decode: &[Fake]) -> Settings {
     };
     settings.admin = None;
     settings.serving_tls = None;
-    settings.limits.prefill_timeout =
-        Duration::from_millis(knobs.prefill_timeout_ms.unwrap_or(10_000));
+    settings.limits.prefill_timeout = Duration::from_millis(knobs.prefill_timeout_ms.unwrap_or(10_000));
     if let Some(head) = knobs.head_timeout_ms {
         settings.limits.head = Duration::from_millis(head);
         settings.limits.silence = settings.limits.head;

@@ -174,9 +174,7 @@ async fn hostile_targets_are_not_dialled() {
     let port = port.to_string();
     // Those of earlier tests, which had this port before us, linger.
     let before = connections_to(&port);
-    let owned = |values: &[&str]| -> Vec<String> {
-        values.iter().map(|value| (*value).to_owned()).collect()
-    };
+    let owned = |values: &[&str]| -> Vec<String> { values.iter().map(|value| (*value).to_owned()).collect() };
     let malformed = [owned(&MALFORMED), more()].concat();
     let mut wrong = Vec::new();
     for (allow, values, status) in [
@@ -184,13 +182,7 @@ async fn hostile_targets_are_not_dialled() {
         (None, owned(&FORBIDDEN), 403),
         (Some(LIST.replace("PORT1", "1")), owned(&UNLISTED), 403),
     ] {
-        let case = Case {
-            settings: Knobs {
-                allow: allow.clone(),
-                ..Knobs::default()
-            },
-            ..Case::default()
-        };
+        let case = Case { settings: Knobs { allow: allow.clone(), ..Knobs::default() }, ..Case::default() };
         let rig = Rig::start(&case).await;
         for value in values {
             let value = value.replace("PORT", &port);
@@ -216,8 +208,7 @@ async fn hostile_targets_are_not_dialled() {
 
 /// Asks for a prefill server; the answer's status and body.
 async fn ask(address: SocketAddr, target: &str) -> (u16, String) {
-    let mut bytes =
-        b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n".to_vec();
+    let mut bytes = b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n".to_vec();
     bytes.extend(b"x-prefiller-host-port: ");
     bytes.extend(target.chars().map(|char| char as u32 as u8));
     bytes.extend(b"\r\n\r\n{}");
@@ -226,10 +217,7 @@ async fn ask(address: SocketAddr, target: &str) -> (u16, String) {
     stream.write_all(&bytes).await.expect("it takes a request");
     let reading = wire::read(&mut BufReader::new(stream), Kind::Answer).await;
     match reading {
-        Ok(Some(answer)) => (
-            answer.status(),
-            String::from_utf8_lossy(&answer.body).into(),
-        ),
+        Ok(Some(answer)) => (answer.status(), String::from_utf8_lossy(&answer.body).into()),
         other => (0, format!("{other:?}")),
     }
 }
@@ -239,9 +227,7 @@ fn connections_to(port: &str) -> Vec<String> {
     let port: u16 = port.parse().expect("a port");
     let suffix = format!(":{port:04X}");
     let tables = ["/proc/self/net/tcp", "/proc/self/net/tcp6"];
-    let tables = tables
-        .iter()
-        .filter_map(|path| std::fs::read_to_string(path).ok());
+    let tables = tables.iter().filter_map(|path| std::fs::read_to_string(path).ok());
     let mut found = Vec::new();
     for table in tables {
         found.extend(table.lines().filter_map(|line| {

@@ -60,21 +60,12 @@ impl Message {
 }
 
 /// Reads the next message; `None` where the peer ended before its first byte.
-pub(crate) async fn read<R: AsyncRead + Unpin>(
-    from: &mut BufReader<R>,
-    kind: Kind,
-) -> io::Result<Option<Message>> {
+pub(crate) async fn read<R: AsyncRead + Unpin>(from: &mut BufReader<R>, kind: Kind) -> io::Result<Option<Message>> {
     let Some((first, headers)) = read_head(from).await? else {
         return Ok(None);
     };
-    let mut message = Message {
-        first,
-        headers,
-        framing: Framing::Nothing,
-        body: Vec::new(),
-        trailers: Vec::new(),
-        whole: true,
-    };
+    let mut message =
+        Message { first, headers, framing: Framing::Nothing, body: Vec::new(), trailers: Vec::new(), whole: true };
     read_body(from, &mut message, kind).await?;
     Ok(Some(message))
 }
@@ -82,9 +73,7 @@ pub(crate) async fn read<R: AsyncRead + Unpin>(
 type Head = (String, Vec<(String, String)>);
 
 /// Reads a head alone.
-pub(crate) async fn read_head<R: AsyncRead + Unpin>(
-    from: &mut BufReader<R>,
-) -> io::Result<Option<Head>> {
+pub(crate) async fn read_head<R: AsyncRead + Unpin>(from: &mut BufReader<R>) -> io::Result<Option<Head>> {
     let Some(first) = line(from).await? else {
         return Ok(None);
     };
@@ -101,8 +90,7 @@ pub(crate) async fn read_body<R: AsyncRead + Unpin>(
     let lengths = message.all("content-length");
     let encodings = message.all("transfer-encoding");
     let status = message.status();
-    let bodiless = kind == Kind::Bodiless
-        || kind == Kind::Answer && (status < 200 || status == 204 || status == 304);
+    let bodiless = kind == Kind::Bodiless || kind == Kind::Answer && (status < 200 || status == 204 || status == 304);
     let framing = match (&encodings[..], &lengths[..]) {
         _ if bodiless => Framing::Nothing,
         (["chunked"], []) => Framing::Chunked,
@@ -116,9 +104,7 @@ pub(crate) async fn read_body<R: AsyncRead + Unpin>(
     match message.framing {
         Framing::Nothing => {}
         Framing::Length => {
-            let length = length
-                .and_then(Result::ok)
-                .ok_or_else(|| wrong("odd length"))?;
+            let length = length.and_then(Result::ok).ok_or_else(|| wrong("odd length"))?;
             take(from, length, message).await?;
         }
         Framing::Chunked => chunks(from, message).await?,
@@ -128,21 +114,14 @@ pub(crate) async fn read_body<R: AsyncRead + Unpin>(
 }
 
 /// Reads so many bytes of the body, or as many as there are.
-async fn take<R: AsyncRead + Unpin>(
-    from: &mut BufReader<R>,
-    length: u64,
-    message: &mut Message,
-) -> io::Result<()> {
+async fn take<R: AsyncRead + Unpin>(from: &mut BufReader<R>, length: u64, message: &mut Message) -> io::Result<()> {
     let had = message.body.len();
     let read = from.take(length).read_to_end(&mut message.body).await;
     message.whole = read.is_ok() && (message.body.len() - had) as u64 == length;
     Ok(())
 }
 
-async fn chunks<R: AsyncRead + Unpin>(
-    from: &mut BufReader<R>,
-    message: &mut Message,
-) -> io::Result<()> {
+async fn chunks<R: AsyncRead + Unpin>(from: &mut BufReader<R>, message: &mut Message) -> io::Result<()> {
     message.whole = false;
     loop {
         let Ok(Some(size)) = line(from).await else {
@@ -167,9 +146,7 @@ async fn chunks<R: AsyncRead + Unpin>(
 }
 
 /// Reads header lines up to an empty one.
-async fn fields<R: AsyncRead + Unpin>(
-    from: &mut BufReader<R>,
-) -> io::Result<Vec<(String, String)>> {
+async fn fields<R: AsyncRead + Unpin>(from: &mut BufReader<R>) -> io::Result<Vec<(String, String)>> {
     let mut fields = Vec::new();
     loop {
         let line = line(from).await?;
@@ -177,9 +154,7 @@ async fn fields<R: AsyncRead + Unpin>(
         if line.is_empty() {
             return Ok(fields);
         }
-        let (name, value) = line
-            .split_once(':')
-            .ok_or_else(|| wrong("odd header line"))?;
+        let (name, value) = line.split_once(':').ok_or_else(|| wrong("odd header line"))?;
         if name.is_empty() || name.contains([' ', '\t']) {
             return Err(wrong("odd header name"));
         }
@@ -194,9 +169,7 @@ async fn line<R: AsyncRead + Unpin>(from: &mut BufReader<R>) -> io::Result<Optio
     if line.is_empty() {
         return Ok(None);
     }
-    let line = line
-        .strip_suffix(b"\r\n")
-        .ok_or_else(|| wrong("a line without CR LF"))?;
+    let line = line.strip_suffix(b"\r\n").ok_or_else(|| wrong("a line without CR LF"))?;
     Ok(Some(line.iter().copied().map(char::from).collect()))
 }
 

@@ -22,13 +22,9 @@ async fn a_server_is_found_while_it_is_announced() {
     let decode = Announcer::start(announcement(&etcd.uri(), Role::Decode, "http://d:1"));
     looking.finds(&["decode http://d:1"]).await;
     let prefill = Announcer::start(announcement(&etcd.uri(), Role::Prefill, "https://[::1]:2"));
-    looking
-        .finds(&["decode http://d:1", "prefill https://[::1]:2"])
-        .await;
+    looking.finds(&["decode http://d:1", "prefill https://[::1]:2"]).await;
     assert_eq!(
-        etcd.ctl(&["get", "--prefix", "t/", "--keys-only"])
-            .split_whitespace()
-            .collect::<Vec<_>>(),
+        etcd.ctl(&["get", "--prefix", "t/", "--keys-only"]).split_whitespace().collect::<Vec<_>>(),
         ["t/decode/d:1", "t/prefill/[::1]:2"]
     );
     decode.end().await;
@@ -49,11 +45,7 @@ async fn a_server_whose_announcer_was_killed_goes_with_its_lease() {
     let killed = Announcer::start(announcement(&etcd.uri(), Role::Decode, "http://d:1"));
     looking.finds(&["decode http://d:1"]).await;
     killed.kill().await;
-    assert_ne!(
-        etcd.ctl(&["get", "t/decode/d:1"]),
-        "",
-        "nobody takes it back"
-    );
+    assert_ne!(etcd.ctl(&["get", "t/decode/d:1"]), "", "nobody takes it back");
     looking.finds(&[]).await;
 }
 
@@ -84,20 +76,13 @@ async fn one_that_takes_the_name_of_another_replaces_it() {
         return;
     };
     let looking = Looking::at(&etcd.uri());
-    let named = |url| Announcement {
-        name: Some("pod-0".to_owned()),
-        ..announcement(&etcd.uri(), Role::Decode, url)
-    };
+    let named = |url| Announcement { name: Some("pod-0".to_owned()), ..announcement(&etcd.uri(), Role::Decode, url) };
     let old = Announcer::start(named("http://old:1"));
     looking.finds(&["decode http://old:1"]).await;
     let new = Announcer::start(named("http://new:1"));
     looking.finds(&["decode http://new:1"]).await;
     old.end().await;
-    assert!(
-        etcd.ctl(&["get", "t/decode/pod-0"])
-            .contains("http://new:1"),
-        "the old one takes back only its own"
-    );
+    assert!(etcd.ctl(&["get", "t/decode/pod-0"]).contains("http://new:1"), "the old one takes back only its own");
     new.end().await;
     looking.finds(&[]).await;
 }
@@ -114,15 +99,10 @@ async fn an_etcd_that_is_killed_and_started_again_changes_nothing() {
     // One that begins while there is no etcd waits for it.
     let late = Announcer::start(announcement(&etcd.uri(), Role::Prefill, "http://p:1"));
     // Longer than a lease.
-    looking
-        .keeps("decode http://d:1", Duration::from_secs(12))
-        .await;
+    looking.keeps("decode http://d:1", Duration::from_secs(12)).await;
     etcd.start_again().await;
     let both = looking.finds(&["decode http://d:1", "prefill http://p:1"]);
-    tokio::join!(
-        both,
-        looking.keeps("decode http://d:1", Duration::from_secs(5))
-    );
+    tokio::join!(both, looking.keeps("decode http://d:1", Duration::from_secs(5)));
     announcer.end().await;
     late.end().await;
     looking.finds(&[]).await;
@@ -144,10 +124,7 @@ async fn an_etcd_that_has_lost_everything_is_told_again_before_servers_go() {
     etcd.start_again().await;
     // Until the new etcd's word counts, and beyond that.
     let gone = looking.finds(&["decode http://d:1"]);
-    tokio::join!(
-        gone,
-        looking.keeps("decode http://d:1", Duration::from_secs(15))
-    );
+    tokio::join!(gone, looking.keeps("decode http://d:1", Duration::from_secs(15)));
     announcer.end().await;
     looking.finds(&[]).await;
 }
@@ -158,10 +135,7 @@ async fn what_is_no_server_is_left_out() {
         return;
     };
     let looking = Looking::at(&etcd.uri());
-    let long = format!(
-        r#"{{"url": "http://l:1", "more": "{}"}}"#,
-        "x".repeat(1 << 20)
-    );
+    let long = format!(r#"{{"url": "http://l:1", "more": "{}"}}"#, "x".repeat(1 << 20));
     for (key, value) in [
         ("t/decode/a", "garbage"),
         ("t/decode/b", r#"{"url": "http://user:secret@b:1"}"#),
@@ -213,10 +187,7 @@ async fn a_watch_that_breaks_in_the_middle_misses_nothing() {
     let looking = Looking::at(&format!("etcd://{}/t", relay.address()));
     let mut expected = Vec::new();
     for number in 0..20 {
-        etcd.put(
-            &format!("t/decode/{number:02}"),
-            &format!(r#"{{"url": "http://d{number:02}:1"}}"#),
-        );
+        etcd.put(&format!("t/decode/{number:02}"), &format!(r#"{{"url": "http://d{number:02}:1"}}"#));
         expected.push(format!("decode http://d{number:02}:1"));
         match number % 3 {
             // Also in the middle of a message.
@@ -245,9 +216,7 @@ async fn a_watch_that_nobody_serves_any_more_is_given_up() {
     looking.finds(&["decode http://a:1"]).await;
     relay.swallow();
     etcd.put("t/decode/b", r#"{"url": "http://b:1"}"#);
-    looking
-        .finds(&["decode http://a:1", "decode http://b:1"])
-        .await;
+    looking.finds(&["decode http://a:1", "decode http://b:1"]).await;
 }
 
 #[tokio::test]
@@ -265,16 +234,11 @@ async fn changes_that_etcd_has_not_kept_are_read_anew() {
         relay.hold_watches();
         relay.cut_after(0);
         soon("a watch is held", || relay.held() > held).await;
-        etcd.put(
-            &format!("t/decode/{number}"),
-            &format!(r#"{{"url": "http://s{number}:1"}}"#),
-        );
+        etcd.put(&format!("t/decode/{number}"), &format!(r#"{{"url": "http://s{number}:1"}}"#));
         etcd.ctl(&["del", &format!("t/decode/{}", number - 1)]);
         etcd.ctl(&["compact", &etcd.revision().to_string()]);
         relay.let_watches_pass();
-        looking
-            .finds(&[&format!("decode http://s{number}:1")])
-            .await;
+        looking.finds(&[&format!("decode http://s{number}:1")]).await;
         if relay.compactions() > 0 {
             return;
         }
@@ -288,22 +252,12 @@ async fn etcd_is_spoken_to_over_tls_and_checked() {
         return;
     };
     let uri = etcd.uri();
-    let trusting = UpstreamTls {
-        ca: Some(etcd.ca()),
-        ..UpstreamTls::default()
-    };
+    let trusting = UpstreamTls { ca: Some(etcd.ca()), ..UpstreamTls::default() };
     let looking = Looking::with(&uri, &trusting);
-    let announcer = Announcer::start(Announcement {
-        tls: trusting,
-        ..announcement(&uri, Role::Decode, "http://d:1")
-    });
+    let announcer = Announcer::start(Announcement { tls: trusting, ..announcement(&uri, Role::Decode, "http://d:1") });
     looking.finds(&["decode http://d:1"]).await;
     // That a decode server's certificate is not checked says nothing about an etcd's.
-    let skipping = UpstreamTls {
-        skip_verify_decode: true,
-        skip_verify_prefill: true,
-        ..UpstreamTls::default()
-    };
+    let skipping = UpstreamTls { skip_verify_decode: true, skip_verify_prefill: true, ..UpstreamTls::default() };
     let strange = Looking::with(&uri, &skipping);
     tokio::time::sleep(Duration::from_secs(1)).await;
     assert_eq!(strange.found(), [""; 0]);

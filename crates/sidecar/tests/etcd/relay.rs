@@ -52,11 +52,7 @@ impl Relay {
                 tokio::spawn(accepting.clone().pass(stream));
             }
         });
-        Self {
-            address,
-            shared,
-            task: task.abort_handle(),
-        }
+        Self { address, shared, task: task.abort_handle() }
     }
 
     pub(crate) fn address(&self) -> SocketAddr {
@@ -120,8 +116,7 @@ impl Shared {
         let Ok(etcd) = TcpStream::connect(self.upstream).await else {
             return;
         };
-        let ((from_client, to_client), (from_etcd, to_etcd)) =
-            (client.into_split(), etcd.into_split());
+        let ((from_client, to_client), (from_etcd, to_etcd)) = (client.into_split(), etcd.into_split());
         let mut cut = self.cut.subscribe();
         tokio::select! {
             () = self.up(number, from_client, to_etcd) => {}
@@ -155,8 +150,7 @@ impl Shared {
         while let Ok(length @ 1..) = from.read(&mut buffer).await {
             let mut text = &buffer[..length];
             let compacted = text.windows(16).any(|window| window == b"compact_revision");
-            self.compactions
-                .fetch_add(compacted.into(), Ordering::SeqCst);
+            self.compactions.fetch_add(compacted.into(), Ordering::SeqCst);
             let mut cut = false;
             self.budget.send_if_modified(|budget| {
                 let Some(left) = budget else { return false };

@@ -58,13 +58,7 @@ impl Etcd {
                 return None;
             }
         }
-        let mut etcd = Self {
-            folder: tempfile::tempdir().expect("a folder"),
-            client: 0,
-            peer: 0,
-            tls,
-            process: None,
-        };
+        let mut etcd = Self { folder: tempfile::tempdir().expect("a folder"), client: 0, peer: 0, tls, process: None };
         if tls {
             let certified = rcgen::generate_simple_self_signed(["127.0.0.1".to_owned()]);
             let certified = certified.expect("a certificate");
@@ -92,27 +86,13 @@ impl Etcd {
             .args(["--name", "one", "--log-level", "error"])
             .arg("--data-dir")
             .arg(self.data())
-            .args([
-                "--listen-client-urls",
-                &client,
-                "--advertise-client-urls",
-                &client,
-            ])
-            .args([
-                "--listen-peer-urls",
-                &peer,
-                "--initial-advertise-peer-urls",
-                &peer,
-            ])
+            .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
+            .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
             .args(["--initial-cluster", &format!("one={peer}")])
             .stdout(Stdio::null())
             .stderr(Stdio::null());
         if self.tls {
-            command
-                .arg("--cert-file")
-                .arg(self.ca())
-                .arg("--key-file")
-                .arg(self.key());
+            command.arg("--cert-file").arg(self.ca()).arg("--key-file").arg(self.key());
         }
         self.process = Some(command.spawn().expect("etcd is there"));
     }
@@ -250,20 +230,14 @@ impl Announcer {
         let announcing = announce(announcement, async {
             let _ = ended.await;
         });
-        Self {
-            end,
-            task: tokio::spawn(announcing),
-        }
+        Self { end, task: tokio::spawn(announcing) }
     }
 
     /// Ends it as a signal would.
     pub(crate) async fn end(self) {
         self.end.send(()).expect("it runs");
         let ended = tokio::time::timeout(PATIENCE, self.task).await;
-        ended
-            .expect("in time")
-            .expect("no panic")
-            .expect("no error");
+        ended.expect("in time").expect("no panic").expect("no error");
     }
 
     /// Ends it without a word.
@@ -288,19 +262,13 @@ impl Looking {
         let servers = Arc::new(Servers::new(false));
         let source = Source::parse(uri).expect("a source");
         let following = follow(source, servers.clone(), tls).expect("certificates");
-        Self {
-            servers,
-            task: tokio::spawn(following).abort_handle(),
-        }
+        Self { servers, task: tokio::spawn(following).abort_handle() }
     }
 
     /// The servers that it knows, in the order of their text.
     pub(crate) fn found(&self) -> Vec<String> {
         let servers = self.servers.snapshot();
-        let mut found: Vec<_> = servers
-            .iter()
-            .map(|server| format!("{} {}", server.role.name(), server.url))
-            .collect();
+        let mut found: Vec<_> = servers.iter().map(|server| format!("{} {}", server.role.name(), server.url)).collect();
         found.sort();
         found
     }
@@ -320,11 +288,7 @@ impl Looking {
         let began = Instant::now();
         while began.elapsed() < during {
             let found = self.found();
-            assert!(
-                found.iter().any(|found| found == server),
-                "only {found:?} after {:?}",
-                began.elapsed()
-            );
+            assert!(found.iter().any(|found| found == server), "only {found:?} after {:?}", began.elapsed());
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
     }

@@ -110,11 +110,7 @@ impl Collector {
                 });
             }
         });
-        Self {
-            address,
-            exports,
-            open,
-        }
+        Self { address, exports, open }
     }
 
     pub(crate) fn open(&self) {
@@ -124,9 +120,7 @@ impl Collector {
     /// The paths and headers of what it was sent.
     pub(crate) fn asked(&self) -> Vec<(String, HeaderMap)> {
         let exports = self.exports.lock().expect("a lock");
-        let heads = exports
-            .iter()
-            .map(|(path, headers, _)| (path.clone(), headers.clone()));
+        let heads = exports.iter().map(|(path, headers, _)| (path.clone(), headers.clone()));
         heads.collect()
     }
 
@@ -134,28 +128,20 @@ impl Collector {
     pub(crate) fn spans(&self) -> Vec<Span> {
         let exports = self.exports.lock().expect("a lock");
         let mut spans = Vec::new();
-        for resource in exports
-            .iter()
-            .flat_map(|(_, _, export)| &export.resource_spans)
-        {
+        for resource in exports.iter().flat_map(|(_, _, export)| &export.resource_spans) {
             let told = resource.resource.as_ref().map(|told| &told.attributes[..]);
             for scope in &resource.scope_spans {
-                spans.extend(scope.spans.iter().map(|span| {
-                    Span {
-                        name: span.name.clone(),
-                        trace: hex(&span.trace_id),
-                        id: hex(&span.span_id),
-                        parent: hex(&span.parent_span_id),
-                        kind: span.kind,
-                        times: (span.start_time_unix_nano, span.end_time_unix_nano),
-                        status: span.status.as_ref().map_or(0, |status| status.code),
-                        attributes: map(&span.attributes),
-                        scope: scope
-                            .scope
-                            .as_ref()
-                            .map_or_else(String::new, |scope| scope.name.clone()),
-                        resource: map(told.unwrap_or_default()),
-                    }
+                spans.extend(scope.spans.iter().map(|span| Span {
+                    name: span.name.clone(),
+                    trace: hex(&span.trace_id),
+                    id: hex(&span.span_id),
+                    parent: hex(&span.parent_span_id),
+                    kind: span.kind,
+                    times: (span.start_time_unix_nano, span.end_time_unix_nano),
+                    status: span.status.as_ref().map_or(0, |status| status.code),
+                    attributes: map(&span.attributes),
+                    scope: scope.scope.as_ref().map_or_else(String::new, |scope| scope.name.clone()),
+                    resource: map(told.unwrap_or_default()),
                 }));
             }
         }
@@ -174,9 +160,7 @@ impl Collector {
 
     pub(crate) fn names(&self) -> Vec<String> {
         let spans = self.spans();
-        let names = spans
-            .iter()
-            .map(|span| span.name.replace("llm_d.pd_proxy.", ""));
+        let names = spans.iter().map(|span| span.name.replace("llm_d.pd_proxy.", ""));
         names.collect()
     }
 }
@@ -190,10 +174,7 @@ where
         async move {
             let (head, body) = request.into_parts();
             let body = body.collect().await.expect("a body").to_bytes();
-            opened
-                .wait_for(|open| *open)
-                .await
-                .expect("the test goes on");
+            opened.wait_for(|open| *open).await.expect("the test goes on");
             // A message of gRPC has five bytes before it.
             let message = if grpc { body.slice(5..) } else { body };
             let export = ExportTraceServiceRequest::decode(message).expect("a message of OTLP");
@@ -213,9 +194,7 @@ where
 }
 
 /// The answer to an export: an empty message.
-fn taken(
-    grpc: bool,
-) -> Response<StreamBody<impl futures_util::Stream<Item = Result<Frame<Bytes>, Infallible>>>> {
+fn taken(grpc: bool) -> Response<StreamBody<impl futures_util::Stream<Item = Result<Frame<Bytes>, Infallible>>>> {
     let frames = if grpc {
         let mut trailers = HeaderMap::new();
         trailers.insert("grpc-status", HeaderValue::from_static("0"));
@@ -226,11 +205,7 @@ fn taken(
     };
     let mut response = Response::new(StreamBody::new(futures_util::stream::iter(frames)));
     *response.status_mut() = StatusCode::OK;
-    let kind = if grpc {
-        "application/grpc"
-    } else {
-        "application/x-protobuf"
-    };
+    let kind = if grpc { "application/grpc" } else { "application/x-protobuf" };
     let headers = response.headers_mut();
     headers.insert("content-type", HeaderValue::from_static(kind));
     response
@@ -238,8 +213,7 @@ fn taken(
 
 fn map(attributes: &[KeyValue]) -> BTreeMap<String, Value> {
     let all = attributes.iter();
-    all.filter_map(|pair| Some((pair.key.clone(), pair.value.clone()?.value?)))
-        .collect()
+    all.filter_map(|pair| Some((pair.key.clone(), pair.value.clone()?.value?))).collect()
 }
 
 fn hex(bytes: &[u8]) -> String {

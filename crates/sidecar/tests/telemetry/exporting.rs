@@ -40,10 +40,7 @@ fn certificate() -> (rustls::ServerConfig, String) {
         .with_safe_default_protocol_versions()
         .expect("versions")
         .with_no_client_auth()
-        .with_single_cert(
-            vec![certificate.der().clone()],
-            PrivateKeyDer::try_from(key.serialize_der()).expect("a key"),
-        )
+        .with_single_cert(vec![certificate.der().clone()], PrivateKeyDer::try_from(key.serialize_der()).expect("a key"))
         .expect("a pair");
     config.alpn_protocols = vec![b"h2".to_vec(), b"http/1.1".to_vec()];
     (config, certificate.pem())
@@ -90,9 +87,7 @@ async fn certificates_that_cannot_be_read_stop_no_request() {
 async fn a_collector_that_is_down_is_of_no_consequence() {
     for protocol in [GRPC, HTTP] {
         let collector = Collector::http().await;
-        let gone = tokio::net::TcpListener::bind("127.0.0.1:0")
-            .await
-            .expect("a port");
+        let gone = tokio::net::TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let endpoint = format!("http://{}", gone.local_addr().expect("an address"));
         drop(gone);
         let scene = beside(collector, &[(ENDPOINT, &endpoint), protocol, ALWAYS]).await;
@@ -129,10 +124,7 @@ fn the_process_s_environment_is_heeded() {
     let child = Command::new(program)
         .args(["--exact", name, "--ignored", "--nocapture"])
         .env("OTEL_SERVICE_NAME", "a-name")
-        .env(
-            "OTEL_RESOURCE_ATTRIBUTES",
-            "k8s.pod.name=pod-7,service.version=8",
-        )
+        .env("OTEL_RESOURCE_ATTRIBUTES", "k8s.pod.name=pod-7,service.version=8")
         .env("OTEL_EXPORTER_OTLP_HEADERS", "api-key=a%20key")
         .env("OTEL_TRACES_SAMPLER", "always_on")
         .output()

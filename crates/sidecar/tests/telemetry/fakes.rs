@@ -15,9 +15,7 @@ use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use transload_sidecar::Running;
-use transload_sidecar::settings::{
-    Beside, KvConnector, Limits, Mode, PrefillFailure, Settings, UpstreamTls,
-};
+use transload_sidecar::settings::{Beside, KvConnector, Limits, Mode, PrefillFailure, Settings, UpstreamTls};
 use transload_sidecar::target::{ServerUrl, Target};
 use transload_sidecar::telemetry::Otlp;
 
@@ -61,14 +59,10 @@ impl Fake {
                             seen.push(head.headers);
                             seen.len() - 1
                         };
-                        opened
-                            .wait_for(|open| *open)
-                            .await
-                            .expect("the test goes on");
+                        opened.wait_for(|open| *open).await.expect("the test goes on");
                         done.send_modify(|count| *count += 1);
                         let (status, answer) = script(number, &body);
-                        let mut response =
-                            Response::new(Full::new(Bytes::from(answer.to_string())));
+                        let mut response = Response::new(Full::new(Bytes::from(answer.to_string())));
                         *response.status_mut() = StatusCode::from_u16(status).expect("a status");
                         let json = http::HeaderValue::from_static("application/json");
                         response.headers_mut().insert("content-type", json);
@@ -79,12 +73,7 @@ impl Fake {
                 tokio::spawn(http.serve_connection(TokioIo::new(stream), service));
             }
         });
-        Self {
-            address,
-            asked,
-            open,
-            answered,
-        }
+        Self { address, asked, open, answered }
     }
 
     /// Has it hold its answers, or give them.
@@ -107,19 +96,13 @@ impl Fake {
 
 /// A prefill server that has done its part.
 pub(crate) fn prefills(_: usize, _: &Value) -> (u16, Value) {
-    (
-        200,
-        json!({"kv_transfer_params": {"remote_host": "p"}, "usage": {"prompt_tokens": 3}}),
-    )
+    (200, json!({"kv_transfer_params": {"remote_host": "p"}, "usage": {"prompt_tokens": 3}}))
 }
 
 /// A decode server that has generated an answer.
 pub(crate) fn decodes(_: usize, _: &Value) -> (u16, Value) {
     let choice = json!({"index": 0, "finish_reason": "stop", "message": {"content": SECRET}});
-    (
-        200,
-        json!({"choices": [choice], "usage": {"prompt_tokens": 3, "completion_tokens": 1}}),
-    )
+    (200, json!({"choices": [choice], "usage": {"prompt_tokens": 3, "completion_tokens": 1}}))
 }
 
 /// A sidecar with a server of each role and a collector.
@@ -139,10 +122,8 @@ impl Scene {
     ) -> Self {
         let collector = Collector::http().await;
         let endpoint = format!("http://{}", collector.address);
-        let mut all = vec![
-            ("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str()),
-            ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf"),
-        ];
+        let mut all =
+            vec![("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.as_str()), ("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")];
         all.retain(|(name, _)| !environment.iter().any(|(given, _)| given == name));
         all.extend(environment);
         Self::beside(collector, &all, scripts, settle).await
@@ -163,12 +144,7 @@ impl Scene {
         let mut settings = settings(decode.address, otlp);
         settle(&mut settings);
         let running = Running::start(settings).await.expect("it starts");
-        Self {
-            prefill,
-            decode,
-            collector,
-            running,
-        }
+        Self { prefill, decode, collector, running }
     }
 
     /// Asks for a chat completion with these headers more, and waits for the whole answer.
@@ -185,12 +161,7 @@ impl Scene {
         self.chat(&all).await
     }
 
-    pub(crate) async fn ask(
-        &self,
-        path: &str,
-        headers: &[(&str, &str)],
-        body: &Value,
-    ) -> (StatusCode, Bytes) {
+    pub(crate) async fn ask(&self, path: &str, headers: &[(&str, &str)], body: &Value) -> (StatusCode, Bytes) {
         let response = self.begin(path, headers, body).await;
         let status = response.status();
         let body = response.into_body().collect().await.expect("an answer");
@@ -198,12 +169,7 @@ impl Scene {
     }
 
     /// Asks, and returns the answer before its body.
-    pub(crate) async fn begin(
-        &self,
-        path: &str,
-        headers: &[(&str, &str)],
-        body: &Value,
-    ) -> Response<Incoming> {
+    pub(crate) async fn begin(&self, path: &str, headers: &[(&str, &str)], body: &Value) -> Response<Incoming> {
         let stream = TcpStream::connect(self.running.addresses()[0]);
         let stream = TokioIo::new(stream.await.expect("a connection"));
         let handshake = hyper::client::conn::http1::handshake(stream);

@@ -14,9 +14,7 @@ async fn one(environment: &[(&str, &str)], headers: &[(&str, &str)]) -> (Vec<Str
     let (collector, prefill, decode) = scene.end().await;
     let asked = [prefill.asked(), decode.asked()].concat();
     let told = asked.iter().map(|headers| {
-        let line = headers
-            .get("traceparent")
-            .map(|line| line.to_str().expect("text"));
+        let line = headers.get("traceparent").map(|line| line.to_str().expect("text"));
         line.unwrap_or_default().to_owned()
     });
     (collector.names(), told.collect())
@@ -38,17 +36,11 @@ async fn a_root_is_recorded_by_the_ratio() {
 async fn a_parent_decides() {
     let (names, told) = one(&[NEVER], &[("traceparent", RECORDED)]).await;
     assert_eq!(names, ["request", "prefill", "decode"]);
-    assert!(
-        told.iter()
-            .all(|told| told.starts_with(&RECORDED[..36]) && told.ends_with("-01"))
-    );
+    assert!(told.iter().all(|told| told.starts_with(&RECORDED[..36]) && told.ends_with("-01")));
 
     let (names, told) = one(&[ALWAYS], &[("traceparent", NOT_RECORDED)]).await;
     assert_eq!(names, [""; 0]);
-    assert!(
-        told.iter()
-            .all(|told| told.starts_with(&RECORDED[..36]) && told.ends_with("-00"))
-    );
+    assert!(told.iter().all(|told| told.starts_with(&RECORDED[..36]) && told.ends_with("-00")));
 }
 
 #[tokio::test]
@@ -66,19 +58,12 @@ async fn a_parent_that_is_malformed_is_none() {
     let headers = [("traceparent", "00-zz-01"), ("tracestate", "vendor=7")];
     let (names, told) = one(&[ALWAYS], &headers).await;
     assert_eq!(names, ["request", "prefill", "decode"]);
-    assert!(
-        told.iter()
-            .all(|told| told.len() == 55 && told.ends_with("-01")),
-        "{told:?}"
-    );
+    assert!(told.iter().all(|told| told.len() == 55 && told.ends_with("-01")), "{told:?}");
 }
 
 #[tokio::test]
 async fn without_export_headers_pass_as_they_came() {
-    for off in [
-        ("OTEL_SDK_DISABLED", "true"),
-        ("OTEL_TRACES_EXPORTER", "none"),
-    ] {
+    for off in [("OTEL_SDK_DISABLED", "true"), ("OTEL_TRACES_EXPORTER", "none")] {
         for line in [RECORDED, NOT_RECORDED, "00-zz-01", "what is this"] {
             let (names, told) = one(&[off, ALWAYS], &[("traceparent", line)]).await;
             assert_eq!(names, [""; 0]);

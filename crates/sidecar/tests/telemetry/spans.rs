@@ -40,11 +40,7 @@ fn check(collector: &Collector) {
 fn keys(span: &Span) -> Vec<String> {
     let keys = span.attributes.iter().map(|(key, value)| {
         let kind = format!("{value:?}");
-        let kind = kind
-            .split("Value")
-            .next()
-            .unwrap_or_default()
-            .to_lowercase();
+        let kind = kind.split("Value").next().unwrap_or_default().to_lowercase();
         format!("{} {kind}", key.replace("llm_d.pd_proxy.", "~"))
     });
     keys.collect()
@@ -73,10 +69,7 @@ pub(crate) async fn see_a_disaggregated_request(scene: Scene) -> Collector {
     assert_eq!(decoded.parent, request.id);
 
     let id = request.pd("request_id").expect("an id");
-    for (asked, span) in [
-        (&prefill.asked()[0], &prefilled),
-        (&decode.asked()[0], &decoded),
-    ] {
+    for (asked, span) in [(&prefill.asked()[0], &prefilled), (&decode.asked()[0], &decoded)] {
         assert_eq!(header(asked, "traceparent"), span.context());
         assert_eq!(header(asked, "tracestate"), "vendor=7,other=8");
         assert_eq!(header(asked, "baggage"), "user=9");
@@ -101,28 +94,13 @@ pub(crate) async fn see_a_disaggregated_request(scene: Scene) -> Collector {
             "transload.path string",
         ]
     );
-    assert_eq!(
-        request.get("http.response.status_code").as_deref(),
-        Some("200")
-    );
-    assert_eq!(
-        request.get("llm_d.openai.api").as_deref(),
-        Some("chat_completions")
-    );
-    assert_eq!(
-        request.pd("request_path").as_deref(),
-        Some("/v1/chat/completions")
-    );
+    assert_eq!(request.get("http.response.status_code").as_deref(), Some("200"));
+    assert_eq!(request.get("llm_d.openai.api").as_deref(), Some("chat_completions"));
+    assert_eq!(request.pd("request_path").as_deref(), Some("/v1/chat/completions"));
     assert_eq!(request.pd("disaggregation_used").as_deref(), Some("true"));
     assert_eq!(request.pd("prefill_candidates").as_deref(), Some("1"));
-    assert_eq!(
-        request.pd("prefill_target"),
-        Some(prefill.address.to_string())
-    );
-    assert_eq!(
-        request.get("transload.path").as_deref(),
-        Some("disaggregated")
-    );
+    assert_eq!(request.pd("prefill_target"), Some(prefill.address.to_string()));
+    assert_eq!(request.get("transload.path").as_deref(), Some("disaggregated"));
     assert_eq!(request.get("transload.outcome").as_deref(), Some("ok"));
     assert_eq!(
         keys(&prefilled),
@@ -135,10 +113,7 @@ pub(crate) async fn see_a_disaggregated_request(scene: Scene) -> Collector {
         ]
     );
     assert_eq!(prefilled.pd("prefill.status_code").as_deref(), Some("200"));
-    assert_eq!(
-        prefilled.pd("prefill_target"),
-        Some(prefill.address.to_string())
-    );
+    assert_eq!(prefilled.pd("prefill_target"), Some(prefill.address.to_string()));
     assert_eq!(
         keys(&decoded),
         [
@@ -155,15 +130,9 @@ pub(crate) async fn see_a_disaggregated_request(scene: Scene) -> Collector {
             "~true_ttft_ms double",
         ]
     );
-    assert_eq!(
-        decoded.pd("decode.target"),
-        Some(decode.address.to_string())
-    );
+    assert_eq!(decoded.pd("decode.target"), Some(decode.address.to_string()));
     assert_eq!(decoded.pd("decode.streaming").as_deref(), Some("false"));
-    assert!(
-        prefilled.times.1 <= decoded.times.0,
-        "{prefilled:?} {decoded:?}"
-    );
+    assert!(prefilled.times.1 <= decoded.times.0, "{prefilled:?} {decoded:?}");
     let service = request.resource.get("service.name").map(text);
     assert_eq!(service.as_deref(), Some("llm-d-inference-scheduler"));
     collector
@@ -190,14 +159,8 @@ async fn a_request_without_a_prefill_server_says_why() {
     assert_eq!(request.pd("reason").as_deref(), Some("no_prefill_header"));
     assert_eq!(request.pd("prefill_target"), None);
     assert_eq!(request.pd("request_path").as_deref(), Some("/v1/responses"));
-    assert_eq!(
-        request.get("llm_d.openai.api").as_deref(),
-        Some("responses")
-    );
-    assert_eq!(
-        request.get("transload.path").as_deref(),
-        Some("decode_only")
-    );
+    assert_eq!(request.get("llm_d.openai.api").as_deref(), Some("responses"));
+    assert_eq!(request.get("transload.path").as_deref(), Some("decode_only"));
     assert_eq!(request.get("transload.outcome").as_deref(), Some("ok"));
     assert_eq!(decoded.pd("decode.streaming").as_deref(), Some("true"));
     assert_eq!(header(&decode.asked()[0], "traceparent"), decoded.context());
@@ -213,10 +176,7 @@ async fn a_body_that_is_no_object_has_the_span_of_its_request() {
     let request = collector.span("request");
     assert_eq!(collector.names(), ["request"]);
     assert_eq!(header(&decode.asked()[0], "traceparent"), request.context());
-    assert_eq!(
-        request.get("http.response.status_code").as_deref(),
-        Some("400")
-    );
+    assert_eq!(request.get("http.response.status_code").as_deref(), Some("400"));
     assert_eq!(request.status, 0);
 }
 
@@ -265,14 +225,8 @@ async fn a_request_that_no_server_answers_is_an_error() {
     let request = collector.span("request");
     assert_eq!((request.status, collector.span("decode").status), (2, 2));
     assert_eq!(collector.span("prefill").status, 0);
-    assert_eq!(
-        request.get("transload.outcome").as_deref(),
-        Some("upstream_failed")
-    );
-    assert_eq!(
-        request.get("http.response.status_code").as_deref(),
-        Some("503")
-    );
+    assert_eq!(request.get("transload.outcome").as_deref(), Some("upstream_failed"));
+    assert_eq!(request.get("http.response.status_code").as_deref(), Some("503"));
 }
 
 #[tokio::test]
@@ -288,18 +242,9 @@ async fn a_target_that_is_not_allowed_is_named() {
     check(&collector);
     assert!(prefill.asked().is_empty());
     let request = collector.span("request");
-    assert_eq!(
-        request.pd("error").as_deref(),
-        Some("ssrf_protection_denied")
-    );
-    assert_eq!(
-        request.pd("denied_target"),
-        Some(prefill.address.to_string())
-    );
-    assert_eq!(
-        request.get("transload.outcome").as_deref(),
-        Some("rejected")
-    );
+    assert_eq!(request.pd("error").as_deref(), Some("ssrf_protection_denied"));
+    assert_eq!(request.pd("denied_target"), Some(prefill.address.to_string()));
+    assert_eq!(request.get("transload.outcome").as_deref(), Some("rejected"));
     assert_eq!(request.status, 2);
 }
 
@@ -328,15 +273,10 @@ async fn the_legs_of_a_chunked_decode_share_a_span() {
     let prefill = scene.prefill.address.to_string();
     let body = json!({"messages": [], "max_tokens": 100});
     let path = "/v1/chat/completions";
-    scene
-        .ask(path, &[("x-prefiller-host-port", &prefill)], &body)
-        .await;
+    scene.ask(path, &[("x-prefiller-host-port", &prefill)], &body).await;
     let (collector, _, decode) = scene.end().await;
     check(&collector);
-    assert_eq!(
-        collector.names(),
-        ["request", "prefill", "decode", "chunked_decode"]
-    );
+    assert_eq!(collector.names(), ["request", "prefill", "decode", "chunked_decode"]);
     let (decoded, chunked) = (collector.span("decode"), collector.span("chunked_decode"));
     assert_eq!(chunked.parent, decoded.id);
     assert_eq!(decode.asked().len(), 3);
@@ -353,15 +293,9 @@ async fn the_legs_of_a_chunked_decode_share_a_span() {
             "~chunked_decode.total_tokens int",
         ]
     );
-    assert_eq!(
-        chunked.pd("chunked_decode.chunk_size").as_deref(),
-        Some("2")
-    );
+    assert_eq!(chunked.pd("chunked_decode.chunk_size").as_deref(), Some("2"));
     assert_eq!(chunked.pd("chunked_decode.chunks").as_deref(), Some("3"));
-    assert_eq!(
-        chunked.pd("chunked_decode.total_tokens").as_deref(),
-        Some("6")
-    );
+    assert_eq!(chunked.pd("chunked_decode.total_tokens").as_deref(), Some("6"));
 }
 
 #[tokio::test]
@@ -377,25 +311,15 @@ async fn legs_of_sglang_run_at_once() {
     let (request, decoded) = (collector.span("request"), collector.span("decode"));
     assert_eq!(decoded.parent, request.id);
     assert_eq!(decoded.pd("concurrent_pd").as_deref(), Some("true"));
-    assert_eq!(
-        decoded.pd("decode.concurrent_with_prefill").as_deref(),
-        Some("true")
-    );
+    assert_eq!(decoded.pd("decode.concurrent_with_prefill").as_deref(), Some("true"));
     assert_eq!(decoded.pd("coordinator_overhead_ms"), None);
 }
 
 #[tokio::test]
 async fn a_decode_that_was_asked_first_has_a_span_of_its_own() {
     let asks_for_prefill = |number: usize, body: &Value| {
-        let reason = if number == 0 {
-            "cache_threshold"
-        } else {
-            "stop"
-        };
-        assert_eq!(
-            body["cache_hit_threshold"],
-            json!(if number == 0 { 1 } else { 0 })
-        );
+        let reason = if number == 0 { "cache_threshold" } else { "stop" };
+        assert_eq!(body["cache_hit_threshold"], json!(if number == 0 { 1 } else { 0 }));
         (200, json!({"choices": [{"finish_reason": reason}]}))
     };
     let shared = |settings: &mut Settings| settings.connector = KvConnector::SharedStorage;
@@ -403,22 +327,13 @@ async fn a_decode_that_was_asked_first_has_a_span_of_its_own() {
     let prefill = scene.prefill.address.to_string();
     let body = json!({"messages": [], "cache_hit_threshold": 1});
     let path = "/v1/chat/completions";
-    scene
-        .ask(path, &[("x-prefiller-host-port", &prefill)], &body)
-        .await;
+    scene.ask(path, &[("x-prefiller-host-port", &prefill)], &body).await;
     let (collector, _, decode) = scene.end().await;
     check(&collector);
-    assert_eq!(
-        collector.names(),
-        ["request", "decode", "prefill", "decode"]
-    );
+    assert_eq!(collector.names(), ["request", "decode", "prefill", "decode"]);
     let spans = collector.spans();
     assert!(spans[1].times.1 <= spans[2].times.0, "{spans:?}");
-    let asked: Vec<_> = decode
-        .asked()
-        .iter()
-        .map(|asked| header(asked, "traceparent"))
-        .collect();
+    let asked: Vec<_> = decode.asked().iter().map(|asked| header(asked, "traceparent")).collect();
     assert_eq!(asked, [spans[1].context(), spans[3].context()]);
 }
 
@@ -438,9 +353,6 @@ async fn a_client_that_leaves_is_told_of() {
     let (collector, ..) = scene.end().await;
     check(&collector);
     let request = collector.span("request");
-    assert_eq!(
-        request.get("transload.outcome").as_deref(),
-        Some("client_left")
-    );
+    assert_eq!(request.get("transload.outcome").as_deref(), Some("client_left"));
     assert_eq!(request.status, 0);
 }

@@ -71,9 +71,7 @@ impl<C: Default> ByThread<C> {
     pub(super) fn tidy(&mut self, len: impl Fn(&C) -> usize) {
         let now = Instant::now();
         self.0.retain(|_, own| {
-            len(&own.chunks) <= CHUNKS
-                && now.duration_since(own.last) < TIME
-                && own.thread.strong_count() > 0
+            len(&own.chunks) <= CHUNKS && now.duration_since(own.last) < TIME && own.thread.strong_count() > 0
         });
     }
 }

@@ -49,10 +49,7 @@ struct Put {
 
 /// By both clocks: one stands still while the machine sleeps, the other may be set.
 #[derive(Clone, Copy, Debug)]
-#[cfg_attr(
-    not(feature = "s3"),
-    expect(dead_code, reason = "a redis script asks for all")
-)]
+#[cfg_attr(not(feature = "s3"), expect(dead_code, reason = "a redis script asks for all"))]
 struct Moment {
     steady: Instant,
     wall: SystemTime,
@@ -60,10 +57,7 @@ struct Moment {
 
 impl Moment {
     fn now() -> Self {
-        Self {
-            steady: Instant::now(),
-            wall: SystemTime::now(),
-        }
+        Self { steady: Instant::now(), wall: SystemTime::now() }
     }
 
     /// The larger one: what seems old is only looked at once more.
@@ -82,10 +76,7 @@ const MOST_LOST: usize = 65_536;
 pub(super) struct Needed {
     pub(super) chunks: Vec<ChunkHash>,
     /// When each was last put.
-    #[cfg_attr(
-        not(feature = "s3"),
-        expect(dead_code, reason = "a redis script asks for all")
-    )]
+    #[cfg_attr(not(feature = "s3"), expect(dead_code, reason = "a redis script asks for all"))]
     at: Vec<Moment>,
     /// Puts with greater numbers came later.
     last: u64,
@@ -96,10 +87,7 @@ impl Guard {
     pub(super) fn put(&self, hash: &ChunkHash) {
         let mut state = self.state();
         state.last += 1;
-        let put = Put {
-            number: state.last,
-            at: Moment::now(),
-        };
+        let put = Put { number: state.last, at: Moment::now() };
         state.lost.remove(hash);
         state.common.insert(*hash, put);
         state.own.mine_mut().insert(*hash, put);
@@ -109,10 +97,7 @@ impl Guard {
     ///
     /// # Errors
     /// [`StoreError::Collected`] if one of them names a chunk that is lost.
-    pub(super) fn needed<'a>(
-        &self,
-        manifests: impl IntoIterator<Item = &'a [u8]>,
-    ) -> Result<Needed, StoreError> {
+    pub(super) fn needed<'a>(&self, manifests: impl IntoIterator<Item = &'a [u8]>) -> Result<Needed, StoreError> {
         let state = self.state();
         if !state.lost.is_empty() {
             let lost = References::new(state.lost.iter().copied());
@@ -126,8 +111,7 @@ impl Guard {
         }
         let own = state.own.mine().into_iter().flatten();
         // Of the two times of a chunk the later one is the common one's.
-        let all: HashMap<ChunkHash, Put> =
-            own.chain(&state.common).map(|(h, p)| (*h, *p)).collect();
+        let all: HashMap<ChunkHash, Put> = own.chain(&state.common).map(|(h, p)| (*h, *p)).collect();
         let mut all: Vec<_> = all.into_iter().collect();
         all.sort_unstable_by_key(|(hash, _)| *hash);
         Ok(Needed {
@@ -182,9 +166,7 @@ impl Needed {
     /// Those that were last put so long ago or longer.
     pub(super) fn older(&self, age: Duration) -> Vec<ChunkHash> {
         let all = self.chunks.iter().zip(&self.at);
-        all.filter(|(_, at)| at.age() >= age)
-            .map(|(hash, _)| *hash)
-            .collect()
+        all.filter(|(_, at)| at.age() >= age).map(|(hash, _)| *hash).collect()
     }
 }
 
@@ -247,11 +229,7 @@ mod tests {
         assert!(fails(hash(1).as_bytes()));
         assert!(fails(hash(1).to_string().as_bytes()));
         assert!(!fails(hash(2).as_bytes()));
-        assert_eq!(
-            elsewhere(|| needed(&guard, b"").chunks),
-            [hash(2)],
-            "told already"
-        );
+        assert_eq!(elsewhere(|| needed(&guard, b"").chunks), [hash(2)], "told already");
         let own = needed(&guard, b"");
         assert_eq!(own.chunks.len(), 2);
         guard.gone(&own, &[hash(1)]).unwrap();
@@ -291,9 +269,7 @@ mod tests {
         let guard = Guard::default();
         let many = |from: u64, count: usize| -> Vec<ChunkHash> {
             let numbers = (from..).take(count);
-            numbers
-                .map(|n| blake3::hash(&n.to_le_bytes()).into())
-                .collect()
+            numbers.map(|n| blake3::hash(&n.to_le_bytes()).into()).collect()
         };
         let (old, new) = (many(0, MOST_LOST - 1), many(1 << 32, 2));
         for lost in [&old, &new] {

@@ -17,40 +17,26 @@ use crate::name::ManifestName;
 pub trait Inventory: Send + Sync {
     /// Calls `visit` with each manifest, in no order. One that is damaged is left out, since not even its name
     /// is sure: [`verify`](Self::verify) tells of it. An error of `visit` ends the walk.
-    fn manifests(
-        &self,
-        visit: &mut dyn FnMut(ManifestEntry) -> Result<(), StoreError>,
-    ) -> Result<(), StoreError>;
+    fn manifests(&self, visit: &mut dyn FnMut(ManifestEntry) -> Result<(), StoreError>) -> Result<(), StoreError>;
 
     /// These manifests, or `None`, in that order: as [`get_manifests`](super::Backend::get_manifests), but for an
     /// operator who looks, so it is no use of them where the backend can tell the two apart.
     fn peek_manifests(&self, names: &[ManifestName]) -> Result<Vec<Option<Bytes>>, StoreError>;
 
     /// Calls `visit` with each published chunk, in no order. An error of `visit` ends the walk.
-    fn chunks(
-        &self,
-        visit: &mut dyn FnMut(ChunkEntry) -> Result<(), StoreError>,
-    ) -> Result<(), StoreError>;
+    fn chunks(&self, visit: &mut dyn FnMut(ChunkEntry) -> Result<(), StoreError>) -> Result<(), StoreError>;
 
     /// What the store holds and takes up.
     fn usage(&self) -> Result<Usage, StoreError>;
 
     /// Reads everything and reports what is damaged or missing to `fault`, as soon as it is found. What an error ends is
     /// incomplete, and what was reported before stays true.
-    fn verify(
-        &self,
-        progress: &mut dyn FnMut(Progress),
-        fault: &mut dyn FnMut(Fault),
-    ) -> Result<(), StoreError>;
+    fn verify(&self, progress: &mut dyn FnMut(Progress), fault: &mut dyn FnMut(Fault)) -> Result<(), StoreError>;
 
     /// Removes [what saves left](super::is_leftover) that died, then chunks that no manifest refers to, and with a cap
     /// the least recently used manifests first.
     /// Safe while others read and save: see [`CollectOptions::grace`].
-    fn collect(
-        &self,
-        options: &CollectOptions,
-        progress: &mut dyn FnMut(Progress),
-    ) -> Result<Collected, StoreError>;
+    fn collect(&self, options: &CollectOptions, progress: &mut dyn FnMut(Progress)) -> Result<Collected, StoreError>;
 
     /// Adds up the bytes of manifests and chunks that were put or read within this time. A backend that can tell a look from a
     /// use does not use them by this.
@@ -91,11 +77,7 @@ pub struct ManifestEntry {
 impl ManifestEntry {
     /// An entry without a time.
     pub fn new(name: ManifestName, bytes: u64) -> Self {
-        Self {
-            name,
-            bytes,
-            last_used: None,
-        }
+        Self { name, bytes, last_used: None }
     }
 }
 
@@ -114,11 +96,7 @@ pub struct ChunkEntry {
 impl ChunkEntry {
     /// An entry without a time.
     pub fn new(hash: ChunkHash, bytes: u64) -> Self {
-        Self {
-            hash,
-            bytes,
-            last_used: None,
-        }
+        Self { hash, bytes, last_used: None }
     }
 }
 
@@ -195,11 +173,7 @@ pub struct CollectOptions {
 
 impl Default for CollectOptions {
     fn default() -> Self {
-        Self {
-            grace: Duration::from_secs(3600),
-            cap: None,
-            dry_run: false,
-        }
+        Self { grace: Duration::from_secs(3600), cap: None, dry_run: false }
     }
 }
 

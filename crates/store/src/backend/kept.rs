@@ -41,9 +41,7 @@ impl Kept {
         manifest.references().for_each(|hash| refer(&hash));
         self.named.find(&manifest.data, &mut refer);
         let chunks = new.iter().filter_map(|hash| self.sizes.get(hash));
-        let after = chunks.fold(self.held.saturating_add(bytes), |sum, chunk| {
-            sum.saturating_add(*chunk)
-        });
+        let after = chunks.fold(self.held.saturating_add(bytes), |sum, chunk| sum.saturating_add(*chunk));
         if after > self.cap && !forced {
             return false;
         }

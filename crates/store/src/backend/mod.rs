@@ -31,9 +31,7 @@ use std::fmt;
 
 use bytes::Bytes;
 
-pub use inventory::{
-    ChunkEntry, CollectOptions, Collected, Fault, Inventory, ManifestEntry, Progress, Usage,
-};
+pub use inventory::{ChunkEntry, CollectOptions, Collected, Fault, Inventory, ManifestEntry, Progress, Usage};
 
 pub use leftover::is_leftover;
 pub use memory::MemoryStore;
@@ -84,10 +82,7 @@ pub trait Backend: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// [`StoreError::Unsupported`] where the backend cannot tell two puts apart, as behind `kv_store_v1`.
-    fn manifest_revision(
-        &self,
-        name: &ManifestName,
-    ) -> Result<Option<(Bytes, Revision)>, StoreError> {
+    fn manifest_revision(&self, name: &ManifestName) -> Result<Option<(Bytes, Revision)>, StoreError> {
         let _ = name;
         Err(Revision::unsupported())
     }
@@ -97,11 +92,7 @@ pub trait Backend: fmt::Debug + Send + Sync {
     ///
     /// # Errors
     /// As [`manifest_revision`](Self::manifest_revision).
-    fn delete_revision(
-        &self,
-        name: &ManifestName,
-        revision: &Revision,
-    ) -> Result<bool, StoreError> {
+    fn delete_revision(&self, name: &ManifestName, revision: &Revision) -> Result<bool, StoreError> {
         let _ = (name, revision);
         Err(Revision::unsupported())
     }
@@ -145,9 +136,7 @@ pub trait Backend: fmt::Debug + Send + Sync {
     /// [`put_manifest`](Self::put_manifest) of each, in that order: if it fails, those that were published
     /// are the first ones of the list.
     fn put_manifests(&self, manifests: &[(ManifestName, Bytes)]) -> Result<(), StoreError> {
-        manifests
-            .iter()
-            .try_for_each(|(name, data)| self.put_manifest(name, data))
+        manifests.iter().try_for_each(|(name, data)| self.put_manifest(name, data))
     }
 
     /// What was asked of each tier on this handle, the fastest first, where the backend has tiers.

@@ -31,19 +31,9 @@ pub(super) struct Recorded {
 ///
 /// # Errors
 /// [`StoreError::TooLarge`] if there are more references than 4 GiB.
-pub(super) fn encode(
-    front: &[u8],
-    references: &[ChunkHash],
-    data: &[u8],
-) -> Result<Vec<u8>, StoreError> {
-    let len: usize = references
-        .iter()
-        .map(|hash| 1 + hash.as_bytes().len())
-        .sum();
-    let field = u32::try_from(len).map_err(|_| StoreError::TooLarge {
-        bytes: len as u64,
-        most: u32::MAX.into(),
-    })?;
+pub(super) fn encode(front: &[u8], references: &[ChunkHash], data: &[u8]) -> Result<Vec<u8>, StoreError> {
+    let len: usize = references.iter().map(|hash| 1 + hash.as_bytes().len()).sum();
+    let field = u32::try_from(len).map_err(|_| StoreError::TooLarge { bytes: len as u64, most: u32::MAX.into() })?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     // Enough until the year 2554.
     let now = now.map_or(0, |now| now.as_nanos() as u64);
@@ -81,10 +71,7 @@ impl Recorded {
                 how: "the chunks that it was saved with cannot be read".into(),
             });
         };
-        Ok(Self {
-            references: stored.slice(FIXED..end),
-            data: stored.slice(end..),
-        })
+        Ok(Self { references: stored.slice(FIXED..end), data: stored.slice(end..) })
     }
 
     /// The chunks that it was saved with. Its checksum has been checked, so each can be read.

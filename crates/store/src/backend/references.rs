@@ -56,11 +56,7 @@ impl References {
 
     /// Takes note of every chunk that `manifest` names.
     pub fn scan(&mut self, manifest: &[u8]) {
-        let Self {
-            unnamed,
-            named,
-            new,
-        } = self;
+        let Self { unnamed, named, new } = self;
         unnamed.find(manifest, &mut |hash| {
             if named.insert(*hash) {
                 new.push(*hash);
@@ -96,9 +92,7 @@ impl Unnamed {
     fn find(&self, manifest: &[u8], found: &mut dyn FnMut(&ChunkHash)) {
         self.starts.find(manifest, &mut |start, rest| {
             let chunks = self.chunks.get(&key(start)).into_iter().flatten();
-            chunks
-                .filter(|hash| rest.starts_with(hash.as_bytes()))
-                .for_each(&mut *found);
+            chunks.filter(|hash| rest.starts_with(hash.as_bytes())).for_each(&mut *found);
         });
     }
 }
@@ -123,10 +117,7 @@ pub(super) const KEY: usize = 8;
 
 impl Default for Starts {
     fn default() -> Self {
-        Self {
-            filter: vec![0; 1 << (FILTER_BITS - 6)],
-            lengths: BTreeSet::new(),
-        }
+        Self { filter: vec![0; 1 << (FILTER_BITS - 6)], lengths: BTreeSet::new() }
     }
 }
 
@@ -192,11 +183,7 @@ fn each_start(manifest: &[u8], mut visit: impl FnMut(&[u8])) {
     for run in manifest.split(|byte| !byte.is_ascii_hexdigit()) {
         for from in 0..run.len().min(2) {
             decoded.clear();
-            decoded.extend(
-                run[from..]
-                    .chunks_exact(2)
-                    .map(|pair| nibble(pair[0]) << 4 | nibble(pair[1])),
-            );
+            decoded.extend(run[from..].chunks_exact(2).map(|pair| nibble(pair[0]) << 4 | nibble(pair[1])));
             each(&decoded);
         }
     }
@@ -278,9 +265,7 @@ mod tests {
         assert_eq!(references.take_new(), [hashes[3]]);
         references.scan(format!("{{\"chunks\":[\"{}\"]}}", hashes[5]).as_bytes());
         references.add(hashes[7]);
-        let named: Vec<usize> = (0..100)
-            .filter(|&n| references.contains(&hashes[n]))
-            .collect();
+        let named: Vec<usize> = (0..100).filter(|&n| references.contains(&hashes[n])).collect();
         assert_eq!(named, [3, 5, 7]);
         assert_eq!(references.take_new(), [hashes[5], hashes[7]]);
     }

@@ -49,10 +49,7 @@ impl Seal<'_> {
     /// # Errors
     /// [`StoreError::Damaged`] if it is not what [`header`](Self::header) was made for.
     pub(crate) fn open(self, stored: Bytes) -> Result<Bytes, StoreError> {
-        let damaged = |how: String| StoreError::Damaged {
-            what: self.to_string(),
-            how,
-        };
+        let damaged = |how: String| StoreError::Damaged { what: self.to_string(), how };
         let Some((header, data)) = stored.split_first_chunk::<{ HEADER }>() else {
             return Err(damaged(format!(
                 "{} bytes are shorter than the header of a value ({} bytes)",
@@ -74,9 +71,7 @@ impl Seal<'_> {
         let expected = u32::from_le_bytes([c0, c1, c2, c3]);
         let found = self.checksum(len, data);
         if expected != found {
-            return Err(damaged(format!(
-                "its checksum should be {expected:08x} and is {found:08x}"
-            )));
+            return Err(damaged(format!("its checksum should be {expected:08x} and is {found:08x}")));
         }
         Ok(stored.slice(HEADER..))
     }

@@ -45,31 +45,19 @@ pub(super) const ITEMS: &[Item] = &[
         version,
     )),
     at_border(ours("close-null", "close(NULL) does nothing", close_null)),
-    at_border(ours(
-        "hash-length-bounds",
-        "a hash of 0 or of more than 64 bytes is an error",
-        hash_bounds,
-    )),
+    at_border(ours("hash-length-bounds", "a hash of 0 or of more than 64 bytes is an error", hash_bounds)),
     at_border(ours(
         "null-arguments",
         "a NULL pointer where something is needed is an error; data may be NULL where its length is 0",
         null_arguments,
     )),
-    at_border(ours(
-        "name-bounds",
-        "a name that is not UTF-8 or longer than 1,024 bytes is an error",
-        name_bounds,
-    )),
+    at_border(ours("name-bounds", "a name that is not UTF-8 or longer than 1,024 bytes is an error", name_bounds)),
     at_border(ours(
         "prefetch-bounds",
         "prefetch_chunks refuses hash_len * n_hashes that no memory holds, and takes no hashes",
         prefetch_bounds,
     )),
-    at_border(ours(
-        "open-nonsense",
-        "open returns NULL for what is no URI of a store",
-        open_nonsense,
-    )),
+    at_border(ours("open-nonsense", "open returns NULL for what is no URI of a store", open_nonsense)),
     at_border(ours(
         "missing-code",
         "what is missing has a code of its own, -2 (-ENOENT), so that consumers can tell it from failures",
@@ -80,74 +68,38 @@ pub(super) const ITEMS: &[Item] = &[
 /// Opens the store at the border.
 pub(super) fn opened(context: &Context<'_>) -> Result<Loaded, Stop> {
     let border = context.border()?;
-    border
-        .library
-        .open(&border.uri)
-        .map_err(|error| Stop::Broken(error.to_string()))
+    border.library.open(&border.uri).map_err(|error| Stop::Broken(error.to_string()))
 }
 
 fn loads(context: &Context<'_>) -> Outcome {
     let store = opened(context)?;
     let library = store.library();
-    let prefetches = if library.prefetches() {
-        "with"
-    } else {
-        "without"
-    };
-    Ok(format!(
-        "{}, version {}, {prefetches} prefetch_chunks",
-        library.path().display(),
-        library.version()
-    ))
+    let prefetches = if library.prefetches() { "with" } else { "without" };
+    Ok(format!("{}, version {}, {prefetches} prefetch_chunks", library.path().display(), library.version()))
 }
 
 fn library_name(context: &Context<'_>) -> Outcome {
     let border = context.border()?;
-    let expected = format!(
-        "{}kv_store_{}{}",
-        std::env::consts::DLL_PREFIX,
-        border.uri.scheme(),
-        std::env::consts::DLL_SUFFIX
-    );
-    let name = border
-        .path
-        .file_name()
-        .unwrap_or_default()
-        .to_string_lossy();
-    ensure!(
-        name == expected,
-        "it is called {name}; for {} that is {expected}",
-        border.uri.scheme()
-    );
+    let expected =
+        format!("{}kv_store_{}{}", std::env::consts::DLL_PREFIX, border.uri.scheme(), std::env::consts::DLL_SUFFIX);
+    let name = border.path.file_name().unwrap_or_default().to_string_lossy();
+    ensure!(name == expected, "it is called {name}; for {} that is {expected}", border.uri.scheme());
     Ok(expected)
 }
 
 fn exported(context: &Context<'_>) -> Outcome {
     let names = symbols::exports(context.border()?.library.path()).map_err(Stop::Skip)?;
-    let (own, others): (Vec<_>, Vec<_>) = names
-        .into_iter()
-        .partition(|name| name == "kv_store_get_vtable");
-    ensure!(
-        !own.is_empty(),
-        "kv_store_get_vtable is not among its exports: a library that it needs has it"
-    );
+    let (own, others): (Vec<_>, Vec<_>) = names.into_iter().partition(|name| name == "kv_store_get_vtable");
+    ensure!(!own.is_empty(), "kv_store_get_vtable is not among its exports: a library that it needs has it");
     if others.is_empty() {
         return Ok("kv_store_get_vtable, and nothing else".into());
     }
-    let some = others
-        .iter()
-        .take(5)
-        .cloned()
-        .collect::<Vec<_>>()
-        .join(", ");
+    let some = others.iter().take(5).cloned().collect::<Vec<_>>().join(", ");
     let more = match others.len().saturating_sub(5) {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    broken!(
-        "kv_store_get_vtable, and {} others: {some}{more}",
-        others.len()
-    )
+    broken!("kv_store_get_vtable, and {} others: {some}{more}", others.len())
 }
 
 fn version(context: &Context<'_>) -> Outcome {
@@ -155,15 +107,9 @@ fn version(context: &Context<'_>) -> Outcome {
     let get_vtable = library.get_vtable();
     // SAFETY: the library stays loaded, and the function takes nothing.
     let (first, second) = unsafe { (get_vtable(), get_vtable()) };
-    ensure!(
-        first == second,
-        "kv_store_get_vtable returned {first:p}, then {second:p}"
-    );
+    ensure!(first == second, "kv_store_get_vtable returned {first:p}, then {second:p}");
     let version = library.version();
-    ensure!(
-        version < VERSION_2 || library.prefetches(),
-        "version is 2, and prefetch_chunks is NULL"
-    );
+    ensure!(version < VERSION_2 || library.prefetches(), "version is 2, and prefetch_chunks is NULL");
     Ok(format!("version {version}, the same table twice"))
 }
 
@@ -176,11 +122,8 @@ fn close_null(context: &Context<'_>) -> Outcome {
 
 /// What each of some bad calls returned; all have to be negative.
 fn refused(codes: &[(&str, i32)]) -> Outcome {
-    let taken: Vec<String> = codes
-        .iter()
-        .filter(|(_, code)| *code >= 0)
-        .map(|(call, code)| format!("{call} returned {code}"))
-        .collect();
+    let taken: Vec<String> =
+        codes.iter().filter(|(_, code)| *code >= 0).map(|(call, code)| format!("{call} returned {code}")).collect();
     ensure!(taken.is_empty(), "{}", taken.join("; "));
     Ok(format!("{} bad calls returned negative codes", codes.len()))
 }
@@ -191,40 +134,16 @@ fn hash_bounds(context: &Context<'_>) -> Outcome {
     let (long, data) = (context.fresh(200), context.fresh(10));
     let mut codes = Vec::new();
     for (len, put_call, get_call) in [
-        (
-            0,
-            "put_chunk with a hash of 0 bytes",
-            "get_chunk with a hash of 0 bytes",
-        ),
-        (
-            65,
-            "put_chunk with a hash of 65 bytes",
-            "get_chunk with a hash of 65 bytes",
-        ),
-        (
-            200,
-            "put_chunk with a hash of 200 bytes",
-            "get_chunk with a hash of 200 bytes",
-        ),
+        (0, "put_chunk with a hash of 0 bytes", "get_chunk with a hash of 0 bytes"),
+        (65, "put_chunk with a hash of 65 bytes", "get_chunk with a hash of 65 bytes"),
+        (200, "put_chunk with a hash of 200 bytes", "get_chunk with a hash of 200 bytes"),
     ] {
         let (mut out, mut out_len) = (ptr::null_mut(), 0);
         // SAFETY: the handle is open, and every pointer is good for the length beside it.
         unsafe {
-            let put = (table.put_chunk)(
-                store.handle(),
-                long.as_ptr(),
-                len,
-                data.as_ptr(),
-                data.len(),
-            );
+            let put = (table.put_chunk)(store.handle(), long.as_ptr(), len, data.as_ptr(), data.len());
             codes.push((put_call, put));
-            let get = (table.get_chunk)(
-                store.handle(),
-                long.as_ptr(),
-                len,
-                &raw mut out,
-                &raw mut out_len,
-            );
+            let get = (table.get_chunk)(store.handle(), long.as_ptr(), len, &raw mut out, &raw mut out_len);
             codes.push((get_call, get));
         }
     }
@@ -244,89 +163,31 @@ fn null_arguments(context: &Context<'_>) -> Outcome {
     // SAFETY: that NULL may be given is what is tested; the other pointers are good for the length beside them.
     let codes = unsafe {
         [
-            (
-                "put_chunk(NULL handle)",
-                (table.put_chunk)(nobody, key, 32, data.as_ptr(), 10),
-            ),
-            (
-                "get_chunk(NULL handle)",
-                (table.get_chunk)(nobody, key, 32, to, to_len),
-            ),
-            (
-                "put_manifest(NULL handle)",
-                (table.put_manifest)(nobody, name, data.as_ptr(), 10),
-            ),
-            (
-                "get_manifest(NULL handle)",
-                (table.get_manifest)(nobody, name, to, to_len),
-            ),
-            (
-                "delete_manifest(NULL handle)",
-                (table.delete_manifest)(nobody, name),
-            ),
-            (
-                "put_chunk(NULL hash)",
-                (table.put_chunk)(handle, none, 32, data.as_ptr(), 10),
-            ),
-            (
-                "put_chunk(NULL data)",
-                (table.put_chunk)(handle, key, 32, none, 10),
-            ),
-            (
-                "get_chunk(NULL hash)",
-                (table.get_chunk)(handle, none, 32, to, to_len),
-            ),
-            (
-                "get_chunk(NULL out)",
-                (table.get_chunk)(handle, key, 32, ptr::null_mut(), to_len),
-            ),
-            (
-                "get_chunk(NULL out_len)",
-                (table.get_chunk)(handle, key, 32, to, ptr::null_mut()),
-            ),
-            (
-                "put_manifest(NULL name)",
-                (table.put_manifest)(handle, ptr::null(), data.as_ptr(), 10),
-            ),
-            (
-                "put_manifest(NULL data)",
-                (table.put_manifest)(handle, name, none, 10),
-            ),
-            (
-                "get_manifest(NULL name)",
-                (table.get_manifest)(handle, ptr::null(), to, to_len),
-            ),
-            (
-                "delete_manifest(NULL name)",
-                (table.delete_manifest)(handle, ptr::null()),
-            ),
-            (
-                "open(NULL)",
-                if (table.open)(ptr::null()).is_null() {
-                    -1
-                } else {
-                    0
-                },
-            ),
+            ("put_chunk(NULL handle)", (table.put_chunk)(nobody, key, 32, data.as_ptr(), 10)),
+            ("get_chunk(NULL handle)", (table.get_chunk)(nobody, key, 32, to, to_len)),
+            ("put_manifest(NULL handle)", (table.put_manifest)(nobody, name, data.as_ptr(), 10)),
+            ("get_manifest(NULL handle)", (table.get_manifest)(nobody, name, to, to_len)),
+            ("delete_manifest(NULL handle)", (table.delete_manifest)(nobody, name)),
+            ("put_chunk(NULL hash)", (table.put_chunk)(handle, none, 32, data.as_ptr(), 10)),
+            ("put_chunk(NULL data)", (table.put_chunk)(handle, key, 32, none, 10)),
+            ("get_chunk(NULL hash)", (table.get_chunk)(handle, none, 32, to, to_len)),
+            ("get_chunk(NULL out)", (table.get_chunk)(handle, key, 32, ptr::null_mut(), to_len)),
+            ("get_chunk(NULL out_len)", (table.get_chunk)(handle, key, 32, to, ptr::null_mut())),
+            ("put_manifest(NULL name)", (table.put_manifest)(handle, ptr::null(), data.as_ptr(), 10)),
+            ("put_manifest(NULL data)", (table.put_manifest)(handle, name, none, 10)),
+            ("get_manifest(NULL name)", (table.get_manifest)(handle, ptr::null(), to, to_len)),
+            ("delete_manifest(NULL name)", (table.delete_manifest)(handle, ptr::null())),
+            ("open(NULL)", if (table.open)(ptr::null()).is_null() { -1 } else { 0 }),
         ]
     };
     let seen = refused(&codes)?;
     let empty = context.fresh(32);
     // SAFETY: as above; data of no bytes may be NULL.
     let (chunk, manifest) = unsafe {
-        (
-            (table.put_chunk)(handle, empty.as_ptr(), 32, none, 0),
-            (table.put_manifest)(handle, name, none, 0),
-        )
+        ((table.put_chunk)(handle, empty.as_ptr(), 32, none, 0), (table.put_manifest)(handle, name, none, 0))
     };
-    ensure!(
-        chunk == 0,
-        "put_chunk(NULL data, length 0) returned {chunk}"
-    );
-    ensure!(
-        manifest == 0,
-        "put_manifest(NULL data, length 0) returned {manifest}"
-    );
+    ensure!(chunk == 0, "put_chunk(NULL data, length 0) returned {chunk}");
+    ensure!(manifest == 0, "put_manifest(NULL data, length 0) returned {manifest}");
     Ok(seen + ", and NULL data of length 0 was taken")
 }
 
@@ -336,14 +197,8 @@ fn name_bounds(context: &Context<'_>) -> Outcome {
     let long = CString::new("x".repeat(1025)).unwrap_or_default();
     let mut codes = Vec::new();
     for (name, calls) in [
-        (
-            c"\xff\xfe\x80".as_ptr(),
-            ["put_manifest(not UTF-8)", "get_manifest(not UTF-8)"],
-        ),
-        (
-            long.as_ptr(),
-            ["put_manifest(1,025 bytes)", "get_manifest(1,025 bytes)"],
-        ),
+        (c"\xff\xfe\x80".as_ptr(), ["put_manifest(not UTF-8)", "get_manifest(not UTF-8)"]),
+        (long.as_ptr(), ["put_manifest(1,025 bytes)", "get_manifest(1,025 bytes)"]),
     ] {
         let (mut out, mut len) = (ptr::null_mut(), 0);
         // SAFETY: the handle is open, the name is a C string, the outputs may be written.
@@ -369,18 +224,14 @@ fn prefetch_bounds(context: &Context<'_>) -> Outcome {
         let (store, hashes) = (Arc::clone(&store), hashes.map(<[u8]>::to_vec));
         let (tell, told) = channel();
         thread::spawn(move || {
-            let at = hashes
-                .as_ref()
-                .map_or(ptr::null(), |hashes| hashes.as_ptr());
+            let at = hashes.as_ref().map_or(ptr::null(), |hashes| hashes.as_ptr());
             // SAFETY: that lengths beyond the 64 bytes are refused is what is tested; they overflow in every
             // representation, so that a library that does not look is most likely to do nothing.
             let code = unsafe { prefetch(store.handle(), at, len, n) };
             let _ = tell.send(code);
         });
         told.recv_timeout(PATIENCE).map_err(|_| {
-            Stop::Broken(format!(
-                "prefetch_chunks of {n} hashes of {len} bytes did not return within {PATIENCE:?}"
-            ))
+            Stop::Broken(format!("prefetch_chunks of {n} hashes of {len} bytes did not return within {PATIENCE:?}"))
         })
     };
     let given = Some(&hashes[..]);
@@ -388,10 +239,7 @@ fn prefetch_bounds(context: &Context<'_>) -> Outcome {
     ensure!(none == 0, "prefetch_chunks of no hashes returned {none}");
     refused(&[
         ("prefetch_chunks(hashes of 0 bytes)", call(given, 0, 2)?),
-        (
-            "prefetch_chunks(64 * 2^58 bytes)",
-            call(given, 64, 1 << 58)?,
-        ),
+        ("prefetch_chunks(64 * 2^58 bytes)", call(given, 64, 1 << 58)?),
         ("prefetch_chunks(NULL hashes)", call(None, 32, 1)?),
     ])
 }
@@ -425,23 +273,12 @@ fn missing_code(context: &Context<'_>) -> Outcome {
     // SAFETY: the handle is open, and every pointer is good for the length beside it.
     let (chunk, manifest) = unsafe {
         (
-            (table.get_chunk)(
-                store.handle(),
-                hash.as_ptr(),
-                32,
-                &raw mut out,
-                &raw mut len,
-            ),
+            (table.get_chunk)(store.handle(), hash.as_ptr(), 32, &raw mut out, &raw mut len),
             (table.get_manifest)(store.handle(), name.as_ptr(), &raw mut out, &raw mut len),
         )
     };
-    ensure!(
-        chunk == MISSING && manifest == MISSING,
-        "a missing chunk is {chunk}, a missing manifest {manifest}"
-    );
-    Ok(format!(
-        "a missing chunk and a missing manifest are {MISSING}"
-    ))
+    ensure!(chunk == MISSING && manifest == MISSING, "a missing chunk is {chunk}, a missing manifest {manifest}");
+    Ok(format!("a missing chunk and a missing manifest are {MISSING}"))
 }
 
 fn c_name(context: &Context<'_>, rest: &str) -> Result<CString, Stop> {

@@ -56,11 +56,7 @@ impl fmt::Debug for Subject {
 ///
 /// # Errors
 /// Those of writing to stdout.
-pub fn run_in_child(
-    item: &'static Item,
-    subject: Subject,
-    options: &Options,
-) -> Result<(), io::Error> {
+pub fn run_in_child(item: &'static Item, subject: Subject, options: &Options) -> Result<(), io::Error> {
     let subject = Arc::new(subject);
     let mut line = String::new();
     io::stdin().lock().read_line(&mut line)?;
@@ -80,11 +76,7 @@ pub fn run_in_child(
         Subject::File(path, uri) => run_library_item(item, path, uri, options),
         Subject::System(uri) => run_found_item(item, uri, options),
     };
-    tell(&Told::Finding {
-        item: finding.item.name.to_owned(),
-        verdict: finding.verdict,
-        seen: finding.seen,
-    })
+    tell(&Told::Finding { item: finding.item.name.to_owned(), verdict: finding.verdict, seen: finding.seen })
 }
 
 fn clean_up(subject: &Subject, names: &[ManifestName]) {

@@ -91,10 +91,7 @@ struct Ended {
 impl Ended {
     fn finding(&self, item: &'static Item, limit: Duration, options: &Options) -> Finding {
         let Some(status) = self.status else {
-            let seen = format!(
-                "it did not end within {} s and was killed",
-                limit.as_secs_f32()
-            );
+            let seen = format!("it did not end within {} s and was killed", limit.as_secs_f32());
             return Finding::untried(item, seen);
         };
         let died = |seen: String| match status.signal() {
@@ -126,37 +123,19 @@ fn run(
         // A group of its own, so that what it starts ends with it.
         .process_group(0);
     let mut child = command.spawn()?;
-    let task = Task {
-        remove: remove.iter().map(ManifestName::to_string).collect(),
-    };
+    let task = Task { remove: remove.iter().map(ManifestName::to_string).collect() };
     let _held = child.stdin.take().map(|stdin| hold(stdin, task.line()));
     let told = child.stdout.take().map(listen);
-    let mut ended = Ended {
-        status: wait(&mut child, limit),
-        finding: None,
-        left: remove.clone(),
-    };
+    let mut ended = Ended { status: wait(&mut child, limit), finding: None, left: remove.clone() };
     let until = Instant::now() + GRACE;
     let left = || until.saturating_duration_since(Instant::now());
-    while let Some(told) = told
-        .as_ref()
-        .and_then(|told| told.recv_timeout(left()).ok())
-    {
+    while let Some(told) = told.as_ref().and_then(|told| told.recv_timeout(left()).ok()) {
         match told {
             Told::Put(name) => ended.left.extend(ManifestName::new(name)),
             Told::Gone(name) => ended.left.retain(|left| left.as_str() != name),
             // The last that it says.
-            Told::Finding {
-                item: of,
-                verdict,
-                seen,
-            } if of == item.name => {
-                ended.finding = Some(Finding {
-                    item,
-                    verdict,
-                    seen,
-                    left: Vec::new(),
-                });
+            Told::Finding { item: of, verdict, seen } if of == item.name => {
+                ended.finding = Some(Finding { item, verdict, seen, left: Vec::new() });
                 break;
             }
             Told::Finding { .. } => {}
@@ -287,11 +266,7 @@ mod tests {
 
     /// A script that prints a finding of this item.
     fn pass(item: &'static Item) -> String {
-        told(&Told::Finding {
-            item: item.name.to_owned(),
-            verdict: Verdict::Pass,
-            seen: "well".to_owned(),
-        })
+        told(&Told::Finding { item: item.name.to_owned(), verdict: Verdict::Pass, seen: "well".to_owned() })
     }
 
     fn told(told: &Told) -> String {
@@ -308,10 +283,7 @@ mod tests {
 
     #[test]
     fn a_signal_weighs_as_much_as_its_item() {
-        for (source, verdict) in [
-            (Source::Contract, Verdict::Fail),
-            (Source::Ours, Verdict::Note),
-        ] {
+        for (source, verdict) in [(Source::Contract, Verdict::Fail), (Source::Ours, Verdict::Note)] {
             let item = of(source);
             for before in [String::from(":"), pass(item)] {
                 let finding = run(item, &format!("{before}; kill -SEGV $$"));
@@ -354,21 +326,9 @@ mod tests {
     fn what_a_child_has_started_ends_with_it() {
         let item = of(Source::Contract);
         for (script, limit, verdict) in [
-            (
-                format!("sleep 600 & {}", pass(item)),
-                Duration::MAX,
-                Verdict::Pass,
-            ),
-            (
-                "sleep 600 & kill -SEGV $$".to_owned(),
-                Duration::MAX,
-                Verdict::Fail,
-            ),
-            (
-                "sleep 600 & sleep 600".to_owned(),
-                Duration::from_millis(50),
-                Verdict::Fail,
-            ),
+            (format!("sleep 600 & {}", pass(item)), Duration::MAX, Verdict::Pass),
+            ("sleep 600 & kill -SEGV $$".to_owned(), Duration::MAX, Verdict::Fail),
+            ("sleep 600 & sleep 600".to_owned(), Duration::from_millis(50), Verdict::Fail),
         ] {
             let (mut reader, writer) = io::pipe().unwrap();
             let command = |_: &'static Item| {
@@ -395,10 +355,9 @@ mod tests {
         // Goes on when it is known to have left the group, which is killed then.
         let stays = "setsid sh -c 'echo $$ > \"$PID\"; exec sleep 600' & \
                      until [ -s \"$PID\" ]; do sleep 0.01; done";
-        for (script, verdict) in [
-            (format!("{stays}; {}", pass(item)), Verdict::Pass),
-            (format!("{stays}; exit 0"), Verdict::Fail),
-        ] {
+        for (script, verdict) in
+            [(format!("{stays}; {}", pass(item)), Verdict::Pass), (format!("{stays}; exit 0"), Verdict::Fail)]
+        {
             let folder = tempfile::tempdir().unwrap();
             let pid = folder.path().join("pid");
             let command = |_: &'static Item| {

@@ -9,36 +9,16 @@ use crate::hash::ChunkHash;
 use crate::loader::CallError;
 
 pub(super) const ITEMS: &[Item] = &[
-    must(
-        "chunk-put-get",
-        "put_chunk stores bytes, which get_chunk gives back as they were",
-        put_get,
-    ),
-    must(
-        "chunk-again",
-        "putting a chunk returns 0 (stored), putting it again is a no-op that returns 1",
-        again,
-    ),
+    must("chunk-put-get", "put_chunk stores bytes, which get_chunk gives back as they were", put_get),
+    must("chunk-again", "putting a chunk returns 0 (stored), putting it again is a no-op that returns 1", again),
     ours(
         "chunk-first-stays",
         "other bytes under a hash that is there change nothing, and put_chunk returns 1",
         first_stays,
     ),
-    must(
-        "chunk-missing",
-        "a chunk that was never put is missing: a negative code, not an empty value",
-        missing,
-    ),
-    ours(
-        "chunk-empty",
-        "a chunk of no bytes is a chunk: it is there, and it is empty",
-        empty,
-    ),
-    must(
-        "chunk-any-bytes",
-        "values are any bytes: NUL, 0xff, text, and every length near powers of two",
-        any_bytes,
-    ),
+    must("chunk-missing", "a chunk that was never put is missing: a negative code, not an empty value", missing),
+    ours("chunk-empty", "a chunk of no bytes is a chunk: it is there, and it is empty", empty),
+    must("chunk-any-bytes", "values are any bytes: NUL, 0xff, text, and every length near powers of two", any_bytes),
     must(
         "chunk-inputs-borrowed",
         "inputs are borrowed for the call: the consumer may overwrite them afterwards, before put_manifest",
@@ -49,16 +29,8 @@ pub(super) const ITEMS: &[Item] = &[
         "hashes are whatever bytes the consumer chose; those of 8, 16 and 32 bytes are in use",
         usual_hashes,
     ),
-    ours(
-        "hash-any-length",
-        "hashes have 1 to 64 bytes, all of which count",
-        all_hashes,
-    ),
-    must(
-        "hash-whole",
-        "hashes that begin alike, end alike or hold NUL and `/` are different keys",
-        whole_hashes,
-    ),
+    ours("hash-any-length", "hashes have 1 to 64 bytes, all of which count", all_hashes),
+    must("hash-whole", "hashes that begin alike, end alike or hold NUL and `/` are different keys", whole_hashes),
     must(
         "chunk-prefetch",
         "prefetch_chunks is a hint: it changes nothing, also for chunks that are not there",
@@ -86,21 +58,12 @@ fn again(context: &Context<'_>) -> Outcome {
     let first = store.put(&hash, &data)?;
     ensure!(first == Put::Stored, "the first put_chunk returned 1");
     let second = store.put(&hash, &data)?;
-    ensure!(
-        second == Put::AlreadyThere,
-        "the second put_chunk on a handle returned 0"
-    );
+    ensure!(second == Put::AlreadyThere, "the second put_chunk on a handle returned 0");
     store.put_manifest(&name, b"")?;
     let third = store.put(&hash, &data)?;
-    ensure!(
-        third == Put::AlreadyThere,
-        "put_chunk after put_manifest returned 0"
-    );
+    ensure!(third == Put::AlreadyThere, "put_chunk after put_manifest returned 0");
     let other = context.open()?.put(&hash, &data)?;
-    ensure!(
-        other == Put::AlreadyThere,
-        "put_chunk on another handle, after put_manifest, returned 0"
-    );
+    ensure!(other == Put::AlreadyThere, "put_chunk on another handle, after put_manifest, returned 0");
     store.expect(&hash, &data, "after four put_chunk")?;
     Ok("put_chunk returned 0, then 1, 1 and 1".into())
 }
@@ -120,10 +83,7 @@ fn first_stays(context: &Context<'_>) -> Outcome {
         store.put_manifest(&name, b"")?;
         store.expect(&hash, first, "after other bytes were put under its hash")?;
         let put = store.put(&hash, other)?;
-        ensure!(
-            put == Put::AlreadyThere,
-            "put_chunk of other bytes returned 0"
-        );
+        ensure!(put == Put::AlreadyThere, "put_chunk of other bytes returned 0");
         store.put_manifest(&name, b"")?;
         store.expect(&hash, first, "after other bytes were put again")?;
     }
@@ -135,17 +95,11 @@ fn missing(context: &Context<'_>) -> Outcome {
     for len in [8, 16, 32] {
         let hash = context.hash(len)?;
         if let Some(value) = store.get(&hash)? {
-            broken!(
-                "get_chunk of a hash that nobody put returned 0 and {} bytes",
-                value.len()
-            );
+            broken!("get_chunk of a hash that nobody put returned 0 and {} bytes", value.len());
         }
         // Asking must not have made it.
         let put = store.put(&hash, b"now")?;
-        ensure!(
-            put == Put::Stored,
-            "put_chunk after a get_chunk that found nothing returned 1"
-        );
+        ensure!(put == Put::Stored, "put_chunk after a get_chunk that found nothing returned 1");
     }
     store.put_manifest(&context.name("/missing")?, b"")?;
     Ok("get_chunk of 3 hashes that nobody put returned a negative code".into())
@@ -155,30 +109,19 @@ fn empty(context: &Context<'_>) -> Outcome {
     let store = context.open()?;
     let hash = context.hash(32)?;
     let put = store.put(&hash, b"")?;
-    ensure!(
-        put == Put::Stored,
-        "put_chunk of no bytes returned 1 at first"
-    );
+    ensure!(put == Put::Stored, "put_chunk of no bytes returned 1 at first");
     store.put_manifest(&context.name("/empty")?, b"")?;
     store.expect(&hash, b"", "after put_chunk of no bytes")?;
     context.open()?.expect(&hash, b"", "on another handle")?;
     let put = store.put(&hash, b"")?;
-    ensure!(
-        put == Put::AlreadyThere,
-        "put_chunk of no bytes returned 0 again"
-    );
+    ensure!(put == Put::AlreadyThere, "put_chunk of no bytes returned 0 again");
     Ok("a chunk of no bytes is there".into())
 }
 
 fn any_bytes(context: &Context<'_>) -> Outcome {
     let store = context.open()?;
     let every: Vec<u8> = (0..=255).chain((0..=255).rev()).collect();
-    let mut values = vec![
-        every,
-        vec![0; 5000],
-        vec![0xff; 5000],
-        b"\r\n\x1a\0text".to_vec(),
-    ];
+    let mut values = vec![every, vec![0; 5000], vec![0xff; 5000], b"\r\n\x1a\0text".to_vec()];
     let mut random = context.random();
     for power in [4, 8, 12, 16, 20] {
         for len in [(1 << power) - 1, 1 << power, (1 << power) + 1] {
@@ -215,17 +158,9 @@ fn inputs_borrowed(context: &Context<'_>) -> Outcome {
     store.put_manifest(&name, &manifest)?;
     manifest.fill(0xee);
     for (hash, n) in put {
-        store.expect(
-            &hash,
-            &[n; 50_000],
-            "after its buffer was used for something else",
-        )?;
+        store.expect(&hash, &[n; 50_000], "after its buffer was used for something else")?;
     }
-    store.expect_manifest(
-        &name,
-        b"manifest",
-        "after its buffer was used for something else",
-    )?;
+    store.expect_manifest(&name, b"manifest", "after its buffer was used for something else")?;
     Ok("values stayed when their buffers were overwritten".into())
 }
 
@@ -244,10 +179,7 @@ fn round_trip(context: &Context<'_>, hashes: &[ChunkHash]) -> Result<(), super::
 }
 
 fn usual_hashes(context: &Context<'_>) -> Outcome {
-    let hashes: Result<Vec<_>, _> = [8, 16, 32]
-        .map(|len| context.hash(len))
-        .into_iter()
-        .collect();
+    let hashes: Result<Vec<_>, _> = [8, 16, 32].map(|len| context.hash(len)).into_iter().collect();
     round_trip(context, &hashes?)?;
     Ok("hashes of 8, 16 and 32 bytes work".into())
 }
@@ -273,10 +205,7 @@ fn all_hashes(context: &Context<'_>) -> Outcome {
     }
     drop(store);
     round_trip(context, &hashes)?;
-    Ok(format!(
-        "{} hashes of {shortest} to 64 bytes work ({taken} were taken)",
-        hashes.len()
-    ))
+    Ok(format!("{} hashes of {shortest} to 64 bytes work ({taken} were taken)", hashes.len()))
 }
 
 fn whole_hashes(context: &Context<'_>) -> Outcome {
@@ -308,10 +237,7 @@ fn whole_hashes(context: &Context<'_>) -> Outcome {
     letters[..8].copy_from_slice(b"ABCDEFAB");
     hashes.push(ChunkHash::new(&letters)?);
     round_trip(context, &hashes)?;
-    Ok(format!(
-        "{} hashes that are alike are different keys",
-        hashes.len()
-    ))
+    Ok(format!("{} hashes that are alike are different keys", hashes.len()))
 }
 
 fn prefetch(context: &Context<'_>) -> Outcome {
@@ -332,11 +258,6 @@ fn prefetch(context: &Context<'_>) -> Outcome {
         }
     }
     store.expect(&there, b"there", "after prefetch_chunks")?;
-    ensure!(
-        store.get(&absent)?.is_none(),
-        "a missing chunk is there after prefetch_chunks"
-    );
-    Ok(format!(
-        "chunks are as before; {failed} of 4 calls returned an error, which is allowed"
-    ))
+    ensure!(store.get(&absent)?.is_none(), "a missing chunk is there after prefetch_chunks");
+    Ok(format!("chunks are as before; {failed} of 4 calls returned an error, which is allowed"))
 }

@@ -47,14 +47,7 @@ impl<'a> Context<'a> {
         let mut unique = now.unwrap_or_default().as_nanos().to_le_bytes().to_vec();
         unique.extend(std::process::id().to_le_bytes());
         unique.extend(random_seed().to_le_bytes());
-        Self {
-            open,
-            options,
-            border,
-            run: blake3::hash(&unique),
-            next: AtomicU64::new(0),
-            names: Mutex::default(),
-        }
+        Self { open, options, border, run: blake3::hash(&unique), next: AtomicU64::new(0), names: Mutex::default() }
     }
 
     pub(super) fn options(&self) -> &Options {
@@ -70,9 +63,7 @@ impl<'a> Context<'a> {
     }
 
     pub(super) fn border(&self) -> Result<&Border, Stop> {
-        self.border
-            .as_ref()
-            .ok_or_else(|| Stop::Skip("there is no library to look at".into()))
+        self.border.as_ref().ok_or_else(|| Stop::Skip("there is no library to look at".into()))
     }
 
     /// Random choices, the same ones for the same seed.
@@ -108,17 +99,13 @@ impl<'a> Context<'a> {
     pub(super) fn exact_name(&self, name: String) -> Result<ManifestName, Stop> {
         let name = ManifestName::new(name)?;
         ledger::may_put(&name);
-        self.names
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(name.clone());
+        self.names.lock().unwrap_or_else(PoisonError::into_inner).push(name.clone());
         Ok(name)
     }
 
     /// Removes the manifests of this run, as well as the store can. Returns those that it could not remove.
     pub(super) fn clean_up(&self) -> Vec<ManifestName> {
-        let mut left =
-            std::mem::take(&mut *self.names.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut left = std::mem::take(&mut *self.names.lock().unwrap_or_else(PoisonError::into_inner));
         if left.is_empty() {
             return left;
         }
@@ -157,9 +144,7 @@ impl Handle {
 
     pub(super) fn put_manifest(&self, name: &ManifestName, data: &[u8]) -> Result<(), Stop> {
         let _open = ledger::gate();
-        self.0
-            .put_manifest(name, data)
-            .map_err(failed("put_manifest"))
+        self.0.put_manifest(name, data).map_err(failed("put_manifest"))
     }
 
     pub(super) fn get_manifest(&self, name: &ManifestName) -> Result<Option<Bytes>, Stop> {
@@ -167,9 +152,7 @@ impl Handle {
     }
 
     pub(super) fn delete_manifest(&self, name: &ManifestName) -> Result<(), Stop> {
-        self.0
-            .delete_manifest(name)
-            .map_err(failed("delete_manifest"))
+        self.0.delete_manifest(name).map_err(failed("delete_manifest"))
     }
 
     /// The chunk has to be there with these bytes.
@@ -178,12 +161,7 @@ impl Handle {
     }
 
     /// The manifest has to be there with these bytes.
-    pub(super) fn expect_manifest(
-        &self,
-        name: &ManifestName,
-        data: &[u8],
-        when: &str,
-    ) -> Result<(), Stop> {
+    pub(super) fn expect_manifest(&self, name: &ManifestName, data: &[u8], when: &str) -> Result<(), Stop> {
         let what = format!("manifest {:?}", shortened(name.as_str()));
         same(self.get_manifest(name)?.as_deref(), data, &what, when)
     }

@@ -43,45 +43,21 @@ impl fmt::Display for Source {
 }
 
 /// An item that asks for what the contract says.
-pub(super) const fn must(
-    name: &'static str,
-    asks: &'static str,
-    run: fn(&Context<'_>) -> Outcome,
-) -> Item {
-    Item {
-        name,
-        asks,
-        source: Source::Contract,
-        border: false,
-        processes: false,
-        run,
-    }
+pub(super) const fn must(name: &'static str, asks: &'static str, run: fn(&Context<'_>) -> Outcome) -> Item {
+    Item { name, asks, source: Source::Contract, border: false, processes: false, run }
 }
 
 /// An item that asks for what our backends do where the contract is silent.
-pub(super) const fn ours(
-    name: &'static str,
-    asks: &'static str,
-    run: fn(&Context<'_>) -> Outcome,
-) -> Item {
-    Item {
-        source: Source::Ours,
-        ..must(name, asks, run)
-    }
+pub(super) const fn ours(name: &'static str, asks: &'static str, run: fn(&Context<'_>) -> Outcome) -> Item {
+    Item { source: Source::Ours, ..must(name, asks, run) }
 }
 
 /// The same, at the C border.
 pub(super) const fn at_border(item: Item) -> Item {
-    Item {
-        border: true,
-        ..item
-    }
+    Item { border: true, ..item }
 }
 
 /// Marks an item that needs processes of its own.
 pub(super) const fn in_processes(item: Item) -> Item {
-    Item {
-        processes: true,
-        ..item
-    }
+    Item { processes: true, ..item }
 }

@@ -5,16 +5,8 @@ use super::item::{Item, must};
 use super::outcome::Outcome;
 
 pub(super) const ITEMS: &[Item] = &[
-    must(
-        "large-chunk",
-        "a chunk of 64 MiB is a chunk like others",
-        chunk,
-    ),
-    must(
-        "large-manifest",
-        "a manifest of a few MiB is a manifest like others",
-        manifest,
-    ),
+    must("large-chunk", "a chunk of 64 MiB is a chunk like others", chunk),
+    must("large-manifest", "a manifest of a few MiB is a manifest like others", manifest),
 ];
 
 fn chunk(context: &Context<'_>) -> Outcome {
@@ -33,9 +25,7 @@ fn manifest(context: &Context<'_>) -> Outcome {
     let name = context.name("/large-manifest")?;
     let data = context.random().bytes(context.options().large / 16);
     store.put_manifest(&name, &data)?;
-    context
-        .open()?
-        .expect_manifest(&name, &data, "on another handle")?;
+    context.open()?.expect_manifest(&name, &data, "on another handle")?;
     store.put_manifest(&name, b"short")?;
     store.expect_manifest(&name, b"short", "after a short one replaced it")?;
     Ok(format!("{} bytes came back", data.len()))

@@ -21,10 +21,7 @@ pub(super) fn gate() -> RwLockReadGuard<'static, ()> {
 /// A manifest of this name may be put.
 pub(super) fn may_put(name: &ManifestName) {
     if let Some(names) = CHILD.get() {
-        names
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .push(name.clone());
+        names.lock().unwrap_or_else(PoisonError::into_inner).push(name.clone());
         // Whoever does not listen any more has ended.
         let _ = tell(&Told::Put(name.to_string()));
     }
@@ -52,11 +49,7 @@ pub(super) fn start_writer(task: &str) -> Option<io::Result<Child>> {
     // As it was started: a Python of a virtual environment finds its packages by that path, not by the one that it leads to.
     let mut started_as = std::env::args_os();
     let mut command = Command::new(started_as.next()?);
-    command
-        .args(started_as)
-        .env(WRITES, task)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped());
+    command.args(started_as).env(WRITES, task).stdin(Stdio::piped()).stdout(Stdio::piped());
     Some(command.spawn().and_then(|mut child| {
         if let Some(stdin) = &mut child.stdin {
             let task = Task { remove: Vec::new() };

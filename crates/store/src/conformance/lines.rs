@@ -15,11 +15,7 @@ pub(super) enum Told {
     /// The child has removed it.
     Gone(String),
     /// What came of its item. Nothing follows.
-    Finding {
-        item: String,
-        verdict: Verdict,
-        seen: String,
-    },
+    Finding { item: String, verdict: Verdict, seen: String },
 }
 
 impl Told {
@@ -90,11 +86,7 @@ mod tests {
     use super::*;
 
     fn of(seen: &str) -> Told {
-        Told::Finding {
-            item: "item".to_owned(),
-            verdict: Verdict::Note,
-            seen: seen.into(),
-        }
+        Told::Finding { item: "item".to_owned(), verdict: Verdict::Note, seen: seen.into() }
     }
 
     fn read(output: &str) -> Vec<Told> {
@@ -103,12 +95,7 @@ mod tests {
         read
     }
 
-    const TEXTS: [&str; 4] = [
-        "",
-        "plain",
-        "two\nlines \u{1e} \"quoted\" \\ \u{1b} é",
-        "\u{301}x",
-    ];
+    const TEXTS: [&str; 4] = ["", "plain", "two\nlines \u{1e} \"quoted\" \\ \u{1b} é", "\u{301}x"];
 
     #[test]
     fn lines_survive_the_way_from_a_child() {
@@ -120,12 +107,7 @@ mod tests {
                 Told::Gone(text.to_owned()).line()
             );
             let read = read(&output);
-            let [
-                Told::Put(put),
-                Told::Finding { verdict, seen, .. },
-                Told::Gone(gone),
-            ] = &read[..]
-            else {
+            let [Told::Put(put), Told::Finding { verdict, seen, .. }, Told::Gone(gone)] = &read[..] else {
                 panic!("{read:?}");
             };
             assert_eq!([put, seen, gone], [text; 3]);
@@ -137,10 +119,7 @@ mod tests {
     #[test]
     fn a_task_survives_the_way_to_a_child() {
         let remove = TEXTS.map(str::to_owned).to_vec();
-        let line = Task {
-            remove: remove.clone(),
-        }
-        .line();
+        let line = Task { remove: remove.clone() }.line();
         assert_eq!(Task::read(&line).unwrap().remove, remove);
         assert_eq!(line.lines().count(), 1);
         assert!(Task::read(line.trim_end()).is_none(), "half a line");

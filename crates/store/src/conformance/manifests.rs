@@ -12,11 +12,7 @@ pub(super) const ITEMS: &[Item] = &[
         "put_manifest replaces the manifest whole, by shorter and longer bytes, and get_manifest gives the last",
         replace,
     ),
-    must(
-        "manifest-missing",
-        "a manifest that was never put is missing: a negative code, not an empty value",
-        missing,
-    ),
+    must("manifest-missing", "a manifest that was never put is missing: a negative code, not an empty value", missing),
     ours(
         "manifest-empty",
         "a manifest of no bytes is a manifest (oMLX publishes with one): it is there, and it is empty",
@@ -27,21 +23,13 @@ pub(super) const ITEMS: &[Item] = &[
         "delete_manifest removes it, returns 0 also when it was not there, and it can be put again",
         delete,
     ),
-    ours(
-        "delete-keeps-chunks",
-        "delete_manifest leaves the chunks to a later collection",
-        delete_keeps_chunks,
-    ),
+    ours("delete-keeps-chunks", "delete_manifest leaves the chunks to a later collection", delete_keeps_chunks),
     must(
         "two-namespaces",
         "chunks and manifests do not meet: a manifest named by the hex of a chunk's hash is another thing",
         two_namespaces,
     ),
-    must(
-        "two-handles",
-        "a manifest put, replaced or deleted on one handle is so on another one at once",
-        two_handles,
-    ),
+    must("two-handles", "a manifest put, replaced or deleted on one handle is so on another one at once", two_handles),
 ];
 
 fn replace(context: &Context<'_>) -> Outcome {
@@ -53,9 +41,7 @@ fn replace(context: &Context<'_>) -> Outcome {
         let data = random.bytes(len);
         store.put_manifest(&name, &data)?;
         store.expect_manifest(&name, &data, "after put_manifest")?;
-        context
-            .open()?
-            .expect_manifest(&name, &data, "on another handle")?;
+        context.open()?.expect_manifest(&name, &data, "on another handle")?;
     }
     Ok(format!("{} versions came back whole", lengths.len()))
 }
@@ -63,10 +49,7 @@ fn replace(context: &Context<'_>) -> Outcome {
 fn missing(context: &Context<'_>) -> Outcome {
     let store = context.open()?;
     if let Some(value) = store.get_manifest(&context.name("/missing")?)? {
-        broken!(
-            "get_manifest of a name that nobody put returned 0 and {} bytes",
-            value.len()
-        );
+        broken!("get_manifest of a name that nobody put returned 0 and {} bytes", value.len());
     }
     Ok("get_manifest of a name that nobody put returned a negative code".into())
 }
@@ -93,10 +76,7 @@ fn delete(context: &Context<'_>) -> Outcome {
     store.put_manifest(&kept, b"kept")?;
     store.delete_manifest(&name)?;
     let gone = |store: &super::context::Handle, when: &str| -> Result<(), super::outcome::Stop> {
-        ensure!(
-            store.get_manifest(&name)?.is_none(),
-            "{when}, the deleted manifest is there"
-        );
+        ensure!(store.get_manifest(&name)?.is_none(), "{when}, the deleted manifest is there");
         Ok(())
     };
     gone(&store, "after delete_manifest")?;
@@ -116,11 +96,7 @@ fn delete_keeps_chunks(context: &Context<'_>) -> Outcome {
     store.put_manifest(&name, hash.as_bytes())?;
     store.delete_manifest(&name)?;
     store.expect(&hash, b"chunk", "after its manifest was deleted")?;
-    context.open()?.expect(
-        &hash,
-        b"chunk",
-        "on another handle, after its manifest was deleted",
-    )?;
+    context.open()?.expect(&hash, b"chunk", "on another handle, after its manifest was deleted")?;
     Ok("the chunk stayed".into())
 }
 
@@ -129,15 +105,9 @@ fn two_namespaces(context: &Context<'_>) -> Outcome {
     let hash = context.hash(16)?;
     let name = context.exact_name(hash.to_string())?;
     store.put_manifest(&name, b"manifest")?;
-    ensure!(
-        store.get(&hash)?.is_none(),
-        "a manifest can be read as a chunk"
-    );
+    ensure!(store.get(&hash)?.is_none(), "a manifest can be read as a chunk");
     let put = store.put(&hash, b"chunk")?;
-    ensure!(
-        put == Put::Stored,
-        "put_chunk returned 1 where only a manifest was"
-    );
+    ensure!(put == Put::Stored, "put_chunk returned 1 where only a manifest was");
     // The other way round: a hash that is the bytes of a manifest's name.
     let other = context.name("")?;
     let named = ChunkHash::new(other.as_str().as_bytes())?;
@@ -161,18 +131,10 @@ fn two_handles(context: &Context<'_>) -> Outcome {
     let (one, two) = (context.open()?, context.open()?);
     let name = context.name("/two")?;
     for round in 0..10 {
-        let (from, to) = if round % 2 == 0 {
-            (&one, &two)
-        } else {
-            (&two, &one)
-        };
+        let (from, to) = if round % 2 == 0 { (&one, &two) } else { (&two, &one) };
         let data = format!("round {round}");
         from.put_manifest(&name, data.as_bytes())?;
-        to.expect_manifest(
-            &name,
-            data.as_bytes(),
-            "after put_manifest on another handle",
-        )?;
+        to.expect_manifest(&name, data.as_bytes(), "after put_manifest on another handle")?;
         if round % 3 == 2 {
             from.delete_manifest(&name)?;
             ensure!(

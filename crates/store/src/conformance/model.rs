@@ -32,10 +32,7 @@ fn model(context: &Context<'_>) -> Outcome {
         .map(|len| context.hash(len))
         .into_iter()
         .collect::<Result<Vec<_>, _>>()?;
-    let names = ["/0", "/1", "/1/2", "/3"]
-        .map(|rest| context.name(rest))
-        .into_iter()
-        .collect::<Result<Vec<_>, _>>()?;
+    let names = ["/0", "/1", "/1/2", "/3"].map(|rest| context.name(rest)).into_iter().collect::<Result<Vec<_>, _>>()?;
     let mut handles = [context.open()?, context.open()?, context.open()?];
     let mut pending: Vec<HashSet<usize>> = vec![HashSet::new(); handles.len()];
     let mut chunks = vec![Known::Absent; hashes.len()];
@@ -54,14 +51,10 @@ fn model(context: &Context<'_>) -> Outcome {
                 let put = store.put(&hashes[chunk], &value(&hashes[chunk]))?;
                 match (chunks[chunk], put) {
                     (Known::Absent, Put::AlreadyThere) => {
-                        return wrong(format!(
-                            "put_chunk of chunk {chunk} returned 1, and nobody had put it"
-                        ));
+                        return wrong(format!("put_chunk of chunk {chunk} returned 1, and nobody had put it"));
                     }
                     (Known::Published, Put::Stored) => {
-                        return wrong(format!(
-                            "put_chunk of chunk {chunk} returned 0, and it was there"
-                        ));
+                        return wrong(format!("put_chunk of chunk {chunk} returned 0, and it was there"));
                     }
                     _ => {}
                 }
@@ -102,9 +95,7 @@ fn model(context: &Context<'_>) -> Outcome {
             14..18 => {
                 let found = store.get_manifest(&names[name])?;
                 if found.as_deref() != manifests.get(&name).map(Vec::as_slice) {
-                    return wrong(format!(
-                        "get_manifest of name {name} is not what was put last"
-                    ));
+                    return wrong(format!("get_manifest of name {name} is not what was put last"));
                 }
             }
             18 => {
@@ -126,10 +117,7 @@ fn model(context: &Context<'_>) -> Outcome {
             skip => skip,
         })?;
     }
-    Ok(format!(
-        "{steps} random calls on 3 handles (seed {})",
-        context.options().seed
-    ))
+    Ok(format!("{steps} random calls on 3 handles (seed {})", context.options().seed))
 }
 
 /// A manifest is no longer what it was. Which chunks nobody needs any more and when they go is the store's to

@@ -6,11 +6,7 @@ use super::outcome::{Outcome, Stop, ensure};
 use crate::name::ManifestName;
 
 pub(super) const ITEMS: &[Item] = &[
-    must(
-        "names-case",
-        "a name is its bytes: names that differ in the case of a letter are different",
-        case,
-    ),
+    must("names-case", "a name is its bytes: names that differ in the case of a letter are different", case),
     ours(
         "names-distinct",
         "names that differ in one byte, in case, in escapes or in how Unicode writes them are different",
@@ -21,11 +17,7 @@ pub(super) const ITEMS: &[Item] = &[
         "a name is never a path: `../x`, `/x`, `.`, `chunks` and the like are names like others",
         no_paths,
     ),
-    ours(
-        "names-long",
-        "names have up to 1,024 bytes, all of which count",
-        long,
-    ),
+    ours("names-long", "names have up to 1,024 bytes, all of which count", long),
 ];
 
 /// Puts a manifest under each name, reads all of them, removes every other one and reads again.
@@ -131,10 +123,7 @@ fn distinct(context: &Context<'_>) -> Outcome {
     ];
     let names: Result<Vec<_>, _> = rests.iter().map(|rest| context.name(rest)).collect();
     apart(context, &names?)?;
-    Ok(format!(
-        "{} names that are alike are different",
-        rests.len()
-    ))
+    Ok(format!("{} names that are alike are different", rests.len()))
 }
 
 fn no_paths(context: &Context<'_>) -> Outcome {
@@ -166,17 +155,7 @@ fn no_paths(context: &Context<'_>) -> Outcome {
     // that is there for the check, and left alone there too where somebody has them.
     let store = context.open()?;
     let mut taken = Vec::new();
-    let everybodys = [
-        "",
-        ".",
-        "..",
-        "/",
-        "chunks",
-        "manifests",
-        "kv_store_format",
-        "con",
-        "nul",
-    ];
+    let everybodys = ["", ".", "..", "/", "chunks", "manifests", "kv_store_format", "con", "nul"];
     let scratch = context.options().scratch;
     for text in everybodys.into_iter().filter(|_| scratch) {
         match store.get_manifest(&ManifestName::new(text)?)? {
@@ -191,17 +170,12 @@ fn no_paths(context: &Context<'_>) -> Outcome {
         0 => "; those of everybody are tried only in a scratch store".into(),
         _ => format!("; not tried, since they are in use: {taken:?}"),
     };
-    Ok(format!(
-        "{} names that look like paths are names{not_tried}",
-        names.len()
-    ))
+    Ok(format!("{} names that look like paths are names{not_tried}", names.len()))
 }
 
 fn long(context: &Context<'_>) -> Outcome {
     let mut names = Vec::new();
-    for len in [
-        100, 128, 200, 240, 250, 255, 256, 257, 512, 1000, 1023, 1024,
-    ] {
+    for len in [100, 128, 200, 240, 250, 255, 256, 257, 512, 1000, 1023, 1024] {
         for end in ["a", "b"] {
             let mut text = context.prefix();
             while text.len() < len - 1 {
@@ -221,8 +195,5 @@ fn long(context: &Context<'_>) -> Outcome {
         }
     }
     apart(context, &names)?;
-    Ok(format!(
-        "{} names of 100 to 1,024 bytes are different",
-        names.len()
-    ))
+    Ok(format!("{} names of 100 to 1,024 bytes are different", names.len()))
 }

@@ -53,13 +53,7 @@ impl Options {
 
     /// Everything, at a tenth of the effort: for tests that run often.
     pub fn quick() -> Self {
-        Self {
-            threads: 4,
-            rounds: 40,
-            steps: 200,
-            large: 3 << 20,
-            ..Self::default()
-        }
+        Self { threads: 4, rounds: 40, steps: 200, large: 3 << 20, ..Self::default() }
     }
 
     /// Sets the seed.

@@ -33,9 +33,7 @@ fn outlives(context: &Context<'_>) -> Outcome {
     let written = writer.stdout.take().is_some_and(has_written);
     end(&mut writer);
     if !written {
-        broken!(
-            "another process could not put a chunk and a manifest; its own words are on stderr"
-        );
+        broken!("another process could not put a chunk and a manifest; its own words are on stderr");
     }
     let store = context.open()?;
     let when = "when the process that wrote it was killed";

@@ -70,34 +70,15 @@ fn get(store: &Loaded, hash: &[u8]) -> Result<Raw, Stop> {
     let (mut start, mut len) = (ptr::null_mut(), 0);
     let get = store.library().table().get_chunk;
     // SAFETY: the handle is open, the hash is good for its length, the outputs may be written.
-    let code = unsafe {
-        get(
-            store.handle(),
-            hash.as_ptr(),
-            hash.len(),
-            &raw mut start,
-            &raw mut len,
-        )
-    };
-    ensure!(
-        code == 0,
-        "get_chunk of a chunk that is there returned {code}"
-    );
+    let code = unsafe { get(store.handle(), hash.as_ptr(), hash.len(), &raw mut start, &raw mut len) };
+    ensure!(code == 0, "get_chunk of a chunk that is there returned {code}");
     Ok(Raw { start, len })
 }
 
 fn put(store: &Loaded, hash: &[u8], data: &[u8]) -> Result<(), Stop> {
     let put = store.library().table().put_chunk;
     // SAFETY: the handle is open, both slices are good for their lengths.
-    let code = unsafe {
-        put(
-            store.handle(),
-            hash.as_ptr(),
-            hash.len(),
-            data.as_ptr(),
-            data.len(),
-        )
-    };
+    let code = unsafe { put(store.handle(), hash.as_ptr(), hash.len(), data.as_ptr(), data.len()) };
     ensure!(code == 0, "put_chunk of a new chunk returned {code}");
     Ok(())
 }
@@ -117,11 +98,7 @@ fn malloced(context: &Context<'_>) -> Outcome {
     for len in [1, 24, 1000, 100_000, 1 << 20] {
         let hash = stored(context, &store, &context.fresh(len))?;
         let raw = get(&store, &hash)?;
-        ensure!(
-            raw.len == len,
-            "get_chunk gave {} bytes, not {len}",
-            raw.len
-        );
+        ensure!(raw.len == len, "get_chunk gave {} bytes, not {len}", raw.len);
         raw.examine()?;
         raw.use_up();
         seen.push(len);
@@ -133,17 +110,12 @@ fn malloced(context: &Context<'_>) -> Outcome {
     let get_manifest = store.library().table().get_manifest;
     // SAFETY: the handle is open, the name is a C string, the outputs may be written.
     let code = unsafe { get_manifest(store.handle(), text.as_ptr(), &raw mut start, &raw mut len) };
-    ensure!(
-        code == 0,
-        "get_manifest of a manifest that is there returned {code}"
-    );
+    ensure!(code == 0, "get_manifest of a manifest that is there returned {code}");
     let raw = Raw { start, len };
     raw.examine()?;
     raw.use_up();
     let kept = is_all_freed(context, &store)?;
-    Ok(format!(
-        "buffers of {seen:?} bytes and a manifest's were written to and freed{kept}"
-    ))
+    Ok(format!("buffers of {seen:?} bytes and a manifest's were written to and freed{kept}"))
 }
 
 /// That a chunk which is read and freed many times does not take up more and more memory.
@@ -171,17 +143,13 @@ fn is_all_freed(context: &Context<'_>, store: &Loaded) -> Result<&'static str, S
         }
         before = now;
     }
-    broken!(
-        "reading a chunk of {BYTES} bytes {TIMES} times took up that memory for good, three times over"
-    )
+    broken!("reading a chunk of {BYTES} bytes {TIMES} times took up that memory for good, three times over")
 }
 
 /// What of this process's memory belongs to no file, in bytes, as far as it is in use.
 fn anonymous_memory() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
-    let line = status
-        .lines()
-        .find_map(|line| line.strip_prefix("RssAnon:"))?;
+    let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
     let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
     kib.checked_mul(1024)
 }
@@ -191,11 +159,7 @@ fn own(context: &Context<'_>) -> Outcome {
     let data = context.fresh(5000);
     let hash = stored(context, &store, &data)?;
     let (one, two) = (get(&store, &hash)?, get(&store, &hash)?);
-    ensure!(
-        one.start != two.start,
-        "two outputs are the same buffer, {:p}",
-        one.start
-    );
+    ensure!(one.start != two.start, "two outputs are the same buffer, {:p}", one.start);
     one.examine()?;
     two.examine()?;
     one.use_up();

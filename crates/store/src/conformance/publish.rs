@@ -31,16 +31,8 @@ pub(super) const ITEMS: &[Item] = &[
         "a reader sees the old manifest or the new one whole: never a mixture, a part, nothing, or an older one",
         atomic,
     ),
-    ours(
-        "read-own-puts",
-        "a chunk can be read on the handle that put it before put_manifest",
-        own_puts,
-    ),
-    must(
-        "reopen",
-        "what was published is there after every handle was closed",
-        reopen,
-    ),
+    ours("read-own-puts", "a chunk can be read on the handle that put it before put_manifest", own_puts),
+    must("reopen", "what was published is there after every handle was closed", reopen),
 ];
 
 fn publish(context: &Context<'_>) -> Outcome {
@@ -54,31 +46,17 @@ fn publish(context: &Context<'_>) -> Outcome {
         writer.put(&chunk.0, &chunk.1)?;
         chunks.push(chunk);
     }
-    writer.put_manifest(
-        &context.name("/publish")?,
-        b"a manifest that names none of them",
-    )?;
+    writer.put_manifest(&context.name("/publish")?, b"a manifest that names none of them")?;
     let after = context.open()?;
     for (hash, data) in &chunks {
-        before.expect(
-            hash,
-            data,
-            "after put_manifest, on a handle that was open before",
-        )?;
-        after.expect(
-            hash,
-            data,
-            "after put_manifest, on a handle that was opened afterwards",
-        )?;
+        before.expect(hash, data, "after put_manifest, on a handle that was open before")?;
+        after.expect(hash, data, "after put_manifest, on a handle that was opened afterwards")?;
     }
     drop(writer);
     for (hash, data) in &chunks {
         after.expect(hash, data, "after put_manifest and close")?;
     }
-    Ok(format!(
-        "{} chunks could be read on two other handles",
-        chunks.len()
-    ))
+    Ok(format!("{} chunks could be read on two other handles", chunks.len()))
 }
 
 fn together(context: &Context<'_>) -> Outcome {
@@ -91,11 +69,7 @@ fn together(context: &Context<'_>) -> Outcome {
         };
         for hash in manifest.chunks(32) {
             let hash = ChunkHash::new(hash)?;
-            reader.expect(
-                &hash,
-                hash.as_bytes(),
-                "in a reader that had just seen the manifest",
-            )?;
+            reader.expect(&hash, hash.as_bytes(), "in a reader that had just seen the manifest")?;
             checked.fetch_add(1, Ordering::Relaxed);
         }
         Ok(())
@@ -111,10 +85,7 @@ fn together(context: &Context<'_>) -> Outcome {
     };
     let rounds = context.options().rounds / 4 + 2;
     let rounds = beside_readers(context, &writer, rounds, &read, &write)?;
-    Ok(format!(
-        "{rounds} manifests of 4 chunks; readers checked {} chunks",
-        checked.into_inner()
-    ))
+    Ok(format!("{rounds} manifests of 4 chunks; readers checked {} chunks", checked.into_inner()))
 }
 
 fn already_there(context: &Context<'_>) -> Outcome {
@@ -128,9 +99,7 @@ fn already_there(context: &Context<'_>) -> Outcome {
     drop((first, second));
     reader.expect(&hash, &data, "after both handles were closed")?;
     let code = i32::from(put == Put::AlreadyThere);
-    Ok(format!(
-        "the second put_chunk returned {code}, and its chunk was published"
-    ))
+    Ok(format!("the second put_chunk returned {code}, and its chunk was published"))
 }
 
 fn own_puts(context: &Context<'_>) -> Outcome {
@@ -154,17 +123,10 @@ fn reopen(context: &Context<'_>) -> Outcome {
     for round in 0..3 {
         let store = context.open()?;
         store.expect(&hash, &data, "after close and open")?;
-        let expected = if round == 0 {
-            "first".into()
-        } else {
-            format!("round {}", round - 1)
-        };
+        let expected = if round == 0 { "first".into() } else { format!("round {}", round - 1) };
         store.expect_manifest(&name, expected.as_bytes(), "after close and open")?;
         let put = store.put(&hash, &data)?;
-        ensure!(
-            put == Put::AlreadyThere,
-            "after close and open, put_chunk of the same returned 0"
-        );
+        ensure!(put == Put::AlreadyThere, "after close and open, put_chunk of the same returned 0");
         store.put_manifest(&name, format!("round {round}").as_bytes())?;
     }
     Ok("chunk and manifest were there after each of 3 re-opens".into())
@@ -181,9 +143,7 @@ fn version(number: u64) -> Vec<u8> {
 }
 
 fn read_version(manifest: &[u8]) -> Result<u64, Stop> {
-    let number = manifest
-        .first_chunk()
-        .map(|number| u64::from_le_bytes(*number));
+    let number = manifest.first_chunk().map(|number| u64::from_le_bytes(*number));
     match number {
         Some(number) if manifest == version(number) => Ok(number),
         _ => Err(Stop::Broken(format!(
@@ -207,14 +167,8 @@ fn atomic(context: &Context<'_>) -> Outcome {
         };
         let newest = begun.load(Ordering::SeqCst);
         let number = read_version(&manifest)? as usize;
-        ensure!(
-            number >= oldest,
-            "a reader got version {number} after put_manifest of version {oldest} had returned"
-        );
-        ensure!(
-            number <= newest,
-            "a reader got version {number}, which was not put yet"
-        );
+        ensure!(number >= oldest, "a reader got version {number} after put_manifest of version {oldest} had returned");
+        ensure!(number <= newest, "a reader got version {number}, which was not put yet");
         reads.fetch_add(1, Ordering::Relaxed);
         Ok(())
     };
@@ -264,10 +218,7 @@ fn beside_readers(
     thread::scope(|scope| {
         let (reader, failed) = (&reader, &failed);
         let readers: Vec<_> = (0..threads)
-            .map(|n| {
-                scope
-                    .spawn(move || reader(n).inspect_err(|_| failed.store(true, Ordering::Relaxed)))
-            })
+            .map(|n| scope.spawn(move || reader(n).inspect_err(|_| failed.store(true, Ordering::Relaxed))))
             .collect();
         let written = (|| {
             let _done = SetWhenDropped(&done);
@@ -276,18 +227,14 @@ fn beside_readers(
             }
             let mut number = 0;
             while !failed.load(Ordering::Relaxed)
-                && (number < rounds
-                    || (reads.load(Ordering::Relaxed) < rounds && number < 5 * rounds))
+                && (number < rounds || (reads.load(Ordering::Relaxed) < rounds && number < 5 * rounds))
             {
                 number += 1;
                 write(number)?;
             }
             Ok(number)
         })();
-        let read = readers
-            .into_iter()
-            .map(joined)
-            .collect::<Result<Vec<_>, _>>();
+        let read = readers.into_iter().map(joined).collect::<Result<Vec<_>, _>>();
         // What a reader saw tells more than how the writer fared.
         read.and(written)
     })

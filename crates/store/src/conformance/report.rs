@@ -26,27 +26,15 @@ impl Finding {
         let (verdict, seen) = match outcome {
             Ok(seen) => (Verdict::Pass, seen),
             Err(Stop::Skip(why)) => (Verdict::Skipped, why),
-            Err(Stop::Broken(seen)) if item.source == Source::Contract || options.strict => {
-                (Verdict::Fail, seen)
-            }
+            Err(Stop::Broken(seen)) if item.source == Source::Contract || options.strict => (Verdict::Fail, seen),
             Err(Stop::Broken(seen)) => (Verdict::Note, seen),
         };
-        Self {
-            item,
-            verdict,
-            seen,
-            left: Vec::new(),
-        }
+        Self { item, verdict, seen, left: Vec::new() }
     }
 
     /// A failure, whatever the item's source: its process did not start, or did not get to an end.
     pub(super) fn untried(item: &'static Item, seen: String) -> Self {
-        Self {
-            item,
-            verdict: Verdict::Fail,
-            seen,
-            left: Vec::new(),
-        }
+        Self { item, verdict: Verdict::Fail, seen, left: Vec::new() }
     }
 }
 
@@ -67,10 +55,7 @@ impl Report {
 
     /// How many items have this verdict.
     pub fn count(&self, verdict: Verdict) -> usize {
-        self.findings
-            .iter()
-            .filter(|finding| finding.verdict == verdict)
-            .count()
+        self.findings.iter().filter(|finding| finding.verdict == verdict).count()
     }
 
     /// Whether the contract is kept, as far as could be tried.
@@ -90,21 +75,13 @@ impl Report {
 
     /// The finding of one item.
     pub fn finding(&self, name: &str) -> Option<&Finding> {
-        self.findings
-            .iter()
-            .find(|finding| finding.item.name == name)
+        self.findings.iter().find(|finding| finding.item.name == name)
     }
 }
 
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for Finding {
-            item,
-            verdict,
-            seen,
-            ..
-        } in &self.findings
-        {
+        for Finding { item, verdict, seen, .. } in &self.findings {
             writeln!(f, "{verdict:<8}{:<24}{seen}", item.name)?;
             if matches!(verdict, Verdict::Fail | Verdict::Note) {
                 writeln!(f, "{:32}asked for: {} ({})", "", item.asks, item.source)?;

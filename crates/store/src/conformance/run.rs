@@ -33,12 +33,7 @@ pub fn items() -> impl Iterator<Item = &'static Item> {
 
 /// The items that the options choose.
 pub(super) fn chosen(options: &Options) -> impl Iterator<Item = &'static Item> {
-    let is_chosen = |item: &Item| {
-        options
-            .only
-            .iter()
-            .any(|part| item.name.contains(part.as_str()))
-    };
+    let is_chosen = |item: &Item| options.only.iter().any(|part| item.name.contains(part.as_str()));
     items()
         .filter(|item| options.border || !item.border)
         // What does not load is no success, whatever was to be tried of it.
@@ -67,10 +62,8 @@ pub fn check(open: &Open<'_>, options: &Options) -> Report {
 /// Checks a library in this process, also at its C border: a library that crashes takes the process with it.
 /// [`check_in_children`](super::check_in_children) does not have that fault.
 pub fn check_library(path: &Path, uri: &StoreUri, options: &Options) -> Report {
-    let findings = chosen(options)
-        .filter(|item| !item.processes)
-        .map(|item| run_library_item(item, path, uri, options))
-        .collect();
+    let findings =
+        chosen(options).filter(|item| !item.processes).map(|item| run_library_item(item, path, uri, options)).collect();
     Report::new(options.seed, findings)
 }
 
@@ -80,12 +73,7 @@ pub fn run_item(item: &'static Item, open: &Open<'_>, options: &Options) -> Find
 }
 
 /// Runs one item on a library.
-pub fn run_library_item(
-    item: &'static Item,
-    path: &Path,
-    uri: &StoreUri,
-    options: &Options,
-) -> Finding {
+pub fn run_library_item(item: &'static Item, path: &Path, uri: &StoreUri, options: &Options) -> Finding {
     let loaded = Library::load(path).map(|library| (library, path.to_owned()));
     run_loaded_item(item, loaded, uri, options)
 }
@@ -117,14 +105,8 @@ fn run_loaded_item(
             return Finding::new(item, Err(stop), options);
         }
     };
-    let border = Border {
-        library: Arc::clone(&library),
-        path,
-        uri: uri.clone(),
-    };
-    let open = || -> Result<Arc<dyn crate::Backend>, crate::StoreError> {
-        Ok(Arc::new(library.open(uri)?))
-    };
+    let border = Border { library: Arc::clone(&library), path, uri: uri.clone() };
+    let open = || -> Result<Arc<dyn crate::Backend>, crate::StoreError> { Ok(Arc::new(library.open(uri)?)) };
     run(item, &Context::new(&open, options, Some(border)))
 }
 

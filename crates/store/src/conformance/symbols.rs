@@ -8,14 +8,7 @@ use object::read::elf::{ElfFile, FileHeader};
 use object::read::{FileKind, NameOrOrdinal, Object};
 
 /// Names that linkers export on their own.
-const OF_THE_LINKER: [&str; 6] = [
-    "_init",
-    "_fini",
-    "_edata",
-    "_end",
-    "__bss_start",
-    "__data_start",
-];
+const OF_THE_LINKER: [&str; 6] = ["_init", "_fini", "_edata", "_end", "__bss_start", "__data_start"];
 
 /// The names that a library defines for others; `Err` says why they cannot be read.
 pub(super) fn exports(path: &Path) -> Result<Vec<String>, String> {

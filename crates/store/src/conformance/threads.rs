@@ -10,21 +10,9 @@ use super::random::Random;
 use crate::hash::ChunkHash;
 
 pub(super) const ITEMS: &[Item] = &[
-    must(
-        "threads-one-handle",
-        "a handle may be used from several threads at once",
-        one_handle,
-    ),
-    must(
-        "threads-own-handles",
-        "handles of several threads may be used at once, on the same chunks too",
-        own_handles,
-    ),
-    must(
-        "open-close",
-        "handles may be opened and closed while others are in use",
-        open_close,
-    ),
+    must("threads-one-handle", "a handle may be used from several threads at once", one_handle),
+    must("threads-own-handles", "handles of several threads may be used at once, on the same chunks too", own_handles),
+    must("open-close", "handles may be opened and closed while others are in use", open_close),
 ];
 
 fn one_handle(context: &Context<'_>) -> Outcome {
@@ -38,14 +26,9 @@ fn own_handles(context: &Context<'_>) -> Outcome {
 
 /// Each thread puts chunks of its own and some that all of them put, reads them and what the others published,
 /// and replaces manifests of its own.
-fn all_at_once(
-    context: &Context<'_>,
-    handle: &(dyn Fn() -> Result<Handle, Stop> + Sync),
-) -> Outcome {
+fn all_at_once(context: &Context<'_>, handle: &(dyn Fn() -> Result<Handle, Stop> + Sync)) -> Outcome {
     let (threads, rounds) = (context.options().threads, context.options().rounds);
-    let shared: Vec<_> = (0..16)
-        .map(|_| context.hash(32))
-        .collect::<Result<_, _>>()?;
+    let shared: Vec<_> = (0..16).map(|_| context.hash(32)).collect::<Result<_, _>>()?;
     let value = |hash: &ChunkHash, n: usize| {
         let mut value = hash.as_bytes().repeat(1 + n % 90);
         value.extend(hash.as_bytes().iter().rev());
@@ -74,33 +57,21 @@ fn all_at_once(
             if let Some(found) = store.get(&shared[common])?
                 && found[..] != value(&shared[common], common)[..]
             {
-                return Err(Stop::Broken(
-                    "a chunk that all threads put is damaged".into(),
-                ));
+                return Err(Stop::Broken("a chunk that all threads put is damaged".into()));
             }
         }
         store.put_manifest(&name, b"done")?;
         for (hash, n) in &own {
-            store.expect(
-                hash,
-                &value(hash, *n),
-                "in the thread that put it, at the end",
-            )?;
+            store.expect(hash, &value(hash, *n), "in the thread that put it, at the end")?;
         }
         Ok(())
     };
     thread::scope(|scope| {
         let work = &work;
         let started: Vec<_> = (0..threads).map(|n| scope.spawn(move || work(n))).collect();
-        started
-            .into_iter()
-            .map(joined)
-            .collect::<Result<Vec<_>, _>>()
+        started.into_iter().map(joined).collect::<Result<Vec<_>, _>>()
     })?;
-    Ok(format!(
-        "{threads} threads put and read {rounds} chunks each, and {} together",
-        shared.len()
-    ))
+    Ok(format!("{threads} threads put and read {rounds} chunks each, and {} together", shared.len()))
 }
 
 fn open_close(context: &Context<'_>) -> Outcome {
@@ -124,14 +95,8 @@ fn open_close(context: &Context<'_>) -> Outcome {
                 })
             })
             .collect();
-        started
-            .into_iter()
-            .map(joined)
-            .collect::<Result<Vec<_>, _>>()
+        started.into_iter().map(joined).collect::<Result<Vec<_>, _>>()
     })?;
     store.expect(&hash, &data, "after other handles were opened and closed")?;
-    Ok(format!(
-        "{} handles were opened, used and closed",
-        rounds * context.options().threads
-    ))
+    Ok(format!("{} handles were opened, used and closed", rounds * context.options().threads))
 }

@@ -22,10 +22,7 @@ pub(super) unsafe extern "C" fn open<P: Plugin>(uri: *const c_char) -> Handle {
         // A second guard, whose lines know the scheme.
         Ok(guard_value(&scheme, "open", || {
             let backend = P::open(&uri)?;
-            Ok(Box::new(Opened {
-                scheme: uri.scheme().into(),
-                backend,
-            }))
+            Ok(Box::new(Opened { scheme: uri.scheme().into(), backend }))
         })
         .ok())
     });
@@ -139,10 +136,7 @@ pub(super) unsafe extern "C" fn get_manifest<P: Plugin>(
 
 /// # Safety
 /// As [`put_manifest`].
-pub(super) unsafe extern "C" fn delete_manifest<P: Plugin>(
-    handle: Handle,
-    name: *const c_char,
-) -> c_int {
+pub(super) unsafe extern "C" fn delete_manifest<P: Plugin>(handle: Handle, name: *const c_char) -> c_int {
     let body = |backend: &P| {
         // SAFETY: as the caller promises.
         let name = unsafe { input::name(name) }?;

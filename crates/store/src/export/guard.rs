@@ -24,9 +24,7 @@ pub(super) unsafe fn guard<P: Plugin>(
     // shared: `Backend` is Sync.
     match unsafe { handle.cast::<Opened<P>>().as_ref() } {
         Some(opened) => guard_value(&opened.scheme, call, || body(&opened.backend)),
-        None => guard_value("", call, || {
-            Err(Refusal::Argument("the handle is NULL".into()))
-        }),
+        None => guard_value("", call, || Err(Refusal::Argument("the handle is NULL".into()))),
     }
     .unwrap_or_else(|code| code)
 }
@@ -71,11 +69,7 @@ fn message(payload: Box<dyn Any + Send>) -> String {
 
 /// One line, in one write, so that lines of several threads do not mix.
 fn report(scheme: &str, call: &str, text: &str) {
-    let library = if scheme.is_empty() {
-        "libkv_store".to_owned()
-    } else {
-        format!("libkv_store_{scheme}")
-    };
+    let library = if scheme.is_empty() { "libkv_store".to_owned() } else { format!("libkv_store_{scheme}") };
     let mut line = format!("{library}: {call}: ");
     for letter in text.chars() {
         if letter.is_control() {

@@ -27,9 +27,7 @@ pub(super) unsafe fn uri(uri: *const c_char) -> Result<StoreUri, Refusal> {
     }
     // SAFETY: it is a C string, as the caller promises.
     match unsafe { CStr::from_ptr(uri) }.to_str() {
-        Ok(uri) => Ok(uri
-            .parse()
-            .map_err(|error| Refusal::Store(crate::StoreError::Uri(error)))?),
+        Ok(uri) => Ok(uri.parse().map_err(|error| Refusal::Store(crate::StoreError::Uri(error)))?),
         Err(_) => wrong("the URI is not UTF-8"),
     }
 }
@@ -66,11 +64,7 @@ pub(super) unsafe fn hash(hash: *const u8, len: usize) -> Result<ChunkHash, Refu
 
 /// # Safety
 /// `hashes` is NULL or good for `len * n` bytes.
-pub(super) unsafe fn hashes(
-    hashes: *const u8,
-    len: usize,
-    n: usize,
-) -> Result<Vec<ChunkHash>, Refusal> {
+pub(super) unsafe fn hashes(hashes: *const u8, len: usize, n: usize) -> Result<Vec<ChunkHash>, Refusal> {
     if n == 0 {
         return Ok(Vec::new());
     }
@@ -79,16 +73,11 @@ pub(super) unsafe fn hashes(
         return wrong("the hashes are NULL");
     }
     let Some(bytes) = len.checked_mul(n).filter(|&bytes| addressable(bytes)) else {
-        return wrong(format!(
-            "{n} hashes of {len} bytes are more than memory can hold"
-        ));
+        return wrong(format!("{n} hashes of {len} bytes are more than memory can hold"));
     };
     // SAFETY: not NULL, so good for that many bytes, as the caller promises; the product fits.
     let bytes = unsafe { slice::from_raw_parts(hashes, bytes) };
-    Ok(bytes
-        .chunks_exact(len)
-        .map(ChunkHash::new)
-        .collect::<Result<_, _>>()?)
+    Ok(bytes.chunks_exact(len).map(ChunkHash::new).collect::<Result<_, _>>()?)
 }
 
 /// # Safety

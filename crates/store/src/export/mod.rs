@@ -33,9 +33,7 @@ pub use table::vtable;
 macro_rules! export {
     ($plugin:ty) => {
         #[cfg(not(panic = "unwind"))]
-        ::core::compile_error!(
-            "a kv_store_v1 plugin catches panics, which needs `panic = \"unwind\"` in its profile"
-        );
+        ::core::compile_error!("a kv_store_v1 plugin catches panics, which needs `panic = \"unwind\"` in its profile");
 
         /// The one symbol of a `kv_store_v1` plugin.
         // SAFETY: the name belongs to this ABI, a library exports it once, and it has the type that the ABI

@@ -25,9 +25,7 @@ impl Refusal {
     pub(super) fn code(&self) -> c_int {
         match self {
             Self::Argument(_)
-            | Self::Store(
-                StoreError::HashLength { .. } | StoreError::Name { .. } | StoreError::Uri(_),
-            ) => INVALID,
+            | Self::Store(StoreError::HashLength { .. } | StoreError::Name { .. } | StoreError::Uri(_)) => INVALID,
             Self::Store(_) | Self::Panic(_) => ERROR,
         }
     }

@@ -15,10 +15,6 @@ pub const fn vtable<P: Plugin>() -> Vtable {
         put_manifest: Some(calls::put_manifest::<P>),
         get_manifest: Some(calls::get_manifest::<P>),
         delete_manifest: Some(calls::delete_manifest::<P>),
-        prefetch_chunks: if P::PREFETCH {
-            Some(calls::prefetch_chunks::<P>)
-        } else {
-            None
-        },
+        prefetch_chunks: if P::PREFETCH { Some(calls::prefetch_chunks::<P>) } else { None },
     }
 }

@@ -13,9 +13,7 @@ use super::error::CallError;
 ///
 /// # Safety
 /// If `get` returns 0, it has left in its arguments a buffer of `malloc` that belongs to the caller, or NULL.
-pub(super) unsafe fn take(
-    get: impl FnOnce(*mut *mut u8, *mut usize) -> c_int,
-) -> Result<Bytes, CallError> {
+pub(super) unsafe fn take(get: impl FnOnce(*mut *mut u8, *mut usize) -> c_int) -> Result<Bytes, CallError> {
     let (mut out, mut len) = (ptr::null_mut(), 0);
     match get(&raw mut out, &raw mut len) {
         0 => {}
@@ -79,10 +77,7 @@ mod tests {
     #[test]
     fn outputs_that_cannot_be_are_errors() {
         let wild = ptr::dangling_mut();
-        assert_eq!(
-            taken(0, ptr::null_mut(), 7),
-            Err(CallError::NoBuffer { len: 7 })
-        );
+        assert_eq!(taken(0, ptr::null_mut(), 7), Err(CallError::NoBuffer { len: 7 }));
         for len in [usize::MAX, isize::MAX as usize + 1] {
             assert_eq!(taken(0, wild, len), Err(CallError::Length { len }));
         }
@@ -107,9 +102,6 @@ mod tests {
         // SAFETY: it has three bytes.
         unsafe { out.copy_from_nonoverlapping(b"abc".as_ptr(), 3) };
         let bytes = taken(0, out, 3).unwrap();
-        assert_eq!(
-            (&bytes[..], bytes.as_ptr()),
-            (&b"abc"[..], out.cast_const())
-        );
+        assert_eq!((&bytes[..], bytes.as_ptr()), (&b"abc"[..], out.cast_const()));
     }
 }

@@ -18,22 +18,14 @@ pub const SEARCH_PATH: &str = "KV_STORE_LIBRARY_PATH";
 pub(super) fn file_name(scheme: &str) -> Result<String, LoadError> {
     let letters = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "_+-.".contains(c);
     if !scheme.starts_with(|c: char| c.is_ascii_lowercase()) || !scheme.chars().all(letters) {
-        return Err(LoadError::Scheme {
-            scheme: scheme.into(),
-        });
+        return Err(LoadError::Scheme { scheme: scheme.into() });
     }
-    Ok(format!(
-        "{}kv_store_{scheme}{}",
-        env::consts::DLL_PREFIX,
-        env::consts::DLL_SUFFIX
-    ))
+    Ok(format!("{}kv_store_{scheme}{}", env::consts::DLL_PREFIX, env::consts::DLL_SUFFIX))
 }
 
 /// The files to look for, in order, before the system's loader is asked.
 pub(super) fn places(file: &str) -> Vec<PathBuf> {
-    env::var_os(SEARCH_PATH)
-        .map(|path| places_in(&path, file))
-        .unwrap_or_default()
+    env::var_os(SEARCH_PATH).map(|path| places_in(&path, file)).unwrap_or_default()
 }
 
 fn places_in(path: &OsStr, file: &str) -> Vec<PathBuf> {
@@ -59,10 +51,7 @@ mod tests {
 
     #[test]
     fn looks_into_each_folder_in_order() {
-        assert_eq!(
-            places_in(OsStr::new("/a::/b/"), "x.so"),
-            [PathBuf::from("/a/x.so"), PathBuf::from("/b/x.so")]
-        );
+        assert_eq!(places_in(OsStr::new("/a::/b/"), "x.so"), [PathBuf::from("/a/x.so"), PathBuf::from("/b/x.so")]);
         assert!(places_in(OsStr::new(""), "x.so").is_empty());
     }
 }

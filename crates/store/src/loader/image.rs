@@ -15,14 +15,8 @@ use super::error::{ImageFault, LoadError};
 
 /// Finds out whether this process could load the file.
 pub(super) fn check(path: &Path) -> Result<(), LoadError> {
-    let unreadable = |source| LoadError::Io {
-        path: path.to_owned(),
-        source,
-    };
-    let wrong = |fault| LoadError::Image {
-        path: path.to_owned(),
-        fault,
-    };
+    let unreadable = |source| LoadError::Io { path: path.to_owned(), source };
+    let wrong = |fault| LoadError::Image { path: path.to_owned(), fault };
     // Asked first: opening a pipe would wait for whoever writes to it.
     if !path.metadata().map_err(unreadable)?.is_file() {
         return Err(wrong(ImageFault::NotAFile));
@@ -53,14 +47,7 @@ fn first_bytes(file: &mut File) -> io::Result<Vec<u8>> {
 }
 
 fn format(found: &'static str) -> ImageFault {
-    ImageFault::Format {
-        expected: if cfg!(target_vendor = "apple") {
-            "a Mach-O file"
-        } else {
-            "an ELF file"
-        },
-        found,
-    }
+    ImageFault::Format { expected: if cfg!(target_vendor = "apple") { "a Mach-O file" } else { "an ELF file" }, found }
 }
 
 /// What a file that begins like this is.
@@ -68,26 +55,19 @@ fn format_of(start: &[u8]) -> &'static str {
     match start {
         [] => "empty",
         [0x7f, b'E', b'L', b'F', ..] => "an ELF file",
-        [0xfe, 0xed, 0xfa, 0xce | 0xcf, ..]
-        | [0xce | 0xcf, 0xfa, 0xed, 0xfe, ..]
-        | [0xca, 0xfe, 0xba, 0xbe, ..] => "a Mach-O file",
+        [0xfe, 0xed, 0xfa, 0xce | 0xcf, ..] | [0xce | 0xcf, 0xfa, 0xed, 0xfe, ..] | [0xca, 0xfe, 0xba, 0xbe, ..] => {
+            "a Mach-O file"
+        }
         [b'M', b'Z', ..] => "a Windows library",
         [b'!', b'<', b'a', b'r', b'c', b'h', b'>', ..] => "a static library",
-        _ if start
-            .iter()
-            .all(|byte| byte.is_ascii_graphic() || byte.is_ascii_whitespace()) =>
-        {
-            "a text"
-        }
+        _ if start.iter().all(|byte| byte.is_ascii_graphic() || byte.is_ascii_whitespace()) => "a text",
         _ => "something else",
     }
 }
 
 /// Machine, kind, and whether everything that would be mapped is in the file.
 fn headers<H: FileHeader<Endian = Endianness>>(cache: &ReadCache<File>) -> Result<(), ImageFault> {
-    let damaged = |error: object::read::Error| ImageFault::Damaged {
-        how: error.to_string(),
-    };
+    let damaged = |error: object::read::Error| ImageFault::Damaged { how: error.to_string() };
     let header = H::parse(cache).map_err(damaged)?;
     let endian = header.endian().map_err(damaged)?;
     let found = Machine {
@@ -98,45 +78,28 @@ fn headers<H: FileHeader<Endian = Endianness>>(cache: &ReadCache<File>) -> Resul
     if let Some(own) = Machine::own()
         && own != found
     {
-        return Err(ImageFault::Machine {
-            expected: own.to_string(),
-            found: found.to_string(),
-        });
+        return Err(ImageFault::Machine { expected: own.to_string(), found: found.to_string() });
     }
     match header.e_type(endian) {
         elf::ET_DYN => {}
         elf::ET_REL => {
-            return Err(ImageFault::Kind {
-                found: "an object file",
-            });
+            return Err(ImageFault::Kind { found: "an object file" });
         }
         elf::ET_EXEC => return Err(ImageFault::Kind { found: "a program" }),
         elf::ET_CORE => {
-            return Err(ImageFault::Kind {
-                found: "a core dump",
-            });
+            return Err(ImageFault::Kind { found: "a core dump" });
         }
         _ => {
-            return Err(ImageFault::Kind {
-                found: "something else",
-            });
+            return Err(ImageFault::Kind { found: "something else" });
         }
     }
-    let len = object::read::ReadRef::len(cache).map_err(|()| ImageFault::Damaged {
-        how: "its length cannot be read".into(),
-    })?;
+    let len = object::read::ReadRef::len(cache)
+        .map_err(|()| ImageFault::Damaged { how: "its length cannot be read".into() })?;
     for segment in header.program_headers(endian, cache).map_err(damaged)? {
-        let (from, bytes): (u64, u64) = (
-            segment.p_offset(endian).into(),
-            segment.p_filesz(endian).into(),
-        );
-        if segment.p_type(endian) == elf::PT_LOAD
-            && from.checked_add(bytes).is_none_or(|end| end > len)
-        {
+        let (from, bytes): (u64, u64) = (segment.p_offset(endian).into(), segment.p_filesz(endian).into());
+        if segment.p_type(endian) == elf::PT_LOAD && from.checked_add(bytes).is_none_or(|end| end > len) {
             return Err(ImageFault::Damaged {
-                how: format!(
-                    "it is cut short at {len} bytes, before its segment of {bytes} at {from} ends"
-                ),
+                how: format!("it is cut short at {len} bytes, before its segment of {bytes} at {from} ends"),
             });
         }
     }
@@ -163,11 +126,7 @@ impl Machine {
         };
         Some(Self {
             number: number.0,
-            bits: if cfg!(target_pointer_width = "64") {
-                64
-            } else {
-                32
-            },
+            bits: if cfg!(target_pointer_width = "64") { 64 } else { 32 },
             little: cfg!(target_endian = "little"),
         })
     }

@@ -40,15 +40,8 @@ impl Library {
         let places = find::places(&file);
         match dlopen(Path::new(&file)) {
             Ok(library) => Self::of(library, PathBuf::from(file)),
-            Err(system) if is_absent(&file, &system) => Err(LoadError::NotFound {
-                file,
-                places,
-                system,
-            }),
-            Err(system) => Err(LoadError::Refused {
-                path: PathBuf::from(file),
-                system,
-            }),
+            Err(system) if is_absent(&file, &system) => Err(LoadError::NotFound { file, places, system }),
+            Err(system) => Err(LoadError::Refused { path: PathBuf::from(file), system }),
         }
     }
 
@@ -76,10 +69,7 @@ impl Library {
     pub fn load(path: impl AsRef<Path>) -> Result<Arc<Self>, LoadError> {
         let path = path.as_ref();
         // A name without `/` would make the system's loader search for it.
-        let path = absolute(path).map_err(|source| LoadError::Io {
-            path: path.to_owned(),
-            source,
-        })?;
+        let path = absolute(path).map_err(|source| LoadError::Io { path: path.to_owned(), source })?;
         image::check(&path)?;
         match dlopen(&path) {
             Ok(library) => Self::of(library, path),
@@ -135,16 +125,8 @@ impl Library {
         // SAFETY: the library stays loaded, so its function may be called; it returns NULL or a table that
         // lives as long as the library, and has the length that its version gives it. Its author keeps that.
         let table = unsafe { Table::read(get_vtable()) };
-        let wrong = |fault: TableFault| LoadError::Table {
-            path: path.clone(),
-            fault,
-        };
-        Ok(Arc::new(Self {
-            table: table.map_err(wrong)?,
-            path,
-            get_vtable,
-            tells_missing: AtomicBool::new(false),
-        }))
+        let wrong = |fault: TableFault| LoadError::Table { path: path.clone(), fault };
+        Ok(Arc::new(Self { table: table.map_err(wrong)?, path, get_vtable, tells_missing: AtomicBool::new(false) }))
     }
 }
 
@@ -154,9 +136,7 @@ fn dlopen(path: &Path) -> Result<Dl, String> {
     // SAFETY: the library's constructors run. That is what the operator asked for; see "Trust" above.
     unsafe { Dl::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| {
         use std::error::Error;
-        error
-            .source()
-            .map_or_else(|| error.to_string(), ToString::to_string)
+        error.source().map_or_else(|| error.to_string(), ToString::to_string)
     })
 }
 

@@ -45,10 +45,7 @@ impl Library {
     /// # Errors
     /// [`LoadError::Open`] if the library returns NULL; it says why on stderr itself.
     pub fn open(self: &Arc<Self>, uri: &StoreUri) -> Result<Loaded, LoadError> {
-        let refused = || LoadError::Open {
-            path: self.path().to_owned(),
-            uri: uri.to_string(),
-        };
+        let refused = || LoadError::Open { path: self.path().to_owned(), uri: uri.to_string() };
         // A `StoreUri` has no NUL byte.
         let text = CString::new(uri.as_str()).map_err(|_| refused())?;
         // SAFETY: the function is the table's, and gets a C string, as the ABI asks.
@@ -78,10 +75,7 @@ impl Loaded {
     }
 
     fn failed(&self, action: impl fmt::Display, error: CallError) -> StoreError {
-        StoreError::remote(
-            format!("{action} of {}", self.library.path().display()),
-            error,
-        )
+        StoreError::remote(format!("{action} of {}", self.library.path().display()), error)
     }
 
     /// What came of a get function: a negative code is missing, unless this library means something else by it.
@@ -91,9 +85,7 @@ impl Loaded {
                 self.library.told_missing();
                 Ok(None)
             }
-            Err(CallError::Refused {
-                code: ERROR | INVALID,
-            }) if self.library.tells_missing() => taken.map(Some),
+            Err(CallError::Refused { code: ERROR | INVALID }) if self.library.tells_missing() => taken.map(Some),
             Err(CallError::Refused { .. }) => Ok(None),
             _ => taken.map(Some),
         }
@@ -114,15 +106,7 @@ impl Backend for Loaded {
         let key = hash.as_bytes();
         let put = self.library.table().put_chunk;
         // SAFETY: the handle is open until `drop`; the library borrows both slices for the call.
-        let code = unsafe {
-            put(
-                self.handle(),
-                key.as_ptr(),
-                key.len(),
-                data.as_ptr(),
-                data.len(),
-            )
-        };
+        let code = unsafe { put(self.handle(), key.as_ptr(), key.len(), data.as_ptr(), data.len()) };
         match code {
             STORED => Ok(Put::Stored),
             ALREADY_THERE => Ok(Put::AlreadyThere),
@@ -138,10 +122,8 @@ impl Backend for Loaded {
         let get = self.library.table().get_chunk;
         // SAFETY: the handle is open until `drop`; the library borrows the hash for the call, and after 0
         // leaves a buffer of malloc, which its author keeps.
-        let taken =
-            unsafe { take(|out, len| get(self.handle(), key.as_ptr(), key.len(), out, len)) };
-        self.found(taken)
-            .map_err(|error| self.failed(format_args!("get_chunk({hash})"), error))
+        let taken = unsafe { take(|out, len| get(self.handle(), key.as_ptr(), key.len(), out, len)) };
+        self.found(taken).map_err(|error| self.failed(format_args!("get_chunk({hash})"), error))
     }
 
     fn put_manifest(&self, name: &ManifestName, data: &[u8]) -> Result<(), StoreError> {
@@ -157,8 +139,7 @@ impl Backend for Loaded {
         let get = self.library.table().get_manifest;
         // SAFETY: as in `get_chunk`.
         let taken = unsafe { take(|out, len| get(self.handle(), text.as_ptr(), out, len)) };
-        self.found(taken)
-            .map_err(|error| self.failed(format_args!("get_manifest({name})"), error))
+        self.found(taken).map_err(|error| self.failed(format_args!("get_manifest({name})"), error))
     }
 
     fn delete_manifest(&self, name: &ManifestName) -> Result<(), StoreError> {
@@ -175,19 +156,12 @@ impl Backend for Loaded {
             return Ok(());
         };
         for alike in hashes.chunk_by(|a, b| a.as_bytes().len() == b.as_bytes().len()) {
-            let laid: Vec<u8> = alike
-                .iter()
-                .flat_map(ChunkHash::as_bytes)
-                .copied()
-                .collect();
+            let laid: Vec<u8> = alike.iter().flat_map(ChunkHash::as_bytes).copied().collect();
             let len = alike[0].as_bytes().len();
             // SAFETY: the handle is open until `drop`; the library borrows `laid`, which holds that many
             // hashes of that length.
             let code = unsafe { prefetch(self.handle(), laid.as_ptr(), len, alike.len()) };
-            self.done(
-                format_args!("prefetch_chunks({} hashes)", alike.len()),
-                code,
-            )?;
+            self.done(format_args!("prefetch_chunks({} hashes)", alike.len()), code)?;
         }
         Ok(())
     }
@@ -202,9 +176,7 @@ impl Backend for Loaded {
 
 impl fmt::Debug for Loaded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Loaded")
-            .field("library", &self.library.path())
-            .finish_non_exhaustive()
+        f.debug_struct("Loaded").field("library", &self.library.path()).finish_non_exhaustive()
     }
 }
 
@@ -226,8 +198,5 @@ fn nobodys() -> ChunkHash {
 
 /// A manifest's name for C.
 fn c_string(name: &ManifestName) -> Result<CString, StoreError> {
-    CString::new(name.as_str()).map_err(|_| StoreError::Name {
-        name: name.to_string(),
-        why: "it contains a NUL byte",
-    })
+    CString::new(name.as_str()).map_err(|_| StoreError::Name { name: name.to_string(), why: "it contains a NUL byte" })
 }

@@ -2,8 +2,8 @@
 
 use super::error::TableFault;
 use crate::abi::{
-    Close, DeleteManifest, GetChunk, GetManifest, Open, PrefetchChunks, PutChunk, PutManifest,
-    VERSION_1, VERSION_2, Vtable,
+    Close, DeleteManifest, GetChunk, GetManifest, Open, PrefetchChunks, PutChunk, PutManifest, VERSION_1, VERSION_2,
+    Vtable,
 };
 
 /// The functions of a table that is one: all of them are there.
@@ -45,9 +45,7 @@ impl Table {
         }
         macro_rules! function {
             ($name:ident) => {
-                field!($name).ok_or(TableFault::NullFunction {
-                    function: stringify!($name),
-                })?
+                field!($name).ok_or(TableFault::NullFunction { function: stringify!($name) })?
             };
         }
         let version = field!(version);
@@ -63,11 +61,7 @@ impl Table {
             put_manifest: function!(put_manifest),
             get_manifest: function!(get_manifest),
             delete_manifest: function!(delete_manifest),
-            prefetch_chunks: if version >= VERSION_2 {
-                field!(prefetch_chunks)
-            } else {
-                None
-            },
+            prefetch_chunks: if version >= VERSION_2 { field!(prefetch_chunks) } else { None },
         })
     }
 }
@@ -104,10 +98,7 @@ mod tests {
         for (function, take) in takes {
             let mut table = good;
             take(&mut table);
-            assert_eq!(
-                read(&table).unwrap_err(),
-                TableFault::NullFunction { function }
-            );
+            assert_eq!(read(&table).unwrap_err(), TableFault::NullFunction { function });
         }
         // SAFETY: NULL may be given.
         let null = unsafe { Table::read(ptr::null()) };
@@ -121,10 +112,7 @@ mod tests {
             table.version = version;
             let read = read(&table).unwrap();
             assert_eq!(read.version, version);
-            assert_eq!(
-                read.prefetch_chunks.is_some(),
-                table.prefetch_chunks.is_some()
-            );
+            assert_eq!(read.prefetch_chunks.is_some(), table.prefetch_chunks.is_some());
         }
         table.version = 0;
         let fault = read(&table).unwrap_err();
@@ -133,12 +121,7 @@ mod tests {
 
     #[test]
     fn prefetch_is_read_from_version_2_on() {
-        unsafe extern "C" fn prefetch(
-            _: crate::abi::Handle,
-            _: *const u8,
-            _: usize,
-            _: usize,
-        ) -> i32 {
+        unsafe extern "C" fn prefetch(_: crate::abi::Handle, _: *const u8, _: usize, _: usize) -> i32 {
             0
         }
         let mut table = vtable::<MemoryStore>();

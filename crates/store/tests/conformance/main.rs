@@ -11,10 +11,7 @@ use transload_store::{Backend, StoreError};
 use toys::{Fault, Toy};
 
 fn options() -> Options {
-    Options::quick()
-        .with_large(1 << 20)
-        .with_seed(7)
-        .with_scratch(true)
+    Options::quick().with_large(1 << 20).with_seed(7).with_scratch(true)
 }
 
 fn check(open: &Open<'_>) -> Report {
@@ -52,9 +49,7 @@ fn a_good_store_passes_everything() {
     let report = check(&|| Ok(Arc::new(store.clone())));
     assert!(report.is_clean(), "{report}");
     assert_eq!(report.count(Verdict::Skipped), 0, "{report}");
-    let items = conformance::items()
-        .filter(|item| !item.border && !item.processes)
-        .count();
+    let items = conformance::items().filter(|item| !item.border && !item.processes).count();
     assert_eq!(report.count(Verdict::Pass), items);
 }
 
@@ -69,9 +64,7 @@ fn a_store_that_buffers_passes_too() {
 fn a_check_cleans_up() {
     for fault in [Fault::None, Fault::LastWriterWins, Fault::EmptyForMissing] {
         let store = toys::Shared::default();
-        check(&|| -> Result<Arc<dyn Backend>, StoreError> {
-            Ok(Arc::new(Toy::new(&store, fault)))
-        });
+        check(&|| -> Result<Arc<dyn Backend>, StoreError> { Ok(Arc::new(Toy::new(&store, fault))) });
         assert_eq!(store.manifests(), 0, "{fault:?}");
     }
 }
@@ -96,9 +89,7 @@ fn a_check_leaves_what_is_there_alone() {
 #[test]
 fn notes_are_failures_where_that_is_asked_for() {
     let store = toys::Shared::default();
-    let open = || -> Result<Arc<dyn Backend>, StoreError> {
-        Ok(Arc::new(Toy::new(&store, Fault::DeleteTakesChunks)))
-    };
+    let open = || -> Result<Arc<dyn Backend>, StoreError> { Ok(Arc::new(Toy::new(&store, Fault::DeleteTakesChunks))) };
     let item = conformance::item("delete-keeps-chunks").unwrap();
     let finding = conformance::run_item(item, &open, &options());
     assert_eq!(finding.verdict, Verdict::Note);
@@ -109,13 +100,7 @@ fn notes_are_failures_where_that_is_asked_for() {
 #[test]
 fn a_report_says_what_was_asked_and_what_was_seen() {
     let text = check_toy(Fault::SecondPutStored).to_string();
-    for part in [
-        "fail    chunk-again",
-        "returned 0",
-        "asked for: putting a chunk",
-        "the contract",
-        "seed 7",
-    ] {
+    for part in ["fail    chunk-again", "returned 0", "asked for: putting a chunk", "the contract", "seed 7"] {
         assert!(text.contains(part), "no {part:?} in\n{text}");
     }
 }

@@ -130,12 +130,7 @@ pub(crate) struct Toy {
 impl Toy {
     pub(crate) fn new(store: &Shared, fault: Fault) -> Self {
         store.lock().handles += 1;
-        Self {
-            store: store.clone(),
-            fault,
-            pending: Mutex::default(),
-            seen: Mutex::default(),
-        }
+        Self { store: store.clone(), fault, pending: Mutex::default(), seen: Mutex::default() }
     }
 
     fn key(&self, hash: &ChunkHash) -> Result<Vec<u8>, StoreError> {
@@ -171,10 +166,7 @@ impl Toy {
             Fault::NameFolded => name.to_lowercase().into_bytes(),
             Fault::NameReplaced => name.replace('/', "_").into_bytes(),
             Fault::NameRefused if ["", ".", ".."].contains(&name) => {
-                return Err(StoreError::Name {
-                    name: name.into(),
-                    why: "it is a path",
-                });
+                return Err(StoreError::Name { name: name.into(), why: "it is a path" });
             }
             _ => name.as_bytes().to_vec(),
         })
@@ -185,10 +177,7 @@ impl Toy {
             Fault::ValueUntilNul => data.split(|&byte| byte == 0).next().unwrap().to_vec(),
             Fault::LongValueCut => data[..data.len().min(1 << 16)].to_vec(),
             Fault::LongValueRefused if data.len() > 1 << 19 => {
-                return Err(StoreError::TooLarge {
-                    bytes: data.len() as u64,
-                    most: 1 << 19,
-                });
+                return Err(StoreError::TooLarge { bytes: data.len() as u64, most: 1 << 19 });
             }
             _ => data.to_vec(),
         })
@@ -222,13 +211,7 @@ impl Toy {
                 other_threads();
             }
             Fault::StaleTail => {
-                let mut old = self
-                    .store
-                    .lock()
-                    .manifests
-                    .get(name)
-                    .cloned()
-                    .unwrap_or_default();
+                let mut old = self.store.lock().manifests.get(name).cloned().unwrap_or_default();
                 if old.len() > data.len() {
                     old[..data.len()].copy_from_slice(&data);
                     return set(Some(old));
@@ -378,9 +361,7 @@ impl Backend for Toy {
         }
         if self.fault == Fault::DeleteTakesChunks {
             store.chunks.retain(|hash, _| {
-                !gone
-                    .as_ref()
-                    .is_some_and(|manifest| manifest.windows(hash.len()).any(|w| w == hash))
+                !gone.as_ref().is_some_and(|manifest| manifest.windows(hash.len()).any(|w| w == hash))
             });
         }
         if self.fault == Fault::OneNamespace {

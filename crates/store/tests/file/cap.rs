@@ -39,10 +39,7 @@ fn size(root: &Path) -> u64 {
     }
     let accounts = std::fs::read(root.join("usage")).unwrap();
     let accounts = u64::from_le_bytes(accounts[..8].try_into().unwrap());
-    assert!(
-        sum <= accounts,
-        "{sum} bytes, and the accounts say {accounts}"
-    );
+    assert!(sum <= accounts, "{sum} bytes, and the accounts say {accounts}");
     sum
 }
 
@@ -59,10 +56,7 @@ fn the_cap_holds_whoever_saves() {
         })
         .collect();
     let mut most = 0;
-    while children
-        .iter_mut()
-        .any(|child| child.try_wait().unwrap().is_none())
-    {
+    while children.iter_mut().any(|child| child.try_wait().unwrap().is_none()) {
         let now = size(&root);
         assert!(now <= CAP, "{now} bytes are more than {CAP}");
         most = most.max(now);
@@ -91,17 +85,11 @@ fn other_process() {
                 let mut saved = 0;
                 while Instant::now() < end {
                     let chunks: Vec<_> = (0..20).map(|_| chunk(random.below(5000))).collect();
-                    let data: Vec<u8> = chunks
-                        .iter()
-                        .flat_map(|c| c.0.as_bytes())
-                        .copied()
-                        .collect();
+                    let data: Vec<u8> = chunks.iter().flat_map(|c| c.0.as_bytes()).copied().collect();
                     let put = chunks
                         .iter()
                         .try_for_each(|(hash, data)| store.put_chunk(hash, data).map(drop))
-                        .and_then(|()| {
-                            store.put_manifest(&name(&random.below(1000).to_string()), &data)
-                        });
+                        .and_then(|()| store.put_manifest(&name(&random.below(1000).to_string()), &data));
                     match put {
                         Ok(()) => saved += 1,
                         // Others hold what is left, or needed it more.

@@ -28,10 +28,7 @@ fn inputs_that_fuzzing_found() {
         manifests += u32::from(Manifest::decode(&data).is_ok());
     }
     // Those that are whole were written after the manual's page, not by this code.
-    assert!(
-        inputs >= 14 && packs >= 4 && manifests >= 2,
-        "{inputs} {packs} {manifests}"
-    );
+    assert!(inputs >= 14 && packs >= 4 && manifests >= 2, "{inputs} {packs} {manifests}");
 }
 
 /// What a store writes, read by the functions that anybody can call.
@@ -48,11 +45,7 @@ fn what_a_store_writes() {
     let (mut packs, mut manifests) = (0, 0);
     while let Some(path) = todo.pop() {
         if path.is_dir() {
-            todo.extend(
-                std::fs::read_dir(path)
-                    .unwrap()
-                    .map(|entry| entry.unwrap().path()),
-            );
+            todo.extend(std::fs::read_dir(path).unwrap().map(|entry| entry.unwrap().path()));
             continue;
         }
         let bytes = std::fs::read(&path).unwrap();

@@ -23,9 +23,7 @@ fn in_namespace(folder: &Path, program: &Path) -> Command {
 #[test]
 fn it_is_collected_and_gives_back_what_it_can() {
     let folder = tempfile::tempdir().unwrap();
-    let works = in_namespace(folder.path(), Path::new("true"))
-        .stderr(Stdio::null())
-        .status();
+    let works = in_namespace(folder.path(), Path::new("true")).stderr(Stdio::null()).status();
     if !works.is_ok_and(|status| status.success()) {
         println!("NOT RUN: nothing can be mounted here (unshare -m, mount -t tmpfs)");
         eprintln!("NOT RUN: nothing can be mounted here (unshare -m, mount -t tmpfs)");
@@ -68,8 +66,7 @@ fn other_process() {
 
     let (hash, data) = chunk(99);
     let put = store.put_chunk(&hash, &data);
-    put.and_then(|_| store.put_manifest(&name("no room"), b""))
-        .unwrap_err();
+    put.and_then(|_| store.put_manifest(&name("no room"), b"")).unwrap_err();
     drop(store);
     let now = CollectOptions::new().with_grace(Duration::ZERO);
     let inventory = collector.inventory().unwrap();

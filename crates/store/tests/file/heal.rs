@@ -62,10 +62,7 @@ fn whoever_puts_a_damaged_chunk_stores_it_anew() {
 
         let healer = if opens_later { open(&root) } else { before };
         assert_eq!(healer.put_chunk(&hash, &data).unwrap(), Put::Stored);
-        assert_eq!(
-            healer.put_chunk(&other, &[8; 7000]).unwrap(),
-            Put::AlreadyThere
-        );
+        assert_eq!(healer.put_chunk(&other, &[8; 7000]).unwrap(), Put::AlreadyThere);
         let again = ManifestName::new("again").unwrap();
         healer.put_manifest(&again, hash.as_bytes()).unwrap();
         assert_eq!(healer.put_chunk(&hash, &data).unwrap(), Put::AlreadyThere);

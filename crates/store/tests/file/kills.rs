@@ -6,9 +6,7 @@ use std::process::{Command, Output};
 
 use transload_store::backend::{Backend, CollectOptions};
 
-use crate::saving::{
-    again, called, chunk, count, intent, manifest, name, open, verify, wrong_chunk,
-};
+use crate::saving::{again, called, chunk, count, intent, manifest, name, open, verify, wrong_chunk};
 
 /// The calls a save makes.
 const CALLS: [&str; 17] = [
@@ -49,16 +47,7 @@ fn run(root: &Path, role: &str, call: &str, what: &str, at: usize) -> Output {
 const SAMPLED: usize = 10;
 
 fn sampled(call: &str) -> usize {
-    let changes = [
-        "pwrite64",
-        "fsync",
-        "fdatasync",
-        "renameat",
-        "renameat2",
-        "unlinkat",
-        "ftruncate",
-        "fchmod",
-    ];
+    let changes = ["pwrite64", "fsync", "fdatasync", "renameat", "renameat2", "unlinkat", "ftruncate", "fchmod"];
     match changes.contains(&call) || count("TRANSLOAD_TEST_EVERY_CALL", 0) > 0 {
         true => 1,
         false => SAMPLED,
@@ -75,10 +64,7 @@ fn calls(root: &Path, log: &Path) -> Vec<(&'static str, usize, usize)> {
     let text = std::fs::read_to_string(log).unwrap();
     let begin = text.find(BEGIN).unwrap();
     let thread = |line: &str| line.split_whitespace().next().map(str::to_owned);
-    let saver = text
-        .lines()
-        .find(|line| line.contains(BEGIN))
-        .and_then(thread);
+    let saver = text.lines().find(|line| line.contains(BEGIN)).and_then(thread);
     CALLS
         .into_iter()
         .filter_map(|call| {
@@ -95,9 +81,7 @@ fn calls(root: &Path, log: &Path) -> Vec<(&'static str, usize, usize)> {
 }
 
 fn has_strace() -> bool {
-    let works = Command::new("strace")
-        .args(["-qq", "-o", "/dev/null", "true"])
-        .status();
+    let works = Command::new("strace").args(["-qq", "-o", "/dev/null", "true"]).status();
     let works = works.is_ok_and(|status| status.success());
     if !works {
         println!("NOT RUN: there is no strace that works here");
@@ -133,11 +117,7 @@ fn check(root: &Path, output: &Output, why: &str) {
         store.delete_manifest(&name(which)).unwrap();
     }
     let now = CollectOptions::new().with_grace(std::time::Duration::ZERO);
-    store
-        .inventory()
-        .unwrap()
-        .collect(&now, &mut |_| ())
-        .unwrap();
+    store.inventory().unwrap().collect(&now, &mut |_| ()).unwrap();
     let left = store.inventory().unwrap().usage().unwrap();
     assert_eq!((left.manifests, left.chunks), (0, 0), "{why}");
     let rubbish = std::fs::read_dir(root.join("tmp")).unwrap().count();
@@ -165,10 +145,7 @@ fn a_process_killed_at_any_system_call_loses_nothing_that_was_saved() {
         }
     }
     println!("killed at {kills} system calls");
-    assert!(
-        kills > 60 && survived < kills / 4,
-        "{kills} killed, {survived} not"
-    );
+    assert!(kills > 60 && survived < kills / 4, "{kills} killed, {survived} not");
 }
 
 /// Who finishes what another one left moves manifests away and back. Those who are there already find them meanwhile.
@@ -300,9 +277,7 @@ fn other_process() {
             let there = store.put_chunk(&hash, &data);
             there.unwrap();
         }
-        store
-            .put_manifest(&name(which), &manifest(version, &chunks))
-            .unwrap();
+        store.put_manifest(&name(which), &manifest(version, &chunks)).unwrap();
         println!("\nsaved {which} {version}");
     }
 }

@@ -11,10 +11,8 @@ fn a_collection_without_a_cap_removes_what_dead_saves_left() {
     let folder = tempfile::tempdir().unwrap();
     let store = FileStore::open(folder.path().join("kv"), FileOptions::new()).unwrap();
     let digest = "ab".repeat(32);
-    let (part, root) = (
-        format!("slot/transload.archive/2/part/{digest}"),
-        format!("slot/transload.archive/2/{digest}"),
-    );
+    let (part, root) =
+        (format!("slot/transload.archive/2/part/{digest}"), format!("slot/transload.archive/2/{digest}"));
     for (n, name) in [(1, &part), (2, &root)] {
         let hash = ChunkHash::from([n; 32]);
         store.put_chunk(&hash, &[n; 100_000]).unwrap();
@@ -22,14 +20,8 @@ fn a_collection_without_a_cap_removes_what_dead_saves_left() {
         store.put_manifest(&name, hash.as_bytes()).unwrap();
     }
     let collect = |grace: u64, dry_run: bool| -> Collected {
-        let options = CollectOptions::new()
-            .with_grace(Duration::from_secs(grace))
-            .with_dry_run(dry_run);
-        store
-            .inventory()
-            .unwrap()
-            .collect(&options, &mut |_| ())
-            .unwrap()
+        let options = CollectOptions::new().with_grace(Duration::from_secs(grace)).with_dry_run(dry_run);
+        store.inventory().unwrap().collect(&options, &mut |_| ()).unwrap()
     };
     // The save may still be under way.
     let counts = |of: Collected| (of.leftovers, of.manifests, of.chunks);

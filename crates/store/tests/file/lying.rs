@@ -19,20 +19,13 @@ fn store(root: &Path) -> FileStore {
 fn faults(store: &FileStore) -> Vec<Fault> {
     let mut faults = Vec::new();
     let inventory = store.inventory().unwrap();
-    inventory
-        .verify(&mut |_| (), &mut |fault| faults.push(fault))
-        .unwrap();
+    inventory.verify(&mut |_| (), &mut |fault| faults.push(fault)).unwrap();
     faults
 }
 
 /// A file of this length with nothing in it, if the file system knows such.
 fn sparse(path: &Path, len: u64) -> Option<File> {
-    let file = OpenOptions::new()
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .open(path)
-        .unwrap();
+    let file = OpenOptions::new().write(true).create(true).truncate(true).open(path).unwrap();
     match file.set_len(len) {
         Ok(()) => Some(file),
         Err(error) => {
@@ -68,18 +61,14 @@ fn a_sparse_pack_hides_nothing_but_itself() {
         entry.extend(number.to_le_bytes());
     }
     entry.extend(0_u32.to_le_bytes());
-    let cases = [
-        (vec![], trailer(0, LONG - 40, u32::MAX, 0)),
-        (entry.clone(), trailer(data, 53, 1, checksum(&entry))),
-    ];
+    let cases = [(vec![], trailer(0, LONG - 40, u32::MAX, 0)), (entry.clone(), trailer(data, 53, 1, checksum(&entry)))];
     for (index, trailer) in cases {
         let Some(file) = sparse(&pack, LONG) else {
             return;
         };
         let end = [index, trailer].concat();
         file.write_all_at(&end, LONG - end.len() as u64).unwrap();
-        file.set_permissions(fs::Permissions::from_mode(0o400))
-            .unwrap();
+        file.set_permissions(fs::Permissions::from_mode(0o400)).unwrap();
         let store = store(&root);
         let error = store.get_chunk(&hash).unwrap_err();
         assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
@@ -106,15 +95,10 @@ fn sparse_manifests_markers_and_chunks_are_damaged() {
     assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
     assert_eq!(faults(&store).len(), 1);
     let inventory = store.inventory().unwrap();
-    inventory
-        .manifests(&mut |entry| panic!("{entry:?}"))
-        .unwrap();
+    inventory.manifests(&mut |entry| panic!("{entry:?}")).unwrap();
     inventory.usage().unwrap();
     let collected = inventory.collect(&CollectOptions::new(), &mut |_| ());
-    assert!(
-        matches!(collected, Err(StoreError::Damaged { .. })),
-        "{collected:?}"
-    );
+    assert!(matches!(collected, Err(StoreError::Damaged { .. })), "{collected:?}");
     // Putting it again mends it.
     store.put_manifest(&name, b"m").unwrap();
     assert_eq!(store.get_manifest(&name).unwrap().unwrap(), "m");

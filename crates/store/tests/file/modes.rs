@@ -23,14 +23,8 @@ fn use_it(root: &Path, group: bool, mark: u8) {
     store.put_manifest(&name("b"), b"gone").unwrap();
     store.delete_manifest(&name("b")).unwrap();
     let collect = CollectOptions::new();
-    store
-        .inventory()
-        .unwrap()
-        .collect(&collect, &mut |_| ())
-        .unwrap();
-    store
-        .put_chunk(&[mark + 1; 32].into(), &[mark; 1000])
-        .unwrap();
+    store.inventory().unwrap().collect(&collect, &mut |_| ()).unwrap();
+    store.put_chunk(&[mark + 1; 32].into(), &[mark; 1000]).unwrap();
     // It stays, as what a process leaves that dies.
     std::mem::forget(store);
 }
@@ -55,9 +49,7 @@ fn program(folder: &Path) -> std::path::PathBuf {
 
 fn run(program: &Path, umask: &str, root: &Path, role: &str, user: Option<u32>) -> bool {
     let mut command = Command::new("sh");
-    command
-        .args(["-c", r#"umask "$0"; exec "$@""#, umask])
-        .arg(program);
+    command.args(["-c", r#"umask "$0"; exec "$@""#, umask]).arg(program);
     again(&mut command, "modes::other_process", root, role);
     if let Some(user) = user {
         command.uid(user).gid(GROUP);

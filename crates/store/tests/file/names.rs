@@ -52,9 +52,7 @@ fn random_names_and_keys_stay_inside() {
     for n in 0..names {
         let parts = (0..random.below(12)).map(|_| PARTS[random.below(16) as usize]);
         let text = format!("{}{n}", parts.collect::<String>());
-        let bytes: Vec<u8> = (0..1 + random.below(64))
-            .map(|_| random.below(256) as u8)
-            .collect();
+        let bytes: Vec<u8> = (0..1 + random.below(64)).map(|_| random.below(256) as u8).collect();
         let key = ChunkHash::new(&bytes).unwrap();
         let known = n < 16 && store.get_chunk(&key).unwrap().is_some();
         assert_eq!(store.get_manifest(&name(&text)).unwrap(), None, "{text:?}");
@@ -69,29 +67,14 @@ fn random_names_and_keys_stay_inside() {
         }
     }
     store.put_manifest(&name("end"), b"").unwrap();
-    let outer: Vec<_> = tree(outside.path())
-        .into_iter()
-        .filter(|path| !path.starts_with(&root))
-        .collect();
+    let outer: Vec<_> = tree(outside.path()).into_iter().filter(|path| !path.starts_with(&root)).collect();
     assert_eq!(outer, [outside.path().join("precious")]);
     for path in tree(&root) {
         let inner = path.strip_prefix(&root).unwrap().to_str().unwrap();
         let hex = |c: char| c.is_ascii_digit() || ('a'..='f').contains(&c);
         let last = inner.rsplit('/').next().unwrap();
-        let ours = [
-            "kv_store_format",
-            "generation",
-            "usage",
-            "store.lock",
-            "gate.lock",
-            "tmp",
-            "packs",
-            "manifests",
-        ];
-        assert!(
-            ours.contains(&inner) || last.trim_end_matches(".pack").chars().all(hex),
-            "{inner}"
-        );
+        let ours = ["kv_store_format", "generation", "usage", "store.lock", "gate.lock", "tmp", "packs", "manifests"];
+        assert!(ours.contains(&inner) || last.trim_end_matches(".pack").chars().all(hex), "{inner}");
     }
 }
 
@@ -107,9 +90,8 @@ fn links_inside_are_not_followed_out() {
     assert_eq!(inside, "inside");
     let files = tree(&root);
     let one = |in_folder: &str| {
-        let mut found = files.iter().filter(|path| {
-            path.is_file() && path.strip_prefix(&root).unwrap().starts_with(in_folder)
-        });
+        let mut found =
+            files.iter().filter(|path| path.is_file() && path.strip_prefix(&root).unwrap().starts_with(in_folder));
         found.next().unwrap().clone()
     };
     let (manifest, pack) = (one("manifests"), one("packs"));
@@ -135,11 +117,7 @@ fn links_inside_are_not_followed_out() {
     std::fs::create_dir(&elsewhere).unwrap();
     std::fs::remove_dir(root.join("tmp")).unwrap();
     symlink(&elsewhere, root.join("tmp")).unwrap();
-    assert!(
-        store
-            .put_chunk(&ChunkHash::new(b"new").unwrap(), b"data")
-            .is_err()
-    );
+    assert!(store.put_chunk(&ChunkHash::new(b"new").unwrap(), b"data").is_err());
     assert!(store.put_manifest(&name("n"), b"").is_err());
     assert_eq!(tree(&elsewhere).len(), 0);
 }

@@ -8,9 +8,7 @@ use std::time::{Duration, Instant};
 use transload_store::StoreError;
 use transload_store::backend::{Backend, CollectOptions};
 
-use crate::saving::{
-    Random, again, called, chunk, count, manifest, name, open, verify, wrong_chunk,
-};
+use crate::saving::{Random, again, called, chunk, count, manifest, name, open, verify, wrong_chunk};
 
 const PROCESSES: u64 = 8;
 const THREADS: u64 = 4;
@@ -27,33 +25,17 @@ fn readers_see_old_or_new_and_never_a_part() {
     let children: Vec<_> = (0..PROCESSES)
         .map(|n| {
             let mut command = Command::new(std::env::current_exe().unwrap());
-            again(
-                &mut command,
-                "processes::other_process",
-                &root,
-                &n.to_string(),
-            );
-            command
-                .stdout(Stdio::piped())
-                .stderr(Stdio::piped())
-                .spawn()
-                .unwrap()
+            again(&mut command, "processes::other_process", &root, &n.to_string());
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap()
         })
         .collect();
     for child in children {
         let output = child.wait_with_output().unwrap();
         let text = String::from_utf8_lossy(&output.stdout);
-        assert!(
-            output.status.success(),
-            "{text}{}",
-            String::from_utf8_lossy(&output.stderr)
-        );
+        assert!(output.status.success(), "{text}{}", String::from_utf8_lossy(&output.stderr));
         let line = text.lines().find(|line| line.contains(" saved, ")).unwrap();
         println!("{line}");
-        assert!(
-            !line.starts_with("0 saved") && !line.contains(" 0 read"),
-            "{line}"
-        );
+        assert!(!line.starts_with("0 saved") && !line.contains(" 0 read"), "{line}");
     }
     let store = open(&root);
     verify(&store);
@@ -91,8 +73,7 @@ fn other_process() {
                         1 => store.delete_manifest(&which).unwrap(),
                         2..8 => {
                             let version = random.below(u64::MAX);
-                            let chunks: Vec<u64> =
-                                (0..random.below(5)).map(|_| random.below(CHUNKS)).collect();
+                            let chunks: Vec<u64> = (0..random.below(5)).map(|_| random.below(CHUNKS)).collect();
                             loop {
                                 for &n in &chunks {
                                     let (hash, data) = chunk(n);
@@ -123,10 +104,5 @@ fn other_process() {
             });
         }
     });
-    println!(
-        "\n{} saved, {} of them begun again, {} read",
-        saved.into_inner(),
-        again.into_inner(),
-        read.into_inner()
-    );
+    println!("\n{} saved, {} of them begun again, {} read", saved.into_inner(), again.into_inner(), read.into_inner());
 }

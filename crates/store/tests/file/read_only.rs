@@ -9,8 +9,7 @@ use transload_store::backend::file::{FileOptions, FileStore};
 use crate::saving::{again, called, chunk, manifest, name, open, verify, wrong_chunk};
 
 /// Mounts the folder over itself, for this process alone, and goes on as another program.
-const READ_ONLY: &str =
-    r#"mount -o bind,ro "$TRANSLOAD_TEST_ROOT" "$TRANSLOAD_TEST_ROOT" && exec "$@""#;
+const READ_ONLY: &str = r#"mount -o bind,ro "$TRANSLOAD_TEST_ROOT" "$TRANSLOAD_TEST_ROOT" && exec "$@""#;
 
 fn in_namespace(folder: &Path, program: &Path) -> Command {
     let mut command = Command::new("unshare");
@@ -22,9 +21,7 @@ fn in_namespace(folder: &Path, program: &Path) -> Command {
 #[test]
 fn it_is_listed_read_and_verified() {
     let folder = tempfile::tempdir().unwrap();
-    let works = in_namespace(folder.path(), Path::new("true"))
-        .stderr(Stdio::null())
-        .status();
+    let works = in_namespace(folder.path(), Path::new("true")).stderr(Stdio::null()).status();
     if !works.is_ok_and(|status| status.success()) {
         println!("NOT RUN: nothing can be mounted here (unshare -m, mount -o bind,ro)");
         eprintln!("NOT RUN: nothing can be mounted here (unshare -m, mount -o bind,ro)");
@@ -65,15 +62,9 @@ fn other_process() {
         inventory.manifests(&mut count).unwrap();
         assert_eq!((listed, inventory.usage().unwrap().chunks), (1, 1));
         let (hash, data) = chunk(2);
-        for error in [
-            store.put_chunk(&hash, &data).unwrap_err(),
-            store.delete_manifest(&name("a")).unwrap_err(),
-        ] {
+        for error in [store.put_chunk(&hash, &data).unwrap_err(), store.delete_manifest(&name("a")).unwrap_err()] {
             let text = error.to_string();
-            assert!(
-                text.starts_with("cannot make tmp/") && text.contains("Read-only file system"),
-                "{text}"
-            );
+            assert!(text.starts_with("cannot make tmp/") && text.contains("Read-only file system"), "{text}");
         }
     }
     println!("{DONE}");

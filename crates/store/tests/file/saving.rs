@@ -14,10 +14,7 @@ pub(crate) fn name(text: &str) -> ManifestName {
 /// Chunk number `n`.
 pub(crate) fn chunk(n: u64) -> (ChunkHash, Vec<u8>) {
     let mut data = vec![0; 1000 + (n as usize * 977) % 9000];
-    blake3::Hasher::new()
-        .update(&n.to_le_bytes())
-        .finalize_xof()
-        .fill(&mut data);
+    blake3::Hasher::new().update(&n.to_le_bytes()).finalize_xof().fill(&mut data);
     (blake3::hash(&data).into(), data)
 }
 
@@ -33,13 +30,8 @@ pub(crate) fn manifest(version: u64, chunks: &[u64]) -> Vec<u8> {
 }
 
 /// The first chunk of a manifest that is not there as it was put.
-pub(crate) fn wrong_chunk(
-    store: &FileStore,
-    manifest: &[u8],
-) -> Result<Option<ChunkHash>, StoreError> {
-    let mut numbers = manifest
-        .chunks_exact(8)
-        .map(|number| number.try_into().unwrap());
+pub(crate) fn wrong_chunk(store: &FileStore, manifest: &[u8]) -> Result<Option<ChunkHash>, StoreError> {
+    let mut numbers = manifest.chunks_exact(8).map(|number| number.try_into().unwrap());
     let count = numbers.nth(1).map_or(0, u64::from_le_bytes);
     for number in numbers.take(count as usize) {
         let (hash, data) = chunk(u64::from_le_bytes(number));
@@ -78,16 +70,7 @@ pub(crate) const ROLE: &str = "TRANSLOAD_TEST_ROLE";
 
 /// This program again, as the helper `test` of another test. One test thread: it runs in the main one.
 pub(crate) fn again(command: &mut Command, test: &str, root: &Path, role: &str) {
-    command
-        .args([
-            test,
-            "--exact",
-            "--ignored",
-            "--nocapture",
-            "--test-threads=1",
-        ])
-        .env(ROOT, root)
-        .env(ROLE, role);
+    command.args([test, "--exact", "--ignored", "--nocapture", "--test-threads=1"]).env(ROOT, root).env(ROLE, role);
 }
 
 /// Root and role of a helper; `None` if it was called by hand.

@@ -13,13 +13,8 @@ struct Stopped(Child);
 impl Stopped {
     fn holding(file: &std::path::Path) -> Option<Self> {
         let script = r#"exec 9<"$0"; flock "$1" 9; echo held; exec sleep 600"#;
-        let mut child = Command::new("sh")
-            .args(["-c", script])
-            .arg(file)
-            .arg("-x")
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
+        let mut child =
+            Command::new("sh").args(["-c", script]).arg(file).arg("-x").stdout(Stdio::piped()).spawn().unwrap();
         let mut line = String::new();
         let mut said = std::io::BufReader::new(child.stdout.take().unwrap());
         std::io::BufRead::read_line(&mut said, &mut line).unwrap();
@@ -72,10 +67,7 @@ fn every_call_ends_while_somebody_is_stopped_with_a_lock() {
         is_locked(other.put_manifest(&name, b"n"), lock);
         is_locked(other.delete_manifest(&name), lock);
         let collect = CollectOptions::new();
-        is_locked(
-            other.inventory().unwrap().collect(&collect, &mut |_| ()),
-            lock,
-        );
+        is_locked(other.inventory().unwrap().collect(&collect, &mut |_| ()), lock);
         let (_, revision) = other.manifest_revision(&name).unwrap().unwrap();
         is_locked(other.delete_revision(&name, &revision), lock);
         // Threads of one handle wait for each other, too.

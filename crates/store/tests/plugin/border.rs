@@ -106,10 +106,7 @@ impl Plugin for Panicking {
 /// NULL, or pointers that are good for their length.
 struct C(Vtable);
 
-#[expect(
-    clippy::undocumented_unsafe_blocks,
-    reason = "see the type: one reason for all"
-)]
+#[expect(clippy::undocumented_unsafe_blocks, reason = "see the type: one reason for all")]
 impl C {
     fn open(&self, uri: &CStr) -> Handle {
         unsafe { self.0.open.unwrap()(uri.as_ptr()) }
@@ -119,12 +116,7 @@ impl C {
         unsafe { self.0.close.unwrap()(handle) }
     }
 
-    fn put_chunk(
-        &self,
-        handle: Handle,
-        hash: (*const u8, usize),
-        data: (*const u8, usize),
-    ) -> c_int {
+    fn put_chunk(&self, handle: Handle, hash: (*const u8, usize), data: (*const u8, usize)) -> c_int {
         unsafe { self.0.put_chunk.unwrap()(handle, hash.0, hash.1, data.0, data.1) }
     }
 
@@ -195,18 +187,12 @@ fn values_go_through_and_come_back_in_buffers_of_malloc() {
     assert_eq!(c.put_manifest(store, c"".as_ptr(), NOTHING), 0);
     assert_eq!(c.put_manifest(store, c"../x".as_ptr(), bytes(b"text")), 0);
     assert_eq!(c.get_manifest(store, c"".as_ptr()), (0, Some(Vec::new())));
-    assert_eq!(
-        c.get_manifest(store, c"../x".as_ptr()),
-        (0, Some(b"text".to_vec()))
-    );
+    assert_eq!(c.get_manifest(store, c"../x".as_ptr()), (0, Some(b"text".to_vec())));
     assert_eq!(c.delete_manifest(store, c"../x".as_ptr()), 0);
     assert_eq!(c.delete_manifest(store, c"../x".as_ptr()), 0);
     assert_eq!(c.get_manifest(store, c"../x".as_ptr()), (MISSING, None));
     assert_eq!(c.prefetch(store, b"one.two.".as_ptr(), 4, 2), 0);
-    assert_eq!(
-        c.get_chunk(store, bytes(b"two.")),
-        (0, Some(b"prefetched".to_vec()))
-    );
+    assert_eq!(c.get_chunk(store, bytes(b"two.")), (0, Some(b"prefetched".to_vec())));
     assert_eq!(c.prefetch(store, ptr::null(), 0, 0), 0);
     c.close(store);
     c.close(ptr::null_mut());
@@ -222,22 +208,11 @@ fn a_bad_argument_is_an_error_and_never_reaches_the_backend() {
     let key = bytes(b"12345678");
     let long = [7; 65];
     let none: *const u8 = ptr::null();
-    for hash in [
-        (none, 8),
-        (none, 0),
-        (key.0, 0),
-        bytes(&long),
-        (key.0, usize::MAX),
-    ] {
+    for hash in [(none, 8), (none, 0), (key.0, 0), bytes(&long), (key.0, usize::MAX)] {
         assert_eq!(c.put_chunk(store, hash, bytes(b"x")), INVALID);
         assert_eq!(c.get_chunk(store, hash), (INVALID, None));
     }
-    for data in [
-        (none, 1),
-        (none, usize::MAX),
-        (key.0, usize::MAX),
-        (key.0, 1 << 63),
-    ] {
+    for data in [(none, 1), (none, usize::MAX), (key.0, usize::MAX), (key.0, 1 << 63)] {
         assert_eq!(c.put_chunk(store, key, data), INVALID);
         assert_eq!(c.put_manifest(store, c"m".as_ptr(), data), INVALID);
     }
@@ -263,18 +238,9 @@ fn a_bad_argument_is_an_error_and_never_reaches_the_backend() {
     unsafe {
         let (get_chunk, get_manifest) = (c.0.get_chunk.unwrap(), c.0.get_manifest.unwrap());
         let (mut out, mut len) = (ptr::null_mut(), 0);
-        assert_eq!(
-            get_chunk(store, key.0, key.1, ptr::null_mut(), &raw mut len),
-            INVALID
-        );
-        assert_eq!(
-            get_chunk(store, key.0, key.1, &raw mut out, ptr::null_mut()),
-            INVALID
-        );
-        assert_eq!(
-            get_manifest(store, c"m".as_ptr(), ptr::null_mut(), ptr::null_mut()),
-            INVALID
-        );
+        assert_eq!(get_chunk(store, key.0, key.1, ptr::null_mut(), &raw mut len), INVALID);
+        assert_eq!(get_chunk(store, key.0, key.1, &raw mut out, ptr::null_mut()), INVALID);
+        assert_eq!(get_manifest(store, c"m".as_ptr(), ptr::null_mut(), ptr::null_mut()), INVALID);
         assert!(c.0.open.unwrap()(ptr::null()).is_null());
     }
     let nobody = ptr::null_mut();
@@ -320,20 +286,12 @@ fn no_combination_of_arguments_crashes() {
 #[test]
 fn errors_are_one_line_each_and_a_miss_is_none() {
     let output = Command::new(std::env::current_exe().unwrap())
-        .args([
-            "--ignored",
-            "--exact",
-            "border::other_process",
-            "--nocapture",
-        ])
+        .args(["--ignored", "--exact", "border::other_process", "--nocapture"])
         .output()
         .unwrap();
     assert!(output.status.success());
     let text = String::from_utf8(output.stderr).unwrap();
-    let ours: Vec<&str> = text
-        .lines()
-        .filter(|line| line.starts_with("libkv_store"))
-        .collect();
+    let ours: Vec<&str> = text.lines().filter(|line| line.starts_with("libkv_store")).collect();
     let begin = [
         "libkv_store: open: a store's URI must not contain a password",
         "libkv_store_panic: open: the backend panicked, which is a fault in it: in open",

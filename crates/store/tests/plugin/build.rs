@@ -30,10 +30,7 @@ pub(crate) fn compile(compiler: &str, source: &str, to: &Path, flags: &[&str]) {
         .output()
         .unwrap_or_else(|error| panic!("{compiler}: {error}; the tests need a C compiler"));
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.success(),
-        "{compiler} {source} {flags:?}:\n{said}"
-    );
+    assert!(output.status.success(), "{compiler} {source} {flags:?}:\n{said}");
 }
 
 /// `tests/c/toy.c` as `libkv_store_toy.so` in a folder of its own, with these faults.
@@ -49,12 +46,7 @@ impl Toy {
         flags.extend(defines.iter().map(String::as_str));
         // A fault may leave the rest of a function without use.
         flags.extend(["-Wno-unused-function", "-Wno-unused-const-variable"]);
-        compile(
-            "cc",
-            "toy.c",
-            &folder.path().join("libkv_store_toy.so"),
-            &flags,
-        );
+        compile("cc", "toy.c", &folder.path().join("libkv_store_toy.so"), &flags);
         Self { folder }
     }
 
@@ -77,10 +69,7 @@ pub(crate) fn plugin(arguments: &[&str], file: &str) -> PathBuf {
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(
-        output.status.success(),
-        "cargo build {arguments:?}:\n{said}"
-    );
+    assert!(output.status.success(), "cargo build {arguments:?}:\n{said}");
     String::from_utf8_lossy(&output.stdout)
         .lines()
         .filter_map(|line| serde_json::from_str::<serde_json::Value>(line).ok())

@@ -25,22 +25,11 @@ pub(crate) fn check_in(path: &Path, uri: &str, environment: &Environment) -> Rep
     report
 }
 
-fn check_chosen(
-    options: &Options,
-    path: &Path,
-    uri: &str,
-    environment: &Environment,
-    limit: Duration,
-) -> Report {
+fn check_chosen(options: &Options, path: &Path, uri: &str, environment: &Environment, limit: Duration) -> Report {
     let command = |item: &'static conformance::Item| {
         let mut command = Command::new(std::env::current_exe().unwrap());
         command
-            .args([
-                "--ignored",
-                "--exact",
-                "check::other_process",
-                "--nocapture",
-            ])
+            .args(["--ignored", "--exact", "check::other_process", "--nocapture"])
             .env("CHECK_ITEM", item.name)
             .env("CHECK_LIBRARY", path)
             .env("CHECK_URI", uri)
@@ -83,16 +72,14 @@ fn objects(defines: &[&str], expected: &[(&str, &str)]) {
     for (name, words) in expected {
         let finding = report.finding(name).expect(name);
         assert!(
-            matches!(finding.verdict, Verdict::Fail | Verdict::Note)
-                && finding.seen.contains(words),
+            matches!(finding.verdict, Verdict::Fail | Verdict::Note) && finding.seen.contains(words),
             "{defines:?}: {name} is {} and saw: {}",
             finding.verdict,
             finding.seen
         );
     }
     for finding in &report.findings {
-        let expected = expected.iter().any(|(name, _)| *name == finding.item.name)
-            || finding.item.name == IN_MEMORY;
+        let expected = expected.iter().any(|(name, _)| *name == finding.item.name) || finding.item.name == IN_MEMORY;
         assert!(
             expected || finding.verdict != Verdict::Fail,
             "{defines:?}: nobody expected {} to fail:\n{report}",
@@ -104,14 +91,9 @@ fn objects(defines: &[&str], expected: &[(&str, &str)]) {
 /// Nothing failed or noted, but for symbols: the example is built with what the tests need, and a crate of that
 /// has functions for C. The plugins that ship are held to one symbol where they are tested.
 fn assert_clean(report: &Report) {
-    let mut noted = report
-        .findings
-        .iter()
-        .filter(|finding| !matches!(finding.verdict, Verdict::Pass | Verdict::Skipped));
-    assert!(
-        noted.all(|finding| ["exported-symbols", IN_MEMORY].contains(&finding.item.name)),
-        "{report}"
-    );
+    let mut noted =
+        report.findings.iter().filter(|finding| !matches!(finding.verdict, Verdict::Pass | Verdict::Skipped));
+    assert!(noted.all(|finding| ["exported-symbols", IN_MEMORY].contains(&finding.item.name)), "{report}");
 }
 
 #[test]
@@ -136,11 +118,7 @@ fn a_good_library_in_c_passes() {
             .filter(|finding| finding.verdict == Verdict::Note)
             .map(|finding| finding.item.name)
             .collect();
-        assert_eq!(
-            notes,
-            ["name-bounds", "open-nonsense", "missing-code"],
-            "{report}"
-        );
+        assert_eq!(notes, ["name-bounds", "open-nonsense", "missing-code"], "{report}");
     }
 }
 
@@ -229,18 +207,9 @@ fn outputs(define: &str, words: &str) {
     let finding = report.finding("outputs-malloc").unwrap();
     assert_eq!(finding.verdict, Verdict::Fail);
     assert!(finding.seen.contains(words), "{define}: {}", finding.seen);
-    assert_eq!(
-        report.finding("library-loads").unwrap().verdict,
-        Verdict::Pass
-    );
-    let died = report
-        .findings
-        .iter()
-        .find(|finding| finding.seen.contains("SIG"));
-    assert!(
-        died.is_some(),
-        "{define}: nobody has seen a signal:\n{report}"
-    );
+    assert_eq!(report.finding("library-loads").unwrap().verdict, Verdict::Pass);
+    let died = report.findings.iter().find(|finding| finding.seen.contains("SIG"));
+    assert!(died.is_some(), "{define}: nobody has seen a signal:\n{report}");
 }
 
 #[test]
@@ -280,17 +249,12 @@ fn more_symbols_than_one_are_a_note() {
 fn a_call_that_never_returns_is_a_failure_of_its_item() {
     let toy = Toy::new(&["FAULT_HANG"]);
     // One that hangs and one that does not, which needs as long as a process takes to start on a busy machine.
-    let options = options()
-        .with_only("chunk-put-get")
-        .with_only("library-loads");
+    let options = options().with_only("chunk-put-get").with_only("library-loads");
     let limit = Duration::from_secs(10);
     let report = check_chosen(&options, &toy.path(), "toy://here", &[], limit);
     let seen = &report.finding("chunk-put-get").unwrap().seen;
     assert!(seen.contains("did not end within 10 s"), "{seen}");
-    assert_eq!(
-        report.finding("library-loads").unwrap().verdict,
-        Verdict::Pass
-    );
+    assert_eq!(report.finding("library-loads").unwrap().verdict, Verdict::Pass);
 }
 
 #[test]
@@ -299,9 +263,5 @@ fn a_library_of_another_name_is_a_failure() {
     let report = check(&toy.path(), "other://here");
     let finding = report.finding("library-name").unwrap();
     assert_eq!(finding.verdict, Verdict::Fail);
-    assert!(
-        finding.seen.contains("libkv_store_other.so"),
-        "{}",
-        finding.seen
-    );
+    assert!(finding.seen.contains("libkv_store_other.so"), "{}", finding.seen);
 }

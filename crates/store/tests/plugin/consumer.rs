@@ -24,31 +24,20 @@ impl Consumer {
 
     fn command(&self, library: &Path, uri: &str, environment: &Environment) -> Command {
         let mut command = Command::new(self.folder.path().join("consumer"));
-        command
-            .arg(library)
-            .arg(uri)
-            .envs(environment.iter().cloned());
+        command.arg(library).arg(uri).envs(environment.iter().cloned());
         command
     }
 }
 
 fn said(output: &Output) -> String {
     let text = |bytes| String::from_utf8_lossy(bytes).into_owned();
-    format!(
-        "{}\n{}{}",
-        output.status,
-        text(&output.stdout),
-        text(&output.stderr)
-    )
+    format!("{}\n{}{}", output.status, text(&output.stdout), text(&output.stderr))
 }
 
 /// The consumer has to be content.
 pub(crate) fn drives(library: &Path, uri: &str, environment: &Environment, version: u32) {
     let consumer = Consumer::new();
-    let output = consumer
-        .command(library, uri, environment)
-        .output()
-        .unwrap();
+    let output = consumer.command(library, uri, environment).output().unwrap();
     assert!(output.status.success(), "{}", said(&output));
     let expected = format!("version {version}, 0 failures\n");
     assert_eq!(String::from_utf8_lossy(&output.stdout), expected);
@@ -64,12 +53,7 @@ pub(crate) fn drives_without_leaks(library: &Path, uri: &str, environment: &Envi
     let plain = consumer.command(library, uri, environment);
     let mut command = Command::new("valgrind");
     command
-        .args([
-            "--quiet",
-            "--error-exitcode=99",
-            "--leak-check=full",
-            "--errors-for-leak-kinds=definite",
-        ])
+        .args(["--quiet", "--error-exitcode=99", "--leak-check=full", "--errors-for-leak-kinds=definite"])
         .arg(plain.get_program())
         .args(plain.get_args())
         .envs(environment.iter().cloned());
@@ -78,19 +62,13 @@ pub(crate) fn drives_without_leaks(library: &Path, uri: &str, environment: &Envi
 }
 
 pub(crate) fn exports(library: &Path) {
-    let output = Command::new("nm")
-        .args(["-D", "--defined-only"])
-        .arg(library)
-        .output();
+    let output = Command::new("nm").args(["-D", "--defined-only"]).arg(library).output();
     let Ok(output) = output else {
         println!("NOT RUN: there is no nm");
         return;
     };
     let text = String::from_utf8(output.stdout).unwrap();
-    let names: Vec<&str> = text
-        .lines()
-        .filter_map(|line| line.split(' ').next_back())
-        .collect();
+    let names: Vec<&str> = text.lines().filter_map(|line| line.split(' ').next_back()).collect();
     assert_eq!(names, ["kv_store_get_vtable"], "of {}", library.display());
 }
 
@@ -106,16 +84,8 @@ pub(crate) fn stays_loaded(library: &Path) {
     let (header, endian) = (file.elf_header(), file.endian());
     let sections = header.sections(endian, &*bytes).unwrap();
     let (dynamic, _) = sections.dynamic(endian, &*bytes).unwrap().unwrap();
-    let flags = dynamic
-        .iter()
-        .find(|entry| entry.tag(endian) == DT_FLAGS_1)
-        .map_or(0, |entry| entry.val(endian));
-    assert_ne!(
-        flags & DF_1_NODELETE.0,
-        0,
-        "of {}: {flags:x}",
-        library.display()
-    );
+    let flags = dynamic.iter().find(|entry| entry.tag(endian) == DT_FLAGS_1).map_or(0, |entry| entry.val(endian));
+    assert_ne!(flags & DF_1_NODELETE.0, 0, "of {}: {flags:x}", library.display());
 }
 
 #[test]
@@ -149,9 +119,6 @@ fn the_file_plugin_keeps_the_contract() {
     let uri = format!("file://{}", folder.path().join("store").display());
     let report = check(&library, &uri);
     assert!(report.is_clean(), "{report}");
-    let store = Library::load(&library)
-        .unwrap()
-        .open(&uri.parse().unwrap())
-        .unwrap();
+    let store = Library::load(&library).unwrap().open(&uri.parse().unwrap()).unwrap();
     assert_eq!(store.library().version(), 2);
 }

@@ -71,10 +71,7 @@ fn cpp_lays_the_table_out_as_rust_does() {
 /// The codes are errno's, which is what makes them mean the same to those who know errno only.
 #[test]
 fn the_codes_are_those_of_errno() {
-    assert_eq!(
-        [abi::MISSING, abi::ERROR, abi::INVALID],
-        [-libc::ENOENT, -libc::EIO, -libc::EINVAL]
-    );
+    assert_eq!([abi::MISSING, abi::ERROR, abi::INVALID], [-libc::ENOENT, -libc::EIO, -libc::EINVAL]);
 }
 
 #[test]
@@ -88,10 +85,6 @@ fn the_header_stands_alone() {
         .arg(include().join("kv_store_v1.h"))
         .output()
         .unwrap();
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stderr)
-    );
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert!(!object.exists());
 }

@@ -56,19 +56,14 @@ impl Around {
     }
 
     fn name_it(&self, command: &mut Command) {
-        command
-            .env("CHECK_LIBRARY", self.library())
-            .env("CHECK_URI", self.uri())
-            .env("AROUND", file_plugin());
+        command.env("CHECK_LIBRARY", self.library()).env("CHECK_URI", self.uri()).env("AROUND", file_plugin());
     }
 
     fn check(&self, limit: Duration, stderr: &io::PipeWriter) -> Report {
         let command = |item: &'static conformance::Item| {
             let mut command = this_program("check::other_process");
             self.name_it(&mut command);
-            command
-                .env("CHECK_ITEM", item.name)
-                .stderr(stderr.try_clone().unwrap());
+            command.env("CHECK_ITEM", item.name).stderr(stderr.try_clone().unwrap());
             command
         };
         conformance::check_in_children(&one(), limit, &command, &mut |_| ())

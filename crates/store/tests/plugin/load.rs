@@ -54,10 +54,7 @@ fn a_good_library_is_a_backend() {
         assert_eq!(library.prefetches(), library.version() == 2);
         let store = library.open(&uri("toy://here")).unwrap();
         assert_eq!(store.put_chunk(&hash(1), b"one").unwrap(), Put::Stored);
-        assert_eq!(
-            store.put_chunk(&hash(1), b"one").unwrap(),
-            Put::AlreadyThere
-        );
+        assert_eq!(store.put_chunk(&hash(1), b"one").unwrap(), Put::AlreadyThere);
         assert_eq!(store.put_chunk(&hash(2), b"").unwrap(), Put::Stored);
         assert_eq!(store.get_chunk(&hash(1)).unwrap().unwrap(), "one");
         assert_eq!(store.get_chunk(&hash(2)).unwrap().unwrap(), "");
@@ -66,9 +63,7 @@ fn a_good_library_is_a_backend() {
         assert_eq!(store.get_manifest(&name("m")).unwrap().unwrap(), "text");
         store.delete_manifest(&name("m")).unwrap();
         assert_eq!(store.get_manifest(&name("m")).unwrap(), None);
-        store
-            .prefetch_chunks(&[hash(1), ChunkHash::new(b"short").unwrap(), hash(3)])
-            .unwrap();
+        store.prefetch_chunks(&[hash(1), ChunkHash::new(b"short").unwrap(), hash(3)]).unwrap();
         let both = store.get_chunks(&[hash(1), hash(3)]).unwrap();
         assert_eq!(both, [Some("one".into()), None]);
     }
@@ -84,21 +79,14 @@ fn values_outlive_the_store_and_go_between_threads() {
     let value = value.join().unwrap();
     let part = value.slice(5..10);
     drop((store, value));
-    std::thread::spawn(move || assert_eq!(part, [7; 5][..]))
-        .join()
-        .unwrap();
+    std::thread::spawn(move || assert_eq!(part, [7; 5][..])).join().unwrap();
 }
 
 #[test]
 fn a_wrong_table_is_named() {
     let faults = [
         ("FAULT_NULL_TABLE", TableFault::Null),
-        (
-            "FAULT_NULL_FUNCTION",
-            TableFault::NullFunction {
-                function: "get_chunk",
-            },
-        ),
+        ("FAULT_NULL_FUNCTION", TableFault::NullFunction { function: "get_chunk" }),
         ("VERSION=0", TableFault::Version { found: 0 }),
     ];
     for (define, expected) in faults {
@@ -131,17 +119,10 @@ fn a_wrong_table_is_named() {
 fn a_store_that_does_not_open_is_an_error() {
     let library = Library::load(Toy::new(&["FAULT_NULL_HANDLE"]).path()).unwrap();
     let error = library.open(&uri("toy://nowhere")).unwrap_err();
-    assert!(
-        matches!(&error, LoadError::Open { uri, .. } if uri == "toy://nowhere"),
-        "{error}"
-    );
+    assert!(matches!(&error, LoadError::Open { uri, .. } if uri == "toy://nowhere"), "{error}");
     let error = StoreError::from(error);
     assert!(error.to_string().contains("toy://nowhere"), "{error}");
-    assert!(
-        error
-            .source()
-            .is_some_and(|source| source.is::<LoadError>())
-    );
+    assert!(error.source().is_some_and(|source| source.is::<LoadError>()));
 }
 
 #[test]
@@ -151,15 +132,9 @@ fn a_call_that_fails_says_which_and_how() {
     let calls: [(&str, StoreError); 5] = [
         ("put_chunk", store.put_chunk(&hash(1), b"x").unwrap_err()),
         ("get_chunk", store.get_chunk(&hash(1)).unwrap_err()),
-        (
-            "put_manifest",
-            store.put_manifest(&name("m"), b"x").unwrap_err(),
-        ),
+        ("put_manifest", store.put_manifest(&name("m"), b"x").unwrap_err()),
         ("get_manifest", store.get_manifest(&name("m")).unwrap_err()),
-        (
-            "delete_manifest",
-            store.delete_manifest(&name("m")).unwrap_err(),
-        ),
+        ("delete_manifest", store.delete_manifest(&name("m")).unwrap_err()),
     ];
     for (call, error) in calls {
         let text = error.to_string();
@@ -229,20 +204,13 @@ fn a_file_that_is_no_library_of_this_machine_is_named() {
         assert_eq!(fault_of(bytes), ImageFault::Format { expected, found });
     }
     // Another machine: the number of the machine, the width, the order of bytes.
-    let other: u16 = if cfg!(target_arch = "x86_64") {
-        183
-    } else {
-        62
-    };
+    let other: u16 = if cfg!(target_arch = "x86_64") { 183 } else { 62 };
     let mut bytes = good.clone();
     bytes[18..20].copy_from_slice(&other.to_le_bytes());
     let fault = fault_of(&bytes);
     assert!(matches!(fault, ImageFault::Machine { .. }), "{fault}");
     let text = fault.to_string();
-    assert!(
-        text.contains("x86-64") && text.contains("AArch64"),
-        "{text}"
-    );
+    assert!(text.contains("x86-64") && text.contains("AArch64"), "{text}");
     for (at, value, says) in [(4, 1, "32 bits"), (5, 2, "big-endian")] {
         let mut bytes = good.clone();
         bytes[at] = value;
@@ -251,29 +219,15 @@ fn a_file_that_is_no_library_of_this_machine_is_named() {
     }
     let mut bytes = good.clone();
     bytes[16] = 1;
-    assert_eq!(
-        fault_of(&bytes),
-        ImageFault::Kind {
-            found: "an object file"
-        }
-    );
+    assert_eq!(fault_of(&bytes), ImageFault::Kind { found: "an object file" });
     // Cut short anywhere before the end of what would be mapped.
     for len in [5, 20, 63, 64, 100, 4096, good.len() / 3] {
         let fault = fault_of(&good[..len]);
-        assert!(
-            matches!(fault, ImageFault::Damaged { .. }),
-            "{len}: {fault}"
-        );
+        assert!(matches!(fault, ImageFault::Damaged { .. }), "{len}: {fault}");
     }
     assert_eq!(image_fault(toy.folder()), ImageFault::NotAFile);
     let pipe = toy.folder().join("pipe");
-    assert!(
-        Command::new("mkfifo")
-            .arg(&pipe)
-            .status()
-            .unwrap()
-            .success()
-    );
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
     assert_eq!(image_fault(&pipe), ImageFault::NotAFile);
     let error = Library::load(toy.folder().join("not-there.so")).unwrap_err();
     assert!(matches!(error, LoadError::Io { .. }), "{error}");
@@ -283,22 +237,12 @@ fn a_file_that_is_no_library_of_this_machine_is_named() {
 fn a_library_that_needs_what_is_not_there_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let source = folder.path().join("needs.c");
-    fs::write(
-        &source,
-        "int nowhere(void); int x(void) { return nowhere(); }",
-    )
-    .unwrap();
+    fs::write(&source, "int nowhere(void); int x(void) { return nowhere(); }").unwrap();
     let path = folder.path().join("needs.so");
-    let made = Command::new("cc")
-        .args(["-shared", "-fPIC", "-o"])
-        .args([&path, &source])
-        .status();
+    let made = Command::new("cc").args(["-shared", "-fPIC", "-o"]).args([&path, &source]).status();
     assert!(made.unwrap().success());
     let error = Library::load(&path).unwrap_err();
-    assert!(
-        matches!(&error, LoadError::Refused { system, .. } if system.contains("nowhere")),
-        "{error}"
-    );
+    assert!(matches!(&error, LoadError::Refused { system, .. } if system.contains("nowhere")), "{error}");
 }
 
 /// Every byte of the headers, changed: an error or a library, never a crash. `dlopen` itself is not asked where
@@ -337,11 +281,7 @@ fn search_goes_through_the_folders_and_then_asks_the_system() {
         .env("TOY_FOUND_AT", toy.path())
         .output()
         .unwrap();
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stdout)
-    );
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
     // Then the system's loader, which has a path of its own.
     let output = Command::new(std::env::current_exe().unwrap())
         .args(["--ignored", "--exact", "load::other_process", "--nocapture"])
@@ -351,41 +291,25 @@ fn search_goes_through_the_folders_and_then_asks_the_system() {
         .env("TOY_FOUND_AT", toy.path())
         .output()
         .unwrap();
-    assert!(
-        output.status.success(),
-        "{}",
-        String::from_utf8_lossy(&output.stdout)
-    );
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stdout));
 }
 
 #[test]
 #[ignore = "the half of a test that has an environment of its own"]
 fn other_process() {
     let library = Library::find("toy").unwrap();
-    assert_eq!(
-        library.path().as_os_str(),
-        std::env::var_os("TOY_FOUND_AT").unwrap()
-    );
+    assert_eq!(library.path().as_os_str(), std::env::var_os("TOY_FOUND_AT").unwrap());
     library.open(&uri("toy://here")).unwrap();
     let error = Library::find("nobody").unwrap_err();
-    let LoadError::NotFound {
-        file,
-        places,
-        system,
-    } = &error
-    else {
+    let LoadError::NotFound { file, places, system } = &error else {
         panic!("{error}");
     };
     assert_eq!(file, "libkv_store_nobody.so");
     assert!(!system.is_empty());
-    let folders = std::env::var_os("KV_STORE_LIBRARY_PATH")
-        .map_or(0, |path| std::env::split_paths(&path).count());
+    let folders = std::env::var_os("KV_STORE_LIBRARY_PATH").map_or(0, |path| std::env::split_paths(&path).count());
     assert_eq!(places.len(), folders);
     for place in places {
-        assert!(
-            error.to_string().contains(&place.display().to_string()),
-            "{error}"
-        );
+        assert!(error.to_string().contains(&place.display().to_string()), "{error}");
     }
     for scheme in ["", "../toy", "toy/../toy", "/toy"] {
         let error = Library::find(scheme).unwrap_err();

@@ -12,11 +12,7 @@ fn state(cells: u32, transposed: bool) -> Vec<u8> {
     words.extend((0..cells).flat_map(|position| [position, 1, 0]));
     words.extend([u32::from(transposed), 2]);
     for layer in 0..4 {
-        words.extend(if transposed && layer > 1 {
-            [1, 2, 4]
-        } else {
-            [1, 8, 0]
-        });
+        words.extend(if transposed && layer > 1 { [1, 2, 4] } else { [1, 8, 0] });
         words.extend((0..cells).flat_map(|position| [position, layer]));
     }
     words.into_iter().flat_map(u32::to_le_bytes).collect()
@@ -50,15 +46,9 @@ fn turns_of_a_slot_share_their_chunks() {
     let new = 16 + 12 * 900 + 8 + 12 + 4 * (900 - 512) * 8;
     let said = format!("saved 39672 bytes, {new} of them new\n");
     assert_eq!(round("slot0", &state(900, false)), said);
-    assert_eq!(
-        round("slot1", &state(900, false)),
-        "saved 39672 bytes, 0 of them new\n"
-    );
+    assert_eq!(round("slot1", &state(900, false)), "saved 39672 bytes, 0 of them new\n");
     round("slot2", &state(300, true));
-    round(
-        "slot3",
-        &[&state(300, false)[..], b"recurrent layers"].concat(),
-    );
+    round("slot3", &[&state(300, false)[..], b"recurrent layers"].concat());
 
     let whole = state(300, false);
     for end in (0..whole.len()).step_by(97) {

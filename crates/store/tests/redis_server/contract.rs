@@ -15,11 +15,7 @@ use transload_test_stores::{Compares, bytes, contract, hash, name, quick_folder,
 #[test]
 fn a_cluster_and_a_sentinel_are_refused_by_name() {
     for (arguments, kind, instead) in [
-        (
-            &["--cluster-enabled", "yes"][..],
-            "a Redis Cluster",
-            "a single server",
-        ),
+        (&["--cluster-enabled", "yes"][..], "a Redis Cluster", "a single server"),
         (&["--sentinel"], "a Sentinel", "get-master-addr-by-name"),
     ] {
         let Some(server) = transload_test_stores::redis::Server::start(arguments) else {
@@ -40,16 +36,7 @@ fn a_cluster_and_a_sentinel_are_refused_by_name() {
 fn a_prefix_is_part_of_the_names() {
     let server = server!();
     let store = server.open("/2/a prefix/slot*1");
-    for other in [
-        "",
-        "../x",
-        "/",
-        "chunks",
-        "a\nb\r\n",
-        "ключ",
-        "*",
-        &"x".repeat(1024),
-    ] {
+    for other in ["", "../x", "/", "chunks", "a\nb\r\n", "ключ", "*", &"x".repeat(1024)] {
         store.put_manifest(&name(other), other.as_bytes()).unwrap();
         let again = server.open("/2/a prefix/slot*1/");
         assert_eq!(again.get_manifest(&name(other)).unwrap().unwrap(), other);
@@ -71,15 +58,11 @@ fn a_large_value_passes_and_a_too_large_one_is_an_error() {
     assert_eq!(store.get_chunk(&hash(&data)).unwrap().unwrap(), data);
     assert!(store.get_manifest(&name("large")).unwrap().unwrap() == data);
     let data = vec![0; 80 << 20];
-    for error in [
-        store.put_chunk(&hash(&data), &data).unwrap_err(),
-        store.put_manifest(&name("larger"), &data).unwrap_err(),
-    ] {
+    for error in
+        [store.put_chunk(&hash(&data), &data).unwrap_err(), store.put_manifest(&name("larger"), &data).unwrap_err()]
+    {
         let most_ = (80 << 20) - 16;
-        assert!(
-            matches!(error, StoreError::TooLarge { most, .. } if most == most_),
-            "{error}"
-        );
+        assert!(matches!(error, StoreError::TooLarge { most, .. } if most == most_), "{error}");
     }
 }
 
@@ -87,13 +70,8 @@ fn a_large_value_passes_and_a_too_large_one_is_an_error() {
 fn batches_take_one_round_trip() {
     let server = server!();
     let store = server.open("");
-    let manifests: Vec<(_, Bytes)> = (0..1000_u64)
-        .map(|n| (name(&format!("m{n}")), bytes(n, 2000).into()))
-        .collect();
-    let chunks: Vec<(ChunkHash, Vec<u8>)> = (0..600)
-        .map(|n| bytes(n, 5000))
-        .map(|data| (hash(&data), data))
-        .collect();
+    let manifests: Vec<(_, Bytes)> = (0..1000_u64).map(|n| (name(&format!("m{n}")), bytes(n, 2000).into())).collect();
+    let chunks: Vec<(ChunkHash, Vec<u8>)> = (0..600).map(|n| bytes(n, 5000)).map(|data| (hash(&data), data)).collect();
     for (key, data) in &chunks {
         assert_eq!(store.put_chunk(key, data).unwrap(), Put::Stored);
     }
@@ -202,10 +180,7 @@ fn a_manifest_whose_chunk_went_is_not_published() {
                 std::thread::yield_now();
             }
             let error = store.put_manifest(&name("old"), b"new").unwrap_err();
-            assert!(
-                matches!(error, StoreError::Collected { hash } if hash == lost),
-                "{error}"
-            );
+            assert!(matches!(error, StoreError::Collected { hash } if hash == lost), "{error}");
             assert_eq!(store.get_manifest(&name("old")).unwrap().unwrap(), "old");
         }
         for data in &data {
@@ -316,10 +291,7 @@ fn a_changed_bit_is_an_error() {
     store.put_chunk(&hash(&data), &data).unwrap();
     store.put_manifest(&name("m"), &data).unwrap();
     let mut client = server.client();
-    for key in [
-        format!("transload:c:{}", hash(&data)),
-        "transload:m:m".into(),
-    ] {
+    for key in [format!("transload:c:{}", hash(&data)), "transload:m:m".into()] {
         let whole: Vec<u8> = client.get(&key).unwrap();
         let read = || match key.starts_with("transload:c") {
             true => store.get_chunk(&hash(&data)),
@@ -330,10 +302,7 @@ fn a_changed_bit_is_an_error() {
             changed[bit / 8] ^= 1 << (bit % 8);
             let _: () = client.set(&key, changed).unwrap();
             let error = read().unwrap_err();
-            assert!(
-                matches!(error, StoreError::Damaged { .. }),
-                "{bit}: {error}"
-            );
+            assert!(matches!(error, StoreError::Damaged { .. }), "{bit}: {error}");
         }
         for len in 0..whole.len() {
             let _: () = client.set(&key, &whole[..len]).unwrap();
@@ -363,31 +332,14 @@ fn a_full_server_refuses_clearly_and_works_again() {
     assert!(error.to_string().contains("OOM"), "{error}");
     assert_eq!(store.get_manifest(&name("m")).unwrap(), None);
     // Still refused, and still clearly.
-    assert!(
-        store
-            .put_manifest(&name("m"), b"all")
-            .unwrap_err()
-            .to_string()
-            .contains("OOM")
-    );
+    assert!(store.put_manifest(&name("m"), b"all").unwrap_err().to_string().contains("OOM"));
     // Room can be made, although deleting notes something too.
     store.delete_manifest(&name("m")).unwrap();
     let mut client = server.client();
-    let _: () = redis::cmd("CONFIG")
-        .arg("SET")
-        .arg("maxmemory")
-        .arg("200mb")
-        .query(&mut client)
-        .unwrap();
+    let _: () = redis::cmd("CONFIG").arg("SET").arg("maxmemory").arg("200mb").query(&mut client).unwrap();
     save().unwrap();
     let hashes: Vec<_> = data.iter().map(|data| hash(data)).collect();
-    for (got, data) in server
-        .open("")
-        .get_chunks(&hashes)
-        .unwrap()
-        .iter()
-        .zip(&data)
-    {
+    for (got, data) in server.open("").get_chunks(&hashes).unwrap().iter().zip(&data) {
         assert_eq!(got.as_ref().unwrap(), data);
     }
 }
@@ -419,9 +371,7 @@ fn options_come_from_the_environment() {
 #[test]
 fn keeps_the_contract() {
     let server = server!();
-    contract("redis", Compares::InOneStep, &|| {
-        Arc::new(server.open("/0/some/prefix"))
-    });
+    contract("redis", Compares::InOneStep, &|| Arc::new(server.open("/0/some/prefix")));
 }
 
 /// Below a folder, above one, and below memory and a folder.

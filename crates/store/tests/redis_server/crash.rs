@@ -17,19 +17,13 @@ fn chunks(save: u64) -> Vec<Vec<u8>> {
     (0..8)
         .map(|n| match n {
             0..3 => bytes(save / 4 * 1000 + n, 40_000),
-            _ => bytes(
-                1_000_000 + save * 100 + n,
-                5_000 + 50_000 * (n as usize % 3),
-            ),
+            _ => bytes(1_000_000 + save * 100 + n, 5_000 + 50_000 * (n as usize % 3)),
         })
         .collect()
 }
 
 fn manifest(save: u64) -> Vec<u8> {
-    chunks(save)
-        .iter()
-        .flat_map(|data| hash(data).as_bytes().to_vec())
-        .collect()
+    chunks(save).iter().flat_map(|data| hash(data).as_bytes().to_vec()).collect()
 }
 
 /// What became of the puts of one name.
@@ -56,21 +50,13 @@ fn killed_at_any_moment() {
                         let save = next.fetch_add(1, Ordering::Relaxed);
                         // Names come again, so manifests are replaced too.
                         let manifest_name = name(&format!("m{}", save % 50));
-                        let put = chunks(save)
-                            .iter()
-                            .try_for_each(|data| store.put_chunk(&hash(data), data).map(drop));
+                        let put = chunks(save).iter().try_for_each(|data| store.put_chunk(&hash(data), data).map(drop));
                         // One writer for a name at a time, so that it is known which comes last.
                         let mut acknowledged = acknowledged.lock().unwrap();
-                        let done =
-                            put.and_then(|()| store.put_manifest(&manifest_name, &manifest(save)));
+                        let done = put.and_then(|()| store.put_manifest(&manifest_name, &manifest(save)));
                         let name: &mut Puts = acknowledged.entry(manifest_name).or_default();
                         match done {
-                            Ok(()) => {
-                                *name = Puts {
-                                    done: Some(save),
-                                    failed: Vec::new(),
-                                }
-                            }
+                            Ok(()) => *name = Puts { done: Some(save), failed: Vec::new() },
                             Err(_) => {
                                 name.failed.push(save);
                                 errors.fetch_add(1, Ordering::Relaxed);
@@ -122,10 +108,7 @@ fn check(store: &(impl Backend + Inventory), acknowledged: &HashMap<ManifestName
         .unwrap();
     for name in visible {
         let manifest = store.get_manifest(&name).unwrap().unwrap();
-        let hashes: Vec<ChunkHash> = manifest
-            .chunks(32)
-            .map(|hash| ChunkHash::new(hash).unwrap())
-            .collect();
+        let hashes: Vec<ChunkHash> = manifest.chunks(32).map(|hash| ChunkHash::new(hash).unwrap()).collect();
         for (wanted, got) in hashes.iter().zip(store.get_chunks(&hashes).unwrap()) {
             let got = got.unwrap_or_else(|| panic!("{name} needs {wanted}"));
             assert_eq!(hash(&got), *wanted);
@@ -176,11 +159,7 @@ fn a_server_that_forgot_everything_gets_no_manifest_without_chunks() {
     }
     // All of them acknowledged, then lost.
     while store.get_chunks(&[hash(&data[19])]).unwrap()[0].is_none()
-        || server
-            .open("")
-            .get_chunk(&hash(&data[19]))
-            .unwrap()
-            .is_none()
+        || server.open("").get_chunk(&hash(&data[19])).unwrap().is_none()
     {
         std::thread::yield_now();
     }

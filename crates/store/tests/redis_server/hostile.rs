@@ -122,19 +122,9 @@ fn a_server_that_talks_nonsense() {
 fn a_value_with_a_header_that_lies() {
     let mut value = b"TLv1\0\0\0\0".to_vec();
     value.extend(u64::MAX.to_le_bytes());
-    let reply = [
-        format!("${}\r\n", value.len()).into_bytes(),
-        value,
-        b"\r\n".to_vec(),
-    ]
-    .concat();
-    let store = RedisStore::open(
-        &fake(move |stream| drop(stream.write_all(&reply)))
-            .parse()
-            .unwrap(),
-        options(),
-    )
-    .unwrap();
+    let reply = [format!("${}\r\n", value.len()).into_bytes(), value, b"\r\n".to_vec()].concat();
+    let store =
+        RedisStore::open(&fake(move |stream| drop(stream.write_all(&reply))).parse().unwrap(), options()).unwrap();
     let error = store.get_chunk(&hash(b"x")).unwrap_err();
     assert!(matches!(error, StoreError::Damaged { .. }), "{error}");
 }

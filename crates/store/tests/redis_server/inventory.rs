@@ -16,9 +16,7 @@ fn save(store: &impl Backend, manifest: &str, seeds: &[u64], len: usize) -> Vec<
         store.put_chunk(key, data).unwrap();
     }
     let text: String = hashes.iter().map(|hash| format!("{hash} ")).collect();
-    store
-        .put_manifest(&name(manifest), text.as_bytes())
-        .unwrap();
+    store.put_manifest(&name(manifest), text.as_bytes()).unwrap();
     hashes
 }
 
@@ -67,13 +65,8 @@ fn lists_and_counts() {
     assert_eq!((usage.chunks, usage.chunk_bytes), (3000, 300_000));
     assert!(usage.total_bytes > 300_000 + 3001 * 65);
     assert_eq!(usage.cap, None);
-    let error = inventory
-        .chunks(&mut |_| Err(StoreError::HashLength { len: 0 }))
-        .unwrap_err();
-    assert!(
-        matches!(error, StoreError::HashLength { .. }),
-        "ends the walk"
-    );
+    let error = inventory.chunks(&mut |_| Err(StoreError::HashLength { len: 0 })).unwrap_err();
+    assert!(matches!(error, StoreError::HashLength { .. }), "ends the walk");
 }
 
 #[test]
@@ -86,11 +79,7 @@ fn verify_finds_what_was_changed() {
     let verify = || {
         let mut faults: Vec<Fault> = Vec::new();
         let mut last = None;
-        inventory
-            .verify(&mut |progress| last = Some(progress), &mut |fault| {
-                faults.push(fault)
-            })
-            .unwrap();
+        inventory.verify(&mut |progress| last = Some(progress), &mut |fault| faults.push(fault)).unwrap();
         let last = last.unwrap();
         assert_eq!(last.done, last.total);
         faults.sort_by(|a, b| a.what.cmp(&b.what));
@@ -98,9 +87,7 @@ fn verify_finds_what_was_changed() {
     };
     assert_eq!(verify(), []);
     let mut client = server.client();
-    let _: () = client
-        .setrange(format!("transload:c:{}", hashes[7]), 500, "?!")
-        .unwrap();
+    let _: () = client.setrange(format!("transload:c:{}", hashes[7]), 500, "?!").unwrap();
     let _: () = client.set("transload:m:n", "short").unwrap();
     let _: () = client.set("transload:c:XY", "none").unwrap();
     let faults = verify();
@@ -130,9 +117,7 @@ fn what_a_manifest_was_saved_with_is_kept_and_missed() {
     assert_eq!(collected.chunks, 1, "the orphan");
     let verify = || {
         let mut faults = Vec::new();
-        inventory
-            .verify(&mut |_| {}, &mut |fault| faults.push(fault))
-            .unwrap();
+        inventory.verify(&mut |_| {}, &mut |fault| faults.push(fault)).unwrap();
         faults
     };
     assert_eq!(verify(), []);
@@ -174,13 +159,8 @@ fn a_full_server_can_be_collected() {
     assert!(full().unwrap_err().to_string().contains("OOM"));
     let inventory = store.inventory().unwrap();
     // What it notes of chunks that have to wait needs memory, and has to be noted all the same.
-    let collected = inventory
-        .collect(&grace(4).with_cap(1 << 20), &mut |_| {})
-        .unwrap();
-    assert_eq!(
-        (collected.manifests, collected.chunks, collected.in_grace),
-        (1, 0, 50)
-    );
+    let collected = inventory.collect(&grace(4).with_cap(1 << 20), &mut |_| {}).unwrap();
+    assert_eq!((collected.manifests, collected.chunks, collected.in_grace), (1, 0, 50));
     assert!(full().is_err());
     std::thread::sleep(Duration::from_millis(6100));
     // A manifest has just been removed: only what was noted lets the chunks go.
@@ -203,10 +183,7 @@ fn a_server_full_of_what_dead_saves_left_is_freed() {
         save(&store, &part(n), &[u64::from(n)], 500_000);
     }
     let mut client = server.client();
-    let _: () = redis::cmd("CONFIG")
-        .arg(&["SET", "maxmemory", "3mb"])
-        .query(&mut client)
-        .unwrap();
+    let _: () = redis::cmd("CONFIG").arg(&["SET", "maxmemory", "3mb"]).query(&mut client).unwrap();
     let more = bytes(1000, 500_000);
     let full = || -> Result<(), StoreError> {
         store.put_chunk(&hash(&more), &more)?;
@@ -233,9 +210,7 @@ fn a_database_that_was_emptied_is_not_verified() {
     let faults = || {
         let mut faults = Vec::new();
         let inventory = store.inventory().unwrap();
-        inventory
-            .verify(&mut |_| {}, &mut |fault| faults.push(fault))
-            .unwrap();
+        inventory.verify(&mut |_| {}, &mut |fault| faults.push(fault)).unwrap();
         faults
     };
     save(&store, "m", &[1], 100);
@@ -333,11 +308,7 @@ fn looking_at_manifests_is_no_use() {
     let peeked = inventory.peek_manifests(&names).unwrap();
     assert_eq!(peeked[0].as_deref(), Some(&b"data"[..]));
     assert_eq!(peeked[1], None);
-    let idle: u64 = redis::cmd("OBJECT")
-        .arg("IDLETIME")
-        .arg("transload:m:a/m")
-        .query(&mut client)
-        .unwrap();
+    let idle: u64 = redis::cmd("OBJECT").arg("IDLETIME").arg("transload:m:a/m").query(&mut client).unwrap();
     // Servers before 7.2 cannot tell looking from using.
     let mut no_touch = redis::cmd("CLIENT");
     no_touch.arg("NO-TOUCH").arg("ON");
@@ -349,12 +320,7 @@ fn a_cap_evicts_the_least_recently_used() {
     let server = server!();
     let store = server.open("");
     for n in 0..3 {
-        save(
-            &store,
-            &format!("m{n}"),
-            &(n * 10..n * 10 + 10).collect::<Vec<_>>(),
-            20_000,
-        );
+        save(&store, &format!("m{n}"), &(n * 10..n * 10 + 10).collect::<Vec<_>>(), 20_000);
     }
     let inventory = store.inventory().unwrap();
     let total = inventory.usage().unwrap().total_bytes;
@@ -368,9 +334,7 @@ fn a_cap_evicts_the_least_recently_used() {
     };
     use_all();
     let options = grace(0).with_cap(total * 3 / 4);
-    let dry = inventory
-        .collect(&options.clone().with_dry_run(true), &mut |_| {})
-        .unwrap();
+    let dry = inventory.collect(&options.clone().with_dry_run(true), &mut |_| {}).unwrap();
     assert_eq!(dry.manifests, 1);
     // Asking for the lengths was a use on this server if it is an old one; put the order back.
     use_all();
@@ -400,17 +364,12 @@ fn a_manifest_that_is_put_meanwhile_is_not_evicted() {
             if (progress.step, progress.done) == ("reading manifests", 1) {
                 let same = store.get_manifest(&name("m2")).unwrap().unwrap();
                 other.put_manifest(&name("m2"), &same).unwrap();
-                other
-                    .put_manifest(&name("m1"), saved[0][0].as_bytes())
-                    .unwrap();
+                other.put_manifest(&name("m1"), saved[0][0].as_bytes()).unwrap();
             }
         })
         .unwrap();
     assert_eq!(collected.manifests, 1);
-    assert_eq!(
-        names(inventory).keys().collect::<Vec<_>>(),
-        ["m1", "m2", "m3"]
-    );
+    assert_eq!(names(inventory).keys().collect::<Vec<_>>(), ["m1", "m2", "m3"]);
     let left = |n: usize| store.get_chunk(&saved[n][0]).unwrap().is_some();
     assert_eq!([0, 1, 2, 3].map(left), [true, false, true, true]);
 }

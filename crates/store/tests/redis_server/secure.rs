@@ -15,21 +15,14 @@ fn the_password_comes_from_the_options() {
     let uri = |uri: &str| uri.parse().unwrap();
     let plain = server.uri("");
     for options in [quick(), quick().with_password("wrong")] {
-        let error = RedisStore::open(&uri(&plain), options)
-            .unwrap_err()
-            .to_string();
+        let error = RedisStore::open(&uri(&plain), options).unwrap_err().to_string();
         assert!(error.contains("TRANSLOAD_REDIS_PASSWORD"), "{error}");
-        assert!(
-            !error.contains("hunter2") && !error.contains("wrong "),
-            "{error}"
-        );
+        assert!(!error.contains("hunter2") && !error.contains("wrong "), "{error}");
     }
     let store = RedisStore::open(&uri(&plain), quick().with_password("hunter2")).unwrap();
     store.put_manifest(&name("m"), b"1").unwrap();
-    let mut client = redis::Client::open(format!("redis://:hunter2@127.0.0.1:{}/", server.port))
-        .unwrap()
-        .get_connection()
-        .unwrap();
+    let mut client =
+        redis::Client::open(format!("redis://:hunter2@127.0.0.1:{}/", server.port)).unwrap().get_connection().unwrap();
     // A user who may do what the store does and nothing else.
     let _: () = redis::cmd("ACL")
         .arg("SETUSER")
@@ -60,10 +53,8 @@ fn the_password_comes_from_the_options() {
 fn a_user_is_logged_in_without_a_password_too() {
     let server = server!();
     let mut client = server.client();
-    let _: () = redis::cmd("ACL")
-        .arg(&["SETUSER", "kv", "on", "nopass", "~transload:*", "+@all"])
-        .query(&mut client)
-        .unwrap();
+    let _: () =
+        redis::cmd("ACL").arg(&["SETUSER", "kv", "on", "nopass", "~transload:*", "+@all"]).query(&mut client).unwrap();
     let open = |user: &str| {
         let uri = format!("redis://{user}@127.0.0.1:{}/0", server.port);
         RedisStore::open(&uri.parse().unwrap(), quick())
@@ -94,10 +85,7 @@ impl Authority {
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let issuer = CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap();
         let key = KeyPair::generate().unwrap();
-        let certificate = CertificateParams::new(vec![host.to_owned()])
-            .unwrap()
-            .signed_by(&key, &issuer)
-            .unwrap();
+        let certificate = CertificateParams::new(vec![host.to_owned()]).unwrap().signed_by(&key, &issuer).unwrap();
         Self {
             ca: file("ca", issuer.pem()),
             certificate: file("certificate", certificate.pem()),
@@ -124,9 +112,7 @@ fn tls_with_the_right_authority_and_no_other() {
         "--requirepass",
         "hunter2"
     );
-    let uri = format!("rediss://127.0.0.1:{}/0", server.port)
-        .parse()
-        .unwrap();
+    let uri = format!("rediss://127.0.0.1:{}/0", server.port).parse().unwrap();
     let options = || quick().with_password("hunter2");
     let store = RedisStore::open(&uri, options().with_ca_file(&right.ca)).unwrap();
     let chunks: Vec<_> = (0..50).map(|n| bytes(n, 300_000)).collect();
@@ -142,9 +128,7 @@ fn tls_with_the_right_authority_and_no_other() {
     let refused = |uri: &str, ca: Option<&Path>, expected: &str| {
         let mut options = options();
         options.ca_file = ca.map(Path::to_owned);
-        let error = RedisStore::open(&uri.parse().unwrap(), options)
-            .unwrap_err()
-            .to_string();
+        let error = RedisStore::open(&uri.parse().unwrap(), options).unwrap_err().to_string();
         assert!(error.contains(expected), "{error}");
     };
     let uri = uri.to_string();
@@ -152,11 +136,7 @@ fn tls_with_the_right_authority_and_no_other() {
     refused(&uri, Some(&right.key), "certificate");
     refused(&uri, Some(&dir.path().join("nothing")), "nothing");
     // The same server by a name that its certificate does not have.
-    refused(
-        &uri.replace("127.0.0.1", "localhost"),
-        Some(&right.ca),
-        "certificate",
-    );
+    refused(&uri.replace("127.0.0.1", "localhost"), Some(&right.ca), "certificate");
     // And without TLS it is no Redis server.
     let plain = uri.replace("rediss", "redis");
     assert!(RedisStore::open(&plain.parse().unwrap(), options()).is_err());

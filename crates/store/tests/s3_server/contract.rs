@@ -39,10 +39,7 @@ fn every_name_is_kept_and_listed() {
                 Ok(())
             })
             .unwrap();
-        let mut expected: Vec<_> = names
-            .iter()
-            .map(|name| (name.to_string(), name.len() as u64))
-            .collect();
+        let mut expected: Vec<_> = names.iter().map(|name| (name.to_string(), name.len() as u64)).collect();
         expected.sort();
         listed.sort();
         assert_eq!(listed, expected);
@@ -58,21 +55,11 @@ fn the_nearest_ancestor_that_is_a_store_is_the_root() {
     slot.put_chunk(&hash(&data), &data).unwrap();
     slot.put_manifest(&name("m"), b"1").unwrap();
     assert_eq!(root.get_manifest(&name("slot1/x/m")).unwrap().unwrap(), "1");
-    assert_eq!(
-        root.put_chunk(&hash(&data), &data).unwrap(),
-        Put::AlreadyThere
-    );
+    assert_eq!(root.put_chunk(&hash(&data), &data).unwrap(), Put::AlreadyThere);
     // Elsewhere is another store.
     let other = server.open("/models");
     assert_eq!(other.get_chunk(&hash(&data)).unwrap(), None);
-    assert_eq!(
-        server
-            .open("/models/kv")
-            .get_manifest(&name("slot1/x/m"))
-            .unwrap()
-            .unwrap(),
-        "1"
-    );
+    assert_eq!(server.open("/models/kv").get_manifest(&name("slot1/x/m")).unwrap().unwrap(), "1");
 }
 
 #[test]
@@ -85,13 +72,8 @@ fn large_values_go_in_parts() {
         for len in [(5 << 20) - 16, (5 << 20) - 15, 10 << 20, (64 << 20) + 7] {
             let data = bytes(len as u64, len);
             assert_eq!(store.put_chunk(&hash(&data), &data).unwrap(), Put::Stored);
-            store
-                .put_manifest(&name("large"), &data[..len / 4])
-                .unwrap();
-            assert!(
-                store.get_chunk(&hash(&data)).unwrap().unwrap() == data,
-                "{len}"
-            );
+            store.put_manifest(&name("large"), &data[..len / 4]).unwrap();
+            assert!(store.get_chunk(&hash(&data)).unwrap().unwrap() == data, "{len}");
             assert!(store.get_manifest(&name("large")).unwrap().unwrap() == data[..len / 4]);
         }
     });
@@ -101,11 +83,7 @@ fn large_values_go_in_parts() {
 fn works_inside_a_runtime() {
     let server = Server::s3s();
     for threads in [1, 2] {
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(threads)
-            .enable_all()
-            .build()
-            .unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build().unwrap();
         runtime.block_on(async {
             // On the runtime's own threads, opening and dropping too.
             let store = server.open("/kv");
@@ -158,20 +136,13 @@ fn a_changed_byte_is_an_error() {
     for (file, is_chunk) in [(chunk, true), (server.file("kv/m/n-m"), false)] {
         let whole = std::fs::read(&file).unwrap();
         let read = || {
-            if is_chunk {
-                store.get_chunk(&hash(&data))
-            } else {
-                store.get_manifest(&name("m"))
-            }
+            if is_chunk { store.get_chunk(&hash(&data)) } else { store.get_manifest(&name("m")) }
         };
         for at in 0..whole.len() {
             let mut changed = whole.clone();
             changed[at] ^= 0x10;
             std::fs::write(&file, changed).unwrap();
-            assert!(
-                matches!(read(), Err(StoreError::Damaged { .. })),
-                "byte {at}"
-            );
+            assert!(matches!(read(), Err(StoreError::Damaged { .. })), "byte {at}");
         }
         std::fs::write(&file, &whole[..whole.len() - 1]).unwrap();
         assert!(read().is_err());
@@ -190,17 +161,9 @@ fn an_old_chunk_that_is_found_becomes_young_with_the_bytes_it_had() {
     let key = hash(&data);
     store.put_chunk(&key, &data).unwrap();
     store.put_manifest(&name("m"), b"").unwrap();
-    let modified = || {
-        std::fs::metadata(server.file(&format!("kv/c/{key}")))
-            .unwrap()
-            .modified()
-            .unwrap()
-    };
+    let modified = || std::fs::metadata(server.file(&format!("kv/c/{key}"))).unwrap().modified().unwrap();
     let before = modified();
-    assert_eq!(
-        store.put_chunk(&key, b"other bytes").unwrap(),
-        Put::AlreadyThere
-    );
+    assert_eq!(store.put_chunk(&key, b"other bytes").unwrap(), Put::AlreadyThere);
     store.put_manifest(&name("m"), b"").unwrap();
     assert!(modified() > before);
     assert_eq!(store.get_chunk(&key).unwrap().unwrap(), data);
@@ -218,10 +181,7 @@ fn an_old_chunk_that_is_found_becomes_young_with_the_bytes_it_had() {
     });
     std::fs::remove_file(server.file(&format!("kv/c/{key}"))).unwrap();
     let error = saver.put_manifest(&name("second"), b"").unwrap_err();
-    assert!(
-        matches!(error, StoreError::Collected { hash } if hash == key),
-        "{error}"
-    );
+    assert!(matches!(error, StoreError::Collected { hash } if hash == key), "{error}");
     assert_eq!(saver.get_manifest(&name("second")).unwrap(), None);
 }
 
@@ -343,10 +303,7 @@ fn opening_what_is_there_makes_nothing() {
         assert!(error.to_string().contains(uri), "{error}");
     }
     assert_eq!(server.file("").read_dir().unwrap().count(), 0);
-    server
-        .open("/kv")
-        .put_manifest(&name("slot/m"), b"1")
-        .unwrap();
+    server.open("/kv").put_manifest(&name("slot/m"), b"1").unwrap();
     let slot = open("s3://bucket/kv/slot").unwrap();
     assert_eq!(slot.get_manifest(&name("m")).unwrap().unwrap(), "1");
     assert!(open("s3://bucket/other").is_err());
@@ -363,10 +320,7 @@ fn without_credentials_it_says_which_variables_to_set() {
         "AWS_CONTAINER_CREDENTIALS_FULL_URI",
         "AWS_METADATA_ENDPOINT",
     ];
-    if let Some(set) = credentials
-        .iter()
-        .find(|name| std::env::var_os(name).is_some())
-    {
+    if let Some(set) = credentials.iter().find(|name| std::env::var_os(name).is_some()) {
         println!("NOT RUN: the environment has credentials, or where to get them: {set}");
         return;
     }
@@ -383,11 +337,7 @@ fn without_credentials_it_says_which_variables_to_set() {
     for options in one.into_iter().chain(none) {
         let error = S3Store::open(&"s3://bucket/kv".parse().unwrap(), options);
         let error = error.unwrap_err().to_string();
-        for variable in [
-            "AWS_ACCESS_KEY_ID",
-            "AWS_SECRET_ACCESS_KEY",
-            "AWS_ENDPOINT_URL",
-        ] {
+        for variable in ["AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL"] {
             assert!(error.contains(variable), "{error}");
         }
         assert!(!error.contains("hunter2"), "{error}");
@@ -411,15 +361,11 @@ fn an_object_that_is_too_short_is_damaged() {
 fn what_a_server_does_not_know_is_asked_once() {
     type Ask = fn(&S3Store) -> Result<(), StoreError>;
     let cases: [(&str, Ask); 5] = [
-        ("HeadObject", |store| {
-            store.put_chunk(&hash(b"x"), b"x").map(drop)
-        }),
+        ("HeadObject", |store| store.put_chunk(&hash(b"x"), b"x").map(drop)),
         ("GetObject", |store| store.get_chunk(&hash(b"x")).map(drop)),
         ("PutObject", |store| store.put_manifest(&name("m"), b"m")),
         ("DeleteObject", |store| store.delete_manifest(&name("m"))),
-        ("ListObjectsV2", |store| {
-            store.inventory().unwrap().usage().map(drop)
-        }),
+        ("ListObjectsV2", |store| store.inventory().unwrap().usage().map(drop)),
     ];
     for (operation, ask) in cases {
         let mut server = Server::s3s();
@@ -446,24 +392,17 @@ fn no_length_of_an_object_is_believed() {
 fn says_what_is_wrong() {
     both(|server| {
         let error = server.try_open("s3://nobody/kv").unwrap_err().to_string();
-        assert!(
-            error.contains("nobody") && error.contains("no such bucket"),
-            "{error}"
-        );
+        assert!(error.contains("nobody") && error.contains("no such bucket"), "{error}");
         // It was not made either.
         assert!(server.try_open("s3://nobody/kv").is_err());
         assert!(server.try_open("s3://bucket/../kv").is_err());
     });
     let server = Server::s3s();
     let open = |uri: &str, options| S3Store::open(&uri.parse().unwrap(), options);
-    let wrong = server
-        .options()
-        .with_config("aws_secret_access_key", "hunter2");
+    let wrong = server.options().with_config("aws_secret_access_key", "hunter2");
     let error = open("s3://bucket/kv", wrong).unwrap_err().to_string();
     assert!(!error.contains("hunter2"), "{error}");
-    let gone = server
-        .options()
-        .with_config("aws_endpoint_url", "http://127.0.0.1:1");
+    let gone = server.options().with_config("aws_endpoint_url", "http://127.0.0.1:1");
     assert!(open("s3://bucket/kv", gone).is_err());
     assert!(!format!("{:?}", server.options()).contains("secret\""));
 }
@@ -472,11 +411,7 @@ fn says_what_is_wrong() {
 fn a_store_of_another_version_is_not_touched() {
     let server = Server::s3s();
     drop(server.open("/kv"));
-    std::fs::write(
-        server.file("kv/kv_store_format"),
-        "transload kv_store s3 2\n",
-    )
-    .unwrap();
+    std::fs::write(server.file("kv/kv_store_format"), "transload kv_store s3 2\n").unwrap();
     for uri in ["s3://bucket/kv", "s3://bucket/kv/slot"] {
         let error = server.try_open(uri).unwrap_err();
         assert!(matches!(error, StoreError::Damaged { .. }), "{error}");

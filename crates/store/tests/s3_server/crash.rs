@@ -40,10 +40,7 @@ fn check(store: &S3Store, names: &[ManifestName]) {
     for (name, got) in names.iter().zip(manifests) {
         let got = got.unwrap_or_else(|| panic!("{name} was listed or acknowledged"));
         assert_eq!(got, manifest(name.as_str().parse().unwrap()), "{name}");
-        let hashes: Vec<ChunkHash> = got
-            .chunks(32)
-            .map(|hash| ChunkHash::new(hash).unwrap())
-            .collect();
+        let hashes: Vec<ChunkHash> = got.chunks(32).map(|hash| ChunkHash::new(hash).unwrap()).collect();
         for (wanted, got) in hashes.iter().zip(store.get_chunks(&hashes).unwrap()) {
             let got = got.unwrap_or_else(|| panic!("{name} needs {wanted}"));
             assert_eq!(hash(&got), *wanted);
@@ -79,9 +76,7 @@ fn ended_at_any_moment() {
                 });
             }
             // Long enough for some saves, and never at the same place in one.
-            sleep(Duration::from_millis(
-                20 + u64::from(bytes(kill, 1)[0]) % 180,
-            ));
+            sleep(Duration::from_millis(20 + u64::from(bytes(kill, 1)[0]) % 180));
             server.kill();
             sleep(Duration::from_millis(100));
             server.start();
@@ -100,20 +95,11 @@ fn ended_at_any_moment() {
         if kill + 1 == KILLS {
             checked.clear();
         }
-        let names: Vec<_> = visible
-            .difference(&checked)
-            .map(|text| name(text))
-            .collect();
+        let names: Vec<_> = visible.difference(&checked).map(|text| name(text)).collect();
         check(&fresh, &names);
         checked.extend(visible);
     }
-    let (saves, errors) = (
-        acknowledged.lock().unwrap().len(),
-        errors.load(Ordering::Relaxed),
-    );
-    println!(
-        "{KILLS} ends, {saves} saves acknowledged, {errors} failed, {} seen",
-        checked.len()
-    );
+    let (saves, errors) = (acknowledged.lock().unwrap().len(), errors.load(Ordering::Relaxed));
+    println!("{KILLS} ends, {saves} saves acknowledged, {errors} failed, {} seen", checked.len());
     assert!(saves > 0 && errors > 0);
 }

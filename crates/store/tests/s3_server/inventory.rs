@@ -15,9 +15,7 @@ fn save(store: &impl Backend, manifest: &str, seeds: &[u64]) -> Vec<ChunkHash> {
         store.put_chunk(key, data).unwrap();
     }
     let text: String = hashes.iter().map(|hash| format!("{hash} ")).collect();
-    store
-        .put_manifest(&name(manifest), text.as_bytes())
-        .unwrap();
+    store.put_manifest(&name(manifest), text.as_bytes()).unwrap();
     hashes
 }
 
@@ -31,10 +29,7 @@ fn lists_verifies_and_collects() {
         let gone = save(&server.open("/kv/slot"), "n", &[3, 4, 5]);
         let inventory = store.inventory().unwrap();
         let usage = inventory.usage().unwrap();
-        assert_eq!(
-            (usage.manifests, usage.chunks, usage.chunk_bytes),
-            (2, 5, 5000)
-        );
+        assert_eq!((usage.manifests, usage.chunks, usage.chunk_bytes), (2, 5, 5000));
         assert_eq!(usage.manifest_bytes, 6 * 65);
         let mut listed = Vec::new();
         inventory
@@ -46,15 +41,11 @@ fn lists_verifies_and_collects() {
         listed.sort();
         assert_eq!(listed, ["m", "slot/n"]);
         let mut faults = Vec::new();
-        inventory
-            .verify(&mut |_| {}, &mut |fault| faults.push(fault))
-            .unwrap();
+        inventory.verify(&mut |_| {}, &mut |fault| faults.push(fault)).unwrap();
         assert_eq!(faults, []);
         store.delete_manifest(&name("slot/n")).unwrap();
         let collect = |grace, dry| {
-            let options = CollectOptions::new()
-                .with_grace(Duration::from_secs(grace))
-                .with_dry_run(dry);
+            let options = CollectOptions::new().with_grace(Duration::from_secs(grace)).with_dry_run(dry);
             inventory.collect(&options, &mut |_| {}).unwrap()
         };
         let young = collect(3600, false);
@@ -92,16 +83,11 @@ fn verify_finds_what_was_changed() {
     std::fs::copy(server.file("kv/m/n-m"), server.file("kv/m/n-other")).unwrap();
     let mut faults: Vec<Fault> = Vec::new();
     let inventory = store.inventory().unwrap();
-    inventory
-        .verify(&mut |_| {}, &mut |fault| faults.push(fault))
-        .unwrap();
+    inventory.verify(&mut |_| {}, &mut |fault| faults.push(fault)).unwrap();
     let mut whats: Vec<_> = faults.iter().map(|fault| fault.what.as_str()).collect();
     whats.sort();
     let chunk = format!("chunk {}", hashes[3]);
-    assert_eq!(
-        whats,
-        [chunk.as_str(), "object kv/c/XY", "object kv/m/n-other"]
-    );
+    assert_eq!(whats, [chunk.as_str(), "object kv/c/XY", "object kv/m/n-other"]);
 }
 
 #[test]
@@ -111,18 +97,12 @@ fn a_cap_evicts_what_was_put_longest_ago() {
     for server in &servers {
         let store = server.open("");
         for n in 0..3 {
-            save(
-                &store,
-                &format!("m{n}"),
-                &(n * 10..n * 10 + 10).collect::<Vec<_>>(),
-            );
+            save(&store, &format!("m{n}"), &(n * 10..n * 10 + 10).collect::<Vec<_>>());
             std::thread::sleep(Duration::from_millis(1100));
         }
         let inventory = store.inventory().unwrap();
         let total = inventory.usage().unwrap().total_bytes;
-        let options = CollectOptions::new()
-            .with_grace(Duration::ZERO)
-            .with_cap(total * 3 / 4);
+        let options = CollectOptions::new().with_grace(Duration::ZERO).with_cap(total * 3 / 4);
         let collected = inventory.collect(&options, &mut |_| {}).unwrap();
         assert_eq!((collected.manifests, collected.chunks), (1, 10));
         assert_eq!(store.get_manifest(&name("m0")).unwrap(), None);
@@ -143,18 +123,14 @@ fn a_manifest_that_is_put_meanwhile_is_not_evicted() {
         .collect();
     let inventory = store.inventory().unwrap();
     // Room for the newest one. The next two are put again when that has been read, one of them as it was.
-    let options = CollectOptions::new()
-        .with_grace(Duration::ZERO)
-        .with_cap(1500);
+    let options = CollectOptions::new().with_grace(Duration::ZERO).with_cap(1500);
     let other = server.open("");
     let collected = inventory
         .collect(&options, &mut |progress| {
             if (progress.step, progress.done) == ("reading manifests", 1) {
                 let same = store.get_manifest(&name("m2")).unwrap().unwrap();
                 other.put_manifest(&name("m2"), &same).unwrap();
-                other
-                    .put_manifest(&name("m1"), saved[0][0].as_bytes())
-                    .unwrap();
+                other.put_manifest(&name("m1"), saved[0][0].as_bytes()).unwrap();
             }
         })
         .unwrap();
@@ -188,9 +164,7 @@ fn what_a_manifest_was_saved_with_is_kept_and_missed() {
     assert_eq!(collect(), 1, "the orphan");
     let verify = || {
         let mut faults = Vec::new();
-        inventory
-            .verify(&mut |_| {}, &mut |fault| faults.push(fault))
-            .unwrap();
+        inventory.verify(&mut |_| {}, &mut |fault| faults.push(fault)).unwrap();
         faults
     };
     assert_eq!(verify(), []);

@@ -18,9 +18,7 @@ fn save(store: &dyn Backend, n: u64) -> Result<(), StoreError> {
 
 fn saved(store: &dyn Backend) -> Option<u64> {
     let there = store.get_manifest(&name("m")).unwrap()?;
-    let n = (0..100)
-        .find(|n| chunk(*n).0.as_bytes() == &there[..])
-        .unwrap();
+    let n = (0..100).find(|n| chunk(*n).0.as_bytes() == &there[..]).unwrap();
     assert_eq!(store.get_chunk(&chunk(n).0).unwrap().unwrap(), chunk(n).1);
     Some(n)
 }
@@ -34,20 +32,13 @@ fn a_tier_above_that_is_down_is_passed_over_and_counted() {
     save(&store, 1).unwrap();
     assert_eq!(saved(&store), Some(1));
     let stats = store.tiers();
-    assert_eq!(
-        stats[0].skipped,
-        2 + 1,
-        "a chunk and a manifest that were put, and the chunk that was read"
-    );
+    assert_eq!(stats[0].skipped, 2 + 1, "a chunk and a manifest that were put, and the chunk that was read");
     assert!(stats[0].failures >= 1);
     // What it missed is not believed when it is back.
     above.set_plan(Plan::new());
     assert!(above.get_manifest(&copy("m")).unwrap().unwrap() != chunk(1).0.as_bytes());
     assert_eq!(saved(&store), Some(1));
-    assert_eq!(
-        above.get_manifest(&copy("m")).unwrap().unwrap(),
-        chunk(1).0.as_bytes()
-    );
+    assert_eq!(above.get_manifest(&copy("m")).unwrap().unwrap(), chunk(1).0.as_bytes());
     store.delete_manifest(&name("m")).unwrap();
     assert_eq!(saved(&store), None);
 }
@@ -61,10 +52,7 @@ fn the_last_tier_s_errors_are_the_caller_s() {
     assert!(save(&store, 1).is_err());
     assert!(store.put_manifest(&name("m"), b"x").is_err());
     assert!(store.delete_manifest(&name("m")).is_err());
-    assert!(
-        store.get_manifest(&name("m")).is_err(),
-        "what may have changed is asked below"
-    );
+    assert!(store.get_manifest(&name("m")).is_err(), "what may have changed is asked below");
     below.set_plan(Plan::new());
     assert_eq!(saved(&store), Some(0));
 }
@@ -72,10 +60,7 @@ fn the_last_tier_s_errors_are_the_caller_s() {
 #[test]
 fn a_tier_above_that_is_full_skips_copies() {
     let (above, below) = (MemoryStore::with_cap(3000), sound());
-    let tiers = vec![
-        Tier::memory("memory", above),
-        Tier::new("below", below as Arc<dyn Backend>),
-    ];
+    let tiers = vec![Tier::memory("memory", above), Tier::new("below", below as Arc<dyn Backend>)];
     let store = TierStore::new(tiers, Write::Through).unwrap();
     for n in 0..20 {
         save(&store, n).unwrap();
@@ -87,16 +72,11 @@ fn a_tier_above_that_is_full_skips_copies() {
 
 #[test]
 fn a_last_tier_that_is_full_says_so() {
-    let tiers = vec![
-        Tier::new("above", sound() as Arc<dyn Backend>),
-        Tier::memory("memory", MemoryStore::with_cap(4000)),
-    ];
+    let tiers =
+        vec![Tier::new("above", sound() as Arc<dyn Backend>), Tier::memory("memory", MemoryStore::with_cap(4000))];
     let store = TierStore::new(tiers, Write::Through).unwrap();
     let full = (0..20).find_map(|n| store.put_chunk(&chunk(n).0, &chunk(n).1).err());
-    assert!(
-        matches!(full, Some(StoreError::Full { cap: 4000, .. })),
-        "{full:?}"
-    );
+    assert!(matches!(full, Some(StoreError::Full { cap: 4000, .. })), "{full:?}");
 }
 
 /// The last tier takes its time; a put does not.
@@ -104,10 +84,7 @@ fn a_last_tier_that_is_full_says_so() {
 fn a_slow_tier_below_gets_its_copies_later() {
     let slow = MemoryStore::new();
     let throttled = slowed(slow.clone(), 20);
-    let tiers = vec![
-        Tier::new("above", sound() as Arc<dyn Backend>),
-        Tier::new("slow", Arc::new(throttled)),
-    ];
+    let tiers = vec![Tier::new("above", sound() as Arc<dyn Backend>), Tier::new("slow", Arc::new(throttled))];
     let store = TierStore::new(tiers, Write::Back).unwrap();
     for n in 0..20 {
         save(&store, n).unwrap();
@@ -157,10 +134,7 @@ fn a_manifest_whose_copy_is_refused_is_not_read_below_in_an_older_form() {
 fn a_revision_that_goes_before_it_was_copied_brings_nothing_back() {
     let (above, below) = (MemoryStore::new(), MemoryStore::new());
     let slow = slowed(below.clone(), 30);
-    let tiers = vec![
-        Tier::new("above", Arc::new(above)),
-        Tier::new("below", Arc::new(slow)),
-    ];
+    let tiers = vec![Tier::new("above", Arc::new(above)), Tier::new("below", Arc::new(slow))];
     let store = TierStore::new(tiers, Write::Back).unwrap();
     save(&store, 0).unwrap();
     store.flush();
@@ -214,10 +188,7 @@ fn what_was_given_up_at_closing_is_pending_still() {
     drop(store);
     let store = open(last);
     for n in 0..20 {
-        assert_eq!(
-            store.get_manifest(&name(&n.to_string())).unwrap().unwrap(),
-            "put"
-        );
+        assert_eq!(store.get_manifest(&name(&n.to_string())).unwrap().unwrap(), "put");
     }
 }
 
@@ -242,10 +213,7 @@ fn a_manifest_that_is_put_again_meanwhile_goes_with_its_own_chunks() {
     let (go_on, may_go_on) = std::sync::mpsc::channel();
     let below = MemoryStore::new();
     let whole = Whole(below.clone(), std::sync::Mutex::new(may_go_on));
-    let tiers = vec![
-        Tier::new("above", sound() as Arc<dyn Backend>),
-        Tier::new("below", Arc::new(whole)),
-    ];
+    let tiers = vec![Tier::new("above", sound() as Arc<dyn Backend>), Tier::new("below", Arc::new(whole))];
     let store = TierStore::new(tiers, Write::Back).unwrap();
     save(&store, 0).unwrap();
     // Its copy is under way, or about to be: the chunk waits below.
@@ -275,10 +243,8 @@ fn what_was_refused_is_copied_later() {
 fn closing_does_not_wait_for_what_is_away() {
     let slow = down().with_time(Duration::from_millis(5));
     let (above, below) = (sound(), Arc::new(Faulty::new(MemoryStore::new(), slow)));
-    let tiers = vec![
-        Tier::new("above", above as Arc<dyn Backend>),
-        Tier::new("below", below.clone() as Arc<dyn Backend>),
-    ];
+    let tiers =
+        vec![Tier::new("above", above as Arc<dyn Backend>), Tier::new("below", below.clone() as Arc<dyn Backend>)];
     let store = TierStore::new(tiers, Write::Back).unwrap();
     for n in 0..500 {
         store.put_manifest(&name(&n.to_string()), b"").unwrap();
@@ -297,10 +263,7 @@ fn slowed(store: MemoryStore, millis: u64) -> Faulty<MemoryStore> {
 fn tiers_in_tiers_are_refused() {
     let inner = two(&sound(), &sound(), Write::Through);
     let error = TierStore::new(vec![Tier::new("", Arc::new(inner))], Write::Through).unwrap_err();
-    assert!(
-        error.to_string().contains("tiers in it that have tiers"),
-        "{error}"
-    );
+    assert!(error.to_string().contains("tiers in it that have tiers"), "{error}");
 }
 
 /// At every call of the tier below the process ends: what it was told is in the tier above, and below there is no manifest
@@ -317,24 +280,16 @@ fn a_crash_at_each_call_of_a_later_copy_loses_only_the_copy() {
                     plan.with_all_from(call, if call == kind { nth } else { nth + 3 }, effect)
                 });
                 let dying = Faulty::new(below.clone(), plan);
-                let tiers = vec![
-                    Tier::new("above", Arc::new(above.clone())),
-                    Tier::new("below", Arc::new(dying)),
-                ];
+                let tiers = vec![Tier::new("above", Arc::new(above.clone())), Tier::new("below", Arc::new(dying))];
                 let store = TierStore::new(tiers, Write::Back).unwrap();
                 let mut removed = false;
                 for n in 0..4 {
                     for part in 0..3 {
-                        store
-                            .put_chunk(&chunk(10 * n + part).0, &chunk(10 * n + part).1)
-                            .unwrap();
+                        store.put_chunk(&chunk(10 * n + part).0, &chunk(10 * n + part).1).unwrap();
                     }
                     let names = (0..3).map(|part| chunk(10 * n + part).0);
-                    let manifest: Vec<u8> =
-                        names.flat_map(|hash| hash.as_bytes().to_vec()).collect();
-                    store
-                        .put_manifest(&name(&n.to_string()), &manifest)
-                        .unwrap();
+                    let manifest: Vec<u8> = names.flat_map(|hash| hash.as_bytes().to_vec()).collect();
+                    store.put_manifest(&name(&n.to_string()), &manifest).unwrap();
                     if n == 2 {
                         removed = store.delete_manifest(&name("0")).is_ok();
                     }
@@ -351,10 +306,7 @@ fn a_crash_at_each_call_of_a_later_copy_loses_only_the_copy() {
                     for part in 0..3 {
                         let (hash, data) = chunk(10 * n + part);
                         assert_eq!(above.get_chunk(&hash).unwrap().unwrap(), data);
-                        assert!(
-                            !copied || below.get_chunk(&hash).unwrap().is_some(),
-                            "{kind:?} {nth}"
-                        );
+                        assert!(!copied || below.get_chunk(&hash).unwrap().is_some(), "{kind:?} {nth}");
                     }
                 }
             }

@@ -29,11 +29,7 @@ fn chunk(n: u64) -> (ChunkHash, Vec<u8>) {
 }
 
 /// Two tiers of any kind, each with what can be done to it from outside.
-fn two(
-    above: &Arc<Faulty<MemoryStore>>,
-    below: &Arc<Faulty<MemoryStore>>,
-    write: Write,
-) -> TierStore {
+fn two(above: &Arc<Faulty<MemoryStore>>, below: &Arc<Faulty<MemoryStore>>, write: Write) -> TierStore {
     let tiers = vec![
         Tier::new("above", above.clone() as Arc<dyn Backend>),
         Tier::new("below", below.clone() as Arc<dyn Backend>),
@@ -49,7 +45,5 @@ fn sound() -> Arc<Faulty<MemoryStore>> {
 fn down() -> Plan {
     use Call::{DeleteManifest, GetChunk, GetManifest, PutChunk, PutManifest};
     let calls = [DeleteManifest, GetChunk, GetManifest, PutChunk, PutManifest];
-    calls.into_iter().fold(Plan::new(), |plan, call| {
-        plan.with_all_from(call, 1, Effect::FailBefore)
-    })
+    calls.into_iter().fold(Plan::new(), |plan, call| plan.with_all_from(call, 1, Effect::FailBefore))
 }

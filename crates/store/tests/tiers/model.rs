@@ -26,8 +26,7 @@ fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
         (0..8_u64).prop_map(Step::PutChunk),
         some().prop_map(Step::GetChunks),
-        (0..6_u64, prop::collection::vec(any::<u8>(), 0..4))
-            .prop_map(|(n, data)| Step::Put(n, data)),
+        (0..6_u64, prop::collection::vec(any::<u8>(), 0..4)).prop_map(|(n, data)| Step::Put(n, data)),
         some().prop_map(Step::Get),
         (0..6_u64).prop_map(Step::Delete),
         (0..6_u64, any::<bool>()).prop_map(|(n, again)| Step::Revise(n, again)),
@@ -78,10 +77,7 @@ fn agrees(store: &dyn Backend, steps: &[Step]) -> Result<(), TestCaseError> {
                 if *again {
                     store.put_manifest(&manifest(*n), &data).unwrap();
                 }
-                prop_assert_eq!(
-                    store.delete_revision(&manifest(*n), &revision).unwrap(),
-                    !again
-                );
+                prop_assert_eq!(store.delete_revision(&manifest(*n), &revision).unwrap(), !again);
                 if !again {
                     manifests.remove(n);
                 }
@@ -132,11 +128,7 @@ proptest! {
 struct Late(MemoryStore, Faulty<MemoryStore>);
 
 impl Backend for Late {
-    fn put_chunk(
-        &self,
-        hash: &transload_store::ChunkHash,
-        data: &[u8],
-    ) -> Result<Put, transload_store::StoreError> {
+    fn put_chunk(&self, hash: &transload_store::ChunkHash, data: &[u8]) -> Result<Put, transload_store::StoreError> {
         self.1.put_chunk(hash, data)?;
         self.0.put_chunk(hash, data)
     }
@@ -176,22 +168,15 @@ fn threads_see_one_store() {
                     for n in 0..200_u64 {
                         let (hash, data) = chunk(1000 * thread + n);
                         store.put_chunk(&hash, &data).unwrap();
-                        store
-                            .put_manifest(&manifest(thread), &n.to_le_bytes())
-                            .unwrap();
-                        assert_eq!(
-                            other.get_manifest(&manifest(thread)).unwrap().unwrap(),
-                            n.to_le_bytes()[..]
-                        );
+                        store.put_manifest(&manifest(thread), &n.to_le_bytes()).unwrap();
+                        assert_eq!(other.get_manifest(&manifest(thread)).unwrap().unwrap(), n.to_le_bytes()[..]);
                         assert_eq!(other.get_chunk(&hash).unwrap().unwrap(), data);
                         if thread == 0 {
                             store.put_manifest(shared, &(n + 1).to_le_bytes()).unwrap();
                         }
                         // Copies above go at any moment.
                         above.delete_manifest(shared).unwrap_or_default();
-                        if let (Write::Through, Some(there)) =
-                            (write, store.get_manifest(shared).unwrap())
-                        {
+                        if let (Write::Through, Some(there)) = (write, store.get_manifest(shared).unwrap()) {
                             let now = u64::from_le_bytes(there[..].try_into().unwrap());
                             assert!(now >= last, "{now} after {last}");
                             last = now;

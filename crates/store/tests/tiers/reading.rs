@@ -14,9 +14,7 @@ fn saved(store: &dyn Backend, numbers: std::ops::Range<u64>) {
     for n in numbers {
         let (hash, data) = chunk(n);
         store.put_chunk(&hash, &data).unwrap();
-        store
-            .put_manifest(&name(&n.to_string()), hash.as_bytes())
-            .unwrap();
+        store.put_manifest(&name(&n.to_string()), hash.as_bytes()).unwrap();
     }
 }
 
@@ -26,17 +24,10 @@ fn what_is_found_below_is_there_above_afterwards() {
     saved(&*below, 0..3);
     let store = two(&above, &below, Write::Through);
     let (hash, data) = chunk(1);
-    assert_eq!(
-        store.get_manifest(&name("1")).unwrap().unwrap(),
-        hash.as_bytes()
-    );
+    assert_eq!(store.get_manifest(&name("1")).unwrap().unwrap(), hash.as_bytes());
     assert_eq!(store.get_chunk(&hash).unwrap().unwrap(), data);
     assert_eq!(above.get_chunk(&hash).unwrap().unwrap(), data);
-    assert_eq!(
-        above.get_manifest(&copy("1")).unwrap().unwrap(),
-        hash.as_bytes(),
-        "for the chunk's sake"
-    );
+    assert_eq!(above.get_manifest(&copy("1")).unwrap().unwrap(), hash.as_bytes(), "for the chunk's sake");
     assert!(above.get_chunk(&chunk(2).0).unwrap().is_none());
     below.set_plan(down());
     assert_eq!(store.get_chunk(&hash).unwrap().unwrap(), data);
@@ -131,15 +122,8 @@ fn what_was_copied_later_holds_its_chunks_under_another_name() {
     assert_eq!(above.get_manifest(&name("0")).unwrap(), None);
     let (copy, hash) = (copy("0"), chunk(0).0);
     assert_eq!(above.get_manifest(&copy).unwrap().unwrap(), hash.as_bytes());
-    assert_eq!(
-        below.get_manifest(&name("0")).unwrap().unwrap(),
-        hash.as_bytes()
-    );
-    for refused in [
-        store.put_manifest(&copy, b""),
-        store.delete_manifest(&copy),
-        store.get_manifest(&copy).map(drop),
-    ] {
+    assert_eq!(below.get_manifest(&name("0")).unwrap().unwrap(), hash.as_bytes());
+    for refused in [store.put_manifest(&copy, b""), store.delete_manifest(&copy), store.get_manifest(&copy).map(drop)] {
         let refused = refused.unwrap_err().to_string();
         assert!(refused.contains("copies in a tier"), "{refused}");
     }
@@ -155,8 +139,7 @@ fn batches_go_down_with_what_is_missing() {
     saved(&two, 0..4);
     saved(&one, 0..1);
     let [one, two, three] = [one, two, three].map(|store| Arc::new(Counted::new(store)));
-    let tiers =
-        [&one, &two, &three].map(|store| Tier::new("", Arc::clone(store) as Arc<dyn Backend>));
+    let tiers = [&one, &two, &three].map(|store| Tier::new("", Arc::clone(store) as Arc<dyn Backend>));
     let store = TierStore::new(tiers.into(), Write::Through).unwrap();
     let hashes: Vec<_> = (0..7).map(|n| chunk(n).0).collect();
     let names: Vec<_> = (0..7).map(|n| name(&n.to_string())).collect();
@@ -164,12 +147,7 @@ fn batches_go_down_with_what_is_missing() {
         let chunks = store.get_chunks(&hashes).unwrap();
         let manifests = store.get_manifests(&names).unwrap();
         assert!((0..6).all(|n| chunks[n as usize].as_ref().unwrap() == &chunk(n).1));
-        assert!(
-            manifests[..6]
-                .iter()
-                .zip(&hashes)
-                .all(|(there, hash)| there.as_ref().unwrap() == hash.as_bytes())
-        );
+        assert!(manifests[..6].iter().zip(&hashes).all(|(there, hash)| there.as_ref().unwrap() == hash.as_bytes()));
         assert!(chunks[6].is_none() && manifests[6].is_none());
     }
     let asked = [&one, &two, &three].map(|store| store.count(Call::GetChunk));
@@ -183,10 +161,7 @@ fn batches_go_down_with_what_is_missing() {
 #[test]
 fn memory_above_another_tier_keeps_chunks_only() {
     let (memory, below) = (MemoryStore::new(), sound());
-    let tiers = vec![
-        Tier::memory("memory", memory.clone()),
-        Tier::new("below", below.clone() as Arc<dyn Backend>),
-    ];
+    let tiers = vec![Tier::memory("memory", memory.clone()), Tier::new("below", below.clone() as Arc<dyn Backend>)];
     let store = TierStore::new(tiers, Write::Through).unwrap();
     saved(&store, 0..3);
     // Another process replaces one and removes one.
@@ -209,10 +184,7 @@ fn a_manifest_that_is_being_put_is_read() {
     let (tell, put) = std::sync::mpsc::channel();
     let (go_on, may_go_on) = std::sync::mpsc::channel();
     let gate = Gate(below, tell, std::sync::Mutex::new(may_go_on));
-    let tiers = vec![
-        Tier::new("above", above.clone() as Arc<dyn Backend>),
-        Tier::new("below", Arc::new(gate)),
-    ];
+    let tiers = vec![Tier::new("above", above.clone() as Arc<dyn Backend>), Tier::new("below", Arc::new(gate))];
     let store = TierStore::new(tiers, Write::Through).unwrap();
     std::thread::scope(|scope| {
         let putting = scope.spawn(|| store.put_manifest(&name("m"), b"new").unwrap());
@@ -244,11 +216,7 @@ fn what_is_pending_for_one_is_no_copy_of_another() {
 
 /// Says that a manifest is about to be put, and waits.
 #[derive(Debug)]
-struct Gate(
-    MemoryStore,
-    std::sync::mpsc::Sender<()>,
-    std::sync::Mutex<std::sync::mpsc::Receiver<()>>,
-);
+struct Gate(MemoryStore, std::sync::mpsc::Sender<()>, std::sync::Mutex<std::sync::mpsc::Receiver<()>>);
 
 impl Backend for Gate {
     fn put_manifest(&self, name: &ManifestName, data: &[u8]) -> Result<(), StoreError> {
@@ -276,24 +244,14 @@ fn a_chunk_that_is_damaged_above_is_read_below_and_healed() {
     let (hash, data) = chunk(0);
     saved(&new(open()), 0..1);
     flip_a_byte(&place, &data);
-    assert!(matches!(
-        open().get_chunk(&hash),
-        Err(StoreError::Damaged { .. })
-    ));
+    assert!(matches!(open().get_chunk(&hash), Err(StoreError::Damaged { .. })));
     let store = new(open());
-    assert_eq!(
-        store.get_chunks(&[hash, chunk(1).0]).unwrap()[0]
-            .as_ref()
-            .unwrap(),
-        &data
-    );
+    assert_eq!(store.get_chunks(&[hash, chunk(1).0]).unwrap()[0].as_ref().unwrap(), &data);
     assert_eq!(store.get_chunk(&hash).unwrap().unwrap(), data);
     // With the next manifest it is there for all.
     saved(&store, 1..2);
     assert_eq!(open().get_chunk(&hash).unwrap().unwrap(), data);
-    let TierStats {
-        hits, promotions, ..
-    } = store.tiers()[0].clone();
+    let TierStats { hits, promotions, .. } = store.tiers()[0].clone();
     assert_eq!((hits, promotions), (1, 1));
 }
 
@@ -308,9 +266,7 @@ fn flip_a_byte(folder: &std::path::Path, bytes: &[u8]) {
                 continue;
             }
             let mut content = std::fs::read(&path).unwrap();
-            let at = content
-                .windows(bytes.len())
-                .position(|there| there == bytes);
+            let at = content.windows(bytes.len()).position(|there| there == bytes);
             if let Some(at) = at {
                 content[at] ^= 1;
                 std::fs::write(path, content).unwrap();
@@ -327,9 +283,7 @@ fn a_prefetch_goes_as_far_as_a_read() {
     let folder = tempfile::tempdir().unwrap();
     let file = || {
         let options = transload_store::backend::file::FileOptions::new();
-        Arc::new(Counted::new(
-            transload_store::backend::file::FileStore::open(folder.path(), options).unwrap(),
-        ))
+        Arc::new(Counted::new(transload_store::backend::file::FileStore::open(folder.path(), options).unwrap()))
     };
     let memory = MemoryStore::new();
     let [server, last] = [(); 2].map(|()| Arc::new(server()));
@@ -345,11 +299,7 @@ fn a_prefetch_goes_as_far_as_a_read() {
     let store = TierStore::new(tiers, Write::Through).unwrap();
     let hashes: Vec<_> = (0..4).map(|n| chunk(n).0).collect();
     store.prefetch_chunks(&hashes).unwrap();
-    let told = [
-        file.count(Call::PrefetchChunks),
-        server.count(Call::PrefetchChunks),
-        last.count(Call::PrefetchChunks),
-    ];
+    let told = [file.count(Call::PrefetchChunks), server.count(Call::PrefetchChunks), last.count(Call::PrefetchChunks)];
     assert_eq!(told.map(|(_, values)| values), [3, 2, 0]);
     store.prefetch_chunks(&hashes[..2]).unwrap();
     assert_eq!(server.count(Call::PrefetchChunks).0, 1, "nothing is left");

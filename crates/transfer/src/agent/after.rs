@@ -37,9 +37,7 @@ impl After {
 
     /// Whether it is done already, or nothing at all.
     pub fn is_done(&self) -> bool {
-        self.0
-            .as_ref()
-            .is_none_or(|told| *told.borrow() == Some(Ok(())))
+        self.0.as_ref().is_none_or(|told| *told.borrow() == Some(Ok(())))
     }
 
     /// Waits until it is done.
@@ -54,9 +52,7 @@ impl After {
             };
             let told = receiver.wait_for(Option::is_some).await;
             let lost = || Err("nobody tells any more whether its memory may be touched".to_owned());
-            told.ok()
-                .and_then(|outcome| outcome.clone())
-                .unwrap_or_else(lost)
+            told.ok().and_then(|outcome| outcome.clone()).unwrap_or_else(lost)
         }
     }
 }

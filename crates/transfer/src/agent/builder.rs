@@ -44,38 +44,16 @@ pub enum RegisterError {
     #[error("rank {rank} is registered already")]
     Twice { rank: Rank },
     #[error("rank {rank}: {given} memories for {groups} groups")]
-    Groups {
-        rank: Rank,
-        given: usize,
-        groups: usize,
-    },
-    #[error(
-        "rank {rank}, group \"{group}\": it is on device {device}, another group of the rank on device {other}"
-    )]
-    TwoDevices {
-        rank: Rank,
-        group: String,
-        device: u32,
-        other: u32,
-    },
+    Groups { rank: Rank, given: usize, groups: usize },
+    #[error("rank {rank}, group \"{group}\": it is on device {device}, another group of the rank on device {other}")]
+    TwoDevices { rank: Rank, group: String, device: u32, other: u32 },
     #[error("rank {rank}, group \"{group}\": {given} allocations, {needed} are needed")]
-    Allocations {
-        rank: Rank,
-        group: String,
-        given: usize,
-        needed: u64,
-    },
+    Allocations { rank: Rank, group: String, given: usize, needed: u64 },
     #[error(
         "rank {rank}, group \"{group}\": allocation {allocation} has {given} bytes, {needed} are \
          needed"
     )]
-    TooShort {
-        rank: Rank,
-        group: String,
-        allocation: usize,
-        given: u64,
-        needed: u64,
-    },
+    TooShort { rank: Rank, group: String, allocation: usize, given: u64, needed: u64 },
 }
 
 /// Why an agent could not be made.
@@ -190,11 +168,7 @@ impl Builder {
     /// # Errors
     /// [`BindAgentError`].
     pub fn bind(mut self, addr: SocketAddr) -> Result<Agent, BindAgentError> {
-        if self
-            .providers
-            .iter()
-            .any(|provider| provider.path() == Path::DEVICE)
-        {
+        if self.providers.iter().any(|provider| provider.path() == Path::DEVICE) {
             return Err(BindAgentError::PathKept);
         }
         self.providers.extend(path_on_one_gpu(&self.memories));
@@ -217,8 +191,7 @@ impl Builder {
         let renewals = Renewals::of(&self.identity);
         let endpoints = Endpoints::bind(self.identity, self.options.quic.clone(), addr)?;
         let instance = self.instance;
-        let instance =
-            instance.unwrap_or_else(|| default_instance(endpoints.control_addr().port()));
+        let instance = instance.unwrap_or_else(|| default_instance(endpoints.control_addr().port()));
         let id = AgentId::of(&peer.service, &instance);
         let me = wire::Identity {
             agent: id.clone(),
@@ -241,14 +214,7 @@ impl Builder {
         });
         Ok(Agent {
             client,
-            info: Arc::new(AgentInfo {
-                dropped,
-                id,
-                endpoints,
-                deployment: self.deployment,
-                digest,
-                incarnation,
-            }),
+            info: Arc::new(AgentInfo { dropped, id, endpoints, deployment: self.deployment, digest, incarnation }),
         })
     }
 }
@@ -265,18 +231,10 @@ fn path_on_one_gpu(memories: &Memories) -> Option<Box<dyn Provider>> {
 
 /// Whether these are the memories of a rank's groups: one for each, with the allocations that the layout
 /// has, each of them long enough, and those on GPUs all on one. The rank has to be there.
-fn check_groups(
-    deployment: &Deployment,
-    rank: Rank,
-    regions: &[Region],
-) -> Result<(), RegisterError> {
+fn check_groups(deployment: &Deployment, rank: Rank, regions: &[Region]) -> Result<(), RegisterError> {
     let groups = deployment.groups();
     if regions.len() != groups.len() {
-        return Err(RegisterError::Groups {
-            rank,
-            given: regions.len(),
-            groups: groups.len(),
-        });
+        return Err(RegisterError::Groups { rank, given: regions.len(), groups: groups.len() });
     }
     let (_, stage) = deployment.split_rank(rank);
     let other = regions.iter().find_map(Region::device);
@@ -284,12 +242,7 @@ fn check_groups(
         if let Some((device, other)) = region.device().zip(other)
             && device != other
         {
-            return Err(RegisterError::TwoDevices {
-                rank,
-                group: group.name().to_owned(),
-                device,
-                other,
-            });
+            return Err(RegisterError::TwoDevices { rank, group: group.name().to_owned(), device, other });
         }
         let placement = group.placement(stage);
         let extents = region.extents();

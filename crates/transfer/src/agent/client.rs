@@ -35,10 +35,7 @@ impl Client {
     }
 
     /// Sends a command whose outcome nobody waits for.
-    pub(super) async fn tell(
-        &self,
-        command: impl FnOnce(&mut Driver) + Send + 'static,
-    ) -> Result<(), AgentGone> {
+    pub(super) async fn tell(&self, command: impl FnOnce(&mut Driver) + Send + 'static) -> Result<(), AgentGone> {
         let sent = self.0.send(Box::new(command)).await;
         sent.map_err(|_| AgentGone)
     }
@@ -55,8 +52,7 @@ impl Client {
         command: impl FnOnce(&mut Driver) -> T + Send + 'static,
     ) -> Result<T, AgentGone> {
         let (sender, answer) = oneshot::channel();
-        self.tell(|driver| drop(sender.send(command(driver))))
-            .await?;
+        self.tell(|driver| drop(sender.send(command(driver)))).await?;
         answer.await.map_err(|_| AgentGone)
     }
 }

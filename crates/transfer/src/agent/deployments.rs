@@ -34,11 +34,7 @@ struct Met {
 
 impl Deployments {
     pub(super) fn new(own: Arc<Deployment>) -> Self {
-        Self {
-            own,
-            peers: HashMap::new(),
-            idle: VecDeque::new(),
-        }
+        Self { own, peers: HashMap::new(), idle: VecDeque::new() }
     }
 
     pub(super) fn peer(&self, digest: &DeploymentDigest) -> Option<&Arc<Deployment>> {
@@ -70,11 +66,7 @@ impl Deployments {
                 false => Plan::compile_for(&peer, &own, &request, Side::Destination, &ranks),
             };
             let plan = plan.map_err(|error| error.to_string())?;
-            Ok(Planned {
-                routes: routes(&plan, local_is_source),
-                slices: plan.slices(),
-                plan,
-            })
+            Ok(Planned { routes: routes(&plan, local_is_source), slices: plan.slices(), plan })
         }
     }
 }
@@ -114,10 +106,8 @@ impl wire::Planner for Deployments {
             ours: "a deployment document".into(),
             theirs: why.into(),
         };
-        let document: Document =
-            postcard::from_bytes(document).map_err(|error| unreadable(error.to_string()))?;
-        let peer =
-            Deployment::from_document(document).map_err(|faults| unreadable(faults.to_string()))?;
+        let document: Document = postcard::from_bytes(document).map_err(|error| unreadable(error.to_string()))?;
+        let peer = Deployment::from_document(document).map_err(|faults| unreadable(faults.to_string()))?;
         pair_groups(&self.own, &peer).map_err(|differs| Difference {
             field: differs.field.into(),
             ours: differs.source_value.into(),
@@ -125,10 +115,7 @@ impl wire::Planner for Deployments {
         })?;
         let ranks = peer.tp() * peer.pp();
         if self.peer(&digest).is_none() {
-            let met = Met {
-                deployment: Arc::new(peer),
-                connections: 0,
-            };
+            let met = Met { deployment: Arc::new(peer), connections: 0 };
             self.peers.insert(digest, met);
             self.idle(digest);
         }
@@ -157,10 +144,7 @@ impl wire::Planner for Deployments {
 pub(super) fn deployment(blocks: u32) -> Deployment {
     use transload_layout::{Dtype, Group, Spec};
     let group = Group::builder("attn", "0", Spec::attention(1, 8, Dtype::Bf16));
-    let deployment = Deployment::builder()
-        .block_size(16)
-        .num_blocks(blocks.into())
-        .group(group);
+    let deployment = Deployment::builder().block_size(16).num_blocks(blocks.into()).group(group);
     deployment.build().unwrap()
 }
 

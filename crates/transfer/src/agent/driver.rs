@@ -118,19 +118,10 @@ impl Driver {
     ) -> (Self, Inbox) {
         let (endpoints, options) = (setup.endpoints, setup.options);
         // Not before what was asked of us, and waits for its lease, is over.
-        let keep_idle = options
-            .keep_idle
-            .max(options.wire.early_wait.saturating_mul(2));
+        let keep_idle = options.keep_idle.max(options.wire.early_wait.saturating_mul(2));
         let (events, data) = mpsc::unbounded_channel();
-        let carriers = carriers::open(
-            &setup.providers,
-            &endpoints,
-            options.data,
-            &setup.memories,
-            events.clone(),
-        );
-        let (connections, control) =
-            Connections::new(endpoints.clone(), carriers, keep_idle, events.clone());
+        let carriers = carriers::open(&setup.providers, &endpoints, options.data, &setup.memories, events.clone());
+        let (connections, control) = Connections::new(endpoints.clone(), carriers, keep_idle, events.clone());
         tokio::spawn({
             let (endpoints, accepting) = (endpoints.clone(), connections.accept());
             async move {
@@ -151,19 +142,11 @@ impl Driver {
             counters: Counters::default(),
             start: Instant::now(),
             device_stall: options.wire.device_stall,
-            look: LOOK
-                .min(options.wire.stall / 4)
-                .min(options.wire.device_stall / 4)
-                .max(Duration::from_millis(1)),
+            look: LOOK.min(options.wire.stall / 4).min(options.wire.device_stall / 4).max(Duration::from_millis(1)),
             shutdown: Shutdown::default(),
         };
         driver.transfers.watch_memories();
-        let inbox = Inbox {
-            data,
-            dropped,
-            control,
-            commands,
-        };
+        let inbox = Inbox { data, dropped, control, commands };
         (driver, inbox)
     }
 
@@ -213,8 +196,7 @@ impl Driver {
         // Notices to owners that cannot be reached are not worth more than the patience: their leases
         // expire by themselves. What touches memory is waited for, unless it was found to take for ever.
         let still = gauges.leases + gauges.transfers + gauges.jobs;
-        let over =
-            self.machine.is_idle() || (self.shutdown.is_impatient() && still == gauges.stalled);
+        let over = self.machine.is_idle() || (self.shutdown.is_impatient() && still == gauges.stalled);
         over && self.transfers.are_over(gauges.transfers)
     }
 
@@ -314,11 +296,7 @@ impl Driver {
                 self.machine.path_reported(now, conn, path, report);
             }
             DataEvent::Compiled { ask, plan } => self.machine.compiled(now, &ask, plan),
-            DataEvent::Bound {
-                transfer,
-                number,
-                bound,
-            } => {
+            DataEvent::Bound { transfer, number, bound } => {
                 let counters = &mut self.counters;
                 match self.transfers.bound(transfer, number, bound, counters) {
                     Ok(Some(path)) => self.carry(transfer, path),
@@ -330,31 +308,19 @@ impl Driver {
                     Err(unbound) => self.failed(transfer, unbound.why),
                 }
             }
-            DataEvent::Sending {
-                transfer,
-                number,
-                event,
-            } => {
+            DataEvent::Sending { transfer, number, event } => {
                 if self.transfers.is_under_way(transfer, number) {
                     self.on_sending(transfer, event);
                 }
             }
-            DataEvent::Admit {
-                agent,
-                header,
-                answer,
-            } => match self.machine.admit(now, &agent, &header) {
+            DataEvent::Admit { agent, header, answer } => match self.machine.admit(now, &agent, &header) {
                 Ok(()) => {
                     let counters = &mut self.counters;
                     self.transfers.admit(header.transfer, answer, counters);
                 }
                 Err(error) => tracing::debug!(%agent, %error, "a data stream was turned away"),
             },
-            DataEvent::Landed {
-                header,
-                trailer,
-                crc,
-            } => self.machine.stream_arrived(now, &header, &trailer, crc),
+            DataEvent::Landed { header, trailer, crc } => self.machine.stream_arrived(now, &header, &trailer, crc),
             DataEvent::StreamFailed { transfer, why } => self.failed(transfer, why),
             DataEvent::Fenced { transfer } => {
                 self.transfers.fenced(transfer);
@@ -420,11 +386,7 @@ impl Driver {
             Action::Compile(ask) => self.compile(ask),
             Action::Read(flow) => self.begin(flow, Side::Source),
             Action::Receive(flow) => self.begin(flow, Side::Destination),
-            Action::Readable {
-                transfer,
-                layer,
-                tokens,
-            } => self.transfers.readable(transfer, layer, tokens),
+            Action::Readable { transfer, layer, tokens } => self.transfers.readable(transfer, layer, tokens),
             Action::AllReadable(transfer) => self.transfers.all_readable(transfer),
             Action::Flowing(transfer, path) => {
                 self.transfers.set_path(transfer, path);
@@ -539,8 +501,7 @@ impl Drop for Driver {
     /// threads that move bytes do not end with it, were it to panic.
     fn drop(&mut self) {
         // Peers must not wait for answers that nobody gives.
-        self.endpoints
-            .hang_up(CloseCode::SHUTTING_DOWN, "the agent has stopped");
+        self.endpoints.hang_up(CloseCode::SHUTTING_DOWN, "the agent has stopped");
         if std::thread::panicking() {
             tracing::error!("the agent has stopped: its driver has panicked");
         }

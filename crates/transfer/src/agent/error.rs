@@ -20,11 +20,7 @@ pub struct AgentGone;
 pub enum LeaseOpenError {
     /// There cannot be such a lease: the blocks are still the caller's.
     #[error("lease {key} cannot be opened: {reason}")]
-    Refused {
-        key: LeaseKey,
-        reason: OpenFault,
-        tables: Tables,
-    },
+    Refused { key: LeaseKey, reason: OpenFault, tables: Tables },
     /// The block tables cannot be those of this agent's deployment.
     #[error("the blocks cannot be leased: {fault}")]
     Tables { fault: BindError, tables: Tables },
@@ -135,10 +131,7 @@ mod tests {
         let why = || "no common heads".into();
         let agent = AgentId::new("owner").unwrap();
         let refusal = Refusal::Unplannable { why: why() };
-        for error in [
-            JobError::Plan { why: why() },
-            JobError::NotPushed { agent, refusal },
-        ] {
+        for error in [JobError::Plan { why: why() }, JobError::NotPushed { agent, refusal }] {
             let error = TransferError::from(error);
             assert_eq!(error.kind(), "incompatible");
             // Another request may be planned.
@@ -148,14 +141,10 @@ mod tests {
 
     #[test]
     fn who_never_fits_is_told_from_who_may() {
-        let versions = HelloRefusal::Version {
-            ours: (1, 2),
-            theirs: (3, 3),
-        };
-        for (refusal, kind, never) in [
-            (versions, "version", true),
-            (HelloRefusal::ShuttingDown, "shutting_down", false),
-        ] {
+        let versions = HelloRefusal::Version { ours: (1, 2), theirs: (3, 3) };
+        for (refusal, kind, never) in
+            [(versions, "version", true), (HelloRefusal::ShuttingDown, "shutting_down", false)]
+        {
             let agent = AgentId::new("owner").unwrap();
             let error = TransferError::from(JobError::Hello { agent, refusal });
             assert_eq!((error.kind(), error.is_misfit()), (kind, never));

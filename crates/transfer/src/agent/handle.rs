@@ -52,9 +52,7 @@ impl Drop for AgentInfo {
 
 impl std::fmt::Debug for AgentInfo {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("AgentInfo")
-            .field("incarnation", &self.incarnation)
-            .finish_non_exhaustive()
+        f.debug_struct("AgentInfo").field("incarnation", &self.incarnation).finish_non_exhaustive()
     }
 }
 
@@ -103,11 +101,7 @@ impl Agent {
 
     /// What a ticket says about a rank that this agent holds, reachable at `host`.
     pub fn address(&self, host: &str) -> RankAddress {
-        RankAddress {
-            agent: self.id().clone(),
-            host: host.to_owned(),
-            port: self.control_addr().port(),
-        }
+        RankAddress { agent: self.id().clone(), host: host.to_owned(), port: self.control_addr().port() }
     }
 
     /// The key that seals tickets of this cluster.
@@ -120,8 +114,7 @@ impl Agent {
     /// # Errors
     /// [`LeaseOpenError`], with the blocks where it was refused.
     pub async fn lease(&self, request: LeaseRequest) -> Result<Lease, LeaseOpenError> {
-        self.open_lease(request, Direction::Pull, Side::Source)
-            .await
+        self.open_lease(request, Direction::Pull, Side::Source).await
     }
 
     /// Opens blocks of a rank to whoever holds a ticket for the set, to be written: the other half of a
@@ -130,8 +123,7 @@ impl Agent {
     /// # Errors
     /// [`LeaseOpenError`], with the blocks where it was refused.
     pub async fn open(&self, request: LeaseRequest) -> Result<Lease, LeaseOpenError> {
-        self.open_lease(request, Direction::Push, Side::Destination)
-            .await
+        self.open_lease(request, Direction::Push, Side::Destination).await
     }
 
     async fn open_lease(
@@ -140,33 +132,21 @@ impl Agent {
         direction: Direction,
         side: Side,
     ) -> Result<Lease, LeaseOpenError> {
-        let checked = request
-            .tables
-            .check(self.deployment(), side, request.valid_tokens);
+        let checked = request.tables.check(self.deployment(), side, request.valid_tokens);
         if let Err(fault) = checked {
-            return Err(LeaseOpenError::Tables {
-                fault,
-                tables: request.tables,
-            });
+            return Err(LeaseOpenError::Tables { fault, tables: request.tables });
         }
         let (after, later) = (request.after, self.client.later());
         // A peer that is let in writes at once, so blocks to be written are opened late. Blocks to be read are leased now, as
         // blocks whose prefill is not over.
-        let key = LeaseKey {
-            set: request.set,
-            rank: request.rank,
-        };
+        let key = LeaseKey { set: request.set, rank: request.rank };
         if side == Side::Destination
             && let Err(why) = after.done().await
         {
             let (tables, lost) = (request.tables, self.lost_of([key.rank].into()).await?);
             return Err(match lost {
                 None => LeaseOpenError::After { why, tables },
-                Some(rank) => LeaseOpenError::Refused {
-                    key,
-                    reason: OpenFault::DeviceLost { rank },
-                    tables,
-                },
+                Some(rank) => LeaseOpenError::Refused { key, reason: OpenFault::DeviceLost { rank }, tables },
             });
         }
         let awaited = request.prefilled && !after.is_done();
@@ -181,11 +161,7 @@ impl Agent {
             prefilled: request.prefilled && !awaited,
         };
         let (blocks, keeper) = (Arc::new(request.tables), request.keeper);
-        let control = LeaseControl {
-            key,
-            claimed: Arc::default(),
-            client: self.client.clone(),
-        };
+        let control = LeaseControl { key, claimed: Arc::default(), client: self.client.clone() };
         let claimed = control.claimed.clone();
         let opened = self.client.ask(move |driver| {
             let opened = driver.lease(spec, blocks, claimed, keeper)?;
@@ -239,21 +215,12 @@ impl Agent {
     ///
     /// # Errors
     /// [`TransferError`].
-    pub async fn start_push(
-        &self,
-        request: PushRequest,
-        prefilled: bool,
-    ) -> Result<Transfer, TransferError> {
+    pub async fn start_push(&self, request: PushRequest, prefilled: bool) -> Result<Transfer, TransferError> {
         self.start(request, Direction::Push, prefilled).await
     }
 
     /// A push reads the own blocks and a pull writes them: the ticket does not get to choose.
-    async fn start(
-        &self,
-        request: PullRequest,
-        wanted: Direction,
-        prefilled: bool,
-    ) -> Result<Transfer, TransferError> {
+    async fn start(&self, request: PullRequest, wanted: Direction, prefilled: bool) -> Result<Transfer, TransferError> {
         let claims = request.ticket.open(&self.ticket_key());
         let claims = claims.map_err(JobError::from)?;
         let (allowed, set) = (claims.direction, claims.set);
@@ -290,11 +257,7 @@ impl Agent {
         };
         let blocks = Arc::new(request.tables);
         let keeper = request.keeper;
-        let label = JobLabel {
-            direction: wanted,
-            set,
-            content: request.content,
-        };
+        let label = JobLabel { direction: wanted, set, content: request.content };
         let started = self.client.ask(move |driver| {
             let started = driver.start(spec, blocks, label, keeper)?;
             if awaited {
@@ -315,13 +278,8 @@ impl Agent {
     ///
     /// # Errors
     /// [`NoticeError`].
-    pub async fn cancel(
-        &self,
-        ticket: Ticket,
-        content: Option<ContentDigest>,
-    ) -> Result<NoticeOutcome, NoticeError> {
-        self.notify(move |driver| driver.machine.cancel_ticket(driver.now(), &ticket, content))
-            .await
+    pub async fn cancel(&self, ticket: Ticket, content: Option<ContentDigest>) -> Result<NoticeOutcome, NoticeError> {
+        self.notify(move |driver| driver.machine.cancel_ticket(driver.now(), &ticket, content)).await
     }
 
     /// Asks the owner of a ticket to let its leases live for `ttl` from then at least.
@@ -329,8 +287,7 @@ impl Agent {
     /// # Errors
     /// [`NoticeError`].
     pub async fn renew(&self, ticket: Ticket, ttl: Duration) -> Result<NoticeOutcome, NoticeError> {
-        self.notify(move |driver| driver.machine.renew_ticket(driver.now(), &ticket, ttl))
-            .await
+        self.notify(move |driver| driver.machine.renew_ticket(driver.now(), &ticket, ttl)).await
     }
 
     async fn notify(

@@ -91,8 +91,7 @@ impl LeaseControl {
     /// # Errors
     /// [`LeaseUseError`]: where it has ended already, and where there are more tokens than it is for.
     pub async fn ready(&self, layer: u32, tokens: u64) -> Result<(), LeaseUseError> {
-        self.ask(move |driver, key| driver.machine.ready(key, layer, tokens))
-            .await
+        self.ask(move |driver, key| driver.machine.ready(key, layer, tokens)).await
     }
 
     /// Reports so once something else is done. This does not wait for that, and nobody hears of a lease that has ended by then.
@@ -100,17 +99,10 @@ impl LeaseControl {
     ///
     /// # Errors
     /// [`AgentGone`].
-    pub async fn ready_after(
-        &self,
-        after: After,
-        layer: u32,
-        tokens: u64,
-    ) -> Result<(), AgentGone> {
+    pub async fn ready_after(&self, after: After, layer: u32, tokens: u64) -> Result<(), AgentGone> {
         let (key, later) = (self.key, self.client.later());
         let ready = move |driver: &mut Driver| drop(driver.machine.ready(key, layer, tokens));
-        self.client
-            .tell(move |_| Driver::tell_after(Handle::Lease(key), &after, later, ready))
-            .await
+        self.client.tell(move |_| Driver::tell_after(Handle::Lease(key), &after, later, ready)).await
     }
 
     /// Reports that the prefill is over: everything may be read, and commits may be made.
@@ -118,8 +110,7 @@ impl LeaseControl {
     /// # Errors
     /// [`LeaseUseError`]: where it has ended already.
     pub async fn finish_prefill(&self) -> Result<(), LeaseUseError> {
-        self.ask(move |driver, key| driver.machine.finish_prefill(driver.now(), key))
-            .await
+        self.ask(move |driver, key| driver.machine.finish_prefill(driver.now(), key)).await
     }
 
     /// Reports so once something else is done, as [`ready_after`](Self::ready_after) does.
@@ -128,9 +119,7 @@ impl LeaseControl {
     /// [`AgentGone`].
     pub async fn finish_prefill_after(&self, after: After) -> Result<(), AgentGone> {
         let (lease, later) = (Handle::Lease(self.key), self.client.later());
-        self.client
-            .tell(move |_| Driver::prefill_after(lease, &after, later))
-            .await
+        self.client.tell(move |_| Driver::prefill_after(lease, &after, later)).await
     }
 
     /// Lets the lease live for `ttl` from now at least.
@@ -138,8 +127,7 @@ impl LeaseControl {
     /// # Errors
     /// [`LeaseUseError`]: where it has ended already.
     pub async fn renew(&self, ttl: Duration) -> Result<(), LeaseUseError> {
-        self.ask(move |driver, key| driver.machine.renew(driver.now(), key, ttl))
-            .await
+        self.ask(move |driver, key| driver.machine.renew(driver.now(), key, ttl)).await
     }
 
     /// Gives the lease up. Transfers under way fail; wait for [`ended`](Lease::ended).

@@ -146,17 +146,11 @@ pub(super) struct RouteUnderWay {
 impl Counters {
     pub(super) fn read(&self) -> AgentMetrics {
         let mut metrics = self.metrics.clone();
-        metrics.busy += self
-            .busy_since
-            .map_or(Duration::ZERO, |since| since.elapsed());
+        metrics.busy += self.busy_since.map_or(Duration::ZERO, |since| since.elapsed());
         metrics
     }
 
-    pub(super) fn job_done(
-        &mut self,
-        direction: Direction,
-        result: &Result<JobReport, TransferError>,
-    ) {
+    pub(super) fn job_done(&mut self, direction: Direction, result: &Result<JobReport, TransferError>) {
         let of = self.transfers(direction);
         match result {
             Ok(report) => {
@@ -190,11 +184,7 @@ impl Counters {
     /// A route is to be read here, or received. It ends with [`route_landed`](Self::route_landed) or
     /// [`route_failed`](Self::route_failed).
     pub(super) fn route_begun(&mut self, flow: &Flow, side: Side) -> RouteUnderWay {
-        let mut route = RouteUnderWay {
-            of_lease: matches!(flow.blocks, BlocksOf::Lease(_)),
-            side,
-            moving_since: None,
-        };
+        let mut route = RouteUnderWay { of_lease: matches!(flow.blocks, BlocksOf::Lease(_)), side, moving_since: None };
         if let Some(of) = self.of_others(&route) {
             of.begun += 1;
         }
@@ -225,11 +215,7 @@ impl Counters {
     }
 
     /// A route has landed: by which path, how many bytes, in which chunks.
-    pub(super) fn route_landed(
-        &mut self,
-        route: &RouteUnderWay,
-        travelled: Option<(Path, u64, &Chunks)>,
-    ) {
+    pub(super) fn route_landed(&mut self, route: &RouteUnderWay, travelled: Option<(Path, u64, &Chunks)>) {
         self.end(route);
         if let Some(of) = self.of_others(route) {
             let took = route.moving_since.map(|since| since.elapsed());

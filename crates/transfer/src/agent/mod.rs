@@ -57,9 +57,7 @@ mod transfer;
 pub use crate::wire::NoticeOutcome;
 pub use after::After;
 pub use builder::{BindAgentError, Builder, RegisterError};
-pub use error::{
-    AgentGone, LeaseEndError, LeaseOpenError, LeaseUseError, NoticeError, TransferError,
-};
+pub use error::{AgentGone, LeaseEndError, LeaseOpenError, LeaseUseError, NoticeError, TransferError};
 pub use handle::Agent;
 pub use lease::{Lease, LeaseControl, LeaseOutcome};
 pub use metrics::{AgentMetrics, LeaseMetrics, PathBytes, RouteMetrics, TransferMetrics};

@@ -76,9 +76,7 @@ mod tests {
     fn any_patience_makes_settings_that_can_be() {
         for millis in [100, 999, 5_000, 20_000, 86_400_000] {
             let patience = Duration::from_millis(millis);
-            let options = AgentOptions::default()
-                .stall(patience)
-                .connect_wait(patience);
+            let options = AgentOptions::default().stall(patience).connect_wait(patience);
             let AgentOptions { wire, quic, .. } = &options;
             assert_eq!(quic.check(), Ok(()));
             assert!(4 * wire.heartbeat <= wire.stall, "{options:?}");

@@ -41,10 +41,7 @@ pub(super) fn promise<T>(
     dropped: mpsc::UnboundedSender<Handle>,
 ) -> (Promise<T>, CancelOnDrop<T>) {
     let (sender, end) = oneshot::channel();
-    let promise = Promise {
-        end: Some(sender),
-        keeper,
-    };
+    let promise = Promise { end: Some(sender), keeper };
     (promise, CancelOnDrop { end, of, dropped })
 }
 

@@ -33,17 +33,13 @@ pub(super) async fn keep(endpoints: &Endpoints, renewals: Option<Renewals>, ever
             (files, found)
         });
         let Ok((files, found)) = looked.await else {
-            tracing::error!(
-                "reading the certificate's files has panicked: they are not looked at any more"
-            );
+            tracing::error!("reading the certificate's files has panicked: they are not looked at any more");
             continue;
         };
         renewals = Some(files);
         let renewed = match found {
             None => continue,
-            Some(read) => read
-                .map_err(Into::into)
-                .and_then(|new| endpoints.renew(new)),
+            Some(read) => read.map_err(Into::into).and_then(|new| endpoints.renew(new)),
         };
         let service = &identity.peer().service;
         match renewed {

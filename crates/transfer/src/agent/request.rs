@@ -48,13 +48,7 @@ pub struct LeaseRequest {
 
 impl LeaseRequest {
     /// A lease of finished blocks for 60 seconds, and ten minutes at most.
-    pub fn new(
-        set: LeaseSetId,
-        rank: Rank,
-        tables: Tables,
-        content: ContentDigest,
-        valid_tokens: u64,
-    ) -> Self {
+    pub fn new(set: LeaseSetId, rank: Rank, tables: Tables, content: ContentDigest, valid_tokens: u64) -> Self {
         Self {
             set,
             rank,

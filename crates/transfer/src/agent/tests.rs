@@ -87,11 +87,7 @@ impl Side {
             .unwrap()
             .bind((Ipv4Addr::LOCALHOST, 0).into())
             .unwrap();
-        Self {
-            agent,
-            memory,
-            blocks,
-        }
+        Self { agent, memory, blocks }
     }
 
     fn tables(&self) -> Tables {
@@ -130,8 +126,7 @@ impl Pair {
             source: Side::new(&authority, "source", even, of_source),
             destination: Side::new(&authority, "destination", odd, of_destination),
         };
-        pair.source
-            .fill(|at| ((at as u64 * 0x9E37_79B9) >> 13) as u8);
+        pair.source.fill(|at| ((at as u64 * 0x9E37_79B9) >> 13) as u8);
         pair.destination.fill(|_| CANARY);
         pair
     }
@@ -143,13 +138,7 @@ impl Pair {
     }
 
     /// The same, where the lease has to wait for something.
-    async fn begin_after(
-        &self,
-        set: u8,
-        paths: PathSet,
-        keepers: [Keeper; 2],
-        after: After,
-    ) -> (Lease, Transfer) {
+    async fn begin_after(&self, set: u8, paths: PathSet, keepers: [Keeper; 2], after: After) -> (Lease, Transfer) {
         let [at_source, at_destination] = keepers;
         let (source, set) = (&self.source.agent, LeaseSetId([set; 16]));
         let tables = self.source.tables();
@@ -182,9 +171,7 @@ impl Pair {
         let mut pairs = source.blocks.iter().zip(&destination.blocks);
         let others = (0..BLOCKS).filter(|block| !destination.blocks.contains(block));
         pairs.all(|(from, to)| source.block(*from) == destination.block(*to))
-            && others
-                .into_iter()
-                .all(|other| destination.block(other) == [CANARY; BLOCK_BYTES])
+            && others.into_iter().all(|other| destination.block(other) == [CANARY; BLOCK_BYTES])
     }
 }
 
@@ -274,11 +261,7 @@ async fn a_lease_ends_when_its_last_operation_is_done() {
 /// Of the destination: a pull that was given up is over when nothing will be written any more.
 #[tokio::test]
 async fn a_pull_is_over_when_its_last_operation_is_done() {
-    for (paths, waits_for_room) in [
-        (PathSet::QUIC, false),
-        (PathSet::QUIC, true),
-        (PathSet::LOCAL, false),
-    ] {
+    for (paths, waits_for_room) in [(PathSet::QUIC, false), (PathSet::QUIC, true), (PathSet::LOCAL, false)] {
         let pair = Pair::new(LONG);
         if waits_for_room {
             pair.destination.memory.make_rooms_late();
@@ -295,11 +278,7 @@ async fn a_pull_is_over_when_its_last_operation_is_done() {
         assert_eq!(soon(finished).await.unwrap_err(), cancelled);
         assert!(!is_kept(&keeper));
         pair.destination.fill(|_| CANARY);
-        assert_eq!(
-            pair.destination.memory.pending(),
-            0,
-            "nothing can be written"
-        );
+        assert_eq!(pair.destination.memory.pending(), 0, "nothing can be written");
     }
 }
 
@@ -310,10 +289,7 @@ async fn the_next_bytes_come_while_memory_places_some() {
     let _device = Device::new(&pair.source.memory, 3);
     let (_lease, transfer) = pair.begin(1, PathSet::QUIC, keepers().0).await;
     // Each MiB is a stream, and those of a lane come at the same time.
-    let (memory, streams) = (
-        &pair.destination.memory,
-        (BLOCKS as usize / 2 * BLOCK_BYTES) >> 20,
-    );
+    let (memory, streams) = (&pair.destination.memory, (BLOCKS as usize / 2 * BLOCK_BYTES) >> 20);
     until(|| memory.pending() == 2 * streams).await;
     sleep(Duration::from_millis(100)).await;
     assert_eq!(memory.pending(), 2 * streams);
@@ -500,11 +476,7 @@ async fn a_device_that_is_lost_fails_its_transfers_by_name() {
             let refused = soon(lost.agent.lease(request.clone())).await.unwrap_err();
             let reason = OpenFault::DeviceLost { rank: Rank(0) };
             let key = LeaseKey { set, rank: Rank(0) };
-            let expected = LeaseOpenError::Refused {
-                key,
-                reason,
-                tables,
-            };
+            let expected = LeaseOpenError::Refused { key, reason, tables };
             assert_eq!(refused, expected);
             // As well where it waits for work of that device, which will never be done.
             let (after, done) = After::told();

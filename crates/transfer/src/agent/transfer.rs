@@ -93,18 +93,10 @@ impl TransferControl {
     ///
     /// # Errors
     /// [`AgentGone`].
-    pub async fn ready_after(
-        &self,
-        after: After,
-        rank: Rank,
-        layer: u32,
-        tokens: u64,
-    ) -> Result<(), AgentGone> {
+    pub async fn ready_after(&self, after: After, rank: Rank, layer: u32, tokens: u64) -> Result<(), AgentGone> {
         let (job, later) = (self.job, self.client.later());
         let ready = move |driver: &mut Driver| driver.machine.job_ready(job, rank, layer, tokens);
-        self.client
-            .tell(move |_| Driver::tell_after(Handle::Job(job), &after, later, ready))
-            .await
+        self.client.tell(move |_| Driver::tell_after(Handle::Job(job), &after, later, ready)).await
     }
 
     /// Reports, of a push whose blocks are still being computed, that everything is ready.
@@ -123,9 +115,7 @@ impl TransferControl {
     /// [`AgentGone`].
     pub async fn finish_prefill_after(&self, after: After) -> Result<(), AgentGone> {
         let (job, later) = (Handle::Job(self.job), self.client.later());
-        self.client
-            .tell(move |_| Driver::prefill_after(job, &after, later))
-            .await
+        self.client.tell(move |_| Driver::prefill_after(job, &after, later)).await
     }
 
     /// Gives it up. [`finish`](Transfer::finish) tells when nothing touches the blocks any more.

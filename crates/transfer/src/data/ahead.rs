@@ -59,11 +59,7 @@ impl LaterCursor {
     }
 
     /// Gathers the next bytes; they lie in the range. Cancel-safe where they are [ready](Self::ready).
-    pub(crate) async fn gather(
-        &mut self,
-        mut out: &mut [u8],
-        inside: &Inside,
-    ) -> Result<(), RegionError> {
+    pub(crate) async fn gather(&mut self, mut out: &mut [u8], inside: &Inside) -> Result<(), RegionError> {
         while !out.is_empty() {
             self.ready(inside).await?;
             let ready = &self.window[self.given..];
@@ -103,11 +99,7 @@ impl LaterCursor {
     }
 
     /// Takes the next bytes, to be scattered. Waits where there is no room for them.
-    pub(crate) async fn scatter(
-        &mut self,
-        mut bytes: &[u8],
-        inside: &Inside,
-    ) -> Result<(), RegionError> {
+    pub(crate) async fn scatter(&mut self, mut bytes: &[u8], inside: &Inside) -> Result<(), RegionError> {
         while !bytes.is_empty() {
             let (mut room, filled) = match self.room.take() {
                 Some(room) => room,

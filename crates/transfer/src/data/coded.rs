@@ -44,19 +44,11 @@ pub(crate) struct Encoder {
 impl Encoder {
     /// For a range of whole pieces, all of which may be read.
     pub(crate) fn new(route: &RouteBytes, range: Range<u64>) -> Result<Self, StreamError> {
-        Ok(Self {
-            cursor: route.cursor(range)?,
-            route: route.clone(),
-            piece: Vec::new(),
-            exact: Vec::new(),
-        })
+        Ok(Self { cursor: route.cursor(range)?, route: route.clone(), piece: Vec::new(), exact: Vec::new() })
     }
 
     /// The next pieces as they travel, and of how many bytes of the route they are; `None` once all have been had.
-    pub(crate) async fn next(
-        &mut self,
-        inside: &Inside,
-    ) -> Result<Option<(Vec<u8>, u64)>, RegionError> {
+    pub(crate) async fn next(&mut self, inside: &Inside) -> Result<Option<(Vec<u8>, u64)>, RegionError> {
         let (codec, before) = (self.route.codec(), self.cursor.remaining());
         let mut coded = Vec::new();
         while coded.len() < SEND && self.cursor.remaining() > 0 {
@@ -94,11 +86,7 @@ pub(crate) struct Decoder {
 impl Decoder {
     /// Of a route that travels in a codec.
     pub(crate) fn new(route: &RouteBytes) -> Option<Self> {
-        (!route.codec().is_exact()).then(|| Self {
-            route: route.clone(),
-            coming: Vec::new(),
-            piece: Vec::new(),
-        })
+        (!route.codec().is_exact()).then(|| Self { route: route.clone(), coming: Vec::new(), piece: Vec::new() })
     }
 
     /// Takes the next bytes, and scatters pieces that are whole to where the cursor is. Gives how many of the bytes were of

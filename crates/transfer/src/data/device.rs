@@ -46,12 +46,8 @@ impl From<DeviceError> for RegionError {
     fn from(error: DeviceError) -> Self {
         match error {
             DeviceError::Check(error) => Self::Check(error),
-            error @ DeviceError::Stalled { .. } => Self::Stalled {
-                why: error.to_string().into(),
-            },
-            error => Self::Device {
-                why: error.to_string().into(),
-            },
+            error @ DeviceError::Stalled { .. } => Self::Stalled { why: error.to_string().into() },
+            error => Self::Device { why: error.to_string().into() },
         }
     }
 }
@@ -170,11 +166,7 @@ impl Room for Acquired {
 
 impl RouteCursor {
     /// Moves over the next `len` bytes, all of which lie on a GPU, and says which those are of which of its streams.
-    pub(crate) fn pass_on_gpu(
-        &mut self,
-        len: usize,
-        inside: &Inside,
-    ) -> Result<Vec<Moved>, RegionError> {
+    pub(crate) fn pass_on_gpu(&mut self, len: usize, inside: &Inside) -> Result<Vec<Moved>, RegionError> {
         let mut moved = Vec::new();
         self.each_section(len, inside, |cursor, bytes| {
             moved.push(pass(cursor, &bytes)?);
@@ -197,23 +189,15 @@ fn pass(cursor: &mut RegionCursor, in_slot: &Range<usize>) -> Result<Moved, Regi
             });
         }
     }
-    Err(RegionError::Device {
-        why: "a path between GPUs moves memory of CUDA devices only".into(),
-    })
+    Err(RegionError::Device { why: "a path between GPUs moves memory of CUDA devices only".into() })
 }
 
 impl Intake {
     /// Takes the next `bytes` bytes of the route where they lie on a GPU, and says where they go. Their sum is
     /// [added](Self::add) when they are there.
-    pub(crate) fn take_on_gpu(
-        &mut self,
-        bytes: usize,
-        inside: &Inside,
-    ) -> Result<Vec<Moved>, ReceiveError> {
+    pub(crate) fn take_on_gpu(&mut self, bytes: usize, inside: &Inside) -> Result<Vec<Moved>, ReceiveError> {
         if self.decoder.is_some() {
-            return Err(ReceiveError::Path(
-                "a codec's bytes came between GPUs".into(),
-            ));
+            return Err(ReceiveError::Path("a codec's bytes came between GPUs".into()));
         }
         if bytes > self.body(bytes) {
             let planned = self.length;
@@ -225,11 +209,7 @@ impl Intake {
     }
 
     /// Adds the sum of bytes that were taken so, and the trailer if it stands behind them.
-    pub(crate) fn add(
-        &mut self,
-        sum: &Crc32c,
-        trailer: Option<&[u8; TRAILER]>,
-    ) -> Result<(), ReceiveError> {
+    pub(crate) fn add(&mut self, sum: &Crc32c, trailer: Option<&[u8; TRAILER]>) -> Result<(), ReceiveError> {
         self.sum.append(sum);
         match trailer {
             Some(bytes) => self.take_trailer(TRAILER, |trailer| trailer.copy_from_slice(bytes)),

@@ -42,11 +42,7 @@ impl From<StreamError> for SendError {
 #[expect(missing_docs, reason = "the messages name the fields")]
 pub enum ReceiveError {
     #[error("{length} bytes at offset {offset} of a route of {bytes} bytes")]
-    Outside {
-        offset: u64,
-        length: u64,
-        bytes: u64,
-    },
+    Outside { offset: u64, length: u64, bytes: u64 },
     #[error("the stream ended after {found} of {planned} bytes")]
     TooShort { planned: u64, found: u64 },
     #[error("the stream went on after its {planned} bytes")]

@@ -47,9 +47,7 @@ impl Fence {
     pub(crate) fn enter(&self) -> Option<Inside> {
         // Count first, look then; `quiet` raises first and counts then. One of the two sees the other.
         self.state.inside.fetch_add(1, SeqCst);
-        let inside = Inside {
-            fence: self.clone(),
-        };
+        let inside = Inside { fence: self.clone() };
         (!self.is_raised()).then_some(inside)
     }
 
@@ -129,9 +127,7 @@ impl Clone for Inside {
     /// Lets in somebody who leaves later, also where the fence is up by now.
     fn clone(&self) -> Self {
         self.fence.state.inside.fetch_add(1, SeqCst);
-        Self {
-            fence: self.fence.clone(),
-        }
+        Self { fence: self.fence.clone() }
     }
 }
 

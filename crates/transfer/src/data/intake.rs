@@ -34,11 +34,7 @@ impl Intake {
     /// Ready for what the header announces, which has to lie in the route.
     pub(crate) fn new(landing: &Landing, header: &StreamHeader) -> Result<Self, ReceiveError> {
         let route = landing.route();
-        let outside = ReceiveError::Outside {
-            offset: header.offset,
-            length: header.length,
-            bytes: route.bytes(),
-        };
+        let outside = ReceiveError::Outside { offset: header.offset, length: header.length, bytes: route.bytes() };
         let end = header.offset.checked_add(header.length);
         let fits = |end: &u64| {
             let cuts = [header.offset, *end];
@@ -93,11 +89,7 @@ impl Intake {
         &mut self,
         bytes: usize,
         inside: &Inside,
-        mut scatter: impl FnMut(
-            Range<usize>,
-            &mut RegionCursor,
-            &mut Crc32c,
-        ) -> Result<Option<Operation<()>>, ReceiveError>,
+        mut scatter: impl FnMut(Range<usize>, &mut RegionCursor, &mut Crc32c) -> Result<Option<Operation<()>>, ReceiveError>,
         copy: impl Fn(usize, &mut [u8]),
     ) -> Result<(), ReceiveError> {
         if self.decoder.is_some() {
@@ -106,8 +98,7 @@ impl Intake {
             return self.take(&copied, inside).await;
         }
         let (body, sum) = (self.body(bytes), &mut self.sum);
-        self.cursor
-            .each_section(body, inside, |cursor, range| scatter(range, cursor, sum))?;
+        self.cursor.each_section(body, inside, |cursor, range| scatter(range, cursor, sum))?;
         self.placed(body);
         self.take_trailer(bytes - body, |trailer| copy(body, trailer))
     }
@@ -128,11 +119,7 @@ impl Intake {
         self.landing.count_placed(bytes as u64);
     }
 
-    pub(super) fn take_trailer(
-        &mut self,
-        bytes: usize,
-        copy: impl FnOnce(&mut [u8]),
-    ) -> Result<(), ReceiveError> {
+    pub(super) fn take_trailer(&mut self, bytes: usize, copy: impl FnOnce(&mut [u8])) -> Result<(), ReceiveError> {
         let got = self.trailer_got + bytes;
         let Some(trailer) = self.trailer.get_mut(self.trailer_got..got) else {
             let planned = self.length;

@@ -27,13 +27,7 @@ impl Landing {
     /// A place that is open to streams.
     #[must_use]
     pub fn new(route: RouteBytes) -> Self {
-        Self {
-            inner: Arc::new(Inner {
-                route,
-                fence: Fence::default(),
-                placed: AtomicU64::new(0),
-            }),
-        }
+        Self { inner: Arc::new(Inner { route, fence: Fence::default(), placed: AtomicU64::new(0) }) }
     }
 
     /// The bytes that it receives.

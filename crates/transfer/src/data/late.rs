@@ -56,11 +56,7 @@ impl Queue {
 
 impl LateMemory {
     pub(crate) fn new(memory: Memory) -> Self {
-        Self {
-            memory,
-            queue: Arc::default(),
-            lost: watch::Sender::new(false),
-        }
+        Self { memory, queue: Arc::default(), lost: watch::Sender::new(false) }
     }
 
     pub(crate) fn memory(&self) -> &Memory {
@@ -135,10 +131,7 @@ impl Later for LateMemory {
 
     fn bind(&self, program: StreamProgram) -> Result<Arc<dyn LaterStream>, RegionError> {
         let stream = MemoryStream::new(program, self.memory.clone());
-        Ok(Arc::new(LateStream {
-            memory: self.clone(),
-            stream: stream?,
-        }))
+        Ok(Arc::new(LateStream { memory: self.clone(), stream: stream? }))
     }
 
     fn lost(&self) -> watch::Receiver<bool> {
@@ -177,10 +170,7 @@ impl LaterStream for LateStream {
     }
 
     fn room(&self, inside: &Inside) -> Operation<Box<dyn Room>> {
-        let room: Box<dyn Room> = Box::new(LateRoom {
-            stream: self.clone(),
-            bytes: vec![0; ROOM],
-        });
+        let room: Box<dyn Room> = Box::new(LateRoom { stream: self.clone(), bytes: vec![0; ROOM] });
         if self.memory.queue.rooms_are_late.load(SeqCst) {
             return self.memory.submit(inside, || Ok(room));
         }

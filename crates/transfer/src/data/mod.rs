@@ -50,10 +50,7 @@ mod intake;
 mod landing;
 #[cfg(test)]
 pub(crate) mod late;
-#[cfg_attr(
-    not(any(test, feature = "cuda")),
-    expect(dead_code, reason = "host memory is done when a call returns")
-)]
+#[cfg_attr(not(any(test, feature = "cuda")), expect(dead_code, reason = "host memory is done when a call returns"))]
 mod operation;
 mod options;
 mod outgoing;
@@ -63,10 +60,7 @@ mod ranges;
 mod receive;
 mod region;
 mod route_bytes;
-#[cfg_attr(
-    not(feature = "cuda"),
-    expect(dead_code, reason = "only devices reach it themselves")
-)]
+#[cfg_attr(not(feature = "cuda"), expect(dead_code, reason = "only devices reach it themselves"))]
 mod shared;
 mod stream;
 

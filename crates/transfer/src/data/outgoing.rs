@@ -95,12 +95,7 @@ impl Outgoing {
     ///
     /// The cut into streams follows from the stream of the plan and the number of lanes alone.
     #[must_use]
-    pub fn new(
-        transfer: TransferId,
-        nonce: Nonce,
-        bytes: RouteBytes,
-        lanes: usize,
-    ) -> (Self, SendEvents) {
+    pub fn new(transfer: TransferId, nonce: Nonce, bytes: RouteBytes, lanes: usize) -> (Self, SendEvents) {
         let (sender, events) = mpsc::unbounded_channel();
         let queue = Queue {
             open: Ranges::default(),
@@ -123,11 +118,7 @@ impl Outgoing {
     /// Allows bytes of the route to be read from now on. A stream leaves once all of its part is open.
     pub fn open(&self, range: Range<u64>) {
         let mut queue = self.queue();
-        let Queue {
-            open,
-            waiting,
-            ready,
-        } = &mut *queue;
+        let Queue { open, waiting, ready } = &mut *queue;
         open.insert(range);
         ready.extend(waiting.extract_if(.., |part| open.covers(&part.range)));
         drop(queue);
@@ -221,9 +212,6 @@ impl Outgoing {
 
     fn queue(&self) -> MutexGuard<'_, Queue> {
         // Nothing panics while it is held.
-        self.inner
-            .queue
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.inner.queue.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

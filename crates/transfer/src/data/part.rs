@@ -38,11 +38,7 @@ const MANY: u64 = 1024;
 /// next, and where a stretch is long: where `cut` puts a cut that is wanted at a position, there or later.
 ///
 /// Whatever the route, there are at most 2,048 parts.
-pub(crate) fn split(
-    ends: impl IntoIterator<Item = u64>,
-    lanes: usize,
-    cut: impl Fn(u64) -> u64,
-) -> Vec<Part> {
+pub(crate) fn split(ends: impl IntoIterator<Item = u64>, lanes: usize, cut: impl Fn(u64) -> u64) -> Vec<Part> {
     let mut ends: Vec<u64> = ends.into_iter().collect();
     let Some(&total) = ends.last() else {
         return Vec::new();
@@ -50,17 +46,10 @@ pub(crate) fn split(
     let stretches = ends.len() as u64;
     if stretches > MANY {
         let each = stretches.div_ceil(MANY) as usize;
-        ends = ends
-            .chunks(each)
-            .filter_map(|few| few.last().copied())
-            .collect();
+        ends = ends.chunks(each).filter_map(|few| few.last().copied()).collect();
     }
     let lanes = lanes.max(1) as u64;
-    let even = if lanes == 1 {
-        MOST
-    } else {
-        total / (lanes * PER_LANE)
-    };
+    let even = if lanes == 1 { MOST } else { total / (lanes * PER_LANE) };
     let mut most = even.clamp(LEAST, MOST);
     if stretches > 1 {
         // Layer by layer: parts leave when they are ready as a whole, so short ones leave early.
@@ -76,10 +65,7 @@ pub(crate) fn split(
         let step = bytes.div_ceil(count).next_multiple_of(ALIGN);
         while start < end {
             let next = cut(start.saturating_add(step).min(end)).min(end);
-            parts.push(Part {
-                stream: parts.len() as u32,
-                range: start..next,
-            });
+            parts.push(Part { stream: parts.len() as u32, range: start..next });
             start = next;
         }
     }
@@ -100,13 +86,7 @@ mod tests {
         let layers = (1..=80).map(|layer| layer << 20);
         assert_eq!(split(layers.clone(), 1, |at| at).len(), 80);
         assert_eq!(split(layers, 8, |at| at).len(), 80);
-        assert_eq!(
-            split([100], 4, |at| at),
-            [Part {
-                stream: 0,
-                range: 0..100
-            }]
-        );
+        assert_eq!(split([100], 4, |at| at), [Part { stream: 0, range: 0..100 }]);
         assert_eq!(split([], 4, |at| at), []);
     }
 

@@ -36,13 +36,7 @@ pub(crate) struct Buffer {
 
 impl BufferPool {
     pub(crate) fn new(buffers: usize, buffer_bytes: usize) -> Self {
-        Self {
-            inner: Arc::new(Inner {
-                buffer_bytes,
-                available: Semaphore::new(buffers),
-                free: Mutex::default(),
-            }),
-        }
+        Self { inner: Arc::new(Inner { buffer_bytes, available: Semaphore::new(buffers), free: Mutex::default() }) }
     }
 
     /// Bytes of a buffer.
@@ -59,11 +53,7 @@ impl BufferPool {
         }
         let free = self.inner.free().pop();
         let bytes = free.unwrap_or_else(|| vec![0; self.inner.buffer_bytes].into_boxed_slice());
-        Buffer {
-            len: bytes.len(),
-            bytes,
-            pool: self.inner.clone(),
-        }
+        Buffer { len: bytes.len(), bytes, pool: self.inner.clone() }
     }
 }
 

@@ -15,9 +15,7 @@ impl Ranges {
             return;
         }
         let first = self.ranges.partition_point(|known| known.end < range.start);
-        let behind = self
-            .ranges
-            .partition_point(|known| known.start <= range.end);
+        let behind = self.ranges.partition_point(|known| known.start <= range.end);
         let known = &self.ranges[first..behind];
         if let (Some(lowest), Some(highest)) = (known.first(), known.last()) {
             range = range.start.min(lowest.start)..range.end.max(highest.end);

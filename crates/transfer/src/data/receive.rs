@@ -76,10 +76,7 @@ struct Shares<K> {
 
 impl<K: Eq + Hash> Shares<K> {
     fn new(most: usize) -> Self {
-        Self {
-            most: most.min(Semaphore::MAX_PERMITS),
-            of: Mutex::default(),
-        }
+        Self { most: most.min(Semaphore::MAX_PERMITS), of: Mutex::default() }
     }
 
     fn get(&self, of: K) -> Arc<Semaphore> {
@@ -155,12 +152,7 @@ impl Receiver {
         })
     }
 
-    async fn receive(
-        &self,
-        peer: &AgentId,
-        mut stream: DataReceiver,
-        _places: [OwnedSemaphorePermit; 3],
-    ) {
+    async fn receive(&self, peer: &AgentId, mut stream: DataReceiver, _places: [OwnedSemaphorePermit; 3]) {
         let header = match self.header(&mut stream).await {
             Ok(header) => header,
             Err(error) => {
@@ -175,9 +167,7 @@ impl Receiver {
         let Some(inside) = landing.enter() else {
             return stream.stop(FENCED);
         };
-        let placed = inside
-            .unless_raised(place(&mut stream, &landing, &header, &inside))
-            .await;
+        let placed = inside.unless_raised(place(&mut stream, &landing, &header, &inside)).await;
         match placed {
             None => stream.stop(FENCED),
             Some(Ok((trailer, crc))) => arrivals.arrived(&header, &trailer, crc),

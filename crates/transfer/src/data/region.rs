@@ -229,12 +229,7 @@ impl RegionCursor {
 
     /// Scatters the next bytes, and adds them to `sum`. They are in their place once what [`submit`](Self::submit) gives
     /// is done.
-    pub(crate) async fn scatter(
-        &mut self,
-        bytes: &[u8],
-        sum: &mut Crc32c,
-        inside: &Inside,
-    ) -> Result<(), RegionError> {
+    pub(crate) async fn scatter(&mut self, bytes: &[u8], sum: &mut Crc32c, inside: &Inside) -> Result<(), RegionError> {
         match self {
             Self::Host(cursor) => cursor.scatter(bytes, Some(sum))?,
             Self::Later(cursor) => {

@@ -45,8 +45,7 @@ impl Section {
     /// A cursor for what this has of a range of the route, which begins here.
     fn cursor(&self, range: &Range<u64>) -> Result<RegionCursor, StreamError> {
         let end = range.end.min(self.end());
-        self.stream
-            .cursor(range.start - self.start..end - self.start)
+        self.stream.cursor(range.start - self.start..end - self.start)
     }
 }
 
@@ -67,30 +66,18 @@ impl RouteBytes {
     ///
     /// # Errors
     /// [`RouteError`].
-    pub fn new(
-        stream: RouteStream,
-        region: impl Fn(usize) -> Option<Region>,
-    ) -> Result<Self, RouteError> {
+    pub fn new(stream: RouteStream, region: impl Fn(usize) -> Option<Region>) -> Result<Self, RouteError> {
         let (bytes, codec) = (stream.bytes(), stream.codec);
         let bind = |section: crate::plan::Section| {
             let group = section.group;
             let region = region(group).ok_or(RouteError::NoMemory { group })?;
             let stream = region.bind(section.program);
             let stream = stream.map_err(|source| RouteError::Region { group, source })?;
-            Ok(Section {
-                start: section.start,
-                layer: section.layer,
-                stream,
-                pieces: section.pieces,
-            })
+            Ok(Section { start: section.start, layer: section.layer, stream, pieces: section.pieces })
         };
         let sections = stream.sections.into_iter().map(bind);
         let sections = sections.collect::<Result<_, _>>()?;
-        let inner = Inner {
-            sections,
-            bytes,
-            codec,
-        };
+        let inner = Inner { sections, bytes, codec };
         let inner = Arc::new(inner);
         Ok(Self { inner })
     }
@@ -120,10 +107,7 @@ impl RouteBytes {
     pub(crate) fn cut(&self, position: u64) -> u64 {
         let sections = &self.inner.sections;
         let section = sections.partition_point(|section| section.end() < position);
-        match sections
-            .get(section)
-            .map(|section| (section, section.pieces))
-        {
+        match sections.get(section).map(|section| (section, section.pieces)) {
             Some((section, Some(Pieces { bytes, .. }))) => {
                 let inside = (position - section.start).next_multiple_of(bytes);
                 section.end().min(section.start + inside)
@@ -207,11 +191,7 @@ impl RouteCursor {
 
     /// Waits for bytes to gather, and says how many of the next, at most `most`, can be had without waiting: so many can be
     /// gathered into a buffer that others wait for. At least 1, unless none are left. Cancel-safe.
-    pub(crate) async fn ready(
-        &mut self,
-        most: usize,
-        inside: &Inside,
-    ) -> Result<usize, RegionError> {
+    pub(crate) async fn ready(&mut self, most: usize, inside: &Inside) -> Result<usize, RegionError> {
         let most = most.min(usize::try_from(self.remaining()).unwrap_or(usize::MAX));
         let Some((cursor, section)) = self.section(0, most) else {
             return Ok(0);
@@ -248,12 +228,7 @@ impl RouteCursor {
 
     /// Scatters the next bytes, and adds them to `sum`. They are in their place once what [`submit`](Self::submit) gives
     /// is done. Waits where memory has no room for them.
-    pub(crate) async fn scatter(
-        &mut self,
-        bytes: &[u8],
-        sum: &mut Crc32c,
-        inside: &Inside,
-    ) -> Result<(), RegionError> {
+    pub(crate) async fn scatter(&mut self, bytes: &[u8], sum: &mut Crc32c, inside: &Inside) -> Result<(), RegionError> {
         self.check(bytes.len())?;
         let mut done = 0;
         while let Some((cursor, range)) = self.section(done, bytes.len()) {
@@ -297,11 +272,7 @@ impl RouteCursor {
     fn check(&self, len: usize) -> Result<(), StreamError> {
         match len as u64 <= self.remaining() {
             true => Ok(()),
-            false => Err(StreamError::PastEnd {
-                offset: self.position(),
-                len: len as u64,
-                bytes: self.range.end,
-            }),
+            false => Err(StreamError::PastEnd { offset: self.position(), len: len as u64, bytes: self.range.end }),
         }
     }
 

@@ -43,10 +43,7 @@ impl SharedMemory {
             // No mapping begins at 0.
             start: NonNull::new(start).unwrap_or(NonNull::dangling()),
             len,
-            mapping: Some(Mapping {
-                registration: OnceLock::new(),
-                map: Arc::new(map),
-            }),
+            mapping: Some(Mapping { registration: OnceLock::new(), map: Arc::new(map) }),
         })
     }
 
@@ -128,17 +125,9 @@ impl Stretch {
     ///
     /// # Panics
     /// If they do not lie in the memory.
-    pub(crate) unsafe fn new(
-        memory: &Arc<SharedMemory>,
-        range: Range<usize>,
-        lent: &Arc<()>,
-    ) -> Self {
+    pub(crate) unsafe fn new(memory: &Arc<SharedMemory>, range: Range<usize>, lent: &Arc<()>) -> Self {
         assert!(range.start <= range.end && range.end <= memory.len());
-        Self {
-            memory: memory.clone(),
-            range,
-            lent: lent.clone(),
-        }
+        Self { memory: memory.clone(), range, lent: lent.clone() }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -153,11 +142,7 @@ impl Stretch {
     pub(crate) fn split_front(&mut self, most: usize) -> Self {
         let (start, middle) = (self.range.start, self.range.start + self.len().min(most));
         self.range.start = middle;
-        Self {
-            memory: self.memory.clone(),
-            range: start..middle,
-            lent: self.lent.clone(),
-        }
+        Self { memory: self.memory.clone(), range: start..middle, lent: self.lent.clone() }
     }
 
     /// The first byte. All [`len`](Self::len) may be read and written while this is there.

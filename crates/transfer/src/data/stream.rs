@@ -82,10 +82,7 @@ impl OutStream {
         if std::mem::replace(&mut self.ended, true) {
             return Some((buffer, 0));
         }
-        let trailer = StreamTrailer {
-            length: self.part.bytes(),
-            crc: self.sum.value(),
-        };
+        let trailer = StreamTrailer { length: self.part.bytes(), crc: self.sum.value() };
         let trailer = trailer.encode();
         buffer[..trailer.len()].copy_from_slice(&trailer);
         Some((buffer, trailer.len()))
@@ -118,18 +115,11 @@ impl Receiver {
     /// Asks where the bytes of a stream that `peer` has begun go; `None` turns it away.
     pub async fn begin(&self, peer: &AgentId, header: &[u8; HEADER]) -> Option<InStream> {
         let header = StreamHeader::decode(header)
-            .inspect_err(
-                |error| tracing::debug!(%peer, %error, "skipped a stream without a header"),
-            )
+            .inspect_err(|error| tracing::debug!(%peer, %error, "skipped a stream without a header"))
             .ok()?;
         let landing = self.arrivals().admit(peer, &header).await?;
         match Intake::new(&landing, &header) {
-            Ok(intake) => Some(InStream {
-                receiver: self.clone(),
-                header,
-                intake,
-                under_way: Operations::default(),
-            }),
+            Ok(intake) => Some(InStream { receiver: self.clone(), header, intake, under_way: Operations::default() }),
             Err(error) => {
                 self.arrivals().failed(&header, error);
                 None

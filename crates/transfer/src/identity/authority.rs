@@ -6,8 +6,8 @@ use std::{
 };
 
 use rcgen::{
-    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa,
-    Issuer, KeyPair, KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, SanType,
+    BasicConstraints, CertificateParams, DistinguishedName, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
+    KeyUsagePurpose, PKCS_ECDSA_P256_SHA256, SanType,
 };
 use rustls_pki_types::{CertificateDer, PrivateKeyDer, PrivatePkcs8KeyDer};
 use thiserror::Error;
@@ -37,10 +37,7 @@ impl Validity {
     pub fn days(days: u32) -> Self {
         const HOUR: Duration = Duration::from_secs(60 * 60);
         let now = SystemTime::now();
-        Self {
-            from: now.checked_sub(HOUR).unwrap_or(now),
-            until: now.checked_add(HOUR * 24 * days).unwrap_or(now),
-        }
+        Self { from: now.checked_sub(HOUR).unwrap_or(now), until: now.checked_add(HOUR * 24 * days).unwrap_or(now) }
     }
 
     /// Whether less than a tenth of it is left.
@@ -113,13 +110,7 @@ impl Authority {
     ) -> Result<Self, AuthorityError> {
         let cluster = cluster_of_authority(&certificate)?;
         let issuer = Issuer::from_ca_cert_der(&certificate, KeyPair::from_pem(key_pem)?)?;
-        Ok(Self {
-            cluster,
-            validity: certificate::validity(&certificate)?,
-            certificate,
-            issuer,
-            ticket_secret,
-        })
+        Ok(Self { cluster, validity: certificate::validity(&certificate)?, certificate, issuer, ticket_secret })
     }
 
     /// The cluster that this authority vouches for.
@@ -155,18 +146,9 @@ impl Authority {
         roles: Roles,
         validity: Validity,
     ) -> Result<Identity, AuthorityError> {
-        let peer = PeerIdentity {
-            cluster: self.cluster.clone(),
-            service: service.clone(),
-            roles,
-        };
+        let peer = PeerIdentity { cluster: self.cluster.clone(), service: service.clone(), roles };
         let (certificate, key) = self.sign(&[&peer.to_string()], validity)?;
-        Ok(Identity::new(
-            vec![certificate],
-            key,
-            vec![self.certificate.clone()],
-            self.ticket_secret.clone(),
-        )?)
+        Ok(Identity::new(vec![certificate], key, vec![self.certificate.clone()], self.ticket_secret.clone())?)
     }
 
     /// Signs a certificate for any URIs and time. What it says is not looked at, so tests make their
@@ -178,15 +160,10 @@ impl Authority {
     ) -> Result<(CertificateDer<'static>, PrivateKeyDer<'static>), rcgen::Error> {
         let key = KeyPair::generate_for(&PKCS_ECDSA_P256_SHA256)?;
         let mut params = params("transload agent".to_owned(), uris, validity)?;
-        params
-            .subject_alt_names
-            .push(SanType::DnsName(SERVER_NAME.try_into()?));
+        params.subject_alt_names.push(SanType::DnsName(SERVER_NAME.try_into()?));
         params.is_ca = IsCa::ExplicitNoCa;
         params.key_usages = vec![KeyUsagePurpose::DigitalSignature];
-        params.extended_key_usages = vec![
-            ExtendedKeyUsagePurpose::ServerAuth,
-            ExtendedKeyUsagePurpose::ClientAuth,
-        ];
+        params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
         params.use_authority_key_identifier_extension = true;
         let certificate = params.signed_by(&key, &self.issuer)?.der().clone();
         let key = PrivatePkcs8KeyDer::from(key.serialize_der());
@@ -201,11 +178,7 @@ impl fmt::Debug for Authority {
 }
 
 /// What the certificates of agents and authorities have in common.
-fn params(
-    common_name: String,
-    uris: &[&str],
-    validity: Validity,
-) -> Result<CertificateParams, rcgen::Error> {
+fn params(common_name: String, uris: &[&str], validity: Validity) -> Result<CertificateParams, rcgen::Error> {
     let mut params = CertificateParams::default();
     let mut name = DistinguishedName::new();
     name.push(DnType::CommonName, common_name);

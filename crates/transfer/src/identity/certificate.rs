@@ -39,16 +39,10 @@ pub enum PeerIdentityError {
     Uri(#[from] UriError),
     /// The holder belongs to another cluster.
     #[error("the certificate is of cluster {actual}, not {expected}")]
-    WrongCluster {
-        expected: ClusterName,
-        actual: ClusterName,
-    },
+    WrongCluster { expected: ClusterName, actual: ClusterName },
     /// The holder is of another service than the one that was meant to be reached.
     #[error("the certificate is of service {actual}, not {expected}")]
-    WrongService {
-        expected: ServiceName,
-        actual: ServiceName,
-    },
+    WrongService { expected: ServiceName, actual: ServiceName },
 }
 
 impl PeerIdentity {
@@ -67,31 +61,21 @@ impl PeerIdentity {
     ///
     /// # Errors
     /// [`PeerIdentityError::WrongCluster`] or [`PeerIdentityError::WrongService`].
-    pub fn check(
-        &self,
-        cluster: &ClusterName,
-        expected: Option<&ServiceName>,
-    ) -> Result<(), PeerIdentityError> {
+    pub fn check(&self, cluster: &ClusterName, expected: Option<&ServiceName>) -> Result<(), PeerIdentityError> {
         if self.cluster != *cluster {
-            return Err(PeerIdentityError::WrongCluster {
-                expected: cluster.clone(),
-                actual: self.cluster.clone(),
-            });
+            return Err(PeerIdentityError::WrongCluster { expected: cluster.clone(), actual: self.cluster.clone() });
         }
         match expected {
-            Some(expected) if self.service != *expected => Err(PeerIdentityError::WrongService {
-                expected: expected.clone(),
-                actual: self.service.clone(),
-            }),
+            Some(expected) if self.service != *expected => {
+                Err(PeerIdentityError::WrongService { expected: expected.clone(), actual: self.service.clone() })
+            }
             _ => Ok(()),
         }
     }
 }
 
 /// The cluster that an authority's own certificate names.
-pub(super) fn cluster_of_authority(
-    certificate: &CertificateDer<'_>,
-) -> Result<ClusterName, PeerIdentityError> {
+pub(super) fn cluster_of_authority(certificate: &CertificateDer<'_>) -> Result<ClusterName, PeerIdentityError> {
     let uri = identity_uri(certificate)?;
     let cluster = parse_authority_uri(&uri)?;
     debug_assert_eq!(uri, authority_uri(&cluster));
@@ -102,18 +86,12 @@ pub(super) fn cluster_of_authority(
 pub(super) fn validity(certificate: &CertificateDer<'_>) -> Result<Validity, PeerIdentityError> {
     let certificate = read(certificate)?;
     let validity = certificate.validity();
-    Ok(Validity {
-        from: validity.not_before.to_datetime().into(),
-        until: validity.not_after.to_datetime().into(),
-    })
+    Ok(Validity { from: validity.not_before.to_datetime().into(), until: validity.not_after.to_datetime().into() })
 }
 
 fn read<'a>(certificate: &'a CertificateDer<'_>) -> Result<X509Certificate<'a>, PeerIdentityError> {
     if certificate.len() > MAX_CERTIFICATE_BYTES {
-        return Err(PeerIdentityError::TooLarge {
-            limit: MAX_CERTIFICATE_BYTES,
-            actual: certificate.len(),
-        });
+        return Err(PeerIdentityError::TooLarge { limit: MAX_CERTIFICATE_BYTES, actual: certificate.len() });
     }
     match X509Certificate::from_der(certificate) {
         Ok(([], certificate)) => Ok(certificate),

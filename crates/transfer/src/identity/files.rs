@@ -70,17 +70,10 @@ pub enum IdentityFileError {
     Name(#[from] NameError),
     /// The files do not make an identity.
     #[error("{dir}: agent {name}", dir = .dir.display())]
-    Identity {
-        dir: PathBuf,
-        name: String,
-        source: IdentityError,
-    },
+    Identity { dir: PathBuf, name: String, source: IdentityError },
     /// The files do not make an authority.
     #[error("{dir}: the authority", dir = .dir.display())]
-    Authority {
-        dir: PathBuf,
-        source: AuthorityError,
-    },
+    Authority { dir: PathBuf, source: AuthorityError },
 }
 
 impl IdentityFileError {
@@ -106,18 +99,12 @@ impl Identity {
         let names = names_in(dir)?;
         match &names[..] {
             [name] => load(dir, name),
-            _ => Err(IdentityFileError::WhichAgent {
-                dir: dir.to_owned(),
-                names,
-            }),
+            _ => Err(IdentityFileError::WhichAgent { dir: dir.to_owned(), names }),
         }
     }
 
     /// Reads the identity of the agent whose files are called `name`.
-    pub fn load_agent(
-        dir: impl AsRef<Path>,
-        name: &ServiceName,
-    ) -> Result<Self, IdentityFileError> {
+    pub fn load_agent(dir: impl AsRef<Path>, name: &ServiceName) -> Result<Self, IdentityFileError> {
         load(dir.as_ref(), file_stem(name)?)
     }
 
@@ -149,10 +136,7 @@ impl Authority {
         let certificate = certificates.and_then(|all| all.into_iter().next());
         let certificate = certificate.ok_or_else(|| no_authority(dir))?;
         let authority = Self::from_parts(certificate, &key, read_ticket_secret(dir)?);
-        authority.map_err(|source| IdentityFileError::Authority {
-            dir: dir.to_owned(),
-            source,
-        })
+        authority.map_err(|source| IdentityFileError::Authority { dir: dir.to_owned(), source })
     }
 
     /// Writes the authority's certificate and key and the ticket key into `dir`.
@@ -215,11 +199,7 @@ impl Contents {
         }
         let digest = *digest.finalize().as_bytes();
         let (dir, name) = (dir.to_owned(), name.to_owned());
-        Ok(Self {
-            origin: Renewals { dir, name, digest },
-            files,
-            ticket_secret,
-        })
+        Ok(Self { origin: Renewals { dir, name, digest }, files, ticket_secret })
     }
 
     /// Makes an identity of them.
@@ -232,8 +212,7 @@ impl Contents {
         let authorities = pem::decode(authorities).filter(|all| !all.is_empty());
         let authorities = authorities.ok_or_else(|| no_authority(&dir))?;
         let identity = Identity::new(chain, key, authorities, self.ticket_secret);
-        let mut identity =
-            identity.map_err(|source| IdentityFileError::Identity { dir, name, source })?;
+        let mut identity = identity.map_err(|source| IdentityFileError::Identity { dir, name, source })?;
         identity.origin = Some(self.origin.into());
         Ok(identity)
     }
@@ -264,11 +243,7 @@ fn read_ticket_secret(dir: &Path) -> Result<TicketSecret, IdentityFileError> {
     bytes.map(TicketSecret::from)
 }
 
-fn save_shared(
-    dir: &Path,
-    authority: &str,
-    ticket_secret: &TicketSecret,
-) -> Result<(), IdentityFileError> {
+fn save_shared(dir: &Path, authority: &str, ticket_secret: &TicketSecret) -> Result<(), IdentityFileError> {
     let (certificate, key) = (dir.join(AUTHORITY_CERTIFICATE), dir.join(TICKET_KEY));
     write_same(&certificate, authority.as_bytes(), PUBLIC)?;
     write_same(&key, ticket_secret.as_bytes(), SECRET)
@@ -294,26 +269,16 @@ fn read(path: &Path) -> Result<Vec<u8>, IdentityFileError> {
     let read = file.and_then(|mut file| file.read_to_end(&mut bytes));
     read.map_err(|source| IdentityFileError::io(path, source))?;
     if bytes.len() as u64 > MAX_FILE_BYTES {
-        return Err(IdentityFileError::TooLarge {
-            path: path.to_owned(),
-        });
+        return Err(IdentityFileError::TooLarge { path: path.to_owned() });
     }
     Ok(bytes)
 }
 
 /// Writes a file that must not exist.
-fn write_new(
-    path: impl AsRef<Path>,
-    bytes: impl AsRef<[u8]>,
-    mode: u32,
-) -> Result<(), IdentityFileError> {
+fn write_new(path: impl AsRef<Path>, bytes: impl AsRef<[u8]>, mode: u32) -> Result<(), IdentityFileError> {
     let path = path.as_ref();
     let write = || {
-        let mut file = fs::OpenOptions::new()
-            .write(true)
-            .create_new(true)
-            .mode(mode)
-            .open(path)?;
+        let mut file = fs::OpenOptions::new().write(true).create_new(true).mode(mode).open(path)?;
         if mode == SECRET {
             // The umask may have taken the owner's own rights away.
             file.set_permissions(fs::Permissions::from_mode(mode))?;
@@ -322,9 +287,7 @@ fn write_new(
         file.sync_all()
     };
     write().map_err(|source| match source.kind() {
-        io::ErrorKind::AlreadyExists => IdentityFileError::Exists {
-            path: path.to_owned(),
-        },
+        io::ErrorKind::AlreadyExists => IdentityFileError::Exists { path: path.to_owned() },
         _ => IdentityFileError::io(path, source),
     })
 }

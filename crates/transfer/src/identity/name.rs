@@ -93,11 +93,7 @@ impl FromStr for PeerIdentity {
         let (cluster, rest) = rest.split_once("/agent/").ok_or(UriError::Form)?;
         let (service, roles) = rest.split_once("?roles=").ok_or(UriError::Form)?;
         let roles = without_map(roles);
-        let identity = Self {
-            cluster: cluster.parse()?,
-            service: service.parse()?,
-            roles: roles.parse()?,
-        };
+        let identity = Self { cluster: cluster.parse()?, service: service.parse()?, roles: roles.parse()? };
         let expected = identity.roles.to_string();
         if roles != expected {
             return Err(UriError::RoleOrder { expected });
@@ -108,11 +104,7 @@ impl FromStr for PeerIdentity {
 
 impl fmt::Display for PeerIdentity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            cluster,
-            service,
-            roles,
-        } = self;
+        let Self { cluster, service, roles } = self;
         write!(f, "{SCHEME}{cluster}/agent/{service}?roles={roles}")
     }
 }
@@ -133,18 +125,13 @@ pub(super) fn authority_uri(cluster: &ClusterName) -> String {
 
 /// Reads [`authority_uri`] back.
 pub(super) fn parse_authority_uri(uri: &str) -> Result<ClusterName, UriError> {
-    let cluster = check_scheme(uri)?
-        .strip_suffix("/authority")
-        .ok_or(UriError::Form)?;
+    let cluster = check_scheme(uri)?.strip_suffix("/authority").ok_or(UriError::Form)?;
     Ok(cluster.parse()?)
 }
 
 fn check_scheme(uri: &str) -> Result<&str, UriError> {
     if uri.len() > MAX_URI_BYTES {
-        return Err(UriError::TooLong {
-            limit: MAX_URI_BYTES,
-            actual: uri.len(),
-        });
+        return Err(UriError::TooLong { limit: MAX_URI_BYTES, actual: uri.len() });
     }
     uri.strip_prefix(SCHEME).ok_or(UriError::Form)
 }

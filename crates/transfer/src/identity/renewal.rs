@@ -21,11 +21,7 @@ pub enum RenewalError {
         "the new certificate is of service {service} in cluster {cluster}, the one in use of service {} in \
          cluster {}", .ours.0, .ours.1
     )]
-    Another {
-        service: ServiceName,
-        cluster: ClusterName,
-        ours: (ServiceName, ClusterName),
-    },
+    Another { service: ServiceName, cluster: ClusterName, ours: (ServiceName, ClusterName) },
 }
 
 impl Identity {

@@ -64,12 +64,8 @@ fn the_role_map_of_old_certificates_is_ignored() {
 #[test]
 fn every_set_of_roles_survives_its_text() {
     for bits in 0..1_u32 << Role::ALL.len() {
-        let roles: Roles = Role::ALL
-            .into_iter()
-            .enumerate()
-            .filter(|(i, _)| bits >> i & 1 == 1)
-            .map(|(_, role)| role)
-            .collect();
+        let roles: Roles =
+            Role::ALL.into_iter().enumerate().filter(|(i, _)| bits >> i & 1 == 1).map(|(_, role)| role).collect();
         assert_eq!(roles.to_string().parse::<Roles>().unwrap(), roles);
         assert_eq!(roles.iter().count() as u32, bits.count_ones());
     }
@@ -90,26 +86,13 @@ fn other_texts_are_no_identities() {
     ] {
         assert_eq!(error(uri), UriError::Form, "{uri}");
     }
-    assert!(matches!(
-        error("transload:///agent/a?roles=pull"),
-        UriError::Name(NameError::Empty)
-    ));
+    assert!(matches!(error("transload:///agent/a?roles=pull"), UriError::Name(NameError::Empty)));
     assert!(matches!(
         error("transload://east/agent/a/b?roles=pull"),
         UriError::Name(NameError::Character { found: '/' })
     ));
-    assert!(matches!(
-        error("transload://user@east/agent/a?roles=pull"),
-        UriError::Name(_)
-    ));
-    for roles in [
-        "pull,",
-        ",pull",
-        "pull push",
-        "PULL",
-        "root",
-        "pull&roles=push",
-    ] {
+    assert!(matches!(error("transload://user@east/agent/a?roles=pull"), UriError::Name(_)));
+    for roles in ["pull,", ",pull", "pull push", "PULL", "root", "pull&roles=push"] {
         let uri = format!("transload://east/agent/a?roles={roles}");
         assert!(matches!(error(&uri), UriError::Role(_)), "{uri}");
     }
@@ -128,24 +111,11 @@ fn a_certificate_names_exactly_one_agent() {
     let read = |uris: &[&str]| PeerIdentity::from_certificate(&certificate(&authority, uris));
     assert_eq!(read(&[uri]).unwrap().to_string(), uri);
     // Names of other systems may stand beside it.
-    assert_eq!(
-        read(&["spiffe://x/y", uri]).unwrap().service,
-        service("a"),
-        "beside another URI"
-    );
+    assert_eq!(read(&["spiffe://x/y", uri]).unwrap().service, service("a"), "beside another URI");
     assert_eq!(read(&[]).unwrap_err(), PeerIdentityError::Nobody);
-    assert_eq!(
-        read(&["spiffe://x/y"]).unwrap_err(),
-        PeerIdentityError::Nobody
-    );
-    assert_eq!(
-        read(&[uri, uri]).unwrap_err(),
-        PeerIdentityError::Ambiguous { count: 2 }
-    );
-    assert!(matches!(
-        read(&["transload://east/authority"]).unwrap_err(),
-        PeerIdentityError::Uri(UriError::Form)
-    ));
+    assert_eq!(read(&["spiffe://x/y"]).unwrap_err(), PeerIdentityError::Nobody);
+    assert_eq!(read(&[uri, uri]).unwrap_err(), PeerIdentityError::Ambiguous { count: 2 });
+    assert!(matches!(read(&["transload://east/authority"]).unwrap_err(), PeerIdentityError::Uri(UriError::Form)));
     assert!(matches!(
         PeerIdentity::from_certificate(authority.certificate()).unwrap_err(),
         PeerIdentityError::Uri(UriError::Form)
@@ -155,16 +125,10 @@ fn a_certificate_names_exactly_one_agent() {
 #[test]
 fn oversized_and_broken_certificates_are_refused() {
     let huge = CertificateDer::from(vec![0x30; MAX_CERTIFICATE_BYTES + 1]);
-    assert!(matches!(
-        PeerIdentity::from_certificate(&huge).unwrap_err(),
-        PeerIdentityError::TooLarge { .. }
-    ));
+    assert!(matches!(PeerIdentity::from_certificate(&huge).unwrap_err(), PeerIdentityError::TooLarge { .. }));
     let mut trailing = certificate(&authority(), &["transload://east/agent/a?roles="]).to_vec();
     trailing.push(0);
-    assert_eq!(
-        PeerIdentity::from_certificate(&trailing.into()).unwrap_err(),
-        PeerIdentityError::Malformed
-    );
+    assert_eq!(PeerIdentity::from_certificate(&trailing.into()).unwrap_err(), PeerIdentityError::Malformed);
 }
 
 proptest! {
@@ -206,19 +170,10 @@ fn parts_that_do_not_fit_make_no_identity() {
         )
     };
     assert!(make(a.chain(), &a, &authority).is_ok());
-    assert!(matches!(
-        make(&[], &a, &authority).unwrap_err(),
-        IdentityError::NoCertificate
-    ));
-    assert!(matches!(
-        make(a.chain(), &b, &authority).unwrap_err(),
-        IdentityError::Tls(_)
-    ));
+    assert!(matches!(make(&[], &a, &authority).unwrap_err(), IdentityError::NoCertificate));
+    assert!(matches!(make(a.chain(), &b, &authority).unwrap_err(), IdentityError::Tls(_)));
     // An authority of the same name is another authority.
-    assert!(matches!(
-        make(a.chain(), &a, &self::authority()).unwrap_err(),
-        IdentityError::Tls(_)
-    ));
+    assert!(matches!(make(a.chain(), &a, &self::authority()).unwrap_err(), IdentityError::Tls(_)));
     let west = Authority::new(cluster("west")).unwrap();
     assert!(matches!(
         make(a.chain(), &a, &west).unwrap_err(),
@@ -226,13 +181,8 @@ fn parts_that_do_not_fit_make_no_identity() {
     ));
     // An agent's certificate is no authority's.
     assert!(matches!(
-        Identity::new(
-            a.chain().to_vec(),
-            a.key().clone_key(),
-            vec![b.chain()[0].clone()],
-            TicketSecret::from([0; 32])
-        )
-        .unwrap_err(),
+        Identity::new(a.chain().to_vec(), a.key().clone_key(), vec![b.chain()[0].clone()], TicketSecret::from([0; 32]))
+            .unwrap_err(),
         IdentityError::Authority(_)
     ));
 }
@@ -243,31 +193,17 @@ fn a_certificate_that_is_not_valid_now_makes_no_identity() {
     let hour = Duration::from_secs(3600);
     let now = SystemTime::now();
     for (from, until) in [(now - 2 * hour, now - hour), (now + hour, now + 2 * hour)] {
-        let error = authority
-            .issue_for(&service("a"), Roles::all(), Validity { from, until })
-            .unwrap_err();
-        assert!(
-            matches!(
-                error,
-                AuthorityError::Identity(IdentityError::Tls(tls::TlsError::Rustls(_)))
-            ),
-            "{error:?}"
-        );
+        let error = authority.issue_for(&service("a"), Roles::all(), Validity { from, until }).unwrap_err();
+        assert!(matches!(error, AuthorityError::Identity(IdentityError::Tls(tls::TlsError::Rustls(_)))), "{error:?}");
     }
 }
 
 #[test]
 fn secrets_are_not_shown() {
     let identity = authority().issue(&service("a"), Roles::NONE).unwrap();
-    assert_eq!(
-        format!("{:?}", identity.ticket_secret()),
-        "TicketSecret(..)"
-    );
+    assert_eq!(format!("{:?}", identity.ticket_secret()), "TicketSecret(..)");
     let shown = format!("{identity:?}");
-    assert!(
-        shown.starts_with("Identity(PeerIdentity") && shown.len() < 200,
-        "{shown}"
-    );
+    assert!(shown.starts_with("Identity(PeerIdentity") && shown.len() < 200, "{shown}");
 }
 
 #[test]
@@ -281,18 +217,11 @@ fn files_hold_what_was_saved() {
     let loaded = Identity::load(dir.path()).unwrap();
     assert_eq!(loaded.peer(), a.peer());
     assert_eq!(loaded.chain(), a.chain());
-    assert_eq!(
-        loaded.ticket_secret().as_bytes(),
-        a.ticket_secret().as_bytes()
-    );
+    assert_eq!(loaded.ticket_secret().as_bytes(), a.ticket_secret().as_bytes());
     // A loaded authority goes on issuing for the same cluster.
     let again = Authority::load(dir.path()).unwrap();
     assert_eq!(again.cluster(), made.cluster());
-    again
-        .issue(&service("b"), Roles::NONE)
-        .unwrap()
-        .save(dir.path())
-        .unwrap();
+    again.issue(&service("b"), Roles::NONE).unwrap().save(dir.path()).unwrap();
     assert_eq!(names_in(dir.path()).unwrap(), ["a", "b"]);
     match Identity::load(dir.path()).unwrap_err() {
         IdentityFileError::WhichAgent { names, .. } => assert_eq!(names, ["a", "b"]),
@@ -301,13 +230,9 @@ fn files_hold_what_was_saved() {
     let b = Identity::load_agent(dir.path(), &service("b")).unwrap();
     assert_eq!(b.peer().service, service("b"));
 
-    for (name, mode) in [
-        ("ca.pem", 0o644),
-        ("ca.key", 0o600),
-        ("a.pem", 0o644),
-        ("a.key", 0o600),
-        ("ticket.key", 0o600),
-    ] {
+    for (name, mode) in
+        [("ca.pem", 0o644), ("ca.key", 0o600), ("a.pem", 0o644), ("a.key", 0o600), ("ticket.key", 0o600)]
+    {
         let found = fs::metadata(dir.path().join(name)).unwrap().permissions();
         assert_eq!(found.mode() & 0o777 & !mode, 0, "{name} is too open");
     }
@@ -330,10 +255,7 @@ fn keys_that_others_can_read_are_named() {
 fn certificates_say_until_when_they_are_valid() {
     let made = authority();
     let year = Duration::from_secs(365 * 24 * 3600);
-    let until = made
-        .issue(&service("a"), Roles::NONE)
-        .unwrap()
-        .valid_until();
+    let until = made.issue(&service("a"), Roles::NONE).unwrap().valid_until();
     let left = until.duration_since(SystemTime::now()).unwrap();
     assert!(year - left < Duration::from_secs(60), "{left:?}");
     assert!(made.valid_until() > until);
@@ -344,28 +266,16 @@ fn nothing_that_exists_is_overwritten() {
     let dir = tempfile::tempdir().unwrap();
     let first = authority();
     first.save(dir.path()).unwrap();
-    assert!(matches!(
-        authority().save(dir.path()).unwrap_err(),
-        IdentityFileError::Exists { .. }
-    ));
+    assert!(matches!(authority().save(dir.path()).unwrap_err(), IdentityFileError::Exists { .. }));
     let a = first.issue(&service("a"), Roles::NONE).unwrap();
     a.save(dir.path()).unwrap();
-    assert!(matches!(
-        a.save(dir.path()).unwrap_err(),
-        IdentityFileError::Exists { .. }
-    ));
+    assert!(matches!(a.save(dir.path()).unwrap_err(), IdentityFileError::Exists { .. }));
     // Nor does an agent of another authority move in beside it.
     let other = authority().issue(&service("b"), Roles::NONE).unwrap();
-    assert!(matches!(
-        other.save(dir.path()).unwrap_err(),
-        IdentityFileError::Exists { .. }
-    ));
+    assert!(matches!(other.save(dir.path()).unwrap_err(), IdentityFileError::Exists { .. }));
     for reserved in ["ca", "ticket"] {
         let identity = first.issue(&service(reserved), Roles::NONE).unwrap();
-        assert!(matches!(
-            identity.save(dir.path()).unwrap_err(),
-            IdentityFileError::ReservedName(_)
-        ));
+        assert!(matches!(identity.save(dir.path()).unwrap_err(), IdentityFileError::ReservedName(_)));
     }
 }
 
@@ -384,10 +294,7 @@ fn bad_files_are_named() {
         let kept = fs::read(&path).unwrap();
         fs::write(&path, contents).unwrap();
         let error = Identity::load(dir.path()).unwrap_err().to_string();
-        assert!(
-            error.contains(file) && error.contains(expected),
-            "{file}: {error}"
-        );
+        assert!(error.contains(file) && error.contains(expected), "{file}: {error}");
         fs::write(&path, kept).unwrap();
     };
     check("ticket.key", &[0; 31], "exactly 32 bytes");
@@ -396,8 +303,5 @@ fn bad_files_are_named() {
     check("a.pem", &vec![b'x'; 1 << 20], "larger than");
     assert!(Identity::load(dir.path()).is_ok());
     fs::remove_file(dir.path().join("a.key")).unwrap();
-    assert!(matches!(
-        Identity::load(dir.path()).unwrap_err(),
-        IdentityFileError::Io { .. }
-    ));
+    assert!(matches!(Identity::load(dir.path()).unwrap_err(), IdentityFileError::Io { .. }));
 }

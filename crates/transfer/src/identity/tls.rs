@@ -8,8 +8,8 @@
 use std::sync::{Arc, OnceLock};
 
 use rustls::{
-    CertificateError, CipherSuite, ClientConfig, DigitallySignedStruct, DistinguishedName,
-    OtherError, RootCertStore, ServerConfig, SignatureScheme,
+    CertificateError, CipherSuite, ClientConfig, DigitallySignedStruct, DistinguishedName, OtherError, RootCertStore,
+    ServerConfig, SignatureScheme,
     client::{
         Resumption, WebPkiServerVerifier,
         danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier},
@@ -58,9 +58,7 @@ impl From<VerifierBuilderError> for TlsError {
 #[must_use]
 pub fn provider() -> Arc<CryptoProvider> {
     let mut provider = rustls::crypto::aws_lc_rs::default_provider();
-    provider
-        .cipher_suites
-        .sort_by_key(|suite| suite.suite() != CipherSuite::TLS13_AES_128_GCM_SHA256);
+    provider.cipher_suites.sort_by_key(|suite| suite.suite() != CipherSuite::TLS13_AES_128_GCM_SHA256);
     Arc::new(provider)
 }
 
@@ -103,11 +101,7 @@ impl Configs {
         if let Some((own, rest)) = chain.split_first() {
             verifier.verify_server_cert(own, rest, &server_name(), &[], UnixTime::now())?;
         }
-        Ok(Self {
-            verifier,
-            server: Arc::new(server),
-            client,
-        })
+        Ok(Self { verifier, server: Arc::new(server), client })
     }
 
     /// For the side that accepts connections: any agent of the cluster is welcome.
@@ -124,20 +118,12 @@ impl Configs {
 
     /// As [`client`](Self::client), for one connection, with a place where the reason is kept if the
     /// peer's identity is what it fails for: rustls and QUIC pass on no more than a text.
-    pub(crate) fn client_with_verdict(
-        &self,
-        expected: Option<&ServiceName>,
-    ) -> (Arc<ClientConfig>, Verdict) {
+    pub(crate) fn client_with_verdict(&self, expected: Option<&ServiceName>) -> (Arc<ClientConfig>, Verdict) {
         let verdict = Verdict::default();
-        let verifier = AgentVerifier {
-            expected: expected.cloned(),
-            verdict: Some(verdict.clone()),
-            ..self.verifier.clone()
-        };
+        let verifier =
+            AgentVerifier { expected: expected.cloned(), verdict: Some(verdict.clone()), ..self.verifier.clone() };
         let mut client = self.client.clone();
-        client
-            .dangerous()
-            .set_certificate_verifier(Arc::new(verifier));
+        client.dangerous().set_certificate_verifier(Arc::new(verifier));
         (Arc::new(client), verdict)
     }
 }
@@ -150,9 +136,7 @@ pub(crate) type Verdict = Arc<OnceLock<PeerIdentityError>>;
 pub fn server_name() -> ServerName<'static> {
     const { assert!(SERVER_NAME.is_ascii()) };
     // A constant that is a DNS name; an address of no host would only make handshakes fail.
-    ServerName::try_from(SERVER_NAME).unwrap_or(ServerName::IpAddress(
-        std::net::Ipv4Addr::UNSPECIFIED.into(),
-    ))
+    ServerName::try_from(SERVER_NAME).unwrap_or(ServerName::IpAddress(std::net::Ipv4Addr::UNSPECIFIED.into()))
 }
 
 /// The verifier of both sides: the ordinary checks of rustls, then who the peer is.
@@ -179,8 +163,7 @@ impl AgentVerifier {
         Ok(Self {
             cluster: cluster.clone(),
             expected: None,
-            server: WebPkiServerVerifier::builder_with_provider(roots.clone(), provider.clone())
-                .build()?,
+            server: WebPkiServerVerifier::builder_with_provider(roots.clone(), provider.clone()).build()?,
             client: WebPkiClientVerifier::builder_with_provider(roots, provider.clone()).build()?,
             verdict: None,
         })
@@ -235,13 +218,7 @@ impl ServerCertVerifier for AgentVerifier {
         ocsp_response: &[u8],
         now: UnixTime,
     ) -> Result<ServerCertVerified, rustls::Error> {
-        let verified = self.server.verify_server_cert(
-            end_entity,
-            intermediates,
-            server_name,
-            ocsp_response,
-            now,
-        )?;
+        let verified = self.server.verify_server_cert(end_entity, intermediates, server_name, ocsp_response, now)?;
         self.check_identity(end_entity)?;
         Ok(verified)
     }
@@ -260,9 +237,7 @@ impl ClientCertVerifier for AgentVerifier {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, rustls::Error> {
-        let verified = self
-            .client
-            .verify_client_cert(end_entity, intermediates, now)?;
+        let verified = self.client.verify_client_cert(end_entity, intermediates, now)?;
         self.check_identity(end_entity)?;
         Ok(verified)
     }

@@ -26,12 +26,7 @@ struct State<S> {
 
 impl<S: Sender> Sending<S> {
     pub(super) fn new(expected: Option<usize>) -> Self {
-        Self(Mutex::new(State {
-            expected,
-            up: Vec::new(),
-            waiting: Vec::new(),
-            closed: false,
-        }))
+        Self(Mutex::new(State { expected, up: Vec::new(), waiting: Vec::new(), closed: false }))
     }
 
     fn state(&self) -> MutexGuard<'_, State<S>> {
@@ -78,11 +73,7 @@ impl<S: Sender> Sending<S> {
 
     /// Lets go of those that are of no use any more, and says whether there were any.
     pub(super) fn remove(&self, is_useless: impl Fn(&S) -> bool) -> bool {
-        let removed = self
-            .state()
-            .up
-            .extract_if(.., |sender| is_useless(sender))
-            .count();
+        let removed = self.state().up.extract_if(.., |sender| is_useless(sender)).count();
         removed > 0
     }
 
@@ -100,7 +91,6 @@ impl<S: Sender> Sending<S> {
 impl<S> State<S> {
     fn is_complete(&self) -> bool {
         // Where none will come, transfers wait until the connection ends.
-        self.expected
-            .is_some_and(|expected| expected > 0 && self.up.len() >= expected)
+        self.expected.is_some_and(|expected| expected > 0 && self.up.len() >= expected)
     }
 }

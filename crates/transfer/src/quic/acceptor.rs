@@ -112,9 +112,7 @@ where
             return None;
         }
         // A flood from forged addresses is answered statelessly.
-        if strangers.taken() >= self.options.max_handshakes.div_ceil(2)
-            && !incoming.remote_address_validated()
-        {
+        if strangers.taken() >= self.options.max_handshakes.div_ceil(2) && !incoming.remote_address_validated() {
             // Fails only for validated addresses.
             let _ = incoming.retry();
             return None;
@@ -156,13 +154,7 @@ where
         };
         let getting_in = async {
             if let Ok(stream) = connection.accept_bi().await {
-                let met = Met {
-                    connection: connection.clone(),
-                    known: Some(known),
-                    peer,
-                    path,
-                    stream,
-                };
+                let met = Met { connection: connection.clone(), known: Some(known), peer, path, stream };
                 (self.welcome)(met).await;
             }
         };
@@ -225,8 +217,7 @@ pub(super) async fn introduce(
 ) -> Result<(SendStream, RecvStream), ConnectionError> {
     let (mut send, mut receive) = connection.open_bi().await?;
     let mut answer = [0; WELCOME.len()];
-    let answered =
-        send.write_all(introduction).await.is_ok() && receive.read_exact(&mut answer).await.is_ok();
+    let answered = send.write_all(introduction).await.is_ok() && receive.read_exact(&mut answer).await.is_ok();
     if answered && answer == *WELCOME {
         return Ok((send, receive));
     }

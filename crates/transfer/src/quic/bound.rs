@@ -75,18 +75,9 @@ impl Bound {
         let mut config = secret.endpoint_at(addr);
         // In range: the payload was clamped.
         let _ = config.max_udp_payload_size(largest_payload);
-        let runtime = Arc::new(OnThread {
-            thread: thread.handle.clone(),
-            largest_payload,
-        });
-        let endpoint = Endpoint::new(config, Some(server.clone()), socket, runtime)
-            .map_err(failed_at(addr))?;
-        Ok(Self {
-            endpoint,
-            addr,
-            buffers,
-            thread,
-        })
+        let runtime = Arc::new(OnThread { thread: thread.handle.clone(), largest_payload });
+        let endpoint = Endpoint::new(config, Some(server.clone()), socket, runtime).map_err(failed_at(addr))?;
+        Ok(Self { endpoint, addr, buffers, thread })
     }
 }
 
@@ -123,12 +114,7 @@ fn bind_lanes(control: SocketAddr, options: &QuicOptions) -> Result<Vec<Socket>,
         }
     }
     match sockets.len() {
-        found if found < wanted => Err(BindError::PortsTaken {
-            found,
-            lanes: options.lanes,
-            first,
-            last,
-        }),
+        found if found < wanted => Err(BindError::PortsTaken { found, lanes: options.lanes, first, last }),
         _ => Ok(sockets),
     }
 }

@@ -100,25 +100,11 @@ impl ControlConnection {
                 }
             }
         });
-        let shared = Arc::new(Shared {
-            connection: met.connection,
-            peer: met.peer,
-            frame_timeout,
-            gone,
-            _known: met.known,
-        });
+        let shared =
+            Arc::new(Shared { connection: met.connection, peer: met.peer, frame_timeout, gone, _known: met.known });
         Self {
-            sender: ControlSender {
-                shared: shared.clone(),
-                stream: send,
-                pending: VecDeque::new(),
-            },
-            receiver: ControlReceiver {
-                shared,
-                stream: receive,
-                frames: FrameReader::new(),
-                deadline: None,
-            },
+            sender: ControlSender { shared: shared.clone(), stream: send, pending: VecDeque::new() },
+            receiver: ControlReceiver { shared, stream: receive, frames: FrameReader::new(), deadline: None },
         }
     }
 
@@ -183,13 +169,10 @@ impl ControlSender {
         };
         match timeout(after, write).await {
             Ok(Ok(())) => Ok(()),
-            Ok(Err(WriteError::ConnectionLost(lost))) => {
-                Err(ControlError::Lost(self.shared.lost(lost)))
-            }
+            Ok(Err(WriteError::ConnectionLost(lost))) => Err(ControlError::Lost(self.shared.lost(lost))),
             Ok(Err(_)) => Err(ControlError::Ended),
             Err(_) => {
-                self.shared
-                    .close(CloseCode::PROTOCOL, "control messages are not being read");
+                self.shared.close(CloseCode::PROTOCOL, "control messages are not being read");
                 Err(ControlError::TimedOut { after })
             }
         }
@@ -231,9 +214,7 @@ impl ControlReceiver {
             let read = self.stream.read_chunk(self.frames.missing(), true);
             let chunk = match self.deadline {
                 None => read.await,
-                Some(deadline) => timeout_at(deadline, read)
-                    .await
-                    .map_err(|_| ControlError::TimedOut { after })?,
+                Some(deadline) => timeout_at(deadline, read).await.map_err(|_| ControlError::TimedOut { after })?,
             };
             match chunk {
                 Ok(Some(chunk)) => self.frames.push(&chunk.bytes),

@@ -23,10 +23,7 @@ struct Current {
 impl Credentials {
     pub(super) fn new(identity: Identity, options: Arc<QuicOptions>) -> Result<Self, BindError> {
         let current = Current::new(identity, &options)?;
-        Ok(Self {
-            options,
-            current: RwLock::new(current),
-        })
+        Ok(Self { options, current: RwLock::new(current) })
     }
 
     pub(super) fn identity(&self) -> Identity {
@@ -56,8 +53,7 @@ impl Credentials {
 
 impl Current {
     fn new(identity: Identity, options: &QuicOptions) -> Result<Self, BindError> {
-        let crypto =
-            QuicServerConfig::try_from(identity.tls().server()).map_err(|_| BindError::Crypto)?;
+        let crypto = QuicServerConfig::try_from(identity.tls().server()).map_err(|_| BindError::Crypto)?;
         let server = server_config(crypto, options);
         Ok(Self { identity, server })
     }
@@ -69,9 +65,6 @@ fn server_config(crypto: QuicServerConfig, options: &QuicOptions) -> ServerConfi
     // Agents do not roam, and what a connection may do must not be done from elsewhere.
     server.migration(false);
     // What a stranger can make us keep before its handshake begins: its first flight.
-    server
-        .max_incoming(4 * options.max_handshakes)
-        .incoming_buffer_size(16 << 10)
-        .incoming_buffer_size_total(1 << 20);
+    server.max_incoming(4 * options.max_handshakes).incoming_buffer_size(16 << 10).incoming_buffer_size_total(1 << 20);
     server
 }

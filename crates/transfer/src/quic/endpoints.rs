@@ -54,11 +54,7 @@ impl Endpoints {
     /// Binds `addr` for control and one port per lane at the same IP address, and starts accepting.
     ///
     /// Port 0 lets the system choose. An IPv6 wildcard serves IPv4 too.
-    pub fn bind(
-        identity: Identity,
-        options: QuicOptions,
-        addr: SocketAddr,
-    ) -> Result<Self, BindError> {
+    pub fn bind(identity: Identity, options: QuicOptions, addr: SocketAddr) -> Result<Self, BindError> {
         options.check()?;
         let options = Arc::new(options);
         let ticket_secret = identity.ticket_secret().clone();
@@ -81,9 +77,7 @@ impl Endpoints {
         for lane in &lanes {
             let thread = lane.thread.handle.clone();
             let (registry, settings) = (registry.clone(), options.clone());
-            let welcome = move |guest| {
-                welcome_lane(guest, registry.clone(), thread.clone(), settings.clone())
-            };
+            let welcome = move |guest| welcome_lane(guest, registry.clone(), thread.clone(), settings.clone());
             Acceptor::start(lane, &options, &credentials, lane_transport, welcome);
         }
         Ok(Self {
@@ -143,9 +137,7 @@ impl Endpoints {
     /// Connections of all kinds that are open, handshakes included.
     #[must_use]
     pub fn open_connections(&self) -> usize {
-        self.all()
-            .map(|bound| bound.endpoint.open_connections())
-            .sum()
+        self.all().map(|bound| bound.endpoint.open_connections()).sum()
     }
 
     /// Opens a control connection. With `expected`, only that service is accepted; the first messages show which of
@@ -205,9 +197,7 @@ impl Endpoints {
         token: &Nonce,
     ) -> Result<Lane, ConnectError> {
         let lanes = &self.inner.lanes;
-        let bound = lanes
-            .get(index % lanes.len().max(1))
-            .ok_or(ConnectError::Closed)?;
+        let bound = lanes.get(index % lanes.len().max(1)).ok_or(ConnectError::Closed)?;
         let call = Call {
             bound,
             addr,
@@ -304,13 +294,7 @@ impl Endpoints {
         let stream = introduce(&connection, call.introduction)
             .await
             .map_err(|error| ConnectError::from_handshake(error, None))?;
-        Ok(Met {
-            connection,
-            known: None,
-            peer,
-            path,
-            stream,
-        })
+        Ok(Met { connection, known: None, peer, path, stream })
     }
 }
 
@@ -345,12 +329,7 @@ async fn welcome_control(
     };
     if answer(&mut guest.stream.0).await {
         let thread = tokio::runtime::Handle::current();
-        place.send(ControlConnection::new(
-            guest,
-            options.frame_timeout,
-            local,
-            &thread,
-        ));
+        place.send(ControlConnection::new(guest, options.frame_timeout, local, &thread));
     }
 }
 

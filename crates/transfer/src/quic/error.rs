@@ -99,18 +99,12 @@ impl From<ConnectionError> for ConnectionLost {
                 code: CloseCode(u32::try_from(close.error_code.into_inner()).unwrap_or(u32::MAX)),
                 reason: cut(&close.reason),
             },
-            ConnectionError::ConnectionClosed(close) => Self::Transport {
-                reason: format!(
-                    "the peer's said {}: {}",
-                    close.error_code,
-                    cut(&close.reason)
-                ),
-            },
-            ConnectionError::TransportError(_)
-            | ConnectionError::VersionMismatch
-            | ConnectionError::CidsExhausted => Self::Transport {
-                reason: error.to_string(),
-            },
+            ConnectionError::ConnectionClosed(close) => {
+                Self::Transport { reason: format!("the peer's said {}: {}", close.error_code, cut(&close.reason)) }
+            }
+            ConnectionError::TransportError(_) | ConnectionError::VersionMismatch | ConnectionError::CidsExhausted => {
+                Self::Transport { reason: error.to_string() }
+            }
         }
     }
 }
@@ -118,10 +112,7 @@ impl From<ConnectionError> for ConnectionLost {
 /// A peer's words, as far as they are shown.
 fn cut(reason: &[u8]) -> String {
     let reason = &reason[..reason.len().min(256)];
-    String::from_utf8_lossy(reason)
-        .chars()
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .collect()
+    String::from_utf8_lossy(reason).chars().map(|c| if c.is_control() { ' ' } else { c }).collect()
 }
 
 /// Why [`Endpoints::bind`](super::Endpoints::bind) failed.
@@ -137,12 +128,7 @@ pub enum BindError {
     Socket { addr: SocketAddr, source: io::Error },
     /// Fewer ports of the range were free than there are lanes.
     #[error("only {found} ports of {first}-{last} are free; {lanes} lanes need one each")]
-    PortsTaken {
-        found: usize,
-        lanes: u16,
-        first: u16,
-        last: u16,
-    },
+    PortsTaken { found: usize, lanes: u16, first: u16, last: u16 },
     /// A thread could not be started.
     #[error("cannot start a thread for the network")]
     Thread(#[source] io::Error),
@@ -193,10 +179,7 @@ pub enum ConnectError {
 
 impl ConnectError {
     /// Sorts a failed handshake. `identity` is what our own verifier found, if it did.
-    pub(super) fn from_handshake(
-        error: ConnectionError,
-        identity: Option<PeerIdentityError>,
-    ) -> Self {
+    pub(super) fn from_handshake(error: ConnectionError, identity: Option<PeerIdentityError>) -> Self {
         if let Some(identity) = identity {
             return Self::Identity(identity);
         }
@@ -213,12 +196,8 @@ impl ConnectError {
         }
         match alert(code) {
             Some(AlertDescription::NoApplicationProtocol) => Self::Protocol,
-            Some(_) if here => Self::Certificate {
-                reason: error.to_string(),
-            },
-            Some(alert) => Self::Rejected {
-                alert: format!("{alert:?}"),
-            },
+            Some(_) if here => Self::Certificate { reason: error.to_string() },
+            Some(alert) => Self::Rejected { alert: format!("{alert:?}") },
             None => Self::Lost(error.into()),
         }
     }
@@ -227,14 +206,8 @@ impl ConnectError {
 impl From<ConnectionLost> for ConnectError {
     fn from(lost: ConnectionLost) -> Self {
         match lost {
-            ConnectionLost::ClosedByPeer {
-                code: CloseCode::BUSY,
-                ..
-            } => Self::Busy,
-            ConnectionLost::ClosedByPeer {
-                code: CloseCode::LANE_REFUSED,
-                ..
-            } => Self::LaneRefused,
+            ConnectionLost::ClosedByPeer { code: CloseCode::BUSY, .. } => Self::Busy,
+            ConnectionLost::ClosedByPeer { code: CloseCode::LANE_REFUSED, .. } => Self::LaneRefused,
             lost => Self::Lost(lost),
         }
     }

@@ -48,9 +48,7 @@ mod threads;
 
 pub use control::{ControlConnection, ControlReceiver, ControlSender};
 pub use endpoints::Endpoints;
-pub use error::{
-    BindError, CloseCode, ConnectError, ConnectionLost, ControlError, StreamCode, StreamError,
-};
+pub use error::{BindError, CloseCode, ConnectError, ConnectionLost, ControlError, StreamCode, StreamError};
 pub use lane::{Lane, LaneStats};
 pub use options::{MAX_UDP_PAYLOAD, MIN_UDP_PAYLOAD, OptionsError, QuicOptions};
 pub use session::LaneSession;

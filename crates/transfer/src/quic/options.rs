@@ -123,11 +123,7 @@ impl Default for QuicOptions {
 pub enum OptionsError {
     /// A number is outside of what it may be.
     #[error("{field} is {actual}; it must be {expected}")]
-    OutOfRange {
-        field: &'static str,
-        actual: String,
-        expected: &'static str,
-    },
+    OutOfRange { field: &'static str, actual: String, expected: &'static str },
     /// The port range has fewer ports than there are lanes.
     #[error("lane_ports has {ports} ports for {lanes} lanes")]
     TooFewPorts { ports: usize, lanes: u16 },
@@ -160,13 +156,7 @@ impl QuicOptions {
         check!([receive_window, send_window], windows, "64 KiB to 2 GiB");
         check!([max_streams], 1..=65_536, "1 to 65,536");
         check!(
-            [
-                frame_timeout,
-                stall_timeout,
-                handshake_timeout,
-                certificate_timeout,
-                idle_timeout
-            ],
+            [frame_timeout, stall_timeout, handshake_timeout, certificate_timeout, idle_timeout],
             ms(10)..=day,
             "10 ms to a day"
         );
@@ -179,10 +169,7 @@ impl QuicOptions {
         check!([max_connections], 1.., "at least 1");
         match &self.lane_ports {
             Some(ports) if ports.len() < usize::from(self.lanes) => {
-                Err(OptionsError::TooFewPorts {
-                    ports: ports.len(),
-                    lanes: self.lanes,
-                })
+                Err(OptionsError::TooFewPorts { ports: ports.len(), lanes: self.lanes })
             }
             Some(ports) if *ports.start() == 0 => Err(OptionsError::OutOfRange {
                 field: "lane_ports",
@@ -195,8 +182,6 @@ impl QuicOptions {
 
     /// The largest UDP payload that these options may lead to, which bounds receive buffers.
     pub(super) fn largest_udp_payload(&self) -> u16 {
-        self.udp_payload
-            .unwrap_or(MAX_UDP_PAYLOAD)
-            .clamp(MIN_UDP_PAYLOAD, MAX_UDP_PAYLOAD)
+        self.udp_payload.unwrap_or(MAX_UDP_PAYLOAD).clamp(MIN_UDP_PAYLOAD, MAX_UDP_PAYLOAD)
     }
 }

@@ -7,9 +7,7 @@ use std::{
     time::Duration,
 };
 
-use quinn::{
-    Connection, IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt, congestion::CubicConfig,
-};
+use quinn::{Connection, IdleTimeout, MtuDiscoveryConfig, TransportConfig, VarInt, congestion::CubicConfig};
 
 use super::{
     options::{MAX_UDP_PAYLOAD, MIN_UDP_PAYLOAD, QuicOptions},
@@ -51,9 +49,7 @@ impl Path {
 
     /// `carried` is the UDP payload that the interface towards the peer carries, if the kernel says.
     pub(super) fn choose(carried: Option<u32>, options: &QuicOptions, buffer: usize) -> Self {
-        let wanted = options
-            .udp_payload
-            .map(|bytes| bytes.clamp(MIN_UDP_PAYLOAD, MAX_UDP_PAYLOAD));
+        let wanted = options.udp_payload.map(|bytes| bytes.clamp(MIN_UDP_PAYLOAD, MAX_UDP_PAYLOAD));
         let carried = carried.map(|bytes| u16::try_from(bytes).unwrap_or(u16::MAX));
         match carried {
             // Nothing lies between: what the interface carries arrives, if the buffer takes it.
@@ -75,11 +71,7 @@ impl Path {
                 let limit = wanted.unwrap_or(QuicOptions::NETWORK_UDP_PAYLOAD);
                 let largest = limit.min(carried.unwrap_or(limit)).max(MIN_UDP_PAYLOAD);
                 let start = carried.map_or(MIN_UDP_PAYLOAD, |_| ETHERNET_UDP_PAYLOAD);
-                Self {
-                    initial: start.min(largest),
-                    largest,
-                    receive_window: options.receive_window,
-                }
+                Self { initial: start.min(largest), largest, receive_window: options.receive_window }
             }
         }
     }
@@ -94,10 +86,7 @@ const LEAST_WINDOW: u32 = 64 << 10;
 /// The UDP payload that the interface towards `peer` carries. No packet is sent to find out.
 fn carried_by_route(peer: SocketAddr) -> Option<u32> {
     let (peer, any) = match peer.ip().to_canonical() {
-        IpAddr::V4(v4) => (
-            (v4, peer.port()).into(),
-            IpAddr::from(Ipv4Addr::UNSPECIFIED),
-        ),
+        IpAddr::V4(v4) => ((v4, peer.port()).into(), IpAddr::from(Ipv4Addr::UNSPECIFIED)),
         IpAddr::V6(_) => (peer, IpAddr::from(Ipv6Addr::UNSPECIFIED)),
     };
     let socket = UdpSocket::bind((any, 0)).ok()?;
@@ -116,11 +105,7 @@ fn route_mtu(socket: &UdpSocket, peer: SocketAddr) -> Option<u32> {
 
 #[cfg(not(target_os = "linux"))]
 fn route_mtu(_: &UdpSocket, peer: SocketAddr) -> Option<u32> {
-    let headers = if peer.is_ipv4() {
-        HEADERS_V4
-    } else {
-        HEADERS_V6
-    };
+    let headers = if peer.is_ipv4() { HEADERS_V4 } else { HEADERS_V6 };
     peer.ip().is_loopback().then_some(65_535 - headers)
 }
 

@@ -68,16 +68,8 @@ pub(super) struct Place<K: Clone + Eq + Hash> {
 
 impl<K: Clone + Eq + Hash> Places<K> {
     pub(super) fn new(most: usize) -> Self {
-        let table = Table {
-            next: 0,
-            taken: 0,
-            closing: 0,
-            holders: HashMap::new(),
-        };
-        Self {
-            table: Arc::new(Mutex::new(table)),
-            most,
-        }
+        let table = Table { next: 0, taken: 0, closing: 0, holders: HashMap::new() };
+        Self { table: Arc::new(Mutex::new(table)), most }
     }
 
     /// Takes a place. `None` where so many are closing that `key`, which has its share of them, has to wait.
@@ -86,9 +78,7 @@ impl<K: Clone + Eq + Hash> Places<K> {
         let own = table.holders.get(&key).map_or(0, |holder| holder.closing);
         let share = CLOSING * self.most / (table.holders.len() + 1);
         // Those below their share are let in up to a second bound, which no number of holders moves.
-        if table.closing >= 2 * CLOSING * self.most
-            || (table.closing >= CLOSING * self.most && own >= share)
-        {
+        if table.closing >= 2 * CLOSING * self.most || (table.closing >= CLOSING * self.most && own >= share) {
             return None;
         }
         if table.taken >= self.most {
@@ -100,12 +90,7 @@ impl<K: Clone + Eq + Hash> Places<K> {
         let (hold, lost) = oneshot::channel();
         let holder = table.holders.entry(key.clone()).or_default();
         holder.places.push_back((id, hold));
-        Some(Place {
-            table: self.table.clone(),
-            key,
-            id,
-            lost,
-        })
+        Some(Place { table: self.table.clone(), key, id, lost })
     }
 
     /// How many places are taken.

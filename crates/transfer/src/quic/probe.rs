@@ -84,13 +84,7 @@ pub(super) async fn peer_gone(local: IpAddr, connection: &Connection) {
     let addr = connection.remote_address();
     let heard = || connection.stats().udp_rx.datagrams;
     let longest_silence = || CONTROL_KEEP_ALIVE + 2 * INITIAL_RTT.max(connection.rtt());
-    let refused = || {
-        is_refused(
-            local,
-            addr,
-            (3 * connection.rtt()).clamp(ANSWER.0, ANSWER.1),
-        )
-    };
+    let refused = || is_refused(local, addr, (3 * connection.rtt()).clamp(ANSWER.0, ANSWER.1));
     if !gone(heard, longest_silence, refused).await {
         tracing::debug!(%addr, "probes are refused, and the peer is there");
         std::future::pending().await
@@ -139,10 +133,7 @@ mod tests {
     }
 
     /// The same, of a peer of which so many packets are heard until a time.
-    async fn watch_heard(
-        heard: impl Fn(u64) -> u64,
-        refused_from: u64,
-    ) -> (Vec<u64>, Option<(u64, bool)>) {
+    async fn watch_heard(heard: impl Fn(u64) -> u64, refused_from: u64) -> (Vec<u64>, Option<(u64, bool)>) {
         let start = Instant::now();
         let at = || u64::try_from(start.elapsed().as_millis()).unwrap();
         let asked = RefCell::new(Vec::new());
@@ -172,18 +163,12 @@ mod tests {
         let last = 10 * 540;
         let (asked, end) = asks(last, HOUR, last).await;
         let (when, is_gone) = end.expect("it is noticed");
-        assert!(
-            asked == 2 && is_gone && when <= last + 1000,
-            "{asked} {when}"
-        );
+        assert!(asked == 2 && is_gone && when <= last + 1000, "{asked} {when}");
 
         // A host that says it late is asked until then.
         let (asked, end) = asks(last, HOUR, 2 * last).await;
         let (when, is_gone) = end.expect("it is noticed");
-        assert!(
-            asked > 10 && is_gone && when <= 2 * last + 1000,
-            "{asked} {when}"
-        );
+        assert!(asked > 10 && is_gone && when <= 2 * last + 1000, "{asked} {when}");
 
         // Something else answers: the first probe, or one while a peer stands still and then goes on.
         assert_eq!(asks(HOUR, HOUR, 0).await, (1, Some((710, false))));

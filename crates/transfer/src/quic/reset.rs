@@ -125,16 +125,10 @@ mod tests {
             identity.unwrap()
         };
         let (ours, other) = (issue(), issue());
-        let keys = |identity: &Identity, addr: &str| {
-            ResetSecret::of(identity).keys_at(addr.parse().unwrap())
-        };
+        let keys = |identity: &Identity, addr: &str| ResetSecret::of(identity).keys_at(addr.parse().unwrap());
         let here = keys(&ours, "10.0.0.1:7600");
         assert_eq!(keys(&ours, "10.0.0.1:7600"), here);
-        for (identity, addr) in [
-            (&ours, "10.0.0.1:7601"),
-            (&ours, "10.0.0.2:7600"),
-            (&other, "10.0.0.1:7600"),
-        ] {
+        for (identity, addr) in [(&ours, "10.0.0.1:7601"), (&ours, "10.0.0.2:7600"), (&other, "10.0.0.1:7600")] {
             let (key, ids) = keys(identity, addr);
             assert!(key != here.0 && ids != here.1, "{addr}");
         }
@@ -158,11 +152,7 @@ mod tests {
             }
         }
         for len in 0..RANDOM + TAG {
-            assert!(
-                after
-                    .validate(&ConnectionId::new(&[0; RANDOM + TAG][..len]))
-                    .is_err()
-            );
+            assert!(after.validate(&ConnectionId::new(&[0; RANDOM + TAG][..len])).is_err());
         }
     }
 }

@@ -56,17 +56,9 @@ impl Registry {
         let token = Nonce(token);
         let (sender, receiver) = mpsc::channel(lanes.max(1));
         if let Some(sessions) = self.sessions().as_mut() {
-            sessions.push(Session {
-                token,
-                peer,
-                lanes: sender,
-                left: lanes,
-            });
+            sessions.push(Session { token, peer, lanes: sender, left: lanes });
         }
-        Ok(LaneSession {
-            token,
-            lanes: receiver,
-        })
+        Ok(LaneSession { token, lanes: receiver })
     }
 
     /// Takes one of the places of the session that `token` belongs to, if it is of `peer`'s service. The token
@@ -74,11 +66,7 @@ impl Registry {
     /// renewed since.
     ///
     /// Looks at every session, so the time tells nothing about which token was nearly right.
-    pub(super) fn admit(
-        &self,
-        token: &Nonce,
-        peer: &PeerIdentity,
-    ) -> Option<(mpsc::Sender<Lane>, AgentId)> {
+    pub(super) fn admit(&self, token: &Nonce, peer: &PeerIdentity) -> Option<(mpsc::Sender<Lane>, AgentId)> {
         let mut admitted = None;
         for session in self.sessions().iter_mut().flatten() {
             let same = session.peer.service() == peer.service.as_str();

@@ -42,11 +42,7 @@ impl Buffers {
 
 impl fmt::Display for GrantedBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self {
-            asked,
-            granted,
-            limit,
-        } = self;
+        let Self { asked, granted, limit } = self;
         write!(
             f,
             "the kernel granted {granted} of {asked} bytes of socket buffer; \
@@ -68,11 +64,7 @@ pub(super) fn bind(addr: SocketAddr, buffer: usize) -> io::Result<(UdpSocket, Bu
     socket.bind(&addr.into())?;
     // Linux doubles what is asked for, for its own bookkeeping, and reports the double.
     let times = if cfg!(target_os = "linux") { 2 } else { 1 };
-    let counted = |bytes: usize, limit| GrantedBuffer {
-        asked: buffer,
-        granted: bytes / times,
-        limit,
-    };
+    let counted = |bytes: usize, limit| GrantedBuffer { asked: buffer, granted: bytes / times, limit };
     let buffers = Buffers {
         receive: counted(socket.recv_buffer_size()?, "net.core.rmem_max"),
         send: counted(socket.send_buffer_size()?, "net.core.wmem_max"),
@@ -108,11 +100,7 @@ const LEAST_MESSAGES: usize = 4;
 
 impl BatchingUdpSocket {
     pub(super) fn new(inner: Arc<dyn AsyncUdpSocket>, largest_payload: u16) -> Self {
-        Self {
-            inner,
-            largest_payload: usize::from(largest_payload).max(1),
-            message_bytes: AtomicUsize::new(1),
-        }
+        Self { inner, largest_payload: usize::from(largest_payload).max(1), message_bytes: AtomicUsize::new(1) }
     }
 }
 
@@ -127,13 +115,7 @@ pub(super) fn parts<'a>(transmit: &'a Transmit<'a>) -> impl Iterator<Item = Tran
         }
         _ => len,
     };
-    transmit
-        .contents
-        .chunks(part.max(1))
-        .map(move |contents| Transmit {
-            contents,
-            ..transmit.clone()
-        })
+    transmit.contents.chunks(part.max(1)).map(move |contents| Transmit { contents, ..transmit.clone() })
 }
 
 impl AsyncUdpSocket for BatchingUdpSocket {
@@ -154,14 +136,11 @@ impl AsyncUdpSocket for BatchingUdpSocket {
         meta: &mut [RecvMeta],
     ) -> Poll<io::Result<usize>> {
         let typical = self.message_bytes.load(Ordering::Relaxed).max(1);
-        let slots = (RECEIVE_AT_ONCE / typical)
-            .max(LEAST_MESSAGES)
-            .min(buffers.len());
+        let slots = (RECEIVE_AT_ONCE / typical).max(LEAST_MESSAGES).min(buffers.len());
         let count = ready!(self.inner.poll_recv(cx, &mut buffers[..slots], meta))?;
         let bytes: usize = meta.iter().take(count).map(|message| message.len).sum();
         if let Some(mean) = bytes.checked_div(count) {
-            self.message_bytes
-                .store((3 * typical + mean) / 4, Ordering::Relaxed);
+            self.message_bytes.store((3 * typical + mean) / 4, Ordering::Relaxed);
         }
         Poll::Ready(Ok(count))
     }
@@ -183,9 +162,7 @@ impl AsyncUdpSocket for BatchingUdpSocket {
         // reserves this many times the largest payload for each; 64 would be ten times too much.
         match self.inner.max_receive_segments() {
             1 => 1,
-            segments => 65_535_usize
-                .div_ceil(self.largest_payload)
-                .clamp(1, segments),
+            segments => 65_535_usize.div_ceil(self.largest_payload).clamp(1, segments),
         }
     }
 }

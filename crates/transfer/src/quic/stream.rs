@@ -37,14 +37,7 @@ impl Drop for ResetOnDrop {
 
 impl DataSender {
     pub(super) fn new(stream: SendStream, thread: Handle, stall_timeout: Duration) -> Self {
-        Self {
-            stream: ResetOnDrop {
-                stream,
-                delivered: false,
-            },
-            thread,
-            stall_timeout,
-        }
+        Self { stream: ResetOnDrop { stream, delivered: false }, thread, stall_timeout }
     }
 
     /// Queues `bytes` without copying them; waits where the receiver is behind. They stay referenced
@@ -75,19 +68,10 @@ impl DataSender {
     ///
     /// # Errors
     /// [`StreamError`], if the stream was stopped or lost before.
-    pub fn finish(
-        mut self,
-    ) -> Result<impl Future<Output = Result<(), StreamError>> + use<>, StreamError> {
-        self.stream
-            .stream
-            .finish()
-            .map_err(|_| StreamError::ClosedHere)?;
+    pub fn finish(mut self) -> Result<impl Future<Output = Result<(), StreamError>> + use<>, StreamError> {
+        self.stream.stream.finish().map_err(|_| StreamError::ClosedHere)?;
         let (tell, told) = oneshot::channel();
-        let Self {
-            mut stream,
-            thread,
-            stall_timeout: after,
-        } = self;
+        let Self { mut stream, thread, stall_timeout: after } = self;
         // On the lane's own thread, so that queued memory is given up when the connection is lost or
         // stalls, whether or not anybody waits for the acknowledgement.
         thread.spawn(async move {
@@ -118,18 +102,12 @@ pub struct DataReceiver {
 
 impl DataReceiver {
     pub(super) fn new(stream: RecvStream, stall_timeout: Duration) -> Self {
-        Self {
-            stream,
-            stall_timeout,
-        }
+        Self { stream, stall_timeout }
     }
 
     /// Receives the next pieces in order, as many as have arrived and `pieces` holds; `None` at the end of
     /// the stream. They are views of QUIC's own buffers. Cancel-safe.
-    pub async fn recv_chunks(
-        &mut self,
-        pieces: &mut [Bytes],
-    ) -> Result<Option<usize>, StreamError> {
+    pub async fn recv_chunks(&mut self, pieces: &mut [Bytes]) -> Result<Option<usize>, StreamError> {
         progress(self.stall_timeout, self.stream.read_chunks(pieces)).await
     }
 
@@ -183,9 +161,7 @@ impl From<ReadError> for StreamError {
         match error {
             ReadError::Reset(code) => Self::Reset(StreamCode::from_wire(code)),
             ReadError::ConnectionLost(lost) => Self::Lost(lost.into()),
-            ReadError::ClosedStream
-            | ReadError::IllegalOrderedRead
-            | ReadError::ZeroRttRejected => Self::ClosedHere,
+            ReadError::ClosedStream | ReadError::IllegalOrderedRead | ReadError::ZeroRttRejected => Self::ClosedHere,
         }
     }
 }

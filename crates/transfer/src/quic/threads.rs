@@ -34,10 +34,7 @@ impl NetThread {
             .thread_name(name)
             .enable_all()
             .build()?;
-        Ok(Self {
-            handle: runtime.handle().clone(),
-            runtime: Some(runtime),
-        })
+        Ok(Self { handle: runtime.handle().clone(), runtime: Some(runtime) })
     }
 
     /// Lets a closed endpoint say goodbye to its peers, and then ends the thread. Does not wait for
@@ -54,10 +51,7 @@ impl NetThread {
             runtime.shutdown_background();
         };
         // Where no thread is to be had, peers find out by the idle timeout.
-        if let Err(error) = std::thread::Builder::new()
-            .name("transload-goodbye".to_owned())
-            .spawn(goodbye)
-        {
+        if let Err(error) = std::thread::Builder::new().name("transload-goodbye".to_owned()).spawn(goodbye) {
             tracing::debug!(%error, "could not say goodbye");
         }
     }
@@ -92,10 +86,7 @@ impl Runtime for OnThread {
     fn wrap_udp_socket(&self, socket: UdpSocket) -> io::Result<Arc<dyn AsyncUdpSocket>> {
         let _inside = self.thread.enter();
         let socket = TokioRuntime.wrap_udp_socket(socket)?;
-        Ok(Arc::new(BatchingUdpSocket::new(
-            socket,
-            self.largest_payload,
-        )))
+        Ok(Arc::new(BatchingUdpSocket::new(socket, self.largest_payload)))
     }
 }
 

@@ -10,8 +10,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use clap::{Subcommand, ValueHint};
 use serde::Serialize;
 use transload::transfer::identity::{
-    Authority, AuthorityError, Identity, IdentityFileError, Role, Roles, UnknownRole, Validity,
-    names_in, open_keys, random_cluster_name,
+    Authority, AuthorityError, Identity, IdentityFileError, Role, Roles, UnknownRole, Validity, names_in, open_keys,
+    random_cluster_name,
 };
 use transload::transfer::ids::{ClusterName, NameError, ServiceName};
 
@@ -115,15 +115,12 @@ impl FromStr for NewAgent {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let (name, roles) = text
-            .split_once('=')
-            .ok_or("an agent is given as NAME=ROLES, for instance decode-0=pull,renew")?;
+        let (name, roles) =
+            text.split_once('=').ok_or("an agent is given as NAME=ROLES, for instance decode-0=pull,renew")?;
         let name = name.parse().map_err(|e: NameError| e.to_string())?;
         let roles: Roles = roles.parse().map_err(|e: UnknownRole| e.to_string())?;
         if roles == Roles::NONE {
-            return Err(
-                "an agent without a role may do nothing; give it one: NAME=pull".to_owned(),
-            );
+            return Err("an agent without a role may do nothing; give it one: NAME=pull".to_owned());
         }
         Ok(Self { name, roles })
     }
@@ -131,18 +128,9 @@ impl FromStr for NewAgent {
 
 pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
     let (dir, authority, is_new, agents, days) = match args.action {
-        Action::Init {
-            dir,
-            cluster,
-            agents,
-            days,
-        } => (
-            dir,
-            new_authority(cluster).map_err(unmade)?,
-            true,
-            agents,
-            days,
-        ),
+        Action::Init { dir, cluster, agents, days } => {
+            (dir, new_authority(cluster).map_err(unmade)?, true, agents, days)
+        }
         Action::Add { dir, agents, days } => {
             let authority = Authority::load(&dir).map_err(|error| unusable(&error, false))?;
             (dir, authority, false, agents, days)
@@ -156,10 +144,7 @@ pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
         ));
     }
     // Before anything is written: the folder's own files have these names.
-    if let Some(agent) = agents
-        .iter()
-        .find(|a| ["ca", "ticket"].contains(&a.name.as_str()))
-    {
+    if let Some(agent) = agents.iter().find(|a| ["ca", "ticket"].contains(&a.name.as_str())) {
         let name = agent.name.to_string();
         return Err(unusable(&IdentityFileError::ReservedName(name), is_new));
     }
@@ -169,14 +154,10 @@ pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
         .collect::<Result<Vec<_>, _>>()
         .map_err(unmade)?;
     if is_new {
-        authority
-            .save(&dir)
-            .map_err(|error| unusable(&error, is_new))?;
+        authority.save(&dir).map_err(|error| unusable(&error, is_new))?;
     }
     for identity in &identities {
-        identity
-            .save(&dir)
-            .map_err(|error| unusable(&error, is_new))?;
+        identity.save(&dir).map_err(|error| unusable(&error, is_new))?;
     }
     let mut listing = Listing::new(&dir, &identities).map_err(|error| unusable(&error, is_new))?;
     listing.valid_days = Some(days);
@@ -199,9 +180,7 @@ fn list(dir: &Path, output: &mut Output) -> Result<(), Failure> {
             "name a folder that `transload certs init` filled",
         ));
     }
-    Listing::new(dir, &identities)
-        .map_err(unusable)?
-        .print(output)
+    Listing::new(dir, &identities).map_err(unusable)?.print(output)
 }
 
 fn unix(time: SystemTime) -> u64 {
@@ -217,10 +196,7 @@ fn new_authority(cluster: Option<ClusterName>) -> Result<Authority, AuthorityErr
 
 fn first_repeated(agents: &[NewAgent]) -> Option<&ServiceName> {
     let mut seen = HashSet::new();
-    agents
-        .iter()
-        .map(|agent| &agent.name)
-        .find(|name| !seen.insert(*name))
+    agents.iter().map(|agent| &agent.name).find(|name| !seen.insert(*name))
 }
 
 /// Certificates of a folder, as printed.
@@ -265,16 +241,11 @@ impl Listing {
                 key: dir.join(format!("{}.key", peer.service)),
             }
         });
-        let open_keys = open_keys(dir)?.into_iter().map(|(path, mode)| OpenKey {
-            path,
-            mode: format!("{mode:04o}"),
-        });
+        let open_keys = open_keys(dir)?.into_iter().map(|(path, mode)| OpenKey { path, mode: format!("{mode:04o}") });
         Ok(Self {
             schema: "transload.certs/1",
             dir: dir.to_owned(),
-            cluster: identities
-                .first()
-                .map_or_else(String::new, |first| first.peer().cluster.to_string()),
+            cluster: identities.first().map_or_else(String::new, |first| first.peer().cluster.to_string()),
             valid_days: None,
             authority_expires: None,
             agents: agents.collect(),

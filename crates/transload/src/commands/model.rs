@@ -38,9 +38,7 @@ impl ModelArgs {
     pub(crate) fn read(&self, config: Option<&Path>) -> Result<(Model, String), Failure> {
         match (config, &self.spec) {
             (Some(config), None) => {
-                let options = Options {
-                    cache_dtype: self.dtype,
-                };
+                let options = Options { cache_dtype: self.dtype };
                 let config = in_folder(config);
                 let called = called(&config);
                 let model = match config.as_os_str() == "-" {
@@ -57,10 +55,9 @@ impl ModelArgs {
                 "there is both a config and --spec",
                 "give one of them: --spec describes a model in place of its config.json",
             )),
-            (None, None) => Err(Failure::input(
-                "there is no model",
-                "name its config.json, or describe its caches with --spec",
-            )),
+            (None, None) => {
+                Err(Failure::input("there is no model", "name its config.json, or describe its caches with --spec"))
+            }
         }
     }
 }
@@ -80,12 +77,7 @@ pub(crate) fn check_plannable(model: &Model, called: &str) -> Result<(), Failure
 }
 
 /// A side that serves a model.
-pub(crate) fn served(
-    model: &Model,
-    called: &str,
-    serving: &Serving,
-    tokens: u64,
-) -> Result<Deployment, Failure> {
+pub(crate) fn served(model: &Model, called: &str, serving: &Serving, tokens: u64) -> Result<Deployment, Failure> {
     if model.groups.is_empty() {
         return Err(Failure::input(
             format!("{called} owns no cache: its layers look at the caches of another model"),
@@ -113,8 +105,7 @@ pub(crate) fn served(
             format!("take {} stages at most", model.num_layers),
         ));
     }
-    Deployment::from_document(model.serve(serving, tokens))
-        .map_err(|faults| Failure::unservable(called, model, faults))
+    Deployment::from_document(model.serve(serving, tokens)).map_err(|faults| Failure::unservable(called, model, faults))
 }
 
 /// People name the folder of a model as often as its config.

@@ -34,13 +34,8 @@ pub(crate) const CANONICAL_PREFILL: Llama = Llama {
 };
 
 /// The canonical case: decode with TP 8 and blocks of 64 tokens.
-pub(crate) const CANONICAL_DECODE: Llama = Llama {
-    name: "decode",
-    tp: 8,
-    block_size: 64,
-    num_blocks: 128,
-    ..CANONICAL_PREFILL
-};
+pub(crate) const CANONICAL_DECODE: Llama =
+    Llama { name: "decode", tp: 8, block_size: 64, num_blocks: 128, ..CANONICAL_PREFILL };
 
 impl Llama {
     pub(crate) fn deployment(self) -> Result<Deployment, Failure> {

@@ -45,11 +45,7 @@ fn plain(text: &str) -> String {
 fn bytes_per_rank(deployment: &Deployment, group: &Group) -> u64 {
     (0..deployment.pp())
         .map(|stage| group.placement(stage))
-        .map(|placement| {
-            placement
-                .allocations
-                .saturating_mul(placement.allocation_bytes)
-        })
+        .map(|placement| placement.allocations.saturating_mul(placement.allocation_bytes))
         .max()
         .unwrap_or(0)
 }
@@ -89,10 +85,7 @@ pub(crate) fn specs(group: &Group) -> String {
 /// `attention: heads 8, head_dim 128, bf16`
 fn spec(spec: &Spec) -> String {
     let fields = spec.identity();
-    let head_dim = fields
-        .iter()
-        .find(|(name, _)| *name == "head_dim")
-        .map(|(_, value)| value);
+    let head_dim = fields.iter().find(|(name, _)| *name == "head_dim").map(|(_, value)| value);
     let mut parts = Vec::new();
     for (field, value) in &fields {
         match *field {

@@ -18,10 +18,8 @@ pub(crate) struct Bar {
 pub(crate) fn histogram(bars: &[Bar]) -> String {
     let share = |bar: &Bar| bar.length as f64 * bar.chunks as f64;
     let total: f64 = bars.iter().map(share).sum();
-    let rows: Vec<[String; 2]> = bars
-        .iter()
-        .map(|b| [number::exact_bytes(b.length), number::grouped(b.chunks)])
-        .collect();
+    let rows: Vec<[String; 2]> =
+        bars.iter().map(|b| [number::exact_bytes(b.length), number::grouped(b.chunks)]).collect();
     let width = |column: usize| rows.iter().map(|r| r[column].len()).max().unwrap_or(0);
     let (lengths, counts) = (width(0), width(1));
 
@@ -45,16 +43,7 @@ mod tests {
 
     #[test]
     fn bars_are_shares_of_the_bytes() {
-        let bars = [
-            Bar {
-                length: 512,
-                chunks: 2,
-            },
-            Bar {
-                length: 3072,
-                chunks: 1,
-            },
-        ];
+        let bars = [Bar { length: 512, chunks: 2 }, Bar { length: 3072, chunks: 1 }];
         let thirty = "█".repeat(30);
         assert_eq!(
             histogram(&bars),

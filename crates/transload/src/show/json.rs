@@ -93,10 +93,7 @@ mod tests {
         let mut text = Vec::new();
         write(&mut text, &value).expect("it is written");
         let text = String::from_utf8(text).expect("text");
-        assert_eq!(
-            serde_json::from_str::<serde_json::Value>(&text).expect("JSON"),
-            value
-        );
+        assert_eq!(serde_json::from_str::<serde_json::Value>(&text).expect("JSON"), value);
         let expected = r#"{
   "a": [
     1,

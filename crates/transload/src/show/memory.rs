@@ -42,11 +42,7 @@ impl<'a> Memory<'a> {
     pub(super) fn new(deployment: &Deployment, group: &'a Group, rank: Rank) -> Self {
         let (tp, stage) = deployment.split_rank(rank);
         let parts = group.views(tp, stage).map(|view| Part::new(group, view));
-        Self {
-            group,
-            layers: &group.layers().ids()[group.stage_slots(stage)],
-            parts: parts.collect(),
-        }
+        Self { group, layers: &group.layers().ids()[group.stage_slots(stage)], parts: parts.collect() }
     }
 
     /// What a step along the states of a block is.
@@ -60,8 +56,7 @@ impl<'a> Memory<'a> {
 
     /// What the byte at an address is; `None` for padding, and inside of an element.
     pub(super) fn at(&self, address: u64) -> Option<Place> {
-        let (index, part) =
-            (self.parts.iter().enumerate()).find(|(_, part)| part.position(address).is_some())?;
+        let (index, part) = (self.parts.iter().enumerate()).find(|(_, part)| part.position(address).is_some())?;
         let position = part.position(address)?;
         let on = |axis| {
             let mut known = position.iter();

@@ -75,11 +75,7 @@ pub(crate) fn bytes_wide(n: u128) -> String {
 
 /// A number of tokens as people type it: `2000`, `128k` (128,000), `128Ki` (131,072), `1.5M`.
 pub(crate) fn parse_tokens(text: &str) -> Result<u64, String> {
-    let wrong = || {
-        format!(
-            "{text:?} is no number of tokens; write it as 2000, 128k (128,000), 128Ki (131,072) or 1M"
-        )
-    };
+    let wrong = || format!("{text:?} is no number of tokens; write it as 2000, 128k (128,000), 128Ki (131,072) or 1M");
     let (digits, unit) = parts(text).ok_or_else(wrong)?;
     let scale: u64 = match unit {
         "" => 1,
@@ -167,12 +163,7 @@ mod tests {
 
     #[test]
     fn digits_are_grouped() {
-        for (n, text) in [
-            (0, "0"),
-            (999, "999"),
-            (1000, "1,000"),
-            (1_310_720, "1,310,720"),
-        ] {
+        for (n, text) in [(0, "0"), (999, "999"), (1000, "1,000"), (1_310_720, "1,310,720")] {
             assert_eq!(grouped(n), text);
         }
     }
@@ -192,18 +183,7 @@ mod tests {
         ] {
             assert_eq!(parse_tokens(text), Ok(tokens), "{text}");
         }
-        for text in [
-            "",
-            "k",
-            "-5",
-            "1e6",
-            "1.5",
-            "0.0001k",
-            "128kb",
-            "1..2k",
-            "128,000",
-            "99999999999999M",
-        ] {
+        for text in ["", "k", "-5", "1e6", "1.5", "0.0001k", "128kb", "1..2k", "128,000", "99999999999999M"] {
             let error = parse_tokens(text).expect_err(text);
             assert!(error.contains("128k (128,000)"), "{text}: {error}");
         }
@@ -211,14 +191,9 @@ mod tests {
 
     #[test]
     fn parts_are_told_in_hundredths() {
-        for (n, text) in [
-            (0.0, "0"),
-            (131_072.0, "131,072"),
-            (3850.25, "3,850.25"),
-            (4.5625, "4.56"),
-            (1.04, "1.04"),
-            (5.996, "6"),
-        ] {
+        for (n, text) in
+            [(0.0, "0"), (131_072.0, "131,072"), (3850.25, "3,850.25"), (4.5625, "4.56"), (1.04, "1.04"), (5.996, "6")]
+        {
             assert_eq!(broken(n), text);
         }
     }
@@ -241,13 +216,8 @@ mod tests {
 
     #[test]
     fn exact_lengths_have_no_fraction() {
-        let cases = [
-            (0, "0 B"),
-            (512, "512 B"),
-            (1 << 20, "1 MiB"),
-            (5 << 18, "1,280 KiB"),
-            (2_046_820, "2,046,820 B"),
-        ];
+        let cases =
+            [(0, "0 B"), (512, "512 B"), (1 << 20, "1 MiB"), (5 << 18, "1,280 KiB"), (2_046_820, "2,046,820 B")];
         for (n, text) in cases {
             assert_eq!(exact_bytes(n), text);
         }

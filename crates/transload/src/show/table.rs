@@ -1,8 +1,6 @@
 //! Tables for the terminal: a bold header over a rule, numbers to the right, no boxes.
 
-use comfy_table::{
-    Attribute, Cell, CellAlignment, ContentArrangement, ContentLineStyle, LineStyle, TableStyle,
-};
+use comfy_table::{Attribute, Cell, CellAlignment, ContentArrangement, ContentLineStyle, LineStyle, TableStyle};
 
 use super::terminal;
 
@@ -30,9 +28,7 @@ impl Table {
             .enforce_styling();
         if let Some(width) = terminal::width(std::io::stdout()) {
             // Long texts go on below, in their column.
-            inner
-                .set_content_arrangement(ContentArrangement::Dynamic)
-                .set_width(width);
+            inner.set_content_arrangement(ContentArrangement::Dynamic).set_width(width);
         }
         let columns = columns.split('|').map(|name| match name.strip_prefix('>') {
             Some(name) => (name, CellAlignment::Right),
@@ -48,10 +44,7 @@ impl Table {
     /// Adds a row; one text per column.
     pub(crate) fn row<T: AsRef<str>>(&mut self, texts: impl IntoIterator<Item = T>) {
         let leans = self.leans.iter().copied();
-        let cells = texts
-            .into_iter()
-            .zip(leans)
-            .map(|(t, l)| cell(t.as_ref(), l));
+        let cells = texts.into_iter().zip(leans).map(|(t, l)| cell(t.as_ref(), l));
         self.inner.add_row(cells.collect::<Vec<_>>());
     }
 
@@ -88,9 +81,6 @@ mod tests {
         table.row(["prefill", "512"]);
         table.row(["decode", "1,024"]);
         let plain = anstream::adapter::strip_str(&table.finish()).to_string();
-        assert_eq!(
-            plain,
-            " side     bytes\n───────────────\n prefill    512\n decode   1,024\n"
-        );
+        assert_eq!(plain, " side     bytes\n───────────────\n prefill    512\n decode   1,024\n");
     }
 }

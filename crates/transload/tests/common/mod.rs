@@ -39,13 +39,7 @@ impl Ran {
 /// The command, with nothing of the caller's environment that changes what it prints.
 pub fn command() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_transload"));
-    for name in [
-        "TRANSLOAD_LOG",
-        "NO_COLOR",
-        "CLICOLOR_FORCE",
-        "CLICOLOR",
-        "COLUMNS",
-    ] {
+    for name in ["TRANSLOAD_LOG", "NO_COLOR", "CLICOLOR_FORCE", "CLICOLOR", "COLUMNS"] {
         command.env_remove(name);
     }
     command
@@ -53,13 +47,7 @@ pub fn command() -> Command {
 
 /// Runs it in `dir`.
 pub fn transload_in(dir: &Path, args: &[&str]) -> Ran {
-    Ran::new(
-        command()
-            .current_dir(dir)
-            .args(args)
-            .output()
-            .expect("the command starts"),
-    )
+    Ran::new(command().current_dir(dir).args(args).output().expect("the command starts"))
 }
 
 /// Runs it where it does not matter.

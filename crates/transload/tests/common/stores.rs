@@ -20,14 +20,10 @@ pub(crate) fn fill(folder: &Path) {
     );
     store.put_chunk(&hash(0), &[1; 65536]).expect("put");
     store.put_chunk(&hash(1), &[2; 40000]).expect("put");
-    store
-        .put_manifest(&name("chat-7/slot0"), text.as_bytes())
-        .expect("published");
+    store.put_manifest(&name("chat-7/slot0"), text.as_bytes()).expect("published");
     let store = open(&uri).expect("a store");
     let binary = [b"\0\x01slot\xff\xfe", hash(0).as_bytes()].concat();
-    store
-        .put_manifest(&name("chat-7/slot1"), &binary)
-        .expect("published");
+    store.put_manifest(&name("chat-7/slot1"), &binary).expect("published");
     let store = open(&uri).expect("a store");
     store.put_chunk(&hash(2), &[3; 30000]).expect("put");
     store.put_manifest(&name("gone"), b"").expect("published");

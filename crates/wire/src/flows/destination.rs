@@ -55,12 +55,7 @@ pub enum StreamRefusal {
 
 impl Destination {
     pub(super) fn new(bytes: u64) -> Self {
-        Self {
-            bytes,
-            streams: BTreeMap::new(),
-            arrived: 0,
-            commit: None,
-        }
+        Self { bytes, streams: BTreeMap::new(), arrived: 0, commit: None }
     }
 
     /// Whether the stream may place its bytes. To be asked before the first is placed.
@@ -75,11 +70,7 @@ impl Destination {
         if header.length == 0 || end > self.bytes || overlaps || full {
             return faulty;
         }
-        let stream = Stream {
-            number: header.stream,
-            length: header.length,
-            whole: false,
-        };
+        let stream = Stream { number: header.stream, length: header.length, whole: false };
         self.streams.insert(header.offset, stream);
         Ok(())
     }
@@ -97,11 +88,7 @@ impl Destination {
         };
         check_length(stream.length, trailer.length)?;
         if trailer.crc != crc {
-            return Err(Failure::Checksum {
-                stream: header.stream,
-                sent: trailer.crc,
-                seen: crc,
-            });
+            return Err(Failure::Checksum { stream: header.stream, sent: trailer.crc, seen: crc });
         }
         stream.whole = true;
         self.arrived += stream.length;
@@ -136,13 +123,7 @@ mod tests {
     use transload_plan::ids::{Nonce, TransferId};
 
     fn header(stream: u32, offset: u64, length: u64) -> StreamHeader {
-        StreamHeader {
-            transfer: TransferId([0; 16]),
-            nonce: Nonce([1; 16]),
-            stream,
-            offset,
-            length,
-        }
+        StreamHeader { transfer: TransferId([0; 16]), nonce: Nonce([1; 16]), stream, offset, length }
     }
 
     fn receiving(bytes: u64) -> Destination {
@@ -150,10 +131,7 @@ mod tests {
     }
 
     fn arrive(to: &mut Destination, header: &StreamHeader) -> Result<(), Failure> {
-        let trailer = StreamTrailer {
-            length: header.length,
-            crc: 7,
-        };
+        let trailer = StreamTrailer { length: header.length, crc: 7 };
         to.stream_arrived(header, &trailer, 7)
     }
 
@@ -208,33 +186,19 @@ mod tests {
         let mut to = receiving(100);
         let stream = header(0, 0, 100);
         to.admit(&stream).unwrap();
-        let trailer = StreamTrailer {
-            length: 100,
-            crc: 7,
-        };
+        let trailer = StreamTrailer { length: 100, crc: 7 };
         let (stream_number, sent, seen) = (0, 7, 8);
         assert_eq!(
             to.stream_arrived(&stream, &trailer, 8),
-            Err(Failure::Checksum {
-                stream: stream_number,
-                sent,
-                seen
-            })
+            Err(Failure::Checksum { stream: stream_number, sent, seen })
         );
         let short = StreamTrailer { length: 99, crc: 7 };
-        assert!(matches!(
-            to.stream_arrived(&stream, &short, 7),
-            Err(Failure::Length { .. })
-        ));
+        assert!(matches!(to.stream_arrived(&stream, &short, 7), Err(Failure::Length { .. })));
         assert_eq!(arrive(&mut to, &header(1, 0, 100)), Err(Failure::Streams));
         arrive(&mut to, &stream).unwrap();
         assert_eq!(arrive(&mut to, &stream), Err(Failure::Streams), "once");
         assert!(matches!(to.commit(1, 99), Err(Failure::Length { .. })));
         to.commit(2, 100).unwrap();
-        assert_eq!(
-            to.outcome(),
-            Some(Err(Failure::Streams)),
-            "no byte is missing, but a stream is"
-        );
+        assert_eq!(to.outcome(), Some(Err(Failure::Streams)), "no byte is missing, but a stream is");
     }
 }

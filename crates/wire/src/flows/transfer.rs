@@ -68,10 +68,7 @@ impl<P: Planner> Transfer<P> {
         paths: PathSet,
     ) -> Self {
         let role = match way {
-            Way::Out => Role::Source(Source {
-                prefilled,
-                ..Source::default()
-            }),
+            Way::Out => Role::Source(Source { prefilled, ..Source::default() }),
             Way::In => Role::Destination(Destination::new(flow.bytes)),
         };
         let mut transfer = Self {
@@ -126,9 +123,7 @@ impl<P: Planner> Transfer<P> {
     /// was over may have been half computed.
     pub(crate) fn is_read(&self) -> bool {
         match &self.role {
-            Role::Source(source) if self.phase == Phase::Moving => {
-                source.prefilled && source.sent == self.flow.bytes
-            }
+            Role::Source(source) if self.phase == Phase::Moving => source.prefilled && source.sent == self.flow.bytes,
             _ => false,
         }
     }
@@ -234,11 +229,7 @@ mod tests {
             agent: AgentId::new("a").unwrap(),
             rank: Rank(0),
             peer_rank: Rank(0),
-            request: Request {
-                by_layer,
-                codec: Codec::Exact,
-                ..Request::tokens(1)
-            },
+            request: Request { by_layer, codec: Codec::Exact, ..Request::tokens(1) },
             bytes,
             lanes: 1,
             path: None,
@@ -246,11 +237,7 @@ mod tests {
             all_readable: true,
             ready: Vec::new(),
         };
-        let plan = Planned {
-            routes: BTreeMap::new(),
-            slices: 0,
-            plan: (),
-        };
+        let plan = Planned { routes: BTreeMap::new(), slices: 0, plan: () };
         let side = Side::Job { job, route: 0 };
         let way = (way, prefilled);
         let mut transfer = Transfer::new(flow, Arc::new(plan), side, way, PathSet::ANY);
@@ -299,10 +286,7 @@ mod tests {
         let mut source = accepted(10, Way::Out, true, false);
         assert!(source.begin_reading() && source.waits_for_prefill());
         sent(&mut source, 10).unwrap();
-        assert!(
-            !source.is_read(),
-            "what was read may have been half computed"
-        );
+        assert!(!source.is_read(), "what was read may have been half computed");
         source_of(&mut source).prefilled = true;
         assert!(source.is_read());
     }
@@ -320,13 +304,7 @@ mod tests {
     #[test]
     fn only_the_right_nonce_lets_in_and_nothing_after_a_failure() {
         let mut to = accepted(100, Way::In, false, true);
-        let header = |nonce| StreamHeader {
-            transfer: TransferId([0; 16]),
-            nonce,
-            stream: 0,
-            offset: 0,
-            length: 100,
-        };
+        let header = |nonce| StreamHeader { transfer: TransferId([0; 16]), nonce, stream: 0, offset: 0, length: 100 };
         let unknown = Err(StreamRefusal::Unknown);
         assert_eq!(to.admit(&header(Nonce([2; 16]))), unknown);
         to.fence(Why::Failed(Failure::Streams));

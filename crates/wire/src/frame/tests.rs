@@ -2,9 +2,7 @@ use proptest::prelude::*;
 use transload_plan::Request;
 use transload_plan::codec::Codec;
 use transload_plan::content::ContentDigest;
-use transload_plan::ids::{
-    AgentId, ClusterName, DeploymentDigest, Incarnation, Nonce, PlanDigest, Rank, TransferId,
-};
+use transload_plan::ids::{AgentId, ClusterName, DeploymentDigest, Incarnation, Nonce, PlanDigest, Rank, TransferId};
 
 use super::*;
 use crate::awaited::Awaited;
@@ -27,12 +25,7 @@ pub(crate) fn samples() -> Vec<Message> {
         ticket: ticket(),
         source: Rank(u32::MAX),
         destination: Rank(0),
-        request: Request {
-            start: u64::MAX,
-            tokens: u64::MAX,
-            by_layer: true,
-            codec: Codec::Exact,
-        },
+        request: Request { start: u64::MAX, tokens: u64::MAX, by_layer: true, codec: Codec::Exact },
         content: ContentDigest([3; 32]),
         plan: PlanDigest([4; 32]),
         lanes: 8,
@@ -41,11 +34,8 @@ pub(crate) fn samples() -> Vec<Message> {
     };
     let ranks: Vec<_> = (0..MAX_RANKS as u32).map(|r| Rank(u32::MAX - r)).collect();
     let long = "\u{1F980}".repeat(MAX_FRAME);
-    let difference = Difference {
-        field: long.as_str().into(),
-        ours: long.clone().into(),
-        theirs: long.as_str().into(),
-    };
+    let difference =
+        Difference { field: long.as_str().into(), ours: long.clone().into(), theirs: long.as_str().into() };
     vec![
         Message::Hello(Hello {
             versions: (1, u16::MAX),
@@ -57,65 +47,31 @@ pub(crate) fn samples() -> Vec<Message> {
             codecs: Codec::ALL.to_vec(),
         }),
         Message::DocumentWanted,
-        Message::Document {
-            document: vec![7; MAX_DOCUMENT],
-        },
+        Message::Document { document: vec![7; MAX_DOCUMENT] },
         Message::Welcome,
         Message::Unwelcome(HelloRefusal::Specs(difference)),
         Message::Pull(ask.clone()),
         Message::Push(ask),
-        Message::Refused {
-            transfer,
-            refusal: Refusal::Unplannable {
-                why: long.as_str().into(),
-            },
-        },
-        Message::Accepted {
-            transfer,
-            path: Path::RING,
-        },
-        Message::Waiting {
-            transfer,
-            on: Awaited::Prefill,
-        },
-        Message::Commit {
-            transfer,
-            streams: 640,
-            bytes: u64::MAX,
-        },
+        Message::Refused { transfer, refusal: Refusal::Unplannable { why: long.as_str().into() } },
+        Message::Accepted { transfer, path: Path::RING },
+        Message::Waiting { transfer, on: Awaited::Prefill },
+        Message::Commit { transfer, streams: 640, bytes: u64::MAX },
         Message::Landed { transfer },
-        Message::Abort {
-            transfer,
-            failure: Failure::StreamBroken { why: long.into() },
-        },
+        Message::Abort { transfer, failure: Failure::StreamBroken { why: long.into() } },
         Message::Notice(Notice {
             id: u64::MAX,
             ticket: ticket(),
-            says: NoticeKind::Done {
-                ranks,
-                content: ContentDigest([6; 32]),
-            },
+            says: NoticeKind::Done { ranks, content: ContentDigest([6; 32]) },
         }),
-        Message::NoticeHeard {
-            id: 1,
-            outcome: Err(Refusal::Forged),
-        },
-        Message::Path {
-            path: Path::QUIC,
-            word: vec![7; MAX_WORD],
-        },
-        Message::Path {
-            path: Path::RING,
-            word: Vec::new(),
-        },
+        Message::NoticeHeard { id: 1, outcome: Err(Refusal::Forged) },
+        Message::Path { path: Path::QUIC, word: vec![7; MAX_WORD] },
+        Message::Path { path: Path::RING, word: Vec::new() },
     ]
 }
 
 fn envelopes() -> Vec<Envelope> {
     let numbered = (u64::MAX - 100..).zip(samples());
-    numbered
-        .map(|(sequence, message)| Envelope { sequence, message })
-        .collect()
+    numbered.map(|(sequence, message)| Envelope { sequence, message }).collect()
 }
 
 #[test]
@@ -146,10 +102,7 @@ fn a_reader_finds_frames_however_they_are_cut() {
 
 #[test]
 fn frames_are_read_strictly() {
-    let envelope = Envelope {
-        sequence: 1,
-        message: Message::Welcome,
-    };
+    let envelope = Envelope { sequence: 1, message: Message::Welcome };
     let frame = encode(&envelope).unwrap().to_vec();
     let with = |frame: &[u8]| {
         let mut reader = FrameReader::new();
@@ -180,10 +133,7 @@ fn frames_are_read_strictly() {
 #[test]
 fn what_outgrows_a_frame_is_not_sent() {
     let document = vec![0; MAX_FRAME];
-    let envelope = Envelope {
-        sequence: 1,
-        message: Message::Document { document },
-    };
+    let envelope = Envelope { sequence: 1, message: Message::Document { document } };
     assert!(matches!(encode(&envelope), Err(FrameError::TooLong { .. })));
 }
 

@@ -16,10 +16,7 @@ use crate::ticket::Claims;
 
 /// Whether a job may begin. Gives what its ticket says, and the leases that it opens for its owner to push into, if any.
 /// Whether they can be opened, their table says.
-pub(crate) fn check_job(
-    cx: &Context<impl Planner>,
-    spec: &JobSpec,
-) -> Result<(Claims, BTreeSet<LeaseKey>), JobError> {
+pub(crate) fn check_job(cx: &Context<impl Planner>, spec: &JobSpec) -> Result<(Claims, BTreeSet<LeaseKey>), JobError> {
     if cx.draining {
         return Err(JobError::ShuttingDown);
     }
@@ -70,12 +67,7 @@ fn check_tokens(spec: &JobSpec, claims: &Claims) -> Result<(), JobError> {
     let (start, end) = (spec.request.start, spec.request.end());
     match covers(claims.direction, (first, valid), &spec.request) {
         true => Ok(()),
-        false => Err(JobError::Tokens {
-            start,
-            end,
-            first,
-            valid,
-        }),
+        false => Err(JobError::Tokens { start, end, first, valid }),
     }
 }
 
@@ -94,10 +86,7 @@ fn check_codec(spec: &JobSpec, claims: &Claims) -> Result<(), JobError> {
     Err(JobError::Codec { codec, why })
 }
 
-fn check_write_leases(
-    cx: &Context<impl Planner>,
-    spec: &JobSpec,
-) -> Result<BTreeSet<LeaseKey>, JobError> {
+fn check_write_leases(cx: &Context<impl Planner>, spec: &JobSpec) -> Result<BTreeSet<LeaseKey>, JobError> {
     let Some(into) = &spec.into else {
         return Ok(BTreeSet::new());
     };

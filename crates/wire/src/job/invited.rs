@@ -105,13 +105,7 @@ impl<P: Planner> Jobs<P> {
     }
 
     /// An agent of the owner pushes from now on, or will not.
-    pub(crate) fn on_invited(
-        &mut self,
-        g: &mut Ground<'_, P>,
-        conn: ConnId,
-        id: JobId,
-        outcome: Result<(), Refusal>,
-    ) {
+    pub(crate) fn on_invited(&mut self, g: &mut Ground<'_, P>, conn: ConnId, id: JobId, outcome: Result<(), Refusal>) {
         let Some((invited, agent)) = self.invited_mut(id).zip(g.peers.agent(conn)) else {
             return;
         };
@@ -159,13 +153,7 @@ impl<P: Planner> Jobs<P> {
 
     /// A push into what a pull has opened was refused. Where it is the owner's, the pull will not come to anything; and
     /// the owner may not even be heard when it says so.
-    pub(crate) fn push_refused(
-        &mut self,
-        g: &mut Ground<'_, P>,
-        id: JobId,
-        conn: ConnId,
-        refusal: Refusal,
-    ) {
+    pub(crate) fn push_refused(&mut self, g: &mut Ground<'_, P>, id: JobId, conn: ConnId, refusal: Refusal) {
         let Some((job, agent)) = self.jobs.get(&id).zip(g.peers.agent(conn)) else {
             return;
         };
@@ -177,13 +165,7 @@ impl<P: Planner> Jobs<P> {
     }
 
     /// Nothing touches the blocks of a rank any more.
-    pub(crate) fn write_lease_ended(
-        &mut self,
-        g: &mut Ground<'_, P>,
-        id: JobId,
-        key: LeaseKey,
-        end: LeaseEnd,
-    ) {
+    pub(crate) fn write_lease_ended(&mut self, g: &mut Ground<'_, P>, id: JobId, key: LeaseKey, end: LeaseEnd) {
         if let Some(invited) = self.invited_mut(id) {
             invited.open.remove(&key);
         }

@@ -37,11 +37,7 @@ pub(super) struct Unheard {
 impl Invitees {
     pub(super) fn new(open: BTreeSet<LeaseKey>, claims: &Claims) -> Self {
         let agents = claims.ranks.iter().map(|address| address.agent.clone());
-        Self {
-            unheard: agents.map(|agent| (agent, Unheard::default())).collect(),
-            open,
-            routes: Vec::new(),
-        }
+        Self { unheard: agents.map(|agent| (agent, Unheard::default())).collect(), open, routes: Vec::new() }
     }
 
     /// The first agent that has not said whether it pushes, else the first of whom nothing has landed, else the first of

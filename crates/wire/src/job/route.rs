@@ -44,13 +44,7 @@ impl JobRoute {
     /// A route of a local rank that has not been tried.
     pub(super) fn new(rank: Rank, route: &Route) -> Self {
         Self {
-            report: RouteReport {
-                rank,
-                peer_rank: route.peer_rank,
-                bytes: route.bytes,
-                path: Path::QUIC,
-                attempts: 0,
-            },
+            report: RouteReport { rank, peer_rank: route.peer_rank, bytes: route.bytes, path: Path::QUIC, attempts: 0 },
             digest: route.digest,
             state: RouteState::Idle,
             failures: 0,
@@ -67,17 +61,8 @@ impl JobRoute {
 
     /// What follows from the end of an attempt without success: a pause before the next, if it has not landed after all; or
     /// the end of the job.
-    pub(super) fn ended(
-        &mut self,
-        options: &Options,
-        why: Why,
-    ) -> Result<Option<Duration>, JobError> {
-        let RouteReport {
-            rank,
-            peer_rank,
-            attempts,
-            ..
-        } = self.report;
+    pub(super) fn ended(&mut self, options: &Options, why: Why) -> Result<Option<Duration>, JobError> {
+        let RouteReport { rank, peer_rank, attempts, .. } = self.report;
         let busy = matches!(&why, Why::Refused(refusal) if refusal.is_transient());
         match why {
             // Our commit came through, and only the answer was lost.
@@ -88,25 +73,15 @@ impl JobRoute {
             Why::Refused(_) if busy => {}
             // An earlier job of ours, which has left the leases alone, has tried as often.
             Why::Refused(Refusal::Superseded { latest })
-                if (attempts..MOST_ATTEMPTS).contains(&latest)
-                    && self.failures + 1 < options.attempts =>
+                if (attempts..MOST_ATTEMPTS).contains(&latest) && self.failures + 1 < options.attempts =>
             {
                 self.report.attempts = latest;
             }
             Why::Refused(refusal) => {
-                return Err(JobError::Refused {
-                    rank,
-                    peer_rank,
-                    refusal,
-                });
+                return Err(JobError::Refused { rank, peer_rank, refusal });
             }
             Why::Failed(failure) if failure.is_final() || self.failures + 1 >= options.attempts => {
-                return Err(JobError::Failed {
-                    rank,
-                    peer_rank,
-                    attempts,
-                    failure,
-                });
+                return Err(JobError::Failed { rank, peer_rank, attempts, failure });
             }
             Why::Failed(_) => {}
         }
@@ -117,13 +92,7 @@ impl JobRoute {
     }
 
     /// What is said to the peer of an attempt.
-    pub(super) fn ask(
-        &self,
-        spec: &JobSpec,
-        flow: &Flow,
-        paths: PathSet,
-        direction: Direction,
-    ) -> Message {
+    pub(super) fn ask(&self, spec: &JobSpec, flow: &Flow, paths: PathSet, direction: Direction) -> Message {
         let (source, destination) = match direction {
             Direction::Push => (flow.rank, flow.peer_rank),
             Direction::Pull => (flow.peer_rank, flow.rank),

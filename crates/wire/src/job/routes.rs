@@ -28,10 +28,7 @@ impl<P: Planner> Job<P> {
     }
 
     /// The agent of the first route that has not landed, the attempt at it, and what it waits for without one.
-    pub(super) fn first_open(
-        &self,
-        cx: &Context<P>,
-    ) -> Option<(&AgentId, Option<TransferId>, Awaited)> {
+    pub(super) fn first_open(&self, cx: &Context<P>) -> Option<(&AgentId, Option<TransferId>, Awaited)> {
         if self.plan.is_none() {
             let idle = match cx.planner.ranks(&self.claims.owner) {
                 Some(_) => Awaited::Plan,
@@ -219,12 +216,7 @@ impl<P: Planner> Job<P> {
             return Ok(None);
         };
         // The tables are our own, and the layout that they are bound against is the owner's.
-        let places = self
-            .spec
-            .ranks
-            .iter()
-            .map(|rank| plan.places_of(*rank))
-            .max();
+        let places = self.spec.ranks.iter().map(|rank| plan.places_of(*rank)).max();
         let checked = check_places_of_one(g.cx, places.unwrap_or(0));
         checked.map_err(|why| JobError::Plan { why })?;
         Ok(Some(plan))
@@ -238,21 +230,11 @@ impl<P: Planner> Jobs<P> {
     }
 
     /// Of a push: the first `tokens` tokens of a layer are ready to be read.
-    pub(crate) fn ready(
-        &mut self,
-        g: &mut Ground<'_, P>,
-        id: JobId,
-        rank: Rank,
-        layer: u32,
-        tokens: u64,
-    ) {
+    pub(crate) fn ready(&mut self, g: &mut Ground<'_, P>, id: JobId, rank: Rank, layer: u32, tokens: u64) {
         let Some(job) = self.jobs.get_mut(&id) else {
             return;
         };
-        if job.spec.prefilled
-            || layer >= crate::lease::MAX_LAYERS
-            || !job.spec.ranks.contains(&rank)
-        {
+        if job.spec.prefilled || layer >= crate::lease::MAX_LAYERS || !job.spec.ranks.contains(&rank) {
             return;
         }
         let known = job.progress.entry((rank, layer)).or_insert(0);
@@ -277,12 +259,7 @@ impl<P: Planner> Jobs<P> {
     }
 
     /// A route was let in, and this is its path. Gives what is ready of its rank.
-    pub(crate) fn route_accepted(
-        &mut self,
-        id: JobId,
-        route: usize,
-        path: Path,
-    ) -> Vec<(u32, u64)> {
+    pub(crate) fn route_accepted(&mut self, id: JobId, route: usize, path: Path) -> Vec<(u32, u64)> {
         let Some(job) = self.jobs.get_mut(&id) else {
             return Vec::new();
         };
@@ -293,9 +270,7 @@ impl<P: Planner> Jobs<P> {
         route.report.path = path;
         let of_rank = (route.report.rank, 0)..=(route.report.rank, u32::MAX);
         let layers = job.progress.range(of_rank);
-        layers
-            .map(|(&(_, layer), &tokens)| (layer, tokens))
-            .collect()
+        layers.map(|(&(_, layer), &tokens)| (layer, tokens)).collect()
     }
 
     /// Of a push: a route says its commit.

@@ -48,12 +48,7 @@ impl JobSpec {
     }
 
     /// The push out of a lease that its holder has invited, into what its own ticket `into` opens.
-    pub(crate) fn invited(
-        rank: Rank,
-        invitation: Invitation,
-        into: &Claims,
-        prefilled: bool,
-    ) -> Self {
+    pub(crate) fn invited(rank: Rank, invitation: Invitation, into: &Claims, prefilled: bool) -> Self {
         Self {
             ticket: invitation.into,
             ranks: BTreeSet::from([rank]),

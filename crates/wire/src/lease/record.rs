@@ -124,11 +124,7 @@ impl<B> Record<B> {
         if self.state != State::Alive {
             return None;
         }
-        let expires = if self.pins.is_empty() {
-            self.deadline.min(self.hard)
-        } else {
-            self.hard
-        };
+        let expires = if self.pins.is_empty() { self.deadline.min(self.hard) } else { self.hard };
         let agents = self.bound.iter().flat_map(|bound| bound.agents.values());
         match agents.filter_map(|agent| agent.lost).min() {
             Some(lost) if lost < expires => Some((lost, LeaseEnd::PeerLost)),
@@ -187,11 +183,7 @@ impl<B> Record<B> {
         let (start, valid_tokens) = (spec.start, spec.valid_tokens);
         match covers(spec.direction, (start, valid_tokens), request) {
             true => Ok(()),
-            false => Err(UseError::Tokens {
-                start,
-                valid_tokens,
-                asked: request.end(),
-            }),
+            false => Err(UseError::Tokens { start, valid_tokens, asked: request.end() }),
         }
     }
 
@@ -207,12 +199,7 @@ impl<B> Record<B> {
     }
 
     /// Whether this peer may speak for these ranks here.
-    pub(super) fn check_peer(
-        &self,
-        holder: &Holder,
-        agent: &AgentId,
-        ranks: &[Rank],
-    ) -> Result<(), UseError> {
+    pub(super) fn check_peer(&self, holder: &Holder, agent: &AgentId, ranks: &[Rank]) -> Result<(), UseError> {
         self.check_holder(holder)?;
         let of_other = |rank| {
             let bound = self.bound.as_ref();

@@ -8,8 +8,8 @@ use transload_plan::ids::{AgentId, Direction, Incarnation, LeaseSetId, Rank, Tra
 
 use super::record::{Bound, Push, Record, State};
 use super::{
-    Holder, LeaseDone, LeaseEnd, LeaseError, LeaseEvent, LeaseKey, LeaseLimits, LeasePush,
-    LeaseSpec, LeaseUse, OpenFault, UseError,
+    Holder, LeaseDone, LeaseEnd, LeaseError, LeaseEvent, LeaseKey, LeaseLimits, LeasePush, LeaseSpec, LeaseUse,
+    OpenFault, UseError,
 };
 use crate::moment::{Moment, Timers};
 
@@ -96,10 +96,7 @@ impl<B> LeaseTable<B> {
         let record = self.open.get(key);
         let layers = record.iter().flat_map(|record| &record.progress);
         let layers = layers.map(|(&layer, &tokens)| (layer, tokens));
-        (
-            layers.collect(),
-            record.is_none_or(|record| record.prefilled),
-        )
+        (layers.collect(), record.is_none_or(|record| record.prefilled))
     }
 
     pub(crate) fn timers(&self) -> usize {
@@ -121,10 +118,7 @@ impl<B> LeaseTable<B> {
             let limit = self.limits.leases;
             Err(OpenFault::TooMany { limit })
         } else if start > valid_tokens {
-            Err(OpenFault::Tokens {
-                start,
-                valid_tokens,
-            })
+            Err(OpenFault::Tokens { start, valid_tokens })
         } else {
             Ok(())
         }
@@ -138,20 +132,11 @@ impl<B> LeaseTable<B> {
     }
 
     /// Notes that the first `tokens` tokens of `layer` are ready. Tells whether that is news.
-    pub(crate) fn ready(
-        &mut self,
-        key: LeaseKey,
-        layer: u32,
-        tokens: u64,
-    ) -> Result<bool, LeaseError> {
+    pub(crate) fn ready(&mut self, key: LeaseKey, layer: u32, tokens: u64) -> Result<bool, LeaseError> {
         let record = self.alive_mut(key)?;
         let valid_tokens = record.spec.valid_tokens;
         if tokens > valid_tokens {
-            return Err(LeaseError::Tokens {
-                layer,
-                tokens,
-                valid_tokens,
-            });
+            return Err(LeaseError::Tokens { layer, tokens, valid_tokens });
         }
         if layer >= MAX_LAYERS {
             let limit = MAX_LAYERS;
@@ -170,12 +155,7 @@ impl<B> LeaseTable<B> {
     }
 
     /// Lets the lease live for `ttl` from now at least, and moves its hard bound as far.
-    pub(crate) fn renew(
-        &mut self,
-        now: Moment,
-        key: LeaseKey,
-        ttl: Duration,
-    ) -> Result<(), LeaseError> {
+    pub(crate) fn renew(&mut self, now: Moment, key: LeaseKey, ttl: Duration) -> Result<(), LeaseError> {
         self.on_deadline(now);
         let record = self.alive_mut(key)?;
         let hard = (now + record.spec.hard_bound).max(now + ttl);
@@ -259,12 +239,7 @@ impl<B> LeaseTable<B> {
 
     /// Whether the holder may have the blocks pushed so, and whether that is still to be done: it says so
     /// from each of its ranks, and late ones find it begun or over. Claims the lease where it may.
-    pub(crate) fn check_push(
-        &mut self,
-        now: Moment,
-        key: LeaseKey,
-        wanted: &LeasePush<'_>,
-    ) -> Result<bool, UseError> {
+    pub(crate) fn check_push(&mut self, now: Moment, key: LeaseKey, wanted: &LeasePush<'_>) -> Result<bool, UseError> {
         self.on_deadline(now);
         if let Some(&Ended { end, into }) = self.ended.get(&key)
             && (end, into) == (LeaseEnd::Completed, Some(wanted.into))
@@ -308,10 +283,7 @@ impl<B> LeaseTable<B> {
 
     /// The transfers that a lease waits for.
     pub(crate) fn pins(&self, key: &LeaseKey) -> impl Iterator<Item = &TransferId> {
-        self.open
-            .get(key)
-            .into_iter()
-            .flat_map(|record| &record.pins)
+        self.open.get(key).into_iter().flat_map(|record| &record.pins)
     }
 
     /// How often the holder's `rank` has tried.
@@ -472,17 +444,12 @@ impl<B> LeaseTable<B> {
     }
 
     /// A lease that may be ending, after what is due.
-    fn known_mut(
-        &mut self,
-        now: Moment,
-        key: LeaseKey,
-        direction: Direction,
-    ) -> Result<&mut Record<B>, UseError> {
+    fn known_mut(&mut self, now: Moment, key: LeaseKey, direction: Direction) -> Result<&mut Record<B>, UseError> {
         self.on_deadline(now);
         match (self.open.get_mut(&key), self.ended.get(&key)) {
-            (Some(record), _) if record.spec.direction != direction => Err(UseError::Direction {
-                leased: record.spec.direction,
-            }),
+            (Some(record), _) if record.spec.direction != direction => {
+                Err(UseError::Direction { leased: record.spec.direction })
+            }
             (Some(record), _) => Ok(record),
             (None, Some(&Ended { end, .. })) => Err(UseError::Ended { end }),
             (None, None) => Err(UseError::Unknown),
@@ -541,8 +508,7 @@ impl<B> LeaseTable<B> {
             let into = record.push.map(|push| push.into);
             self.remember(key, Ended { end, into });
             let blocks = record.blocks;
-            self.events
-                .push_back(LeaseEvent::Ended { key, end, blocks });
+            self.events.push_back(LeaseEvent::Ended { key, end, blocks });
         }
     }
 
@@ -560,20 +526,14 @@ impl<B> LeaseTable<B> {
 #[cfg(test)]
 impl<B> LeaseTable<B> {
     /// A lease that the agent uses, and that is bound to another life of it than this.
-    pub(crate) fn bound_elsewhere(
-        &self,
-        agent: &AgentId,
-        incarnation: Incarnation,
-    ) -> Option<LeaseKey> {
+    pub(crate) fn bound_elsewhere(&self, agent: &AgentId, incarnation: Incarnation) -> Option<LeaseKey> {
         let elsewhere = |record: &Record<B>| {
             record.state == State::Alive
-                && record.bound.as_ref().is_some_and(|bound| {
-                    bound.agents.contains_key(agent) && bound.holder.incarnation != incarnation
-                })
+                && record
+                    .bound
+                    .as_ref()
+                    .is_some_and(|bound| bound.agents.contains_key(agent) && bound.holder.incarnation != incarnation)
         };
-        self.open
-            .iter()
-            .find(|(_, record)| elsewhere(record))
-            .map(|(key, _)| *key)
+        self.open.iter().find(|(_, record)| elsewhere(record)).map(|(key, _)| *key)
     }
 }

@@ -12,10 +12,7 @@ const fn secs(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-const KEY: LeaseKey = LeaseKey {
-    set: LeaseSetId([1; 16]),
-    rank: Rank(0),
-};
+const KEY: LeaseKey = LeaseKey { set: LeaseSetId([1; 16]), rank: Rank(0) };
 const CONTENT: ContentDigest = ContentDigest([2; 32]);
 const PULL: Direction = Direction::Pull;
 
@@ -24,11 +21,7 @@ fn agent(name: &str) -> AgentId {
 }
 
 fn holder(life: u64) -> Holder {
-    Holder {
-        deployment: DeploymentDigest([3; 32]),
-        incarnation: Incarnation::new(life, 0),
-        ranks: 2,
-    }
+    Holder { deployment: DeploymentDigest([3; 32]), incarnation: Incarnation::new(life, 0), ranks: 2 }
 }
 
 fn transfer(n: u8) -> TransferId {
@@ -48,11 +41,7 @@ fn spec(direction: Direction) -> LeaseSpec {
     }
 }
 
-fn open(
-    table: &mut LeaseTable<&'static str>,
-    now: Moment,
-    spec: LeaseSpec,
-) -> Result<(), OpenFault> {
+fn open(table: &mut LeaseTable<&'static str>, now: Moment, spec: LeaseSpec) -> Result<(), OpenFault> {
     table.check_open(now, &spec)?;
     table.insert(now, spec, "blocks");
     Ok(())
@@ -79,10 +68,7 @@ fn fixture(direction: Direction) -> Fixture {
 }
 
 fn range(start: u64, tokens: u64) -> Request {
-    Request {
-        start,
-        ..Request::tokens(tokens)
-    }
+    Request { start, ..Request::tokens(tokens) }
 }
 
 fn wanted(agent: &AgentId, rank: u32, attempt: u32) -> LeaseUse<'_> {
@@ -113,13 +99,8 @@ impl Fixture {
             Direction::Pull => BTreeSet::new(),
             Direction::Push => BTreeSet::from([Rank(0)]),
         };
-        let said = LeaseDone {
-            agent: &self.decode,
-            holder: holder(1),
-            ranks: &ranks,
-            content: &CONTENT,
-            needed: &needed,
-        };
+        let said =
+            LeaseDone { agent: &self.decode, holder: holder(1), ranks: &ranks, content: &CONTENT, needed: &needed };
         self.table.done(now, KEY, direction, &said)
     }
 
@@ -185,10 +166,7 @@ fn a_running_transfer_pins_up_to_the_hard_bound() {
             if transfers.contains(&transfer(0))),
         "{fence:?}"
     );
-    assert!(
-        f.is_quiet() && f.table.next_deadline().is_none(),
-        "it waits for the fence"
-    );
+    assert!(f.is_quiet() && f.table.next_deadline().is_none(), "it waits for the fence");
     f.table.unpin(at(61), KEY, transfer(0));
     assert_eq!(f.ended(), LeaseEnd::Expired);
 }
@@ -201,11 +179,7 @@ fn a_transfer_that_outlived_the_ttl_leaves_time_to_say_so() {
     assert!(f.is_quiet());
     assert_eq!(f.table.next_deadline(), Some(at(50)));
     f.table.unpin(at(41), KEY, transfer(0));
-    assert_eq!(
-        f.table.next_deadline(),
-        Some(at(50)),
-        "a second unpin renews nothing"
-    );
+    assert_eq!(f.table.next_deadline(), Some(at(50)), "a second unpin renews nothing");
 }
 
 #[test]
@@ -221,10 +195,7 @@ fn completes_when_every_rank_of_the_holder_is_done() {
     assert_eq!(f.ended(), LeaseEnd::Completed);
     let end = LeaseEnd::Completed;
     assert_eq!(f.done(at(5), PULL, &[1]), Err(UseError::Ended { end }));
-    assert_eq!(
-        open(&mut f.table, at(6), spec(PULL)).unwrap_err(),
-        OpenFault::Ended { end }
-    );
+    assert_eq!(open(&mut f.table, at(6), spec(PULL)).unwrap_err(), OpenFault::Ended { end });
 }
 
 #[test]
@@ -258,23 +229,14 @@ fn first_use_binds() {
     let mut f = fixture(PULL);
     f.admit(at(1), 0, 1).unwrap();
     let (decode, intruder) = (f.decode.clone(), agent("intruder"));
-    let restarted = LeaseUse {
-        holder: holder(2),
-        ..wanted(&decode, 1, 1)
-    };
+    let restarted = LeaseUse { holder: holder(2), ..wanted(&decode, 1, 1) };
     assert_eq!(f.check(PULL, &restarted), Err(UseError::Holder));
     let rank = Rank(0);
-    assert_eq!(
-        f.check(PULL, &wanted(&intruder, 0, 2)),
-        Err(UseError::Rank { rank }),
-        "rank 0 is another agent's"
-    );
+    assert_eq!(f.check(PULL, &wanted(&intruder, 0, 2)), Err(UseError::Rank { rank }), "rank 0 is another agent's");
     assert_eq!(f.check(PULL, &wanted(&intruder, 1, 1)), Ok(()));
     let stranger = f.table.cancel_by(at(1), KEY, PULL, &holder(2), None);
     assert_eq!(stranger, Err(UseError::Holder));
-    f.table
-        .cancel_by(at(1), KEY, PULL, &holder(1), None)
-        .unwrap();
+    f.table.cancel_by(at(1), KEY, PULL, &holder(1), None).unwrap();
     f.table.unpin(at(2), KEY, transfer(0));
     assert!(matches!(f.event(), Some(LeaseEvent::Fence { .. })));
     assert_eq!(f.ended(), LeaseEnd::Cancelled);
@@ -284,67 +246,30 @@ fn first_use_binds() {
 fn refusals_bind_nothing() {
     let mut f = fixture(PULL);
     let decode = f.decode.clone();
-    let other = LeaseUse {
-        content: ContentDigest([9; 32]),
-        ..wanted(&decode, 0, 1)
-    };
+    let other = LeaseUse { content: ContentDigest([9; 32]), ..wanted(&decode, 0, 1) };
     let refused = admit(&mut f.table, at(1), &other);
     assert_eq!(refused, Err(UseError::Content));
-    let greedy = LeaseUse {
-        request: range(50, 51),
-        ..wanted(&decode, 0, 1)
-    };
+    let greedy = LeaseUse { request: range(50, 51), ..wanted(&decode, 0, 1) };
     let (start, valid_tokens, asked) = (0, 100, 101);
-    assert_eq!(
-        admit(&mut f.table, at(1), &greedy),
-        Err(UseError::Tokens {
-            start,
-            valid_tokens,
-            asked
-        })
-    );
-    let endless = LeaseUse {
-        request: range(u64::MAX, 51),
-        ..greedy
-    };
+    assert_eq!(admit(&mut f.table, at(1), &greedy), Err(UseError::Tokens { start, valid_tokens, asked }));
+    let endless = LeaseUse { request: range(u64::MAX, 51), ..greedy };
     assert!(admit(&mut f.table, at(1), &endless).is_err());
     let leased = PULL;
-    assert_eq!(
-        f.check(Direction::Push, &wanted(&decode, 0, 1)),
-        Err(UseError::Direction { leased })
-    );
-    assert!(
-        f.table
-            .cancel_by(at(1), KEY, PULL, &holder(7), Some(&other.content))
-            .is_err()
-    );
-    let stranger = LeaseUse {
-        holder: holder(2),
-        ..wanted(&decode, 0, 1)
-    };
-    assert_eq!(
-        admit(&mut f.table, at(1), &stranger),
-        Ok(()),
-        "nobody holds it yet"
-    );
+    assert_eq!(f.check(Direction::Push, &wanted(&decode, 0, 1)), Err(UseError::Direction { leased }));
+    assert!(f.table.cancel_by(at(1), KEY, PULL, &holder(7), Some(&other.content)).is_err());
+    let stranger = LeaseUse { holder: holder(2), ..wanted(&decode, 0, 1) };
+    assert_eq!(admit(&mut f.table, at(1), &stranger), Ok(()), "nobody holds it yet");
 }
 
 #[test]
 fn a_pull_may_start_late_and_a_push_moves_exactly_what_was_opened() {
     let decode = agent("decode");
-    let part = LeaseUse {
-        request: range(30, 20),
-        ..wanted(&decode, 0, 1)
-    };
+    let part = LeaseUse { request: range(30, 20), ..wanted(&decode, 0, 1) };
     assert_eq!(fixture(PULL).check(PULL, &part), Ok(()));
     let (start, valid_tokens, asked) = (0, 100, 50);
     assert_eq!(
         fixture(Direction::Push).check(Direction::Push, &part),
-        Err(UseError::Tokens {
-            start,
-            valid_tokens,
-            asked
-        })
+        Err(UseError::Tokens { start, valid_tokens, asked })
     );
 }
 
@@ -352,15 +277,9 @@ fn a_pull_may_start_late_and_a_push_moves_exactly_what_was_opened() {
 fn attempts_count_up_and_landing_consumes() {
     let mut f = fixture(PULL);
     f.admit(at(1), 0, 1).unwrap();
-    assert_eq!(
-        f.admit(at(1), 0, 1),
-        Err(UseError::Superseded { latest: 1 })
-    );
+    assert_eq!(f.admit(at(1), 0, 1), Err(UseError::Superseded { latest: 1 }));
     f.admit(at(1), 0, 3).unwrap();
-    assert_eq!(
-        f.admit(at(1), 0, 2),
-        Err(UseError::Superseded { latest: 3 })
-    );
+    assert_eq!(f.admit(at(1), 0, 2), Err(UseError::Superseded { latest: 3 }));
     f.table.landed(KEY, Rank(0));
     let rank = Rank(0);
     assert_eq!(f.admit(at(1), 0, 4), Err(UseError::Consumed { rank }));
@@ -374,11 +293,7 @@ fn a_holder_that_stays_away_loses_the_lease() {
     f.admit(at(1), 0, 1).unwrap();
     f.table.agent_lost(at(2), &decode);
     f.table.agent_lost(at(4), &decode);
-    assert_eq!(
-        f.table.next_deadline(),
-        Some(at(12)),
-        "the grace does not begin again"
-    );
+    assert_eq!(f.table.next_deadline(), Some(at(12)), "the grace does not begin again");
     f.table.agent_up(at(5), &decode, holder(1).incarnation);
     assert_eq!(f.table.next_deadline(), Some(at(60)));
     f.table.agent_lost(at(6), &decode);
@@ -402,8 +317,7 @@ fn a_restarted_holder_ends_its_past_at_once() {
     let mut f = fixture(PULL);
     let decode = f.decode.clone();
     f.done(at(1), PULL, &[0]).unwrap();
-    f.table
-        .agent_up(at(2), &agent("other"), holder(2).incarnation);
+    f.table.agent_up(at(2), &agent("other"), holder(2).incarnation);
     assert!(f.is_quiet());
     f.table.agent_up(at(2), &decode, holder(2).incarnation);
     assert_eq!(f.ended(), LeaseEnd::PeerLost);
@@ -421,27 +335,14 @@ fn a_restarted_holder_ends_its_past_at_once() {
 #[test]
 fn a_prefill_tells_how_far_it_is() {
     let mut table = LeaseTable::new(LeaseLimits::default());
-    let unfinished = LeaseSpec {
-        prefilled: false,
-        ..spec(PULL)
-    };
+    let unfinished = LeaseSpec { prefilled: false, ..spec(PULL) };
     open(&mut table, at(0), unfinished).unwrap();
     assert_eq!(table.ready(KEY, 0, 40), Ok(true));
     assert_eq!(table.ready(KEY, 0, 30), Ok(false), "no way back");
     assert_eq!(table.ready(KEY, 3, 40), Ok(true));
     let (layer, tokens, valid_tokens) = (0, 101, 100);
-    assert_eq!(
-        table.ready(KEY, 0, 101),
-        Err(LeaseError::Tokens {
-            layer,
-            tokens,
-            valid_tokens
-        })
-    );
-    assert!(matches!(
-        table.ready(KEY, u32::MAX, 1),
-        Err(LeaseError::Layer { .. })
-    ));
+    assert_eq!(table.ready(KEY, 0, 101), Err(LeaseError::Tokens { layer, tokens, valid_tokens }));
+    assert!(matches!(table.ready(KEY, u32::MAX, 1), Err(LeaseError::Layer { .. })));
     assert_eq!(table.progress(&KEY), (vec![(0, 40), (3, 40)], false));
     assert_eq!(table.finish_prefill(KEY), Ok(true));
     assert_eq!(table.finish_prefill(KEY), Ok(false));
@@ -449,33 +350,17 @@ fn a_prefill_tells_how_far_it_is() {
 
 #[test]
 fn limits_hold() {
-    let limits = LeaseLimits {
-        leases: 1,
-        ended: 1,
-        ..LeaseLimits::default()
-    };
+    let limits = LeaseLimits { leases: 1, ended: 1, ..LeaseLimits::default() };
     let mut table = LeaseTable::new(limits);
-    let spec = |rank| LeaseSpec {
-        key: LeaseKey {
-            rank: Rank(rank),
-            ..KEY
-        },
-        ..spec(PULL)
-    };
+    let spec = |rank| LeaseSpec { key: LeaseKey { rank: Rank(rank), ..KEY }, ..spec(PULL) };
     open(&mut table, at(0), spec(0)).unwrap();
-    assert_eq!(
-        open(&mut table, at(0), spec(0)).unwrap_err(),
-        OpenFault::Open
-    );
+    assert_eq!(open(&mut table, at(0), spec(0)).unwrap_err(), OpenFault::Open);
     let error = open(&mut table, at(0), spec(1)).unwrap_err();
     assert_eq!(error, OpenFault::TooMany { limit: 1 });
     table.cancel(at(0), KEY).unwrap();
     open(&mut table, at(0), spec(1)).unwrap();
     table.cancel(at(0), spec(1).key).unwrap();
-    assert!(
-        table.knows(&spec(1).key) && !table.knows(&KEY),
-        "only the latest is remembered"
-    );
+    assert!(table.knows(&spec(1).key) && !table.knows(&KEY), "only the latest is remembered");
 }
 
 #[test]
@@ -492,57 +377,31 @@ fn is_claimed_once_by_whoever_asks_or_renews() {
     for _ in 0..2 {
         let first = asked.table.check(at(1), KEY, PULL, &wanted(&decode, 0, 1));
         assert_eq!(first, Ok(()));
-        pushed
-            .table
-            .check_push(at(1), KEY, &push_of(&decode, 1))
-            .unwrap();
+        pushed.table.check_push(at(1), KEY, &push_of(&decode, 1)).unwrap();
         let by = holder(1);
-        renewed
-            .table
-            .renew_by(at(1), KEY, PULL, &by, secs(1))
-            .unwrap();
+        renewed.table.renew_by(at(1), KEY, PULL, &by, secs(1)).unwrap();
     }
     for f in [&mut asked, &mut pushed, &mut renewed] {
         assert_eq!(claims(f), 1);
     }
     let mut refused = fixture(PULL);
-    let other = LeaseUse {
-        content: ContentDigest([9; 32]),
-        ..wanted(&decode, 0, 1)
-    };
+    let other = LeaseUse { content: ContentDigest([9; 32]), ..wanted(&decode, 0, 1) };
     refused.table.check(at(1), KEY, PULL, &other).unwrap_err();
     refused.table.renew(at(1), KEY, secs(1)).unwrap();
-    assert_eq!(
-        claims(&mut refused),
-        0,
-        "nor by who may not have it, or by its owner"
-    );
+    assert_eq!(claims(&mut refused), 0, "nor by who may not have it, or by its owner");
 }
 
 #[test]
 fn a_peer_renews_within_the_hard_bound_only() {
     let mut f = fixture(PULL);
-    let left = f
-        .table
-        .renew_by(at(1), KEY, PULL, &holder(1), secs(30))
-        .unwrap();
+    let left = f.table.renew_by(at(1), KEY, PULL, &holder(1), secs(30)).unwrap();
     assert_eq!(left, secs(30));
-    let left = f
-        .table
-        .renew_by(at(2), KEY, PULL, &holder(1), secs(1_000_000))
-        .unwrap();
+    let left = f.table.renew_by(at(2), KEY, PULL, &holder(1), secs(1_000_000)).unwrap();
     assert_eq!(left, secs(58));
-    let left = f
-        .table
-        .renew_by(at(3), KEY, PULL, &holder(1), secs(1))
-        .unwrap();
+    let left = f.table.renew_by(at(3), KEY, PULL, &holder(1), secs(1)).unwrap();
     assert_eq!(left, secs(57), "it never shortens");
     f.table.renew(at(4), KEY, secs(100)).unwrap();
-    assert_eq!(
-        f.table.next_deadline(),
-        Some(at(104)),
-        "its owner may go beyond"
-    );
+    assert_eq!(f.table.next_deadline(), Some(at(104)), "its owner may go beyond");
 }
 
 fn push_of(agent: &AgentId, into: u8) -> LeasePush<'_> {
@@ -593,23 +452,14 @@ fn a_push_is_of_what_the_lease_holds_and_of_nobody_elses() {
     let mut f = fixture(PULL);
     let decode = f.decode.clone();
     let wanted = push_of(&decode, 1);
-    let other = LeasePush {
-        content: ContentDigest([9; 32]),
-        ..wanted.clone()
-    };
+    let other = LeasePush { content: ContentDigest([9; 32]), ..wanted.clone() };
     let refused = Err(UseError::Content);
     assert_eq!(f.table.check_push(at(1), KEY, &other), refused);
-    let more = LeasePush {
-        request: range(20, 81),
-        ..wanted.clone()
-    };
+    let more = LeasePush { request: range(20, 81), ..wanted.clone() };
     let refused = f.table.check_push(at(1), KEY, &more);
     assert!(matches!(refused, Err(UseError::Tokens { asked: 101, .. })));
     f.table.begin_push(KEY, &wanted);
-    let rival = LeasePush {
-        holder: holder(2),
-        ..wanted
-    };
+    let rival = LeasePush { holder: holder(2), ..wanted };
     let refused = Err(UseError::Holder);
     assert_eq!(f.table.check_push(at(1), KEY, &rival), refused);
 
@@ -639,12 +489,6 @@ fn a_lease_that_ends_waits_for_its_push() {
     ));
     assert!(f.event().is_none());
     f.table.push_over(KEY, true);
-    assert!(matches!(
-        f.event(),
-        Some(LeaseEvent::Ended {
-            end: LeaseEnd::Expired,
-            ..
-        })
-    ));
+    assert!(matches!(f.event(), Some(LeaseEvent::Ended { end: LeaseEnd::Expired, .. })));
     assert!(f.event().is_none());
 }

@@ -48,12 +48,8 @@ impl<P: Planner> Machine<P> {
 
     /// The parts: those that others stand on, and the owner, the jobs and the notices.
     pub(super) fn parts(&mut self) -> (Ground<'_, P>, &mut Owner<P>, &mut Jobs<P>, &mut Notices) {
-        let ground = Ground {
-            cx: &mut self.cx,
-            peers: &mut self.peers,
-            flows: &mut self.flows,
-            paths: &mut self.paths,
-        };
+        let ground =
+            Ground { cx: &mut self.cx, peers: &mut self.peers, flows: &mut self.flows, paths: &mut self.paths };
         (ground, &mut self.owner, &mut self.jobs, &mut self.notices)
     }
 
@@ -147,11 +143,7 @@ impl<P: Planner> Machine<P> {
         let (mut g, owner, jobs, notices) = self.parts();
         match news {
             News::Up(agent, incarnation) => self.agent_up(&agent, incarnation),
-            News::Lost {
-                conn,
-                agent,
-                was_up,
-            } => {
+            News::Lost { conn, agent, was_up } => {
                 g.paths.lost(conn);
                 if let Some(agent) = agent {
                     self.connection_lost(conn, agent, was_up);
@@ -161,10 +153,7 @@ impl<P: Planner> Machine<P> {
                 if refusal.is_misfit() {
                     notices.agent_misfits(g.cx, &agent);
                 }
-                let error = JobError::Hello {
-                    agent: agent.clone(),
-                    refusal,
-                };
+                let error = JobError::Hello { agent: agent.clone(), refusal };
                 jobs.stop_all_that_need(&mut g, &agent, &error);
             }
             News::Away(agent, why) => self.agent_away(agent, why),
@@ -197,13 +186,7 @@ impl<P: Planner> Machine<P> {
                 Side::Job { job, route } => jobs.route_ended(&mut g, job, route, why),
             },
             News::PushRefused(job, conn, refusal) => jobs.push_refused(&mut g, job, conn, refusal),
-            News::Invited {
-                job,
-                key,
-                invitation,
-                into,
-                ready: (layers, prefilled),
-            } => {
+            News::Invited { job, key, invitation, into, ready: (layers, prefilled) } => {
                 let invitation = Arc::unwrap_or_clone(invitation);
                 let spec = JobSpec::invited(key.rank, invitation, &into, prefilled);
                 let blocks = Held::Of(BlocksOf::Lease(key));
@@ -244,11 +227,7 @@ impl<P: Planner> Machine<P> {
                 owner.leases.agent_lost(g.cx.now, &agent);
             }
             let why = "the connection was lost".into();
-            let cause = if was_up {
-                NoConnection::Lost
-            } else {
-                NoConnection::Failed
-            };
+            let cause = if was_up { NoConnection::Lost } else { NoConnection::Failed };
             g.peers.dial_failed(g.cx, agent, cause, why);
         }
         owner.forget_asks(conn);
@@ -260,10 +239,7 @@ impl<P: Planner> Machine<P> {
     fn agent_away(&mut self, agent: AgentId, why: Option<Text>) {
         let (mut g, _, jobs, notices) = self.parts();
         if let Some(why) = why {
-            let error = JobError::Unreachable {
-                agent: agent.clone(),
-                why,
-            };
+            let error = JobError::Unreachable { agent: agent.clone(), why };
             jobs.stop_all_that_need(&mut g, &agent, &error);
             // What they have told others decides whether it is dialled again.
             g.cx.tell(News::Away(agent, None));
@@ -280,11 +256,7 @@ impl<P: Planner> Machine<P> {
         let Some((t, path)) = t.and_then(|t| Some((t, t.flow.path?))) else {
             return;
         };
-        let traveller = Traveller {
-            transfer,
-            way: t.way(),
-            lanes: t.flow.lanes,
-        };
+        let traveller = Traveller { transfer, way: t.way(), lanes: t.flow.lanes };
         self.paths.begin(&mut self.cx, t.flow.conn, path, traveller);
     }
 
@@ -303,11 +275,7 @@ impl<P: Planner> Machine<P> {
 
     /// A push into blocks here has failed. A pull that waits for it waits for nothing any more where a device has failed.
     fn push_failed(&mut self, key: LeaseKey, peer_rank: Rank, failure: Failure) {
-        if let Some(job) = self
-            .owner
-            .opened_by(&key)
-            .filter(|_| failure.is_of_device())
-        {
+        if let Some(job) = self.owner.opened_by(&key).filter(|_| failure.is_of_device()) {
             let error = JobError::Failed {
                 rank: key.rank,
                 peer_rank,
@@ -406,11 +374,7 @@ impl<P: Planner> Machine<P> {
         let (g, owner, _, notices) = self.parts();
         let me = g.cx.me.agent.clone();
         let cx = g.cx;
-        let (set, life, says) = (
-            notify.claims.set,
-            notify.claims.incarnation,
-            notify.says.clone(),
-        );
+        let (set, life, says) = (notify.claims.set, notify.claims.incarnation, notify.says.clone());
         let id = notices.offer(cx, g.peers, notify);
         if notices.want(&me) {
             // Nothing where the ticket is of a life that is over.

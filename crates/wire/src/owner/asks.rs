@@ -34,13 +34,7 @@ enum Verdict<P: Planner> {
 }
 
 impl<P: Planner> Owner<P> {
-    pub(crate) fn on_ask(
-        &mut self,
-        g: &mut Ground<'_, P>,
-        conn: ConnId,
-        direction: Direction,
-        ask: Box<Ask>,
-    ) {
+    pub(crate) fn on_ask(&mut self, g: &mut Ground<'_, P>, conn: ConnId, direction: Direction, ask: Box<Ask>) {
         if self.is_known(g, ask.transfer) {
             return;
         }
@@ -53,12 +47,7 @@ impl<P: Planner> Owner<P> {
             Direction::Push => ask.destination,
         };
         let set = claims.set;
-        let asked = Asked {
-            conn,
-            direction,
-            key: LeaseKey { set, rank },
-            ask,
-        };
+        let asked = Asked { conn, direction, key: LeaseKey { set, rank }, ask };
         match self.check_ask(g, &asked, &claims) {
             Ok(()) if self.leases.knows(&asked.key) => self.decide(g, asked),
             Ok(()) => self.keep_ask(g, asked, None),
@@ -176,11 +165,8 @@ impl<P: Planner> Owner<P> {
         };
         let checked = self.leases.check(g.cx.now, key, direction, &using);
         checked.map_err(|error| self.refuse_use(g.cx, key, &ask.content, error))?;
-        let wanted_plan = PlanAsk {
-            peer: holder.deployment,
-            local_is_source: direction == Direction::Pull,
-            request: ask.request,
-        };
+        let wanted_plan =
+            PlanAsk { peer: holder.deployment, local_is_source: direction == Direction::Pull, request: ask.request };
         let Some(plan) = g.cx.plan_for_peer(&agent, &wanted_plan)? else {
             return Ok(Verdict::Plan(wanted_plan));
         };
@@ -190,8 +176,7 @@ impl<P: Planner> Owner<P> {
         let path = ask.paths.carrying(codec).and(offered).best();
         let wanted = ask.paths;
         let path = path.ok_or(Refusal::PathUnavailable { wanted, offered })?;
-        let of_pair =
-            |t: &&Transfer<P>| t.side == Side::Lease(key) && t.flow.peer_rank == peer_rank;
+        let of_pair = |t: &&Transfer<P>| t.side == Side::Lease(key) && t.flow.peer_rank == peer_rank;
         let earlier = g.flows.all().find(of_pair).map(|t| t.flow.transfer);
         if let Some(earlier) = earlier {
             g.flows.fail(g.cx, earlier, Failure::Superseded, true);
@@ -245,20 +230,13 @@ impl<P: Planner> Owner<P> {
 }
 
 /// The route between the owner's rank and the asker's, if both have compiled the same.
-fn agreed_route<'p, L>(
-    plan: &'p Planned<L>,
-    (owner, asker): (Rank, Rank),
-    ask: &Ask,
-) -> Result<&'p Route, Refusal> {
+fn agreed_route<'p, L>(plan: &'p Planned<L>, (owner, asker): (Rank, Rank), ask: &Ask) -> Result<&'p Route, Refusal> {
     let mut routes = plan.of_rank(owner).iter();
     let route = routes.find(|route| route.peer_rank == asker);
     let route = route.ok_or(Refusal::NoRoute { owner, asker })?;
     match route.digest == ask.plan {
         true => Ok(route),
-        false => Err(Refusal::PlanDigestMismatch {
-            ours: route.digest,
-            theirs: ask.plan,
-        }),
+        false => Err(Refusal::PlanDigestMismatch { ours: route.digest, theirs: ask.plan }),
     }
 }
 

@@ -36,12 +36,7 @@ use crate::roles::Role;
 use crate::ticket::{Claims, Ticket};
 
 impl<P: Planner> Owner<P> {
-    pub(crate) fn on_invitation(
-        &mut self,
-        g: &mut Ground<'_, P>,
-        conn: ConnId,
-        invitation: Invitation,
-    ) {
+    pub(crate) fn on_invitation(&mut self, g: &mut Ground<'_, P>, conn: ConnId, invitation: Invitation) {
         let id = invitation.id;
         let outcome = self.take_invitation(g, conn, invitation);
         self.answer_invitation(g.cx, conn, id, outcome);
@@ -68,12 +63,7 @@ impl<P: Planner> Owner<P> {
         cx.send(conn, Message::Invited { id, outcome });
     }
 
-    fn take_invitation(
-        &mut self,
-        g: &mut Ground<'_, P>,
-        conn: ConnId,
-        invitation: Invitation,
-    ) -> Result<(), Refusal> {
+    fn take_invitation(&mut self, g: &mut Ground<'_, P>, conn: ConnId, invitation: Invitation) -> Result<(), Refusal> {
         let claims = g.peers.authenticate(g.cx, conn, &invitation.ticket)?;
         check_direction(&claims, Direction::Pull)?;
         // Whoever may read the blocks may have them written into its own, where that may be pushed into.
@@ -83,11 +73,7 @@ impl<P: Planner> Owner<P> {
         let (agent, _) = g.peers.asker(conn)?;
         let (set, invitation) = (claims.set, Arc::new(invitation));
         for rank in g.cx.me.ranks.clone() {
-            let wanted = WantedPush {
-                conn,
-                key: LeaseKey { set, rank },
-                invitation: invitation.clone(),
-            };
+            let wanted = WantedPush { conn, key: LeaseKey { set, rank }, invitation: invitation.clone() };
             if self.leases.knows(&wanted.key) {
                 self.accept(g, wanted, &into)?;
                 continue;
@@ -105,12 +91,7 @@ impl<P: Planner> Owner<P> {
     }
 
     /// Checks that we are to write into the asker's blocks, and not into a third party's.
-    pub(super) fn check_target(
-        &self,
-        g: &Ground<'_, P>,
-        conn: ConnId,
-        into: &Ticket,
-    ) -> Result<Claims, Refusal> {
+    pub(super) fn check_target(&self, g: &Ground<'_, P>, conn: ConnId, into: &Ticket) -> Result<Claims, Refusal> {
         let claims = g.cx.read_ticket(into)?;
         check_direction(&claims, Direction::Push)?;
         if !claims.is_for(&g.cx.me.agent, &g.cx.deployment) {
@@ -127,12 +108,7 @@ impl<P: Planner> Owner<P> {
 
     /// Begins to push out of a lease that is known, unless that has begun, or says why not. `into` is what the
     /// invitation's own ticket says.
-    pub(super) fn accept(
-        &mut self,
-        g: &mut Ground<'_, P>,
-        wanted: WantedPush,
-        into: &Claims,
-    ) -> Result<(), Refusal> {
+    pub(super) fn accept(&mut self, g: &mut Ground<'_, P>, wanted: WantedPush, into: &Claims) -> Result<(), Refusal> {
         let (conn, key, invitation) = (wanted.conn, wanted.key, &wanted.invitation);
         let (agent, peer) = g.peers.asker(conn)?;
         let (pin, _) = g.cx.draw();
@@ -156,11 +132,7 @@ impl<P: Planner> Owner<P> {
         if g.cx.jobs.busy(into.set, &[key.rank].into()).is_some() {
             return Err(Refusal::Consumed);
         }
-        let ask = PlanAsk {
-            peer: into.owner,
-            local_is_source: true,
-            request: push.request,
-        };
+        let ask = PlanAsk { peer: into.owner, local_is_source: true, request: push.request };
         let Some(plan) = g.cx.plan_for_peer(&agent, &ask)? else {
             let demand = Demand::Push(wanted);
             return self.pending.keep(g.cx.now, &agent, demand, Some(ask));
@@ -171,11 +143,7 @@ impl<P: Planner> Owner<P> {
         self.leases.begin_push(key, &push);
         let job = JobId(g.cx.next_number());
         g.cx.jobs.add(into.set, &[key.rank].into());
-        let push = InvitedPush {
-            job,
-            by: agent,
-            places,
-        };
+        let push = InvitedPush { job, by: agent, places };
         self.pushes.insert(pin, push);
         g.cx.tell(News::Invited {
             job,

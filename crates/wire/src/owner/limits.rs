@@ -32,11 +32,7 @@ impl<P: Planner> Owner<P> {
     }
 
     /// The places of each transfer under way here, and each invited push, that such agents have asked for.
-    fn places<'a>(
-        &'a self,
-        g: &'a Ground<'_, P>,
-        its: &'a dyn Fn(&AgentId) -> bool,
-    ) -> impl Iterator<Item = u64> {
+    fn places<'a>(&'a self, g: &'a Ground<'_, P>, its: &'a dyn Fn(&AgentId) -> bool) -> impl Iterator<Item = u64> {
         let asked = g.flows.all().filter(|t| matches!(t.side, Side::Lease(_)));
         let asked = asked.map(|t| (&t.flow.agent, t.places));
         let pushes = self.pushes.values().map(|push| (&push.by, push.places));
@@ -46,12 +42,7 @@ impl<P: Planner> Owner<P> {
 
     /// Whether routes of so many places may be bound besides those that the agent has under way here by its own asking,
     /// and its service.
-    pub(super) fn check_places(
-        &self,
-        g: &Ground<'_, P>,
-        agent: &AgentId,
-        places: u64,
-    ) -> Result<(), Refusal> {
+    pub(super) fn check_places(&self, g: &Ground<'_, P>, agent: &AgentId, places: u64) -> Result<(), Refusal> {
         check_places_of_one(g.cx, places).map_err(|why| Refusal::Unplannable { why })?;
         let room = |limit: u64, its: &dyn Fn(&AgentId) -> bool| {
             let taken: u64 = self.places(g, its).sum();

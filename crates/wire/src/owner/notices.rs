@@ -19,13 +19,7 @@ use crate::refusal::Refusal;
 use crate::roles::Role;
 
 impl<P: Planner> Owner<P> {
-    pub(crate) fn on_notice(
-        &mut self,
-        cx: &mut Context<P>,
-        peers: &Peers,
-        conn: ConnId,
-        notice: &Notice,
-    ) {
+    pub(crate) fn on_notice(&mut self, cx: &mut Context<P>, peers: &Peers, conn: ConnId, notice: &Notice) {
         let id = notice.id;
         let outcome = self.take_notice(cx, peers, conn, notice);
         cx.send(conn, Message::NoticeHeard { id, outcome });
@@ -47,9 +41,7 @@ impl<P: Planner> Owner<P> {
                     let ttl = Duration::from_millis(*ttl_ms);
                     (self.leases.renew(cx.now, key, ttl), *ttl_ms)
                 }
-                NoticeKind::Cancel { .. } | NoticeKind::Done { .. } => {
-                    (self.leases.cancel(cx.now, key), 0)
-                }
+                NoticeKind::Cancel { .. } | NoticeKind::Done { .. } => (self.leases.cancel(cx.now, key), 0),
             };
             if done.is_ok() {
                 outcome = Ok(left);
@@ -104,19 +96,12 @@ impl<P: Planner> Owner<P> {
     }
 
     /// Keeps a notice until its lease is opened, or its plan compiled.
-    fn keep_notice(
-        &mut self,
-        cx: &Context<P>,
-        said: Said,
-        plan: Option<PlanAsk>,
-    ) -> Result<u64, Refusal> {
+    fn keep_notice(&mut self, cx: &Context<P>, said: Said, plan: Option<PlanAsk>) -> Result<u64, Refusal> {
         if matches!(said.says, NoticeKind::Renew { .. }) {
             return Err(Refusal::UnknownLease);
         }
         let same = |demand: &Demand| match demand {
-            Demand::Notice(other) => {
-                (other.key, other.holder, &other.says) == (said.key, said.holder, &said.says)
-            }
+            Demand::Notice(other) => (other.key, other.holder, &other.says) == (said.key, said.holder, &said.says),
             _ => false,
         };
         if self.pending.any(same) {
@@ -137,13 +122,7 @@ impl<P: Planner> Owner<P> {
                     Ok(needed) => needed,
                     Err(unplanned) => return self.keep_notice(cx, said, Some(unplanned)),
                 };
-                let done = LeaseDone {
-                    agent: &said.agent,
-                    holder: said.holder,
-                    ranks,
-                    content,
-                    needed: &needed,
-                };
+                let done = LeaseDone { agent: &said.agent, holder: said.holder, ranks, content, needed: &needed };
                 (self.leases.done(now, key, direction, &done), Some(content))
             }
             NoticeKind::Cancel { content } => {
@@ -167,11 +146,7 @@ impl<P: Planner> Owner<P> {
 
     /// The ranks of the pusher that have to write for this rank's blocks to be whole. Where nothing was pushed, only a plan
     /// tells whether something had to be: gives that where it has to be compiled first.
-    fn must_write(
-        &self,
-        cx: &mut Context<P>,
-        said: &Said,
-    ) -> Result<Result<BTreeSet<Rank>, PlanAsk>, Refusal> {
+    fn must_write(&self, cx: &mut Context<P>, said: &Said) -> Result<Result<BTreeSet<Rank>, PlanAsk>, Refusal> {
         let key = said.key;
         let spec = self.leases.spec(&key);
         let Some(spec) = spec.filter(|_| said.direction == Direction::Push) else {
@@ -184,10 +159,7 @@ impl<P: Planner> Owner<P> {
             peer: said.holder.deployment,
             local_is_source: false,
             // The order of layers changes no route.
-            request: Request {
-                start: spec.start,
-                ..Request::tokens(spec.valid_tokens - spec.start)
-            },
+            request: Request { start: spec.start, ..Request::tokens(spec.valid_tokens - spec.start) },
         };
         let plan = cx.plan_for_peer(&said.agent, &wanted)?;
         Ok(plan.map(|plan| plan.peers_of(key.rank)).ok_or(wanted))

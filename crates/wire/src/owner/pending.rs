@@ -154,12 +154,7 @@ impl PendingDemands {
         room(most.per_agent, of_agent)?;
         room(most.per_service, of_service)?;
         room(most.in_all, in_all)?;
-        self.waiting.push_back(Pending {
-            demand,
-            plan,
-            agent: agent.clone(),
-            until: now + self.wait,
-        });
+        self.waiting.push_back(Pending { demand, plan, agent: agent.clone(), until: now + self.wait });
         Ok(())
     }
 
@@ -174,9 +169,7 @@ impl PendingDemands {
     pub(super) fn asks_for_plans(&self, its: impl Fn(&AgentId) -> bool) -> usize {
         let for_plan = |pending: &&Pending| pending.plan.is_some() && its(&pending.agent);
         let waiting = self.waiting.iter().filter(for_plan);
-        waiting
-            .filter(|pending| pending.demand.ask().is_some())
-            .count()
+        waiting.filter(|pending| pending.demand.ask().is_some()).count()
     }
 
     pub(super) fn next_deadline(&self) -> Option<Moment> {
@@ -199,9 +192,7 @@ impl PendingDemands {
     /// Takes the first demand, if it has waited for this plan.
     pub(super) fn pop_compiled(&mut self, ask: &PlanAsk) -> Option<Demand> {
         let compiled = self.waiting.front()?.plan.as_ref() == Some(ask);
-        compiled
-            .then(|| self.waiting.pop_front())?
-            .map(|pending| pending.demand)
+        compiled.then(|| self.waiting.pop_front())?.map(|pending| pending.demand)
     }
 
     /// Takes what has waited for a lease.
@@ -225,9 +216,7 @@ impl PendingDemands {
     }
 
     pub(super) fn asks(&self) -> impl Iterator<Item = &Asked> {
-        self.waiting
-            .iter()
-            .filter_map(|pending| pending.demand.ask())
+        self.waiting.iter().filter_map(|pending| pending.demand.ask())
     }
 
     pub(super) fn any(&self, like: impl Fn(&Demand) -> bool) -> bool {
@@ -253,10 +242,7 @@ mod tests {
     }
 
     fn key(rank: u32) -> LeaseKey {
-        LeaseKey {
-            set: LeaseSetId([0; 16]),
-            rank: Rank(rank),
-        }
+        LeaseKey { set: LeaseSetId([0; 16]), rank: Rank(rank) }
     }
 
     fn deployment() -> DeploymentDigest {
@@ -269,21 +255,14 @@ mod tests {
             key: key(rank),
             direction: Direction::Pull,
             agent: agent.clone(),
-            holder: Holder {
-                deployment: deployment(),
-                incarnation: Incarnation::new(1, 1),
-                ranks: 1,
-            },
+            holder: Holder { deployment: deployment(), incarnation: Incarnation::new(1, 1), ranks: 1 },
             says: NoticeKind::Renew { ttl_ms },
         })
     }
 
     fn number(demand: &Demand) -> u64 {
         match demand {
-            Demand::Notice(Said {
-                says: NoticeKind::Renew { ttl_ms },
-                ..
-            }) => *ttl_ms,
+            Demand::Notice(Said { says: NoticeKind::Renew { ttl_ms }, .. }) => *ttl_ms,
             other => panic!("{other:?}"),
         }
     }
@@ -353,19 +332,12 @@ mod tests {
     }
 
     fn plan(tokens: u64) -> PlanAsk {
-        PlanAsk {
-            peer: deployment(),
-            local_is_source: true,
-            request: Request::tokens(tokens),
-        }
+        PlanAsk { peer: deployment(), local_is_source: true, request: Request::tokens(tokens) }
     }
 
     #[test]
     fn what_waits_for_plans_is_bounded_in_all() {
-        let mut all = PendingDemands::new(&Options {
-            transfers_per_service: 2,
-            ..Options::default()
-        });
+        let mut all = PendingDemands::new(&Options { transfers_per_service: 2, ..Options::default() });
         let mut keep = |service: &str| {
             let agent = AgentId::new(service).unwrap();
             all.keep(at(0), &agent, demand(0, &agent, 1), Some(plan(1)))

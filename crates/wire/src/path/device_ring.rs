@@ -23,11 +23,7 @@ pub struct DeviceRings {
 impl DeviceRings {
     /// For an agent whose memory lies on this GPU.
     pub fn new(gpu: GpuId) -> Self {
-        Self {
-            gpu,
-            reached: Vec::new(),
-            rings: Rings::default(),
-        }
+        Self { gpu, reached: Vec::new(), rings: Rings::default() }
     }
 
     /// The same, where that GPU reaches the memory of others.
@@ -68,10 +64,7 @@ impl Negotiation for DeviceRings {
             _ => return,
         };
         // It is so for both ways, and for as long as the connection lives.
-        let why = format!(
-            "the peer's caches are on {found}, ours on {}, and one does not reach the other",
-            self.gpu
-        );
+        let why = format!("the peer's caches are on {found}, ours on {}, and one does not reach the other", self.gpu);
         self.rings.lose(&why, steps);
     }
 
@@ -94,29 +87,17 @@ mod tests {
     }
 
     fn traveller(way: Way) -> Traveller {
-        Traveller {
-            transfer: TransferId([1; 16]),
-            way,
-            lanes: 1,
-        }
+        Traveller { transfer: TransferId([1; 16]), way, lanes: 1 }
     }
 
     fn offer(gpu: GpuId) -> Vec<u8> {
         let (socket, token) = (SocketName::of(1), Token([1; 32]));
-        encode(&Word::Offer(Offer {
-            gpu,
-            slot_bytes: 1 << 20,
-            fetch: ring::Word { socket, token },
-        }))
+        encode(&Word::Offer(Offer { gpu, slot_bytes: 1 << 20, fetch: ring::Word { socket, token } }))
     }
 
     /// Whether steps lose both ways and say nothing else of it.
     fn lose_both(steps: &[Step]) -> bool {
-        let lost = |way: Way| {
-            steps
-                .iter()
-                .any(|s| matches!(s, Step::Lose(w, _) if *w == way))
-        };
+        let lost = |way: Way| steps.iter().any(|s| matches!(s, Step::Lose(w, _) if *w == way));
         lost(Way::Out) && lost(Way::In) && steps.len() == 2
     }
 
@@ -168,13 +149,9 @@ mod tests {
         let mut longer = offer(HERE);
         longer.push(0);
         let (socket, token) = (SocketName::of(1), Token([1; 32]));
-        for word in [
-            &b""[..],
-            b"nonsense",
-            &longer,
-            &encode(&ring::Word { socket, token }),
-            &encode(&Word::Elsewhere(HERE)),
-        ] {
+        for word in
+            [&b""[..], b"nonsense", &longer, &encode(&ring::Word { socket, token }), &encode(&Word::Elsewhere(HERE))]
+        {
             rings.hear(word, &mut steps);
         }
         assert_eq!(all(&mut steps), []);

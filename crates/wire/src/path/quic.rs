@@ -9,9 +9,7 @@ use serde::{Deserialize, Serialize};
 use transload_plan::ids::{Nonce, TransferId};
 
 use crate::path::Path;
-use crate::path::negotiation::{
-    Negotiation, Order, Report, Step, Steps, Traveller, decode, encode,
-};
+use crate::path::negotiation::{Negotiation, Order, Report, Step, Steps, Traveller, decode, encode};
 
 /// What is said.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,11 +51,7 @@ enum State {
 impl Lanes {
     /// With at most so many lanes, which we open if we have dialled the connection.
     pub fn new(dialled: bool, most: u16) -> Self {
-        Self {
-            dialled,
-            most: most.max(1),
-            state: State::None,
-        }
+        Self { dialled, most: most.max(1), state: State::None }
     }
 }
 
@@ -85,9 +79,7 @@ impl Negotiation for Lanes {
                 steps.push(Step::Order(Order::Offer { lanes }));
             }
             // Only what was asked for, and once.
-            Some(Word::Offer { mut ports, nonce })
-                if self.dialled && self.state == State::Wanted =>
-            {
+            Some(Word::Offer { mut ports, nonce }) if self.dialled && self.state == State::Wanted => {
                 self.state = State::Agreed;
                 ports.truncate(self.most.into());
                 let word = encode(&Word::Offer { ports, nonce });
@@ -118,11 +110,7 @@ mod tests {
     }
 
     fn traveller() -> Traveller {
-        Traveller {
-            transfer: TransferId([1; 16]),
-            way: Way::In,
-            lanes: 4,
-        }
+        Traveller { transfer: TransferId([1; 16]), way: Way::In, lanes: 4 }
     }
 
     fn offer(ports: usize) -> Vec<u8> {

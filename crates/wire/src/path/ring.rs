@@ -18,9 +18,7 @@ pub use word::{SocketName, SocketNameError, Token, Word};
 use transload_plan::ids::TransferId;
 
 use crate::path::Path;
-use crate::path::negotiation::{
-    Ending, Negotiation, Order, Report, Step, Steps, Traveller, Way, decode,
-};
+use crate::path::negotiation::{Ending, Negotiation, Order, Report, Step, Steps, Traveller, Way, decode};
 
 /// Negotiates the rings of one connection.
 #[derive(Debug, Default)]
@@ -154,10 +152,7 @@ impl Negotiation for Rings {
         match report {
             Report::Offered { word } => steps.push(Step::Say(word)),
             // The next connection has rings of its own.
-            Report::Ended {
-                ending: ending @ Ending::Panicked,
-                ..
-            } => steps.push(Step::HangUp(ending.to_string())),
+            Report::Ended { ending: ending @ Ending::Panicked, .. } => steps.push(Step::HangUp(ending.to_string())),
             Report::Ended { way, ending } => match way {
                 Way::Out => self.sending.ended(ending, steps),
                 Way::In => self.receiving.ended(ending, steps),
@@ -177,11 +172,7 @@ mod tests {
 
     fn traveller(n: u8, way: Way) -> Traveller {
         let (transfer, lanes) = (TransferId([n; 16]), 1);
-        Traveller {
-            transfer,
-            way,
-            lanes,
-        }
+        Traveller { transfer, way, lanes }
     }
 
     fn word(n: u8) -> Vec<u8> {

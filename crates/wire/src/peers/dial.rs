@@ -59,11 +59,7 @@ impl Dial {
 
     /// Forgets failures, and counts time from now on. An answer that is due stays due.
     pub(super) fn begin_anew(&mut self, address: &RankAddress, now: Moment) {
-        *self = Self {
-            asked: self.asked,
-            tried: self.tried.take(),
-            ..Self::to(address, now)
-        };
+        *self = Self { asked: self.asked, tried: self.tried.take(), ..Self::to(address, now) };
     }
 
     /// Tries it now.

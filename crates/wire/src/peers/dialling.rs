@@ -143,8 +143,7 @@ impl Peers {
             };
             dial.failures = dial.failures.saturating_add(failures);
             let patience = cx.options.connect_wait;
-            let enough =
-                dial.failures >= cx.options.attempts || cx.now.since(dial.since) >= patience;
+            let enough = dial.failures >= cx.options.attempts || cx.now.since(dial.since) >= patience;
             let failed = enough && !dial.has_patience(cx);
             dial.given_up |= failed;
             late = failed.then_some(why);
@@ -154,12 +153,7 @@ impl Peers {
 
     /// Has an agent that is away dialled after a pause, where somebody needs it and knows its `address`; forgets it
     /// otherwise.
-    pub(crate) fn dial_again(
-        &mut self,
-        cx: &mut Context<impl Planner>,
-        agent: &AgentId,
-        address: Option<RankAddress>,
-    ) {
+    pub(crate) fn dial_again(&mut self, cx: &mut Context<impl Planner>, agent: &AgentId, address: Option<RankAddress>) {
         let Some(known) = self.agents.get(agent).filter(|known| known.up.is_empty()) else {
             return;
         };

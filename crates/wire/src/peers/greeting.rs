@@ -29,11 +29,7 @@ use crate::ticket::MAX_RANKS;
 
 impl Peers {
     /// Whether agents of a service may open one more connection to us.
-    pub(super) fn check_crowd(
-        &self,
-        cx: &Context<impl Planner>,
-        service: &ServiceName,
-    ) -> Result<(), HelloRefusal> {
+    pub(super) fn check_crowd(&self, cx: &Context<impl Planner>, service: &ServiceName) -> Result<(), HelloRefusal> {
         let of_service = |session: &&Session| !session.dialled && session.service == *service;
         let arrived = self.sessions.values().filter(of_service);
         let unnamed = arrived.clone().filter(|session| session.agent.is_none());
@@ -45,13 +41,7 @@ impl Peers {
         room(cx.options.unnamed_per_service, unnamed.count())
     }
 
-    pub(super) fn on_greeting(
-        &mut self,
-        cx: &mut Context<impl Planner>,
-        conn: ConnId,
-        message: Message,
-        wanted: bool,
-    ) {
+    pub(super) fn on_greeting(&mut self, cx: &mut Context<impl Planner>, conn: ConnId, message: Message, wanted: bool) {
         let Some(session) = self.sessions.get_mut(&conn) else {
             return;
         };
@@ -78,13 +68,7 @@ impl Peers {
         }
     }
 
-    fn on_hello(
-        &mut self,
-        cx: &mut Context<impl Planner>,
-        conn: ConnId,
-        hello: Hello,
-        wanted: bool,
-    ) {
+    fn on_hello(&mut self, cx: &mut Context<impl Planner>, conn: ConnId, hello: Hello, wanted: bool) {
         let identified = self.identify(&cx.me, conn, &hello.agent);
         let leaving = cx.draining && !wanted;
         let checked = identified.and_then(|()| match leaving {
@@ -108,12 +92,7 @@ impl Peers {
 
     /// Notes which instance of its service the peer says it is. It can only name one of the service that its
     /// certificate proves.
-    fn identify(
-        &mut self,
-        me: &Identity,
-        conn: ConnId,
-        agent: &AgentId,
-    ) -> Result<(), HelloRefusal> {
+    fn identify(&mut self, me: &Identity, conn: ConnId, agent: &AgentId) -> Result<(), HelloRefusal> {
         let Some(session) = self.sessions.get_mut(&conn) else {
             return Ok(());
         };
@@ -130,23 +109,12 @@ impl Peers {
         }
     }
 
-    fn check_hello(
-        &self,
-        cx: &Context<impl Planner>,
-        conn: ConnId,
-        hello: &Hello,
-    ) -> Result<(), HelloRefusal> {
+    fn check_hello(&self, cx: &Context<impl Planner>, conn: ConnId, hello: &Hello) -> Result<(), HelloRefusal> {
         if hello.versions.0 > VERSIONS.1 || hello.versions.1 < VERSIONS.0 {
-            return Err(HelloRefusal::Version {
-                ours: VERSIONS,
-                theirs: hello.versions,
-            });
+            return Err(HelloRefusal::Version { ours: VERSIONS, theirs: hello.versions });
         }
         if hello.cluster != cx.me.cluster {
-            return Err(HelloRefusal::Cluster {
-                ours: cx.me.cluster.clone(),
-                theirs: hello.cluster.clone(),
-            });
+            return Err(HelloRefusal::Cluster { ours: cx.me.cluster.clone(), theirs: hello.cluster.clone() });
         }
         // Those of an earlier life linger until the transport finds them dead, and go when this one is welcome.
         let of_this_life = |(other, session): &(&ConnId, &Session)| {
@@ -197,11 +165,7 @@ impl Peers {
                 cx.planner.hold(&hello.deployment);
             }
             session.peer = Some(Peer {
-                holder: Holder {
-                    deployment: hello.deployment,
-                    incarnation: hello.incarnation,
-                    ranks,
-                },
+                holder: Holder { deployment: hello.deployment, incarnation: hello.incarnation, ranks },
                 ranks: hello.ranks.into_iter().collect(),
                 codecs: hello.codecs,
             });
@@ -216,12 +180,7 @@ impl Peers {
         self.close(cx, conn, CloseReason::Refused(refusal));
     }
 
-    fn on_unwelcome(
-        &mut self,
-        cx: &mut Context<impl Planner>,
-        conn: ConnId,
-        refusal: HelloRefusal,
-    ) {
+    fn on_unwelcome(&mut self, cx: &mut Context<impl Planner>, conn: ConnId, refusal: HelloRefusal) {
         // It is told as seen from there.
         let refusal = refusal.mirrored();
         if !self.waits_for_room(cx, conn, &refusal) {
@@ -231,12 +190,7 @@ impl Peers {
     }
 
     /// Whether the agent that we have dialled has too many connections just now, and is to be tried again.
-    fn waits_for_room(
-        &mut self,
-        cx: &mut Context<impl Planner>,
-        conn: ConnId,
-        refusal: &HelloRefusal,
-    ) -> bool {
+    fn waits_for_room(&mut self, cx: &mut Context<impl Planner>, conn: ConnId, refusal: &HelloRefusal) -> bool {
         let agent = self.agent(conn).filter(|_| refusal.is_transient()).cloned();
         let known = agent.and_then(|agent| self.agents.get_mut(&agent));
         let Some(dial) = known.and_then(|known| known.dial.as_mut()) else {
@@ -247,12 +201,7 @@ impl Peers {
     }
 
     /// Jobs that need this agent need not wait.
-    fn greeting_failed(
-        &self,
-        cx: &mut Context<impl Planner>,
-        conn: ConnId,
-        refusal: &HelloRefusal,
-    ) {
+    fn greeting_failed(&self, cx: &mut Context<impl Planner>, conn: ConnId, refusal: &HelloRefusal) {
         if let Some(agent) = self.agent(conn)
             && self.connection(agent).is_none()
         {

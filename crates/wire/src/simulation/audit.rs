@@ -34,9 +34,7 @@ impl World {
         };
         let blocks = machine.blocks(BlocksOf::Lease(key)).map(|blocks| blocks.0);
         match blocks.and_then(|blocks| self.views.get(&blocks)) {
-            Some(View::Lease {
-                hard, cancelled, ..
-            }) => {
+            Some(View::Lease { hard, cancelled, .. }) => {
                 if *cancelled || now >= *hard {
                     self.violated(format!("{transfer} is committed, and its lease is over"));
                 }
@@ -58,15 +56,13 @@ impl World {
             || gauges.notices > options.notices
             || gauges.agents > self.nodes.len()
         {
-            self.violated(format!(
-                "{} holds too much: {gauges:?}",
-                self.nodes[n].agent
-            ));
+            self.violated(format!("{} holds too much: {gauges:?}", self.nodes[n].agent));
             return;
         }
-        let past = machine.peers.lives().find_map(|(agent, incarnation)| {
-            machine.owner.leases.bound_elsewhere(agent, incarnation)
-        });
+        let past = machine
+            .peers
+            .lives()
+            .find_map(|(agent, incarnation)| machine.owner.leases.bound_elsewhere(agent, incarnation));
         if let Some(key) = past {
             self.violated(format!("lease {key} is bound to a life that is over"));
         }
@@ -101,34 +97,18 @@ impl World {
         if !self.stalled.insert(id) {
             return self.violated(format!("{of:?} is stalled twice"));
         }
-        if let Some(View::Job {
-            started, timeout, ..
-        }) = self.views.get(&id)
+        if let Some(View::Job { started, timeout, .. }) = self.views.get(&id)
             && now > *started + *timeout + options().device_stall + Duration::from_secs(2)
         {
             self.violated("a job fails later than it may");
         }
     }
 
-    pub(super) fn job_done(
-        &mut self,
-        n: usize,
-        result: Result<JobReport, JobError>,
-        blocks: Blocks,
-    ) {
+    pub(super) fn job_done(&mut self, n: usize, result: Result<JobReport, JobError>, blocks: Blocks) {
         let (id, now) = (blocks.0, self.local(n));
         let given = self.memory.give_back(blocks);
         self.check(given);
-        let Some(View::Job {
-            request,
-            ranks,
-            wrong,
-            started,
-            timeout,
-            done,
-            ..
-        }) = self.views.get_mut(&id)
-        else {
+        let Some(View::Job { request, ranks, wrong, started, timeout, done, .. }) = self.views.get_mut(&id) else {
             return self.violated("a job ends with other blocks");
         };
         if done.replace(result.is_ok()).is_some() {
@@ -187,11 +167,7 @@ impl World {
                 self.violated(format!("{agent} is stuck: {gauges:?}, {streams} streams"));
             }
         }
-        let lives: Vec<_> = self
-            .nodes
-            .iter()
-            .map(|n| n.machine.as_ref().map(|_| n.life))
-            .collect();
+        let lives: Vec<_> = self.nodes.iter().map(|n| n.machine.as_ref().map(|_| n.life)).collect();
         let missing = self.memory.missing(&lives);
         if !missing.is_empty() {
             self.violated(format!("blocks {missing:?} were never given back"));
@@ -203,10 +179,7 @@ impl World {
 impl World {
     fn shapes(&self, request: usize, holder: usize) -> (Shape, Shape) {
         let r = &self.requests[request];
-        let (owner, holder) = (
-            self.deployments[r.owner].shape,
-            self.deployments[holder].shape,
-        );
+        let (owner, holder) = (self.deployments[r.owner].shape, self.deployments[holder].shape);
         match r.direction {
             Direction::Pull => (owner, holder),
             Direction::Push => (holder, owner),
@@ -228,11 +201,7 @@ impl World {
         let (source, destination) = self.shapes(request, self.nodes[*node].deployment);
         let (mut found, mut bytes_found) = (0, 0);
         for &rank in ranks {
-            let (from, to) = if pull {
-                (None, Some(rank))
-            } else {
-                (Some(rank), None)
-            };
+            let (from, to) = if pull { (None, Some(rank)) } else { (Some(rank), None) };
             for (s, d, bytes) in routes((source, from), (destination, to), r.tokens.1) {
                 found += 1;
                 bytes_found += bytes;
@@ -245,19 +214,12 @@ impl World {
         }
         match found == report.routes.len() && bytes_found == report.bytes {
             true => Ok(()),
-            false => Err(format!(
-                "{found} routes of {bytes_found} bytes, reported {report:?}"
-            )),
+            false => Err(format!("{found} routes of {bytes_found} bytes, reported {report:?}")),
         }
     }
 
     /// Whether a write lease that has completed was written in full; a pull lease always is.
-    pub(super) fn write_lease_is_whole(
-        &self,
-        request: usize,
-        rank: Rank,
-        blocks: u64,
-    ) -> Result<(), String> {
+    pub(super) fn write_lease_is_whole(&self, request: usize, rank: Rank, blocks: u64) -> Result<(), String> {
         let r = &self.requests[request];
         if r.direction == Direction::Pull {
             return Ok(());
@@ -266,9 +228,7 @@ impl World {
         for (s, d, bytes) in routes((source, None), (destination, Some(rank)), r.tokens.1) {
             let mut values = self.source_values(request, s);
             if !values.any(|value| self.memory.holds(blocks, (d, s), bytes, value).is_ok()) {
-                return Err(format!(
-                    "a write lease of {d} completed without what {s} has to write"
-                ));
+                return Err(format!("a write lease of {d} completed without what {s} has to write"));
             }
         }
         Ok(())
@@ -284,9 +244,7 @@ impl World {
     pub(super) fn check_success(&mut self) {
         for view in self.views.values() {
             let wrong = match view {
-                View::Lease { request, .. } | View::Job { request, .. }
-                    if self.unmarked == Some(*request) =>
-                {
+                View::Lease { request, .. } | View::Job { request, .. } if self.unmarked == Some(*request) => {
                     continue;
                 }
                 View::Lease { key, ended, .. } if *ended != Some(LeaseEnd::Completed) => {

@@ -19,12 +19,7 @@ fn gpu_id(gpu: u8) -> GpuId {
 
 impl World {
     /// What an end of a connection negotiates.
-    pub(super) fn negotiations(
-        &self,
-        n: usize,
-        conn: ConnId,
-        dialled: bool,
-    ) -> Vec<Box<dyn Negotiation>> {
+    pub(super) fn negotiations(&self, n: usize, conn: ConnId, dialled: bool) -> Vec<Box<dyn Negotiation>> {
         let mut paths: Vec<Box<dyn Negotiation>> = vec![Box::new(Lanes::new(dialled, 4))];
         let nodes = self.links[&conn].ends.map(|(node, _)| &self.nodes[node]);
         if nodes[0].host == nodes[1].host {
@@ -65,11 +60,7 @@ impl World {
     pub(super) fn obey(&mut self, n: usize, conn: ConnId, path: Path, order: Order) {
         let delay = self.rng.delay(MS, 50 * MS);
         if self.mishap(0.05) {
-            let way = if matches!(order, Order::Offer { .. }) {
-                Way::Out
-            } else {
-                Way::In
-            };
+            let way = if matches!(order, Order::Offer { .. }) { Way::Out } else { Way::In };
             return self.ended(n, conn, path, way, Ending::Failed("no such luck".into()));
         }
         match (path, order) {
@@ -90,11 +81,7 @@ impl World {
                 let fetch = ring::Word { socket, token };
                 let word = match self.nodes[n].gpu.filter(|_| path == Path::DEVICE) {
                     None => encode(&fetch),
-                    Some(gpu) => encode(&device_ring::Word::Offer(Offer {
-                        gpu: gpu_id(gpu),
-                        slot_bytes: 4096,
-                        fetch,
-                    })),
+                    Some(gpu) => encode(&device_ring::Word::Offer(Offer { gpu: gpu_id(gpu), slot_bytes: 4096, fetch })),
                 };
                 let offered = ChannelEvent::Report(Report::Offered { word });
                 self.channel(n, delay, conn, path, offered);
@@ -128,9 +115,7 @@ impl World {
         }
         match event {
             ChannelEvent::Report(report) => {
-                self.call(n, |machine, now| {
-                    machine.path_reported(now, conn, path, report)
-                });
+                self.call(n, |machine, now| machine.path_reported(now, conn, path, report));
             }
             ChannelEvent::Lanes => link.channels.lanes = true,
             ChannelEvent::Lapse(number) => {

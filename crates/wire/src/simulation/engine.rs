@@ -19,19 +19,10 @@ use crate::{BlocksOf, JobId, JobSpec};
 impl World {
     /// Gives blocks to the machine of their node.
     pub(super) fn give(&mut self, handed: Handed) {
-        let Handed {
-            node,
-            request,
-            purpose,
-            blocks,
-        } = handed;
+        let Handed { node, request, purpose, blocks } = handed;
         match purpose {
             Purpose::Lease(rank) => self.open_lease(node, rank, request, blocks),
-            Purpose::Job {
-                ranks,
-                wrong,
-                timeout,
-            } => self.start_job(node, ranks, request, (wrong, timeout), blocks),
+            Purpose::Job { ranks, wrong, timeout } => self.start_job(node, ranks, request, (wrong, timeout), blocks),
         }
     }
 
@@ -46,22 +37,12 @@ impl World {
         let r = &self.requests[request];
         let (direction, pull) = (r.direction, r.direction == Direction::Pull);
         let (start, tokens) = r.tokens;
-        let key = LeaseKey {
-            set: set_id(r.key),
-            rank,
-        };
+        let key = LeaseKey { set: set_id(r.key), rank };
         let computed = r.prefilled || !pull;
         let (ttl, hard_bound, content) = (r.ttl, r.hard_bound, r.content);
         let id = blocks.0;
         let now = self.local(node);
-        let view = View::Lease {
-            key,
-            request,
-            hard: now + hard_bound,
-            hard_bound,
-            cancelled: false,
-            ended: None,
-        };
+        let view = View::Lease { key, request, hard: now + hard_bound, hard_bound, cancelled: false, ended: None };
         self.views.insert(id, view);
         // Only the life that the ticket means holds what was asked for.
         if pull && life == 1 {
@@ -112,25 +93,13 @@ impl World {
             let sources = ranks.iter().map(|rank| (*rank, id));
             self.requests[request].sources.extend(sources);
         }
-        let view = View::Job {
-            request,
-            ranks: ranks.clone(),
-            node,
-            started: self.local(node),
-            timeout,
-            wrong,
-            done: None,
-        };
+        let view =
+            View::Job { request, ranks: ranks.clone(), node, started: self.local(node), timeout, wrong, done: None };
         self.views.insert(id, view);
         let spec = JobSpec {
             ticket,
             ranks,
-            request: Request {
-                start,
-                tokens,
-                by_layer,
-                codec,
-            },
+            request: Request { start, tokens, by_layer, codec },
             content,
             lanes: 2,
             paths,
@@ -240,9 +209,7 @@ impl World {
         let key = *key;
         let renewed = self.call(node, |machine, now| machine.renew(now, key, ttl));
         if let Some(Ok(())) = renewed
-            && let Some(View::Lease {
-                hard, hard_bound, ..
-            }) = self.views.get_mut(&blocks)
+            && let Some(View::Lease { hard, hard_bound, .. }) = self.views.get_mut(&blocks)
         {
             *hard = (*hard).max(now + *hard_bound).max(now + ttl);
         }
@@ -260,11 +227,7 @@ impl World {
                     self.hand_over(node, request, Purpose::Lease(rank));
                 }
             } else if r.holder == deployment {
-                let purpose = Purpose::Job {
-                    ranks,
-                    wrong: false,
-                    timeout: Duration::from_secs(8),
-                };
+                let purpose = Purpose::Job { ranks, wrong: false, timeout: Duration::from_secs(8) };
                 self.hand_over(node, request, purpose);
             }
         }

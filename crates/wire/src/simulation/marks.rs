@@ -25,11 +25,7 @@ pub(super) struct Handed {
 /// What blocks are handed over for.
 pub(super) enum Purpose {
     Lease(Rank),
-    Job {
-        ranks: BTreeSet<Rank>,
-        wrong: bool,
-        timeout: Duration,
-    },
+    Job { ranks: BTreeSet<Rank>, wrong: bool, timeout: Duration },
 }
 
 impl Purpose {
@@ -65,12 +61,7 @@ impl World {
         let owner = (node, self.nodes[node].life);
         let (blocks, rank) = (self.memory.allocate(owner, computed), purpose.rank());
         let id = blocks.0;
-        let handed = Handed {
-            node,
-            request,
-            purpose,
-            blocks,
-        };
+        let handed = Handed { node, request, purpose, blocks };
         // Work that goes on has no mark yet: its end is one.
         let mark = match computed {
             true => self.draw_mark(request),
@@ -107,8 +98,7 @@ impl World {
     /// Whether a machine is told that blocks to be read are computed.
     pub(super) fn is_told_computed(&self, blocks: u64) -> bool {
         let region = self.memory.region(blocks);
-        region.is_computed()
-            && (region.awaited.is_none() || self.fault == Some(Fault::ReadBeforeMark))
+        region.is_computed() && (region.awaited.is_none() || self.fault == Some(Fault::ReadBeforeMark))
     }
 
     /// The mark of blocks has come, or is lost.

@@ -116,14 +116,9 @@ impl Memory {
         bytes: u64,
     ) -> Result<(), String> {
         let region = self.region_mut(id);
-        region
-            .written
-            .entry(pair)
-            .or_insert_with(|| vec![GARBAGE; bytes as usize]);
+        region.written.entry(pair).or_insert_with(|| vec![GARBAGE; bytes as usize]);
         match region.writer.insert(pair, transfer) {
-            Some(other) => Err(format!(
-                "{other} and {transfer} write {pair:?} of {id} at a time"
-            )),
+            Some(other) => Err(format!("{other} and {transfer} write {pair:?} of {id} at a time")),
             None => Ok(()),
         }
     }
@@ -146,17 +141,13 @@ impl Memory {
     ) -> Result<(), String> {
         let region = self.region_mut(id);
         if region.given_back {
-            return Err(format!(
-                "blocks {id} are written after they were given back"
-            ));
+            return Err(format!("blocks {id} are written after they were given back"));
         }
         if region.awaited.is_some() {
             return Err(format!("blocks {id} are written before their mark"));
         }
         if region.writer.get(&pair) != Some(&transfer) {
-            return Err(format!(
-                "{transfer} writes {pair:?} of {id} after its fence"
-            ));
+            return Err(format!("{transfer} writes {pair:?} of {id} after its fence"));
         }
         let bytes = region.written.get_mut(&pair).expect("a writer began");
         bytes[at as usize] = value;
@@ -164,25 +155,13 @@ impl Memory {
     }
 
     /// Whether everything of a route is what was to be there.
-    pub(super) fn holds(
-        &self,
-        id: u64,
-        pair: (Rank, Rank),
-        bytes: u64,
-        value: u64,
-    ) -> Result<(), String> {
+    pub(super) fn holds(&self, id: u64, pair: (Rank, Rank), bytes: u64, value: u64) -> Result<(), String> {
         let written = self.region(id).written.get(&pair);
         let written = written.ok_or(format!("nothing was written to {pair:?} of {id}"))?;
         match written.iter().position(|byte| *byte != value) {
             None if written.len() as u64 == bytes => Ok(()),
-            None => Err(format!(
-                "{} bytes of {bytes} in {pair:?} of {id}",
-                written.len()
-            )),
-            Some(at) => Err(format!(
-                "byte {at} of {pair:?} of {id} is {}, not {value}",
-                written[at] as i64
-            )),
+            None => Err(format!("{} bytes of {bytes} in {pair:?} of {id}", written.len())),
+            Some(at) => Err(format!("byte {at} of {pair:?} of {id} is {}, not {value}", written[at] as i64)),
         }
     }
 

@@ -19,11 +19,7 @@ impl World {
         let target = target.filter(|to| !self.parted.contains(&(from, *to)));
         let target = target.filter(|_| !self.mishap(0.1));
         let Some(to) = target else {
-            let timeout = if self.rng.chance(0.5) {
-                MS
-            } else {
-                self.rng.within(MS, S)
-            };
+            let timeout = if self.rng.chance(0.5) { MS } else { self.rng.within(MS, S) };
             self.after(timeout, Event::DialFailed(from, life, agent));
             return;
         };
@@ -151,10 +147,7 @@ impl World {
         node.reading.clear();
         node.receiving.clear();
         let end = (n, node.life);
-        let links = self
-            .links
-            .iter()
-            .filter(|(_, link)| link.ends.contains(&end));
+        let links = self.links.iter().filter(|(_, link)| link.ends.contains(&end));
         let mut conns: Vec<_> = links.map(|(conn, _)| *conn).collect();
         conns.sort_unstable();
         conns.into_iter().for_each(|conn| self.cut(conn));

@@ -34,11 +34,7 @@ impl Shape {
 
 /// How many bytes one rank sends another; `None` where there is no route. Every destination rank
 /// has a source, not every source rank a destination.
-pub(crate) fn route_bytes(
-    source: (Shape, Rank),
-    destination: (Shape, Rank),
-    tokens: u64,
-) -> Option<u64> {
+pub(crate) fn route_bytes(source: (Shape, Rank), destination: (Shape, Rank), tokens: u64) -> Option<u64> {
     let salt = u32::from(source.0.salt) + u32::from(destination.0.salt);
     let always = destination.1.0 % source.0.ranks == source.1.0;
     let sometimes = (source.1.0 * 5 + destination.1.0 * 3 + salt).is_multiple_of(4);
@@ -130,10 +126,6 @@ impl<B> SimPlanner<B> {
                 places: bytes,
             });
         }
-        Ok(Planned {
-            slices: of_ranks.values().map(|routes| routes.len() as u64).sum(),
-            routes: of_ranks,
-            plan: (),
-        })
+        Ok(Planned { slices: of_ranks.values().map(|routes| routes.len() as u64).sum(), routes: of_ranks, plan: () })
     }
 }

@@ -12,19 +12,9 @@ use crate::ticket::{Claims, RankAddress, Ticket};
 
 impl World {
     /// Draws a request between two deployments.
-    pub(super) fn add_request(
-        &mut self,
-        key: u64,
-        push: bool,
-        owner: usize,
-        holder: usize,
-    ) -> usize {
+    pub(super) fn add_request(&mut self, key: u64, push: bool, owner: usize, holder: usize) -> usize {
         let (start, tokens) = (self.rng.below(3), self.rng.within(1, 6));
-        let direction = if push {
-            Direction::Push
-        } else {
-            Direction::Pull
-        };
+        let direction = if push { Direction::Push } else { Direction::Pull };
         let first = if push { start } else { 0 };
         let ticket = self.mint(owner, key, direction, (first, start + tokens));
         let short = self.mishap(0.25);
@@ -45,16 +35,8 @@ impl World {
             prefilled: self.rng.chance(0.5),
             paths,
             invites: !push && (start + tokens).is_multiple_of(3),
-            ttl: if short {
-                ms(self.rng.within(50, 1500))
-            } else {
-                ms(6000)
-            },
-            hard_bound: if short {
-                ms(self.rng.within(100, 2500))
-            } else {
-                ms(12_000)
-            },
+            ttl: if short { ms(self.rng.within(50, 1500)) } else { ms(6000) },
+            hard_bound: if short { ms(self.rng.within(100, 2500)) } else { ms(12_000) },
             sources: Vec::new(),
         };
         self.requests.push(request);
@@ -68,8 +50,7 @@ impl World {
         // Of a set of its own, that no other holder has.
         let key = r.key + 1000 * (1 + holder as u64);
         let range = (start, start + tokens);
-        r.invites
-            .then(|| self.mint(holder, key, Direction::Push, range))
+        r.invites.then(|| self.mint(holder, key, Direction::Push, range))
     }
 
     fn mint(&self, owner: usize, key: u64, direction: Direction, range: (u64, u64)) -> Ticket {
@@ -77,14 +58,8 @@ impl World {
         let ranks = (0..deployment.shape.ranks).map(|rank| {
             let node = deployment.nodes.iter();
             let mut node = node.filter(|n| self.nodes[**n].ranks.contains(&Rank(rank)));
-            let agent = self.nodes[*node.next().expect("each rank has a node")]
-                .agent
-                .clone();
-            RankAddress {
-                host: agent.to_string(),
-                agent,
-                port: 7600,
-            }
+            let agent = self.nodes[*node.next().expect("each rank has a node")].agent.clone();
+            RankAddress { host: agent.to_string(), agent, port: 7600 }
         });
         let claims = Claims {
             cluster: cluster(),

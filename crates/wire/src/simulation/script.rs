@@ -24,11 +24,7 @@ impl World {
         (0..self.nodes.len()).for_each(|n| self.boot(n));
         for key in 0..self.rng.within(1, 3) {
             let push = self.rng.chance(0.35);
-            let (owner, holder) = if push {
-                (decode, prefill)
-            } else {
-                (prefill, decode)
-            };
+            let (owner, holder) = if push { (decode, prefill) } else { (prefill, decode) };
             let request = self.add_request(key, push, owner, holder);
             self.schedule(request);
             if let Some(rival) = rival.filter(|_| !push) {
@@ -45,10 +41,7 @@ impl World {
         let (agents, each) = (self.rng.within(1, agents), self.rng.within(1, ranks) as u32);
         let salt = self.rng.below(4) as u8;
         self.deployments.push(Deployment {
-            shape: Shape {
-                ranks: agents as u32 * each,
-                salt,
-            },
+            shape: Shape { ranks: agents as u32 * each, salt },
             incarnation: Incarnation::new(1_000_000, self.rng.next()),
             nodes: Vec::new(),
         });
@@ -68,17 +61,9 @@ impl World {
                 if self.mishap(0.03) {
                     continue;
                 }
-                let late = if self.mishap(0.1) {
-                    self.rng.below(4 * S)
-                } else {
-                    0
-                };
+                let late = if self.mishap(0.1) { self.rng.below(4 * S) } else { 0 };
                 let at = begin + self.rng.below(60 * MS) + late;
-                let step = Step::OpenLease {
-                    node,
-                    rank,
-                    request,
-                };
+                let step = Step::OpenLease { node, rank, request };
                 self.after(at, Event::Step(step));
             }
         }
@@ -97,17 +82,8 @@ impl World {
             for ranks in groups {
                 let wrong = self.mishap(0.06);
                 let again = self.mishap(0.05);
-                for at in [Some(at), again.then(|| at + self.rng.below(S))]
-                    .into_iter()
-                    .flatten()
-                {
-                    let step = Step::StartJob {
-                        node,
-                        ranks: ranks.clone(),
-                        request,
-                        wrong,
-                        timeout,
-                    };
+                for at in [Some(at), again.then(|| at + self.rng.below(S))].into_iter().flatten() {
+                    let step = Step::StartJob { node, ranks: ranks.clone(), request, wrong, timeout };
                     self.after(at, Event::Step(step));
                 }
             }
@@ -156,10 +132,7 @@ impl World {
             let (at, deployment) = (self.rng.below(4 * S), self.nodes[node].deployment);
             self.after(at, Event::Step(Step::Kill(node)));
             if self.rng.chance(0.7) {
-                let step = Step::Restart {
-                    deployment,
-                    clock_back: self.rng.chance(0.15),
-                };
+                let step = Step::Restart { deployment, clock_back: self.rng.chance(0.15) };
                 let later = at + self.rng.below(3 * S);
                 self.after(later, Event::Step(step));
             }

@@ -33,13 +33,11 @@ impl World {
     /// What travels instead of a message.
     pub(super) fn tamper(&mut self, n: usize, message: Message) -> Option<Message> {
         match (self.fault, message) {
-            (
-                Some(Fault::CommitWithoutLease),
-                Message::Abort {
-                    transfer,
-                    failure: Failure::LeaseEnded { .. },
-                },
-            ) if self.is_gathered(n, transfer) => Some(self.commit_of(n, transfer)?),
+            (Some(Fault::CommitWithoutLease), Message::Abort { transfer, failure: Failure::LeaseEnded { .. } })
+                if self.is_gathered(n, transfer) =>
+            {
+                Some(self.commit_of(n, transfer)?)
+            }
             (Some(Fault::AnyContent), Message::Pull(ask)) => Some(Message::Pull(self.agree(ask))),
             (Some(Fault::AnyContent), Message::Push(ask)) => Some(Message::Push(self.agree(ask))),
             (Some(Fault::NoticeOnlyFirst), Message::Notice(notice))
@@ -67,11 +65,7 @@ impl World {
     /// The commit that a source says, or would say, of what it reads.
     fn commit_of(&self, n: usize, transfer: TransferId) -> Option<Message> {
         let (streams, bytes) = self.nodes[n].reading.get(&transfer)?.counts();
-        Some(Message::Commit {
-            transfer,
-            streams,
-            bytes,
-        })
+        Some(Message::Commit { transfer, streams, bytes })
     }
 
     /// A node begins to read: the commit goes out before the bytes.

@@ -12,23 +12,9 @@ use super::world::World;
 impl World {
     pub(super) fn step(&mut self, step: Step) {
         match step {
-            Step::OpenLease {
-                node,
-                rank,
-                request,
-            } => self.hand_over(node, request, Purpose::Lease(rank)),
-            Step::StartJob {
-                node,
-                ranks,
-                request,
-                wrong,
-                timeout,
-            } => {
-                let purpose = Purpose::Job {
-                    ranks,
-                    wrong,
-                    timeout,
-                };
+            Step::OpenLease { node, rank, request } => self.hand_over(node, request, Purpose::Lease(rank)),
+            Step::StartJob { node, ranks, request, wrong, timeout } => {
+                let purpose = Purpose::Job { ranks, wrong, timeout };
                 self.hand_over(node, request, purpose);
             }
             Step::Marked { blocks, done } => self.marked(blocks, done),
@@ -37,9 +23,7 @@ impl World {
             Step::RenewLease { blocks } => self.renew(blocks),
             Step::CancelTicket { node, request } => {
                 let ticket = self.requests[request].ticket.clone();
-                self.call(node, |machine, now| {
-                    machine.cancel_ticket(now, &ticket, None)
-                });
+                self.call(node, |machine, now| machine.cancel_ticket(now, &ticket, None));
             }
             Step::RenewTicket { node, request } => {
                 let ticket = self.requests[request].ticket.clone();
@@ -57,10 +41,7 @@ impl World {
                     self.call(node, |machine, now| machine.device_lost(now, rank));
                 }
             }
-            Step::Restart {
-                deployment,
-                clock_back,
-            } => self.restart(deployment, clock_back),
+            Step::Restart { deployment, clock_back } => self.restart(deployment, clock_back),
             Step::Boot { node, .. } if self.nodes[node].machine.is_some() => {}
             Step::Boot { node, reopen } => {
                 self.boot(node);
@@ -75,11 +56,7 @@ impl World {
         let nodes = self.deployments[deployment].nodes.clone();
         nodes.iter().for_each(|n| self.kill(*n));
         let ms = self.now / MS;
-        let started = if clock_back {
-            500_000 + ms
-        } else {
-            1_000_001 + ms
-        };
+        let started = if clock_back { 500_000 + ms } else { 1_000_001 + ms };
         let next = Incarnation::new(started, self.rng.next());
         if self.fault != Some(Fault::AnyIncarnation) {
             self.deployments[deployment].incarnation = next;

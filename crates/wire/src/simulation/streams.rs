@@ -23,20 +23,12 @@ fn crc(values: &[u64]) -> u32 {
 
 /// The range of a half.
 fn half(length: u64, which: u64) -> std::ops::Range<u64> {
-    if which == 0 {
-        0..length / 2
-    } else {
-        length / 2..length
-    }
+    if which == 0 { 0..length / 2 } else { length / 2..length }
 }
 
 impl World {
     fn blocks_of(&self, n: usize, of: BlocksOf) -> Option<u64> {
-        self.nodes[n]
-            .machine
-            .as_ref()?
-            .blocks(of)
-            .map(|blocks| blocks.0)
+        self.nodes[n].machine.as_ref()?.blocks(of).map(|blocks| blocks.0)
     }
 
     pub(super) fn start_reading(&mut self, n: usize, flow: Flow) {
@@ -49,12 +41,7 @@ impl World {
             let mut at = from;
             while at < to {
                 let length = self.rng.within(1, to - at);
-                pieces.push(Piece {
-                    offset: at,
-                    length,
-                    begun: false,
-                    values: vec![GARBAGE; length as usize],
-                });
+                pieces.push(Piece { offset: at, length, begun: false, values: vec![GARBAGE; length as usize] });
                 at += length;
             }
         }
@@ -64,27 +51,14 @@ impl World {
         for (layer, tokens) in ready {
             readable[layer as usize] |= tokens >= end;
         }
-        let reading = Reading {
-            flow,
-            blocks,
-            pieces,
-            readable,
-            prefilled,
-            gathered: 0,
-            fence_at: None,
-        };
+        let reading = Reading { flow, blocks, pieces, readable, prefilled, gathered: 0, fence_at: None };
         self.nodes[n].reading.insert(transfer, reading);
         self.may_stall(n, transfer);
         self.commit_early(n, conn, transfer);
         self.read_on(n, transfer);
     }
 
-    pub(super) fn more_readable(
-        &mut self,
-        n: usize,
-        transfer: TransferId,
-        more: Option<(u32, u64)>,
-    ) {
+    pub(super) fn more_readable(&mut self, n: usize, transfer: TransferId, more: Option<(u32, u64)>) {
         let Some(reading) = self.nodes[n].reading.get_mut(&transfer) else {
             return self.violated("more to read of nothing");
         };
@@ -129,12 +103,7 @@ impl World {
         let writes = self.memory.writer(blocks, pair, flow.transfer, flow.bytes);
         self.check(writes);
         let transfer = flow.transfer;
-        let flowing = Flowing {
-            flow,
-            blocks,
-            fence_at: None,
-            streams: HashMap::new(),
-        };
+        let flowing = Flowing { flow, blocks, fence_at: None, streams: HashMap::new() };
         self.nodes[n].receiving.insert(transfer, flowing);
         self.may_stall(n, transfer);
     }
@@ -190,9 +159,7 @@ impl World {
                 self.call(n, |machine, now| machine.device_stalled(now, transfer));
             }
             StreamEvent::Break => {
-                self.call(n, |machine, now| {
-                    machine.stream_failed(now, transfer, "cut")
-                });
+                self.call(n, |machine, now| machine.stream_failed(now, transfer, "cut"));
             }
         }
     }
@@ -201,10 +168,7 @@ impl World {
     fn reading(&mut self, n: usize, transfer: TransferId) -> Option<&mut Reading> {
         let now = self.now;
         let reading = self.nodes[n].reading.get_mut(&transfer)?;
-        reading
-            .fence_at
-            .is_none_or(|at| now <= at)
-            .then_some(reading)
+        reading.fence_at.is_none_or(|at| now <= at).then_some(reading)
     }
 
     /// Reads some of a piece, now.
@@ -248,10 +212,7 @@ impl World {
         };
         let (conn, path) = (reading.flow.conn, reading.flow.path);
         let is_exact = reading.flow.request.codec.is_exact();
-        assert!(
-            is_exact || path.is_none_or(|path| path == Path::QUIC),
-            "codecs go over the network"
-        );
+        assert!(is_exact || path.is_none_or(|path| path == Path::QUIC), "codecs go over the network");
         // It waits for its path, as long as it may.
         if !path.is_some_and(|path| self.can_carry(n, conn, path)) {
             let life = self.nodes[n].life;
@@ -262,13 +223,8 @@ impl World {
             return;
         };
         let (piece, flow) = (&reading.pieces[i], &reading.flow);
-        let header = StreamHeader {
-            transfer,
-            nonce: flow.nonce,
-            stream: i as u32,
-            offset: piece.offset,
-            length: piece.length,
-        };
+        let header =
+            StreamHeader { transfer, nonce: flow.nonce, stream: i as u32, offset: piece.offset, length: piece.length };
         let (values, conn) = (piece.values.clone(), flow.conn);
         let (life, agent) = (self.nodes[n].life, self.nodes[n].agent.clone());
         let crc = crc(&values);
@@ -280,10 +236,7 @@ impl World {
                 self.after(here, Event::Stream(n, life, transfer, StreamEvent::Break));
             }
             if self.rng.chance(0.7) {
-                self.after(
-                    there,
-                    Event::Stream(to, to_life, transfer, StreamEvent::Break),
-                );
+                self.after(there, Event::Stream(to, to_life, transfer, StreamEvent::Break));
             }
             return;
         }
@@ -292,14 +245,7 @@ impl World {
         self.after(delay, Event::Stream(to, to_life, transfer, arrive));
     }
 
-    fn arrive(
-        &mut self,
-        n: usize,
-        agent: &AgentId,
-        header: StreamHeader,
-        values: Vec<u64>,
-        sent_crc: u32,
-    ) {
+    fn arrive(&mut self, n: usize, agent: &AgentId, header: StreamHeader, values: Vec<u64>, sent_crc: u32) {
         let transfer = header.transfer;
         let admitted = self.call(n, |machine, now| machine.admit(now, agent, &header));
         let (admitted, fault) = (matches!(admitted, Some(Ok(()))), self.fault);
@@ -320,11 +266,7 @@ impl World {
         if fault == Some(Fault::SucceedWithoutBytes) {
             return self.arrived(n, &header, sent_crc, sent_crc);
         }
-        let incoming = Incoming {
-            header,
-            values,
-            sent_crc,
-        };
+        let incoming = Incoming { header, values, sent_crc };
         flowing.streams.insert(header.stream, incoming);
         let (life, delay) = (self.nodes[n].life, self.rng.delay(2 * MS, 300 * MS));
         let place = StreamEvent::Place(header.stream, 0, forced);
@@ -373,11 +315,7 @@ impl World {
             self.call(n, |machine, now| machine.moved(now, transfer, 1));
             return;
         }
-        let Some(incoming) = self.nodes[n]
-            .receiving
-            .get_mut(&transfer)
-            .and_then(|f| f.streams.remove(&stream))
-        else {
+        let Some(incoming) = self.nodes[n].receiving.get_mut(&transfer).and_then(|f| f.streams.remove(&stream)) else {
             return;
         };
         let seen = match self.fault {
@@ -388,12 +326,7 @@ impl World {
     }
 
     fn arrived(&mut self, n: usize, header: &StreamHeader, sent: u32, seen: u32) {
-        let trailer = StreamTrailer {
-            length: header.length,
-            crc: sent,
-        };
-        self.call(n, |machine, now| {
-            machine.stream_arrived(now, header, &trailer, seen)
-        });
+        let trailer = StreamTrailer { length: header.length, crc: sent };
+        self.call(n, |machine, now| machine.stream_arrived(now, header, &trailer, seen));
     }
 }

@@ -111,8 +111,7 @@ impl World {
 
     pub(super) fn violated(&mut self, what: impl Into<String>) {
         let now = self.now as f64 / S as f64;
-        self.failure
-            .get_or_insert_with(|| format!("at {now:.6} s: {}", what.into()));
+        self.failure.get_or_insert_with(|| format!("at {now:.6} s: {}", what.into()));
     }
 
     pub(super) fn check(&mut self, result: Result<(), String>) {
@@ -139,17 +138,13 @@ impl World {
 
     fn happen(&mut self, event: Event) {
         match event {
-            Event::Timer(n, life, generation)
-                if self.lives(n, life) && self.nodes[n].generation == generation =>
-            {
+            Event::Timer(n, life, generation) if self.lives(n, life) && self.nodes[n].generation == generation => {
                 self.nodes[n].armed = None;
                 self.call(n, |machine, now| machine.on_deadline(now));
             }
             Event::Dial(n, life, agent) if self.lives(n, life) => self.dial(n, agent),
             Event::DialFailed(n, life, agent) if self.lives(n, life) => {
-                self.call(n, |machine, now| {
-                    machine.connect_failed(now, &agent, "nobody answers")
-                });
+                self.call(n, |machine, now| machine.connect_failed(now, &agent, "nobody answers"));
             }
             Event::Connected(n, life, conn, agent, dialled) if self.lives(n, life) => {
                 let paths = self.negotiations(n, conn, dialled);
@@ -198,19 +193,11 @@ impl World {
     }
 
     /// Calls into a machine, does what it wants, and looks whether all is well.
-    pub(super) fn call<R>(
-        &mut self,
-        n: usize,
-        call: impl FnOnce(&mut SimMachine, Moment) -> R,
-    ) -> Option<R> {
+    pub(super) fn call<R>(&mut self, n: usize, call: impl FnOnce(&mut SimMachine, Moment) -> R) -> Option<R> {
         let now = self.local(n);
         let result = call(self.nodes[n].machine.as_mut()?, now);
         self.calls += 1;
-        while let Some(action) = self.nodes[n]
-            .machine
-            .as_mut()
-            .and_then(Machine::poll_action)
-        {
+        while let Some(action) = self.nodes[n].machine.as_mut().and_then(Machine::poll_action) {
             self.act(n, action);
         }
         self.audit(n);
@@ -222,10 +209,7 @@ impl World {
             if self.revive {
                 let deployment = self.nodes[victim].deployment;
                 let clock_back = false;
-                let step = Step::Restart {
-                    deployment,
-                    clock_back,
-                };
+                let step = Step::Restart { deployment, clock_back };
                 let soon = self.rng.below(500 * MS);
                 self.after(soon, Event::Step(step));
             }
@@ -260,11 +244,7 @@ impl World {
                 self.after(delay, Event::Compiled(n, life, ask, plan));
             }
             Action::Read(flow) => self.start_reading(n, flow),
-            Action::Readable {
-                transfer,
-                layer,
-                tokens,
-            } => self.more_readable(n, transfer, Some((layer, tokens))),
+            Action::Readable { transfer, layer, tokens } => self.more_readable(n, transfer, Some((layer, tokens))),
             Action::AllReadable(transfer) => self.more_readable(n, transfer, None),
             Action::Receive(flow) => self.start_receiving(n, flow),
             Action::Fence(transfer) => self.fence_streams(n, transfer),
@@ -291,11 +271,7 @@ impl World {
             let local = u64::try_from(at.0.as_nanos()).expect("near");
             let since = local.saturating_sub(node.offset);
             let global = (since.saturating_mul(1_000_000) / node.rate) + 2;
-            let late = if self.mishap(0.2) {
-                self.rng.below(100 * MS)
-            } else {
-                0
-            };
+            let late = if self.mishap(0.2) { self.rng.below(100 * MS) } else { 0 };
             let delay = global.saturating_sub(self.now) + late;
             self.after(delay, Event::Timer(n, life, generation));
         }
@@ -325,10 +301,7 @@ pub(super) fn set_id(n: u64) -> LeaseSetId {
 /// Everything shorter and tighter than usual, so that bounds are met.
 pub(super) fn options() -> Options {
     Options {
-        leases: LeaseLimits {
-            peer_grace: Duration::from_secs(2),
-            ..LeaseLimits::default()
-        },
+        leases: LeaseLimits { peer_grace: Duration::from_secs(2), ..LeaseLimits::default() },
         codecs: vec![Codec::Q8],
         early_wait: Duration::from_secs(2),
         early: 24,

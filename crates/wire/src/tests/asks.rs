@@ -15,23 +15,14 @@ fn are_refused_by_name() {
         let mut claims = claims(1, Direction::Pull);
         change(&mut claims);
         let ticket = mint(&claims);
-        Message::Pull(Ask {
-            ticket,
-            ..ask(1, 1)
-        })
+        Message::Pull(Ask { ticket, ..ask(1, 1) })
     };
 
     let forged = Ticket::mint(&TicketKey::new(&[4; 32]), &claims(1, Direction::Pull)).unwrap();
-    let forged = Message::Pull(Ask {
-        ticket: forged,
-        ..ask(1, 1)
-    });
+    let forged = Message::Pull(Ask { ticket: forged, ..ask(1, 1) });
     assert_eq!(t.refusal(forged), Refusal::Forged);
     let east = |claims: &mut Claims| claims.cluster = ClusterName::new("east").unwrap();
-    assert_eq!(
-        t.refusal(by(east)),
-        Refusal::WrongCluster { ours: cluster() }
-    );
+    assert_eq!(t.refusal(by(east)), Refusal::WrongCluster { ours: cluster() });
     let ours = OWNER.digest();
     let other = |claims: &mut Claims| claims.owner = DeploymentDigest([9; 32]);
     assert_eq!(t.refusal(by(other)), Refusal::WrongDeployment { ours });
@@ -47,41 +38,22 @@ fn are_refused_by_name() {
     assert_eq!(t.refusal(by(somebody)), Refusal::WrongPeer);
 
     let rank = Rank(2);
-    assert_eq!(
-        t.refusal(pull(|a| a.source = Rank(2))),
-        Refusal::RankNotHere { rank }
-    );
-    assert_eq!(
-        t.refusal(pull(|a| a.destination = Rank(2))),
-        Refusal::RankNotYours { rank }
-    );
+    assert_eq!(t.refusal(pull(|a| a.source = Rank(2))), Refusal::RankNotHere { rank });
+    assert_eq!(t.refusal(pull(|a| a.destination = Rank(2))), Refusal::RankNotYours { rank });
     let other = pull(|a| a.content = ContentDigest([9; 32]));
     assert_eq!(t.refusal(other), Refusal::DigestMismatch);
     let (ours, theirs) = (plan(false), PlanDigest([9; 32]));
     let other = pull(|a| a.plan = PlanDigest([9; 32]));
-    assert_eq!(
-        t.refusal(other),
-        Refusal::PlanDigestMismatch { ours, theirs }
-    );
+    assert_eq!(t.refusal(other), Refusal::PlanDigestMismatch { ours, theirs });
     let (start, valid, asked) = (0, TOKENS, TOKENS + 1);
     let more = pull(|a| a.request.tokens += 1);
-    assert_eq!(
-        t.refusal(more),
-        Refusal::NotEnoughTokens {
-            start,
-            valid,
-            asked
-        }
-    );
+    assert_eq!(t.refusal(more), Refusal::NotEnoughTokens { start, valid, asked });
     let (owner, asker) = (Rank(0), Rank(1));
     let nowhere = pull(|a| a.destination = Rank(1));
     assert_eq!(t.refusal(nowhere), Refusal::NoRoute { owner, asker });
     let (wanted, offered) = (PathSet::LOCAL, PathSet::QUIC);
     let local = pull(|a| a.paths = PathSet::LOCAL);
-    assert_eq!(
-        t.refusal(local),
-        Refusal::PathUnavailable { wanted, offered }
-    );
+    assert_eq!(t.refusal(local), Refusal::PathUnavailable { wanted, offered });
 
     let codec = Codec::Q8;
     let coded = pull(|a| a.request.codec = Codec::Q8);
@@ -89,20 +61,14 @@ fn are_refused_by_name() {
 
     assert_eq!(t.machine.gauges().transfers, 0);
     let accepted = t.answer(Message::Pull(ask(1, 1)));
-    assert!(
-        matches!(accepted, Some(Message::Accepted { .. })),
-        "none of that has bound it"
-    );
+    assert!(matches!(accepted, Some(Message::Accepted { .. })), "none of that has bound it");
 }
 
 /// What the owner sends in a codec goes over the network, and what it is sent is exact.
 #[test]
 fn come_in_a_codec_of_the_hello() {
     let codec = Codec::Q8;
-    let options = Options {
-        codecs: vec![codec],
-        ..Options::default()
-    };
+    let options = Options { codecs: vec![codec], ..Options::default() };
     let mut t = Table::owner_with("holder", options);
     let mut hellos = t.said.iter().filter_map(|said| match said {
         Message::Hello(hello) => Some(&hello.codecs[..]),
@@ -111,21 +77,14 @@ fn come_in_a_codec_of_the_hello() {
     assert_eq!(hellos.next_back(), Some(&[codec][..]));
     t.lease(1, 0, Direction::Pull, true);
     let coded = |ask: Ask| {
-        let request = Request {
-            codec,
-            ..ask.request
-        };
+        let request = Request { codec, ..ask.request };
         Ask { request, ..ask }
     };
     let push = coded(push_ask(2, 1));
     assert_eq!(t.refusal(Message::Push(push)), Refusal::Codec { codec });
     let pull = coded(ask(1, 1));
     let plan = routes(OWNER, (HOLDER, true), Rank(0), pull.request)[0].digest;
-    let local = Ask {
-        plan,
-        paths: PathSet::LOCAL,
-        ..pull.clone()
-    };
+    let local = Ask { plan, paths: PathSet::LOCAL, ..pull.clone() };
     let (wanted, offered) = (PathSet::LOCAL, PathSet::QUIC);
     let unavailable = Refusal::PathUnavailable { wanted, offered };
     assert_eq!(t.refusal(Message::Pull(local)), unavailable);
@@ -142,30 +101,14 @@ fn need_a_role() {
     t.greet("holder", nothing, hello("holder"));
     t.lease(1, 0, Direction::Pull, true);
     let role = Role::Pull;
-    assert_eq!(
-        t.refusal(Message::Pull(ask(1, 1))),
-        Refusal::RoleMissing { role }
-    );
+    assert_eq!(t.refusal(Message::Pull(ask(1, 1))), Refusal::RoleMissing { role });
     let role = Role::Push;
-    assert_eq!(
-        t.refusal(Message::Push(push_ask(1, 1))),
-        Refusal::RoleMissing { role }
-    );
-    let renew = Message::Notice(Notice {
-        id: 5,
-        ticket: ticket(1),
-        says: NoticeKind::Renew { ttl_ms: 1 },
-    });
+    assert_eq!(t.refusal(Message::Push(push_ask(1, 1))), Refusal::RoleMissing { role });
+    let renew = Message::Notice(Notice { id: 5, ticket: ticket(1), says: NoticeKind::Renew { ttl_ms: 1 } });
     let outcome = Err(Refusal::RoleMissing { role: Role::Renew });
-    assert_eq!(
-        t.answer(renew),
-        Some(Message::NoticeHeard { id: 5, outcome })
-    );
+    assert_eq!(t.answer(renew), Some(Message::NoticeHeard { id: 5, outcome }));
     let outcome = Err(Refusal::RoleMissing { role: Role::Pull });
-    assert_eq!(
-        t.answer(done(1, &[0])),
-        Some(Message::NoticeHeard { id: 1, outcome })
-    );
+    assert_eq!(t.answer(done(1, &[0])), Some(Message::NoticeHeard { id: 1, outcome }));
 }
 
 #[test]
@@ -176,8 +119,7 @@ fn are_told_how_a_lease_has_ended() {
     assert_eq!(t.refusal(Message::Pull(ask(1, 1))), Refusal::Expired);
     t.lease(2, 0, Direction::Pull, true);
     let key = spec(2, 0, Direction::Pull, true).key;
-    t.do_(|machine, now, _| machine.cancel_lease(now, key))
-        .unwrap();
+    t.do_(|machine, now, _| machine.cancel_lease(now, key)).unwrap();
     assert_eq!(t.refusal(Message::Pull(ask(2, 1))), Refusal::Cancelled);
     t.lease(3, 0, Direction::Pull, true);
     t.hear(done(3, &[0, 1]));
@@ -191,22 +133,12 @@ fn wait_for_their_lease_and_not_for_ever() {
     let mut t = Table::owner();
     let on = Awaited::Lease;
     let first = ask(1, 1);
-    let waiting = Message::Waiting {
-        transfer: first.transfer,
-        on,
-    };
+    let waiting = Message::Waiting { transfer: first.transfer, on };
     assert_eq!(t.answer(Message::Pull(first.clone())), Some(waiting));
-    assert_eq!(
-        t.answer(Message::Pull(first.clone())),
-        None,
-        "it waits already"
-    );
+    assert_eq!(t.answer(Message::Pull(first.clone())), None, "it waits already");
     t.hear(Message::Pull(ask(2, 1)));
     t.lease(1, 0, Direction::Pull, true);
-    let accepted = Message::Accepted {
-        transfer: first.transfer,
-        path: Path::QUIC,
-    };
+    let accepted = Message::Accepted { transfer: first.transfer, path: Path::QUIC };
     assert_eq!(t.said.pop(), Some(accepted));
     t.said.clear();
     t.wait(secs(11));
@@ -218,22 +150,13 @@ fn wait_for_their_lease_and_not_for_ever() {
 
 #[test]
 fn wait_in_bounded_number_and_may_be_withdrawn() {
-    let mut t = Table::owner_with(
-        "holder",
-        Options {
-            early_per_agent: 2,
-            ..Options::default()
-        },
-    );
+    let mut t = Table::owner_with("holder", Options { early_per_agent: 2, ..Options::default() });
     t.hear(Message::Pull(ask(1, 1)));
     t.hear(Message::Pull(ask(2, 1)));
     let limit = 2;
     assert_eq!(t.refusal(Message::Pull(ask(3, 1))), Refusal::Busy { limit });
     let failure = Failure::Cancelled;
-    t.hear(Message::Abort {
-        transfer: ask(1, 1).transfer,
-        failure,
-    });
+    t.hear(Message::Abort { transfer: ask(1, 1).transfer, failure });
     assert_eq!(t.machine.gauges().early, 1);
     t.do_(|machine, now, conn| machine.disconnected(now, conn));
     assert_eq!(t.machine.gauges().early, 0);
@@ -241,13 +164,7 @@ fn wait_in_bounded_number_and_may_be_withdrawn() {
 
 #[test]
 fn are_few_at_a_time() {
-    let mut t = Table::owner_with(
-        "holder",
-        Options {
-            transfers_per_agent: 1,
-            ..Options::default()
-        },
-    );
+    let mut t = Table::owner_with("holder", Options { transfers_per_agent: 1, ..Options::default() });
     t.lease(1, 0, Direction::Pull, true);
     t.lease(2, 0, Direction::Pull, true);
     t.hear(Message::Pull(ask(1, 1)));
@@ -261,20 +178,8 @@ fn are_few_at_a_time_of_one_service_too() {
     let places = route(false).places;
     let one = u32::try_from(places).unwrap();
     for (options, limit) in [
-        (
-            Options {
-                transfers_per_service: 1,
-                ..Options::default()
-            },
-            1,
-        ),
-        (
-            Options {
-                places_per_service: places,
-                ..Options::default()
-            },
-            one,
-        ),
+        (Options { transfers_per_service: 1, ..Options::default() }, 1),
+        (Options { places_per_service: places, ..Options::default() }, one),
     ] {
         let mut t = Table::owner_with("holder/a", options);
         for n in 1..=3 {
@@ -292,10 +197,7 @@ fn are_few_at_a_time_of_one_service_too() {
 #[test]
 fn of_many_places_come_one_after_another() {
     let limit = route(false).places;
-    let options = Options {
-        places_per_agent: limit,
-        ..Options::default()
-    };
+    let options = Options { places_per_agent: limit, ..Options::default() };
     let mut t = Table::owner_with("holder", options);
     t.lease(1, 0, Direction::Pull, true);
     t.lease(2, 0, Direction::Pull, true);
@@ -308,11 +210,7 @@ fn of_many_places_come_one_after_another() {
     assert!(matches!(waits, Some(Message::Waiting { .. })), "{waits:?}");
     // One alone may have more than all of an agent's, but not more than all of a service's.
     let mut answer = |places_per_agent, places_per_service| {
-        let options = Options {
-            places_per_agent,
-            places_per_service,
-            ..Options::default()
-        };
+        let options = Options { places_per_agent, places_per_service, ..Options::default() };
         t = Table::owner_with("holder", options);
         t.lease(1, 0, Direction::Pull, true);
         t.answer(Message::Pull(ask(1, 1)))
@@ -333,19 +231,13 @@ fn of_a_later_attempt_wait_for_the_fence_of_the_earlier() {
     t.hear(Message::Pull(ask(1, 1)));
     t.took();
     let on = Awaited::Fence;
-    let waiting = Message::Waiting {
-        transfer: ask(1, 2).transfer,
-        on,
-    };
+    let waiting = Message::Waiting { transfer: ask(1, 2).transfer, on };
     assert_eq!(t.answer(Message::Pull(ask(1, 2))), Some(waiting));
     let latest = 3;
     t.said.clear();
     t.hear(Message::Pull(ask(1, 3)));
     let refusal = Refusal::Superseded { latest };
-    assert!(t.said.contains(&Message::Refused {
-        transfer: ask(1, 2).transfer,
-        refusal
-    }));
+    assert!(t.said.contains(&Message::Refused { transfer: ask(1, 2).transfer, refusal }));
     let fence = ask(1, 1).transfer;
     assert!(matches!(t.took()[..], [Action::Fence(transfer)] if transfer == fence));
     t.do_(|machine, now, _| machine.fenced(now, fence));
@@ -359,10 +251,7 @@ fn of_a_later_attempt_wait_for_the_fence_of_the_earlier() {
 #[test]
 fn carry_a_number_of_their_own() {
     let mut t = Table::owner();
-    let other_rank = Ask {
-        source: Rank(1),
-        ..ask(1, 1)
-    };
+    let other_rank = Ask { source: Rank(1), ..ask(1, 1) };
     t.hear(Message::Pull(ask(1, 1)));
     t.said.clear();
     t.hear(Message::Pull(other_rank.clone()));

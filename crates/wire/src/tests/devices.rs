@@ -20,8 +20,7 @@ fn aborted(t: &Table) -> Vec<Failure> {
 fn asking(direction: Direction) -> (Table, Ask) {
     let mut t = Table::lonely("holder", HOLDER, Options::default());
     let job = super::jobs::job(1, direction);
-    t.do_(|machine, now, _| machine.start(now, job, BLOCKS))
-        .unwrap();
+    t.do_(|machine, now, _| machine.start(now, job, BLOCKS)).unwrap();
     super::jobs::meet_owner(&mut t);
     let asked = match t.said.last() {
         Some(Message::Pull(ask) | Message::Push(ask)) => ask.clone(),
@@ -41,29 +40,19 @@ fn that_are_lost_end_their_leases_and_take_no_new_ones() {
     let mut t = Table::owner();
     t.lease(1, 0, Direction::Pull, true);
     t.hear(Message::Pull(ask(1, 1)));
-    let early = Ask {
-        transfer: transfer(50),
-        ..ask(2, 1)
-    };
+    let early = Ask { transfer: transfer(50), ..ask(2, 1) };
     t.hear(Message::Pull(early.clone()));
     t.took();
     t.said.clear();
     lose(&mut t);
     let end = LeaseEnd::DeviceLost;
     assert_eq!(aborted(&t), [Failure::LeaseEnded { end }]);
-    let refused = Message::Refused {
-        transfer: early.transfer,
-        refusal: Refusal::DeviceLost,
-    };
+    let refused = Message::Refused { transfer: early.transfer, refusal: Refusal::DeviceLost };
     assert!(t.said.contains(&refused), "{:?}", t.said);
     assert_eq!(t.ended(), [], "its fence is not there yet");
     t.do_(|machine, now, _| machine.fenced(now, ask(1, 1).transfer));
     assert_eq!(t.ended(), [end]);
-    let again = Ask {
-        transfer: transfer(51),
-        attempt: 2,
-        ..ask(1, 1)
-    };
+    let again = Ask { transfer: transfer(51), attempt: 2, ..ask(1, 1) };
     assert_eq!(t.refusal(Message::Pull(again)), Refusal::DeviceLost);
     let new = spec(3, 0, Direction::Pull, true);
     let refused = t.do_(|machine, now, _| machine.lease(now, new, BLOCKS));
@@ -96,18 +85,8 @@ fn that_are_lost_fail_jobs_whose_peers_hear_it() {
 #[test]
 fn of_peers_fail_jobs_by_their_kind() {
     for (end, told, refusal, expected) in [
-        (
-            LeaseEnd::DeviceLost,
-            Failure::DeviceLost,
-            Refusal::DeviceLost,
-            "device_lost",
-        ),
-        (
-            LeaseEnd::DeviceStalled,
-            Failure::DeviceStalled,
-            Refusal::DeviceStalled,
-            "device_stalled",
-        ),
+        (LeaseEnd::DeviceLost, Failure::DeviceLost, Refusal::DeviceLost, "device_lost"),
+        (LeaseEnd::DeviceStalled, Failure::DeviceStalled, Refusal::DeviceStalled, "device_stalled"),
     ] {
         for failure in [told, Failure::LeaseEnded { end }] {
             let (mut t, asked) = asking(Direction::Pull);
@@ -149,11 +128,7 @@ fn that_stall_fail_a_lease_that_keeps_its_blocks() {
         let took = t.took().into_iter();
         let stalled = took.filter(|action| matches!(action, Action::LeaseStalled(_)));
         assert_eq!(stalled.count(), 1);
-        let again = Ask {
-            transfer: super::transfer(51),
-            attempt: 2,
-            ..ask(1, 1)
-        };
+        let again = Ask { transfer: super::transfer(51), attempt: 2, ..ask(1, 1) };
         assert_eq!(t.refusal(Message::Pull(again)), Refusal::DeviceStalled);
         t.do_(|machine, now, _| machine.fenced(now, transfer));
         assert_eq!(t.ended(), [LeaseEnd::DeviceStalled]);
@@ -169,9 +144,7 @@ fn that_stall_fail_a_job_that_keeps_its_blocks() {
     t.do_(|machine, now, _| machine.device_stalled(now, transfer));
     assert_eq!(aborted(&t), [Failure::DeviceStalled]);
     let took = t.took();
-    let stalled = took
-        .iter()
-        .any(|action| matches!(action, Action::JobStalled(..)));
+    let stalled = took.iter().any(|action| matches!(action, Action::JobStalled(..)));
     assert!(stalled, "{took:?}");
     t.do_(|machine, now, _| machine.fenced(now, transfer));
     assert_eq!(t.job(), Err(JobError::DeviceStalled { rank: Rank(0) }));

@@ -17,45 +17,18 @@ fn unwelcome(roles: Roles, hello: Hello) -> HelloRefusal {
 fn say_why_somebody_is_not_welcome() {
     let ours = VERSIONS;
     let theirs = (VERSIONS.1 + 1, 9);
-    let future = Hello {
-        versions: theirs,
-        ..hello("holder")
-    };
-    assert_eq!(
-        unwelcome(Roles::all(), future),
-        HelloRefusal::Version { ours, theirs }
-    );
+    let future = Hello { versions: theirs, ..hello("holder") };
+    assert_eq!(unwelcome(Roles::all(), future), HelloRefusal::Version { ours, theirs });
     let east = ClusterName::new("east").unwrap();
-    let stranger = Hello {
-        cluster: east.clone(),
-        ..hello("holder")
-    };
+    let stranger = Hello { cluster: east.clone(), ..hello("holder") };
     let (ours, theirs) = (cluster(), east);
-    assert_eq!(
-        unwelcome(Roles::all(), stranger),
-        HelloRefusal::Cluster { ours, theirs }
-    );
-    assert_eq!(
-        unwelcome(Roles::all(), hello("somebody-else")),
-        HelloRefusal::Agent
-    );
+    assert_eq!(unwelcome(Roles::all(), stranger), HelloRefusal::Cluster { ours, theirs });
+    assert_eq!(unwelcome(Roles::all(), hello("somebody-else")), HelloRefusal::Agent);
     let (rank, ranks) = (Rank(2), 2);
-    let greedy = Hello {
-        ranks: vec![rank],
-        ..hello("holder")
-    };
-    assert_eq!(
-        unwelcome(Roles::all(), greedy),
-        HelloRefusal::Rank { rank, ranks }
-    );
-    let mixed_up = Hello {
-        deployment: DeploymentDigest([9; 32]),
-        ..hello("holder")
-    };
-    assert!(matches!(
-        unwelcome(Roles::all(), mixed_up),
-        HelloRefusal::Document { .. }
-    ));
+    let greedy = Hello { ranks: vec![rank], ..hello("holder") };
+    assert_eq!(unwelcome(Roles::all(), greedy), HelloRefusal::Rank { rank, ranks });
+    let mixed_up = Hello { deployment: DeploymentDigest([9; 32]), ..hello("holder") };
+    assert!(matches!(unwelcome(Roles::all(), mixed_up), HelloRefusal::Document { .. }));
 }
 
 /// A peer that we have dialled as `meant`, and that says it is `says`.
@@ -69,10 +42,7 @@ fn dialled(meant: &str, says: &str) -> Table {
 #[test]
 fn instances_of_one_service_are_told_apart() {
     let mut t = Table::lonely("owner", OWNER, Options::default());
-    let reborn = |name: &str, n| Hello {
-        incarnation: life(n),
-        ..hello(name)
-    };
+    let reborn = |name: &str, n| Hello { incarnation: life(n), ..hello(name) };
     // One certificate, two instances, each with a life of its own.
     for (name, n) in [("holder/a", 1), ("holder/b", 2), ("holder/a", 1)] {
         t.connect("holder", Roles::all());
@@ -90,11 +60,7 @@ fn instances_of_one_service_are_told_apart() {
 
 #[test]
 fn an_instance_is_of_the_service_that_its_certificate_proves() {
-    for (certificate, says) in [
-        ("holder", "owner/a"),
-        ("holder", "holders/a"),
-        ("holder", "hold"),
-    ] {
+    for (certificate, says) in [("holder", "owner/a"), ("holder", "holders/a"), ("holder", "hold")] {
         let mut t = Table::lonely("owner", OWNER, Options::default());
         t.connect(certificate, Roles::all());
         t.hear(Message::Hello(hello(says)));
@@ -128,21 +94,13 @@ fn two_of_one_name_are_told_the_cause() {
     for refusal in [refusal, HelloRefusal::Superseded { later }] {
         assert!(refusal.to_string().contains("`instance`"), "{refusal}");
     }
-    let error = JobError::Restarted {
-        agent: agent("holder/a"),
-        found: life(2),
-        ticket: life(1),
-    };
+    let error = JobError::Restarted { agent: agent("holder/a"), found: life(2), ticket: life(1) };
     assert!(error.to_string().contains("`instance`"), "{error}");
 }
 
 #[test]
 fn connections_are_bounded_by_agent_and_by_service() {
-    let options = Options {
-        connections_per_agent: 2,
-        connections_per_service: 4,
-        ..Options::default()
-    };
+    let options = Options { connections_per_agent: 2, connections_per_service: 4, ..Options::default() };
     let mut t = Table::lonely("owner", OWNER, options);
     let mut arrive = |name: &str| {
         t.connect("holder", Roles::all());
@@ -167,64 +125,33 @@ fn name_what_cannot_be_bridged() {
     let mut t = Table::lonely("owner", OWNER, Options::default());
     let document = vec![1, 2, 3];
     let deployment = DeploymentDigest::of(&document);
-    t.greet(
-        "holder",
-        Roles::all(),
-        Hello {
-            deployment,
-            ..hello("holder")
-        },
-    );
+    t.greet("holder", Roles::all(), Hello { deployment, ..hello("holder") });
     // The helper has sent another document; do it again with this one.
     t.connect("holder", Roles::all());
-    t.hear(Message::Hello(Hello {
-        deployment,
-        ..hello("holder")
-    }));
+    t.hear(Message::Hello(Hello { deployment, ..hello("holder") }));
     let refused = t.answer(Message::Document { document });
     let Some(Message::Unwelcome(HelloRefusal::Specs(difference))) = refused else {
         panic!("{refused:?}");
     };
-    assert_eq!(
-        difference.to_string(),
-        "document cannot be bridged: 2 bytes here, 3 bytes there"
-    );
+    assert_eq!(difference.to_string(), "document cannot be bridged: 2 bytes here, 3 bytes there");
 }
 
 #[test]
 fn hand_documents_over_once() {
     let mut t = Table::owner();
-    assert_eq!(
-        t.said
-            .iter()
-            .filter(|m| **m == Message::DocumentWanted)
-            .count(),
-        1
-    );
+    assert_eq!(t.said.iter().filter(|m| **m == Message::DocumentWanted).count(), 1);
     t.said.clear();
     t.greet("other", Roles::all(), hello("other"));
-    assert!(
-        !t.said.contains(&Message::DocumentWanted),
-        "it is known by its digest"
-    );
+    assert!(!t.said.contains(&Message::DocumentWanted), "it is known by its digest");
 }
 
 #[test]
 fn keep_to_their_turn() {
-    for early in [
-        Message::Pull(ask(1, 1)),
-        done(1, &[0]),
-        Message::Document {
-            document: Vec::new(),
-        },
-    ] {
+    for early in [Message::Pull(ask(1, 1)), done(1, &[0]), Message::Document { document: Vec::new() }] {
         let mut t = Table::lonely("owner", OWNER, Options::default());
         t.connect("holder", Roles::all());
         t.hear(early);
-        assert!(matches!(
-            t.took()[..],
-            [Action::Close(_, CloseReason::Violation(_))]
-        ));
+        assert!(matches!(t.took()[..], [Action::Close(_, CloseReason::Violation(_))]));
     }
     let mut t = Table::owner();
     t.hear(Message::Hello(hello("holder")));
@@ -245,18 +172,14 @@ fn drop_duplicates_and_notice_gaps() {
     let mut t = Table::owner();
     t.lease(1, 0, Direction::Pull, true);
     t.hear(Message::Pull(ask(1, 1)));
-    let envelope = Envelope {
-        sequence: t.sequence,
-        message: Message::Pull(ask(1, 1)),
-    };
+    let envelope = Envelope { sequence: t.sequence, message: Message::Pull(ask(1, 1)) };
     t.said.clear();
     t.do_(|machine, now, conn| machine.on_message(now, conn, envelope));
     assert!(t.said.is_empty());
     t.took();
     t.sequence += 1;
     t.hear(done(1, &[0]));
-    let fenced_then_closed =
-        |actions: &[Action<_>]| matches!(actions, [Action::Close { .. }, Action::Fence { .. }]);
+    let fenced_then_closed = |actions: &[Action<_>]| matches!(actions, [Action::Close { .. }, Action::Fence { .. }]);
     assert!(fenced_then_closed(&t.took()));
 }
 
@@ -267,10 +190,7 @@ fn let_a_later_life_replace_an_earlier() {
     t.hear(Message::Pull(ask(1, 1)));
     t.took();
     let first = t.conn;
-    let reborn = Hello {
-        incarnation: life(2),
-        ..hello("holder")
-    };
+    let reborn = Hello { incarnation: life(2), ..hello("holder") };
     t.greet("holder", Roles::all(), reborn);
     let actions = t.took();
     assert!(
@@ -291,10 +211,7 @@ fn let_a_later_life_replace_an_earlier() {
 /// A certificate's agents that have not said who they are have a limit of their own, and are told that one.
 #[test]
 fn unnamed_connections_are_told_their_limit() {
-    let options = Options {
-        unnamed_per_service: 2,
-        ..Options::default()
-    };
+    let options = Options { unnamed_per_service: 2, ..Options::default() };
     let mut t = Table::lonely("owner", OWNER, options);
     t.connect("holder", Roles::all());
     t.hear(Message::Hello(hello("holder/a")));
@@ -303,7 +220,5 @@ fn unnamed_connections_are_told_their_limit() {
     }
     let refusal = HelloRefusal::Crowded { limit: 2 };
     assert_eq!(t.said.pop(), Some(Message::Unwelcome(refusal.clone())));
-    assert!(
-        matches!(&t.took()[..], [Action::Close(_, CloseReason::Refused(why))] if *why == refusal)
-    );
+    assert!(matches!(&t.took()[..], [Action::Close(_, CloseReason::Refused(why))] if *why == refusal));
 }

@@ -4,16 +4,8 @@ use super::*;
 
 /// The ticket for what the holder has opened.
 pub(super) fn into(n: u8) -> Claims {
-    let address = RankAddress {
-        agent: agent("holder"),
-        host: "holder.example".into(),
-        port: 7600,
-    };
-    Claims {
-        owner: HOLDER.digest(),
-        ranks: vec![address.clone(), address],
-        ..claims(n, Direction::Push)
-    }
+    let address = RankAddress { agent: agent("holder"), host: "holder.example".into(), port: 7600 };
+    Claims { owner: HOLDER.digest(), ranks: vec![address.clone(), address], ..claims(n, Direction::Push) }
 }
 
 pub(super) fn invitation(n: u8) -> Invitation {
@@ -89,10 +81,7 @@ fn invited() -> (Table, Vec<Ask>) {
 #[test]
 fn pushes_and_its_leases_complete() {
     let (mut t, asks) = invited();
-    assert!(
-        asks.iter()
-            .all(|ask| ask.ticket == invitation(1).into && ask.content == CONTENT)
-    );
+    assert!(asks.iter().all(|ask| ask.ticket == invitation(1).into && ask.content == CONTENT));
     for ask in &asks {
         read(&mut t, ask, Path::QUIC);
         assert!(t.ended().is_empty(), "what is committed has not landed");
@@ -111,26 +100,17 @@ fn pushes_and_its_leases_complete() {
     t.said.clear();
     assert_eq!(invite(&mut t, invitation(1)), Some(Ok(())));
     assert!(pushes(&t).is_empty());
-    let elsewhere = Invitation {
-        into: mint(&into(9)),
-        ..invitation(1)
-    };
+    let elsewhere = Invitation { into: mint(&into(9)), ..invitation(1) };
     assert_eq!(refused(&mut t, elsewhere), Refusal::Consumed);
 }
 
 #[test]
 fn hears_the_same_from_each_rank_and_pushes_once() {
     let (mut t, _) = invited();
-    let again = Invitation {
-        id: 6,
-        ..invitation(1)
-    };
+    let again = Invitation { id: 6, ..invitation(1) };
     assert_eq!(invite(&mut t, again), Some(Ok(())));
     assert!(pushes(&t).is_empty());
-    let elsewhere = Invitation {
-        into: mint(&into(9)),
-        ..invitation(1)
-    };
+    let elsewhere = Invitation { into: mint(&into(9)), ..invitation(1) };
     assert_eq!(refused(&mut t, elsewhere), Refusal::Consumed);
     assert_eq!(t.refusal(Message::Pull(ask(1, 1))), Refusal::Consumed);
 }
@@ -140,10 +120,7 @@ fn pushes_on_while_it_drains_and_begins_nothing() {
     let (mut t, _) = invited();
     t.lease(2, 0, Direction::Pull, true);
     t.do_(|machine, now, _| machine.drain(now));
-    let late = Invitation {
-        id: 6,
-        ..invitation(1)
-    };
+    let late = Invitation { id: 6, ..invitation(1) };
     assert_eq!(invite(&mut t, late), Some(Ok(())));
     assert_eq!(refused(&mut t, invitation(2)), Refusal::ShuttingDown);
     assert_eq!(refused(&mut t, invitation(3)), Refusal::ShuttingDown);
@@ -168,37 +145,18 @@ fn leaves_others_alone_whatever_an_inviter_says_of_them() {
     t.lease(2, 0, Direction::Pull, true);
     t.hear(Message::Pull(ask(2, 1)));
     t.wait(secs(1));
-    let hostile = Hello {
-        incarnation: life(9),
-        ..hello("near")
-    };
+    let hostile = Hello { incarnation: life(9), ..hello("near") };
     t.greet("near", Roles::all(), hostile);
     t.took();
-    let address = |name, host: &str| RankAddress {
-        agent: agent(name),
-        host: host.into(),
-        port: 7600,
-    };
+    let address = |name, host: &str| RankAddress { agent: agent(name), host: host.into(), port: 7600 };
     let chosen = Claims {
         incarnation: life(9),
-        ranks: vec![
-            address("near", "near.example"),
-            address("holder", "elsewhere.example"),
-        ],
+        ranks: vec![address("near", "near.example"), address("holder", "elsewhere.example")],
         ..into(3)
     };
-    let hostile = Invitation {
-        into: mint(&chosen),
-        ..invitation(1)
-    };
+    let hostile = Invitation { into: mint(&chosen), ..invitation(1) };
     invite(&mut t, hostile);
-    assert!(
-        !t.did
-            .iter()
-            .any(|did| matches!(did, Action::Close { .. } | Action::Connect { .. })),
-        "{:?}",
-        t.did
-    );
+    assert!(!t.did.iter().any(|did| matches!(did, Action::Close { .. } | Action::Connect { .. })), "{:?}", t.did);
     assert_eq!(t.machine.peers.connection(&agent("holder")), Some(victim));
     let pulled = t.machine.flows.get(ask(2, 1).transfer).unwrap();
     assert!(!pulled.is_fencing());
@@ -231,9 +189,7 @@ fn waits_a_while_for_a_holder_that_is_away() {
         let agent = agent("holder");
         let over = |did: &Action<_>| match did {
             Action::Pushed(_, result) => {
-                assert!(
-                    matches!(result, Err(JobError::Unreachable { agent: away, .. }) if *away == agent)
-                );
+                assert!(matches!(result, Err(JobError::Unreachable { agent: away, .. }) if *away == agent));
                 true
             }
             Action::Connect { .. } => panic!("{did:?}"),
@@ -274,79 +230,32 @@ fn refuses_what_must_not_be() {
     let mut t = Table::owner();
     t.lease(1, 0, Direction::Pull, true);
     t.lease(2, 0, Direction::Push, true);
-    let with = |into: Claims| Invitation {
-        into: mint(&into),
-        ..invitation(1)
-    };
-    let third = RankAddress {
-        agent: agent("third"),
-        host: "third.example".into(),
-        port: 7600,
-    };
+    let with = |into: Claims| Invitation { into: mint(&into), ..invitation(1) };
+    let third = RankAddress { agent: agent("third"), host: "third.example".into(), port: 7600 };
     for others in [
-        Claims {
-            ranks: vec![third.clone(), third],
-            ..into(3)
-        },
-        Claims {
-            owner: OWNER.digest(),
-            ..into(3)
-        },
-        Claims {
-            incarnation: life(2),
-            ..into(3)
-        },
+        Claims { ranks: vec![third.clone(), third], ..into(3) },
+        Claims { owner: OWNER.digest(), ..into(3) },
+        Claims { incarnation: life(2), ..into(3) },
     ] {
         assert_eq!(refused(&mut t, with(others)), Refusal::NotYourBlocks);
     }
-    let pull = Claims {
-        direction: Direction::Pull,
-        ..into(3)
-    };
+    let pull = Claims { direction: Direction::Pull, ..into(3) };
     let ticket = Direction::Pull;
-    assert_eq!(
-        refused(&mut t, with(pull)),
-        Refusal::WrongDirection { ticket }
-    );
+    assert_eq!(refused(&mut t, with(pull)), Refusal::WrongDirection { ticket });
     let audience = Some(Audience::Agent(agent("third")));
-    let for_another = Claims {
-        audience,
-        ..into(3)
-    };
+    let for_another = Claims { audience, ..into(3) };
     assert_eq!(refused(&mut t, with(for_another)), Refusal::WrongPeer);
     let (start, valid, asked) = (0, TOKENS, TOKENS + 1);
-    let more = Claims {
-        valid_tokens: TOKENS + 1,
-        ..into(3)
-    };
-    assert_eq!(
-        refused(&mut t, with(more)),
-        Refusal::NotEnoughTokens {
-            start,
-            valid,
-            asked
-        }
-    );
+    let more = Claims { valid_tokens: TOKENS + 1, ..into(3) };
+    assert_eq!(refused(&mut t, with(more)), Refusal::NotEnoughTokens { start, valid, asked });
     let forged = Ticket::mint(&TicketKey::new(&[4; 32]), &into(3)).unwrap();
-    let forged = Invitation {
-        into: forged,
-        ..invitation(1)
-    };
+    let forged = Invitation { into: forged, ..invitation(1) };
     assert_eq!(refused(&mut t, forged), Refusal::Forged);
-    let other = Invitation {
-        content: ContentDigest([9; 32]),
-        ..invitation(1)
-    };
+    let other = Invitation { content: ContentDigest([9; 32]), ..invitation(1) };
     assert_eq!(refused(&mut t, other), Refusal::DigestMismatch);
-    let wrong_way = Invitation {
-        ticket: mint(&claims(2, Direction::Push)),
-        ..invitation(2)
-    };
+    let wrong_way = Invitation { ticket: mint(&claims(2, Direction::Push)), ..invitation(2) };
     let ticket = Direction::Push;
-    assert_eq!(
-        refused(&mut t, wrong_way),
-        Refusal::WrongDirection { ticket }
-    );
+    assert_eq!(refused(&mut t, wrong_way), Refusal::WrongDirection { ticket });
     assert!(pushes(&t).is_empty());
     assert_eq!(t.machine.gauges().jobs, 0);
     // None of it has used the lease.
@@ -367,13 +276,7 @@ fn takes_the_roles_to_pull_and_to_serve() {
 
 #[test]
 fn has_only_so_many_pushes_under_way() {
-    let mut t = Table::owner_with(
-        "holder",
-        Options {
-            jobs: 1,
-            ..Options::default()
-        },
-    );
+    let mut t = Table::owner_with("holder", Options { jobs: 1, ..Options::default() });
     t.lease(1, 0, Direction::Pull, true);
     t.lease(2, 0, Direction::Pull, true);
     invite(&mut t, invitation(1));
@@ -383,31 +286,17 @@ fn has_only_so_many_pushes_under_way() {
 /// The agents of one certificate leave room for others.
 #[test]
 fn has_only_so_many_pushes_under_way_for_each_service() {
-    let options = Options {
-        jobs: 3,
-        invited_per_service: 2,
-        ..Options::default()
-    };
+    let options = Options { jobs: 3, invited_per_service: 2, ..Options::default() };
     let mut t = Table::lonely("owner", OWNER, options);
     // Rank 1 is late.
     for n in 1..5 {
         t.lease(n, 0, Direction::Pull, true);
     }
-    for (n, name) in [
-        (1, "holder/a"),
-        (2, "holder/b"),
-        (3, "holder/c"),
-        (4, "near"),
-    ] {
+    for (n, name) in [(1, "holder/a"), (2, "holder/b"), (3, "holder/c"), (4, "near")] {
         t.greet(name, Roles::all(), hello(name));
         let mut into = into(100 + n);
-        into.ranks
-            .iter_mut()
-            .for_each(|rank| rank.agent = agent(name));
-        let invitation = Invitation {
-            into: mint(&into),
-            ..invitation(n)
-        };
+        into.ranks.iter_mut().for_each(|rank| rank.agent = agent(name));
+        let invitation = Invitation { into: mint(&into), ..invitation(n) };
         let begun = t.machine.gauges().jobs;
         match n {
             3 => assert_eq!(refused(&mut t, invitation), Refusal::Busy { limit: 2 }),
@@ -421,13 +310,7 @@ fn has_only_so_many_pushes_under_way_for_each_service() {
 
 #[test]
 fn has_only_so_many_pushes_under_way_for_each_agent() {
-    let mut t = Table::owner_with(
-        "near",
-        Options {
-            transfers_per_agent: 1,
-            ..Options::default()
-        },
-    );
+    let mut t = Table::owner_with("near", Options { transfers_per_agent: 1, ..Options::default() });
     t.greet("holder", Roles::all(), hello("holder"));
     for n in 1..4 {
         t.lease(n, 0, Direction::Pull, true);
@@ -454,17 +337,11 @@ fn has_room_for_so_many_places() {
         t.lease(2, 0, Direction::Pull, true);
         t
     };
-    let mut t = owner(Options {
-        places_per_agent: places,
-        ..Options::default()
-    });
+    let mut t = owner(Options { places_per_agent: places, ..Options::default() });
     assert_eq!(invite(&mut t, invitation(1)), None, "rank 1 is late");
     let limit = u32::try_from(places).unwrap();
     assert_eq!(refused(&mut t, invitation(2)), Refusal::Busy { limit });
-    let mut t = owner(Options {
-        places_per_service: places - 1,
-        ..Options::default()
-    });
+    let mut t = owner(Options { places_per_service: places - 1, ..Options::default() });
     let refusal = refused(&mut t, invitation(1));
     assert!(matches!(refusal, Refusal::Unplannable { .. }), "{refusal}");
 }
@@ -478,16 +355,10 @@ fn that_is_cancelled_fences_before_it_gives_back() {
         t.hear(Message::Accepted { transfer, path });
     }
     t.took();
-    let cancel = Notice {
-        id: 7,
-        ticket: ticket(1),
-        says: NoticeKind::Cancel { content: None },
-    };
+    let cancel = Notice { id: 7, ticket: ticket(1), says: NoticeKind::Cancel { content: None } };
     t.hear(Message::Notice(cancel));
     let fences = t.took();
-    let fenced = fences
-        .iter()
-        .filter(|action| matches!(action, Action::Fence { .. }));
+    let fenced = fences.iter().filter(|action| matches!(action, Action::Fence { .. }));
     assert_eq!(fenced.count(), asks.len());
     assert_eq!(t.machine.gauges().leases, 2);
     for ask in &asks {
@@ -513,14 +384,10 @@ fn that_is_refused_the_push_lets_go_of_its_lease() {
         t.hear(Message::Refused { transfer, refusal });
     }
     let ends: Vec<_> = t.took();
-    let ended = ends.iter().filter(
-        |action| matches!(action, Action::LeaseEnded { end, .. } if *end == LeaseEnd::Cancelled),
-    );
+    let ended =
+        ends.iter().filter(|action| matches!(action, Action::LeaseEnded { end, .. } if *end == LeaseEnd::Cancelled));
     assert_eq!(ended.count(), 2);
-    assert!(
-        matches!(&ends[0], Action::Pushed(_, Err(JobError::Refused { .. }))),
-        "{ends:?}"
-    );
+    assert!(matches!(&ends[0], Action::Pushed(_, Err(JobError::Refused { .. }))), "{ends:?}");
 }
 
 /// A push keeps its lease beyond its time to live, and not beyond its hard bound.
@@ -557,8 +424,7 @@ fn pushes_as_long_as_its_lease_is_renewed() {
     }
     let keys = [0, 1].map(|rank| spec(1, rank, Direction::Pull, true).key);
     for key in keys {
-        t.do_(|machine, now, _| machine.renew(now, key, secs(60)))
-            .unwrap();
+        t.do_(|machine, now, _| machine.renew(now, key, secs(60))).unwrap();
     }
     let moving = |t: &mut Table, seconds| {
         for _ in 0..seconds {
@@ -574,9 +440,7 @@ fn pushes_as_long_as_its_lease_is_renewed() {
     assert!(t.took().is_empty(), "nothing has to stop yet");
     moving(&mut t, 2);
     let stopped = t.took();
-    let fences = stopped
-        .iter()
-        .filter(|action| matches!(action, Action::Fence { .. }));
+    let fences = stopped.iter().filter(|action| matches!(action, Action::Fence { .. }));
     assert_eq!(fences.count(), asks.len());
 }
 
@@ -584,10 +448,7 @@ fn pushes_as_long_as_its_lease_is_renewed() {
 fn pushes_layer_by_layer_out_of_a_lease_that_is_being_computed() {
     let mut t = Table::owner();
     t.lease(1, 0, Direction::Pull, false);
-    let by_layer = Invitation {
-        by_layer: true,
-        ..invitation(1)
-    };
+    let by_layer = Invitation { by_layer: true, ..invitation(1) };
     invite(&mut t, by_layer);
     let asks = pushes(&t);
     let (transfer, path) = (asks[0].transfer, Path::QUIC);
@@ -595,27 +456,16 @@ fn pushes_layer_by_layer_out_of_a_lease_that_is_being_computed() {
     t.hear(Message::Accepted { transfer, path });
     let key = spec(1, 0, Direction::Pull, false).key;
     t.took();
-    t.do_(|machine, _, _| machine.ready(key, 1, TOKENS))
-        .unwrap();
-    assert!(
-        matches!(t.took()[..], [Action::Readable { transfer: of, layer: 1, .. }] if of == transfer)
-    );
-    t.do_(|machine, now, _| machine.finish_prefill(now, key))
-        .unwrap();
+    t.do_(|machine, _, _| machine.ready(key, 1, TOKENS)).unwrap();
+    assert!(matches!(t.took()[..], [Action::Readable { transfer: of, layer: 1, .. }] if of == transfer));
+    t.do_(|machine, now, _| machine.finish_prefill(now, key)).unwrap();
     assert!(matches!(t.took()[..], [Action::AllReadable(of)] if of == transfer));
 }
 
 #[test]
 fn whose_holder_restarts_is_lost_to_it() {
     let (mut t, asks) = invited();
-    t.greet(
-        "holder",
-        Roles::all(),
-        Hello {
-            incarnation: life(2),
-            ..hello("holder")
-        },
-    );
+    t.greet("holder", Roles::all(), Hello { incarnation: life(2), ..hello("holder") });
     for ask in &asks {
         let transfer = ask.transfer;
         t.do_(|machine, now, _| machine.fenced(now, transfer));

@@ -7,41 +7,24 @@ use super::*;
 const INTO: u8 = 200;
 
 fn into() -> Claims {
-    let address = RankAddress {
-        agent: agent("holder"),
-        host: "holder.example".into(),
-        port: 7600,
-    };
-    Claims {
-        owner: HOLDER.digest(),
-        ranks: vec![address.clone(), address],
-        ..claims(INTO, Direction::Push)
-    }
+    let address = RankAddress { agent: agent("holder"), host: "holder.example".into(), port: 7600 };
+    Claims { owner: HOLDER.digest(), ranks: vec![address.clone(), address], ..claims(INTO, Direction::Push) }
 }
 
 fn pull() -> JobSpec {
-    JobSpec {
-        ranks: BTreeSet::from([Rank(0)]),
-        into: Some(mint(&into())),
-        ..job(1, Direction::Pull)
-    }
+    JobSpec { ranks: BTreeSet::from([Rank(0)]), into: Some(mint(&into())), ..job(1, Direction::Pull) }
 }
 
 /// A holder that has invited the owner, played by the test.
 fn inviting() -> (Table, JobId) {
     let mut t = Table::lonely("holder", HOLDER, Options::default());
-    let id = t
-        .do_(|machine, now, _| machine.start(now, pull(), BLOCKS))
-        .unwrap();
+    let id = t.do_(|machine, now, _| machine.start(now, pull(), BLOCKS)).unwrap();
     assert!(matches!(t.took()[..], [Action::Connect { .. }]));
     meet_owner(&mut t);
     let Some(Message::Invite(invitation)) = t.said.last() else {
         panic!("{:?}", t.said);
     };
-    assert_eq!(
-        (invitation.id, &invitation.ticket, &invitation.into),
-        (id.0, &ticket(1), &mint(&into()))
-    );
+    assert_eq!((invitation.id, &invitation.ticket, &invitation.into), (id.0, &ticket(1), &mint(&into())));
     (t, id)
 }
 
@@ -71,26 +54,12 @@ fn land(t: &mut Table, (source, bytes): (u32, u64)) {
     let (transfer, nonce) = (ask.transfer, ask.nonce);
     t.hear(Message::Push(ask));
     assert!(matches!(t.said.last(), Some(Message::Accepted { .. })));
-    let header = StreamHeader {
-        transfer,
-        nonce,
-        stream: 0,
-        offset: 0,
-        length: bytes,
-    };
-    let trailer = StreamTrailer {
-        length: bytes,
-        crc: 7,
-    };
+    let header = StreamHeader { transfer, nonce, stream: 0, offset: 0, length: bytes };
+    let trailer = StreamTrailer { length: bytes, crc: 7 };
     let owner = agent("owner");
-    t.do_(|machine, now, _| machine.admit(now, &owner, &header))
-        .unwrap();
+    t.do_(|machine, now, _| machine.admit(now, &owner, &header)).unwrap();
     t.do_(|machine, now, _| machine.stream_arrived(now, &header, &trailer, 7));
-    t.hear(Message::Commit {
-        transfer,
-        streams: 1,
-        bytes,
-    });
+    t.hear(Message::Commit { transfer, streams: 1, bytes });
     assert_eq!(t.said.last(), Some(&Message::Landed { transfer }));
 }
 
@@ -98,10 +67,7 @@ fn done(ranks: &[u32]) -> Message {
     Message::Notice(Notice {
         id: 1,
         ticket: mint(&into()),
-        says: NoticeKind::Done {
-            ranks: ranks.iter().map(|rank| Rank(*rank)).collect(),
-            content: CONTENT,
-        },
+        says: NoticeKind::Done { ranks: ranks.iter().map(|rank| Rank(*rank)).collect(), content: CONTENT },
     })
 }
 
@@ -130,10 +96,7 @@ fn has_what_was_pushed() {
         Action::Receive(flow) => t.machine.blocks(flow.blocks) == Some(&BLOCKS),
         _ => false,
     };
-    assert_eq!(
-        received.iter().filter(|a| into_the_job(a)).count(),
-        sources().len()
-    );
+    assert_eq!(received.iter().filter(|a| into_the_job(a)).count(), sources().len());
     t.hear(done(&[0]));
     assert!(t.took().is_empty(), "rank 1 of the owner has not said so");
     t.hear(done(&[1]));
@@ -169,11 +132,7 @@ fn goes_on_while_the_agent_drains() {
     }
     t.hear(done(&[0, 1]));
     t.job().unwrap();
-    assert_eq!(
-        t.refusal(Message::Push(ask_from(0))),
-        Refusal::ShuttingDown,
-        "it is over"
-    );
+    assert_eq!(t.refusal(Message::Push(ask_from(0))), Refusal::ShuttingDown, "it is over");
 }
 
 #[test]
@@ -201,8 +160,7 @@ fn asks_again_after_a_pause_who_was_busy() {
     let (mut t, id) = inviting();
     let asked = |t: &mut Table| {
         let said = std::mem::take(&mut t.said).into_iter();
-        said.filter(|message| matches!(message, Message::Invite(_)))
-            .count()
+        said.filter(|message| matches!(message, Message::Invite(_))).count()
     };
     asked(&mut t);
     for pause in [50, 100, 200] {
@@ -261,9 +219,7 @@ fn fails_when_the_owner_gives_up() {
     t.hear(Message::Notice(Notice {
         id: 1,
         ticket: mint(&into()),
-        says: NoticeKind::Cancel {
-            content: Some(CONTENT),
-        },
+        says: NoticeKind::Cancel { content: Some(CONTENT) },
     }));
     let end = LeaseEnd::Cancelled;
     assert_eq!(t.job(), Err(JobError::LeaseEnded { end }));
@@ -346,14 +302,9 @@ fn fails_at_once_when_the_port_of_the_owner_is_closed_as_well() {
 #[test]
 fn fails_when_the_owner_has_restarted() {
     let mut t = Table::lonely("holder", HOLDER, Options::default());
-    t.do_(|machine, now, _| machine.start(now, pull(), BLOCKS))
-        .unwrap();
+    t.do_(|machine, now, _| machine.start(now, pull(), BLOCKS)).unwrap();
     t.connect("owner", Roles::all());
-    t.hear(Message::Hello(Hello {
-        deployment: OWNER.digest(),
-        incarnation: life(2),
-        ..hello("owner")
-    }));
+    t.hear(Message::Hello(Hello { deployment: OWNER.digest(), incarnation: life(2), ..hello("owner") }));
     let document = OWNER.document();
     t.hear(Message::Document { document });
     t.hear(Message::Welcome);
@@ -363,13 +314,9 @@ fn fails_when_the_owner_has_restarted() {
 /// Why it asks no owner with a certificate like this.
 fn not_asked(roles: Roles) -> JobError {
     let mut t = Table::lonely("holder", HOLDER, Options::default());
-    t.do_(|machine, now, _| machine.start(now, pull(), BLOCKS))
-        .unwrap();
+    t.do_(|machine, now, _| machine.start(now, pull(), BLOCKS)).unwrap();
     t.connect("owner", roles);
-    t.hear(Message::Hello(Hello {
-        deployment: OWNER.digest(),
-        ..hello("owner")
-    }));
+    t.hear(Message::Hello(Hello { deployment: OWNER.digest(), ..hello("owner") }));
     let document = OWNER.document();
     t.hear(Message::Document { document });
     t.hear(Message::Welcome);
@@ -399,19 +346,13 @@ fn does_not_ask_who_may_not_push() {
 fn that_refuses_the_push_is_over() {
     let (mut t, id) = inviting();
     invited(&mut t, id, Ok(()));
-    let other = Ask {
-        plan: PlanDigest([9; 32]),
-        ..ask_from(0)
-    };
+    let other = Ask { plan: PlanDigest([9; 32]), ..ask_from(0) };
     t.said.clear();
     t.hear(Message::Push(other));
     let Some(Message::Refused { refusal, .. }) = t.said.first().cloned() else {
         panic!("{:?}", t.said);
     };
-    assert!(
-        matches!(refusal, Refusal::PlanDigestMismatch { .. }),
-        "{refusal}"
-    );
+    assert!(matches!(refusal, Refusal::PlanDigestMismatch { .. }), "{refusal}");
     let agent = agent("owner");
     assert_eq!(t.job(), Err(JobError::PushRefused { agent, refusal }));
     assert_eq!(cancels(&t), 1);
@@ -439,11 +380,7 @@ fn that_refuses_a_third_party_goes_on() {
     let role = Role::Push;
     let refusal = t.refusal(Message::Push(ask_from(0)));
     assert_eq!(refusal, Refusal::RoleMissing { role });
-    assert!(
-        t.took()
-            .iter()
-            .all(|a| !matches!(a, Action::JobDone { .. }))
-    );
+    assert!(t.took().iter().all(|a| !matches!(a, Action::JobDone { .. })));
     assert_eq!(t.machine.gauges().jobs, 1);
 }
 
@@ -454,11 +391,7 @@ fn that_refuses_what_was_overtaken_goes_on() {
     invited(&mut t, id, Ok(()));
     let (source, bytes) = sources()[0];
     land(&mut t, (source, bytes));
-    let again = Ask {
-        transfer: transfer(99),
-        attempt: 2,
-        ..ask_from(source)
-    };
+    let again = Ask { transfer: transfer(99), attempt: 2, ..ask_from(source) };
     assert_eq!(t.refusal(Message::Push(again)), Refusal::Consumed);
     assert_eq!(t.machine.gauges().jobs, 1);
 }
@@ -467,61 +400,30 @@ fn that_refuses_what_was_overtaken_goes_on() {
 fn that_cannot_be_are_not_begun() {
     let mut t = Table::lonely("holder", HOLDER, Options::default());
     let mut refused = |spec| {
-        let refused = t
-            .do_(|machine, now, _| machine.start(now, spec, BLOCKS))
-            .unwrap_err();
+        let refused = t.do_(|machine, now, _| machine.start(now, spec, BLOCKS)).unwrap_err();
         assert_eq!(refused.blocks, BLOCKS);
         *refused.error
     };
-    let with = |into: Claims| JobSpec {
-        into: Some(mint(&into)),
-        ..pull()
-    };
+    let with = |into: Claims| JobSpec { into: Some(mint(&into)), ..pull() };
     for wrong in [
-        Claims {
-            direction: Direction::Pull,
-            ..into()
-        },
-        Claims {
-            incarnation: life(2),
-            ..into()
-        },
-        Claims {
-            owner: OWNER.digest(),
-            ..into()
-        },
+        Claims { direction: Direction::Pull, ..into() },
+        Claims { incarnation: life(2), ..into() },
+        Claims { owner: OWNER.digest(), ..into() },
     ] {
         let error = refused(with(wrong));
         assert!(matches!(error, JobError::WriteLease { .. }), "{error}");
     }
-    let shorter = Claims {
-        valid_tokens: TOKENS - 1,
-        ..into()
-    };
+    let shorter = Claims { valid_tokens: TOKENS - 1, ..into() };
     assert!(matches!(refused(with(shorter)), JobError::Tokens { .. }));
-    let push = JobSpec {
-        into: pull().into,
-        ..job(1, Direction::Push)
-    };
+    let push = JobSpec { into: pull().into, ..job(1, Direction::Push) };
     assert!(matches!(refused(push), JobError::WriteLease { .. }));
-    t.do_(|machine, now, _| machine.start(now, pull(), BLOCKS))
-        .unwrap();
-    let other = JobSpec {
-        ticket: ticket(2),
-        ..pull()
-    };
-    let refused = t
-        .do_(|machine, now, _| machine.start(now, other, BLOCKS))
-        .unwrap_err();
+    t.do_(|machine, now, _| machine.start(now, pull(), BLOCKS)).unwrap();
+    let other = JobSpec { ticket: ticket(2), ..pull() };
+    let refused = t.do_(|machine, now, _| machine.start(now, other, BLOCKS)).unwrap_err();
     let error = refused.error.to_string();
     assert!(error.contains("open already"), "{error}");
-    let again = JobSpec {
-        into: None,
-        ..pull()
-    };
-    let refused = t
-        .do_(|machine, now, _| machine.start(now, again, BLOCKS))
-        .unwrap_err();
+    let again = JobSpec { into: None, ..pull() };
+    let refused = t.do_(|machine, now, _| machine.start(now, again, BLOCKS)).unwrap_err();
     assert!(matches!(*refused.error, JobError::UnderWay { .. }));
 }
 
@@ -535,17 +437,9 @@ fn a_push_that_a_device_fails_fails_the_pull_by_its_kind() {
         let ask = ask_from(source);
         let transfer = ask.transfer;
         t.hear(Message::Push(ask));
-        t.hear(Message::Abort {
-            transfer,
-            failure: failure.clone(),
-        });
+        t.hear(Message::Abort { transfer, failure: failure.clone() });
         t.do_(|machine, now, _| machine.fenced(now, transfer));
-        let failed = JobError::Failed {
-            rank: Rank(0),
-            peer_rank: Rank(source),
-            attempts: 1,
-            failure,
-        };
+        let failed = JobError::Failed { rank: Rank(0), peer_rank: Rank(source), attempts: 1, failure };
         assert_eq!(t.job(), Err(failed));
     }
 }

@@ -20,9 +20,7 @@ pub(super) fn job(n: u8, direction: Direction) -> JobSpec {
 /// A holder whose job has connected it to the owner, played by the test.
 fn holder(direction: Direction) -> (Table, JobId) {
     let mut t = Table::lonely("holder", HOLDER, Options::default());
-    let id = t
-        .do_(|machine, now, _| machine.start(now, job(1, direction), BLOCKS))
-        .unwrap();
+    let id = t.do_(|machine, now, _| machine.start(now, job(1, direction), BLOCKS)).unwrap();
     assert!(matches!(t.took()[..], [Action::Connect { .. }]));
     meet_owner(&mut t);
     (t, id)
@@ -34,10 +32,7 @@ pub(super) fn meet_owner(t: &mut Table) {
 }
 
 fn greet_as_owner(t: &mut Table) {
-    let hello = Hello {
-        deployment: OWNER.digest(),
-        ..hello("owner")
-    };
+    let hello = Hello { deployment: OWNER.digest(), ..hello("owner") };
     t.hear(Message::Hello(hello));
     if t.said.last() == Some(&Message::DocumentWanted) {
         let document = OWNER.document();
@@ -54,9 +49,7 @@ fn asked(t: &Table) -> Ask {
 }
 
 fn refused(t: &mut Table, spec: JobSpec) -> JobError {
-    let refused = t
-        .do_(|machine, now, _| machine.start(now, spec, BLOCKS))
-        .unwrap_err();
+    let refused = t.do_(|machine, now, _| machine.start(now, spec, BLOCKS)).unwrap_err();
     assert_eq!(refused.blocks, BLOCKS);
     *refused.error
 }
@@ -72,26 +65,10 @@ fn of_our_own_tickets_are_refused_at_once() {
         assert_eq!(own, JobError::OwnTicket);
         let (found, agent) = (life(1), agent("owner"));
         let incarnation = life(9);
-        let before = Claims {
-            incarnation,
-            ..claims(1, direction)
-        };
-        let restarted = refused(
-            &mut t,
-            JobSpec {
-                ticket: mint(&before),
-                ..job(1, direction)
-            },
-        );
+        let before = Claims { incarnation, ..claims(1, direction) };
+        let restarted = refused(&mut t, JobSpec { ticket: mint(&before), ..job(1, direction) });
         let ticket = incarnation;
-        assert_eq!(
-            restarted,
-            JobError::Restarted {
-                agent,
-                found,
-                ticket
-            }
-        );
+        assert_eq!(restarted, JobError::Restarted { agent, found, ticket });
         assert!(t.took().is_empty(), "nobody is dialled");
         assert_eq!(t.machine.gauges(), Gauges::default());
     }
@@ -99,59 +76,22 @@ fn of_our_own_tickets_are_refused_at_once() {
 
 #[test]
 fn that_cannot_be_are_not_begun() {
-    let mut t = Table::lonely(
-        "holder",
-        HOLDER,
-        Options {
-            jobs: 1,
-            ..Options::default()
-        },
-    );
+    let mut t = Table::lonely("holder", HOLDER, Options { jobs: 1, ..Options::default() });
     let pull = || job(1, Direction::Pull);
     let ranks = BTreeSet::from([Rank(7)]);
     let rank = Rank(7);
-    assert_eq!(
-        refused(&mut t, JobSpec { ranks, ..pull() }),
-        JobError::NotOurs { rank }
-    );
+    assert_eq!(refused(&mut t, JobSpec { ranks, ..pull() }), JobError::NotOurs { rank });
     let ranks = BTreeSet::new();
-    assert_eq!(
-        refused(&mut t, JobSpec { ranks, ..pull() }),
-        JobError::NoRanks
-    );
+    assert_eq!(refused(&mut t, JobSpec { ranks, ..pull() }), JobError::NoRanks);
     let (start, end, first, valid) = (5, 15, 0, TOKENS);
-    let request = Request {
-        start,
-        ..Request::tokens(TOKENS)
-    };
-    assert_eq!(
-        refused(&mut t, JobSpec { request, ..pull() }),
-        JobError::Tokens {
-            start,
-            end,
-            first,
-            valid
-        }
-    );
-    let part = JobSpec {
-        request: Request::tokens(5),
-        ..job(1, Direction::Push)
-    };
-    assert!(
-        matches!(refused(&mut t, part), JobError::Tokens { .. }),
-        "a push moves all of it"
-    );
+    let request = Request { start, ..Request::tokens(TOKENS) };
+    assert_eq!(refused(&mut t, JobSpec { request, ..pull() }), JobError::Tokens { start, end, first, valid });
+    let part = JobSpec { request: Request::tokens(5), ..job(1, Direction::Push) };
+    assert!(matches!(refused(&mut t, part), JobError::Tokens { .. }), "a push moves all of it");
     let forged = Ticket::mint(&TicketKey::new(&[4; 32]), &claims(1, Direction::Pull)).unwrap();
-    let forged = refused(
-        &mut t,
-        JobSpec {
-            ticket: forged,
-            ..pull()
-        },
-    );
+    let forged = refused(&mut t, JobSpec { ticket: forged, ..pull() });
     assert_eq!(forged, JobError::Ticket(crate::ticket::TicketError::Forged));
-    t.do_(|machine, now, _| machine.start(now, pull(), BLOCKS))
-        .unwrap();
+    t.do_(|machine, now, _| machine.start(now, pull(), BLOCKS)).unwrap();
     let limit = 1;
     assert_eq!(refused(&mut t, pull()), JobError::TooMany { limit });
 }
@@ -159,15 +99,10 @@ fn that_cannot_be_are_not_begun() {
 #[test]
 fn tell_a_refusal_as_seen_from_here() {
     let mut t = Table::lonely("holder", HOLDER, Options::default());
-    t.do_(|machine, now, _| machine.start(now, job(1, Direction::Pull), BLOCKS))
-        .unwrap();
+    t.do_(|machine, now, _| machine.start(now, job(1, Direction::Pull), BLOCKS)).unwrap();
     t.dialled("owner");
     let differ = |ours: &str, theirs: &str| {
-        HelloRefusal::Specs(Difference {
-            field: "heads".into(),
-            ours: ours.into(),
-            theirs: theirs.into(),
-        })
+        HelloRefusal::Specs(Difference { field: "heads".into(), ours: ours.into(), theirs: theirs.into() })
     };
     t.hear(Message::Unwelcome(differ("4", "2")));
     let (agent, refusal) = (agent("owner"), differ("2", "4"));
@@ -178,10 +113,7 @@ fn tell_a_refusal_as_seen_from_here() {
 fn do_not_run_twice_at_a_time() {
     let (mut t, _) = holder(Direction::Pull);
     let rank = Rank(0);
-    assert_eq!(
-        refused(&mut t, job(1, Direction::Pull)),
-        JobError::UnderWay { rank }
-    );
+    assert_eq!(refused(&mut t, job(1, Direction::Pull)), JobError::UnderWay { rank });
 }
 
 #[test]
@@ -192,34 +124,17 @@ fn pull_and_tell_every_owner() {
         panic!("receives before it asks");
     };
     let transfer = asked.transfer;
-    let header = StreamHeader {
-        transfer,
-        nonce: asked.nonce,
-        stream: 0,
-        offset: 0,
-        length: flow.bytes,
-    };
-    let trailer = StreamTrailer {
-        length: flow.bytes,
-        crc: 1,
-    };
+    let header = StreamHeader { transfer, nonce: asked.nonce, stream: 0, offset: 0, length: flow.bytes };
+    let trailer = StreamTrailer { length: flow.bytes, crc: 1 };
     let owner = agent("owner");
     t.wait(secs(2));
-    t.do_(|machine, now, _| machine.admit(now, &owner, &header))
-        .unwrap();
+    t.do_(|machine, now, _| machine.admit(now, &owner, &header)).unwrap();
     t.wait(secs(1));
     t.do_(|machine, now, _| machine.stream_arrived(now, &header, &trailer, 1));
-    t.hear(Message::Accepted {
-        transfer,
-        path: Path::QUIC,
-    });
+    t.hear(Message::Accepted { transfer, path: Path::QUIC });
     t.said.clear();
     let (streams, bytes) = (1, flow.bytes);
-    t.hear(Message::Commit {
-        transfer,
-        streams,
-        bytes,
-    });
+    t.hear(Message::Commit { transfer, streams, bytes });
     let report = t.job().unwrap();
     assert_eq!((report.bytes, report.routes.len()), (flow.bytes, 1));
     assert_eq!((report.took, report.queued), (secs(3), secs(2)));
@@ -228,10 +143,7 @@ fn pull_and_tell_every_owner() {
     };
     assert!(matches!(&notice.says, NoticeKind::Done { ranks, .. } if *ranks == [Rank(0)]));
     assert_eq!(t.said, [Message::Landed { transfer }]);
-    t.hear(Message::NoticeHeard {
-        id: notice.id,
-        outcome: Ok(0),
-    });
+    t.hear(Message::NoticeHeard { id: notice.id, outcome: Ok(0) });
     assert!(t.machine.is_idle());
 }
 
@@ -240,10 +152,7 @@ fn try_again_after_the_fence() {
     let (mut t, _) = holder(Direction::Pull);
     let first = asked(&t);
     t.took();
-    t.hear(Message::Abort {
-        transfer: first.transfer,
-        failure: Failure::Streams,
-    });
+    t.hear(Message::Abort { transfer: first.transfer, failure: Failure::Streams });
     assert!(matches!(t.took()[..], [Action::Fence { .. }]));
     t.wait(secs(1));
     assert!(t.took().is_empty(), "not before the fence");
@@ -262,24 +171,13 @@ fn try_so_often_and_then_cancel() {
     for _ in 0..3 {
         let transfer = asked(&t).transfer;
         t.said.clear();
-        t.hear(Message::Abort {
-            transfer,
-            failure: failure.clone(),
-        });
+        t.hear(Message::Abort { transfer, failure: failure.clone() });
         t.do_(|machine, now, _| machine.fenced(now, transfer));
         t.wait(secs(1));
     }
     let attempts = 3;
     let (rank, peer_rank) = (Rank(0), Rank(0));
-    assert_eq!(
-        t.job(),
-        Err(JobError::Failed {
-            rank,
-            peer_rank,
-            attempts,
-            failure
-        })
-    );
+    assert_eq!(t.job(), Err(JobError::Failed { rank, peer_rank, attempts, failure }));
     let content = Some(CONTENT);
     assert!(matches!(t.said.last(), Some(Message::Notice(notice))
         if notice.says == NoticeKind::Cancel { content }));
@@ -293,12 +191,8 @@ fn may_leave_the_leases_for_another_try() {
     t.do_(|machine, now, _| machine.fenced(now, transfer));
     assert_eq!(t.job(), Err(JobError::Cancelled));
     let keep_leases = true;
-    let kept = JobSpec {
-        keep_leases,
-        ..job(2, Direction::Pull)
-    };
-    t.do_(|machine, now, _| machine.start(now, kept.clone(), BLOCKS))
-        .unwrap();
+    let kept = JobSpec { keep_leases, ..job(2, Direction::Pull) };
+    t.do_(|machine, now, _| machine.start(now, kept.clone(), BLOCKS)).unwrap();
     for _ in 0..3 {
         let transfer = asked(&t).transfer;
         t.said.clear();
@@ -311,19 +205,14 @@ fn may_leave_the_leases_for_another_try() {
     assert!(!t.said.iter().any(is_notice), "{:?}", t.said);
 
     // The next one learns from the owner how often it was tried.
-    t.do_(|machine, now, _| machine.start(now, kept, BLOCKS))
-        .unwrap();
-    let Ask {
-        transfer, attempt, ..
-    } = asked(&t);
+    t.do_(|machine, now, _| machine.start(now, kept, BLOCKS)).unwrap();
+    let Ask { transfer, attempt, .. } = asked(&t);
     assert_eq!(attempt, 1);
     let refusal = Refusal::Superseded { latest: 3 };
     t.hear(Message::Refused { transfer, refusal });
     t.do_(|machine, now, _| machine.fenced(now, transfer));
     t.wait(secs(2));
-    let Ask {
-        transfer, attempt, ..
-    } = asked(&t);
+    let Ask { transfer, attempt, .. } = asked(&t);
     assert_eq!(attempt, 4);
 
     // But not anything that an owner says.
@@ -341,20 +230,10 @@ fn do_not_cancel_what_is_not_theirs() {
     let transfer = asked(&t).transfer;
     t.said.clear();
     let refusal = Refusal::DigestMismatch;
-    t.hear(Message::Refused {
-        transfer,
-        refusal: refusal.clone(),
-    });
+    t.hear(Message::Refused { transfer, refusal: refusal.clone() });
     t.do_(|machine, now, _| machine.fenced(now, transfer));
     let (rank, peer_rank) = (Rank(0), Rank(0));
-    assert_eq!(
-        t.job(),
-        Err(JobError::Refused {
-            rank,
-            peer_rank,
-            refusal
-        })
-    );
+    assert_eq!(t.job(), Err(JobError::Refused { rank, peer_rank, refusal }));
     assert!(t.said.is_empty() && t.machine.is_idle());
 }
 
@@ -389,13 +268,9 @@ fn of_too_many_places_are_not_begun() {
     let routes = routes(HOLDER, (OWNER, false), Rank(0), Request::tokens(TOKENS));
     let places: u64 = routes.iter().map(|route| route.places).sum();
     for places_per_service in [places - 1, places] {
-        let options = Options {
-            places_per_service,
-            ..Options::default()
-        };
+        let options = Options { places_per_service, ..Options::default() };
         let mut t = Table::lonely("holder", HOLDER, options);
-        t.do_(|machine, now, _| machine.start(now, job(1, Direction::Pull), BLOCKS))
-            .unwrap();
+        t.do_(|machine, now, _| machine.start(now, job(1, Direction::Pull), BLOCKS)).unwrap();
         meet_owner(&mut t);
         if places_per_service == places {
             asked(&t);
@@ -405,10 +280,7 @@ fn of_too_many_places_are_not_begun() {
             panic!("{:?}", t.said);
         };
         let why = why.to_string();
-        assert!(
-            why.contains(&format!("more than {places_per_service}")),
-            "{why}"
-        );
+        assert!(why.contains(&format!("more than {places_per_service}")), "{why}");
     }
 }
 
@@ -431,8 +303,7 @@ fn say_that_they_waited_for_their_turn() {
 /// A holder whose owner has too many connections already, and how long its job lasts.
 fn crowded(room_after: Duration) -> (Table, Duration) {
     let mut t = Table::lonely("holder", HOLDER, Options::default());
-    t.do_(|machine, now, _| machine.start(now, job(1, Direction::Pull), BLOCKS))
-        .unwrap();
+    t.do_(|machine, now, _| machine.start(now, job(1, Direction::Pull), BLOCKS)).unwrap();
     let begun = t.now;
     loop {
         let did = t.took();
@@ -473,43 +344,22 @@ fn say_that_there_was_no_place_among_connections() {
 #[test]
 fn notice_a_restarted_owner_at_once() {
     let mut t = Table::lonely("holder", HOLDER, Options::default());
-    t.do_(|machine, now, _| machine.start(now, job(1, Direction::Pull), BLOCKS))
-        .unwrap();
+    t.do_(|machine, now, _| machine.start(now, job(1, Direction::Pull), BLOCKS)).unwrap();
     t.connect("owner", Roles::all());
-    t.hear(Message::Hello(Hello {
-        deployment: OWNER.digest(),
-        incarnation: life(2),
-        ..hello("owner")
-    }));
-    t.hear(Message::Document {
-        document: OWNER.document(),
-    });
+    t.hear(Message::Hello(Hello { deployment: OWNER.digest(), incarnation: life(2), ..hello("owner") }));
+    t.hear(Message::Document { document: OWNER.document() });
     t.hear(Message::Welcome);
     let (agent, found, ticket) = (agent("owner"), life(2), life(1));
-    assert_eq!(
-        t.job(),
-        Err(JobError::Restarted {
-            agent,
-            found,
-            ticket
-        })
-    );
+    assert_eq!(t.job(), Err(JobError::Restarted { agent, found, ticket }));
     assert!(t.machine.is_idle(), "there is nobody to tell");
 }
 
 /// A crash is noticed late: until then the connection of the life that is over looks well.
 #[test]
 fn leave_a_life_that_the_ticket_shows_to_be_over() {
-    let one_attempt = Options {
-        attempts: 1,
-        ..Options::default()
-    };
+    let one_attempt = Options { attempts: 1, ..Options::default() };
     let mut t = Table::lonely("holder", HOLDER, one_attempt);
-    let owner = |n| Hello {
-        deployment: OWNER.digest(),
-        incarnation: life(n),
-        ..hello("owner")
-    };
+    let owner = |n| Hello { deployment: OWNER.digest(), incarnation: life(n), ..hello("owner") };
     let greet = |t: &mut Table, n| {
         t.connect("owner", Roles::all());
         t.hear(Message::Hello(owner(n)));
@@ -522,43 +372,25 @@ fn leave_a_life_that_the_ticket_shows_to_be_over() {
     greet(&mut t, 1);
     let dead = t.conn;
     t.wait(secs(1));
-    let mut later = Claims {
-        incarnation: life(2),
-        ..claims(1, Direction::Pull)
-    };
+    let mut later = Claims { incarnation: life(2), ..claims(1, Direction::Pull) };
     for rank in &mut later.ranks {
         rank.host = "elsewhere.example".into();
     }
-    let spec = JobSpec {
-        ticket: mint(&later),
-        ..job(1, Direction::Pull)
-    };
+    let spec = JobSpec { ticket: mint(&later), ..job(1, Direction::Pull) };
     t.said.clear();
     t.took();
-    t.do_(|machine, now, _| machine.start(now, spec.clone(), BLOCKS))
-        .unwrap();
+    t.do_(|machine, now, _| machine.start(now, spec.clone(), BLOCKS)).unwrap();
     let replaced = CloseReason::Replaced;
-    let [
-        Action::Close(conn, reason),
-        Action::Connect(RankAddress { host, .. }),
-    ] = &t.did[..]
-    else {
+    let [Action::Close(conn, reason), Action::Connect(RankAddress { host, .. })] = &t.did[..] else {
         panic!("{:?}", t.did);
     };
-    assert_eq!(
-        (*conn, reason, &host[..]),
-        (dead, &replaced, "elsewhere.example")
-    );
+    assert_eq!((*conn, reason, &host[..]), (dead, &replaced, "elsewhere.example"));
     greet(&mut t, 2);
-    assert!(
-        matches!(t.said.last(), Some(Message::Pull(_))),
-        "it is asked"
-    );
+    assert!(matches!(t.said.last(), Some(Message::Pull(_))), "it is asked");
 
     // Who answers now lives. If it is not whom the ticket means, nobody ever will be.
     let mut t = Table::lonely("holder", HOLDER, Options::default());
-    t.do_(|machine, now, _| machine.start(now, spec, BLOCKS))
-        .unwrap();
+    t.do_(|machine, now, _| machine.start(now, spec, BLOCKS)).unwrap();
     t.wait(secs(1));
     greet(&mut t, 1);
     assert!(matches!(t.job(), Err(JobError::Restarted { .. })));
@@ -568,17 +400,11 @@ fn leave_a_life_that_the_ticket_shows_to_be_over() {
 #[test]
 fn take_nothing_from_who_may_not_serve() {
     let mut t = Table::lonely("holder", HOLDER, Options::default());
-    t.do_(|machine, now, _| machine.start(now, job(1, Direction::Pull), BLOCKS))
-        .unwrap();
+    t.do_(|machine, now, _| machine.start(now, job(1, Direction::Pull), BLOCKS)).unwrap();
     let roles = all_but(Role::Serve);
     t.connect("owner", roles);
-    t.hear(Message::Hello(Hello {
-        deployment: OWNER.digest(),
-        ..hello("owner")
-    }));
-    t.hear(Message::Document {
-        document: OWNER.document(),
-    });
+    t.hear(Message::Hello(Hello { deployment: OWNER.digest(), ..hello("owner") }));
+    t.hear(Message::Document { document: OWNER.document() });
     t.hear(Message::Welcome);
     let agent = agent("owner");
     assert_eq!(t.job(), Err(JobError::MayNotServe { agent }));
@@ -587,19 +413,12 @@ fn take_nothing_from_who_may_not_serve() {
 #[test]
 fn give_up_on_who_cannot_be_reached() {
     let mut t = Table::lonely("holder", HOLDER, Options::default());
-    t.do_(|machine, now, _| machine.start(now, job(1, Direction::Pull), BLOCKS))
-        .unwrap();
+    t.do_(|machine, now, _| machine.start(now, job(1, Direction::Pull), BLOCKS)).unwrap();
     for _ in 0..3 {
         t.do_(|machine, now, _| machine.connect_failed(now, &agent("owner"), "nobody answers"));
         t.wait(secs(1));
     }
-    assert_eq!(
-        t.job(),
-        Err(JobError::Unreachable {
-            agent: agent("owner"),
-            why: "nobody answers".into()
-        })
-    );
+    assert_eq!(t.job(), Err(JobError::Unreachable { agent: agent("owner"), why: "nobody answers".into() }));
     assert_eq!(t.machine.gauges().notices, 1, "it still wants to cancel");
     t.wait(secs(60));
     t.do_(|machine, now, _| machine.connect_failed(now, &agent("owner"), "nobody answers"));
@@ -617,19 +436,12 @@ fn give_up_on_who_does_not_answer_for_so_long() {
         (25, secs(2), 9),
         (25, secs(0), 3),
     ] {
-        let options = Options {
-            connect_wait: secs(wait),
-            ..Options::default()
-        };
+        let options = Options { connect_wait: secs(wait), ..Options::default() };
         let mut t = Table::lonely("holder", HOLDER, options);
-        t.do_(|machine, now, _| machine.start(now, job(1, Direction::Pull), BLOCKS))
-            .unwrap();
+        t.do_(|machine, now, _| machine.start(now, job(1, Direction::Pull), BLOCKS)).unwrap();
         for attempt in 1..=attempts {
             let did = t.took();
-            assert!(
-                matches!(did[..], [Action::Connect { .. }]),
-                "{silence:?}, attempt {attempt}: {did:?}"
-            );
+            assert!(matches!(did[..], [Action::Connect { .. }]), "{silence:?}, attempt {attempt}: {did:?}");
             t.wait(silence);
             t.do_(|machine, now, _| match silence.is_zero() {
                 true => machine.connect_failed(now, &agent("owner"), "its port is closed"),
@@ -683,16 +495,12 @@ fn give_up_in_time_whatever_begins_meanwhile() {
 /// A ticket of an owner that has moved, and a job for it while the owner is dialled where it was.
 fn moved(options: Options) -> (Table, JobId) {
     let mut t = Table::lonely("holder", HOLDER, options);
-    t.do_(|machine, now, _| machine.start(now, job(1, Direction::Pull), BLOCKS))
-        .unwrap();
+    t.do_(|machine, now, _| machine.start(now, job(1, Direction::Pull), BLOCKS)).unwrap();
     let mut claims = claims(2, Direction::Pull);
     for rank in &mut claims.ranks {
         rank.host = "elsewhere.example".to_owned();
     }
-    let spec = JobSpec {
-        ticket: mint(&claims),
-        ..job(2, Direction::Pull)
-    };
+    let spec = JobSpec { ticket: mint(&claims), ..job(2, Direction::Pull) };
     let id = t.do_(|machine, now, _| machine.start(now, spec, BLOCKS));
     (t, id.unwrap())
 }
@@ -700,20 +508,14 @@ fn moved(options: Options) -> (Table, JobId) {
 /// An owner that is silent at one address has not been asked at another.
 #[test]
 fn dial_an_owner_that_has_moved_before_they_give_it_up() {
-    let options = Options {
-        connect_wait: secs(5),
-        ..Options::default()
-    };
+    let options = Options { connect_wait: secs(5), ..Options::default() };
     let (mut t, _) = moved(options);
     t.took();
     t.wait(secs(5));
     t.do_(|machine, now, _| machine.connect_failed(now, &agent("owner"), "nobody answers"));
     t.wait(secs(1));
     let did = t.took();
-    assert!(
-        matches!(&did[..], [Action::Connect(to)] if to.host == "elsewhere.example"),
-        "{did:?}"
-    );
+    assert!(matches!(&did[..], [Action::Connect(to)] if to.host == "elsewhere.example"), "{did:?}");
 }
 
 /// An error that sends somebody to an address which nobody was asked at misleads.
@@ -729,17 +531,11 @@ fn name_only_addresses_that_were_asked() {
     for (comes_by_itself, compiles, expected) in [
         (false, true, "an answer (agent owner at owner.example:7600)"),
         (true, true, "an answer (agent owner)"),
-        (
-            false,
-            false,
-            "its plan, which is compiled here (agent owner)",
-        ),
+        (false, false, "its plan, which is compiled here (agent owner)"),
     ] {
         let mut t = Table::lonely("holder", HOLDER, Options::default());
         t.compiles = compiles;
-        let id = t
-            .do_(|machine, now, _| machine.start(now, job(1, Direction::Pull), BLOCKS))
-            .unwrap();
+        let id = t.do_(|machine, now, _| machine.start(now, job(1, Direction::Pull), BLOCKS)).unwrap();
         match comes_by_itself {
             true => t.connect("owner", Roles::all()),
             false => t.dialled("owner"),
@@ -752,18 +548,11 @@ fn name_only_addresses_that_were_asked() {
 #[test]
 fn take_no_path_that_they_did_not_want() {
     let mut t = Table::lonely("holder", HOLDER, Options::default());
-    let spec = JobSpec {
-        paths: PathSet::QUIC,
-        ..job(1, Direction::Pull)
-    };
-    t.do_(|machine, now, _| machine.start(now, spec, BLOCKS))
-        .unwrap();
+    let spec = JobSpec { paths: PathSet::QUIC, ..job(1, Direction::Pull) };
+    t.do_(|machine, now, _| machine.start(now, spec, BLOCKS)).unwrap();
     meet_owner(&mut t);
     let transfer = asked(&t).transfer;
-    t.hear(Message::Accepted {
-        transfer,
-        path: Path::RING,
-    });
+    t.hear(Message::Accepted { transfer, path: Path::RING });
     assert!(matches!(t.said.last(), Some(Message::Abort { .. })));
 }
 
@@ -771,10 +560,7 @@ fn take_no_path_that_they_did_not_want() {
 fn believe_a_push_has_landed_whose_answer_was_lost() {
     let (mut t, _) = holder(Direction::Push);
     let first = asked(&t);
-    t.hear(Message::Accepted {
-        transfer: first.transfer,
-        path: Path::QUIC,
-    });
+    t.hear(Message::Accepted { transfer: first.transfer, path: Path::QUIC });
     let Action::Read(flow) = t.took().remove(0) else {
         panic!("reads once accepted");
     };
@@ -787,43 +573,25 @@ fn believe_a_push_has_landed_whose_answer_was_lost() {
     let second = asked(&t);
     t.took();
     let refusal = Refusal::Consumed;
-    t.hear(Message::Refused {
-        transfer: second.transfer,
-        refusal,
-    });
+    t.hear(Message::Refused { transfer: second.transfer, refusal });
     assert!(t.job().is_ok());
 }
 
 #[test]
 fn push_layer_by_layer() {
     let mut t = Table::lonely("holder", HOLDER, Options::default());
-    let spec = JobSpec {
-        request: request(true),
-        prefilled: false,
-        ..job(1, Direction::Push)
-    };
-    let id = t
-        .do_(|machine, now, _| machine.start(now, spec, BLOCKS))
-        .unwrap();
+    let spec = JobSpec { request: request(true), prefilled: false, ..job(1, Direction::Push) };
+    let id = t.do_(|machine, now, _| machine.start(now, spec, BLOCKS)).unwrap();
     meet_owner(&mut t);
     t.took();
     t.machine.job_ready(id, Rank(0), 3, TOKENS);
     let transfer = asked(&t).transfer;
-    t.hear(Message::Accepted {
-        transfer,
-        path: Path::QUIC,
-    });
+    t.hear(Message::Accepted { transfer, path: Path::QUIC });
     assert!(matches!(&t.took()[..], [Action::Read(flow)]
         if flow.ready == [(3, TOKENS)] && !flow.all_readable));
     t.do_(|machine, _, _| machine.job_ready(id, Rank(0), 4, TOKENS));
     t.do_(|machine, now, _| machine.job_prefilled(now, id));
-    assert!(matches!(
-        t.took()[..],
-        [
-            Action::Readable { layer: 4, .. },
-            Action::AllReadable { .. }
-        ]
-    ));
+    assert!(matches!(t.took()[..], [Action::Readable { layer: 4, .. }, Action::AllReadable { .. }]));
 }
 
 #[test]

@@ -8,18 +8,11 @@ use crate::simulation::rng::Rng;
 fn a_peer_that_talks_nonsense_breaks_nothing() {
     for seed in 0..300 {
         let mut rng = Rng::new(seed);
-        let options = Options {
-            early: 5,
-            early_per_agent: 5,
-            transfers_per_agent: 4,
-            jobs: 4,
-            ..Options::default()
-        };
+        let options = Options { early: 5, early_per_agent: 5, transfers_per_agent: 4, jobs: 4, ..Options::default() };
         let mut t = Table::owner_with(if rng.chance(0.3) { "near" } else { "holder" }, options);
         let mut fences = Vec::new();
         if rng.chance(0.5) {
-            t.do_(|machine, now, _| machine.start(now, pull(), BLOCKS))
-                .unwrap();
+            t.do_(|machine, now, _| machine.start(now, pull(), BLOCKS)).unwrap();
         }
         for _ in 0..120 {
             let message = nonsense(&mut rng, &pushes(&t));
@@ -35,27 +28,18 @@ fn a_peer_that_talks_nonsense_breaks_nothing() {
                 length: rng.below(40),
             };
             let from = agent(if rng.chance(0.5) { "near" } else { "holder" });
-            if t.do_(|machine, now, _| machine.admit(now, &from, &header))
-                .is_ok()
-            {
-                let trailer = StreamTrailer {
-                    length: header.length,
-                    crc: rng.below(2) as u32,
-                };
+            if t.do_(|machine, now, _| machine.admit(now, &from, &header)).is_ok() {
+                let trailer = StreamTrailer { length: header.length, crc: rng.below(2) as u32 };
                 t.do_(|machine, now, _| machine.stream_arrived(now, &header, &trailer, 0));
             }
             for action in t.took() {
                 match action {
                     Action::Fence(transfer) => fences.push(transfer),
-                    Action::Read(Flow {
-                        transfer, bytes, ..
-                    }) if rng.chance(0.5) => {
+                    Action::Read(Flow { transfer, bytes, .. }) if rng.chance(0.5) => {
                         t.do_(|machine, now, _| machine.stream_sent(now, transfer, bytes));
                     }
                     Action::Connect(RankAddress { agent, .. }) => {
-                        t.do_(|machine, now, _| {
-                            machine.connect_failed(now, &agent, "nobody answers")
-                        });
+                        t.do_(|machine, now, _| machine.connect_failed(now, &agent, "nobody answers"));
                     }
                     Action::Close { .. } => {
                         t.greet("holder", Roles::all(), hello("holder"));
@@ -73,10 +57,7 @@ fn a_peer_that_talks_nonsense_breaks_nothing() {
                 t.wait(time);
             }
             let gauges = t.machine.gauges();
-            assert!(
-                gauges.early <= 5 && gauges.queued + gauges.transfers <= 20,
-                "{gauges:?}"
-            );
+            assert!(gauges.early <= 5 && gauges.queued + gauges.transfers <= 20, "{gauges:?}");
             assert!(gauges.leases <= 7 && gauges.timers <= 60, "{gauges:?}");
             assert!(gauges.jobs <= 4, "{gauges:?}");
         }
@@ -86,9 +67,7 @@ fn a_peer_that_talks_nonsense_breaks_nothing() {
                 match action {
                     Action::Fence(transfer) => fences.push(transfer),
                     Action::Connect(RankAddress { agent, .. }) => {
-                        t.do_(|machine, now, _| {
-                            machine.connect_failed(now, &agent, "nobody answers")
-                        });
+                        t.do_(|machine, now, _| machine.connect_failed(now, &agent, "nobody answers"));
                     }
                     _ => {}
                 }
@@ -106,10 +85,7 @@ fn a_peer_that_talks_nonsense_breaks_nothing() {
 
 /// Has the peer push into set 5, if it likes.
 fn pull() -> JobSpec {
-    let ticket = mint(&Claims {
-        direction: Direction::Pull,
-        ..into(6)
-    });
+    let ticket = mint(&Claims { direction: Direction::Pull, ..into(6) });
     JobSpec {
         ranks: BTreeSet::from([Rank(0)]),
         ticket,
@@ -129,11 +105,7 @@ fn pushes(t: &Table) -> Vec<TransferId> {
 
 fn an_invitation(rng: &mut Rng, n: u8) -> Invitation {
     let mut into = into(100 + rng.within(1, 3) as u8);
-    let elsewhere = RankAddress {
-        agent: agent("near"),
-        host: "elsewhere.example".into(),
-        port: 7600,
-    };
+    let elsewhere = RankAddress { agent: agent("near"), host: "elsewhere.example".into(), port: 7600 };
     match rng.below(20) {
         0 => into.incarnation = life(2),
         1 => into.owner = OWNER.digest(),
@@ -165,11 +137,7 @@ fn an_invitation(rng: &mut Rng, n: u8) -> Invitation {
 
 /// Opens a lease, which may have been asked for before, unless it is there or was.
 fn open(t: &mut Table, rng: &mut Rng) {
-    let direction = if rng.chance(0.5) {
-        Direction::Pull
-    } else {
-        Direction::Push
-    };
+    let direction = if rng.chance(0.5) { Direction::Pull } else { Direction::Push };
     let (n, rank, prefilled) = (rng.within(1, 3) as u8, rng.below(2) as u32, rng.chance(0.7));
     let spec = spec(n, rank, direction, prefilled);
     // Refused where there is one already.
@@ -179,11 +147,7 @@ fn open(t: &mut Table, rng: &mut Rng) {
 fn nonsense(rng: &mut Rng, pushes: &[TransferId]) -> Message {
     let n = rng.within(1, 5) as u8;
     let attempt = rng.within(1, 3) as u32;
-    let mut an_ask = if rng.chance(0.5) {
-        ask(n, attempt)
-    } else {
-        push_ask(n, attempt)
-    };
+    let mut an_ask = if rng.chance(0.5) { ask(n, attempt) } else { push_ask(n, attempt) };
     if rng.chance(0.2) {
         an_ask.source = Rank(rng.below(3) as u32);
         an_ask.destination = Rank(rng.below(3) as u32);
@@ -204,24 +168,10 @@ fn nonsense(rng: &mut Rng, pushes: &[TransferId]) -> Message {
     match rng.below(18) {
         0..4 => Message::Pull(an_ask),
         4..7 => Message::Push(an_ask),
-        7 => Message::Commit {
-            transfer,
-            streams: rng.below(3) as u32,
-            bytes: rng.below(40),
-        },
+        7 => Message::Commit { transfer, streams: rng.below(3) as u32, bytes: rng.below(40) },
         8 => Message::Landed { transfer },
-        9 => Message::Abort {
-            transfer,
-            failure: Failure::Disconnected,
-        },
-        10 => Message::Accepted {
-            transfer,
-            path: if rng.chance(0.5) {
-                Path::RING
-            } else {
-                Path::QUIC
-            },
-        },
+        9 => Message::Abort { transfer, failure: Failure::Disconnected },
+        10 => Message::Accepted { transfer, path: if rng.chance(0.5) { Path::RING } else { Path::QUIC } },
         11..15 => Message::Invite(an_invitation(rng, n)),
         15 => Message::Invited {
             id: rng.below(4),
@@ -241,24 +191,11 @@ fn nonsense(rng: &mut Rng, pushes: &[TransferId]) -> Message {
         _ => {
             let says = match rng.below(6) {
                 0 => NoticeKind::Cancel { content: None },
-                1 | 2 => NoticeKind::Done {
-                    ranks: vec![Rank(rng.below(3) as u32)],
-                    content: CONTENT,
-                },
-                _ => NoticeKind::Renew {
-                    ttl_ms: rng.below(30_000),
-                },
+                1 | 2 => NoticeKind::Done { ranks: vec![Rank(rng.below(3) as u32)], content: CONTENT },
+                _ => NoticeKind::Renew { ttl_ms: rng.below(30_000) },
             };
-            let direction = if rng.chance(0.5) {
-                Direction::Pull
-            } else {
-                Direction::Push
-            };
-            Message::Notice(Notice {
-                id: rng.next(),
-                ticket: mint(&claims(n, direction)),
-                says,
-            })
+            let direction = if rng.chance(0.5) { Direction::Pull } else { Direction::Push };
+            Message::Notice(Notice { id: rng.next(), ticket: mint(&claims(n, direction)), says })
         }
     }
 }

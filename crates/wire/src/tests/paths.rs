@@ -46,8 +46,7 @@ fn a_connection_ends_with_its_lanes() {
     let mut t = read_over_a_ring();
     let (way, ending) = (Way::Out, Ending::Failed("cut".into()));
     t.report(Path::QUIC, Report::Ended { way, ending });
-    let hung_up =
-        |action: &Action<_>| matches!(action, Action::Close(_, CloseReason::PathFailed(_)));
+    let hung_up = |action: &Action<_>| matches!(action, Action::Close(_, CloseReason::PathFailed(_)));
     assert!(t.took().iter().any(hung_up));
     assert_eq!(t.machine.gauges().sessions, 0);
 }
@@ -99,11 +98,7 @@ fn a_transfer_that_is_over_waits_for_no_path() {
     t.report(Path::RING, Report::Ended { way, ending });
     t.hear(Message::Pull(ask(1, 2)));
     let (transfer, path) = (ask(1, 2).transfer, Path::RING);
-    assert_eq!(
-        t.said.last(),
-        Some(&Message::Accepted { transfer, path }),
-        "it is none the worse"
-    );
+    assert_eq!(t.said.last(), Some(&Message::Accepted { transfer, path }), "it is none the worse");
     assert_eq!(t.ordered.len(), 2, "and another ring is offered");
 }
 
@@ -125,10 +120,7 @@ fn a_transfer_whose_path_is_not_there_fails_at_once() {
     let (way, ending) = (Way::Out, Ending::Failed("torn".into()));
     t.report(Path::RING, Report::Ended { way, ending });
     t.took();
-    let only_ring = Ask {
-        paths: PathSet::from(Path::RING),
-        ..ask(2, 1)
-    };
+    let only_ring = Ask { paths: PathSet::from(Path::RING), ..ask(2, 1) };
     let (wanted, offered) = (only_ring.paths, PathSet::QUIC);
     let refusal = Refusal::PathUnavailable { wanted, offered };
     assert_eq!(t.refusal(Message::Pull(only_ring)), refusal);

@@ -48,8 +48,7 @@ fn are_compiled_once_for_all_routes_that_are_asked_for() {
     compile(&mut t);
     let accepted = |t: &Table| {
         let said = t.said.iter();
-        said.filter(|said| matches!(said, Message::Accepted { .. }))
-            .count()
+        said.filter(|said| matches!(said, Message::Accepted { .. })).count()
     };
     assert_eq!(accepted(&t), asks.len());
     // Nothing is under way for a moment. The leases know that more may be asked for.
@@ -60,10 +59,7 @@ fn are_compiled_once_for_all_routes_that_are_asked_for() {
     }
     assert_eq!(t.machine.gauges().transfers, 0);
     for ask in &asks {
-        t.hear(Message::Pull(Ask {
-            attempt: 2,
-            ..ask.clone()
-        }));
+        t.hear(Message::Pull(Ask { attempt: 2, ..ask.clone() }));
     }
     assert_eq!((accepted(&t), t.compiled.len()), (2 * asks.len(), 1));
     // With the leases it goes.
@@ -81,12 +77,8 @@ fn are_compiled_once_for_all_routes_that_are_asked_for() {
 #[test]
 fn are_compiled_once_for_all_routes_of_a_job() {
     let mut t = Table::lonely("holder", HOLDER, Options::default());
-    let spec = JobSpec {
-        ranks: (0..HOLDER.ranks).map(Rank).collect(),
-        ..super::jobs::job(1, Direction::Pull)
-    };
-    t.do_(|machine, now, _| machine.start(now, spec, BLOCKS))
-        .unwrap();
+    let spec = JobSpec { ranks: (0..HOLDER.ranks).map(Rank).collect(), ..super::jobs::job(1, Direction::Pull) };
+    t.do_(|machine, now, _| machine.start(now, spec, BLOCKS)).unwrap();
     t.compiles = false;
     super::jobs::meet_owner(&mut t);
     let asked = |t: &Table| {
@@ -109,9 +101,7 @@ fn that_cannot_be_compiled_refuse_what_waits_for_them() {
     t.hear(Message::Pull(ask(1, 1)));
     let ask = t.compiled[0].clone();
     t.do_(|machine, now, _| machine.compiled(now, &ask, Err("too long")));
-    let refusal = Refusal::Unplannable {
-        why: "too long".into(),
-    };
+    let refusal = Refusal::Unplannable { why: "too long".into() };
     let transfer = self::ask(1, 1).transfer;
     assert_eq!(t.said, [Message::Refused { transfer, refusal }]);
     t.hear(Message::Pull(self::ask(1, 2)));
@@ -151,20 +141,12 @@ fn that_take_too_long_leave_the_peer_to_try_again() {
 fn are_only_so_many_at_a_time() {
     let mut t = Table::owner();
     t.compiles = false;
-    let lease = LeaseSpec {
-        valid_tokens: 1 << 20,
-        ..spec(1, 0, Direction::Pull, true)
-    };
-    t.do_(|machine, now, _| machine.lease(now, lease, "blocks"))
-        .unwrap();
+    let lease = LeaseSpec { valid_tokens: 1 << 20, ..spec(1, 0, Direction::Pull, true) };
+    t.do_(|machine, now, _| machine.lease(now, lease, "blocks")).unwrap();
     let other = |n: usize| {
         let mut name = [0; 16];
         name[..8].copy_from_slice(&(n as u64 + 1).to_le_bytes());
-        Message::Pull(Ask {
-            transfer: TransferId(name),
-            request: Request::tokens(n as u64 + 1),
-            ..ask(1, 1)
-        })
+        Message::Pull(Ask { transfer: TransferId(name), request: Request::tokens(n as u64 + 1), ..ask(1, 1) })
     };
     for n in 0..MOST_COMPILING {
         assert_eq!(t.answer(other(n)), None);
@@ -181,19 +163,10 @@ fn are_waited_for_by_who_is_done() {
     let done = Message::Notice(Notice {
         id: 1,
         ticket: mint(&claims(1, Direction::Push)),
-        says: NoticeKind::Done {
-            ranks: vec![Rank(0), Rank(1)],
-            content: CONTENT,
-        },
+        says: NoticeKind::Done { ranks: vec![Rank(0), Rank(1)], content: CONTENT },
     });
     let heard = t.answer(done);
-    assert_eq!(
-        heard,
-        Some(Message::NoticeHeard {
-            id: 1,
-            outcome: Ok(0)
-        })
-    );
+    assert_eq!(heard, Some(Message::NoticeHeard { id: 1, outcome: Ok(0) }));
     assert_eq!((t.compiled.len(), t.machine.gauges().queued), (1, 2));
     compile(&mut t);
     assert_eq!(t.machine.gauges().queued, 0);
@@ -215,17 +188,11 @@ fn are_waited_for_while_draining() {
 /// Asks that wait for a plan are let in without a further look, so they count as under way.
 #[test]
 fn are_waited_for_by_no_more_than_may_be_under_way() {
-    let options = Options {
-        transfers_per_agent: 1,
-        ..Options::default()
-    };
+    let options = Options { transfers_per_agent: 1, ..Options::default() };
     let mut t = Table::owner_with("holder", options);
     t.lease(1, 0, Direction::Pull, true);
     t.compiles = false;
     assert_eq!(t.answer(Message::Pull(ask(1, 1))), None);
-    let other = Ask {
-        transfer: transfer(99),
-        ..ask(1, 1)
-    };
+    let other = Ask { transfer: transfer(99), ..ask(1, 1) };
     assert_eq!(t.refusal(Message::Pull(other)), Refusal::busy(1));
 }

@@ -33,15 +33,9 @@ fn fails_a_lease_and_refuses_what_waits_for_the_fence() {
     let (mut t, key) = overtaken();
     t.wait(too_long());
     assert_eq!(stalled_leases(&mut t), [key]);
-    let refused = Message::Refused {
-        transfer: ask(1, 2).transfer,
-        refusal: Refusal::DeviceStalled,
-    };
+    let refused = Message::Refused { transfer: ask(1, 2).transfer, refusal: Refusal::DeviceStalled };
     assert!(t.said.contains(&refused), "{:?}", t.said);
-    assert_eq!(
-        (t.machine.gauges().queued, t.machine.gauges().stalled),
-        (0, 2)
-    );
+    assert_eq!((t.machine.gauges().queued, t.machine.gauges().stalled), (0, 2));
     t.wait(secs(600));
     assert_eq!(stalled_leases(&mut t), [], "it is told once");
     t.do_(|machine, now, _| machine.fenced(now, ask(1, 1).transfer));
@@ -58,20 +52,14 @@ fn is_waited_for_a_moment_longer_where_the_process_was_late_itself() {
     assert_eq!(t.machine.gauges().stalled, 0);
     t.do_(|machine, now, _| machine.fenced(now, ask(1, 1).transfer));
     t.wait(too_long());
-    assert!(
-        !t.took()
-            .iter()
-            .any(|action| matches!(action, Action::LeaseStalled { .. }))
-    );
+    assert!(!t.took().iter().any(|action| matches!(action, Action::LeaseStalled { .. })));
 }
 
 #[test]
 fn fails_a_pull_whose_owner_hears_of_it_at_once() {
     let mut t = Table::lonely("holder", HOLDER, Options::default());
     let job = super::jobs::job(1, Direction::Pull);
-    let id = t
-        .do_(|machine, now, _| machine.start(now, job, BLOCKS))
-        .unwrap();
+    let id = t.do_(|machine, now, _| machine.start(now, job, BLOCKS)).unwrap();
     super::jobs::meet_owner(&mut t);
     let Some(Message::Pull(asked)) = t.said.last().cloned() else {
         panic!("{:?}", t.said);
@@ -88,10 +76,7 @@ fn fails_a_pull_whose_owner_hears_of_it_at_once() {
     t.wait(secs(3));
     let rank = Rank(0);
     let took = t.took();
-    assert!(
-        matches!(took[..], [Action::JobStalled(job, of)] if (job, of) == (id, rank)),
-        "{took:?}"
-    );
+    assert!(matches!(took[..], [Action::JobStalled(job, of)] if (job, of) == (id, rank)), "{took:?}");
     assert_eq!(cancels(&t), 1);
     t.do_(|machine, now, _| machine.fenced(now, asked.transfer));
     assert_eq!(t.job(), Err(JobError::Cancelled));

@@ -4,20 +4,8 @@ use super::*;
 
 /// The stream that carries all of a push.
 fn whole(ask: &Ask, bytes: u64) -> (StreamHeader, StreamTrailer) {
-    let header = StreamHeader {
-        transfer: ask.transfer,
-        nonce: ask.nonce,
-        stream: 0,
-        offset: 0,
-        length: bytes,
-    };
-    (
-        header,
-        StreamTrailer {
-            length: bytes,
-            crc: 5,
-        },
-    )
+    let header = StreamHeader { transfer: ask.transfer, nonce: ask.nonce, stream: 0, offset: 0, length: bytes };
+    (header, StreamTrailer { length: bytes, crc: 5 })
 }
 
 fn push_done(ranks: &[u32]) -> Message {
@@ -42,20 +30,11 @@ fn complete_with_everything_that_had_to_be_written() {
     let transfer = push.transfer;
     let stranger = agent("stranger");
     let admitted = t.do_(|machine, now, _| machine.admit(now, &stranger, &header));
-    assert_eq!(
-        admitted,
-        Err(StreamRefusal::Unknown),
-        "it is not the stranger's"
-    );
+    assert_eq!(admitted, Err(StreamRefusal::Unknown), "it is not the stranger's");
     let holder = agent("holder");
-    t.do_(|machine, now, _| machine.admit(now, &holder, &header))
-        .unwrap();
+    t.do_(|machine, now, _| machine.admit(now, &holder, &header)).unwrap();
     t.do_(|machine, now, _| machine.stream_arrived(now, &header, &trailer, 5));
-    let landed = t.answer(Message::Commit {
-        transfer,
-        streams,
-        bytes,
-    });
+    let landed = t.answer(Message::Commit { transfer, streams, bytes });
     assert_eq!(landed, Some(Message::Landed { transfer }));
     let again = push_ask(1, 2);
     assert_eq!(t.refusal(Message::Push(again)), Refusal::Consumed);
@@ -81,19 +60,12 @@ fn that_are_over_are_fenced_first() {
     let bytes = 10;
     let (header, _) = whole(&push, bytes);
     let holder = agent("holder");
-    t.do_(|machine, now, _| machine.admit(now, &holder, &header))
-        .unwrap();
+    t.do_(|machine, now, _| machine.admit(now, &holder, &header)).unwrap();
     t.took();
     let key = spec(1, 0, Direction::Push, true).key;
-    t.do_(|machine, now, _| machine.cancel_lease(now, key))
-        .unwrap();
+    t.do_(|machine, now, _| machine.cancel_lease(now, key)).unwrap();
     assert!(matches!(t.took()[..], [Action::Fence { .. }]));
-    let late = StreamHeader {
-        stream: 1,
-        offset: 5,
-        length: 1,
-        ..header
-    };
+    let late = StreamHeader { stream: 1, offset: 5, length: 1, ..header };
     let admitted = t.do_(|machine, now, _| machine.admit(now, &holder, &late));
     assert_eq!(admitted, Err(StreamRefusal::Unknown));
     t.do_(|machine, now, _| machine.fenced(now, push.transfer));

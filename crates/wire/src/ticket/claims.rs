@@ -5,9 +5,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use transload_plan::Request;
 use transload_plan::codec::Codec;
-use transload_plan::ids::{
-    AgentId, ClusterName, DeploymentDigest, Direction, Incarnation, LeaseSetId, Rank,
-};
+use transload_plan::ids::{AgentId, ClusterName, DeploymentDigest, Direction, Incarnation, LeaseSetId, Rank};
 
 use super::TicketError;
 
@@ -95,15 +93,10 @@ impl Claims {
 
     fn check(&self) -> Result<(), ClaimsError> {
         if !(1..=MAX_RANKS).contains(&self.ranks.len()) {
-            return Err(ClaimsError::Ranks {
-                found: self.ranks.len(),
-            });
+            return Err(ClaimsError::Ranks { found: self.ranks.len() });
         }
         if self.start > self.valid_tokens {
-            return Err(ClaimsError::Tokens {
-                start: self.start,
-                valid_tokens: self.valid_tokens,
-            });
+            return Err(ClaimsError::Tokens { start: self.start, valid_tokens: self.valid_tokens });
         }
         for (rank, address) in (0..).map(Rank).zip(&self.ranks) {
             let length = (1..=MAX_HOST).contains(&address.host.len());
@@ -149,8 +142,7 @@ impl Claims {
     /// Reads claims whose MAC has been checked. They are still read strictly: a key that leaked
     /// must not become a way to crash agents.
     pub(super) fn decode(bytes: &[u8]) -> Result<Self, TicketError> {
-        let (body, rest) =
-            postcard::take_from_bytes::<Body>(bytes).map_err(|_| TicketError::Encoding)?;
+        let (body, rest) = postcard::take_from_bytes::<Body>(bytes).map_err(|_| TicketError::Encoding)?;
         if !rest.is_empty() {
             return Err(TicketError::Encoding);
         }

@@ -1,9 +1,7 @@
 use std::time::Duration;
 
 use proptest::prelude::*;
-use transload_plan::ids::{
-    AgentId, ClusterName, DeploymentDigest, Direction, Incarnation, LeaseSetId, Rank,
-};
+use transload_plan::ids::{AgentId, ClusterName, DeploymentDigest, Direction, Incarnation, LeaseSetId, Rank};
 
 use super::*;
 
@@ -39,10 +37,7 @@ fn what_was_minted_can_be_opened() {
         Some(Audience::Agent(AgentId::new("decode-0").unwrap())),
         Some(Audience::Deployment(DeploymentDigest([1; 32]))),
     ] {
-        let claims = Claims {
-            audience,
-            ..claims(4)
-        };
+        let claims = Claims { audience, ..claims(4) };
         let ticket = Ticket::mint(&key(), &claims).unwrap();
         let handed_on = Ticket::from_text(ticket.expose()).unwrap();
         assert_eq!(handed_on.open(&key()).unwrap(), claims);
@@ -54,14 +49,8 @@ fn large_deployments_fit_and_absurd_ones_are_refused() {
     let ticket = Ticket::mint(&key(), &claims(64)).unwrap();
     assert!(ticket.expose().len() <= MAX_TICKET);
     let error = Ticket::mint(&key(), &claims(400)).unwrap_err();
-    assert!(
-        matches!(error, MintError::TooLong { ranks: 400, .. }),
-        "{error:?}"
-    );
-    assert_eq!(
-        Ticket::mint(&key(), &claims(0)).unwrap_err(),
-        MintError::Claims(ClaimsError::Ranks { found: 0 })
-    );
+    assert!(matches!(error, MintError::TooLong { ranks: 400, .. }), "{error:?}");
+    assert_eq!(Ticket::mint(&key(), &claims(0)).unwrap_err(), MintError::Claims(ClaimsError::Ranks { found: 0 }));
 }
 
 #[test]
@@ -69,37 +58,22 @@ fn contradictions_are_named() {
     let mut bad = claims(2);
     bad.ranks[1].host = "a b".into();
     let error = Ticket::mint(&key(), &bad).unwrap_err();
-    assert_eq!(
-        error,
-        MintError::Claims(ClaimsError::Host { rank: Rank(1) })
-    );
+    assert_eq!(error, MintError::Claims(ClaimsError::Host { rank: Rank(1) }));
     let mut bad = claims(2);
     bad.ranks[1].host = "x".repeat(MAX_HOST + 1);
     assert!(Ticket::mint(&key(), &bad).is_err());
     let mut bad = claims(2);
     bad.ranks[0].port = 0;
     let error = Ticket::mint(&key(), &bad).unwrap_err();
-    assert_eq!(
-        error,
-        MintError::Claims(ClaimsError::Port { rank: Rank(0) })
-    );
-    let bad = Claims {
-        start: 2001,
-        ..claims(1)
-    };
-    assert!(matches!(
-        Ticket::mint(&key(), &bad).unwrap_err(),
-        MintError::Claims(ClaimsError::Tokens { .. })
-    ));
+    assert_eq!(error, MintError::Claims(ClaimsError::Port { rank: Rank(0) }));
+    let bad = Claims { start: 2001, ..claims(1) };
+    assert!(matches!(Ticket::mint(&key(), &bad).unwrap_err(), MintError::Claims(ClaimsError::Tokens { .. })));
 }
 
 #[test]
 fn another_key_and_any_changed_character_are_noticed() {
     let ticket = Ticket::mint(&key(), &claims(2)).unwrap();
-    assert_eq!(
-        ticket.open(&TicketKey::new(&[8; 32])),
-        Err(TicketError::Forged)
-    );
+    assert_eq!(ticket.open(&TicketKey::new(&[8; 32])), Err(TicketError::Forged));
     let text = ticket.expose();
     for at in 0..text.len() {
         let mut changed = text.as_bytes().to_vec();
@@ -133,10 +107,7 @@ fn nothing_secret_is_printed() {
     let ticket = Ticket::mint(&key(), &claims(1)).unwrap();
     let printed = format!("{ticket} {ticket:?} {:?} {:?}", key(), Some(&ticket));
     let body = &ticket.expose()[PREFIX.len()..];
-    assert!(
-        !(0..body.len() - 6).any(|i| printed.contains(&body[i..i + 6])),
-        "{printed}"
-    );
+    assert!(!(0..body.len() - 6).any(|i| printed.contains(&body[i..i + 6])), "{printed}");
     assert_eq!(ticket.to_string().len(), "ticket#01234567".len());
     assert!(printed.contains("TicketKey(..)"));
 }
@@ -144,10 +115,7 @@ fn nothing_secret_is_printed() {
 #[test]
 fn overlong_texts_are_not_even_kept() {
     let text = format!("{PREFIX}{}", "A".repeat(MAX_TICKET));
-    assert_eq!(
-        Ticket::from_text(&text),
-        Err(TicketError::TooLong { bytes: text.len() })
-    );
+    assert_eq!(Ticket::from_text(&text), Err(TicketError::TooLong { bytes: text.len() }));
     assert_eq!(Ticket::from_text("tl2.AAAA"), Err(TicketError::Version));
     assert_eq!(Ticket::from_text(""), Err(TicketError::Version));
 }

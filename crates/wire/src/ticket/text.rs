@@ -32,9 +32,7 @@ pub enum TextError {
 pub(super) fn encode(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for group in bytes.chunks(3) {
-        let bits = group
-            .iter()
-            .fold(0u32, |bits, &byte| bits << 8 | u32::from(byte));
+        let bits = group.iter().fold(0u32, |bits, &byte| bits << 8 | u32::from(byte));
         let bits = bits << (8 * (3 - group.len()));
         for i in 0..=group.len() {
             let value = bits >> (18 - 6 * i) & 63;

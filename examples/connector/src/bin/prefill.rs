@@ -39,17 +39,13 @@ async fn main() -> anyhow::Result<()> {
     // From here on the memory is an agent's, too.
     let identity = Identity::load_agent(certs, &ServiceName::new("prefill")?)?;
     let cluster = identity.peer().cluster.clone();
-    let agent = Agent::builder(identity, deployment)
-        .register(Rank(0), vec![cache])?
-        .bind("127.0.0.1:0".parse()?)?;
+    let agent = Agent::builder(identity, deployment).register(Rank(0), vec![cache])?.bind("127.0.0.1:0".parse()?)?;
 
     // The blocks stay as they are for as long as this lease lives. An engine draws a set for each request.
     let (set, tokens) = (LeaseSetId([7; 16]), prompt().len() as u64);
     let content = Content::first(tokens, &prompt())?.digest();
     let tables = Tables(vec![BlockTable::List(blocks)]);
-    let lease = agent
-        .lease(LeaseRequest::new(set, Rank(0), tables, content, tokens))
-        .await?;
+    let lease = agent.lease(LeaseRequest::new(set, Rank(0), tables, content, tokens)).await?;
 
     let claims = Claims {
         cluster,

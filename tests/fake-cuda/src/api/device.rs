@@ -78,9 +78,7 @@ driver! {
 /// The index of a device.
 pub(super) fn check(device: c_int) -> Result<usize> {
     let index = usize::try_from(device).ok();
-    index
-        .filter(|index| *index < settings().devices)
-        .ok_or(CUDA_ERROR_INVALID_DEVICE)
+    index.filter(|index| *index < settings().devices).ok_or(CUDA_ERROR_INVALID_DEVICE)
 }
 
 fn uuid_of(device: c_int) -> Result<[u8; 16]> {
@@ -97,43 +95,23 @@ fn attribute_of(device: c_int, attribute: c_uint) -> c_int {
         (Attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X, c_int::MAX),
         (Attribute::CU_DEVICE_ATTRIBUTE_WARP_SIZE, 32),
         (Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, 132),
-        (
-            Attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR,
-            2048,
-        ),
+        (Attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_MULTIPROCESSOR, 2048),
         (Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, 9),
         (Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, 0),
         (Attribute::CU_DEVICE_ATTRIBUTE_CAN_MAP_HOST_MEMORY, 1),
         (Attribute::CU_DEVICE_ATTRIBUTE_CONCURRENT_KERNELS, 1),
         (Attribute::CU_DEVICE_ATTRIBUTE_ASYNC_ENGINE_COUNT, 3),
         (Attribute::CU_DEVICE_ATTRIBUTE_UNIFIED_ADDRESSING, 1),
-        (
-            Attribute::CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED,
-            1,
-        ),
-        (
-            Attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM,
-            1,
-        ),
+        (Attribute::CU_DEVICE_ATTRIBUTE_STREAM_PRIORITIES_SUPPORTED, 1),
+        (Attribute::CU_DEVICE_ATTRIBUTE_CAN_USE_HOST_POINTER_FOR_REGISTERED_MEM, 1),
         (Attribute::CU_DEVICE_ATTRIBUTE_HOST_REGISTER_SUPPORTED, 1),
-        (
-            Attribute::CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED,
-            1,
-        ),
-        (
-            Attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED,
-            1,
-        ),
-        (
-            Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED,
-            1,
-        ),
+        (Attribute::CU_DEVICE_ATTRIBUTE_READ_ONLY_HOST_REGISTER_SUPPORTED, 1),
+        (Attribute::CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, 1),
+        (Attribute::CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, 1),
     ];
     if attribute == Attribute::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID as c_uint {
         return device + 1;
     }
-    let known = KNOWN
-        .iter()
-        .find(|(known, _)| *known as c_uint == attribute);
+    let known = KNOWN.iter().find(|(known, _)| *known as c_uint == attribute);
     known.map_or(0, |(_, value)| *value)
 }

@@ -54,16 +54,9 @@ driver! {
 pub(super) fn remove(address: u64, otherwise: Code, is_such: fn(&Region) -> bool) -> Result {
     let device = {
         let memory = memory::read();
-        let known = memory
-            .regions
-            .get(&address)
-            .filter(|region| is_such(region));
+        let known = memory.regions.get(&address).filter(|region| is_such(region));
         known.ok_or(otherwise)?.device
     };
     stream::wait_for_all(device)?;
-    memory::write()
-        .regions
-        .remove(&address)
-        .map(drop)
-        .ok_or(otherwise)
+    memory::write().regions.remove(&address).map(drop).ok_or(otherwise)
 }

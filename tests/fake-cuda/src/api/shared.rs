@@ -215,53 +215,32 @@ fn add(shared: Shared) -> u64 {
 /// The memory of a descriptor, if a fake driver made it.
 fn import(descriptor: RawFd) -> Option<Shared> {
     let name = fs::read_link(format!("/proc/self/fd/{descriptor}")).ok()?;
-    let name = name
-        .to_str()?
-        .strip_prefix("/memfd:")?
-        .strip_suffix(" (deleted)")?;
+    let name = name.to_str()?.strip_prefix("/memfd:")?.strip_suffix(" (deleted)")?;
     let device = check(name.strip_prefix(NAME)?.parse().ok()?).ok()?;
     // SAFETY: /proc has just shown that it is open, and the caller keeps it open during the call.
     let descriptor = unsafe { BorrowedFd::borrow_raw(descriptor) };
     let memory = descriptor.try_clone_to_owned().ok()?;
     let size = rustix::fs::fstat(&memory).ok()?.st_size as u64;
-    Some(Shared {
-        memory,
-        size,
-        device,
-        exportable: true,
-    })
+    Some(Shared { memory, size, device, exportable: true })
 }
 
 /// The reservation that has all of a range.
 fn reservation(memory: &Memory, address: u64, size: u64) -> Result<(u64, &Reservation)> {
     let before = memory.reservations.range(..=address).next_back();
     let (&start, reservation) = before.ok_or(CUDA_ERROR_INVALID_VALUE)?;
-    let inside =
-        address - start <= reservation.size && size <= reservation.size - (address - start);
-    inside
-        .then_some((start, reservation))
-        .ok_or(CUDA_ERROR_INVALID_VALUE)
+    let inside = address - start <= reservation.size && size <= reservation.size - (address - start);
+    inside.then_some((start, reservation)).ok_or(CUDA_ERROR_INVALID_VALUE)
 }
 
 /// The mappings that a range is made of, which it has to be from its first byte to its last.
 fn mappings(memory: &Memory, address: u64, size: u64) -> Result<Vec<u64>> {
     let mut starts = Vec::new();
     let mut at = address;
-    let end = address
-        .checked_add(size)
-        .filter(|_| size > 0)
-        .ok_or(CUDA_ERROR_INVALID_VALUE)?;
+    let end = address.checked_add(size).filter(|_| size > 0).ok_or(CUDA_ERROR_INVALID_VALUE)?;
     while at < end {
-        let region = memory
-            .regions
-            .get(&at)
-            .filter(|region| matches!(region.kind, Kind::Mapped(_)));
+        let region = memory.regions.get(&at).filter(|region| matches!(region.kind, Kind::Mapped(_)));
         starts.push(at);
         at += region.ok_or(CUDA_ERROR_INVALID_VALUE)?.size;
     }
-    if at == end {
-        Ok(starts)
-    } else {
-        Err(CUDA_ERROR_INVALID_VALUE)
-    }
+    if at == end { Ok(starts) } else { Err(CUDA_ERROR_INVALID_VALUE) }
 }

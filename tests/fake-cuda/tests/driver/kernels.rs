@@ -49,11 +49,7 @@ struct Launch {
 /// Right for numbers below 2^31.
 fn division(divisor: u32) -> Division {
     let shift = divisor.next_power_of_two().trailing_zeros();
-    Division {
-        divisor,
-        multiplier: (1u64 << (31 + shift)).div_ceil(u64::from(divisor)) as u32,
-        shift,
-    }
+    Division { divisor, multiplier: (1u64 << (31 + shift)).div_ceil(u64::from(divisor)) as u32, shift }
 }
 
 const SIZE: usize = 1024;
@@ -73,27 +69,13 @@ impl Nest {
         let bases = allocate(16);
         // Pinned memory does as well.
         let places = pinned(32);
-        let words = |words: &[u64]| {
-            words
-                .iter()
-                .flat_map(|word| word.to_le_bytes())
-                .collect::<Vec<_>>()
-        };
+        let words = |words: &[u64]| words.iter().flat_map(|word| word.to_le_bytes()).collect::<Vec<_>>();
         upload(bases, &words(&allocations));
         places.copy_from_slice(&words(&[2 * unit, 0, (1 << 44) | (4 * unit), 6 * unit]));
         let places = places.as_ptr() as u64;
         // From one chunk to the next there are three units more in an allocation, and none in the buffer.
-        let nest = Loop {
-            src: 3 * unit,
-            dst: 0,
-            inner: division(2),
-            unused: 0,
-        };
-        let edge = |number, skip, bytes| Edge {
-            number,
-            skip: skip as u16,
-            bytes: bytes as u16,
-        };
+        let nest = Loop { src: 3 * unit, dst: 0, inner: division(2), unused: 0 };
+        let edge = |number, skip, bytes| Edge { number, skip: skip as u16, bytes: bytes as u16 };
         let launch = Launch {
             places,
             src_bases: bases,
@@ -109,12 +91,7 @@ impl Nest {
             runs: [0; 3],
             nest: [nest; 8],
         };
-        Self {
-            unit,
-            allocations,
-            buffer,
-            launch,
-        }
+        Self { unit, allocations, buffer, launch }
     }
 
     /// Each byte that the launch moves: its allocation, its offset there, and its offset in the buffer.
@@ -126,11 +103,7 @@ impl Nest {
                 let (chunk, within) = (byte / (2 * unit), byte % (2 * unit));
                 let dst = place as u64 * 6 * unit + byte;
                 if (unit + unit / 2..12 * unit - 1).contains(&dst) {
-                    moves.push((
-                        place,
-                        (start + chunk * 5 * unit + within) as usize,
-                        dst as usize,
-                    ));
+                    moves.push((place, (start + chunk * 5 * unit + within) as usize, dst as usize));
                 }
             }
         }
@@ -138,13 +111,7 @@ impl Nest {
     }
 
     fn run(&self) {
-        launch(
-            function(&format!("walk_{}", self.unit)),
-            2,
-            16,
-            stream(false),
-            &self.launch,
-        );
+        launch(function(&format!("walk_{}", self.unit)), 2, 16, stream(false), &self.launch);
     }
 }
 
@@ -154,11 +121,7 @@ fn each_entry_moves_the_bytes_of_a_nest() {
         start();
         for unit in [16, 8, 4, 2, 1] {
             let mut nest = Nest::new(unit);
-            let full = |salt: usize| {
-                (0..SIZE)
-                    .map(|at| (at * 7 + salt * 91) as u8)
-                    .collect::<Vec<_>>()
-            };
+            let full = |salt: usize| (0..SIZE).map(|at| (at * 7 + salt * 91) as u8).collect::<Vec<_>>();
             let (mut sides, mut dense) = ([full(1), full(2)], full(3));
             for (allocation, bytes) in nest.allocations.iter().zip(&sides) {
                 upload(*allocation, bytes);
@@ -179,9 +142,7 @@ fn each_entry_moves_the_bytes_of_a_nest() {
             for (place, src, dst) in nest.moves() {
                 sides[place][src] = dense[dst];
             }
-            let found = nest
-                .allocations
-                .map(|allocation| download(allocation, SIZE));
+            let found = nest.allocations.map(|allocation| download(allocation, SIZE));
             assert_eq!(found, sides, "unit {unit}, reverse");
         }
     });
@@ -211,17 +172,13 @@ fn an_illegal_address_is_sticky() {
 
 #[test]
 fn a_table_ends_where_its_allocation_does() {
-    run(
-        "kernels::a_table_ends_where_its_allocation_does",
-        &[],
-        || {
-            start();
-            let nest = Nest::new(8);
-            let place = ((1u64 << 20) - 1) << 44;
-            upload(nest.launch.places, &place.to_le_bytes());
-            loses_the_context(&nest, CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);
-        },
-    );
+    run("kernels::a_table_ends_where_its_allocation_does", &[], || {
+        start();
+        let nest = Nest::new(8);
+        let place = ((1u64 << 20) - 1) << 44;
+        upload(nest.launch.places, &place.to_le_bytes());
+        loses_the_context(&nest, CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);
+    });
 }
 
 #[test]
@@ -268,36 +225,22 @@ const TWO: [(&str, &str); 1] = [("FAKE_CUDA_DEVICES", "2")];
 
 #[test]
 fn peers_share_memory_once_that_is_enabled() {
-    run(
-        "kernels::peers_share_memory_once_that_is_enabled",
-        &TWO,
-        || {
-            let nest = on_two_devices(true);
-            good!(cuCtxSynchronize());
-            let (first, second) = (get!(CUcontext: cuCtxGetCurrent(_)), context(1));
-            let (to, from) = (nest.buffer, nest.launch.dst_buffer);
-            good!(cuMemcpyPeerAsync(
-                to,
-                first,
-                from,
-                second,
-                SIZE,
-                std::ptr::null_mut()
-            ));
-            let ones = download(to, SIZE).iter().filter(|byte| **byte == 1).count();
-            assert_eq!(ones, nest.moves().iter().filter(|at| at.0 == 0).count());
-        },
-    );
+    run("kernels::peers_share_memory_once_that_is_enabled", &TWO, || {
+        let nest = on_two_devices(true);
+        good!(cuCtxSynchronize());
+        let (first, second) = (get!(CUcontext: cuCtxGetCurrent(_)), context(1));
+        let (to, from) = (nest.buffer, nest.launch.dst_buffer);
+        good!(cuMemcpyPeerAsync(to, first, from, second, SIZE, std::ptr::null_mut()));
+        let ones = download(to, SIZE).iter().filter(|byte| **byte == 1).count();
+        assert_eq!(ones, nest.moves().iter().filter(|at| at.0 == 0).count());
+    });
 }
 
 #[test]
 fn peers_share_nothing_before() {
     run("kernels::peers_share_nothing_before", &TWO, || {
         on_two_devices(false);
-        assert_eq!(
-            call!(cuCtxSynchronize()),
-            CUresult::CUDA_ERROR_ILLEGAL_ADDRESS
-        );
+        assert_eq!(call!(cuCtxSynchronize()), CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);
         // The other device has a context of its own.
         context(1);
         allocate(1);

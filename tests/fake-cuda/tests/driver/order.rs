@@ -11,25 +11,16 @@ const SIZE: usize = 4096;
 
 #[test]
 fn a_stream_keeps_its_order() {
-    run(
-        "order::a_stream_keeps_its_order",
-        &[("FAKE_CUDA_SEED", "7")],
-        || {
-            start();
-            let (on, memory, bytes) = (stream(false), allocate(SIZE), pinned(SIZE));
-            for value in 0..100 {
-                good!(cuMemsetD8Async(memory, value, SIZE, on));
-            }
-            good!(cuMemcpyDtoHAsync_v2(
-                bytes.as_mut_ptr().cast(),
-                memory,
-                SIZE,
-                on
-            ));
-            good!(cuStreamSynchronize(on));
-            assert!(bytes.iter().all(|byte| *byte == 99));
-        },
-    );
+    run("order::a_stream_keeps_its_order", &[("FAKE_CUDA_SEED", "7")], || {
+        start();
+        let (on, memory, bytes) = (stream(false), allocate(SIZE), pinned(SIZE));
+        for value in 0..100 {
+            good!(cuMemsetD8Async(memory, value, SIZE, on));
+        }
+        good!(cuMemcpyDtoHAsync_v2(bytes.as_mut_ptr().cast(), memory, SIZE, on));
+        good!(cuStreamSynchronize(on));
+        assert!(bytes.iter().all(|byte| *byte == 99));
+    });
 }
 
 /// Of two streams each is ahead of the other with some seed.
@@ -65,12 +56,7 @@ fn calls_return_before_the_work_is_done() {
 
         fake.hold(true);
         bytes.fill(1);
-        good!(cuMemcpyHtoDAsync_v2(
-            memory,
-            bytes.as_ptr().cast(),
-            SIZE,
-            on
-        ));
+        good!(cuMemcpyHtoDAsync_v2(memory, bytes.as_ptr().cast(), SIZE, on));
         good!(cuEventRecord(event, on));
         assert_eq!(call!(cuEventQuery(event)), CUresult::CUDA_ERROR_NOT_READY);
         assert_eq!(call!(cuStreamQuery(on)), CUresult::CUDA_ERROR_NOT_READY);
@@ -78,21 +64,13 @@ fn calls_return_before_the_work_is_done() {
         bytes.fill(2);
         // Pageable memory was read when the call came back.
         let mut pageable = vec![3u8; SIZE];
-        good!(cuMemcpyHtoDAsync_v2(
-            memory + 1,
-            pageable.as_ptr().cast(),
-            SIZE - 1,
-            on
-        ));
+        good!(cuMemcpyHtoDAsync_v2(memory + 1, pageable.as_ptr().cast(), SIZE - 1, on));
         pageable.fill(4);
         // It can go while it is waited for.
         let other = stream(false);
         good!(cuStreamWaitEvent(other, event, 0));
         good!(cuEventDestroy_v2(event));
-        assert_eq!(
-            call!(cuEventQuery(event)),
-            CUresult::CUDA_ERROR_INVALID_HANDLE
-        );
+        assert_eq!(call!(cuEventQuery(event)), CUresult::CUDA_ERROR_INVALID_HANDLE);
         assert_eq!(call!(cuStreamQuery(other)), CUresult::CUDA_ERROR_NOT_READY);
 
         fake.hold(false);
@@ -110,12 +88,7 @@ fn a_stream_is_held_alone() {
         fake.hold_stream(held.addr(), true);
         good!(cuMemsetD8Async(memory, 1, 1, held));
         good!(cuMemsetD8Async(memory + 1, 2, 1, free));
-        good!(cuMemcpyDtoHAsync_v2(
-            found.as_mut_ptr().cast(),
-            memory,
-            2,
-            free
-        ));
+        good!(cuMemcpyDtoHAsync_v2(found.as_mut_ptr().cast(), memory, 2, free));
         good!(cuStreamSynchronize(free));
         assert_eq!(found, [0, 2]);
         assert_eq!(call!(cuStreamQuery(held)), CUresult::CUDA_ERROR_NOT_READY);
@@ -127,34 +100,21 @@ fn a_stream_is_held_alone() {
 
 #[test]
 fn a_kernel_holds_its_stream_until_a_flag_is_set() {
-    run(
-        "order::a_kernel_holds_its_stream_until_a_flag_is_set",
-        &[],
-        || {
-            start();
-            let (on, flag) = (stream(false), pinned(4).as_mut_ptr().cast::<u32>());
-            launch(
-                function("hold"),
-                1,
-                1,
-                on,
-                &(flag.expose_provenance() as u64),
-            );
-            // Memory can be had meanwhile.
-            std::thread::sleep(Duration::from_millis(2));
-            allocate(1);
-            assert_eq!(call!(cuStreamQuery(on)), CUresult::CUDA_ERROR_NOT_READY);
-            // SAFETY: pinned memory, which nobody frees.
-            unsafe { flag.write_volatile(1) };
-            good!(cuStreamSynchronize(on));
-            // Where there is no flag it strays.
-            launch(function("hold"), 1, 1, on, &64u64);
-            assert_eq!(
-                call!(cuStreamSynchronize(on)),
-                CUresult::CUDA_ERROR_ILLEGAL_ADDRESS
-            );
-        },
-    );
+    run("order::a_kernel_holds_its_stream_until_a_flag_is_set", &[], || {
+        start();
+        let (on, flag) = (stream(false), pinned(4).as_mut_ptr().cast::<u32>());
+        launch(function("hold"), 1, 1, on, &(flag.expose_provenance() as u64));
+        // Memory can be had meanwhile.
+        std::thread::sleep(Duration::from_millis(2));
+        allocate(1);
+        assert_eq!(call!(cuStreamQuery(on)), CUresult::CUDA_ERROR_NOT_READY);
+        // SAFETY: pinned memory, which nobody frees.
+        unsafe { flag.write_volatile(1) };
+        good!(cuStreamSynchronize(on));
+        // Where there is no flag it strays.
+        launch(function("hold"), 1, 1, on, &64u64);
+        assert_eq!(call!(cuStreamSynchronize(on)), CUresult::CUDA_ERROR_ILLEGAL_ADDRESS);
+    });
 }
 
 #[test]
@@ -219,10 +179,7 @@ fn a_stream_waits_for_an_event() {
         good!(cuEventRecord(end, second));
         // The work of a destroyed stream is done.
         good!(cuStreamDestroy_v2(second));
-        assert_eq!(
-            call!(cuStreamQuery(second)),
-            CUresult::CUDA_ERROR_INVALID_HANDLE
-        );
+        assert_eq!(call!(cuStreamQuery(second)), CUresult::CUDA_ERROR_INVALID_HANDLE);
         good!(cuEventSynchronize(end));
         assert!(download(memory, SIZE) == [2; SIZE]);
         assert!(get!(f32: cuEventElapsedTime(_, event, end)) >= 0.0);
@@ -231,36 +188,32 @@ fn a_stream_waits_for_an_event() {
 
 #[test]
 fn the_null_stream_waits_for_blocking_streams() {
-    run(
-        "order::the_null_stream_waits_for_blocking_streams",
-        &[],
-        || {
-            let fake = start();
-            let (blocking, free, memory) = (stream(true), stream(false), allocate(SIZE));
-            let spin = function("spin");
-            for _ in 0..10 {
-                launch(spin, 1, 1, blocking, &2000u32);
-                good!(cuMemsetD8Async(memory, 1, SIZE, blocking));
-                good!(cuMemsetD8Async(memory, 2, SIZE, null_mut()));
-                good!(cuMemsetD8Async(memory, 3, SIZE, blocking));
-                let mut bytes = [0u8; SIZE];
-                good!(cuMemcpyDtoH_v2(bytes.as_mut_ptr().cast(), memory, SIZE));
-                assert!(bytes == [3; SIZE]);
-            }
-            // It does not wait for others: this ends, though the other stream has an operation without an end.
-            let event = get!(CUevent: cuEventCreate(_, 0));
-            launch(spin, 1, 1, free, &300_000_000u32);
-            good!(cuEventRecord(event, free));
-            good!(cuStreamSynchronize(null_mut()));
-            good!(cuMemsetD8_v2(memory, 4, SIZE));
+    run("order::the_null_stream_waits_for_blocking_streams", &[], || {
+        let fake = start();
+        let (blocking, free, memory) = (stream(true), stream(false), allocate(SIZE));
+        let spin = function("spin");
+        for _ in 0..10 {
+            launch(spin, 1, 1, blocking, &2000u32);
+            good!(cuMemsetD8Async(memory, 1, SIZE, blocking));
+            good!(cuMemsetD8Async(memory, 2, SIZE, null_mut()));
+            good!(cuMemsetD8Async(memory, 3, SIZE, blocking));
             let mut bytes = [0u8; SIZE];
             good!(cuMemcpyDtoH_v2(bytes.as_mut_ptr().cast(), memory, SIZE));
-            assert!(bytes == [4; SIZE]);
-            std::thread::sleep(Duration::from_millis(2));
-            assert_eq!(call!(cuEventQuery(event)), CUresult::CUDA_ERROR_NOT_READY);
-            assert_eq!(fake.calls("cuLaunchKernel"), 11);
-        },
-    );
+            assert!(bytes == [3; SIZE]);
+        }
+        // It does not wait for others: this ends, though the other stream has an operation without an end.
+        let event = get!(CUevent: cuEventCreate(_, 0));
+        launch(spin, 1, 1, free, &300_000_000u32);
+        good!(cuEventRecord(event, free));
+        good!(cuStreamSynchronize(null_mut()));
+        good!(cuMemsetD8_v2(memory, 4, SIZE));
+        let mut bytes = [0u8; SIZE];
+        good!(cuMemcpyDtoH_v2(bytes.as_mut_ptr().cast(), memory, SIZE));
+        assert!(bytes == [4; SIZE]);
+        std::thread::sleep(Duration::from_millis(2));
+        assert_eq!(call!(cuEventQuery(event)), CUresult::CUDA_ERROR_NOT_READY);
+        assert_eq!(fake.calls("cuLaunchKernel"), 11);
+    });
 }
 
 #[test]
@@ -287,9 +240,7 @@ fn threads_use_the_driver_at_once() {
                 good!(cuMemFreeHost(pointer));
             }
         };
-        let threads: Vec<_> = (0..8)
-            .map(|thread| std::thread::spawn(move || program(thread)))
-            .collect();
+        let threads: Vec<_> = (0..8).map(|thread| std::thread::spawn(move || program(thread))).collect();
         for time in 0..200 {
             fake.hold(time % 2 == 0);
             std::thread::sleep(Duration::from_micros(500));

@@ -104,26 +104,8 @@ pub(crate) fn function(name: &str) -> CUfunction {
 }
 
 /// Launches a function with one parameter.
-pub(crate) fn launch<T>(
-    function: CUfunction,
-    blocks: u32,
-    threads: u32,
-    on: CUstream,
-    parameter: &T,
-) {
+pub(crate) fn launch<T>(function: CUfunction, blocks: u32, threads: u32, on: CUstream, parameter: &T) {
     let mut parameters = [(&raw const *parameter).cast_mut().cast::<c_void>()];
     let parameters = parameters.as_mut_ptr();
-    good!(cuLaunchKernel(
-        function,
-        blocks,
-        1,
-        1,
-        threads,
-        1,
-        1,
-        0,
-        on,
-        parameters,
-        null_mut()
-    ));
+    good!(cuLaunchKernel(function, blocks, 1, 1, threads, 1, 1, 0, on, parameters, null_mut()));
 }

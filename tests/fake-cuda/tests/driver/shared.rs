@@ -14,8 +14,7 @@ use crate::program::*;
 /// The variable that has the descriptor's number, in the other process.
 const DESCRIPTOR: &str = "FAKE_CUDA_TEST_DESCRIPTOR";
 
-const POSIX: CUmemAllocationHandleType =
-    CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+const POSIX: CUmemAllocationHandleType = CUmemAllocationHandleType::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 
 const INVALID: CUresult = CUresult::CUDA_ERROR_INVALID_VALUE;
 
@@ -40,22 +39,13 @@ fn create() -> CUmemGenericAllocationHandle {
         },
     };
     let option = CUmemAllocationGranularity_flags::CU_MEM_ALLOC_GRANULARITY_MINIMUM;
-    assert_eq!(
-        get!(usize: cuMemGetAllocationGranularity(_, &properties, option)),
-        2 << 20
-    );
-    assert_eq!(
-        call!(cuMemCreate(&mut 0, SIZE - 1, &properties, 0)),
-        INVALID
-    );
+    assert_eq!(get!(usize: cuMemGetAllocationGranularity(_, &properties, option)), 2 << 20);
+    assert_eq!(call!(cuMemCreate(&mut 0, SIZE - 1, &properties, 0)), INVALID);
     get!(CUmemGenericAllocationHandle: cuMemCreate(_, SIZE, &properties, 0))
 }
 
 fn allow(address: CUdeviceptr, size: usize, flags: CUmemAccess_flags) {
-    let access = CUmemAccessDesc {
-        location: location(),
-        flags,
-    };
+    let access = CUmemAccessDesc { location: location(), flags };
     good!(cuMemSetAccess(address, size, &access, 1));
 }
 
@@ -73,10 +63,7 @@ fn memory_is_mapped_and_unmapped() {
         good!(cuMemMap(address, SIZE, 0, one, 0));
         assert_eq!(fill(address, 1), INVALID);
         assert_eq!(call!(cuMemMap(address, SIZE, 0, other, 0)), INVALID);
-        assert_eq!(
-            call!(cuMemMap(address + 3 * SIZE as u64, SIZE, 0, other, 0)),
-            INVALID
-        );
+        assert_eq!(call!(cuMemMap(address + 3 * SIZE as u64, SIZE, 0, other, 0)), INVALID);
         allow(address, SIZE, READ);
         assert_eq!(fill(address, 1), INVALID);
         good!(cuMemMap(address + SIZE as u64, SIZE, 0, other, 0));
@@ -84,16 +71,10 @@ fn memory_is_mapped_and_unmapped() {
         // A copy may go over several mappings, whose handles are gone.
         good!(cuMemRelease(one));
         good!(cuMemRelease(other));
-        assert_eq!(
-            call!(cuMemRelease(one)),
-            CUresult::CUDA_ERROR_INVALID_HANDLE
-        );
+        assert_eq!(call!(cuMemRelease(one)), CUresult::CUDA_ERROR_INVALID_HANDLE);
         assert_eq!(fill(address, 2 * SIZE), CUresult::CUDA_SUCCESS);
         assert_eq!(fill(address, 2 * SIZE + 1), INVALID);
-        assert_eq!(
-            download(address + 100, 2 * SIZE - 100),
-            vec![1; 2 * SIZE - 100]
-        );
+        assert_eq!(download(address + 100, 2 * SIZE - 100), vec![1; 2 * SIZE - 100]);
         assert_eq!(call!(cuMemAddressFree(address, 3 * SIZE)), INVALID);
         assert_eq!(call!(cuMemUnmap(address, SIZE / 2)), INVALID);
         good!(cuMemUnmap(address, 2 * SIZE));
@@ -120,44 +101,24 @@ fn another_process_shares_memory() {
         good!(cuMemsetD8Async(address, 1, SIZE, null_mut()));
         good!(cuCtxSynchronize());
         let mut descriptor: RawFd = -1;
-        good!(cuMemExportToShareableHandle(
-            (&raw mut descriptor).cast(),
-            handle,
-            POSIX,
-            0
-        ));
+        good!(cuMemExportToShareableHandle((&raw mut descriptor).cast(), handle, POSIX, 0));
         // The memory does not need it.
         good!(cuMemRelease(handle));
         // SAFETY: the export made it for us.
         let descriptor = unsafe { OwnedFd::from_raw_fd(descriptor) };
         fcntl_setfd(&descriptor, FdFlags::empty()).unwrap();
         let status = Command::new(env::current_exe().unwrap())
-            .args([
-                "shared::other_process",
-                "--exact",
-                "--ignored",
-                "--nocapture",
-            ])
-            .env(
-                DESCRIPTOR,
-                std::os::fd::AsRawFd::as_raw_fd(&descriptor).to_string(),
-            )
+            .args(["shared::other_process", "--exact", "--ignored", "--nocapture"])
+            .env(DESCRIPTOR, std::os::fd::AsRawFd::as_raw_fd(&descriptor).to_string())
             .status();
         assert!(status.unwrap().success());
-        assert_eq!(
-            download(address, SIZE),
-            [vec![2; SIZE / 2], vec![1; SIZE / 2]].concat()
-        );
+        assert_eq!(download(address, SIZE), [vec![2; SIZE / 2], vec![1; SIZE / 2]].concat());
     });
 }
 
 /// Imports a descriptor.
 fn import(descriptor: RawFd, handle: &mut CUmemGenericAllocationHandle) -> CUresult {
-    call!(cuMemImportFromShareableHandle(
-        handle,
-        descriptor as usize as *mut c_void,
-        POSIX
-    ))
+    call!(cuMemImportFromShareableHandle(handle, descriptor as usize as *mut c_void, POSIX))
 }
 
 #[test]

@@ -42,49 +42,14 @@ fn memory_that_is_not_as_announced_is_refused() {
         let enough = 4 * u64::from(SLOT);
         let file = || std::fs::File::open("/proc/self/exe").unwrap().into();
         let cases: Vec<(&str, Option<OwnedFd>, u32, RingShape)> = vec![
-            (
-                "cuMemImportFromShareableHandle",
-                Some(memfd("other", enough)),
-                SLOT,
-                shape(),
-            ),
-            (
-                "cuMemImportFromShareableHandle",
-                Some(file()),
-                SLOT,
-                shape(),
-            ),
-            (
-                "cuMemMap",
-                Some(memfd("fake-cuda-shared-0", enough / 2)),
-                SLOT,
-                shape(),
-            ),
-            (
-                "nor on one that it reaches",
-                Some(memfd("fake-cuda-shared-1", enough)),
-                SLOT,
-                shape(),
-            ),
+            ("cuMemImportFromShareableHandle", Some(memfd("other", enough)), SLOT, shape()),
+            ("cuMemImportFromShareableHandle", Some(file()), SLOT, shape()),
+            ("cuMemMap", Some(memfd("fake-cuda-shared-0", enough / 2)), SLOT, shape()),
+            ("nor on one that it reaches", Some(memfd("fake-cuda-shared-1", enough)), SLOT, shape()),
             ("1 descriptors instead of 2", None, SLOT, shape()),
-            (
-                "multiples of 4096",
-                Some(memfd("fake-cuda-shared-0", enough)),
-                100,
-                shape(),
-            ),
-            (
-                "67108864 at most",
-                Some(memfd("fake-cuda-shared-0", enough)),
-                1 << 30,
-                shape(),
-            ),
-            (
-                "multiples of 4096",
-                Some(memfd("fake-cuda-shared-0", enough)),
-                SLOT,
-                RingShape::DEFAULT,
-            ),
+            ("multiples of 4096", Some(memfd("fake-cuda-shared-0", enough)), 100, shape()),
+            ("67108864 at most", Some(memfd("fake-cuda-shared-0", enough)), 1 << 30, shape()),
+            ("multiples of 4096", Some(memfd("fake-cuda-shared-0", enough)), SLOT, RingShape::DEFAULT),
         ];
         runtime().block_on(async {
             let (_, receiver) = receiver();
@@ -104,10 +69,8 @@ fn memory_that_is_not_as_announced_is_refused() {
             let (here, there) = connection().await;
             let right = Some(memfd("fake-cuda-shared-0", enough));
             let source = "source".parse().unwrap();
-            let (offered, taken) = tokio::join!(
-                here.offer_with(shape(), right),
-                accept(there, &gpu, SLOT, receiver.clone(), source)
-            );
+            let (offered, taken) =
+                tokio::join!(here.offer_with(shape(), right), accept(there, &gpu, SLOT, receiver.clone(), source));
             offered.map(drop).unwrap();
             taken.map(drop).unwrap();
         });
@@ -152,10 +115,7 @@ fn records_are_believed_nothing() {
                     here.offer_with(shape(), Some(memory)),
                     accept(there, &gpu, SLOT, receiver.clone(), source)
                 );
-                let liar = Liar {
-                    producer: offered.unwrap(),
-                    tag: 0,
-                };
+                let liar = Liar { producer: offered.unwrap(), tag: 0 };
                 (liar, taken.unwrap())
             };
             // What cannot be read ends the ring.
@@ -183,31 +143,16 @@ fn records_are_believed_nothing() {
             let zeros = Crc32c::of(&vec![0; bytes as usize]).value();
             type Fault = fn(&ReceiveError) -> bool;
             let cases: [(u64, u64, u32, u64, u32, Fault); 5] = [
-                (0, bytes, bytes as u32, bytes, !zeros, |e| {
-                    matches!(e, ReceiveError::Checksum { .. })
-                }),
-                (0, bytes, bytes as u32, bytes - 1, zeros, |e| {
-                    matches!(e, ReceiveError::Length { .. })
-                }),
-                (0, bytes, bytes as u32 - 1, bytes, zeros, |e| {
-                    matches!(e, ReceiveError::TooShort { .. })
-                }),
-                (0, bytes, bytes as u32 + 1, bytes, zeros, |e| {
-                    matches!(e, ReceiveError::TooLong { .. })
-                }),
-                (1, bytes, 1, bytes, zeros, |e| {
-                    matches!(e, ReceiveError::Outside { .. })
-                }),
+                (0, bytes, bytes as u32, bytes, !zeros, |e| matches!(e, ReceiveError::Checksum { .. })),
+                (0, bytes, bytes as u32, bytes - 1, zeros, |e| matches!(e, ReceiveError::Length { .. })),
+                (0, bytes, bytes as u32 - 1, bytes, zeros, |e| matches!(e, ReceiveError::TooShort { .. })),
+                (0, bytes, bytes as u32 + 1, bytes, zeros, |e| matches!(e, ReceiveError::TooLong { .. })),
+                (1, bytes, 1, bytes, zeros, |e| matches!(e, ReceiveError::Outside { .. })),
             ];
             for (offset, length, body, said, crc, is_it) in cases {
                 let mut transfer = desk.expect(to.routes.0.clone(), to.routes.1.clone(), 1);
-                let header = StreamHeader {
-                    transfer: transfer.id,
-                    nonce: desk.nonce(transfer.id),
-                    stream: 0,
-                    offset,
-                    length,
-                };
+                let header =
+                    StreamHeader { transfer: transfer.id, nonce: desk.nonce(transfer.id), stream: 0, offset, length };
                 liar.stream(&header, body, StreamTrailer { length: said, crc });
                 match soon(transfer.arriving.recv()).await.unwrap() {
                     Arrival::Broken(error) => assert!(is_it(&error), "{error}"),
@@ -226,14 +171,7 @@ fn records_are_believed_nothing() {
             for offset in [1, 7, u64::MAX - 5] {
                 liar.publish(offset, &1_u32.to_le_bytes(), 4);
             }
-            liar.stream(
-                &header,
-                bytes as u32,
-                StreamTrailer {
-                    length: bytes,
-                    crc: zeros,
-                },
-            );
+            liar.stream(&header, bytes as u32, StreamTrailer { length: bytes, crc: zeros });
             transfer.arrived().await;
             assert!(bytes_of(&download(&to.dst)) != canaries);
         });
@@ -277,16 +215,11 @@ fn slots_that_are_never_given_back_fail_the_ring() {
                         other => panic!("{other:?}"),
                     }
                 };
-                let SendError::Path(error) = error else {
-                    panic!("{error}")
-                };
+                let SendError::Path(error) = error else { panic!("{error}") };
                 let error = error.downcast_ref::<RingError>().unwrap();
                 match dies {
                     true => assert!(matches!(error, RingError::PeerGone), "{error}"),
-                    false => assert!(
-                        matches!(error, RingError::NoneReleased { slots: 6, .. }),
-                        "{error}"
-                    ),
+                    false => assert!(matches!(error, RingError::NoneReleased { slots: 6, .. }), "{error}"),
                 }
                 assert!(ring.is_closed());
                 soon(transfer.out.fence()).await;
@@ -312,11 +245,7 @@ fn other_process() {
     let gpu = Gpu::open(0).unwrap();
     runtime().block_on(async {
         let socket = SocketName::try_from(std::env::var(SOCKET).unwrap()).unwrap();
-        let token: Vec<u8> = std::env::var(TOKEN)
-            .unwrap()
-            .split(' ')
-            .map(|byte| byte.parse().unwrap())
-            .collect();
+        let token: Vec<u8> = std::env::var(TOKEN).unwrap().split(' ').map(|byte| byte.parse().unwrap()).collect();
         let token = Token(token.try_into().unwrap());
         let connection = connect(&socket, &token, &Limits::default()).await.unwrap();
         let ring = offer(connection, &gpu, PATIENCE).await.unwrap();
@@ -353,9 +282,7 @@ fn a_process_that_is_killed_leaves_nothing_behind() {
                 );
                 let connection = expected.connection(PATIENCE).await.unwrap();
                 let source = "source".parse().unwrap();
-                let ring = accept(connection, &gpu, SLOT, receiver, source)
-                    .await
-                    .unwrap();
+                let ring = accept(connection, &gpu, SLOT, receiver, source).await.unwrap();
                 assert_eq!(other.hear().await.as_deref(), Some("sends"));
                 if killed {
                     while transfer.landing.placed() == 0 {

@@ -16,20 +16,12 @@ const WARM: usize = 100;
 const COMPLETIONS: &str = "/v1/completions";
 
 /// The time to the first byte of an answer's body.
-pub(super) async fn first_byte(
-    at: SocketAddr,
-    connections: usize,
-    time: Duration,
-) -> io::Result<Vec<f64>> {
+pub(super) async fn first_byte(at: SocketAddr, connections: usize, time: Duration) -> io::Result<Vec<f64>> {
     let mut clients = JoinSet::new();
     for _ in 0..connections {
         clients.spawn_local(async move {
             let mut client = Client::connect(at).await?;
-            let request = post(
-                COMPLETIONS,
-                None,
-                &body("\"stream\":true,\"user\":\"events=2\","),
-            );
+            let request = post(COMPLETIONS, None, &body("\"stream\":true,\"user\":\"events=2\","));
             let mut taken = Vec::new();
             let mut start = Instant::now();
             for sent in 0_usize.. {
@@ -55,11 +47,7 @@ pub(super) async fn first_byte(
 }
 
 /// The time of a whole P/D request.
-pub(super) async fn through(
-    at: SocketAddr,
-    prefill: SocketAddr,
-    time: Duration,
-) -> io::Result<Vec<f64>> {
+pub(super) async fn through(at: SocketAddr, prefill: SocketAddr, time: Duration) -> io::Result<Vec<f64>> {
     let mut client = Client::connect(at).await?;
     let request = post(COMPLETIONS, Some(prefill), &body(""));
     let mut taken = Vec::new();

@@ -108,10 +108,7 @@ impl Case {
 
     pub(crate) const fn figures(self) -> &'static [Figure] {
         const TIMES: [Figure; 2] = [figure("median", "us", true), figure("p99", "us", true)];
-        const RATE: [Figure; 2] = [
-            figure("rate", "1/s", false),
-            figure("processor time", "us each", false),
-        ];
+        const RATE: [Figure; 2] = [figure("rate", "1/s", false), figure("processor time", "us each", false)];
         const STREAMS: [Figure; 4] = [
             figure("median", "ms", true),
             figure("p99", "ms", true),
@@ -128,21 +125,12 @@ impl Case {
     }
 
     /// Takes each of the figures once.
-    pub(crate) async fn once(
-        self,
-        peer: &Running,
-        fakes: Fakes,
-        scale: &Scale,
-    ) -> io::Result<Vec<f64>> {
+    pub(crate) async fn once(self, peer: &Running, fakes: Fakes, scale: &Scale) -> io::Result<Vec<f64>> {
         match self {
-            Self::Added { connections } => {
-                latency::first_byte(peer.at, connections, scale.time).await
-            }
+            Self::Added { connections } => latency::first_byte(peer.at, connections, scale.time).await,
             Self::Legs if peer.peer == Peer::Direct => latency::straight(fakes, scale.time).await,
             Self::Legs => latency::through(peer.at, fakes.prefill, scale.time).await,
-            Self::Rate { route, connections } => {
-                rate::measure(peer, fakes, route, connections, scale.time).await
-            }
+            Self::Rate { route, connections } => rate::measure(peer, fakes, route, connections, scale.time).await,
             Self::Streams => streams::delays(peer, scale).await,
             Self::Memory => streams::memory(peer, scale).await,
         }

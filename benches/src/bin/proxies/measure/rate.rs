@@ -36,18 +36,11 @@ pub(super) async fn measure(
     let (_, answers) = load(clients, &request, time).await?;
     let (time, busy) = (start.elapsed(), peer.busy() - busy);
     let answers = answers as f64;
-    Ok(vec![
-        answers / time.as_secs_f64(),
-        busy.as_secs_f64() * 1e6 / answers,
-    ])
+    Ok(vec![answers / time.as_secs_f64(), busy.as_secs_f64() * 1e6 / answers])
 }
 
 /// Has every client ask again and again; how many answers there were.
-async fn load(
-    clients: Vec<Client>,
-    request: &Rc<[u8]>,
-    time: Duration,
-) -> io::Result<(Vec<Client>, usize)> {
+async fn load(clients: Vec<Client>, request: &Rc<[u8]>, time: Duration) -> io::Result<(Vec<Client>, usize)> {
     let mut tasks = JoinSet::new();
     let end = Instant::now() + time;
     for mut client in clients {

@@ -35,17 +35,12 @@ pub(super) async fn delays(peer: &Running, scale: &Scale) -> io::Result<Vec<f64>
     let phase = Rc::new(Cell::new(Phase::Opening));
     let mut streams = JoinSet::new();
     let mut broken = 0;
-    open(
-        peer.at,
-        "events=1000000 every=200",
-        scale.streams,
-        |stream| match stream {
-            Ok((client, head)) => {
-                streams.spawn_local(follow(client, head, phase.clone()));
-            }
-            Err(_) => broken += 1,
-        },
-    )
+    open(peer.at, "events=1000000 every=200", scale.streams, |stream| match stream {
+        Ok((client, head)) => {
+            streams.spawn_local(follow(client, head, phase.clone()));
+        }
+        Err(_) => broken += 1,
+    })
     .await;
     // Each stream is heard a few times before.
     tokio::time::sleep(Duration::from_secs(1)).await;
@@ -66,25 +61,15 @@ pub(super) async fn delays(peer: &Running, scale: &Scale) -> io::Result<Vec<f64>
     }
     delays.sort();
     let ms = |of| quantile(&delays, of).as_secs_f64() * 1e3;
-    Ok(vec![
-        ms(0.5),
-        ms(0.99),
-        busy.as_secs_f64() * 1e6 / delays.len() as f64,
-        broken as f64,
-    ])
+    Ok(vec![ms(0.5), ms(0.99), busy.as_secs_f64() * 1e6 / delays.len() as f64, broken as f64])
 }
 
 /// Reads a stream until the measuring is over; whether it has lasted so long, and the delays meanwhile.
-async fn follow(
-    mut client: Client,
-    mut head: Head,
-    phase: Rc<Cell<Phase>>,
-) -> (bool, Vec<Duration>) {
+async fn follow(mut client: Client, mut head: Head, phase: Rc<Cell<Phase>>) -> (bool, Vec<Duration>) {
     let mut delays = Vec::new();
     let mut event = Vec::new();
     while phase.get() != Phase::Over {
-        let Ok(Ok(Some(piece))) = tokio::time::timeout(SILENCE, client.piece(&mut head)).await
-        else {
+        let Ok(Ok(Some(piece))) = tokio::time::timeout(SILENCE, client.piece(&mut head)).await else {
             return (false, delays);
         };
         event.extend_from_slice(piece);
@@ -113,18 +98,11 @@ pub(super) async fn memory(peer: &Running, scale: &Scale) -> io::Result<Vec<f64>
     let after = peer.resident();
     let streams: io::Result<Vec<_>> = kept.into_iter().collect();
     let streams = streams?.len();
-    Ok(vec![
-        after.saturating_sub(before) as f64 / 1024.0 / streams as f64,
-    ])
+    Ok(vec![after.saturating_sub(before) as f64 / 1024.0 / streams as f64])
 }
 
 /// Opens streams and waits for the first event of each.
-async fn open(
-    at: SocketAddr,
-    events: &str,
-    count: usize,
-    mut opened: impl FnMut(io::Result<(Client, Head)>),
-) {
+async fn open(at: SocketAddr, events: &str, count: usize, mut opened: impl FnMut(io::Result<(Client, Head)>)) {
     let members = format!("\"stream\":true,\"user\":\"{events}\",");
     let request: Rc<[u8]> = post("/v1/completions", None, &body(&members)).into();
     let places = Rc::new(Semaphore::new(OPENING));
@@ -136,10 +114,7 @@ async fn open(
             let first = async {
                 let mut client = Client::connect(at).await?;
                 let mut head = client.begin(&request).await?;
-                client
-                    .piece(&mut head)
-                    .await?
-                    .ok_or(io::ErrorKind::UnexpectedEof)?;
+                client.piece(&mut head).await?.ok_or(io::ErrorKind::UnexpectedEof)?;
                 Ok((client, head))
             };
             tokio::time::timeout(PATIENCE, first).await?

@@ -13,9 +13,7 @@ pub(super) fn all(faults: Faults, text: &str, syntax: Syntax) -> Vec<Located> {
         Syntax::Json => None,
     };
     let faults = faults.0.into_iter().map(|fault| {
-        let span = root
-            .as_ref()
-            .and_then(|root| find(root.get_ref(), &fault.path, text));
+        let span = root.as_ref().and_then(|root| find(root.get_ref(), &fault.path, text));
         Located { fault, span }
     });
     faults.collect()
@@ -23,11 +21,7 @@ pub(super) fn all(faults: Faults, text: &str, syntax: Syntax) -> Vec<Located> {
 
 /// The byte offset of a line and column, both counted from 1.
 pub(super) fn offset(text: &str, line: usize, column: usize) -> Option<usize> {
-    let start: usize = text
-        .split_inclusive('\n')
-        .take(line.checked_sub(1)?)
-        .map(str::len)
-        .sum();
+    let start: usize = text.split_inclusive('\n').take(line.checked_sub(1)?).map(str::len).sum();
     let offset = (start + column.saturating_sub(1)).min(text.len());
     Some(text.floor_char_boundary(offset))
 }

@@ -68,10 +68,7 @@ fn the_name_says_the_syntax_and_else_the_text() {
 fn faults_mark_their_field() {
     assert_eq!(marked(&GOOD.replace("tp = 2", "tp = 0"), "tp"), "tp = 0");
     let text = GOOD.replace("head_dim = 128", "head_dim = \"wide\"");
-    assert_eq!(
-        marked(&text, "group[0].spec[0].head_dim"),
-        "head_dim = \"wide\""
-    );
+    assert_eq!(marked(&text, "group[0].spec[0].head_dim"), "head_dim = \"wide\"");
     let text = GOOD.replace("num_blocks", "blocks");
     assert_eq!(marked(&text, "blocks"), "blocks = 64");
 }
@@ -108,9 +105,7 @@ fn a_byte_order_mark_is_no_part_of_a_document() {
     let value: toml::Value = toml::from_str(GOOD).expect("TOML");
     for text in [GOOD.to_owned(), value_as_json(&value)] {
         let marked = format!("\u{feff}{text}");
-        let from = |text: &str| {
-            parse("stdin", text, Syntax::of(Path::new("stdin"), text)).expect("a deployment")
-        };
+        let from = |text: &str| parse("stdin", text, Syntax::of(Path::new("stdin"), text)).expect("a deployment");
         assert_eq!(from(&marked), from(&text));
     }
     let text = format!("\u{feff}{}", GOOD.replace("tp = 2", "tp = 0"));
@@ -124,13 +119,7 @@ fn a_byte_order_mark_is_no_part_of_a_document() {
 #[test]
 fn deep_nesting_is_refused() {
     let deep = format!("a = {}{}", "[".repeat(100_000), "]".repeat(100_000));
-    assert!(matches!(
-        parse("a", &deep, Syntax::Toml),
-        Err(ParseError::Syntax { .. })
-    ));
+    assert!(matches!(parse("a", &deep, Syntax::Toml), Err(ParseError::Syntax { .. })));
     let deep = format!("{}{}", "[".repeat(100_000), "]".repeat(100_000));
-    assert!(matches!(
-        parse("a", &deep, Syntax::Json),
-        Err(ParseError::Syntax { .. })
-    ));
+    assert!(matches!(parse("a", &deep, Syntax::Json), Err(ParseError::Syntax { .. })));
 }

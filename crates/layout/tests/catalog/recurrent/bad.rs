@@ -22,10 +22,7 @@ fn layers_that_are_told_wrong() {
         "hybrid_override_pattern: has 52 layers, but num_hidden_layers is 50",
     );
     assert_fault(
-        &config_but(
-            "nemotron-h-8b",
-            json!({"hybrid_override_pattern": "absent"}),
-        ),
+        &config_but("nemotron-h-8b", json!({"hybrid_override_pattern": "absent"})),
         "hybrid_override_pattern: is missing: num_hidden_layers is 52, and the class knows of 4 \
          layers only",
     );
@@ -50,19 +47,13 @@ fn layers_that_are_told_wrong() {
         &config_but("jamba-mini-1.5", json!({"attn_layer_offset": 8})),
         "attn_layer_offset: is 8: it has to be below attn_layer_period = 8",
     );
-    assert_fault(
-        &config_but("jamba-mini-1.5", json!({"attn_layer_period": 0})),
-        "attn_layer_period: cannot be 0",
-    );
+    assert_fault(&config_but("jamba-mini-1.5", json!({"attn_layer_period": 0})), "attn_layer_period: cannot be 0");
     assert_fault(
         &config_but("qwen3-next-80b-a3b", json!({"full_attention_interval": 0})),
         "full_attention_interval: cannot be 0",
     );
     assert_fault(
-        &config_but(
-            "minimax-text-01",
-            json!({"num_hidden_layers": 2, "attn_type_list": [0, 2]}),
-        ),
+        &config_but("minimax-text-01", json!({"num_hidden_layers": 2, "attn_type_list": [0, 2]})),
         "attn_type_list[1]: has to be 0 (linear) or 1 (full), not 2",
     );
     assert_fault(
@@ -77,7 +68,8 @@ fn layers_that_are_told_wrong() {
 
 #[test]
 fn kimi_layers_that_are_told_wrong() {
-    let told = |linear: Json| json!({"model_type": "kimi_linear", "num_hidden_layers": 4, "linear_attn_config": linear});
+    let told =
+        |linear: Json| json!({"model_type": "kimi_linear", "num_hidden_layers": 4, "linear_attn_config": linear});
     for (linear, expected) in [
         (
             json!({"kda_layers": [0, 1, 2], "full_attn_layers": [3]}),
@@ -101,10 +93,7 @@ fn kimi_layers_that_are_told_wrong() {
             "linear_attn_config.full_attn_layers: is missing: kda_layers and full_attn_layers are \
              needed together",
         ),
-        (
-            json!([1]),
-            "linear_attn_config: has to be a table, not a list",
-        ),
+        (json!([1]), "linear_attn_config: has to be a table, not a list"),
         (
             json!({"kda_layers": [1, 2, 3], "full_attn_layers": [4], "num_heads": 0}),
             "linear_attn_config.num_heads: cannot be 0",
@@ -132,26 +121,14 @@ fn sizes_that_do_not_fit_together() {
             json!({"mamba_d_head": 64}),
             "mamba_d_head: is 64, but mamba_d_ssm = 3072 over 24 heads is 128",
         ),
-        (
-            "falcon-h1-7b",
-            json!({"mamba_d_ssm": 0}),
-            "mamba_d_ssm: cannot be 0",
-        ),
+        ("falcon-h1-7b", json!({"mamba_d_ssm": 0}), "mamba_d_ssm: cannot be 0"),
         (
             "mamba-codestral-7b",
             json!({"expand": 3}),
             "head_dim: is 64, but expand * hidden_size = 12288 over 128 heads is 96",
         ),
-        (
-            "nemotron-h-8b",
-            json!({"n_groups": 3}),
-            "n_groups: is 3, which does not divide mamba_num_heads = 128",
-        ),
-        (
-            "nemotron-h-8b",
-            json!({"conv_kernel": 1}),
-            "conv_kernel: has to be 2 or more, or there is nothing to keep",
-        ),
+        ("nemotron-h-8b", json!({"n_groups": 3}), "n_groups: is 3, which does not divide mamba_num_heads = 128"),
+        ("nemotron-h-8b", json!({"conv_kernel": 1}), "conv_kernel: has to be 2 or more, or there is nothing to keep"),
         (
             "nemotron-h-8b",
             json!({"mamba_num_heads": 1u64 << 30, "mamba_head_dim": 1u64 << 30}),
@@ -186,8 +163,5 @@ fn auto_is_no_number() {
         assert_eq!(error, expected, "{name}");
     }
     let error = fault(&config_but("bamba-9b", json!({"mamba_d_head": "wide"})));
-    assert_eq!(
-        error,
-        "mamba_d_head: has to be a whole number, not \"wide\""
-    );
+    assert_eq!(error, "mamba_d_head: has to be a whole number, not \"wide\"");
 }

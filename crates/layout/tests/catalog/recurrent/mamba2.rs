@@ -11,13 +11,7 @@ fn nemotron_h_has_mlps_as_layers_and_its_state_in_float32() {
     let model = model("nemotron-h-8b");
     assert_eq!(model.num_layers, 52);
     let mamba = "0,2,4,6,9,11,13,15,17,20,22,24,26,28,31,33,35,37,39,42,44,46,48,50";
-    assert_eq!(
-        groups(&model),
-        [
-            ("mamba", mamba.to_owned()),
-            ("attn", "7,18,29,40".to_owned())
-        ]
-    );
+    assert_eq!(groups(&model), [("mamba", mamba.to_owned()), ("attn", "7,18,29,40".to_owned())]);
     assert_eq!(specs(&model, "mamba"), mamba2(128, 64, 8, 128, Dtype::F32));
     assert_eq!(specs(&model, "attn"), attention(8, 128));
     // bf16: 3 taps of x (128 * 64) and B and C (8 groups of 128 each); float32: 128 heads of 64 * 128.
@@ -54,17 +48,10 @@ fn nemotron_3_has_experts_as_layers() {
 fn nemotron_h_reads_lists_in_old_and_new_words_before_a_pattern() {
     for (key, list) in [
         ("layers_block_type", ["mamba", "moe", "attention", "mlp"]),
-        (
-            "layer_types",
-            ["linear_attention", "moe", "full_attention", "mlp"],
-        ),
+        ("layer_types", ["linear_attention", "moe", "full_attention", "mlp"]),
     ] {
-        let config =
-            json!({"model_type": "nemotron_h", key: list, "hybrid_override_pattern": "MM"});
-        assert_eq!(
-            groups(&read(&config).unwrap()),
-            [("mamba", "0".to_owned()), ("attn", "2".to_owned())]
-        );
+        let config = json!({"model_type": "nemotron_h", key: list, "hybrid_override_pattern": "MM"});
+        assert_eq!(groups(&read(&config).unwrap()), [("mamba", "0".to_owned()), ("attn", "2".to_owned())]);
     }
     let nulls = json!({"model_type": "nemotron_h", "layers_block_type": null,
         "hybrid_override_pattern": "M-", "num_hidden_layers": null});
@@ -81,10 +68,7 @@ fn nemotron_h_follows_the_type_and_the_old_names_of_its_config() {
         conv.conv_states = 2;
     }
     assert_eq!(specs(&read(&config).unwrap(), "mamba"), page);
-    let auto = config_but(
-        "nemotron-h-8b",
-        json!({"mamba_ssm_cache_dtype": "auto", "torch_dtype": "float16"}),
-    );
+    let auto = config_but("nemotron-h-8b", json!({"mamba_ssm_cache_dtype": "auto", "torch_dtype": "float16"}));
     let model = read(&auto).unwrap();
     let [Spec::Mamba2Conv(conv), Spec::Mamba2Ssm(ssm)] = specs(&model, "mamba") else {
         panic!("{model:?}");
@@ -96,10 +80,7 @@ fn nemotron_h_follows_the_type_and_the_old_names_of_its_config() {
 fn granite_4_is_mamba2_with_attention_in_every_tenth_layer() {
     let small = model("granite-4.0-h-small");
     let mamba = "0-4,6-14,16-24,26-34,36-39".to_owned();
-    assert_eq!(
-        groups(&small),
-        [("mamba", mamba.clone()), ("attn", "5,15,25,35".to_owned())]
-    );
+    assert_eq!(groups(&small), [("mamba", mamba.clone()), ("attn", "5,15,25,35".to_owned())]);
     assert_eq!(specs(&small, "mamba"), mamba2(128, 64, 1, 128, Dtype::Bf16));
     let conv = 3 * (128 * 64 + 2 * 128) * 2;
     assert_eq!(sizes(&small, "mamba"), (36, conv + 128 * 64 * 128 * 2));
@@ -123,26 +104,14 @@ fn heads_of_auto_width_share_the_channels() {
 
 #[test]
 fn a_dense_granite_4_needs_no_sound_mamba_keys() {
-    let dense = config_but(
-        "granite-4.0-h-tiny",
-        json!({"layer_types": vec!["attention"; 40], "mamba_n_heads": 7}),
-    );
-    assert_eq!(
-        groups(&read(&dense).unwrap()),
-        [("attn", "0-39".to_owned())]
-    );
+    let dense = config_but("granite-4.0-h-tiny", json!({"layer_types": vec!["attention"; 40], "mamba_n_heads": 7}));
+    assert_eq!(groups(&read(&dense).unwrap()), [("attn", "0-39".to_owned())]);
 }
 
 #[test]
 fn bamba_attends_where_its_indices_say() {
     let model = model("bamba-9b");
-    assert_eq!(
-        groups(&model),
-        [
-            ("mamba", "0-8,10-17,19-26,28-31".to_owned()),
-            ("attn", "9,18,27".to_owned())
-        ]
-    );
+    assert_eq!(groups(&model), [("mamba", "0-8,10-17,19-26,28-31".to_owned()), ("attn", "9,18,27".to_owned())]);
     let conv = 3 * (128 * 64 + 2 * 128) * 2;
     assert_eq!(sizes(&model, "mamba"), (29, conv + 128 * 64 * 128 * 2));
     assert_eq!(sizes(&model, "attn"), (3, 2 * 8 * 128 * 2));
@@ -168,10 +137,7 @@ fn falcon_h1_has_two_caches_in_every_layer() {
 
 #[test]
 fn falcon_h1_expands_where_mamba_d_ssm_is_null() {
-    let config = config_but(
-        "falcon-h1-7b",
-        json!({"mamba_d_ssm": null, "mamba_d_head": "auto"}),
-    );
+    let config = config_but("falcon-h1-7b", json!({"mamba_d_ssm": null, "mamba_d_head": "auto"}));
     let model = read(&config).unwrap();
     assert_eq!(specs(&model, "mamba"), mamba2(24, 256, 1, 256, Dtype::Bf16));
 }
@@ -179,13 +145,7 @@ fn falcon_h1_expands_where_mamba_d_ssm_is_null() {
 #[test]
 fn zamba2_has_a_state_in_every_layer_and_wide_heads_in_some() {
     let model = model("zamba2-2.7b");
-    assert_eq!(
-        groups(&model),
-        [
-            ("mamba", "0-53".to_owned()),
-            ("attn", "6,12,18,24,30,36,42,47,51".to_owned())
-        ]
-    );
+    assert_eq!(groups(&model), [("mamba", "0-53".to_owned()), ("attn", "6,12,18,24,30,36,42,47,51".to_owned())]);
     assert_eq!(specs(&model, "mamba"), mamba2(80, 64, 1, 64, Dtype::Bf16));
     // Twice hidden_size / num_attention_heads.
     assert_eq!(specs(&model, "attn"), attention(32, 160));

@@ -27,14 +27,7 @@ impl<'a> Trial<'a> {
             *oracle::at_mut(&mut inside, to) = byte;
             moved.push(byte);
         }
-        Self {
-            case,
-            dst_skew,
-            before: src.all(),
-            after: dst.with_inside(&inside),
-            sum: sum(&moved),
-            src,
-        }
+        Self { case, dst_skew, before: src.all(), after: dst.with_inside(&inside), sum: sum(&moved), src }
     }
 
     /// Runs the case and compares every byte of both arenas, margins included.
@@ -92,9 +85,7 @@ fn canonical(layers: u64) -> (Program, usize, usize) {
     let (block, big) = (16 * 1024, 64 * 512);
     let loops = [(layers, 4 * block, big), (16, 1024, 512)];
     let placed = [2, 0, 3, 1].into_iter().zip(0..);
-    let placed: Vec<_> = placed
-        .map(|(from, to)| (from * block + 512, to * 16 * 512))
-        .collect();
+    let placed: Vec<_> = placed.map(|(from, to)| (from * block + 512, to * 16 * 512)).collect();
     let (src, dst) = (layers * 4 * block, layers * big);
     (program(&loops, 512, &placed), src as usize, dst as usize)
 }

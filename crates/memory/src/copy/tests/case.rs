@@ -52,11 +52,7 @@ impl Shape {
             strides[i] = reach + self.gaps[i];
             reach += strides[i] * (counts[i] - 1);
         }
-        Side {
-            strides,
-            reach,
-            allocations: if far { counts[0] as usize } else { 1 },
-        }
+        Side { strides, reach, allocations: if far { counts[0] as usize } else { 1 } }
     }
 }
 
@@ -66,12 +62,11 @@ fn shape() -> impl Strategy<Value = Shape> {
         2 => (0..8u64).prop_map(|lines| lines * 64),
         1 => 0..200u64,
     ];
-    (
-        vec(any::<Index>(), 4),
-        vec(gap, 4),
-        prop::bool::weighted(0.3),
-    )
-        .prop_map(|(order, gaps, far)| Shape { order, gaps, far })
+    (vec(any::<Index>(), 4), vec(gap, 4), prop::bool::weighted(0.3)).prop_map(|(order, gaps, far)| Shape {
+        order,
+        gaps,
+        far,
+    })
 }
 
 fn run() -> impl Strategy<Value = u64> {
@@ -102,66 +97,43 @@ fn wide() -> impl Strategy<Value = Option<(Vec<u64>, u64, Shape, Shape)>> {
 
 /// Where places start: after those before, at any address or at the start of a line.
 fn start(lined: bool, end: u64, skip: u64) -> u64 {
-    if lined {
-        (end + skip).next_multiple_of(64)
-    } else {
-        end + skip
-    }
+    if lined { (end + skip).next_multiple_of(64) } else { end + skip }
 }
 
 pub(crate) fn case() -> impl Strategy<Value = Case> {
-    let place = (
-        any::<Index>(),
-        0..ALLOCATIONS,
-        0..ALLOCATIONS,
-        0..80u64,
-        0..80u64,
-    );
+    let place = (any::<Index>(), 0..ALLOCATIONS, 0..ALLOCATIONS, 0..80u64, 0..80u64);
     let places = vec((place, any::<u64>()), 1..6);
-    (vec(nest(), 1..4), places, any::<bool>(), wide()).prop_map(
-        |(mut nests, places, lined, wide)| {
-            nests.extend(wide);
-            let mut case = Case {
-                program: Program::default(),
-                src: vec![0; ALLOCATIONS],
-                dst: vec![0; ALLOCATIONS],
+    (vec(nest(), 1..4), places, any::<bool>(), wide()).prop_map(|(mut nests, places, lined, wide)| {
+        nests.extend(wide);
+        let mut case = Case { program: Program::default(), src: vec![0; ALLOCATIONS], dst: vec![0; ALLOCATIONS] };
+        let mut sides = Vec::new();
+        for (counts, run, src, dst) in &nests {
+            let (src, dst) = (src.work_out(counts, *run), dst.work_out(counts, *run));
+            let loops = (0..counts.len()).map(|i| Loop { count: counts[i], src: src.strides[i], dst: dst.strides[i] });
+            case.program.nests.push(Nest { loops: loops.collect(), run: *run });
+            sides.push((src, dst));
+        }
+        let mut placed = Vec::new();
+        for ((nest, src_in, dst_in, src_skip, dst_skip), rank) in places {
+            let nest = nest.index(nests.len());
+            let put = |side: &Side, first: usize, skip: u64, ends: &mut [usize]| {
+                let first = first.min(ALLOCATIONS - side.allocations);
+                let within = &mut ends[first..first + side.allocations];
+                let end = within.iter().copied().max().unwrap_or(0) as u64;
+                let offset = start(lined, end, skip);
+                within.fill((offset + side.reach) as usize);
+                (first as u64) << ALLOCATION_BITS | offset
             };
-            let mut sides = Vec::new();
-            for (counts, run, src, dst) in &nests {
-                let (src, dst) = (src.work_out(counts, *run), dst.work_out(counts, *run));
-                let loops = (0..counts.len()).map(|i| Loop {
-                    count: counts[i],
-                    src: src.strides[i],
-                    dst: dst.strides[i],
-                });
-                case.program.nests.push(Nest {
-                    loops: loops.collect(),
-                    run: *run,
-                });
-                sides.push((src, dst));
-            }
-            let mut placed = Vec::new();
-            for ((nest, src_in, dst_in, src_skip, dst_skip), rank) in places {
-                let nest = nest.index(nests.len());
-                let put = |side: &Side, first: usize, skip: u64, ends: &mut [usize]| {
-                    let first = first.min(ALLOCATIONS - side.allocations);
-                    let within = &mut ends[first..first + side.allocations];
-                    let end = within.iter().copied().max().unwrap_or(0) as u64;
-                    let offset = start(lined, end, skip);
-                    within.fill((offset + side.reach) as usize);
-                    (first as u64) << ALLOCATION_BITS | offset
-                };
-                let src = put(&sides[nest].0, src_in, src_skip, &mut case.src);
-                let dst = put(&sides[nest].1, dst_in, dst_skip, &mut case.dst);
-                let nest = nest as u32;
-                placed.push((rank, Placed { nest, src, dst }));
-            }
-            // Addresses in no particular order.
-            placed.sort_by_key(|(rank, _)| *rank);
-            case.program.placed = placed.into_iter().map(|(_, placed)| placed).collect();
-            case
-        },
-    )
+            let src = put(&sides[nest].0, src_in, src_skip, &mut case.src);
+            let dst = put(&sides[nest].1, dst_in, dst_skip, &mut case.dst);
+            let nest = nest as u32;
+            placed.push((rank, Placed { nest, src, dst }));
+        }
+        // Addresses in no particular order.
+        placed.sort_by_key(|(rank, _)| *rank);
+        case.program.placed = placed.into_iter().map(|(_, placed)| placed).collect();
+        case
+    })
 }
 
 /// The program with its source side kept and a stream for a destination.
@@ -218,24 +190,16 @@ impl Arena {
     pub(crate) fn new(lens: &[usize], skew: usize, mut fill: impl FnMut(usize) -> u8) -> Self {
         let buffer = |len: &usize| {
             let lines = (len + 3 * MARGIN).div_ceil(64);
-            let lines: Box<[Line]> = (0..lines)
-                .map(|line| Line(std::array::from_fn(|i| fill(line * 64 + i))))
-                .collect();
+            let lines: Box<[Line]> =
+                (0..lines).map(|line| Line(std::array::from_fn(|i| fill(line * 64 + i)))).collect();
             Buffer(Box::into_raw(lines))
         };
-        Self {
-            buffers: Arc::new(lens.iter().map(buffer).collect()),
-            lens: lens.to_vec(),
-            skew: MARGIN + skew % 64,
-        }
+        Self { buffers: Arc::new(lens.iter().map(buffer).collect()), lens: lens.to_vec(), skew: MARGIN + skew % 64 }
     }
 
     pub(crate) fn memory(&self) -> Memory {
         let starts = self.buffers.iter().map(|b| b.0.cast::<u8>());
-        let parts: Vec<_> = starts
-            .map(|start| start.wrapping_add(self.skew))
-            .zip(self.lens.iter().copied())
-            .collect();
+        let parts: Vec<_> = starts.map(|start| start.wrapping_add(self.skew)).zip(self.lens.iter().copied()).collect();
         // SAFETY: the buffers are longer than this by their margins and live as long as the keeper;
         // slices of them are only made between copies.
         unsafe { Memory::from_raw_parts(&parts, Access::ReadWrite, Some(self.buffers.clone())) }
@@ -255,8 +219,7 @@ impl Arena {
     /// What is in the allocations.
     pub(crate) fn inside(&self) -> Vec<Vec<u8>> {
         let all = self.all().into_iter().zip(&self.lens);
-        all.map(|(all, len)| all[self.skew..self.skew + len].to_vec())
-            .collect()
+        all.map(|(all, len)| all[self.skew..self.skew + len].to_vec()).collect()
     }
 
     /// What is in the buffers, margins and all, with other bytes in the allocations.
@@ -273,9 +236,7 @@ impl Arena {
 pub(crate) fn noise(seed: u64) -> impl FnMut(usize) -> u8 {
     let mut state = seed | 1;
     move |_| {
-        state = state
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (state >> 56) as u8
     }
 }

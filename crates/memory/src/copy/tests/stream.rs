@@ -11,17 +11,8 @@ use transload_plan::program::{ALLOCATION_BITS, StreamProgram};
 
 /// Lengths of pieces that a stream is cut into, over and over.
 fn cuts() -> impl Strategy<Value = Vec<usize>> {
-    vec(
-        prop_oneof![
-            0..100usize,
-            1..2000usize,
-            Just(1372),
-            Just(6400),
-            Just(65536)
-        ],
-        1..6,
-    )
-    .prop_filter("must get on", |cuts| cuts.iter().sum::<usize>() > 200)
+    vec(prop_oneof![0..100usize, 1..2000usize, Just(1372), Just(6400), Just(65536)], 1..6)
+        .prop_filter("must get on", |cuts| cuts.iter().sum::<usize>() > 200)
 }
 
 /// A stream that each kernel moves, around the caches and through them.
@@ -132,17 +123,10 @@ fn apart() -> StreamProgram {
 #[test]
 fn what_is_beyond_the_end_is_refused() {
     let stream = MemoryStream::new(apart(), Memory::allocate(&[300]).unwrap()).unwrap();
-    let past_end = StreamError::PastEnd {
-        offset: 150,
-        len: 51,
-        bytes: 200,
-    };
+    let past_end = StreamError::PastEnd { offset: 150, len: 51, bytes: 200 };
     let mut cursor = stream.cursor(150).unwrap();
     assert_eq!(cursor.scatter(&[0; 51], None), Err(past_end));
-    assert_eq!(
-        past_end.to_string(),
-        "51 bytes at offset 150 of a stream of 200 bytes"
-    );
+    assert_eq!(past_end.to_string(), "51 bytes at offset 150 of a stream of 200 bytes");
     assert!(stream.cursor(201).is_err());
     assert_eq!(cursor.position(), 150);
 }

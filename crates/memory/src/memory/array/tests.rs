@@ -11,26 +11,10 @@ const FAR: u64 = 1 << 44;
 
 /// A view of one component: `(extent, stride)` of `L`, `B`, `S`, `H`, `C` and the bytes of an element.
 fn view(offset: u64, dims: [(u64, u64); 5], element: u64) -> View {
-    let axes = [
-        Axis::Layer,
-        Axis::Block,
-        Axis::State,
-        Axis::Unit,
-        Axis::Content(0),
-    ];
+    let axes = [Axis::Layer, Axis::Block, Axis::State, Axis::Unit, Axis::Content(0)];
     let dims = axes.into_iter().zip(dims);
-    let mut dims: SmallVec<[Dim; 8]> = dims
-        .map(|(axis, (extent, stride))| Dim {
-            axis,
-            extent,
-            stride,
-        })
-        .collect();
-    dims.push(Dim {
-        axis: Axis::Byte,
-        extent: element,
-        stride: 1,
-    });
+    let mut dims: SmallVec<[Dim; 8]> = dims.map(|(axis, (extent, stride))| Dim { axis, extent, stride }).collect();
+    dims.push(Dim { axis: Axis::Byte, extent: element, stride: 1 });
     View { offset, dims }
 }
 
@@ -41,12 +25,7 @@ fn small() -> View {
 
 /// Why neither can be had, a borrowed array and a copy.
 #[track_caller]
-fn refused<T: Pod + Debug>(
-    memory: &mut Memory,
-    view: &View,
-    borrowed: ArrayError,
-    copied: Option<ArrayError>,
-) {
+fn refused<T: Pod + Debug>(memory: &mut Memory, view: &View, borrowed: ArrayError, copied: Option<ArrayError>) {
     assert_eq!(memory.array_mut::<T>(view).unwrap_err(), borrowed);
     // SAFETY: nobody else has the memory.
     let in_place = unsafe { memory.array_view::<T>(view) };
@@ -58,10 +37,7 @@ fn refused<T: Pod + Debug>(
 fn what_is_written_in_place_is_what_a_copy_has() {
     let mut memory = Memory::allocate(&[96]).unwrap();
     let mut array = memory.array_mut::<u16>(&small()).unwrap();
-    assert_eq!(
-        (array.shape(), array.strides()),
-        (&[2, 2, 3, 1, 4][..], &[24, 12, 4, 0, 1][..])
-    );
+    assert_eq!((array.shape(), array.strides()), (&[2, 2, 3, 1, 4][..], &[24, 12, 4, 0, 1][..]));
     array[[1, 0, 2, 0, 3]] = 0x1234;
     let mut two = [0; 2];
     memory.read(48 + 2 * 8 + 3 * 2, &mut two).unwrap();
@@ -85,20 +61,14 @@ fn the_type_has_the_length_of_an_element() {
     // Bytes will do for any element.
     assert!(memory.array_mut::<[u8; 2]>(&small()).is_ok());
     let empty = view(0, [(1, 0); 5], 0);
-    let none = ArrayError::ElementSize {
-        expected: 0,
-        actual: 0,
-    };
+    let none = ArrayError::ElementSize { expected: 0, actual: 0 };
     refused::<()>(&mut memory, &empty, none, Some(none));
 }
 
 #[test]
 fn elements_lie_where_their_type_can_be() {
     let mut memory = Memory::allocate(&[97]).unwrap();
-    let moved = View {
-        offset: 1,
-        ..small()
-    };
+    let moved = View { offset: 1, ..small() };
     let (start, _) = memory.allocation(0).unwrap();
     let address = start.addr().get() + 1;
     let misaligned = ArrayError::Misaligned { address, align: 2 };
@@ -106,22 +76,14 @@ fn elements_lie_where_their_type_can_be() {
     assert!(memory.array_mut::<[u8; 2]>(&moved).is_ok());
 
     let odd = view(0, [(2, 27), (1, 0), (3, 9), (1, 0), (4, 2)], 2);
-    let stride = ArrayError::Stride {
-        axis: Axis::Layer,
-        stride: 27,
-        size: 2,
-    };
+    let stride = ArrayError::Stride { axis: Axis::Layer, stride: 27, size: 2 };
     refused::<u16>(&mut memory, &odd, stride, None);
     // Where there is but one position nothing steps.
     assert!(memory.array_mut::<u16>(&view(0, [(1, 3); 5], 2)).is_ok());
 
     let mut torn = small();
     torn.dims[5].stride = 3;
-    let stride = ArrayError::Stride {
-        axis: Axis::Byte,
-        stride: 3,
-        size: 2,
-    };
+    let stride = ArrayError::Stride { axis: Axis::Byte, stride: 3, size: 2 };
     refused::<u16>(&mut memory, &torn, stride, Some(stride));
 }
 
@@ -129,43 +91,22 @@ fn elements_lie_where_their_type_can_be() {
 fn positions_that_share_bytes_are_refused() {
     let mut memory = Memory::allocate(&[96]).unwrap();
     let shared = view(0, [(2, 6), (1, 0), (1, 0), (1, 0), (4, 2)], 2);
-    let overlap = ArrayError::Overlap {
-        axis: Axis::Layer,
-        stride: 6,
-    };
+    let overlap = ArrayError::Overlap { axis: Axis::Layer, stride: 6 };
     refused::<u16>(&mut memory, &shared, overlap, Some(overlap));
     let repeated = view(0, [(9, 0), (1, 0), (1, 0), (1, 0), (4, 2)], 2);
-    let overlap = ArrayError::Overlap {
-        axis: Axis::Layer,
-        stride: 0,
-    };
+    let overlap = ArrayError::Overlap { axis: Axis::Layer, stride: 0 };
     refused::<u16>(&mut memory, &repeated, overlap, Some(overlap));
 }
 
 #[test]
 fn views_that_reach_beyond_the_memory_are_refused() {
     let mut memory = Memory::allocate(&[95]).unwrap();
-    let beyond = AccessError::OutOfBounds {
-        allocation: 0,
-        offset: 0,
-        len: 96,
-        available: 95,
-    };
-    refused::<u16>(
-        &mut memory,
-        &small(),
-        beyond.into(),
-        Some(ArrayError::TooLarge),
-    );
+    let beyond = AccessError::OutOfBounds { allocation: 0, offset: 0, len: 96, available: 95 };
+    refused::<u16>(&mut memory, &small(), beyond.into(), Some(ArrayError::TooLarge));
     let far = view(90, [(1, 0), (1, 0), (1, 0), (1, 0), (4, 2)], 2);
     let offset = 90;
     let len = 8;
-    let borrowed = AccessError::OutOfBounds {
-        allocation: 0,
-        offset,
-        len,
-        available: 95,
-    };
+    let borrowed = AccessError::OutOfBounds { allocation: 0, offset, len, available: 95 };
     refused::<u16>(&mut memory, &far, borrowed.into(), Some(borrowed.into()));
 
     // Absurd sizes neither overflow nor allocate.
@@ -204,35 +145,19 @@ fn layers_in_allocations_of_their_own_are_borrowed_one_by_one() {
         array.fill(1 + u16::from(layer.offset > 0));
     }
     let copy = memory.to_array::<u16>(&layers).unwrap();
-    assert!(
-        copy.slice(s![0, .., .., .., ..])
-            .iter()
-            .all(|&value| value == 1)
-    );
-    assert!(
-        copy.slice(s![1, .., .., .., ..])
-            .iter()
-            .all(|&value| value == 2)
-    );
+    assert!(copy.slice(s![0, .., .., .., ..]).iter().all(|&value| value == 1));
+    assert!(copy.slice(s![1, .., .., .., ..]).iter().all(|&value| value == 2));
 }
 
 #[test]
 fn content_axes_that_do_not_follow_one_another_are_only_copied() {
     // Taps outside of channels: [channel, tap] of two channels and three taps, and of one channel of two.
     let mut taps = view(0, [(1, 0), (1, 0), (1, 0), (1, 0), (2, 2)], 2);
-    let tap = Dim {
-        axis: Axis::Content(1),
-        extent: 3,
-        stride: 4,
-    };
+    let tap = Dim { axis: Axis::Content(1), extent: 3, stride: 4 };
     taps.dims.insert(5, tap);
     let mut memory = Memory::allocate(&[12]).unwrap();
-    memory
-        .write(0, bytemuck::bytes_of(&[0u16, 1, 2, 3, 4, 5]))
-        .unwrap();
-    let content = ArrayError::Content {
-        axis: Axis::Content(0),
-    };
+    memory.write(0, bytemuck::bytes_of(&[0u16, 1, 2, 3, 4, 5])).unwrap();
+    let content = ArrayError::Content { axis: Axis::Content(0) };
     refused::<u16>(&mut memory, &taps, content, None);
     let copy = memory.to_array::<u16>(&taps).unwrap();
     assert_eq!(copy.as_slice().unwrap(), [0, 2, 4, 1, 3, 5]);
@@ -245,10 +170,7 @@ fn content_axes_that_do_not_follow_one_another_are_only_copied() {
 fn memory_that_others_may_hold_is_not_borrowed() {
     let mut memory = Memory::allocate(&[96]).unwrap();
     let clone = memory.clone();
-    assert_eq!(
-        memory.array_mut::<u16>(&small()).unwrap_err(),
-        ArrayError::Shared
-    );
+    assert_eq!(memory.array_mut::<u16>(&small()).unwrap_err(), ArrayError::Shared);
     assert!(memory.to_array::<u16>(&small()).is_ok());
     drop(clone);
     assert!(memory.array_mut::<u16>(&small()).is_ok());
@@ -261,10 +183,7 @@ fn memory_that_others_may_hold_is_not_borrowed() {
         // SAFETY: the keeper keeps them, and there is no other reference.
         let foreign = unsafe { Memory::from_raw_parts(&parts, access, Some(keeper.clone())) };
         let mut foreign = foreign.unwrap();
-        assert_eq!(
-            foreign.array_mut::<u16>(&small()).unwrap_err(),
-            ArrayError::Shared
-        );
+        assert_eq!(foreign.array_mut::<u16>(&small()).unwrap_err(), ArrayError::Shared);
         // SAFETY: nobody uses the keeper's bytes meanwhile.
         unsafe {
             assert!(foreign.array_view::<u16>(&small()).is_ok());
@@ -283,10 +202,7 @@ fn memory_that_others_may_hold_is_not_borrowed() {
 fn arrays_of_two_components_live_side_by_side() {
     let memory = Memory::allocate(&[96]).unwrap();
     let keys = view(0, [(1, 0), (2, 48), (3, 16), (1, 0), (4, 2)], 2);
-    let values = View {
-        offset: 8,
-        ..keys.clone()
-    };
+    let values = View { offset: 8, ..keys.clone() };
     // SAFETY: no byte is in both, and nobody else has the memory.
     let (mut keys, mut values) = unsafe {
         let keys = memory.array_view_mut::<u16>(&keys).unwrap();

@@ -52,19 +52,15 @@ fn in_pieces(content_type: &[u8], pieces: &[&[u8]]) -> bool {
 fn refuse(name: &str, content: &[u8]) {
     let holds = holds_params(name);
     assert!(holds.is_ok(), "a field {name:?} passes");
-    assert!(
-        holds == Ok(false) || !steers(name, content),
-        "parameters in {name:?} pass"
-    );
+    assert!(holds == Ok(false) || !steers(name, content), "parameters in {name:?} pass");
 }
 
 /// Headers and content of what may be a part: what stands between any two lines that begin with the delimiter, however
 /// lines end.
 fn parts<'a>(body: &'a [u8], boundary: &[u8]) -> Vec<(&'a [u8], &'a [u8])> {
     let delimiter = [b"--", boundary].concat();
-    let begins = |at: &usize| {
-        body[*at..].starts_with(&delimiter) && (*at == 0 || matches!(body[at - 1], b'\r' | b'\n'))
-    };
+    let begins =
+        |at: &usize| body[*at..].starts_with(&delimiter) && (*at == 0 || matches!(body[at - 1], b'\r' | b'\n'));
     let mut ends: Vec<usize> = (0..body.len()).filter(begins).collect();
     ends.push(body.len());
     let parts = ends.windows(2).map(|ends| {
@@ -86,10 +82,7 @@ fn names(head: &[u8]) -> Vec<&[u8]> {
     let mut names = Vec::new();
     for line in head.split(|byte| matches!(byte, b'\r' | b'\n')) {
         let (key, value) = halves(line, b':');
-        if !key
-            .trim_ascii()
-            .eq_ignore_ascii_case(b"content-disposition")
-        {
+        if !key.trim_ascii().eq_ignore_ascii_case(b"content-disposition") {
             continue;
         }
         for parameter in value.split(|byte| *byte == b';').skip(1) {

@@ -2,9 +2,7 @@ use super::*;
 
 /// A form of parts, each of which is headers and content.
 fn form(parts: &[(&str, &str)]) -> String {
-    let parts = parts
-        .iter()
-        .map(|(head, content)| format!("--b0\r\n{head}\r\n\r\n{content}\r\n"));
+    let parts = parts.iter().map(|(head, content)| format!("--b0\r\n{head}\r\n\r\n{content}\r\n"));
     parts.collect::<String>() + "--b0--\r\n"
 }
 
@@ -25,11 +23,7 @@ fn read(body: &[u8], pieces: usize) -> Result<(), Fault> {
 fn verdict(body: &str) -> Result<(), Fault> {
     let whole = read(body.as_bytes(), body.len().max(1));
     for pieces in 1..body.len().min(200) {
-        assert_eq!(
-            read(body.as_bytes(), pieces),
-            whole,
-            "{body:?} in {pieces} B"
-        );
+        assert_eq!(read(body.as_bytes(), pieces), whole, "{body:?} in {pieces} B");
     }
     whole
 }
@@ -42,16 +36,10 @@ fn what_is_a_clients_passes() {
         "--b0--".to_owned(),
         "\r\n--b0--\r\n".to_owned(),
         named("model", "m"),
-        named(
-            "vllm_xargs",
-            r#"{"session_id": "kv_transfer_params", "a": [1]}"#,
-        ),
+        named("vllm_xargs", r#"{"session_id": "kv_transfer_params", "a": [1]}"#),
         named("vllm_xargs", ""),
         named("vllm_xargs", "3"),
-        named(
-            "prompt",
-            "{\"kv_transfer_params\": 1}\r\n--b1\r\n--b\r\n\r--b\n-",
-        ),
+        named("prompt", "{\"kv_transfer_params\": 1}\r\n--b1\r\n--b\r\n\r--b\n-"),
         named("timestamp_granularities[]", "word"),
         named("file", &format!("{long}a--b0\0--b0--")),
         named("file", ""),
@@ -69,8 +57,7 @@ fn what_is_a_clients_passes() {
 
 #[test]
 fn what_is_not_and_what_others_may_read_so_is_refused() {
-    let disposition =
-        |rest: &str| form(&[(&format!("Content-Disposition: form-data; {rest}"), "1")]);
+    let disposition = |rest: &str| form(&[(&format!("Content-Disposition: form-data; {rest}"), "1")]);
     let audio = "Content-Disposition: form-data; name=\"file\"; filename=\"a\"";
     for body in [
         named("kv_transfer_params", "1"),
@@ -79,21 +66,9 @@ fn what_is_not_and_what_others_may_read_so_is_refused() {
         named("vllm_xargs", r#"{"a": 1, "kv\u005ftransfer_params": "x"}"#),
         named("vllm_xargs", r#"{"a": NaN, "kv_transfer_params": "x"}"#),
         named("vllm_xargs", "{\"a\": 1} \0"),
-        named(
-            "sampling_params",
-            r#"{"extra_args": {"bootstrap_room": 1}}"#,
-        ),
-        named(
-            "sampling_params",
-            r#"{"extra_args": {"bootstrap_room": 1}, "extra_args": {}}"#,
-        ),
-        form(&[
-            (audio, "x"),
-            (
-                "Content-Disposition: form-data; name=vllm_xargs",
-                r#"{"kv_transfer_params":1}"#,
-            ),
-        ]),
+        named("sampling_params", r#"{"extra_args": {"bootstrap_room": 1}}"#),
+        named("sampling_params", r#"{"extra_args": {"bootstrap_room": 1}, "extra_args": {}}"#),
+        form(&[(audio, "x"), ("Content-Disposition: form-data; name=vllm_xargs", r#"{"kv_transfer_params":1}"#)]),
         disposition("name=kv_transfer_params"),
         disposition("NAME = \"kv_transfer_params\""),
         disposition("name=\"a\"; name=\"kv_transfer_params\""),
@@ -108,54 +83,30 @@ fn what_is_not_and_what_others_may_read_so_is_refused() {
         form(&[("Content-Type: text/plain", "1")]),
         form(&[(&format!("{audio}\r\n{audio}"), "1")]),
         form(&[(&format!("X: 1\r\n {audio}"), "1")]),
-        form(&[(
-            &format!("{audio}\nContent-Disposition : form-data; name=a"),
-            "1",
-        )]),
+        form(&[(&format!("{audio}\nContent-Disposition : form-data; name=a"), "1")]),
         format!("preamble\r\n{}", named("a", "1")),
         format!("{}--b0\r\n", named("a", "1")),
         named("a", "1").replace("--b0--\r\n", ""),
-        named(
-            "a",
-            "1\n--b0\r\nContent-Disposition: form-data; name=\"kv_transfer_params\"\r\n\r\n1",
-        ),
-        named(
-            "a",
-            "1\r\n--b0 \r\nContent-Disposition: form-data; name=\"kv_transfer_params\"\r\n\r\n1",
-        ),
+        named("a", "1\n--b0\r\nContent-Disposition: form-data; name=\"kv_transfer_params\"\r\n\r\n1"),
+        named("a", "1\r\n--b0 \r\nContent-Disposition: form-data; name=\"kv_transfer_params\"\r\n\r\n1"),
         named("a", "").replace("\r\n\r\n\r\n", "\r\n\r\n"),
         form(&[(&format!("X: {}\r\n{audio}", "x".repeat(MOST_HEAD)), "1")]),
     ] {
         assert!(verdict(&body).is_err(), "{body:?} passes");
     }
-    let kinds = [
-        "",
-        "; boundary=",
-        "; boundary=a; boundary=b",
-        "; boundary*=utf-8''b0",
-        "; boundary=b0; charset=utf-7",
-    ];
+    let kinds =
+        ["", "; boundary=", "; boundary=a; boundary=b", "; boundary*=utf-8''b0", "; boundary=b0; charset=utf-7"];
     for kind in kinds {
         let kind = format!("multipart/form-data{kind}");
         assert!(Multipart::new(kind.as_bytes()).is_err(), "{kind:?} is read");
     }
     let kind = b"multipart/form-data; charset=\"UTF-8\"; boundary=\"b 0\"";
-    assert_eq!(
-        Multipart::new(kind).map(|form| form.delimiter),
-        Ok(b"--b 0".to_vec())
-    );
+    assert_eq!(Multipart::new(kind).map(|form| form.delimiter), Ok(b"--b 0".to_vec()));
 }
 
 #[test]
 fn forms_in_a_line_are_read_too() {
-    for text in [
-        "",
-        "a=1&b",
-        "vllm_xargs=%7B%22a%22%3A1%7D",
-        "vllm_xargs",
-        "a=kv_transfer_params%",
-        "q=%7b",
-    ] {
+    for text in ["", "a=1&b", "vllm_xargs=%7B%22a%22%3A1%7D", "vllm_xargs", "a=kv_transfer_params%", "q=%7b"] {
         assert_eq!(urlencoded(text.as_bytes()), Ok(()), "{text:?}");
     }
     for text in [

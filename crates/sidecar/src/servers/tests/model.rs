@@ -21,11 +21,7 @@ enum Step {
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let some = || prop::sample::subsequence((0..6u16).collect::<Vec<_>>(), 0..=6);
-    let policy = prop_oneof![
-        Just(Policy::RoundRobin),
-        Just(Policy::LeastLoaded),
-        Just(Policy::Prefix)
-    ];
+    let policy = prop_oneof![Just(Policy::RoundRobin), Just(Policy::LeastLoaded), Just(Policy::Prefix)];
     let origin = prop_oneof![Just(Origin::Settings), Just(Origin::Discovery)];
     let step = prop_oneof![
         1 => (origin, some()).prop_map(|(origin, named)| Step::Set(origin, named)),
@@ -101,11 +97,7 @@ impl Model {
         if !self.servers.iter().any(|server| server.name == name) {
             self.came += 1;
             let number = self.came;
-            self.servers.push(Server {
-                name,
-                number,
-                ..Server::default()
-            });
+            self.servers.push(Server { name, number, ..Server::default() });
         }
         let found = self.servers.iter_mut().find(|server| server.name == name);
         found.expect("it is there")
@@ -126,8 +118,7 @@ impl Model {
     }
 
     fn forget(&mut self) {
-        self.servers
-            .retain(|server| server.named() || server.requested || !server.held.is_empty());
+        self.servers.retain(|server| server.named() || server.requested || !server.held.is_empty());
     }
 
     /// Those that may be chosen.
@@ -154,13 +145,7 @@ impl Model {
         let servers = self.servers.iter().map(|server| {
             let in_flight = server.held.len() as u64;
             let counts = (in_flight, server.requests, server.failures);
-            (
-                url(server.name),
-                server.state(),
-                counts.0,
-                counts.1,
-                counts.2,
-            )
+            (url(server.name), server.state(), counts.0, counts.1, counts.2)
         });
         servers.collect()
     }

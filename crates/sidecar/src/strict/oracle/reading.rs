@@ -1,8 +1,7 @@
 //! A slow reading of a connection's whole bytes, rule by rule from the RFCs and without the code that is tested.
 
 use crate::strict::{
-    MAX_CHUNK_EXTRAS, MAX_CHUNK_LINE, MAX_HEAD, MAX_HEADERS, MAX_NAME, MAX_REQUEST_LINE,
-    MAX_TRAILERS,
+    MAX_CHUNK_EXTRAS, MAX_CHUNK_LINE, MAX_HEAD, MAX_HEADERS, MAX_NAME, MAX_REQUEST_LINE, MAX_TRAILERS,
 };
 
 /// What a connection's bytes say.
@@ -98,10 +97,7 @@ fn line<'a>(rest: &mut &'a [u8], room: usize, too_long: u16) -> Found<&'a [u8]> 
 
 fn token(text: &[u8]) -> bool {
     let specials = b"!#$%&'*+-.^_`|~";
-    !text.is_empty()
-        && text
-            .iter()
-            .all(|byte| byte.is_ascii_alphanumeric() || specials.contains(byte))
+    !text.is_empty() && text.iter().all(|byte| byte.is_ascii_alphanumeric() || specials.contains(byte))
 }
 
 fn headers(rest: &mut &[u8], mut room: usize, http11: bool) -> Found<Vec<(String, Vec<u8>)>> {
@@ -120,17 +116,10 @@ fn headers(rest: &mut &[u8], mut room: usize, http11: bool) -> Found<Vec<(String
         if token(name) && name.len() > MAX_NAME {
             return Err(Stop::Bad(431));
         }
-        if !token(name)
-            || value
-                .iter()
-                .any(|byte| (*byte < 32 && *byte != 9) || *byte == 127)
-        {
+        if !token(name) || value.iter().any(|byte| (*byte < 32 && *byte != 9) || *byte == 127) {
             return Err(BAD);
         }
-        headers.push((
-            String::from_utf8_lossy(name).to_ascii_lowercase(),
-            value.trim_ascii().to_vec(),
-        ));
+        headers.push((String::from_utf8_lossy(name).to_ascii_lowercase(), value.trim_ascii().to_vec()));
         if !http11 && headers.iter().any(|header| header.0 == "transfer-encoding") {
             return Err(BAD);
         }
@@ -144,49 +133,39 @@ fn check_header(headers: &[(String, Vec<u8>)], at: usize) -> Found<()> {
     match name.as_str() {
         "host" => {
             let text = String::from_utf8(value.clone()).map_err(|_| BAD)?;
-            let url = format!("http://{text}/")
-                .parse::<http::Uri>()
-                .map_err(|_| BAD)?;
+            let url = format!("http://{text}/").parse::<http::Uri>().map_err(|_| BAD)?;
             let host = url.host().ok_or(BAD)?;
             let name = host.strip_suffix('.').unwrap_or(host);
             let labels = name.split('.').collect::<Vec<_>>();
             let well = if let Some(inner) = host.strip_prefix('[') {
-                inner
-                    .strip_suffix(']')
-                    .is_some_and(|inner| inner.parse::<std::net::Ipv6Addr>().is_ok())
+                inner.strip_suffix(']').is_some_and(|inner| inner.parse::<std::net::Ipv6Addr>().is_ok())
             } else if name.parse::<std::net::Ipv4Addr>().is_ok() {
                 true
             } else {
                 let last = labels[labels.len() - 1].to_ascii_lowercase();
                 let number = last.bytes().all(|byte| byte.is_ascii_digit())
-                    || last
-                        .strip_prefix("0x")
-                        .is_some_and(|hex| hex.bytes().all(|byte| byte.is_ascii_hexdigit()));
+                    || last.strip_prefix("0x").is_some_and(|hex| hex.bytes().all(|byte| byte.is_ascii_hexdigit()));
                 !number
                     && name.len() <= 253
                     && labels.iter().all(|label| {
                         (1..=63).contains(&label.len())
-                            && label
-                                .bytes()
-                                .all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
+                            && label.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte))
                             && !label.starts_with('-')
                             && !label.ends_with('-')
                     })
             };
             let port = text[host.len().min(text.len())..].to_string();
             let port_is_good = port.is_empty()
-                || port.strip_prefix(':').is_some_and(|port| {
-                    port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok()
-                });
+                || port
+                    .strip_prefix(':')
+                    .is_some_and(|port| port.bytes().all(|byte| byte.is_ascii_digit()) && port.parse::<u16>().is_ok());
             if text.contains('@') || !well || !port_is_good || count("host") > 1 {
                 return Err(BAD);
             }
         }
         "content-length" => {
             let text = String::from_utf8_lossy(value);
-            let plain = text
-                .parse::<u64>()
-                .is_ok_and(|number| number.to_string() == text && number < 1 << 63);
+            let plain = text.parse::<u64>().is_ok_and(|number| number.to_string() == text && number < 1 << 63);
             if !plain || count("content-length") > 1 || count("transfer-encoding") > 0 {
                 return Err(BAD);
             }
@@ -226,9 +205,7 @@ fn read_head(rest: &mut &[u8]) -> Found<Request> {
     let http11 = match version {
         b"HTTP/1.1" => true,
         b"HTTP/1.0" => false,
-        [b'H', b'T', b'T', b'P', b'/', major, b'.', minor]
-            if major.is_ascii_digit() && minor.is_ascii_digit() =>
-        {
+        [b'H', b'T', b'T', b'P', b'/', major, b'.', minor] if major.is_ascii_digit() && minor.is_ascii_digit() => {
             return Err(if token(method) { Stop::Bad(505) } else { BAD });
         }
         _ => return Err(BAD),
@@ -242,10 +219,7 @@ fn read_head(rest: &mut &[u8]) -> Found<Request> {
     let target = String::from_utf8(target.to_vec()).map_err(|_| BAD)?;
     let authority = check_target(method, &target)?;
     let headers = headers(rest, MAX_HEAD - (before - rest.len()), http11)?;
-    let host = headers
-        .iter()
-        .find(|header| header.0 == "host")
-        .map(|header| header.1.to_ascii_lowercase());
+    let host = headers.iter().find(|header| header.0 == "host").map(|header| header.1.to_ascii_lowercase());
     if http11 && host.is_none() {
         return Err(BAD);
     }
@@ -254,32 +228,20 @@ fn read_head(rest: &mut &[u8]) -> Found<Request> {
     {
         return Err(BAD);
     }
-    let request = Request {
-        method: String::from_utf8_lossy(method).into(),
-        target,
-        headers,
-        http11,
-        ..Request::default()
-    };
+    let request =
+        Request { method: String::from_utf8_lossy(method).into(), target, headers, http11, ..Request::default() };
     Ok(request)
 }
 
 fn check_target(method: &[u8], target: &str) -> Found<Option<String>> {
     if target == "*" {
-        return if method == b"OPTIONS" {
-            Ok(None)
-        } else {
-            Err(BAD)
-        };
+        return if method == b"OPTIONS" { Ok(None) } else { Err(BAD) };
     }
     let lower = target.to_ascii_lowercase();
     let (authority, path) = if target.starts_with('/') {
         (None, target)
     } else {
-        let scheme = ["http://", "https://"]
-            .into_iter()
-            .find(|scheme| lower.starts_with(scheme))
-            .ok_or(BAD)?;
+        let scheme = ["http://", "https://"].into_iter().find(|scheme| lower.starts_with(scheme)).ok_or(BAD)?;
         let rest = &target[scheme.len()..];
         let end = rest.find(['/', '?']).unwrap_or(rest.len());
         check_header(&[("host".into(), rest[..end].into())], 0)?;
@@ -287,14 +249,11 @@ fn check_target(method: &[u8], target: &str) -> Found<Option<String>> {
     };
     let (path, query) = path.split_once('?').unwrap_or((path, ""));
     let uri = |byte: u8| byte.is_ascii_alphanumeric() || b"-._~!$&'()*+,;=:@/%[]|".contains(&byte);
-    let escapes = path.split('%').skip(1).all(|after| {
-        after.len() >= 2 && after.bytes().take(2).all(|byte| byte.is_ascii_hexdigit())
-    });
-    let well = path.bytes().all(uri)
-        && query
-            .bytes()
-            .all(|byte| uri(byte) || b"?{}\\^`".contains(&byte))
-        && escapes;
+    let escapes = path
+        .split('%')
+        .skip(1)
+        .all(|after| after.len() >= 2 && after.bytes().take(2).all(|byte| byte.is_ascii_hexdigit()));
+    let well = path.bytes().all(uri) && query.bytes().all(|byte| uri(byte) || b"?{}\\^`".contains(&byte)) && escapes;
     if well { Ok(authority) } else { Err(BAD) }
 }
 
@@ -304,10 +263,7 @@ impl Request {
         let mut items = Vec::new();
         for (_, value) in self.headers.iter().filter(|header| header.0 == name) {
             let text = String::from_utf8_lossy(value).to_ascii_lowercase();
-            items.extend(
-                text.split(',')
-                    .map(|item| item.trim_matches([' ', '\t']).to_string()),
-            );
+            items.extend(text.split(',').map(|item| item.trim_matches([' ', '\t']).to_string()));
         }
         items
     }
@@ -315,27 +271,15 @@ impl Request {
     /// Tells whether the connection goes on after the answer.
     pub(in crate::strict) fn keeps_alive(&self) -> bool {
         // Hyper ignores lines with other than ASCII.
-        let ascii = self
-            .headers
-            .iter()
-            .filter(|header| header.1.is_ascii())
-            .cloned()
-            .collect();
-        let items = Self {
-            headers: ascii,
-            ..Self::default()
-        }
-        .items("connection");
+        let ascii = self.headers.iter().filter(|header| header.1.is_ascii()).cloned().collect();
+        let items = Self { headers: ascii, ..Self::default() }.items("connection");
         let has = |item: &str| items.iter().any(|other| other == item);
         !has("close") && (self.http11 || has("keep-alive"))
     }
 }
 
 fn wants_upgrade(request: &Request) -> bool {
-    let lines = request
-        .headers
-        .iter()
-        .filter(|header| header.0 == "upgrade");
+    let lines = request.headers.iter().filter(|header| header.0 == "upgrade");
     let protocols = request.items("upgrade");
     request.items("connection").contains(&"upgrade".to_string())
         && lines.count() == 1
@@ -349,18 +293,12 @@ fn wants_upgrade(request: &Request) -> bool {
 fn read_body<'a>(request: &mut Request, rest: &mut &'a [u8], sure: &mut &'a [u8]) -> Found<()> {
     let header = |name: &str| request.headers.iter().find(|header| header.0 == name);
     if let Some((_, length)) = header("content-length") {
-        let length = String::from_utf8_lossy(length)
-            .parse::<u64>()
-            .map_err(|_| BAD)?;
+        let length = String::from_utf8_lossy(length).parse::<u64>().map_err(|_| BAD)?;
         let size = (rest.len() as u64).min(length) as usize;
         request.body = rest[..size].to_vec();
         *rest = &rest[size..];
         *sure = rest;
-        return if (size as u64) < length {
-            Err(Stop::More)
-        } else {
-            Ok(())
-        };
+        return if (size as u64) < length { Err(Stop::More) } else { Ok(()) };
     }
     if header("transfer-encoding").is_none() {
         return Ok(());
@@ -368,13 +306,8 @@ fn read_body<'a>(request: &mut Request, rest: &mut &'a [u8], sure: &mut &'a [u8]
     let mut room = MAX_CHUNK_EXTRAS;
     loop {
         let line = line(rest, MAX_CHUNK_LINE + 2, 400)?;
-        let text = line
-            .iter()
-            .map(|byte| char::from(*byte))
-            .collect::<String>();
-        let digits = text
-            .find(|letter: char| !letter.is_ascii_hexdigit())
-            .unwrap_or(text.len());
+        let text = line.iter().map(|byte| char::from(*byte)).collect::<String>();
+        let digits = text.find(|letter: char| !letter.is_ascii_hexdigit()).unwrap_or(text.len());
         if digits > 15 {
             return Err(BAD);
         }
@@ -418,10 +351,7 @@ fn read_body<'a>(request: &mut Request, rest: &mut &'a [u8], sure: &mut &'a [u8]
         let forbidden = "authorization cache-control connection content-encoding content-length content-range \
             content-type cookie expect host keep-alive max-forwards proxy-authorization proxy-connection range te trailer \
             transfer-encoding upgrade http2-settings";
-        if fields
-            .iter()
-            .any(|field| forbidden.split(' ').any(|name| name == field.0))
-        {
+        if fields.iter().any(|field| forbidden.split(' ').any(|name| name == field.0)) {
             return Err(BAD);
         }
         request.trailers.append(&mut fields);
@@ -447,13 +377,9 @@ fn extensions(text: &str) -> bool {
         None
     });
     let (one, rest) = text.split_at(end.unwrap_or(text.len()));
-    let (name, value) = one
-        .split_once('=')
-        .map_or((one, None), |(name, value)| (name, Some(value)));
+    let (name, value) = one.split_once('=').map_or((one, None), |(name, value)| (name, Some(value)));
     let value_is_good = value.is_none_or(|value| {
-        let inner = value
-            .strip_prefix('"')
-            .and_then(|value| value.strip_suffix('"'));
+        let inner = value.strip_prefix('"').and_then(|value| value.strip_suffix('"'));
         token(value.as_bytes())
             || inner.is_some_and(|inner| {
                 let mut letters = inner.chars();

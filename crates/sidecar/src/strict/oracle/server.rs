@@ -27,11 +27,7 @@ pub(in crate::strict) struct Seen {
 pub(in crate::strict) type Log = Arc<Mutex<Seen>>;
 
 /// Answers `ok`, after as many seconds as a path `/wait/SECONDS` says.
-async fn answer(
-    request: Request<Incoming>,
-    verdicts: Verdicts,
-    log: Log,
-) -> Result<Response<Full<Bytes>>, Infallible> {
+async fn answer(request: Request<Incoming>, verdicts: Verdicts, log: Log) -> Result<Response<Full<Bytes>>, Infallible> {
     let _under_way = verdicts.under_way();
     match verdicts.next_request() {
         Verdict::Refused(refusal) => {
@@ -44,18 +40,12 @@ async fn answer(
     let (head, mut body) = request.into_parts();
     let wait = head.uri.path().strip_prefix("/wait/");
     let wait = wait.and_then(|wait| wait.parse().ok()).unwrap_or(0);
-    let header = |(name, value): (&http::HeaderName, &http::HeaderValue)| {
-        (name.to_string(), value.as_bytes().to_vec())
-    };
+    let header = |(name, value): (&http::HeaderName, &http::HeaderValue)| (name.to_string(), value.as_bytes().to_vec());
     let number = {
         let mut log = log.lock().unwrap();
         log.requests.push(reading::Request {
             method: head.method.to_string(),
-            target: head
-                .uri
-                .path_and_query()
-                .map(ToString::to_string)
-                .unwrap_or_default(),
+            target: head.uri.path_and_query().map(ToString::to_string).unwrap_or_default(),
             headers: head.headers.iter().map(header).collect(),
             http11: head.version == http::Version::HTTP_11,
             ..reading::Request::default()
@@ -67,9 +57,7 @@ async fn answer(
         let seen = &mut log.requests[number];
         match frame.map(hyper::body::Frame::into_data) {
             Ok(Ok(data)) => seen.body.extend_from_slice(&data),
-            Ok(Err(frame)) => {
-                seen.trailers = frame.into_trailers().unwrap().iter().map(header).collect()
-            }
+            Ok(Err(frame)) => seen.trailers = frame.into_trailers().unwrap().iter().map(header).collect(),
             Err(error) => {
                 let Some(refusal) = verdicts.body_refusal() else {
                     assert!(
@@ -95,9 +83,7 @@ fn refused(refusal: Refusal) -> Response<Full<Bytes>> {
     *response.status_mut() = status;
     *response.headers_mut() = headers;
     let close = http::HeaderValue::from_static("close");
-    response
-        .headers_mut()
-        .insert(http::header::CONNECTION, close);
+    response.headers_mut().insert(http::header::CONNECTION, close);
     response
 }
 
@@ -107,12 +93,8 @@ pub(in crate::strict) fn serve() -> (DuplexStream, Log, JoinHandle<hyper::Result
     let (stream, verdicts) = Stream::new(server, strict::HEAD_TIMEOUT);
     let log = Log::default();
     let seen = Arc::clone(&log);
-    let service = hyper::service::service_fn(move |request| {
-        answer(request, verdicts.clone(), Arc::clone(&seen))
-    });
-    let connection = strict::http1()
-        .serve_connection(TokioIo::new(stream), service)
-        .with_upgrades();
+    let service = hyper::service::service_fn(move |request| answer(request, verdicts.clone(), Arc::clone(&seen)));
+    let connection = strict::http1().serve_connection(TokioIo::new(stream), service).with_upgrades();
     (client, log, tokio::spawn(connection))
 }
 
@@ -132,10 +114,7 @@ pub(in crate::strict) async fn read(client: &mut DuplexStream, seconds: u64) -> 
 }
 
 pub(in crate::strict) fn run<T>(future: impl Future<Output = T>) -> T {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_time()
-        .start_paused(true)
-        .build();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build();
     runtime.unwrap().block_on(future)
 }
 
@@ -143,11 +122,7 @@ pub(in crate::strict) fn run<T>(future: impl Future<Output = T>) -> T {
 fn shown(mut request: reading::Request) -> reading::Request {
     if let Some((_, rest)) = request.target.split_once("://") {
         let path = rest.find(['/', '?']).map_or("", |at| &rest[at..]);
-        request.target = if path.starts_with('/') {
-            path.into()
-        } else {
-            format!("/{path}")
-        };
+        request.target = if path.starts_with('/') { path.into() } else { format!("/{path}") };
     }
     request.headers.sort();
     request.trailers.sort();
@@ -173,10 +148,7 @@ pub(super) async fn check(pieces: &[&[u8]]) {
     server.abort();
     let seen = std::mem::take(&mut *log.lock().unwrap());
 
-    let closed = reading
-        .requests
-        .iter()
-        .position(|request| request.whole && !request.keeps_alive());
+    let closed = reading.requests.iter().position(|request| request.whole && !request.keeps_alive());
     let count = closed.map_or(reading.requests.len(), |last| last + 1);
     let requests = &reading.requests[..count];
     let whole = requests.iter().filter(|request| request.whole).count();
@@ -185,9 +157,7 @@ pub(super) async fn check(pieces: &[&[u8]]) {
     assert_eq!(requests, expected.collect::<Vec<_>>());
     assert_eq!(text.matches(" 200 OK\r\n").count(), whole);
     let refusals = seen.refusals.iter();
-    let refusals = refusals
-        .map(|refusal| refusal.status.as_u16())
-        .collect::<Vec<_>>();
+    let refusals = refusals.map(|refusal| refusal.status.as_u16()).collect::<Vec<_>>();
     let expected = match reading.end {
         _ if closed.is_some() => vec![],
         End::BadHead(status) => vec![status],

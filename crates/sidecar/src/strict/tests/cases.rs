@@ -7,23 +7,14 @@ use crate::strict::Next;
 const GOOD: &[(&str, u64)] = &[
     ("GET / HTTP/1.1\r\nHost: a\r\n\r\n", 1),
     ("GET / HTTP/1.0\r\n\r\n", 1),
-    (
-        "GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
-        2,
-    ),
+    ("GET / HTTP/1.0\r\nConnection: keep-alive\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n", 2),
     ("\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n", 1),
     (
         "POST / HTTP/1.1\r\nhost:a:80\r\ncontent-length:3\r\n\r\nabcGET /b?x=%zz&y[]={1|2} HTTP/1.1\r\nHOST: [::1]:8000 \r\n\r\n",
         2,
     ),
-    (
-        "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
-        2,
-    ),
-    (
-        "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
-        2,
-    ),
+    ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n", 2),
+    ("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n", 2),
     (
         "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: Chunked\r\n\r\n3\r\nabc\r\n00A;x;y=z;q=\"a\\\"; b\"\r\n0123456789\r\n0\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
         2,
@@ -32,23 +23,11 @@ const GOOD: &[(&str, u64)] = &[
         "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\nX-Sum: 12\r\nx-other:\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
         2,
     ),
-    (
-        "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n000000000000000\r\n\r\n",
-        1,
-    ),
+    ("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n000000000000000\r\n\r\n", 1),
     ("OPTIONS * HTTP/1.1\r\nHost: a\r\n\r\n", 1),
-    (
-        "M-SEARCH /%41 HTTP/1.1\r\nHost: a_b.c-d.\r\nEmpty:\r\nX: \tv\x20\r\n\r\n",
-        1,
-    ),
-    (
-        "GET http://A.example:80/x HTTP/1.1\r\nHost: a.example:80\r\n\r\n",
-        1,
-    ),
-    (
-        "GET HTTPS://10.0.0.1?x HTTP/1.1\r\nX: 10.0.0.1\r\nHost:  10.0.0.1\t\r\n\r\n",
-        1,
-    ),
+    ("M-SEARCH /%41 HTTP/1.1\r\nHost: a_b.c-d.\r\nEmpty:\r\nX: \tv\x20\r\n\r\n", 1),
+    ("GET http://A.example:80/x HTTP/1.1\r\nHost: a.example:80\r\n\r\n", 1),
+    ("GET HTTPS://10.0.0.1?x HTTP/1.1\r\nX: 10.0.0.1\r\nHost:  10.0.0.1\t\r\n\r\n", 1),
     (
         "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AA\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
         2,
@@ -65,38 +44,17 @@ const GOOD: &[(&str, u64)] = &[
         "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: HTTP/2.0\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
         2,
     ),
-    (
-        "GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade:\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
-        2,
-    ),
-    (
-        "GET / HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n",
-        2,
-    ),
-    (
-        "GET / HTTP/1.0\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\nGET / HTTP/1.0\r\n\r\n",
-        2,
-    ),
+    ("GET / HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade:\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n", 2),
+    ("GET / HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\n\r\nGET / HTTP/1.1\r\nHost: a\r\n\r\n", 2),
+    ("GET / HTTP/1.0\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\nGET / HTTP/1.0\r\n\r\n", 2),
 ];
 
 /// Bytes that are refused with a status and a sentence in which some words stand.
 const BAD: &[(u16, &str, &str)] = &[
     // Framing.
-    (
-        400,
-        "both",
-        "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n",
-    ),
-    (
-        400,
-        "both",
-        "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 1\r\nHost: a\r\n\r\n",
-    ),
-    (
-        400,
-        "more than one header Content-Length",
-        "POST / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 1\r\n",
-    ),
+    (400, "both", "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n"),
+    (400, "both", "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nContent-Length: 1\r\nHost: a\r\n\r\n"),
+    (400, "more than one header Content-Length", "POST / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 1\r\n"),
     (
         400,
         "more than one header Content-Length",
@@ -105,86 +63,30 @@ const BAD: &[(u16, &str, &str)] = &[
     (400, "decimal", "POST / HTTP/1.1\r\nContent-Length: +1\r\n"),
     (400, "decimal", "POST / HTTP/1.1\r\nContent-Length: -1\r\n"),
     (400, "decimal", "POST / HTTP/1.1\r\nContent-Length: 1 1\r\n"),
-    (
-        400,
-        "decimal",
-        "POST / HTTP/1.1\r\nContent-Length: 1, 1\r\n",
-    ),
+    (400, "decimal", "POST / HTTP/1.1\r\nContent-Length: 1, 1\r\n"),
     (400, "decimal", "POST / HTTP/1.1\r\nContent-Length: 1,1\r\n"),
     (400, "decimal", "POST / HTTP/1.1\r\nContent-Length:\r\n"),
-    (
-        400,
-        "decimal",
-        "POST / HTTP/1.1\r\nContent-Length: 0x10\r\n",
-    ),
+    (400, "decimal", "POST / HTTP/1.1\r\nContent-Length: 0x10\r\n"),
     (400, "decimal", "POST / HTTP/1.1\r\nContent-Length: 010\r\n"),
     (400, "decimal", "POST / HTTP/1.1\r\nContent-Length: 1.0\r\n"),
-    (
-        400,
-        "decimal",
-        "POST / HTTP/1.1\r\nContent-Length: 9223372036854775808\r\n",
-    ),
-    (
-        400,
-        "decimal",
-        "POST / HTTP/1.1\r\nContent-Length: 18446744073709551617\r\n",
-    ),
-    (
-        400,
-        "decimal",
-        "POST / HTTP/1.1\r\nContent-Length: \u{664}\r\n",
-    ),
-    (
-        501,
-        "chunked",
-        "POST / HTTP/1.1\r\nTransfer-Encoding: gzip, chunked\r\n",
-    ),
-    (
-        501,
-        "chunked",
-        "POST / HTTP/1.1\r\nTransfer-Encoding: chunked, chunked\r\n",
-    ),
-    (
-        501,
-        "chunked",
-        "POST / HTTP/1.1\r\nTransfer-Encoding: identity\r\n",
-    ),
-    (
-        501,
-        "chunked",
-        "POST / HTTP/1.1\r\nTransfer-Encoding: xchunked\r\n",
-    ),
-    (
-        501,
-        "chunked",
-        "POST / HTTP/1.1\r\nTransfer-Encoding: chunked;q=1\r\n",
-    ),
-    (
-        501,
-        "chunked",
-        "POST / HTTP/1.1\r\nTransfer-Encoding: \"chunked\"\r\n",
-    ),
+    (400, "decimal", "POST / HTTP/1.1\r\nContent-Length: 9223372036854775808\r\n"),
+    (400, "decimal", "POST / HTTP/1.1\r\nContent-Length: 18446744073709551617\r\n"),
+    (400, "decimal", "POST / HTTP/1.1\r\nContent-Length: \u{664}\r\n"),
+    (501, "chunked", "POST / HTTP/1.1\r\nTransfer-Encoding: gzip, chunked\r\n"),
+    (501, "chunked", "POST / HTTP/1.1\r\nTransfer-Encoding: chunked, chunked\r\n"),
+    (501, "chunked", "POST / HTTP/1.1\r\nTransfer-Encoding: identity\r\n"),
+    (501, "chunked", "POST / HTTP/1.1\r\nTransfer-Encoding: xchunked\r\n"),
+    (501, "chunked", "POST / HTTP/1.1\r\nTransfer-Encoding: chunked;q=1\r\n"),
+    (501, "chunked", "POST / HTTP/1.1\r\nTransfer-Encoding: \"chunked\"\r\n"),
     (501, "chunked", "POST / HTTP/1.1\r\nTransfer-Encoding: \r\n"),
-    (
-        400,
-        "control character",
-        "POST / HTTP/1.1\r\nTransfer-Encoding: \x0bchunked\r\n",
-    ),
+    (400, "control character", "POST / HTTP/1.1\r\nTransfer-Encoding: \x0bchunked\r\n"),
     (
         400,
         "more than one header Transfer-Encoding",
         "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
     ),
-    (
-        501,
-        "chunked",
-        "POST / HTTP/1.1\r\nTransfer-Encoding: identity\r\nTransfer-Encoding: chunked\r\n",
-    ),
-    (
-        400,
-        "HTTP/1.0 has no",
-        "POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n",
-    ),
+    (501, "chunked", "POST / HTTP/1.1\r\nTransfer-Encoding: identity\r\nTransfer-Encoding: chunked\r\n"),
+    (400, "HTTP/1.0 has no", "POST / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n"),
     // Lines.
     (400, "bare line feed", "GET / HTTP/1.1\n"),
     (400, "bare line feed", "GET / HTTP/1.1\r\nHost: a\n"),
@@ -198,16 +100,8 @@ const BAD: &[(u16, &str, &str)] = &[
     (400, "control character", "GET / HTTP/1.1\r\nX: a\r\r\n"),
     (400, "not allowed in one", "GET / HTTP/1.1\r\nX\r: a\r\n"),
     (400, "no colon", "GET / HTTP/1.1\r\n\rX\r\n"),
-    (
-        400,
-        "begins with a blank",
-        "GET / HTTP/1.1\r\nX: a\r\n b\r\n",
-    ),
-    (
-        400,
-        "begins with a blank",
-        "GET / HTTP/1.1\r\nX: a\r\n\tContent-Length: 1\r\n",
-    ),
+    (400, "begins with a blank", "GET / HTTP/1.1\r\nX: a\r\n b\r\n"),
+    (400, "begins with a blank", "GET / HTTP/1.1\r\nX: a\r\n\tContent-Length: 1\r\n"),
     (400, "begins with a blank", "GET / HTTP/1.1\r\n Host: a\r\n"),
     (400, "begins with a blank", "GET / HTTP/1.1\r\n \r\n"),
     (400, "control character", "GET / HTTP/1.1\r\nX: a\0\r\n"),
@@ -216,17 +110,9 @@ const BAD: &[(u16, &str, &str)] = &[
     (400, "not allowed in one", "GET / HTTP/1.1\r\nX\0: a\r\n"),
     (400, "not allowed in one", "GET / HTTP/1.1\r\nX Y: a\r\n"),
     (400, "not allowed in one", "GET / HTTP/1.1\r\nX(a): a\r\n"),
-    (
-        400,
-        "not allowed in one",
-        "GET / HTTP/1.1\r\nTransfer\u{2010}Encoding: chunked\r\n",
-    ),
+    (400, "not allowed in one", "GET / HTTP/1.1\r\nTransfer\u{2010}Encoding: chunked\r\n"),
     (400, "its colon", "GET / HTTP/1.1\r\nHost : a\r\n"),
-    (
-        400,
-        "its colon",
-        "GET / HTTP/1.1\r\nContent-Length\t: 1\r\n",
-    ),
+    (400, "its colon", "GET / HTTP/1.1\r\nContent-Length\t: 1\r\n"),
     (400, "no name", "GET / HTTP/1.1\r\n: a\r\n"),
     (400, "no colon", "GET / HTTP/1.1\r\nHost\r\n"),
     // The request line.
@@ -274,77 +160,33 @@ const BAD: &[(u16, &str, &str)] = &[
     (400, "target", "GET http://a:b@c/ HTTP/1.1\r\n"),
     (400, "target", "GET http://a#b HTTP/1.1\r\n"),
     (400, "target", "GET http://a\\b/ HTTP/1.1\r\n"),
-    (
-        400,
-        "not the authority",
-        "GET http://a/ HTTP/1.1\r\nHost: b\r\n\r\n",
-    ),
-    (
-        400,
-        "not the authority",
-        "GET http://a/ HTTP/1.1\r\nHost: a:80\r\n\r\n",
-    ),
-    (
-        400,
-        "not the authority",
-        "GET http://a/ HTTP/1.0\r\nHost: ab\r\n\r\n",
-    ),
+    (400, "not the authority", "GET http://a/ HTTP/1.1\r\nHost: b\r\n\r\n"),
+    (400, "not the authority", "GET http://a/ HTTP/1.1\r\nHost: a:80\r\n\r\n"),
+    (400, "not the authority", "GET http://a/ HTTP/1.0\r\nHost: ab\r\n\r\n"),
     // Host.
     (400, "needs the header Host", "GET / HTTP/1.1\r\n\r\n"),
-    (
-        400,
-        "needs the header Host",
-        "GET http://a/ HTTP/1.1\r\nX: a\r\n\r\n",
-    ),
-    (
-        400,
-        "more than one header Host",
-        "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n",
-    ),
-    (
-        400,
-        "more than one header Host",
-        "GET / HTTP/1.0\r\nHost: a\r\nhost: a\r\n",
-    ),
+    (400, "needs the header Host", "GET http://a/ HTTP/1.1\r\nX: a\r\n\r\n"),
+    (400, "more than one header Host", "GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n"),
+    (400, "more than one header Host", "GET / HTTP/1.0\r\nHost: a\r\nhost: a\r\n"),
     (400, "Host is neither", "GET / HTTP/1.1\r\nHost:\r\n"),
     (400, "Host is neither", "GET / HTTP/1.1\r\nHost: a b\r\n"),
     (400, "Host is neither", "GET / HTTP/1.1\r\nHost: a, b\r\n"),
     (400, "Host is neither", "GET / HTTP/1.1\r\nHost: a/b\r\n"),
-    (
-        400,
-        "Host is neither",
-        "GET / HTTP/1.1\r\nHost: http://a\r\n",
-    ),
+    (400, "Host is neither", "GET / HTTP/1.1\r\nHost: http://a\r\n"),
     (400, "Host is neither", "GET / HTTP/1.1\r\nHost: u@a\r\n"),
-    (
-        400,
-        "Host is neither",
-        "GET / HTTP/1.1\r\nHost: a:\r\nX: y\r\n",
-    ),
+    (400, "Host is neither", "GET / HTTP/1.1\r\nHost: a:\r\nX: y\r\n"),
     (400, "Host is neither", "GET / HTTP/1.1\r\nHost: a:b\r\n"),
-    (
-        400,
-        "Host is neither",
-        "GET / HTTP/1.1\r\nHost: a:65536\r\n",
-    ),
+    (400, "Host is neither", "GET / HTTP/1.1\r\nHost: a:65536\r\n"),
     (400, "Host is neither", "GET / HTTP/1.1\r\nHost: a:+1\r\n"),
     (400, "Host is neither", "GET / HTTP/1.1\r\nHost: ::1\r\n"),
     (400, "Host is neither", "GET / HTTP/1.1\r\nHost: [::1\r\n"),
-    (
-        400,
-        "Host is neither",
-        "GET / HTTP/1.1\r\nHost: [fe80::1%25eth0]\r\n",
-    ),
+    (400, "Host is neither", "GET / HTTP/1.1\r\nHost: [fe80::1%25eth0]\r\n"),
     (400, "Host is neither", "GET / HTTP/1.1\r\nHost: .\r\n"),
     (400, "Host is neither", "GET / HTTP/1.1\r\nHost: a..b\r\n"),
     (400, "Host is neither", "GET / HTTP/1.1\r\nHost: a%2eb\r\n"),
     (400, "Host is neither", "GET / HTTP/1.1\r\nHost: \u{e4}\r\n"),
     // Behind a good request.
-    (
-        400,
-        "with a method",
-        "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx\0",
-    ),
+    (400, "with a method", "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx\0"),
 ];
 
 /// Chunked bodies that are refused.
@@ -394,10 +236,7 @@ const BAD_CHUNKS: &[(&str, &str)] = &[
     ("control character", "0\r\nX: \0\r\n"),
     ("control character", "0\r\nX: a\rb\r\n"),
     ("how a request is read", "0\r\nContent-Length: 1\r\n"),
-    (
-        "how a request is read",
-        "0\r\ntransfer-encoding: chunked\r\n",
-    ),
+    ("how a request is read", "0\r\ntransfer-encoding: chunked\r\n"),
     ("how a request is read", "0\r\nHOST: a\r\n"),
     ("how a request is read", "0\r\nX: a\r\nTrailer: x\r\n"),
     ("how a request is read", "0\r\nconnection: close\r\n"),
@@ -418,13 +257,7 @@ fn follow_split(bytes: &[u8]) -> Outcome {
 fn good_requests_pass_whole_whatever_the_splits() {
     for (text, heads) in GOOD {
         let outcome = follow_split(text.as_bytes());
-        let expected = Outcome {
-            heads: *heads,
-            passed: text.len(),
-            refusal: None,
-            in_body: false,
-            upgrade: false,
-        };
+        let expected = Outcome { heads: *heads, passed: text.len(), refusal: None, in_body: false, upgrade: false };
         assert_eq!(outcome, expected, "{text:?}");
     }
 }
@@ -473,23 +306,14 @@ fn follow_pieces(bytes: &[u8]) -> Outcome {
 
 #[test]
 fn limits_are_kept_to_the_byte() {
-    let status = |text: &str| {
-        follow_pieces(text.as_bytes())
-            .refusal
-            .map(|refusal| refusal.status.as_u16())
-    };
+    let status = |text: &str| follow_pieces(text.as_bytes()).refusal.map(|refusal| refusal.status.as_u16());
     let target = |size: usize| format!("GET /{} HTTP/1.1\r\nHost: a\r\n\r\n", "x".repeat(size));
     let fits = super::super::MAX_REQUEST_LINE - "GET / HTTP/1.1".len();
     assert_eq!(status(&target(fits)), None);
     assert_eq!(status(&target(fits + 1)), Some(414));
     assert_eq!(status(&"G".repeat(40 << 10)), Some(414));
 
-    let headers = |count: usize| {
-        format!(
-            "GET / HTTP/1.1\r\nHost: a\r\n{}\r\n",
-            "x: y\r\n".repeat(count - 1)
-        )
-    };
+    let headers = |count: usize| format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", "x: y\r\n".repeat(count - 1));
     assert_eq!(status(&headers(256)), None);
     assert_eq!(status(&headers(257)), Some(431));
 
@@ -500,34 +324,24 @@ fn limits_are_kept_to_the_byte() {
     assert_eq!(status(&head(128 << 10)), None);
     assert_eq!(status(&head((128 << 10) + 1)), Some(431));
     assert_eq!(status(&head(1 << 20)), Some(431));
-    let name = |size: usize| {
-        format!(
-            "GET / HTTP/1.1\r\nHost: a\r\n{}: x\r\n\r\n",
-            "x".repeat(size)
-        )
-    };
+    let name = |size: usize| format!("GET / HTTP/1.1\r\nHost: a\r\n{}: x\r\n\r\n", "x".repeat(size));
     assert_eq!(status(&name(256)), None);
     assert_eq!(status(&name(257)), Some(431));
 
-    let many = format!(
-        "GET / HTTP/1.1\r\nHost: a\r\n{}\r\n",
-        format!("name: {}\r\n", "v".repeat(220)).repeat(149)
-    );
+    let many = format!("GET / HTTP/1.1\r\nHost: a\r\n{}\r\n", format!("name: {}\r\n", "v".repeat(220)).repeat(149));
     assert!(many.len() > 32 << 10);
     assert_eq!(status(&many), None);
 
-    let chunked = |text: &str| {
-        format!("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{text}0\r\n\r\n")
-    };
+    let chunked =
+        |text: &str| format!("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n{text}0\r\n\r\n");
     let extension = |size: usize| format!("1;{}\r\na\r\n", "x".repeat(size - 2));
     assert_eq!(status(&chunked(&extension(256))), None);
     assert_eq!(status(&chunked(&extension(257))), Some(400));
     assert_eq!(status(&chunked(&extension(256).repeat(32))), None);
     assert_eq!(status(&chunked(&extension(256).repeat(33))), Some(400));
     assert_eq!(status(&chunked(&"1".repeat(500))), Some(400));
-    let trailers = |text: &str| {
-        format!("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n{text}\r\n")
-    };
+    let trailers =
+        |text: &str| format!("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n{text}\r\n");
     assert_eq!(status(&trailers(&"x: y\r\n".repeat(64))), None);
     assert_eq!(status(&trailers(&"x: y\r\n".repeat(65))), Some(400));
     let long = |size: usize| trailers(&format!("x: {}\r\n", "y".repeat(size - 3)));
@@ -550,10 +364,7 @@ fn bytes_behind_an_upgrade_wait_for_its_answer() {
     assert_eq!(outcome.passed, body.len());
 
     let mut requests = Requests::default();
-    assert_eq!(
-        requests.check(head.as_bytes(), u64::MAX).next,
-        Next::Upgrade
-    );
+    assert_eq!(requests.check(head.as_bytes(), u64::MAX).next, Next::Upgrade);
     requests.decline_upgrade();
     let Next::Refused(refusal) = requests.check(b"\x01\x05hello", u64::MAX).next else {
         panic!("passed");

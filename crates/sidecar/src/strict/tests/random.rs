@@ -16,9 +16,7 @@ struct Connection {
 impl std::fmt::Debug for Connection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let pieces = self.pieces();
-        f.debug_list()
-            .entries(pieces.iter().map(|piece| piece.escape_ascii().to_string()))
-            .finish()
+        f.debug_list().entries(pieces.iter().map(|piece| piece.escape_ascii().to_string())).finish()
     }
 }
 
@@ -27,9 +25,7 @@ impl Connection {
         let mut cuts = vec![0, self.bytes.len()];
         cuts.extend(self.cuts.iter().map(|cut| cut.index(self.bytes.len() + 1)));
         cuts.sort_unstable();
-        cuts.windows(2)
-            .map(|cut| &self.bytes[cut[0]..cut[1]])
-            .collect()
+        cuts.windows(2).map(|cut| &self.bytes[cut[0]..cut[1]]).collect()
     }
 }
 
@@ -44,34 +40,12 @@ fn mostly(good: &'static [&'static str], odd: &'static [&'static str]) -> BoxedS
 
 fn request() -> BoxedStrategy<Vec<u8>> {
     let line = (
+        mostly(&["GET", "POST", "OPTIONS", "X-Y"], &["CONNECT", "G T", "", "\r\nGET", " GET", "{"]),
         mostly(
-            &["GET", "POST", "OPTIONS", "X-Y"],
-            &["CONNECT", "G T", "", "\r\nGET", " GET", "{"],
+            &["/", "/v1/x?y=%", "/a%20b|c?[d]", "http://a:80/x", "https://A:80?x"],
+            &["*", "a:80", "/#", "/\"", "/%2", "http://b/", "http://a:80#", "//a\\", "/ä"],
         ),
-        mostly(
-            &[
-                "/",
-                "/v1/x?y=%",
-                "/a%20b|c?[d]",
-                "http://a:80/x",
-                "https://A:80?x",
-            ],
-            &[
-                "*",
-                "a:80",
-                "/#",
-                "/\"",
-                "/%2",
-                "http://b/",
-                "http://a:80#",
-                "//a\\",
-                "/ä",
-            ],
-        ),
-        mostly(
-            &["HTTP/1.1", "HTTP/1.1", "HTTP/1.0"],
-            &["HTTP/1.2", "HTTP/2.0", "http/1.1", "HTTP/1.1 "],
-        ),
+        mostly(&["HTTP/1.1", "HTTP/1.1", "HTTP/1.0"], &["HTTP/1.2", "HTTP/2.0", "http/1.1", "HTTP/1.1 "]),
         mostly(&["\r\n"], &["\n", "\r", "\r\r\n", " \r\n"]),
     );
     let header = mostly(
@@ -110,13 +84,7 @@ fn request() -> BoxedStrategy<Vec<u8>> {
     );
     let host = mostly(
         &["Host: a:80\r\n", "host:A:80 \r\n"],
-        &[
-            "",
-            "Host: 1.2.3\r\n",
-            "Host: [::1]\r\n",
-            "Host:\r\n",
-            "Host: a:80, b\r\n",
-        ],
+        &["", "Host: 1.2.3\r\n", "Host: [::1]\r\n", "Host:\r\n", "Host: a:80, b\r\n"],
     );
     let chunk = mostly(
         &[
@@ -142,16 +110,8 @@ fn request() -> BoxedStrategy<Vec<u8>> {
             "0\r\n\r\n",
         ],
     );
-    let trailer = mostly(
-        &["X-Sum: 1\r\n", "y:\r\n"],
-        &[
-            "Host: a\r\n",
-            "Content-Length: 1\r\n",
-            "X : y\r\n",
-            " y\r\n",
-            "X: y\n",
-        ],
-    );
+    let trailer =
+        mostly(&["X-Sum: 1\r\n", "y:\r\n"], &["Host: a\r\n", "Content-Length: 1\r\n", "X : y\r\n", " y\r\n", "X: y\n"]);
     let chunked = (
         vec(chunk, 0..4),
         mostly(&["0\r\n", "000;a\r\n"], &["0\n", "0 \r\n", "-0\r\n"]),
@@ -164,63 +124,48 @@ fn request() -> BoxedStrategy<Vec<u8>> {
                 format!("{}{last}{}{end}", chunks.concat(), trailers.concat()),
             )
         });
-    let sized = (0..40usize).prop_map(|size| {
-        (
-            format!("Content-Length: {size}\r\n"),
-            "POST / \r\nx".repeat(4)[..size].to_string(),
-        )
-    });
+    let sized = (0..40usize)
+        .prop_map(|size| (format!("Content-Length: {size}\r\n"), "POST / \r\nx".repeat(4)[..size].to_string()));
     let body = prop_oneof![
         2 => Just(Default::default()),
         2 => sized,
         3 => chunked,
     ];
     (line, host, vec(header, 0..4), body)
-        .prop_map(
-            |((method, target, version, end), host, headers, (framing, body))| {
-                format!(
-                    "{method} {target} {version}{end}{host}{}{framing}\r\n{body}",
-                    headers.concat()
-                )
-                .into_bytes()
-            },
-        )
+        .prop_map(|((method, target, version, end), host, headers, (framing, body))| {
+            format!("{method} {target} {version}{end}{host}{}{framing}\r\n{body}", headers.concat()).into_bytes()
+        })
         .boxed()
 }
 
 /// A change of one place.
 fn change() -> impl Strategy<Value = (u8, Index, Index, u8)> {
-    let byte = prop_oneof![
-        any::<u8>(),
-        select(&b"\r\n\t \0:;,0123456789abcdef\"\\%+-x"[..])
-    ];
+    let byte = prop_oneof![any::<u8>(), select(&b"\r\n\t \0:;,0123456789abcdef\"\\%+-x"[..])];
     (0..4u8, any::<Index>(), any::<Index>(), byte)
 }
 
 fn connection() -> impl Strategy<Value = Connection> {
     let changes = prop_oneof![3 => Just(vec![]), 2 => vec(change(), 1..4)];
-    (vec(request(), 1..4), changes, vec(any::<Index>(), 0..6)).prop_map(
-        |(requests, changes, cuts)| {
-            let mut bytes = requests.concat();
-            for (kind, at, other, byte) in changes {
-                let at = at.index(bytes.len());
-                match kind {
-                    0 => bytes[at] = byte,
-                    1 => bytes.insert(at, byte),
-                    2 if bytes.len() > 1 => {
-                        bytes.remove(at);
-                    }
-                    // A piece is repeated elsewhere.
-                    _ => {
-                        let piece = bytes[at..bytes.len().min(at + 30)].to_vec();
-                        let to = other.index(bytes.len());
-                        bytes.splice(to..to, piece);
-                    }
+    (vec(request(), 1..4), changes, vec(any::<Index>(), 0..6)).prop_map(|(requests, changes, cuts)| {
+        let mut bytes = requests.concat();
+        for (kind, at, other, byte) in changes {
+            let at = at.index(bytes.len());
+            match kind {
+                0 => bytes[at] = byte,
+                1 => bytes.insert(at, byte),
+                2 if bytes.len() > 1 => {
+                    bytes.remove(at);
+                }
+                // A piece is repeated elsewhere.
+                _ => {
+                    let piece = bytes[at..bytes.len().min(at + 30)].to_vec();
+                    let to = other.index(bytes.len());
+                    bytes.splice(to..to, piece);
                 }
             }
-            Connection { bytes, cuts }
-        },
-    )
+        }
+        Connection { bytes, cuts }
+    })
 }
 
 proptest! {

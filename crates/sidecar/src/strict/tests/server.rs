@@ -21,24 +21,13 @@ fn a_refused_head_is_answered_after_the_requests_before_it() {
     run(async {
         let (mut client, log, server) = serve();
         let slow = GET.replace("/ ", "/wait/60 ");
-        let bad =
-            "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n";
-        client
-            .write_all(format!("{slow}{GET}{bad}{GET}").as_bytes())
-            .await
-            .unwrap();
+        let bad = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n";
+        client.write_all(format!("{slow}{GET}{bad}{GET}").as_bytes()).await.unwrap();
         let (text, ended) = read(&mut client, 100).await;
         assert!(ended);
-        let statuses = text
-            .split("HTTP/1.1 ")
-            .skip(1)
-            .map(|answer| &answer[..3])
-            .collect::<Vec<_>>();
+        let statuses = text.split("HTTP/1.1 ").skip(1).map(|answer| &answer[..3]).collect::<Vec<_>>();
         assert_eq!(statuses, ["200", "200", "400"]);
-        assert!(
-            text.ends_with(r#""type":"BadRequestError","param":"","code":400}"#),
-            "{text}"
-        );
+        assert!(text.ends_with(r#""type":"BadRequestError","param":"","code":400}"#), "{text}");
         assert!(text.contains("connection: close\r\n"), "{text}");
         assert_eq!(log.lock().unwrap().requests.len(), 2);
         drop(client);
@@ -63,10 +52,7 @@ fn slow_heads_end_with_408_and_idle_connections_in_silence() {
                     break;
                 }
             }
-            assert!(
-                (30..=31).contains(&start.elapsed().as_secs()),
-                "after {before:?}"
-            );
+            assert!((30..=31).contains(&start.elapsed().as_secs()), "after {before:?}");
             let (text, ended) = read(&mut client, 1).await;
             assert!(ended && text.starts_with("HTTP/1.1 408"), "{text}");
         }
@@ -96,10 +82,7 @@ fn a_bad_body_ends_the_request_and_the_connection() {
     run(async {
         let (mut client, log, server) = serve();
         let head = "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n";
-        client
-            .write_all(format!("{head}3\r\nabc\r\n+1\r\na\r\n0\r\n\r\n{GET}").as_bytes())
-            .await
-            .unwrap();
+        client.write_all(format!("{head}3\r\nabc\r\n+1\r\na\r\n0\r\n\r\n{GET}").as_bytes()).await.unwrap();
         // What comes behind it is read and dropped, so that the answer arrives.
         for _ in 0..100 {
             let _ = client.write_all(&[b'x'; 1000]).await;
@@ -134,21 +117,13 @@ fn a_large_head_passes_and_its_memory_goes() {
         let (begin, end) = head.as_bytes().split_at(100_000);
         client.write_all(begin).await.unwrap();
         let mut read = vec![0; head.len()];
-        assert!(
-            tokio::time::timeout(Duration::from_secs(1), stream.read(&mut read))
-                .await
-                .is_err()
-        );
+        assert!(tokio::time::timeout(Duration::from_secs(1), stream.read(&mut read)).await.is_err());
         assert!(stream.held_capacity() >= begin.len());
         client.write_all(end).await.unwrap();
         stream.read_exact(&mut read).await.unwrap();
         assert_eq!(read, head.as_bytes());
         assert_eq!(stream.held_capacity(), 0);
-        assert!(
-            size_of::<Stream<()>>() <= 320,
-            "{}",
-            size_of::<Stream<()>>()
-        );
+        assert!(size_of::<Stream<()>>() <= 320, "{}", size_of::<Stream<()>>());
     });
 }
 
@@ -177,28 +152,18 @@ fn an_accepted_upgrade_makes_the_bytes_opaque() {
                     io.read_to_end(&mut rest).await.unwrap();
                     io.write_all(&rest).await.unwrap();
                 });
-                let answer = Response::builder()
-                    .status(101)
-                    .header("connection", "upgrade")
-                    .header("upgrade", "echo");
+                let answer = Response::builder().status(101).header("connection", "upgrade").header("upgrade", "echo");
                 Ok::<_, Infallible>(answer.body(Full::<Bytes>::default()).unwrap())
             }
         });
-        tokio::spawn(
-            strict::http1()
-                .serve_connection(TokioIo::new(stream), service)
-                .with_upgrades(),
-        );
+        tokio::spawn(strict::http1().serve_connection(TokioIo::new(stream), service).with_upgrades());
         client.write_all(UPGRADE.as_bytes()).await.unwrap();
         client.write_all(b"\0\r\n").await.unwrap();
         sleep(Duration::from_secs(5)).await;
         client.write_all(b"abc\n\n").await.unwrap();
         client.shutdown().await.unwrap();
         let (text, ended) = read(&mut client, 10).await;
-        assert!(
-            ended && text.starts_with("HTTP/1.1 101") && text.ends_with("\r\n\r\n\0\r\nabc\n\n"),
-            "{text:?}"
-        );
+        assert!(ended && text.starts_with("HTTP/1.1 101") && text.ends_with("\r\n\r\n\0\r\nabc\n\n"), "{text:?}");
     });
 }
 
@@ -206,10 +171,7 @@ fn an_accepted_upgrade_makes_the_bytes_opaque() {
 fn after_a_declined_upgrade_requests_go_on() {
     run(async {
         let (mut client, log, _server) = serve();
-        client
-            .write_all(format!("{UPGRADE}{GET}").as_bytes())
-            .await
-            .unwrap();
+        client.write_all(format!("{UPGRADE}{GET}").as_bytes()).await.unwrap();
         let (text, _) = read(&mut client, 1).await;
         assert_eq!(text.matches("200 OK").count(), 1);
         log.lock().unwrap().upgrades.clear();

@@ -62,10 +62,7 @@ impl Census {
     ///
     /// # Errors
     /// [`StoreError::Damaged`] if a manifest cannot be read: nobody knows what it refers to.
-    pub(super) fn take(
-        store: &FileStore,
-        progress: &mut dyn FnMut(Progress),
-    ) -> Result<Self, StoreError> {
+    pub(super) fn take(store: &FileStore, progress: &mut dyn FnMut(Progress)) -> Result<Self, StoreError> {
         let mut packs = Vec::new();
         let mut number = HashMap::new();
         for pack in store.index.packs() {
@@ -93,20 +90,10 @@ impl Census {
                     continue;
                 };
                 let chunk = *known.get_or_insert_with(|| {
-                    chunks.push(ChunkCensus {
-                        hash,
-                        pack,
-                        offset: place.offset,
-                        references: 0,
-                    });
+                    chunks.push(ChunkCensus { hash, pack, offset: place.offset, references: 0 });
                     chunks.len() - 1
                 });
-                let entry = Entry {
-                    hash,
-                    offset: place.offset,
-                    len: place.len,
-                    checksum: place.checksum,
-                };
+                let entry = Entry { hash, offset: place.offset, len: place.len, checksum: place.checksum };
                 packs[pack].entries.push((chunk, entry));
                 if damaged.contains(&(place.pack.id, hash)) {
                     match chunks[chunk].pack == pack {
@@ -119,23 +106,14 @@ impl Census {
         for pack in &mut packs {
             pack.entries.sort_unstable_by_key(|(_, entry)| entry.offset);
         }
-        let mut census = Self {
-            chunks,
-            packs,
-            manifests: Vec::new(),
-        };
+        let mut census = Self { chunks, packs, manifests: Vec::new() };
         census.read_manifests(store, progress)?;
         Ok(census)
     }
 
-    fn read_manifests(
-        &mut self,
-        store: &FileStore,
-        progress: &mut dyn FnMut(Progress),
-    ) -> Result<(), StoreError> {
+    fn read_manifests(&mut self, store: &FileStore, progress: &mut dyn FnMut(Progress)) -> Result<(), StoreError> {
         let hashes = self.chunks.iter().enumerate();
-        let numbers: HashMap<ChunkHash, u32> =
-            hashes.map(|(n, chunk)| (chunk.hash, n as u32)).collect();
+        let numbers: HashMap<ChunkHash, u32> = hashes.map(|(n, chunk)| (chunk.hash, n as u32)).collect();
         let references = References::new(numbers.keys().copied());
         store.each_manifest_path(progress, &mut |path| {
             let damaged = |how: String| StoreError::Damaged {
@@ -186,12 +164,7 @@ impl Census {
 fn whole_first(index: &Index, hash: ChunkHash, mut places: Vec<Place>) -> Vec<Place> {
     if places.len() > 1 {
         let whole = places.iter().position(|place| {
-            let entry = Entry {
-                hash,
-                offset: place.offset,
-                len: place.len,
-                checksum: place.checksum,
-            };
+            let entry = Entry { hash, offset: place.offset, len: place.len, checksum: place.checksum };
             matches!(index.read_entry(&place.pack, &entry), Ok(Some(_)))
         });
         places.swap(0, whole.unwrap_or(0));

@@ -72,12 +72,7 @@ impl FileStore {
             let over = self.over(options.cap)?;
             self.index.refresh(true)?;
             let census = Census::take(self, progress)?;
-            let aim = Aim {
-                grace: options.grace,
-                must: over,
-                should: over,
-                room: self.room(no_room)?,
-            };
+            let aim = Aim { grace: options.grace, must: over, should: over, room: self.room(no_room)? };
             let mut plan = Plan::make(&census, &aim, self.disk.now(), &self.pending.protected());
             let mut carried = Carried::default();
             if !options.dry_run {
@@ -199,11 +194,7 @@ impl FileStore {
         }
         let rewrites = std::mem::take(&mut plan.rewrites);
         for (n, &number) in rewrites.iter().enumerate() {
-            progress(Progress {
-                step: "rewriting packs",
-                done: n as u64,
-                total: rewrites.len() as u64,
-            });
+            progress(Progress { step: "rewriting packs", done: n as u64, total: rewrites.len() as u64 });
             let pack = &census.packs[number];
             let live: Vec<Entry> = pack
                 .entries
@@ -229,12 +220,7 @@ impl FileStore {
     }
 
     /// Puts a pack with only these chunks in the place of a pack, as a publication does. What that gave back.
-    fn rewrite(
-        &self,
-        old: &Pack,
-        modified: std::time::SystemTime,
-        live: &[Entry],
-    ) -> Result<u64, Stays> {
+    fn rewrite(&self, old: &Pack, modified: std::time::SystemTime, live: &[Entry]) -> Result<u64, Stays> {
         let (path, file) = create_temporary(&*self.disk, "pack")?;
         let given_up = |_: &Stays| {
             let _ = self.space.remove(&path);
@@ -261,20 +247,12 @@ impl FileStore {
     }
 
     /// Writes these chunks and their index, and flushes them. The length of the file, and what is where.
-    fn write_copy(
-        &self,
-        file: &dyn File,
-        old: &Pack,
-        live: &[Entry],
-    ) -> Result<(u64, Vec<Entry>), Stays> {
+    fn write_copy(&self, file: &dyn File, old: &Pack, live: &[Entry]) -> Result<(u64, Vec<Entry>), Stays> {
         let failed = || StoreError::io("rewrite a pack");
         let mut entries = Vec::with_capacity(live.len());
         let mut end = 0;
         for entry in live {
-            entries.push(Entry {
-                offset: end,
-                ..*entry
-            });
+            entries.push(Entry { offset: end, ..*entry });
             end += entry.len;
         }
         let index = pack::encode(end, &entries).ok_or(Stays::Otherwise)?;

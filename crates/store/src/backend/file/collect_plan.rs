@@ -56,12 +56,7 @@ impl Plan {
     /// long as `aim.should` is not reached, the least recently used manifests with what only they refer to; then, as
     /// long as `aim.must` is not reached, other chunks that nobody refers to, the oldest packs first. Chunks that are
     /// `protected` stay.
-    pub(super) fn make(
-        census: &Census,
-        aim: &Aim,
-        now: SystemTime,
-        protected: &HashSet<ChunkHash>,
-    ) -> Self {
+    pub(super) fn make(census: &Census, aim: &Aim, now: SystemTime, protected: &HashSet<ChunkHash>) -> Self {
         let mut plan = Self {
             manifests: Vec::new(),
             leftovers: 0,
@@ -74,12 +69,8 @@ impl Plan {
             in_grace: 0,
         };
         for pack in &census.packs {
-            let own = pack
-                .entries
-                .iter()
-                .filter(|(n, entry)| is_home(census, pack.number, *n, entry));
-            plan.kept[pack.number] =
-                TRAILER as u64 + own.map(|(_, entry)| cost(entry)).sum::<u64>();
+            let own = pack.entries.iter().filter(|(n, entry)| is_home(census, pack.number, *n, entry));
+            plan.kept[pack.number] = TRAILER as u64 + own.map(|(_, entry)| cost(entry)).sum::<u64>();
         }
         (0..census.packs.len()).for_each(|pack| plan.judge(census, pack));
 
@@ -108,9 +99,7 @@ impl Plan {
         }
 
         let gone: HashSet<usize> = plan.manifests.iter().copied().collect();
-        let mut oldest: Vec<usize> = (0..census.manifests.len())
-            .filter(|n| !gone.contains(n))
-            .collect();
+        let mut oldest: Vec<usize> = (0..census.manifests.len()).filter(|n| !gone.contains(n)).collect();
         oldest.sort_by_key(|&n| census.manifests[n].modified);
         for n in oldest {
             if plan.reaches(aim.should, aim.room) {
@@ -126,8 +115,7 @@ impl Plan {
                 if references[chunk] == 0 && !stays(chunk) {
                     let home = census.chunks[chunk].pack;
                     let entries = &census.packs[home].entries;
-                    let at =
-                        entries.partition_point(|(_, e)| e.offset < census.chunks[chunk].offset);
+                    let at = entries.partition_point(|(_, e)| e.offset < census.chunks[chunk].offset);
                     let own = entries[at..].iter().find(|(n, _)| *n == chunk);
                     if let Some((_, entry)) = own {
                         plan.remove(census, home, chunk, entry);
@@ -178,9 +166,7 @@ impl Plan {
     /// What it comes to. Chunks that nobody needs in a pack that stays as it is are not counted: they are
     /// still there.
     pub(super) fn collected(&self, census: &Census) -> Collected {
-        let gone = |chunk: &usize| {
-            self.goes[*chunk] && self.fates[census.chunks[*chunk].pack] != Fate::Keep
-        };
+        let gone = |chunk: &usize| self.goes[*chunk] && self.fates[census.chunks[*chunk].pack] != Fate::Keep;
         let damaged = census.packs.iter().flat_map(|pack| &pack.damaged);
         Collected {
             manifests: self.manifests.len() as u64 - self.leftovers,
@@ -199,9 +185,8 @@ impl Plan {
     /// The packs that can be written anew, and what everything gives back then. A copy needs room before the pack
     /// goes that it is made of; the smallest ones come first, since each makes room for the next.
     fn with_room(&self, room: Option<u64>) -> (Vec<usize>, u64) {
-        let mut rewrites: Vec<usize> = (0..self.fates.len())
-            .filter(|&pack| self.fates[pack] == Fate::Rewrite)
-            .collect();
+        let mut rewrites: Vec<usize> =
+            (0..self.fates.len()).filter(|&pack| self.fates[pack] == Fate::Rewrite).collect();
         rewrites.sort_by_key(|&pack| self.kept[pack]);
         let mut freed = self.frees - rewrites.iter().map(|&pack| self.gives[pack]).sum::<u64>();
         let mut fitting = 0;
@@ -230,9 +215,7 @@ impl Plan {
         let (fate, gives) = match kept {
             kept if kept == TRAILER as u64 => (Fate::Drop, len),
             _ if damaged.any(|&chunk| !self.goes[chunk]) => (Fate::Keep, 0),
-            kept if kept <= len / 2 || census.packs[pack].spoiled => {
-                (Fate::Rewrite, len.saturating_sub(kept))
-            }
+            kept if kept <= len / 2 || census.packs[pack].spoiled => (Fate::Rewrite, len.saturating_sub(kept)),
             _ => (Fate::Keep, 0),
         };
         self.frees = self.frees + gives - std::mem::replace(&mut self.gives[pack], gives);

@@ -27,10 +27,7 @@ struct Open {
 
 impl Files {
     pub(super) fn new(disk: Arc<dyn Disk>) -> Self {
-        Self {
-            disk,
-            open: Mutex::default(),
-        }
+        Self { disk, open: Mutex::default() }
     }
 
     /// The file of a pack, opened now or before.

@@ -91,8 +91,8 @@ enum Opened {
 impl Index {
     /// Reads the indices of all packs.
     pub(super) fn open(disk: Arc<dyn Disk>) -> Result<Self, StoreError> {
-        let generation = open_to_lock(&*disk, paths::GENERATION)
-            .map_err(StoreError::io(format!("open {}", paths::GENERATION)))?;
+        let generation =
+            open_to_lock(&*disk, paths::GENERATION).map_err(StoreError::io(format!("open {}", paths::GENERATION)))?;
         let this = Self {
             files: Files::new(disk.clone()),
             disk,
@@ -163,9 +163,7 @@ impl Index {
             packs.push(place.pack.clone());
         }
         drop(state);
-        packs
-            .into_iter()
-            .find(|pack| self.exists(pack).is_ok_and(|there| there) && pack.is_settled())
+        packs.into_iter().find(|pack| self.exists(pack).is_ok_and(|there| there) && pack.is_settled())
     }
 
     /// Remembers that this copy of a chunk is damaged, in the store if it can be written: whoever puts the chunk stores
@@ -203,9 +201,7 @@ impl Index {
     /// Notes on the disk that a pack was used just now: once a second is exact enough.
     pub(super) fn used(&self, pack: &Pack) {
         let now = self.disk.now();
-        let second = now
-            .duration_since(UNIX_EPOCH)
-            .map_or(0, |now| now.as_secs());
+        let second = now.duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
         if pack.touched.swap(second, Ordering::Relaxed) != second
             && let Ok(file) = self.files.get(&pack.id)
         {
@@ -216,12 +212,7 @@ impl Index {
 
     /// Adds a pack that was made durable.
     pub(super) fn add(&self, id: PackId, len: u64, entries: &[Entry]) {
-        let pack = Pack {
-            id,
-            len,
-            settled: true.into(),
-            touched: 0.into(),
-        };
+        let pack = Pack { id, len, settled: true.into(), touched: 0.into() };
         self.write().add(pack, entries);
     }
 
@@ -343,21 +334,12 @@ impl Index {
     }
 
     fn read(&self, hash: &ChunkHash, place: &Place) -> Result<Option<Bytes>, StoreError> {
-        let entry = Entry {
-            hash: *hash,
-            offset: place.offset,
-            len: place.len,
-            checksum: place.checksum,
-        };
+        let entry = Entry { hash: *hash, offset: place.offset, len: place.len, checksum: place.checksum };
         self.read_entry(&place.pack, &entry)
     }
 
     /// The bytes of a chunk of this pack; `None` if the pack is gone.
-    pub(super) fn read_entry(
-        &self,
-        pack: &Pack,
-        entry: &Entry,
-    ) -> Result<Option<Bytes>, StoreError> {
+    pub(super) fn read_entry(&self, pack: &Pack, entry: &Entry) -> Result<Option<Bytes>, StoreError> {
         let damaged = |how: &str| StoreError::Damaged {
             what: format!("chunk {}", entry.hash),
             how: format!("{how} in {}", pack.id.path()),
@@ -375,9 +357,7 @@ impl Index {
         match file.read_vec_at(entry.len, entry.offset) {
             Ok(bytes) if checksum(&bytes) == entry.checksum => Ok(Some(bytes.into())),
             Ok(_) => Err(damaged("its bytes fail their checksum")),
-            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
-                Err(damaged("its bytes are cut off"))
-            }
+            Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(damaged("its bytes are cut off")),
             Err(error) if is_bad_place(&error) => Err(damaged(BAD_PLACE)),
             Err(error) => Err(failed()(error)),
         }
@@ -405,18 +385,10 @@ impl Index {
         };
         let stat = file.stat()?;
         match read_index(&*file, stat.len) {
-            Ok(entries) => Ok(Opened::Pack(
-                Pack {
-                    id,
-                    len: stat.len,
-                    settled: stat.settled.into(),
-                    touched: 0.into(),
-                },
-                entries,
-            )),
-            Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-                Ok(Opened::Damaged(error.to_string()))
+            Ok(entries) => {
+                Ok(Opened::Pack(Pack { id, len: stat.len, settled: stat.settled.into(), touched: 0.into() }, entries))
             }
+            Err(error) if error.kind() == io::ErrorKind::InvalidData => Ok(Opened::Damaged(error.to_string())),
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {
                 Ok(Opened::Damaged("it is cut off".to_owned()))
             }
@@ -461,12 +433,7 @@ impl State {
             return;
         }
         for entry in entries {
-            let place = Place {
-                pack: pack.clone(),
-                offset: entry.offset,
-                len: entry.len,
-                checksum: entry.checksum,
-            };
+            let place = Place { pack: pack.clone(), offset: entry.offset, len: entry.len, checksum: entry.checksum };
             self.starts.insert(&entry.hash);
             if entry.hash.as_bytes().len() >= KEY {
                 self.lengths.insert(entry.hash.as_bytes().len());
@@ -533,9 +500,7 @@ impl State {
 /// `InvalidData` if it is none.
 fn read_index(file: &dyn File, len: u64) -> io::Result<Vec<Entry>> {
     let flawed = |flaw| io::Error::new(io::ErrorKind::InvalidData, flaw);
-    let at = len
-        .checked_sub(TRAILER as u64)
-        .ok_or(io::ErrorKind::UnexpectedEof)?;
+    let at = len.checked_sub(TRAILER as u64).ok_or(io::ErrorKind::UnexpectedEof)?;
     let mut trailer = [0; TRAILER];
     file.read_exact_at(&mut trailer, at)?;
     let trailer = Trailer::decode(&trailer, len).map_err(flawed)?;

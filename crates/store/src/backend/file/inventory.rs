@@ -9,9 +9,7 @@ use super::disk::{File, is_bad_place};
 use super::format::manifest::Manifest;
 use super::format::pack::Entry;
 use super::{FileStore, format, paths};
-use crate::backend::{
-    ChunkEntry, CollectOptions, Collected, Fault, Inventory, ManifestEntry, Progress, Usage,
-};
+use crate::backend::{ChunkEntry, CollectOptions, Collected, Fault, Inventory, ManifestEntry, Progress, Usage};
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
 use crate::name::ManifestName;
@@ -41,11 +39,7 @@ impl FileStore {
             }
         }
         for (n, path) in paths.iter().enumerate() {
-            progress(Progress {
-                step: "reading manifests",
-                done: n as u64,
-                total: paths.len() as u64,
-            });
+            progress(Progress { step: "reading manifests", done: n as u64, total: paths.len() as u64 });
             visit(path)?;
         }
         Ok(())
@@ -67,11 +61,7 @@ impl FileStore {
         fault: &mut dyn FnMut(Fault),
     ) -> Result<(), StoreError> {
         let chunks = self.index.chunks();
-        let places = || {
-            chunks
-                .iter()
-                .flat_map(|(hash, all)| all.iter().map(move |p| (hash, p)))
-        };
+        let places = || chunks.iter().flat_map(|(hash, all)| all.iter().map(move |p| (hash, p)));
         let mut found = false;
         let total = places().map(|(_, place)| place.len).sum();
         let mut done = 0;
@@ -79,18 +69,9 @@ impl FileStore {
         let mut places: Vec<_> = places().collect();
         places.sort_unstable_by_key(|(_, place)| (place.pack.id, place.offset));
         for (hash, place) in places {
-            progress(Progress {
-                step: "reading chunks",
-                done,
-                total,
-            });
+            progress(Progress { step: "reading chunks", done, total });
             done += place.len;
-            let entry = Entry {
-                hash: *hash,
-                offset: place.offset,
-                len: place.len,
-                checksum: place.checksum,
-            };
+            let entry = Entry { hash: *hash, offset: place.offset, len: place.len, checksum: place.checksum };
             match self.index.read_entry(&place.pack, &entry) {
                 Err(StoreError::Damaged { what, how }) => {
                     found |= self.index.note_damage(&place.pack, hash);
@@ -98,10 +79,9 @@ impl FileStore {
                 }
                 // Collected meanwhile: somebody else's work.
                 Ok(_) => {}
-                Err(error) if is_unreadable(&error) => fault(Fault {
-                    what: format!("chunk {hash}"),
-                    how: error.to_string(),
-                }),
+                Err(error) if is_unreadable(&error) => {
+                    fault(Fault { what: format!("chunk {hash}"), how: error.to_string() })
+                }
                 Err(error) => return Err(error),
             }
         }
@@ -123,10 +103,7 @@ impl FileStore {
                 Ok(Some((_, bytes))) => bytes,
                 Ok(None) => return Ok(()),
                 Err(error) => {
-                    fault(Fault {
-                        what: path.to_owned(),
-                        how: error.to_string(),
-                    });
+                    fault(Fault { what: path.to_owned(), how: error.to_string() });
                     return Ok(());
                 }
             };
@@ -146,10 +123,7 @@ impl FileStore {
                 }
             };
             if let Some(how) = wrong {
-                fault(Fault {
-                    what: path.to_owned(),
-                    how,
-                });
+                fault(Fault { what: path.to_owned(), how });
             }
             Ok(())
         })?;
@@ -182,10 +156,7 @@ fn is_unreadable(error: &StoreError) -> bool {
 
 impl Inventory for FileStore {
     /// Of a handle with a prefix: the manifests that it can name, as it names them.
-    fn manifests(
-        &self,
-        visit: &mut dyn FnMut(ManifestEntry) -> Result<(), StoreError>,
-    ) -> Result<(), StoreError> {
+    fn manifests(&self, visit: &mut dyn FnMut(ManifestEntry) -> Result<(), StoreError>) -> Result<(), StoreError> {
         self.each_manifest_path(&mut |_| (), &mut |path| {
             let (file, bytes) = match self.manifest_file(path) {
                 Ok(Some(there)) => there,
@@ -200,8 +171,7 @@ impl Inventory for FileStore {
             let Some(name) = manifest.name.strip_prefix(&*self.prefix) else {
                 return Ok(());
             };
-            let mut entry =
-                ManifestEntry::new(ManifestName::new(name)?, manifest.data.len() as u64);
+            let mut entry = ManifestEntry::new(ManifestName::new(name)?, manifest.data.len() as u64);
             entry.last_used = file.stat().ok().map(|stat| stat.modified);
             visit(entry)
         })
@@ -209,17 +179,12 @@ impl Inventory for FileStore {
 
     fn peek_manifests(&self, names: &[ManifestName]) -> Result<Vec<Option<Bytes>>, StoreError> {
         let each = names.iter().map(|name| {
-            self.look_at_manifest(&self.full_name(name)?, |_, manifest| {
-                Bytes::copy_from_slice(manifest.data)
-            })
+            self.look_at_manifest(&self.full_name(name)?, |_, manifest| Bytes::copy_from_slice(manifest.data))
         });
         each.collect()
     }
 
-    fn chunks(
-        &self,
-        visit: &mut dyn FnMut(ChunkEntry) -> Result<(), StoreError>,
-    ) -> Result<(), StoreError> {
+    fn chunks(&self, visit: &mut dyn FnMut(ChunkEntry) -> Result<(), StoreError>) -> Result<(), StoreError> {
         self.index.refresh(true)?;
         let mut used = HashMap::new();
         for pack in self.index.packs() {
@@ -237,11 +202,7 @@ impl Inventory for FileStore {
     }
 
     fn usage(&self) -> Result<Usage, StoreError> {
-        let mut usage = Usage {
-            total_bytes: self.space.count()?,
-            cap: self.space.cap(),
-            ..Usage::default()
-        };
+        let mut usage = Usage { total_bytes: self.space.count()?, cap: self.space.cap(), ..Usage::default() };
         self.each_manifest_path(&mut |_| (), &mut |path| {
             let bytes = match self.manifest_file(path) {
                 Ok(Some((_, bytes))) => bytes,
@@ -272,16 +233,9 @@ impl Inventory for FileStore {
         Ok(usage)
     }
 
-    fn verify(
-        &self,
-        progress: &mut dyn FnMut(Progress),
-        fault: &mut dyn FnMut(Fault),
-    ) -> Result<(), StoreError> {
+    fn verify(&self, progress: &mut dyn FnMut(Progress), fault: &mut dyn FnMut(Fault)) -> Result<(), StoreError> {
         let mut broken = |what: &str, how: String| {
-            fault(Fault {
-                what: what.to_owned(),
-                how,
-            });
+            fault(Fault { what: what.to_owned(), how });
         };
         if let Err(error) = super::root::check_marker(&*self.disk) {
             broken(paths::MARKER, error.to_string());
@@ -301,11 +255,7 @@ impl Inventory for FileStore {
         self.verify_manifests(progress, fault)
     }
 
-    fn collect(
-        &self,
-        options: &CollectOptions,
-        progress: &mut dyn FnMut(Progress),
-    ) -> Result<Collected, StoreError> {
+    fn collect(&self, options: &CollectOptions, progress: &mut dyn FnMut(Progress)) -> Result<Collected, StoreError> {
         self.collect_all(options, progress)
     }
 }

@@ -42,9 +42,7 @@ impl Turns {
     /// Waits until no other thread of the handle has its turn.
     pub(super) fn take(&self, patience: Duration) -> Result<Turn<'_>, StoreError> {
         let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self
-            .free
-            .wait_timeout_while(taken, patience, |taken| *taken);
+        let waited = self.free.wait_timeout_while(taken, patience, |taken| *taken);
         let (mut taken, _) = waited.unwrap_or_else(PoisonError::into_inner);
         if *taken {
             return Err(StoreError::Locked {
@@ -65,17 +63,10 @@ impl Drop for Turn<'_> {
 }
 
 /// What came of doing this with a file, waiting for its lock included.
-pub(super) fn failed(
-    doing: &'static str,
-    path: &str,
-    patience: Duration,
-) -> impl FnOnce(io::Error) -> StoreError {
+pub(super) fn failed(doing: &'static str, path: &str, patience: Duration) -> impl FnOnce(io::Error) -> StoreError {
     let path = path.to_owned();
     move |error| match error.kind() {
-        io::ErrorKind::TimedOut => StoreError::Locked {
-            lock: path,
-            waited: patience,
-        },
+        io::ErrorKind::TimedOut => StoreError::Locked { lock: path, waited: patience },
         _ => StoreError::io(format!("{doing} {path}"))(error),
     }
 }

@@ -27,12 +27,7 @@ pub struct FileOptions {
 
 impl Default for FileOptions {
     fn default() -> Self {
-        Self {
-            cap: None,
-            grace: Duration::from_secs(3600),
-            lock_timeout: Duration::from_secs(60),
-            group: false,
-        }
+        Self { cap: None, grace: Duration::from_secs(3600), lock_timeout: Duration::from_secs(60), group: false }
     }
 }
 
@@ -97,11 +92,10 @@ impl FileOptions {
         }
         if let Some(text) = std::env::var_os(Self::LOCK_TIMEOUT_VARIABLE) {
             let text = text.to_string_lossy();
-            options.lock_timeout =
-                period::parse_limit(&text).map_err(|why| StoreError::Unsupported {
-                    what: "a setting from the environment",
-                    why: format!("{}={text}: {why}", Self::LOCK_TIMEOUT_VARIABLE),
-                })?;
+            options.lock_timeout = period::parse_limit(&text).map_err(|why| StoreError::Unsupported {
+                what: "a setting from the environment",
+                why: format!("{}={text}: {why}", Self::LOCK_TIMEOUT_VARIABLE),
+            })?;
         }
         options.cap = crate::size::from_env(Self::CAP_VARIABLE)?;
         Ok(options)

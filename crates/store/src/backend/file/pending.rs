@@ -123,17 +123,12 @@ impl Pending {
                 None => state.pack.insert(Arc::new(OpenPack::create(disk)?)).clone(),
             };
             let mut fill = pack.fill();
-            let too_large = || StoreError::TooLarge {
-                bytes: len,
-                most: LONGEST_CHUNK,
-            };
+            let too_large = || StoreError::TooLarge { bytes: len, most: LONGEST_CHUNK };
             if len > LONGEST_CHUNK {
                 return Err(too_large());
             }
             let end = fill.end.checked_add(len).ok_or_else(too_large)?;
-            let needed = end
-                .checked_add(fill.index + entry_len(hash) + TRAILER as u64)
-                .ok_or_else(too_large)?;
+            let needed = end.checked_add(fill.index + entry_len(hash) + TRAILER as u64).ok_or_else(too_large)?;
             if space.cap().is_none() || needed <= fill.grown {
                 let offset = fill.end;
                 fill.end = end;
@@ -147,10 +142,7 @@ impl Pending {
             pack.grow(space, needed, &make_room)?;
             state = self.lock();
         };
-        let chunk = Chunk {
-            pack: pack.clone(),
-            entry: None,
-        };
+        let chunk = Chunk { pack: pack.clone(), entry: None };
         state.chunks.insert(*hash, chunk);
         drop(state);
 
@@ -164,12 +156,7 @@ impl Pending {
         let result = match written {
             Ok(()) => {
                 if let Some(chunk) = state.chunks.get_mut(hash) {
-                    chunk.entry = Some(Entry {
-                        hash: *hash,
-                        offset,
-                        len,
-                        checksum,
-                    });
+                    chunk.entry = Some(Entry { hash: *hash, offset, len, checksum });
                 }
                 state.refer(hash);
                 Ok(Put::Stored)
@@ -195,18 +182,12 @@ impl Pending {
         let (pack, entry) = {
             let state = self.lock();
             match state.chunks.get(hash) {
-                Some(Chunk {
-                    pack,
-                    entry: Some(entry),
-                    ..
-                }) => (pack.clone(), *entry),
+                Some(Chunk { pack, entry: Some(entry), .. }) => (pack.clone(), *entry),
                 _ => return Ok(None),
             }
         };
         let mut bytes = vec![0; entry.len as usize];
-        pack.file
-            .read_exact_at(&mut bytes, entry.offset)
-            .map_err(StoreError::io(format!("read {}", pack.path)))?;
+        pack.file.read_exact_at(&mut bytes, entry.offset).map_err(StoreError::io(format!("read {}", pack.path)))?;
         if checksum(&bytes) != entry.checksum {
             return Err(StoreError::Damaged {
                 what: format!("chunk {hash}"),
@@ -252,18 +233,10 @@ impl Pending {
                 state = self.wait(state);
             }
             let chunks = state.chunks.values();
-            entries.extend(
-                chunks
-                    .filter(|chunk| Arc::ptr_eq(&chunk.pack, pack))
-                    .filter_map(|chunk| chunk.entry),
-            );
+            entries.extend(chunks.filter(|chunk| Arc::ptr_eq(&chunk.pack, pack)).filter_map(|chunk| chunk.entry));
             entries.sort_unstable_by_key(|entry| entry.offset);
         }
-        Batch {
-            pack,
-            entries,
-            references: ascending(&references),
-        }
+        Batch { pack, entries, references: ascending(&references) }
     }
 
     /// The chunks of this batch are published: the index knows them.
@@ -345,11 +318,7 @@ impl State {
 impl OpenPack {
     fn create(disk: &Arc<dyn Disk>) -> Result<Self, StoreError> {
         let (path, file) = create_temporary(&**disk, "pack")?;
-        Ok(Self {
-            path,
-            file: file.into(),
-            fill: Mutex::default(),
-        })
+        Ok(Self { path, file: file.into(), fill: Mutex::default() })
     }
 
     /// Has the disk begin with what has been written since the last time, if that is much.
@@ -407,10 +376,7 @@ impl OpenPack {
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// Makes a file of the temporary folder and locks it: as long as it is locked, its owner lives.
-pub(super) fn create_temporary(
-    disk: &dyn Disk,
-    extension: &str,
-) -> Result<(String, Box<dyn File>), StoreError> {
+pub(super) fn create_temporary(disk: &dyn Disk, extension: &str) -> Result<(String, Box<dyn File>), StoreError> {
     loop {
         let path = paths::temporary(extension).map_err(StoreError::io("name a temporary file"))?;
         let create = || {

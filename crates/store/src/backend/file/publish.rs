@@ -108,15 +108,9 @@ impl FileStore {
         noted.unwrap_or(false)
     }
 
-    fn publish_batch(
-        &self,
-        batch: &Batch,
-        manifests: &[(String, &[u8])],
-    ) -> Result<(), StoreError> {
+    fn publish_batch(&self, batch: &Batch, manifests: &[(String, &[u8])]) -> Result<(), StoreError> {
         let held = match &batch.pack {
-            Some(pack) => self
-                .publish_pack(pack, batch)
-                .inspect_err(|_| self.abandon(pack, batch))?,
+            Some(pack) => self.publish_pack(pack, batch).inspect_err(|_| self.abandon(pack, batch))?,
             None => self.locks.publishing()?,
         };
         let mut held = Some(held);
@@ -152,15 +146,14 @@ impl FileStore {
     fn seal(&self, open: &OpenPack, batch: &Batch) -> Result<u64, StoreError> {
         let failed = || StoreError::io(format!("flush {}", open.path));
         let (data_len, grown) = open.lengths();
-        let index =
-            pack::encode(data_len, &batch.entries).ok_or_else(|| StoreError::Unsupported {
-                what: "so large a save",
-                why: format!(
-                    "it puts {} chunks, and a pack takes {}: publish a manifest more often",
-                    batch.entries.len(),
-                    pack::MOST_ENTRIES
-                ),
-            })?;
+        let index = pack::encode(data_len, &batch.entries).ok_or_else(|| StoreError::Unsupported {
+            what: "so large a save",
+            why: format!(
+                "it puts {} chunks, and a pack takes {}: publish a manifest more often",
+                batch.entries.len(),
+                pack::MOST_ENTRIES
+            ),
+        })?;
         open.file.write_all_at(&index, data_len).map_err(failed())?;
         let len = data_len + index.len() as u64;
         if grown > len {
@@ -223,18 +216,11 @@ impl FileStore {
     ) -> Result<Draft, StoreError> {
         let bytes = manifest::encode(name, references, data);
         if bytes.len() as u64 > manifest::LONGEST {
-            return Err(StoreError::TooLarge {
-                bytes: bytes.len() as u64,
-                most: manifest::LONGEST,
-            });
+            return Err(StoreError::TooLarge { bytes: bytes.len() as u64, most: manifest::LONGEST });
         }
         let len = bytes.len() as u64;
         let (path, file) = create_temporary(&*self.disk, "manifest")?;
-        let draft = Draft {
-            path,
-            target: paths::manifest(name),
-            file,
-        };
+        let draft = Draft { path, target: paths::manifest(name), file };
         let written = (|| {
             while !self.space.grow(&*draft.file, 0, len)? {
                 // Evicting needs the lock for itself.
@@ -299,10 +285,7 @@ impl FileStore {
             self.replace(&draft.path, &draft.target)?;
             moved.push(drafts.remove(0));
         }
-        let folders: BTreeSet<&str> = moved
-            .iter()
-            .map(|draft| paths::folder_of(&draft.target))
-            .collect();
+        let folders: BTreeSet<&str> = moved.iter().map(|draft| paths::folder_of(&draft.target)).collect();
         let folders: Vec<&str> = folders.into_iter().collect();
         self.flush(&folders, |folder| {
             let failed = StoreError::io(format!("flush {folder}"));
@@ -327,19 +310,13 @@ impl FileStore {
         self.outdate(&path);
         self.erase(&path)?;
         let folder = paths::folder_of(&path);
-        self.disk
-            .sync_folder(folder)
-            .map_err(StoreError::io(format!("flush {folder}")))?;
+        self.disk.sync_folder(folder).map_err(StoreError::io(format!("flush {folder}")))?;
         self.fulfilled(intents);
         Ok(())
     }
 
     /// Removes a manifest, named in full, if it was neither put nor found again since.
-    pub(super) fn remove_revision(
-        &self,
-        name: &str,
-        revision: &Revision,
-    ) -> Result<bool, StoreError> {
+    pub(super) fn remove_revision(&self, name: &str, revision: &Revision) -> Result<bool, StoreError> {
         let Some(read) = revision.mark::<FileRevision>() else {
             return Ok(false);
         };
@@ -356,10 +333,7 @@ impl FileStore {
 
     /// The grace period of the chunks that a manifest refers to begins when it goes.
     fn outdate(&self, path: &str) {
-        let Ok(file) = self
-            .open_manifest(path)
-            .and_then(|file| file.read_all(manifest::LONGEST))
-        else {
+        let Ok(file) = self.open_manifest(path).and_then(|file| file.read_all(manifest::LONGEST)) else {
             return;
         };
         let Ok(manifest) = manifest::Manifest::decode(&file) else {
@@ -373,10 +347,7 @@ impl FileStore {
     /// Says that the manifests at these paths are going to change, in files that stay if we die or fail before that
     /// is durable. Whoever collects then [makes sure](Self::put_again) of it before he believes what he sees. The
     /// store's lock is held meanwhile, so an intent that a collection finds is nobody's.
-    pub(super) fn intend<'a>(
-        &self,
-        manifests: impl IntoIterator<Item = &'a str>,
-    ) -> Result<Vec<String>, StoreError> {
+    pub(super) fn intend<'a>(&self, manifests: impl IntoIterator<Item = &'a str>) -> Result<Vec<String>, StoreError> {
         let mut intents = Vec::new();
         let made = manifests.into_iter().try_for_each(|manifest| {
             let path = paths::intent(manifest).map_err(StoreError::io("name an intent"))?;

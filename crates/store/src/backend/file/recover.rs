@@ -86,18 +86,13 @@ impl FileStore {
         let mut unsettled = Vec::new();
         for folder in paths::pack_folders() {
             let names = self.disk.list(&folder).map_err(failed(&folder))?;
-            let packs: HashSet<PackId> = names
-                .iter()
-                .filter_map(|name| PackId::of_file(&folder, name))
-                .collect();
+            let packs: HashSet<PackId> = names.iter().filter_map(|name| PackId::of_file(&folder, name)).collect();
             // What is no file is for verifying to find.
             unsettled.extend(packs.iter().map(PackId::path).filter(|path| {
                 let stat = self.disk.stat(path);
                 stat.is_ok_and(|stat| !stat.settled && stat.regular)
             }));
-            let notes = names
-                .iter()
-                .filter_map(|name| PackId::of_note(&folder, name));
+            let notes = names.iter().filter_map(|name| PackId::of_note(&folder, name));
             for (id, hash) in notes.filter(|(id, _)| !packs.contains(id)) {
                 let _ = self.disk.unlink(&id.note(&hash));
             }

@@ -33,25 +33,20 @@ pub(super) fn open(path: &Path, group: bool) -> Result<Root, StoreError> {
         return Ok(root);
     }
     let access = if group { Access::Group } else { Access::Owner };
-    folder::make(&path, Some(access.folder()))
-        .map_err(StoreError::io(format!("make {}", path.display())))?;
+    folder::make(&path, Some(access.folder())).map_err(StoreError::io(format!("make {}", path.display())))?;
     let disk = open_disk(&path, access)?;
     create(&*disk).map_err(|error| match error {
         StoreError::Unsupported { why, .. } => refused(&path, &why),
         error => error,
     })?;
     // Somebody else may have made it, and for others than we would have.
-    nearest(&path)?.ok_or_else(|| StoreError::NotThere {
-        place: path.display().to_string(),
-    })
+    nearest(&path)?.ok_or_else(|| StoreError::NotThere { place: path.display().to_string() })
 }
 
 /// Opens the store that `path` lies in.
 pub(super) fn open_existing(path: &Path) -> Result<Root, StoreError> {
     let path = plain(path)?;
-    nearest(&path)?.ok_or_else(|| StoreError::NotThere {
-        place: path.display().to_string(),
-    })
+    nearest(&path)?.ok_or_else(|| StoreError::NotThere { place: path.display().to_string() })
 }
 
 /// The nearest folder on the way up that holds a store is its root, and the rest of the path is a prefix of
@@ -61,14 +56,7 @@ fn nearest(path: &Path) -> Result<Option<Root>, StoreError> {
         let marker = root.join(paths::MARKER);
         let marked = match fs::symlink_metadata(&marker) {
             Ok(marker) => marker.is_file().then(|| Access::of(marker.mode())),
-            Err(error)
-                if matches!(
-                    error.kind(),
-                    io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
-                ) =>
-            {
-                None
-            }
+            Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => None,
             // Were it taken for no store, another one would be made below it.
             Err(error) => {
                 let action = format!("look for a store at {}", marker.display());
@@ -77,13 +65,9 @@ fn nearest(path: &Path) -> Result<Option<Root>, StoreError> {
         };
         if let Some(access) = marked {
             let rest = path.strip_prefix(root).unwrap_or(Path::new(""));
-            let prefix = rest
-                .to_str()
-                .ok_or_else(|| refused(path, "what follows the store's root in it is not UTF-8"))?;
-            return Ok(Some(Root {
-                disk: open_disk(root, access)?,
-                prefix: prefix.to_owned(),
-            }));
+            let prefix =
+                rest.to_str().ok_or_else(|| refused(path, "what follows the store's root in it is not UTF-8"))?;
+            return Ok(Some(Root { disk: open_disk(root, access)?, prefix: prefix.to_owned() }));
         }
     }
     Ok(None)
@@ -111,10 +95,7 @@ fn plain(path: &Path) -> Result<PathBuf, StoreError> {
 }
 
 fn refused(path: &Path, why: &str) -> StoreError {
-    StoreError::Unsupported {
-        what: "a store here",
-        why: format!("{}: {why}", path.display()),
-    }
+    StoreError::Unsupported { what: "a store here", why: format!("{}: {why}", path.display()) }
 }
 
 /// Makes a store of an empty folder, unless it is one already.
@@ -124,8 +105,7 @@ fn refused(path: &Path, why: &str) -> StoreError {
 pub(super) fn create(disk: &dyn Disk) -> Result<(), StoreError> {
     let failed = || StoreError::io("make a store");
     let lock = disk.open("", How::Folder).map_err(failed())?;
-    lock.lock(Lock::Exclusive, PATIENCE)
-        .map_err(locks::failed("lock", "the folder", PATIENCE))?;
+    lock.lock(Lock::Exclusive, PATIENCE).map_err(locks::failed("lock", "the folder", PATIENCE))?;
     let there = disk.list("").map_err(failed())?;
     if there.iter().any(|name| name == paths::MARKER) {
         return check_marker(disk);
@@ -154,11 +134,7 @@ fn make(disk: &dyn Disk, again: bool) -> io::Result<()> {
     file(paths::NEW_MARKER, format::MARKER)?;
     disk.sync_folder("")?;
     let above = [paths::TEMPORARY, paths::PACKS, paths::MANIFESTS].map(str::to_owned);
-    for folder in above
-        .into_iter()
-        .chain(paths::pack_folders())
-        .chain(paths::manifest_folders())
-    {
+    for folder in above.into_iter().chain(paths::pack_folders()).chain(paths::manifest_folders()) {
         if !stir(&folder)? {
             disk.make_folder(&folder)?;
         }

@@ -23,11 +23,7 @@ pub(super) struct Space {
 
 impl Space {
     /// Opens the accounts, and counts if there is a cap.
-    pub(super) fn open(
-        disk: Arc<dyn Disk>,
-        locks: Locks,
-        cap: Option<u64>,
-    ) -> Result<Self, StoreError> {
+    pub(super) fn open(disk: Arc<dyn Disk>, locks: Locks, cap: Option<u64>) -> Result<Self, StoreError> {
         let this = Self { disk, locks, cap };
         if cap.is_some() {
             unless_unwritable(this.recount())?;
@@ -68,16 +64,12 @@ impl Space {
             },
         };
         self.write(&*accounts, sum)?;
-        file.set_len(to)
-            .map_err(StoreError::io("extend a temporary file"))?;
+        file.set_len(to).map_err(StoreError::io("extend a temporary file"))?;
         Ok(true)
     }
 
     /// Runs what makes files shorter or fewer and says by how many bytes.
-    pub(super) fn shrink(
-        &self,
-        change: impl FnOnce() -> Result<u64, StoreError>,
-    ) -> Result<u64, StoreError> {
+    pub(super) fn shrink(&self, change: impl FnOnce() -> Result<u64, StoreError>) -> Result<u64, StoreError> {
         if self.cap.is_none() {
             return change();
         }
@@ -106,10 +98,8 @@ impl Space {
     /// The sum of all files. What moves meanwhile may count twice and never not at all: files move out of
     /// the temporary folder, which is counted first.
     pub(super) fn count(&self) -> Result<u64, StoreError> {
-        let folders = [paths::TEMPORARY.to_owned()]
-            .into_iter()
-            .chain(paths::pack_folders())
-            .chain(paths::manifest_folders());
+        let folders =
+            [paths::TEMPORARY.to_owned()].into_iter().chain(paths::pack_folders()).chain(paths::manifest_folders());
         let mut sum = 0_u64;
         let mut add = |path: &str| match self.disk.stat(path) {
             Ok(stat) => {
@@ -144,8 +134,6 @@ impl Space {
     }
 
     fn write(&self, accounts: &dyn File, sum: u64) -> Result<(), StoreError> {
-        accounts
-            .write_all_at(&twice(sum), 0)
-            .map_err(StoreError::io(format!("write {}", paths::USAGE)))
+        accounts.write_all_at(&twice(sum), 0).map_err(StoreError::io(format!("write {}", paths::USAGE)))
     }
 }

@@ -105,11 +105,7 @@ impl FileStore {
         Self::open_existing(path_of(uri)?, options)
     }
 
-    pub(super) fn on_disk(
-        disk: Arc<dyn Disk>,
-        prefix: &str,
-        options: FileOptions,
-    ) -> Result<Self, StoreError> {
+    pub(super) fn on_disk(disk: Arc<dyn Disk>, prefix: &str, options: FileOptions) -> Result<Self, StoreError> {
         root::check_marker(&*disk)?;
         let locks = Locks::new(disk.clone(), options.lock_timeout);
         let store = Self {
@@ -161,10 +157,7 @@ impl FileStore {
         name: &str,
         then: impl FnOnce(Box<dyn File>, Manifest<'_>) -> T,
     ) -> Result<Option<T>, StoreError> {
-        let damaged = |how: String| StoreError::Damaged {
-            what: format!("manifest {name:?}"),
-            how,
-        };
+        let damaged = |how: String| StoreError::Damaged { what: format!("manifest {name:?}"), how };
         self.index.close_gone();
         let read = self
             .open_manifest(&paths::manifest(name))
@@ -190,9 +183,7 @@ impl FileStore {
 /// The folder that `file:///absolute/path` names.
 fn path_of(uri: &StoreUri) -> Result<&Path, StoreError> {
     if uri.scheme() != "file" || !uri.rest().starts_with('/') {
-        return Err(uri
-            .wrong("a file store is written file:///absolute/path")
-            .into());
+        return Err(uri.wrong("a file store is written file:///absolute/path").into());
     }
     Ok(Path::new(uri.rest()))
 }
@@ -200,8 +191,7 @@ fn path_of(uri: &StoreUri) -> Result<&Path, StoreError> {
 /// Whether a time is so long ago that a use is worth noting: short enough that what is read in some order later
 /// goes in that order (noting takes 2 us), long enough that readers of one manifest do not write all the time.
 fn is_older(now: std::time::SystemTime, noted: std::time::SystemTime) -> bool {
-    now.duration_since(noted)
-        .map_or(true, |age| age >= Duration::from_millis(10))
+    now.duration_since(noted).map_or(true, |age| age >= Duration::from_millis(10))
 }
 
 impl Backend for FileStore {
@@ -210,10 +200,7 @@ impl Backend for FileStore {
             self.pending.refer(hash);
             return Ok(Put::AlreadyThere);
         }
-        self.pending
-            .put(&self.disk, &self.space, hash, data, |bytes| {
-                self.evict(bytes)
-            })
+        self.pending.put(&self.disk, &self.space, hash, data, |bytes| self.evict(bytes))
     }
 
     fn get_chunk(&self, hash: &ChunkHash) -> Result<Option<Bytes>, StoreError> {
@@ -230,35 +217,23 @@ impl Backend for FileStore {
     }
 
     fn get_manifest(&self, name: &ManifestName) -> Result<Option<Bytes>, StoreError> {
-        self.with_manifest(&self.full_name(name)?, |_, manifest| {
-            Bytes::copy_from_slice(manifest.data)
-        })
+        self.with_manifest(&self.full_name(name)?, |_, manifest| Bytes::copy_from_slice(manifest.data))
     }
 
     fn delete_manifest(&self, name: &ManifestName) -> Result<(), StoreError> {
         self.remove_manifest(&self.full_name(name)?)
     }
 
-    fn manifest_revision(
-        &self,
-        name: &ManifestName,
-    ) -> Result<Option<(Bytes, Revision)>, StoreError> {
+    fn manifest_revision(&self, name: &ManifestName) -> Result<Option<(Bytes, Revision)>, StoreError> {
         let read = self.look_at_manifest(&self.full_name(name)?, |file, there| {
             let modified = file.stat()?.modified;
             let data = Bytes::copy_from_slice(there.data);
             Ok((data, Revision::new(FileRevision { file, modified })))
         })?;
-        read.transpose().map_err(StoreError::io(format!(
-            "look at manifest {:?}",
-            name.as_str()
-        )))
+        read.transpose().map_err(StoreError::io(format!("look at manifest {:?}", name.as_str())))
     }
 
-    fn delete_revision(
-        &self,
-        name: &ManifestName,
-        revision: &Revision,
-    ) -> Result<bool, StoreError> {
+    fn delete_revision(&self, name: &ManifestName, revision: &Revision) -> Result<bool, StoreError> {
         self.remove_revision(&self.full_name(name)?, revision)
     }
 
@@ -268,9 +243,7 @@ impl Backend for FileStore {
     }
 
     fn absent_chunks(&self, hashes: &[ChunkHash]) -> Option<Vec<ChunkHash>> {
-        let there = |hash: &ChunkHash| {
-            self.pending.has(hash) || is_there(&self.index, hash).unwrap_or(false)
-        };
+        let there = |hash: &ChunkHash| self.pending.has(hash) || is_there(&self.index, hash).unwrap_or(false);
         let absent = hashes.iter().filter(|hash| !there(hash));
         Some(absent.copied().collect())
     }
@@ -279,10 +252,8 @@ impl Backend for FileStore {
     /// the list; after a loss of power the last one is there only if all others are, and which of the others
     /// are has no order.
     fn put_manifests(&self, manifests: &[(ManifestName, Bytes)]) -> Result<(), StoreError> {
-        let named: Result<Vec<_>, StoreError> = manifests
-            .iter()
-            .map(|(name, data)| Ok((self.full_name(name)?, &data[..])))
-            .collect();
+        let named: Result<Vec<_>, StoreError> =
+            manifests.iter().map(|(name, data)| Ok((self.full_name(name)?, &data[..]))).collect();
         match &named? {
             none if none.is_empty() => Ok(()),
             some => self.publish(some),

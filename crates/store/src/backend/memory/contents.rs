@@ -114,12 +114,7 @@ impl Contents {
     }
 
     /// Puts a chunk, which stays until its manifest comes where one is awaited (`pending`).
-    pub(super) fn put_chunk(
-        &mut self,
-        hash: &ChunkHash,
-        value: Value,
-        pending: bool,
-    ) -> Result<Put, StoreError> {
+    pub(super) fn put_chunk(&mut self, hash: &ChunkHash, value: Value, pending: bool) -> Result<Put, StoreError> {
         let key = Key::Chunk(*hash);
         let mut put = Put::AlreadyThere;
         if let Some(chunk) = self.chunks.get_mut(hash) {
@@ -139,13 +134,7 @@ impl Contents {
         self.make_room(cost(&value.data), None)?;
         self.used += cost(&value.data);
         self.named.insert(hash);
-        let chunk = Chunk {
-            value,
-            damaged: false,
-            references: 0,
-            pending,
-            used: SystemTime::now(),
-        };
+        let chunk = Chunk { value, damaged: false, references: 0, pending, used: SystemTime::now() };
         self.chunks.insert(*hash, chunk);
         self.policy.put(key.clone(), 0.0);
         self.policy.pin(&key, pending);
@@ -160,9 +149,7 @@ impl Contents {
         value: Value,
         needed: &[ChunkHash],
     ) -> Result<Vec<ChunkHash>, StoreError> {
-        let gone = needed
-            .iter()
-            .filter(|hash| !self.chunks.contains_key(*hash));
+        let gone = needed.iter().filter(|hash| !self.chunks.contains_key(*hash));
         let gone: Vec<ChunkHash> = gone.copied().collect();
         if !gone.is_empty() {
             return Ok(gone);
@@ -182,13 +169,7 @@ impl Contents {
         }
         self.puts += 1;
         self.used += cost;
-        let manifest = Manifest {
-            value,
-            put: self.puts,
-            used: SystemTime::now(),
-            refers,
-            cost,
-        };
+        let manifest = Manifest { value, put: self.puts, used: SystemTime::now(), refers, cost };
         if let Some(old) = self.manifests.insert(name.clone(), manifest) {
             self.used -= old.cost;
             old.refers.iter().for_each(|hash| self.release(hash, false));
@@ -273,10 +254,7 @@ impl Contents {
                 return Ok(());
             }
             if bytes > self.cap || !self.evict() {
-                return Err(StoreError::Full {
-                    needed: bytes,
-                    cap: self.cap,
-                });
+                return Err(StoreError::Full { needed: bytes, cap: self.cap });
             }
         }
     }

@@ -5,27 +5,20 @@ use bytes::Bytes;
 use super::contents::Contents;
 use super::store::{MemoryStore, chunk, manifest};
 use crate::backend::{
-    ChunkEntry, CollectOptions, Collected, Fault, Inventory, ManifestEntry, Progress, Usage,
-    is_leftover,
+    ChunkEntry, CollectOptions, Collected, Fault, Inventory, ManifestEntry, Progress, Usage, is_leftover,
 };
 use crate::error::StoreError;
 use crate::name::ManifestName;
 
 impl Inventory for MemoryStore {
-    fn manifests(
-        &self,
-        visit: &mut dyn FnMut(ManifestEntry) -> Result<(), StoreError>,
-    ) -> Result<(), StoreError> {
+    fn manifests(&self, visit: &mut dyn FnMut(ManifestEntry) -> Result<(), StoreError>) -> Result<(), StoreError> {
         let entries: Vec<ManifestEntry> = {
             let contents = self.contents();
-            let entries = contents
-                .manifests
-                .iter()
-                .map(|(name, there)| ManifestEntry {
-                    name: name.clone(),
-                    bytes: there.value.data.len() as u64,
-                    last_used: Some(there.used),
-                });
+            let entries = contents.manifests.iter().map(|(name, there)| ManifestEntry {
+                name: name.clone(),
+                bytes: there.value.data.len() as u64,
+                last_used: Some(there.used),
+            });
             entries.collect()
         };
         entries.into_iter().try_for_each(visit)
@@ -40,10 +33,7 @@ impl Inventory for MemoryStore {
         names.iter().map(|name| data(name).transpose()).collect()
     }
 
-    fn chunks(
-        &self,
-        visit: &mut dyn FnMut(ChunkEntry) -> Result<(), StoreError>,
-    ) -> Result<(), StoreError> {
+    fn chunks(&self, visit: &mut dyn FnMut(ChunkEntry) -> Result<(), StoreError>) -> Result<(), StoreError> {
         let entries: Vec<ChunkEntry> = {
             let contents = self.contents();
             let entries = contents.chunks.iter().map(|(hash, chunk)| ChunkEntry {
@@ -59,10 +49,7 @@ impl Inventory for MemoryStore {
     fn usage(&self) -> Result<Usage, StoreError> {
         let contents = self.contents();
         let sum = |lens: &mut dyn Iterator<Item = usize>| lens.map(|len| len as u64).sum();
-        let manifests = &mut contents
-            .manifests
-            .values()
-            .map(|there| there.value.data.len());
+        let manifests = &mut contents.manifests.values().map(|there| there.value.data.len());
         let chunks = &mut contents.chunks.values().map(|chunk| chunk.value.data.len());
         Ok(Usage {
             manifests: contents.manifests.len() as u64,
@@ -75,11 +62,7 @@ impl Inventory for MemoryStore {
     }
 
     /// Finds values that changed since they were put. A chunk does not go without the manifests that refer to it.
-    fn verify(
-        &self,
-        progress: &mut dyn FnMut(Progress),
-        fault: &mut dyn FnMut(Fault),
-    ) -> Result<(), StoreError> {
+    fn verify(&self, progress: &mut dyn FnMut(Progress), fault: &mut dyn FnMut(Fault)) -> Result<(), StoreError> {
         let contents = self.contents().clone();
         let total = (contents.chunks.len() + contents.manifests.len()) as u64;
         let chunks = contents.chunks.iter();
@@ -90,20 +73,12 @@ impl Inventory for MemoryStore {
             if let Err(StoreError::Damaged { what, how }) = read {
                 fault(Fault { what, how });
             }
-            progress(Progress {
-                step: "reading memory",
-                done,
-                total,
-            });
+            progress(Progress { step: "reading memory", done, total });
         }
         Ok(())
     }
 
-    fn collect(
-        &self,
-        options: &CollectOptions,
-        _: &mut dyn FnMut(Progress),
-    ) -> Result<Collected, StoreError> {
+    fn collect(&self, options: &CollectOptions, _: &mut dyn FnMut(Progress)) -> Result<Collected, StoreError> {
         let mut contents = self.contents();
         Ok(match options.dry_run {
             true => contents.clone().collect(options),
@@ -114,8 +89,7 @@ impl Inventory for MemoryStore {
 
 impl Contents {
     fn collect(&mut self, options: &CollectOptions) -> Collected {
-        let old =
-            |used: &std::time::SystemTime| used.elapsed().is_ok_and(|age| age >= options.grace);
+        let old = |used: &std::time::SystemTime| used.elapsed().is_ok_and(|age| age >= options.grace);
         let count = |this: &Self| (this.manifests.len() as u64, this.chunks.len() as u64);
         let (before, mut collected) = (self.used, Collected::default());
         let (all, chunks) = count(self);
@@ -127,9 +101,8 @@ impl Contents {
         }
         let free = self.chunks.iter();
         let free = free.filter(|(_, chunk)| chunk.references == 0 && !chunk.pending);
-        let (gone, kept): (Vec<_>, Vec<_>) = free
-            .map(|(hash, chunk)| (*hash, old(&chunk.used)))
-            .partition(|(_, old)| *old);
+        let (gone, kept): (Vec<_>, Vec<_>) =
+            free.map(|(hash, chunk)| (*hash, old(&chunk.used))).partition(|(_, old)| *old);
         collected.in_grace = kept.len() as u64;
         gone.iter().for_each(|(hash, _)| self.remove_chunk(hash));
         while options.cap.is_some_and(|cap| self.used > cap) && self.evict() {}

@@ -63,13 +63,7 @@ impl Eq for Weight {}
 impl<K: Clone + Eq + Hash> Policy<K> {
     /// Knows no keys, and keeps the last `window` that are used.
     pub fn new(window: usize) -> Self {
-        Self {
-            window,
-            uses: 0,
-            entries: HashMap::new(),
-            order: BTreeMap::new(),
-            candidates: BTreeMap::new(),
-        }
+        Self { window, uses: 0, entries: HashMap::new(), order: BTreeMap::new(), candidates: BTreeMap::new() }
     }
 
     /// Takes a key in. One that is there keeps its weight, and counts as used and as put once more.

@@ -46,10 +46,7 @@ impl MemoryStore {
 
     /// A new, empty store that takes no more than so many bytes.
     pub fn with_cap(cap: u64) -> Self {
-        Self(Arc::new(Shared {
-            contents: Mutex::new(Contents::new(cap)),
-            guard: Guard::default(),
-        }))
+        Self(Arc::new(Shared { contents: Mutex::new(Contents::new(cap)), guard: Guard::default() }))
     }
 
     /// The store of this URI in this process, made at the first call. It stays as long as the process.
@@ -57,8 +54,7 @@ impl MemoryStore {
     /// # Errors
     /// [`StoreError::Unsupported`] if it is there with another cap.
     pub(crate) fn open_uri(uri: &StoreUri, cap: u64) -> Result<Self, StoreError> {
-        static STORES: LazyLock<Mutex<HashMap<String, MemoryStore>>> =
-            LazyLock::new(Mutex::default);
+        static STORES: LazyLock<Mutex<HashMap<String, MemoryStore>>> = LazyLock::new(Mutex::default);
         let name = uri.as_str().trim_end_matches('/').to_owned();
         let mut stores = STORES.lock().unwrap_or_else(PoisonError::into_inner);
         let store = stores.entry(name).or_insert_with(|| Self::with_cap(cap));
@@ -66,9 +62,7 @@ impl MemoryStore {
         if there != cap {
             return Err(StoreError::Unsupported {
                 what: "opening a store in memory with two caps",
-                why: format!(
-                    "{uri} is open in this process with a cap of {there} bytes, not {cap}"
-                ),
+                why: format!("{uri} is open in this process with a cap of {there} bytes, not {cap}"),
             });
         }
         Ok(store.clone())
@@ -83,11 +77,7 @@ impl MemoryStore {
     }
 
     /// Keeps a copy of a chunk that another store has: no manifest is to come, so that it may go at once.
-    pub(in crate::backend) fn cache_chunk(
-        &self,
-        hash: &ChunkHash,
-        data: Bytes,
-    ) -> Result<Put, StoreError> {
+    pub(in crate::backend) fn cache_chunk(&self, hash: &ChunkHash, data: Bytes) -> Result<Put, StoreError> {
         let value = Value::new(chunk(hash), data);
         self.contents().put_chunk(hash, value, false)
     }
@@ -104,10 +94,7 @@ impl MemoryStore {
 
     // Contents are whole between any two statements, so a panic elsewhere leaves nothing half done.
     pub(super) fn contents(&self) -> MutexGuard<'_, Contents> {
-        self.0
-            .contents
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.0.contents.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -124,10 +111,7 @@ impl Backend for MemoryStore {
         // The copy is made without the lock.
         let known = self.contents().chunks.get(hash).cloned();
         let known = known.filter(|chunk| !chunk.damaged);
-        let value = known.map_or_else(
-            || Value::new(chunk(hash), Bytes::copy_from_slice(data)),
-            |chunk| chunk.value,
-        );
+        let value = known.map_or_else(|| Value::new(chunk(hash), Bytes::copy_from_slice(data)), |chunk| chunk.value);
         let mut contents = self.contents();
         let put = contents.put_chunk(hash, value, true);
         match &put {
@@ -182,10 +166,7 @@ impl Backend for MemoryStore {
     fn get_manifest(&self, name: &ManifestName) -> Result<Option<Bytes>, StoreError> {
         let mut contents = self.contents();
         contents.hit(&Key::Manifest(name.clone()));
-        let value = contents
-            .manifests
-            .get(name)
-            .map(|there| there.value.clone());
+        let value = contents.manifests.get(name).map(|there| there.value.clone());
         drop(contents);
         value.map(|value| value.read(manifest(name))).transpose()
     }
@@ -195,10 +176,7 @@ impl Backend for MemoryStore {
         Ok(())
     }
 
-    fn manifest_revision(
-        &self,
-        name: &ManifestName,
-    ) -> Result<Option<(Bytes, Revision)>, StoreError> {
+    fn manifest_revision(&self, name: &ManifestName) -> Result<Option<(Bytes, Revision)>, StoreError> {
         let contents = self.contents();
         let Some(there) = contents.manifests.get(name) else {
             return Ok(None);
@@ -207,11 +185,7 @@ impl Backend for MemoryStore {
         Ok(Some((data, Revision::new(there.put))))
     }
 
-    fn delete_revision(
-        &self,
-        name: &ManifestName,
-        revision: &Revision,
-    ) -> Result<bool, StoreError> {
+    fn delete_revision(&self, name: &ManifestName, revision: &Revision) -> Result<bool, StoreError> {
         let mut contents = self.contents();
         let there = contents.manifests.get(name).map(|there| &there.put);
         let same = there.is_some() && there == revision.mark();
@@ -220,9 +194,7 @@ impl Backend for MemoryStore {
 
     fn absent_chunks(&self, hashes: &[ChunkHash]) -> Option<Vec<ChunkHash>> {
         let contents = self.contents();
-        let absent = hashes
-            .iter()
-            .filter(|hash| contents.chunks.get(*hash).is_none_or(|chunk| chunk.damaged));
+        let absent = hashes.iter().filter(|hash| contents.chunks.get(*hash).is_none_or(|chunk| chunk.damaged));
         Some(absent.copied().collect())
     }
 

@@ -90,10 +90,7 @@ fn what_has_no_room_is_a_full_store_and_the_next_save_is_none() {
     let chunks: Vec<u64> = (1..100).collect();
     let full = save(&store, 1, &chunks).unwrap_err();
     assert!(matches!(full, StoreError::Full { cap: CAP, .. }), "{full}");
-    assert!(
-        has(&store, 1),
-        "and its chunks go when others need the room"
-    );
+    assert!(has(&store, 1), "and its chunks go when others need the room");
     for n in 100..140 {
         save(&store, n, &[n]).unwrap();
     }
@@ -105,9 +102,7 @@ fn what_has_no_room_is_a_full_store_and_the_next_save_is_none() {
         let save = || (100..140).for_each(|n| put(&lost, n).map(drop).unwrap_or_default());
         scope.spawn(save).join().unwrap();
     });
-    let error = lost
-        .put_manifest(&name(0), chunk(0).0.as_bytes())
-        .unwrap_err();
+    let error = lost.put_manifest(&name(0), chunk(0).0.as_bytes()).unwrap_err();
     assert!(matches!(error, StoreError::Collected { .. }), "{error}");
     save(&lost, 0, &[0]).unwrap();
 }
@@ -123,10 +118,7 @@ fn copies_of_what_another_store_has_go_one_by_one_and_before_manifests() {
         cache(&store, n).unwrap();
     }
     assert!(has(&store, 39) && !has(&store, 0));
-    assert!(
-        has(&store, 1000) && has(&store, 1001),
-        "one waits for its manifest"
-    );
+    assert!(has(&store, 1000) && has(&store, 1001), "one waits for its manifest");
     assert!(used(&store) <= CAP);
     // Less than the window needs.
     let small = MemoryStore::with_cap(10_000);
@@ -211,9 +203,7 @@ fn a_wrong_byte_is_damage_until_it_is_put_again() {
     spoil(&store, &hash);
     let mut faults = Vec::new();
     let inventory = store.inventory().unwrap();
-    inventory
-        .verify(&mut |_| (), &mut |fault| faults.push(fault.chunk()))
-        .unwrap();
+    inventory.verify(&mut |_| (), &mut |fault| faults.push(fault.chunk())).unwrap();
     assert_eq!(faults, [Some(hash)]);
     let read = store.get_chunk(&hash);
     assert!(matches!(read, Err(StoreError::Damaged { .. })), "{read:?}");
@@ -249,10 +239,7 @@ fn a_wrong_byte_in_memory_costs_the_tier_below_nothing() {
     let hash = ChunkHash::from(blake3::hash(&bytes));
     for torn in [false, true] {
         let (memory, below) = (MemoryStore::new(), MemoryStore::new());
-        let tiers = vec![
-            Tier::memory("memory", memory.clone()),
-            Tier::new("below", Arc::new(below.clone())),
-        ];
+        let tiers = vec![Tier::memory("memory", memory.clone()), Tier::new("below", Arc::new(below.clone()))];
         let store = TierStore::new(tiers, Write::Through).unwrap();
         for n in 0..2 {
             store.put_chunk(&hash, &bytes).unwrap();

@@ -51,12 +51,8 @@ impl RedisOptions {
     /// The defaults, with the password of [`PASSWORD`] and the file of [`CA_FILE`].
     pub fn from_env() -> Self {
         Self {
-            password: std::env::var(PASSWORD)
-                .ok()
-                .filter(|password| !password.is_empty()),
-            ca_file: std::env::var_os(CA_FILE)
-                .filter(|file| !file.is_empty())
-                .map(PathBuf::from),
+            password: std::env::var(PASSWORD).ok().filter(|password| !password.is_empty()),
+            ca_file: std::env::var_os(CA_FILE).filter(|file| !file.is_empty()).map(PathBuf::from),
             ..Self::default()
         }
     }
@@ -184,20 +180,9 @@ mod tests {
 
     #[test]
     fn takes_a_uri_apart() {
-        let plain = Address {
-            tls: false,
-            user: None,
-            host: "h".into(),
-            port: 6379,
-            database: 0,
-            prefix: String::new(),
-        };
-        for uri in [
-            "redis://h",
-            "redis://h/",
-            "redis://h:6379/0",
-            "redis://@h/0/",
-        ] {
+        let plain =
+            Address { tls: false, user: None, host: "h".into(), port: 6379, database: 0, prefix: String::new() };
+        for uri in ["redis://h", "redis://h/", "redis://h:6379/0", "redis://@h/0/"] {
             assert_eq!(parse(uri).unwrap(), plain, "{uri}");
         }
         assert_eq!(

@@ -76,17 +76,14 @@ impl Ahead {
         {
             let mut state = self.shared.state();
             if state.bytes >= self.shared.limit {
-                state
-                    .entries
-                    .retain(|_, entry| !matches!(entry, Entry::Ready(_)));
+                state.entries.retain(|_, entry| !matches!(entry, Entry::Ready(_)));
                 state.bytes = 0;
             }
             for hash in hashes {
                 if state.wanted.len() == MOST_WANTED {
                     break;
                 }
-                if let std::collections::hash_map::Entry::Vacant(place) = state.entries.entry(hash)
-                {
+                if let std::collections::hash_map::Entry::Vacant(place) = state.entries.entry(hash) {
                     place.insert(Entry::Wanted);
                     state.wanted.push_back(hash);
                 }
@@ -96,9 +93,7 @@ impl Ahead {
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         if thread.is_none() {
             let shared = self.shared.clone();
-            let started = std::thread::Builder::new()
-                .name("transload-redis-ahead".into())
-                .spawn(move || shared.run());
+            let started = std::thread::Builder::new().name("transload-redis-ahead".into()).spawn(move || shared.run());
             match started {
                 Ok(started) => *thread = Some(started),
                 Err(error) => {
@@ -132,11 +127,8 @@ impl Ahead {
                 }
                 Entry::Wanted | Entry::UnderWay => {}
             }
-            let (after, waited) = self
-                .shared
-                .news
-                .wait_timeout(state, self.shared.patience)
-                .unwrap_or_else(PoisonError::into_inner);
+            let (after, waited) =
+                self.shared.news.wait_timeout(state, self.shared.patience).unwrap_or_else(PoisonError::into_inner);
             state = after;
             if waited.timed_out() {
                 return None;
@@ -149,10 +141,7 @@ impl Drop for Ahead {
     fn drop(&mut self) {
         self.shared.state().stop = true;
         self.shared.work.notify_all();
-        let thread = self
-            .thread
-            .get_mut()
-            .unwrap_or_else(PoisonError::into_inner);
+        let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner);
         if let Some(thread) = thread.take() {
             // As in `Writer`: its code may be unloaded next.
             let _ = thread.join();
@@ -175,10 +164,7 @@ impl Shared {
     fn run(&self) {
         while let Some(hashes) = self.next() {
             // A hint is never an error: whoever reads the chunk will meet it.
-            let values = self
-                .fetcher
-                .chunks(&hashes)
-                .unwrap_or_else(|_| vec![None; hashes.len()]);
+            let values = self.fetcher.chunks(&hashes).unwrap_or_else(|_| vec![None; hashes.len()]);
             let mut state = self.state();
             for (hash, value) in hashes.into_iter().zip(values) {
                 match value {
@@ -227,10 +213,7 @@ impl Shared {
                 // Readers of what has not begun have to go themselves.
                 self.news.notify_all();
             }
-            state = self
-                .work
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
+            state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
     }
 }

@@ -64,9 +64,7 @@ enum Unless<'a> {
 impl Run<'_> {
     /// Evicts manifests down to the cap and answers what the others refer to.
     fn keep(&mut self, chunks: &[Found<ChunkHash>]) -> Result<Kept, StoreError> {
-        let mut manifests = self
-            .store
-            .list(keys::MANIFEST, Size::Memory, name_of, &mut |_| {})?;
+        let mut manifests = self.store.list(keys::MANIFEST, Size::Memory, name_of, &mut |_| {})?;
         // The most recently used first. From the one that exceeds the cap on, they go.
         manifests.sort_by_key(|manifest| manifest.known.idle.unwrap_or(Duration::MAX));
         let sizes = chunks.iter().map(|chunk| (chunk.what, chunk.known.bytes));
@@ -91,11 +89,7 @@ impl Run<'_> {
                     }
                 }
             }
-            (self.progress)(Progress {
-                step: "reading manifests",
-                done: at as u64 + 1,
-                total: manifests.len() as u64,
-            });
+            (self.progress)(Progress { step: "reading manifests", done: at as u64 + 1, total: manifests.len() as u64 });
         }
         Ok(kept)
     }
@@ -149,22 +143,12 @@ impl Run<'_> {
             Unless::InGrace => (self.grace(), &[][..]),
         };
         let leftover = matches!(unless, Unless::InGrace);
-        if leftover
-            && self.options.dry_run
-            && manifest
-                .known
-                .idle
-                .is_some_and(|idle| idle.as_secs() < unused)
-        {
+        if leftover && self.options.dry_run && manifest.known.idle.is_some_and(|idle| idle.as_secs() < unused) {
             return Ok(false);
         }
         if !self.options.dry_run {
             let keys = [keys::REMOVED.into(), keys::manifest(&manifest.what)];
-            let values = [
-                unused.to_string().into_bytes(),
-                identity.to_vec(),
-                flag(leftover),
-            ];
+            let values = [unused.to_string().into_bytes(), identity.to_vec(), flag(leftover)];
             let reply = self
                 .store
                 .script(keys::DELETE, &keys, &values)
@@ -182,38 +166,26 @@ impl Run<'_> {
     }
 
     fn remove(&mut self, chunks: &[Found<ChunkHash>], kept: &Kept) -> Result<(), StoreError> {
-        let unreferred: Vec<Vec<u8>> = chunks
-            .iter()
-            .filter(|chunk| !kept.refers(&chunk.what))
-            .map(|chunk| keys::chunk(&chunk.what))
-            .collect();
+        let unreferred: Vec<Vec<u8>> =
+            chunks.iter().filter(|chunk| !kept.refers(&chunk.what)).map(|chunk| keys::chunk(&chunk.what)).collect();
         if !self.options.dry_run {
             self.unmark(&unreferred)?;
         }
         let mut done = 0;
         for page in unreferred.chunks(TOGETHER) {
-            let mut all = vec![
-                keys::GENERATION.into(),
-                keys::REMOVED.into(),
-                keys::MARKS.into(),
-            ];
+            let mut all = vec![keys::GENERATION.into(), keys::REMOVED.into(), keys::MARKS.into()];
             all.extend_from_slice(page);
             let grace = self.grace();
             let values = [
                 self.generation.clone(),
                 grace.to_string().into_bytes(),
-                (self.began.elapsed().as_secs() + 2)
-                    .to_string()
-                    .into_bytes(),
+                (self.began.elapsed().as_secs() + 2).to_string().into_bytes(),
                 flag(self.options.dry_run),
                 // What a real run would have noted by now.
                 flag(self.options.dry_run && self.collected.manifests > 0 && grace > 0),
             ];
             let action = "remove chunks from redis";
-            let reply = self
-                .store
-                .script(keys::COLLECT, &all, &values)
-                .map_err(|failure| failure.during(action))?;
+            let reply = self.store.script(keys::COLLECT, &all, &values).map_err(|failure| failure.during(action))?;
             let counts: Option<Vec<u64>> = match &reply {
                 Reply::Array(items) => items
                     .iter()
@@ -231,11 +203,7 @@ impl Run<'_> {
             self.collected.bytes += bytes;
             self.collected.in_grace += kept;
             done += page.len() as u64;
-            (self.progress)(Progress {
-                step: "removing chunks",
-                done,
-                total: unreferred.len() as u64,
-            });
+            (self.progress)(Progress { step: "removing chunks", done, total: unreferred.len() as u64 });
         }
         Ok(())
     }
@@ -286,11 +254,7 @@ fn flag(set: bool) -> Vec<u8> {
 /// How many manifests were ever put.
 fn generation(store: &RedisStore) -> Result<Vec<u8>, StoreError> {
     let failed = |failure: super::failure::Failure| failure.during("collect on redis");
-    match store
-        .pool
-        .call(&[b"GET", keys::GENERATION.as_bytes()])
-        .map_err(failed)?
-    {
+    match store.pool.call(&[b"GET", keys::GENERATION.as_bytes()]).map_err(failed)? {
         Reply::Bulk(generation) => Ok(generation),
         Reply::Nothing => Ok(b"0".to_vec()),
         other => Err(failed(unexpected(&other))),

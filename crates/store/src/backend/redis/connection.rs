@@ -8,8 +8,7 @@ use std::time::{Duration, Instant};
 
 use redis::io::tcp::TcpSettings;
 use redis::{
-    Client, Cmd, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo,
-    RedisError, TlsCertificates,
+    Client, Cmd, ConnectionAddr, ConnectionInfo, IntoConnectionInfo, RedisConnectionInfo, RedisError, TlsCertificates,
 };
 
 use super::address::{Address, RedisOptions};
@@ -45,22 +44,12 @@ impl Connector {
                 if !pem.windows(PEM.len()).any(|window| window == PEM) {
                     return Err(wrong(&"there is no certificate in it"));
                 }
-                Client::build_with_tls(
-                    info,
-                    TlsCertificates {
-                        client_tls: None,
-                        root_cert: Some(pem),
-                    },
-                )
-                .map_err(|error| wrong(&error))?
+                Client::build_with_tls(info, TlsCertificates { client_tls: None, root_cert: Some(pem) })
+                    .map_err(|error| wrong(&error))?
             }
             _ => Client::open(info).map_err(fail)?,
         };
-        Ok(Self {
-            address,
-            options,
-            client,
-        })
+        Ok(Self { address, options, client })
     }
 
     pub(super) fn address(&self) -> &Address {
@@ -78,9 +67,7 @@ impl Connector {
             }
             match self.attempt(left) {
                 // A server that was just started refuses while it reads its data, and soon serves.
-                Err(Failure::Refused(why))
-                    if why.starts_with("LOADING") && began.elapsed() + LOADING_PAUSE < limit =>
-                {
+                Err(Failure::Refused(why)) if why.starts_with("LOADING") && began.elapsed() + LOADING_PAUSE < limit => {
                     std::thread::sleep(LOADING_PAUSE);
                 }
                 done => return done,
@@ -93,24 +80,14 @@ impl Connector {
             .client
             .get_connection_with_timeout(limit)
             .map_err(|error| Failure::from(error, self.options.connect_timeout))?;
-        let mut connection = Connection {
-            inner,
-            timeout: limit,
-        };
+        let mut connection = Connection { inner, timeout: limit };
         // Whether it serves us: the crate asks nothing of a server without a password. All in one round trip, and the
         // database last, since neither a cluster nor a Sentinel has any.
         let database = self.address.database.to_string();
         let words: [&[&[u8]]; 3] = [&[b"HELLO"], &[b"PING"], &[b"SELECT", database.as_bytes()]];
-        let commands: Vec<u8> = words
-            .iter()
-            .flat_map(|words| reply::command(words).get_packed_command())
-            .collect();
+        let commands: Vec<u8> = words.iter().flat_map(|words| reply::command(words).get_packed_command()).collect();
         connection.send(&commands)?;
-        let [hello, ping, select] = [
-            connection.receive()?,
-            connection.receive()?,
-            connection.receive()?,
-        ];
+        let [hello, ping, select] = [connection.receive()?, connection.receive()?, connection.receive()?];
         serves(&hello)?;
         for (reply, expected) in [(ping, "PONG"), (select, "OK")] {
             match reply {
@@ -132,12 +109,10 @@ fn serves(hello: &Reply) -> Result<(), Failure> {
     let Reply::Array(items) = hello else {
         return Ok(());
     };
-    let mode = items
-        .chunks_exact(2)
-        .find_map(|pair| match (&pair[0], &pair[1]) {
-            (Reply::Bulk(key), Reply::Bulk(mode)) if key == b"mode" => Some(mode.as_slice()),
-            _ => None,
-        });
+    let mode = items.chunks_exact(2).find_map(|pair| match (&pair[0], &pair[1]) {
+        (Reply::Bulk(key), Reply::Bulk(mode)) if key == b"mode" => Some(mode.as_slice()),
+        _ => None,
+    });
     match mode {
         Some(b"cluster") => Err(Failure::Kind(CLUSTER)),
         Some(b"sentinel") => Err(Failure::Kind(SENTINEL)),
@@ -160,12 +135,7 @@ const PEM: &[u8] = b"-----BEGIN CERTIFICATE-----";
 fn info(address: &Address, options: &RedisOptions) -> Result<ConnectionInfo, RedisError> {
     let (host, port) = (address.host.clone(), address.port);
     let server = if address.tls {
-        ConnectionAddr::TcpTls {
-            host,
-            port,
-            insecure: false,
-            tls_params: None,
-        }
+        ConnectionAddr::TcpTls { host, port, insecure: false, tls_params: None }
     } else {
         ConnectionAddr::Tcp(host, port)
     };
@@ -207,10 +177,7 @@ impl Connection {
 
     /// The next reply.
     pub(super) fn receive(&mut self) -> Result<Reply, Failure> {
-        self.inner
-            .recv_response()
-            .map_err(|error| Failure::from(error, self.timeout))?
-            .try_into()
+        self.inner.recv_response().map_err(|error| Failure::from(error, self.timeout))?.try_into()
     }
 
     /// One command and its reply.

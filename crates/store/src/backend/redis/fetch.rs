@@ -47,10 +47,7 @@ impl Stored {
     fn open(value: Bytes, name: &str) -> Result<Self, StoreError> {
         let seal = Seal::Manifest(name.as_bytes());
         let body = seal.open(value.clone())?;
-        Ok(Self {
-            recorded: Recorded::decode(body, || seal.to_string())?,
-            identity: value.slice(..HEADER + FIXED),
-        })
+        Ok(Self { recorded: Recorded::decode(body, || seal.to_string())?, identity: value.slice(..HEADER + FIXED) })
     }
 }
 
@@ -64,11 +61,7 @@ pub(super) struct Fetcher {
 
 impl Fetcher {
     pub(super) fn new(pool: Arc<Pool>) -> Self {
-        Self {
-            pool,
-            longest: AtomicUsize::new(0),
-            damaged: Damaged::default(),
-        }
+        Self { pool, longest: AtomicUsize::new(0), damaged: Damaged::default() }
     }
 
     /// The longest chunk read so far, with its header; 0 before the first.
@@ -82,18 +75,11 @@ impl Fetcher {
     }
 
     /// The same, and if the server knows how, it is no use of them.
-    pub(super) fn chunks_quietly(
-        &self,
-        hashes: &[ChunkHash],
-    ) -> Result<Vec<Option<Bytes>>, StoreError> {
+    pub(super) fn chunks_quietly(&self, hashes: &[ChunkHash]) -> Result<Vec<Option<Bytes>>, StoreError> {
         self.checked_chunks(hashes, Use::Looking)
     }
 
-    fn checked_chunks(
-        &self,
-        hashes: &[ChunkHash],
-        why: Use,
-    ) -> Result<Vec<Option<Bytes>>, StoreError> {
+    fn checked_chunks(&self, hashes: &[ChunkHash], why: Use) -> Result<Vec<Option<Bytes>>, StoreError> {
         let keys: Vec<Vec<u8>> = hashes.iter().map(keys::chunk).collect();
         let first = match self.longest() {
             0 => FIRST,
@@ -124,37 +110,20 @@ impl Fetcher {
     }
 
     /// All that is known of them, and if the server knows how, it is no use of them.
-    pub(super) fn manifests_quietly(
-        &self,
-        names: &[String],
-    ) -> Result<Vec<Option<Stored>>, StoreError> {
+    pub(super) fn manifests_quietly(&self, names: &[String]) -> Result<Vec<Option<Stored>>, StoreError> {
         self.checked_manifests(names, Use::Looking)
     }
 
-    fn checked_manifests(
-        &self,
-        names: &[String],
-        why: Use,
-    ) -> Result<Vec<Option<Stored>>, StoreError> {
+    fn checked_manifests(&self, names: &[String], why: Use) -> Result<Vec<Option<Stored>>, StoreError> {
         let keys: Vec<Vec<u8>> = names.iter().map(|name| keys::manifest(name)).collect();
         let values = self
             .values(&keys, MOST_TOGETHER, why)
             .map_err(|failure| failure.during(format!("get {} manifests", names.len())))?;
         let each = values.into_iter().zip(names);
-        each.map(|(value, name)| {
-            value
-                .map(|value| Stored::open(value.into(), name))
-                .transpose()
-        })
-        .collect()
+        each.map(|(value, name)| value.map(|value| Stored::open(value.into(), name)).transpose()).collect()
     }
 
-    fn values(
-        &self,
-        keys: &[Vec<u8>],
-        first: usize,
-        why: Use,
-    ) -> Result<Vec<Option<Vec<u8>>>, Failure> {
+    fn values(&self, keys: &[Vec<u8>], first: usize, why: Use) -> Result<Vec<Option<Vec<u8>>>, Failure> {
         if keys.is_empty() {
             return Ok(Vec::new());
         }

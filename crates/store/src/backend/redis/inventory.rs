@@ -19,9 +19,7 @@ use super::failure::Failure;
 use super::reply::Reply;
 use super::scan::{Found, Size, chunk_of, name_of};
 use super::{RedisStore, collect, keys};
-use crate::backend::{
-    ChunkEntry, CollectOptions, Collected, Fault, Inventory, ManifestEntry, Progress, Usage,
-};
+use crate::backend::{ChunkEntry, CollectOptions, Collected, Fault, Inventory, ManifestEntry, Progress, Usage};
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
 use crate::name::ManifestName;
@@ -30,10 +28,7 @@ use crate::name::ManifestName;
 const READ_BYTES: u64 = 32 << 20;
 
 impl Inventory for RedisStore {
-    fn manifests(
-        &self,
-        visit: &mut dyn FnMut(ManifestEntry) -> Result<(), StoreError>,
-    ) -> Result<(), StoreError> {
+    fn manifests(&self, visit: &mut dyn FnMut(ManifestEntry) -> Result<(), StoreError>) -> Result<(), StoreError> {
         let prefix = &self.pool.connector().address().prefix;
         self.scan(keys::MANIFEST, Size::Length, &mut |found| {
             let name = std::str::from_utf8(&found.what)
@@ -42,11 +37,9 @@ impl Inventory for RedisStore {
                 .and_then(|name| ManifestName::new(name).ok());
             match name {
                 None => Ok(()),
-                Some(name) => visit(ManifestEntry {
-                    name,
-                    bytes: found.known.value_bytes(),
-                    last_used: found.known.last_used(),
-                }),
+                Some(name) => {
+                    visit(ManifestEntry { name, bytes: found.known.value_bytes(), last_used: found.known.last_used() })
+                }
             }
         })
     }
@@ -57,22 +50,13 @@ impl Inventory for RedisStore {
         Ok(found.map(|found| Some(found?.recorded.data)).collect())
     }
 
-    fn chunks(
-        &self,
-        visit: &mut dyn FnMut(ChunkEntry) -> Result<(), StoreError>,
-    ) -> Result<(), StoreError> {
-        self.scan(
-            keys::CHUNK,
-            Size::Length,
-            &mut |found| match chunk_of(&found.what) {
-                None => Ok(()),
-                Some(hash) => visit(ChunkEntry {
-                    hash,
-                    bytes: found.known.value_bytes(),
-                    last_used: found.known.last_used(),
-                }),
-            },
-        )
+    fn chunks(&self, visit: &mut dyn FnMut(ChunkEntry) -> Result<(), StoreError>) -> Result<(), StoreError> {
+        self.scan(keys::CHUNK, Size::Length, &mut |found| match chunk_of(&found.what) {
+            None => Ok(()),
+            Some(hash) => {
+                visit(ChunkEntry { hash, bytes: found.known.value_bytes(), last_used: found.known.last_used() })
+            }
+        })
     }
 
     /// By what they take in memory, which a server before 7.2 tells without taking that for a use.
@@ -116,11 +100,7 @@ impl Inventory for RedisStore {
         Ok(usage)
     }
 
-    fn verify(
-        &self,
-        progress: &mut dyn FnMut(Progress),
-        fault: &mut dyn FnMut(Fault),
-    ) -> Result<(), StoreError> {
+    fn verify(&self, progress: &mut dyn FnMut(Progress), fault: &mut dyn FnMut(Fault)) -> Result<(), StoreError> {
         let chunks = self.list(keys::CHUNK, Size::Length, chunk_of, fault)?;
         let manifests = self.list(keys::MANIFEST, Size::Length, name_of, fault)?;
         // Every save counts in it. It may be evicted like any key, so alone it says nothing.
@@ -134,9 +114,7 @@ impl Inventory for RedisStore {
                     .into(),
             });
         }
-        read_all("reading chunks", &chunks, progress, fault, |hashes| {
-            self.fetcher.chunks_quietly(hashes).map(drop)
-        })?;
+        read_all("reading chunks", &chunks, progress, fault, |hashes| self.fetcher.chunks_quietly(hashes).map(drop))?;
         let there: HashSet<ChunkHash> = chunks.iter().map(|chunk| chunk.what).collect();
         let mut missing: HashMap<ChunkHash, String> = HashMap::new();
         read_all("reading manifests", &manifests, progress, fault, |names| {
@@ -151,9 +129,7 @@ impl Inventory for RedisStore {
         for (hash, name) in missing {
             // The chunk may have come, or the manifest have gone, while we read.
             if self.fetcher.chunks_quietly(&[hash])?[0].is_none()
-                && let Some(found) = &self
-                    .fetcher
-                    .manifests_quietly(std::slice::from_ref(&name))?[0]
+                && let Some(found) = &self.fetcher.manifests_quietly(std::slice::from_ref(&name))?[0]
                 && found.recorded.references().any(|needed| needed == hash)
             {
                 fault(Fault::missing(&hash, &name));
@@ -164,11 +140,7 @@ impl Inventory for RedisStore {
 
     /// A cap is one of the server's memory ([`Usage::total_bytes`]) and is reached by evicting manifests; the
     /// chunks that only they referred to go when the grace period after that has passed.
-    fn collect(
-        &self,
-        options: &CollectOptions,
-        progress: &mut dyn FnMut(Progress),
-    ) -> Result<Collected, StoreError> {
+    fn collect(&self, options: &CollectOptions, progress: &mut dyn FnMut(Progress)) -> Result<Collected, StoreError> {
         collect::collect(self, options, progress)
     }
 }

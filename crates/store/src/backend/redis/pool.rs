@@ -19,11 +19,7 @@ pub(super) struct Pool {
 
 impl Pool {
     pub(super) fn new(connector: Connector) -> Self {
-        Self {
-            connector,
-            idle: Mutex::default(),
-            round_trips: AtomicU64::new(0),
-        }
+        Self { connector, idle: Mutex::default(), round_trips: AtomicU64::new(0) }
     }
 
     pub(super) fn connector(&self) -> &Connector {

@@ -52,17 +52,10 @@ impl TryFrom<Value> for Reply {
             Value::Int(int) => Self::Int(int),
             Value::BulkString(data) => Self::Bulk(data),
             Value::Nil => Self::Nothing,
-            Value::Array(items) => Self::Array(
-                items
-                    .into_iter()
-                    .map(Self::try_from)
-                    .collect::<Result<_, _>>()?,
-            ),
+            Value::Array(items) => Self::Array(items.into_iter().map(Self::try_from).collect::<Result<_, _>>()?),
             // RESP2 has no more.
             _ => {
-                return Err(Failure::Garbage(
-                    "a reply of a kind that nobody asked for".into(),
-                ));
+                return Err(Failure::Garbage("a reply of a kind that nobody asked for".into()));
             }
         })
     }

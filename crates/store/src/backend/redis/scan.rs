@@ -65,10 +65,7 @@ impl RedisStore {
         let mut all = Vec::new();
         self.scan(start, size, &mut |found| {
             match parse(&found.what) {
-                Some(what) => all.push(Found {
-                    what,
-                    known: found.known,
-                }),
+                Some(what) => all.push(Found { what, known: found.known }),
                 None => fault(Fault {
                     what: format!("key {start}{}", found.what.escape_ascii()),
                     how: "its name is none that a store gives".into(),
@@ -90,17 +87,14 @@ impl RedisStore {
         let mut cursor = b"0".to_vec();
         let mut seen = HashSet::new();
         loop {
-            let (next, keys) = self
-                .page(&cursor, pattern.as_bytes())
-                .map_err(|failure| failure.during("list redis"))?;
+            let (next, keys) =
+                self.page(&cursor, pattern.as_bytes()).map_err(|failure| failure.during("list redis"))?;
             let fresh: Vec<Vec<u8>> = keys
                 .into_iter()
                 .filter(|key| key.starts_with(start.as_bytes()))
                 .filter(|key| seen.insert(blake3::hash(key)))
                 .collect();
-            let known = self
-                .look_at(&fresh, size)
-                .map_err(|failure| failure.during("list redis"))?;
+            let known = self.look_at(&fresh, size).map_err(|failure| failure.during("list redis"))?;
             for (key, known) in fresh.into_iter().zip(known) {
                 // Gone between the two.
                 if let Some(known) = known {
@@ -116,9 +110,7 @@ impl RedisStore {
     }
 
     fn page(&self, cursor: &[u8], pattern: &[u8]) -> Result<(Vec<u8>, Vec<Vec<u8>>), Failure> {
-        let reply = self
-            .pool
-            .call(&[b"SCAN", cursor, b"MATCH", pattern, b"COUNT", PAGE])?;
+        let reply = self.pool.call(&[b"SCAN", cursor, b"MATCH", pattern, b"COUNT", PAGE])?;
         match reply {
             Reply::Array(items) => match <[Reply; 2]>::try_from(items) {
                 Ok([Reply::Bulk(next), Reply::Array(keys)]) => {
@@ -140,8 +132,7 @@ impl RedisStore {
             return Ok(Vec::new());
         }
         // Only a manifest has something in front whose length is not known.
-        let records =
-            |key: &[u8]| size == Size::Length && key.starts_with(keys::MANIFEST.as_bytes());
+        let records = |key: &[u8]| size == Size::Length && key.starts_with(keys::MANIFEST.as_bytes());
         let (from, to) = (HEADER.to_string(), (HEADER + FIXED - 1).to_string());
         let mut out = Vec::new();
         command(NO_TOUCH).write_packed_command(&mut out);

@@ -54,17 +54,13 @@ impl RedisStore {
     pub fn open(uri: &StoreUri, options: RedisOptions) -> Result<Self, StoreError> {
         let address = Address::parse(uri)?;
         let action = format!("open redis {address}");
-        let (pending, ahead, patience) =
-            (options.pending_bytes, options.ahead_bytes, options.timeout);
+        let (pending, ahead, patience) = (options.pending_bytes, options.ahead_bytes, options.timeout);
         let pool = Connector::new(address, options)
             .map(|connector| Arc::new(Pool::new(connector)))
             .map_err(|failure| failure.during(&action))?;
         pool.open().map_err(|failure| match &failure {
             Failure::Refused(why) if LOGIN.iter().any(|login| why.contains(login)) => {
-                StoreError::remote(
-                    &action,
-                    format!("{failure} (the password is taken from {PASSWORD})"),
-                )
+                StoreError::remote(&action, format!("{failure} (the password is taken from {PASSWORD})"))
             }
             _ => failure.during(&action),
         })?;
@@ -94,29 +90,18 @@ impl RedisStore {
     fn fits(&self, data: &[u8]) -> Result<(), StoreError> {
         let most = self.longest.saturating_sub(HEADER);
         if data.len() > most {
-            return Err(StoreError::TooLarge {
-                bytes: data.len() as u64,
-                most: most as u64,
-            });
+            return Err(StoreError::TooLarge { bytes: data.len() as u64, most: most as u64 });
         }
         Ok(())
     }
 
     /// Publishes manifests at once, if the chunks they need are all there. The first one records those.
-    fn publish(
-        &self,
-        manifests: &[(ManifestName, Bytes)],
-        needed: &Needed,
-    ) -> Result<(), StoreError> {
+    fn publish(&self, manifests: &[(ManifestName, Bytes)], needed: &Needed) -> Result<(), StoreError> {
         let action = || match manifests {
             [(name, _)] => format!("put manifest {:?}", name.as_str()),
             _ => format!("put {} manifests", manifests.len()),
         };
-        let mut keys = vec![
-            keys::GENERATION.into(),
-            keys::REMOVED.into(),
-            keys::MARKS.into(),
-        ];
+        let mut keys = vec![keys::GENERATION.into(), keys::REMOVED.into(), keys::MARKS.into()];
         let mut values = vec![manifests.len().to_string().into_bytes()];
         let mut references = &needed.chunks[..];
         for (name, data) in manifests {
@@ -129,9 +114,7 @@ impl RedisStore {
             values.push(value);
         }
         keys.extend(needed.chunks.iter().map(keys::chunk));
-        let reply = self
-            .script(keys::PUBLISH, &keys, &values)
-            .map_err(|failure| failure.during(action()))?;
+        let reply = self.script(keys::PUBLISH, &keys, &values).map_err(|failure| failure.during(action()))?;
         let missing = match &reply {
             Reply::Array(numbers) => numbers
                 .iter()
@@ -164,20 +147,14 @@ impl RedisStore {
         if let Ok([Reply::Bulk(value), Reply::Bulk(sum)]) = <[Reply; 2]>::try_from(found)
             && Seal::Chunk(hash.as_bytes()).open(value.into()).is_err()
         {
-            self.script(keys::REMOVE, &key, &[sum])
-                .map_err(|failure| failure.during(action()))?;
+            self.script(keys::REMOVE, &key, &[sum]).map_err(|failure| failure.during(action()))?;
         }
         self.fetcher.damaged.forget(hash);
         Ok(())
     }
 
     /// Runs a script, in one round trip.
-    pub(super) fn script(
-        &self,
-        script: &str,
-        keys: &[Vec<u8>],
-        values: &[Vec<u8>],
-    ) -> Result<Reply, Failure> {
+    pub(super) fn script(&self, script: &str, keys: &[Vec<u8>], values: &[Vec<u8>]) -> Result<Reply, Failure> {
         let count = keys.len().to_string();
         let mut args = vec![&b"EVAL"[..], script.as_bytes(), count.as_bytes()];
         args.extend(keys.iter().chain(values).map(Vec::as_slice));
@@ -194,9 +171,7 @@ fn longest_value(pool: &Pool) -> Result<usize, Failure> {
     };
     let limit = match reply {
         Reply::Array(items) => match items.as_slice() {
-            [_, Reply::Bulk(limit)] => std::str::from_utf8(limit)
-                .ok()
-                .and_then(|limit| limit.parse().ok()),
+            [_, Reply::Bulk(limit)] => std::str::from_utf8(limit).ok().and_then(|limit| limit.parse().ok()),
             _ => None,
         },
         other => return Err(unexpected(&other)),
@@ -250,11 +225,7 @@ impl Backend for RedisStore {
 
     fn delete_manifest(&self, name: &ManifestName) -> Result<(), StoreError> {
         let keys = [keys::REMOVED.into(), keys::manifest(&self.whole_name(name))];
-        match self.script(
-            keys::DELETE,
-            &keys,
-            &[b"0".to_vec(), Vec::new(), b"0".to_vec()],
-        ) {
+        match self.script(keys::DELETE, &keys, &[b"0".to_vec(), Vec::new(), b"0".to_vec()]) {
             Ok(Reply::Int(_)) => Ok(()),
             Ok(other) => Err(unexpected(&other)),
             Err(failure) => Err(failure),
@@ -262,29 +233,18 @@ impl Backend for RedisStore {
         .map_err(|failure| failure.during(format!("delete manifest {:?}", name.as_str())))
     }
 
-    fn manifest_revision(
-        &self,
-        name: &ManifestName,
-    ) -> Result<Option<(Bytes, Revision)>, StoreError> {
+    fn manifest_revision(&self, name: &ManifestName) -> Result<Option<(Bytes, Revision)>, StoreError> {
         let names = [self.whole_name(name)];
         let found = self.fetcher.manifests_quietly(&names)?.pop().flatten();
         Ok(found.map(|found| (found.recorded.data, Revision::new(found.identity))))
     }
 
-    fn delete_revision(
-        &self,
-        name: &ManifestName,
-        revision: &Revision,
-    ) -> Result<bool, StoreError> {
+    fn delete_revision(&self, name: &ManifestName, revision: &Revision) -> Result<bool, StoreError> {
         let Some(identity) = revision.mark::<Bytes>() else {
             return Ok(false);
         };
         let keys = [keys::REMOVED.into(), keys::manifest(&self.whole_name(name))];
-        match self.script(
-            keys::DELETE,
-            &keys,
-            &[b"0".to_vec(), identity.to_vec(), b"0".to_vec()],
-        ) {
+        match self.script(keys::DELETE, &keys, &[b"0".to_vec(), identity.to_vec(), b"0".to_vec()]) {
             Ok(Reply::Int(gone)) => Ok(gone == 1),
             Ok(other) => Err(unexpected(&other)),
             Err(failure) => Err(failure),
@@ -295,9 +255,7 @@ impl Backend for RedisStore {
     /// Has them fetched in the background, up to the bytes of
     /// [`RedisOptions::ahead_bytes`]. Each is handed out once.
     fn prefetch_chunks(&self, hashes: &[ChunkHash]) -> Result<(), StoreError> {
-        let far = hashes
-            .iter()
-            .filter(|hash| self.writer.pending(hash).is_none());
+        let far = hashes.iter().filter(|hash| self.writer.pending(hash).is_none());
         self.ahead.want(far.copied())
     }
 
@@ -306,13 +264,9 @@ impl Backend for RedisStore {
     }
 
     fn get_chunks(&self, hashes: &[ChunkHash]) -> Result<Vec<Option<Bytes>>, StoreError> {
-        let mut values: Vec<Option<Bytes>> = hashes
-            .iter()
-            .map(|hash| self.writer.pending(hash).or_else(|| self.ahead.take(hash)))
-            .collect();
-        let far: Vec<usize> = (0..hashes.len())
-            .filter(|&at| values[at].is_none())
-            .collect();
+        let mut values: Vec<Option<Bytes>> =
+            hashes.iter().map(|hash| self.writer.pending(hash).or_else(|| self.ahead.take(hash))).collect();
+        let far: Vec<usize> = (0..hashes.len()).filter(|&at| values[at].is_none()).collect();
         let wanted: Vec<ChunkHash> = far.iter().map(|&at| hashes[at]).collect();
         for (at, value) in far.into_iter().zip(self.fetcher.chunks(&wanted)?) {
             values[at] = value;

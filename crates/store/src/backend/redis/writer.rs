@@ -59,13 +59,8 @@ struct State {
 
 impl Writer {
     pub(super) fn start(pool: Arc<Pool>, limit: usize) -> Result<Self, StoreError> {
-        let shared = Arc::new(Shared {
-            pool,
-            limit,
-            state: Mutex::default(),
-            work: Condvar::new(),
-            news: Condvar::new(),
-        });
+        let shared =
+            Arc::new(Shared { pool, limit, state: Mutex::default(), work: Condvar::new(), news: Condvar::new() });
         let thread = std::thread::Builder::new()
             .name("transload-redis".into())
             .spawn({
@@ -73,10 +68,7 @@ impl Writer {
                 move || shared.run()
             })
             .map_err(StoreError::io("start a thread"))?;
-        Ok(Self {
-            shared,
-            thread: Some(thread),
-        })
+        Ok(Self { shared, thread: Some(thread) })
     }
 
     /// A chunk of this handle that is not acknowledged yet.
@@ -117,11 +109,7 @@ impl Writer {
     pub(super) fn flush(&self) -> Result<(), StoreError> {
         let mut state = self.shared.attempt();
         let (failures, last) = (state.failures, state.last);
-        while state
-            .queue
-            .front()
-            .is_some_and(|&(number, _)| number <= last)
-        {
+        while state.queue.front().is_some_and(|&(number, _)| number <= last) {
             state = self.shared.wait(state);
             state.check(failures)?;
         }
@@ -145,9 +133,7 @@ impl Drop for Writer {
 impl State {
     fn check(&self, failures: u64) -> Result<(), StoreError> {
         match &self.failure {
-            Some(why) if self.failures != failures => {
-                Err(StoreError::remote("put chunks on redis", why.clone()))
-            }
+            Some(why) if self.failures != failures => Err(StoreError::remote("put chunks on redis", why.clone())),
             _ => Ok(()),
         }
     }
@@ -160,9 +146,7 @@ impl Shared {
     }
 
     fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        self.news
-            .wait(state)
-            .unwrap_or_else(PoisonError::into_inner)
+        self.news.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Has the thread try again after a failure.
@@ -176,9 +160,7 @@ impl Shared {
 
     fn run(&self) {
         while let Some(batch) = self.next() {
-            let outcome = self
-                .pool
-                .with(|connection| exchange(connection, &self.pool, &batch));
+            let outcome = self.pool.with(|connection| exchange(connection, &self.pool, &batch));
             self.settle(batch.len(), outcome);
         }
     }
@@ -193,22 +175,14 @@ impl Shared {
             if state.failure.is_none() && !state.queue.is_empty() {
                 break;
             }
-            state = self
-                .work
-                .wait(state)
-                .unwrap_or_else(PoisonError::into_inner);
+            state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
         }
         let mut bytes = 0;
         let batch = state
             .queue
             .iter()
             .take(EXCHANGE_CHUNKS)
-            .map_while(|(_, hash)| {
-                state
-                    .pending
-                    .get(hash)
-                    .map(|(_, data)| (*hash, data.clone()))
-            })
+            .map_while(|(_, hash)| state.pending.get(hash).map(|(_, data)| (*hash, data.clone())))
             .take_while(|(_, data)| {
                 let first = bytes == 0;
                 bytes += HEADER + data.len();
@@ -262,11 +236,7 @@ fn exchange(
     for (hash, data) in batch {
         let key = keys::chunk(hash);
         let mut command = Cmd::with_capacity(4, key.len() + HEADER + data.len() + 8);
-        command
-            .arg("SET")
-            .arg(key)
-            .arg(Sealed(hash, data))
-            .arg("NX");
+        command.arg("SET").arg(key).arg(Sealed(hash, data)).arg("NX");
         command.write_packed_command(&mut commands);
     }
     pool.count();

@@ -51,10 +51,7 @@ impl Place {
         let held = chunk.and_then(|data| {
             let before = self.held.fetch_add(data.len(), Ordering::Relaxed);
             let fits = before.saturating_add(data.len()) <= self.limit;
-            let held = Held {
-                data,
-                held: self.held.clone(),
-            };
+            let held = Held { data, held: self.held.clone() };
             fits.then_some(held)
         });
         // Nobody may want it any more.
@@ -64,11 +61,7 @@ impl Place {
 
 impl Ahead {
     pub(super) fn new(limit: usize) -> Self {
-        Self {
-            limit,
-            held: Arc::default(),
-            state: Mutex::default(),
-        }
+        Self { limit, held: Arc::default(), state: Mutex::default() }
     }
 
     /// A place for a chunk to be fetched into, unless it has one.
@@ -85,11 +78,7 @@ impl Ahead {
         let (tell, chunk) = mpsc::sync_channel(1);
         state.chunks.insert(hash, chunk);
         state.order.push_back(hash);
-        Some(Place {
-            limit: self.limit,
-            held: self.held.clone(),
-            tell,
-        })
+        Some(Place { limit: self.limit, held: self.held.clone(), tell })
     }
 
     /// Waits for a chunk that is under way.

@@ -17,8 +17,7 @@ use crate::backend::kept::Kept;
 use crate::backend::recorded::{FIXED, Recorded, references_len};
 use crate::backend::sealed::HEADER;
 use crate::backend::{
-    Backend, ChunkEntry, CollectOptions, Collected, Fault, Inventory, ManifestEntry, Progress,
-    Usage, is_leftover,
+    Backend, ChunkEntry, CollectOptions, Collected, Fault, Inventory, ManifestEntry, Progress, Usage, is_leftover,
 };
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
@@ -32,10 +31,7 @@ const READ_BYTES: u64 = 32 << 20;
 
 impl Inventory for S3Store {
     /// Reads the beginning of each, since only it knows how long the rest is.
-    fn manifests(
-        &self,
-        visit: &mut dyn FnMut(ManifestEntry) -> Result<(), StoreError>,
-    ) -> Result<(), StoreError> {
+    fn manifests(&self, visit: &mut dyn FnMut(ManifestEntry) -> Result<(), StoreError>) -> Result<(), StoreError> {
         self.each_beginning(&mut |listed, begins| {
             let (name, bytes) = match begins {
                 Err(StoreError::Damaged { .. }) => return Ok(()),
@@ -55,10 +51,7 @@ impl Inventory for S3Store {
         self.get_manifests(names)
     }
 
-    fn chunks(
-        &self,
-        visit: &mut dyn FnMut(ChunkEntry) -> Result<(), StoreError>,
-    ) -> Result<(), StoreError> {
+    fn chunks(&self, visit: &mut dyn FnMut(ChunkEntry) -> Result<(), StoreError>) -> Result<(), StoreError> {
         for (hash, meta) in self.list_chunks(&mut |_| {})? {
             let mut entry = ChunkEntry::new(hash, meta.size.saturating_sub(HEADER as u64));
             entry.last_used = Some(meta.last_modified.into());
@@ -86,11 +79,7 @@ impl Inventory for S3Store {
         Ok(usage)
     }
 
-    fn verify(
-        &self,
-        progress: &mut dyn FnMut(Progress),
-        fault: &mut dyn FnMut(Fault),
-    ) -> Result<(), StoreError> {
+    fn verify(&self, progress: &mut dyn FnMut(Progress), fault: &mut dyn FnMut(Fault)) -> Result<(), StoreError> {
         let chunks = self.list_chunks(fault)?;
         let total = sum(chunks.iter().map(|(_, meta)| meta.size));
         let (step, mut done) = ("reading chunks", 0);
@@ -103,9 +92,7 @@ impl Inventory for S3Store {
             for read in self.remote.wait_all(asked)? {
                 report(read, fault)?;
             }
-            done = sum([done]
-                .into_iter()
-                .chain(page.iter().map(|(_, meta)| meta.size)));
+            done = sum([done].into_iter().chain(page.iter().map(|(_, meta)| meta.size)));
             progress(Progress { step, done, total });
         }
         let there: HashSet<ChunkHash> = chunks.iter().map(|(hash, _)| *hash).collect();
@@ -120,9 +107,7 @@ impl Inventory for S3Store {
                 let needed = needed.filter(|hash| !there.contains(hash));
                 missing.extend(needed.map(|hash| (hash, listed.location.clone())));
             }
-            done = sum([done]
-                .into_iter()
-                .chain(page.iter().map(|listed| listed.size)));
+            done = sum([done].into_iter().chain(page.iter().map(|listed| listed.size)));
             progress(Progress { step, done, total });
         }
         for (hash, manifest) in missing {
@@ -148,11 +133,7 @@ impl Inventory for S3Store {
     /// relies on chunks that are so old. Zero is allowed, for a store that nobody uses.
     ///
     /// [`S3Options::refresh`]: super::S3Options::refresh
-    fn collect(
-        &self,
-        options: &CollectOptions,
-        progress: &mut dyn FnMut(Progress),
-    ) -> Result<Collected, StoreError> {
+    fn collect(&self, options: &CollectOptions, progress: &mut dyn FnMut(Progress)) -> Result<Collected, StoreError> {
         let least = self.options.refresh.saturating_mul(2);
         if !options.grace.is_zero() && options.grace < least {
             return Err(StoreError::Unsupported {
@@ -171,10 +152,7 @@ impl Inventory for S3Store {
         let chunks = self.list_chunks(&mut |_| {})?;
         let mut collected = Collected::default();
         let kept = self.keep(&chunks, options, began, &mut collected, progress)?;
-        let gone: Vec<_> = chunks
-            .iter()
-            .filter(|(hash, _)| !kept.refers(hash))
-            .collect();
+        let gone: Vec<_> = chunks.iter().filter(|(hash, _)| !kept.refers(hash)).collect();
         let (step, total) = ("removing chunks", gone.len() as u64);
         for (at, page) in gone.chunks(TOGETHER).enumerate() {
             let asked = page.iter().map(|(_, meta)| {
@@ -294,9 +272,7 @@ impl S3Store {
             for (listed, read) in page.iter().zip(self.read_manifests(page)?) {
                 // An error also if it is damaged: nobody knows what it refers to.
                 match read? {
-                    Some((name, _))
-                        if is_leftover(&name) && is_older(listed, began, options.grace) =>
-                    {
+                    Some((name, _)) if is_leftover(&name) && is_older(listed, began, options.grace) => {
                         leftovers.push(listed.clone());
                     }
                     Some((_, recorded)) if !kept.keep(&recorded, listed.size, false) => break 'fit,
@@ -368,17 +344,13 @@ impl S3Store {
     }
 
     /// Reads manifests, all at once.
-    #[expect(
-        clippy::type_complexity,
-        reason = "each by itself may be gone or damaged"
-    )]
+    #[expect(clippy::type_complexity, reason = "each by itself may be gone or damaged")]
     fn read_manifests(
         &self,
         listed: &[ObjectMeta],
     ) -> Result<Vec<Result<Option<(String, Recorded)>, StoreError>>, StoreError> {
-        let asked = listed
-            .iter()
-            .map(|listed| read_manifest(self.client(), self.root.clone(), listed.location.clone()));
+        let asked =
+            listed.iter().map(|listed| read_manifest(self.client(), self.root.clone(), listed.location.clone()));
         self.remote.wait_all(asked)
     }
 
@@ -387,10 +359,7 @@ impl S3Store {
         self.remote.wait(async move { client.list(&below).await })
     }
 
-    fn list_chunks(
-        &self,
-        fault: &mut dyn FnMut(Fault),
-    ) -> Result<Vec<(ChunkHash, ObjectMeta)>, StoreError> {
+    fn list_chunks(&self, fault: &mut dyn FnMut(Fault)) -> Result<Vec<(ChunkHash, ObjectMeta)>, StoreError> {
         let mut chunks = Vec::new();
         for meta in self.list(keys::CHUNKS)? {
             match meta.location.filename().and_then(keys::chunk_of) {
@@ -411,17 +380,12 @@ impl S3Store {
                 let (client, path) = (self.client(), meta.location.clone());
                 async move {
                     match client.head(&path).await? {
-                        Some(now) if now.size == 0 && is_older(&now, began, grace) => {
-                            client.delete(&path).await
-                        }
+                        Some(now) if now.size == 0 && is_older(&now, began, grace) => client.delete(&path).await,
                         _ => Ok(()),
                     }
                 }
             });
-            self.remote
-                .wait_all(asked)?
-                .into_iter()
-                .collect::<Result<(), _>>()?;
+            self.remote.wait_all(asked)?.into_iter().collect::<Result<(), _>>()?;
         }
         Ok(())
     }
@@ -461,17 +425,11 @@ fn pages<T>(all: &[T], size: impl Fn(&T) -> u64) -> impl Iterator<Item = &[T]> {
 }
 
 fn stray(path: &Path, fault: &mut dyn FnMut(Fault)) {
-    fault(Fault {
-        what: format!("object {path}"),
-        how: "its name is none that a store gives".into(),
-    });
+    fault(Fault { what: format!("object {path}"), how: "its name is none that a store gives".into() });
 }
 
 /// Reports damage; what was read if there is none.
-fn report<T>(
-    outcome: Result<T, StoreError>,
-    fault: &mut dyn FnMut(Fault),
-) -> Result<Option<T>, StoreError> {
+fn report<T>(outcome: Result<T, StoreError>, fault: &mut dyn FnMut(Fault)) -> Result<Option<T>, StoreError> {
     match outcome {
         Err(StoreError::Damaged { what, how }) => {
             fault(Fault { what, how });
@@ -487,15 +445,10 @@ mod tests {
 
     #[test]
     fn pages_are_cut_by_bytes_and_by_number() {
-        let lens = |sizes: &[u64]| -> Vec<usize> {
-            pages(sizes, |size| *size).map(<[u64]>::len).collect()
-        };
+        let lens = |sizes: &[u64]| -> Vec<usize> { pages(sizes, |size| *size).map(<[u64]>::len).collect() };
         let half = READ_BYTES / 2;
         assert_eq!(lens(&[]), [0; 0]);
-        assert_eq!(
-            lens(&[half, half, 1, u64::MAX, u64::MAX, 1]),
-            [2, 1, 1, 1, 1]
-        );
+        assert_eq!(lens(&[half, half, 1, u64::MAX, u64::MAX, 1]), [2, 1, 1, 1, 1]);
         assert_eq!(lens(&[1; 2 * TOGETHER + 1]), [TOGETHER, TOGETHER, 1]);
     }
 }

@@ -22,11 +22,7 @@ const MAX_ESCAPED: usize = 200;
 
 /// A path of segments that need no encoding.
 pub(super) fn path(segments: &[String], below: &[&str]) -> Path {
-    segments
-        .iter()
-        .map(String::as_str)
-        .chain(below.iter().copied())
-        .collect()
+    segments.iter().map(String::as_str).chain(below.iter().copied()).collect()
 }
 
 pub(super) fn chunk(root: &[String], hash: &ChunkHash) -> Path {
@@ -72,10 +68,7 @@ pub(super) const BEGINNING: u64 = (HEADER + 2 + 400 + 1024 + FIXED) as u64;
 
 /// The name in front of a manifest, and how many bytes that takes up.
 pub(super) fn split_name(stored: &[u8]) -> Result<(&str, usize), StoreError> {
-    let damaged = || StoreError::Damaged {
-        what: "a manifest".into(),
-        how: "it does not begin with a name".into(),
-    };
+    let damaged = || StoreError::Damaged { what: "a manifest".into(), how: "it does not begin with a name".into() };
     let (len, rest) = stored.split_first_chunk::<2>().ok_or_else(damaged)?;
     let len = usize::from(u16::from_le_bytes(*len));
     let name = rest.get(..len).ok_or_else(damaged)?;
@@ -109,9 +102,7 @@ mod tests {
 
     #[test]
     fn no_name_is_a_path() {
-        for name in [
-            "", "..", "../../x", "/", "a/b", "chunks", "%2e%2e", "\n", "n-", "_",
-        ] {
+        for name in ["", "..", "../../x", "/", "a/b", "chunks", "%2e%2e", "\n", "n-", "_"] {
             let path = manifest(&["kv".into()], name);
             assert_eq!(path.as_ref().matches('/').count(), 2, "{path}");
             assert!(path.as_ref().starts_with("kv/m/n-"), "{path}");

@@ -38,9 +38,7 @@ pub(super) struct Config(pub(super) Vec<(String, String)>);
 
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list()
-            .entries(self.0.iter().map(|(key, _)| key))
-            .finish()
+        f.debug_list().entries(self.0.iter().map(|(key, _)| key)).finish()
     }
 }
 
@@ -96,9 +94,7 @@ pub(super) fn parse(uri: &StoreUri) -> Result<(String, Vec<String>), UriError> {
             || segment.chars().all(|c| c == '.')
             || !segment.chars().all(|c| letters(c) || "=@+, ".contains(c))
         {
-            return Err(uri.wrong(format!(
-                "`{segment}` cannot be a part of its path: letters, digits and -._=@+, can"
-            )));
+            return Err(uri.wrong(format!("`{segment}` cannot be a part of its path: letters, digits and -._=@+, can")));
         }
     }
     Ok((bucket.to_owned(), segments))
@@ -106,9 +102,7 @@ pub(super) fn parse(uri: &StoreUri) -> Result<(String, Vec<String>), UriError> {
 
 /// Whether a setting is on, written in any way that the crate for S3 takes.
 pub(super) fn truth(setting: &str) -> bool {
-    ["1", "true", "on", "yes", "y"]
-        .iter()
-        .any(|yes| setting.eq_ignore_ascii_case(yes))
+    ["1", "true", "on", "yes", "y"].iter().any(|yes| setting.eq_ignore_ascii_case(yes))
 }
 
 #[cfg(test)]
@@ -117,11 +111,7 @@ mod tests {
 
     #[test]
     fn what_is_on_is_written_in_many_ways() {
-        assert!(
-            ["1", "true", "True", "ON", "yes", "Y"]
-                .into_iter()
-                .all(truth)
-        );
+        assert!(["1", "true", "True", "ON", "yes", "Y"].into_iter().all(truth));
         assert!(!["", "0", "false", "off", "no", "2"].into_iter().any(truth));
     }
 
@@ -132,20 +122,9 @@ mod tests {
             assert_eq!(parse(uri).unwrap(), ("b".into(), vec![]));
         }
         let (bucket, path) = parse("s3://my-bucket.x/kv/slot=1/").unwrap();
-        assert_eq!(
-            (bucket.as_str(), path),
-            ("my-bucket.x", vec!["kv".into(), "slot=1".into()])
-        );
+        assert_eq!((bucket.as_str(), path), ("my-bucket.x", vec!["kv".into(), "slot=1".into()]));
         let long = format!("s3://b/{}", "x".repeat(401));
-        for uri in [
-            "s3://",
-            "s3:///x",
-            "s3://b//x",
-            "s3://b/../x",
-            "s3://b/x?y",
-            "redis://b",
-            &long,
-        ] {
+        for uri in ["s3://", "s3:///x", "s3://b//x", "s3://b/../x", "s3://b/x?y", "redis://b", &long] {
             assert!(parse(uri).is_err(), "{uri}");
         }
     }

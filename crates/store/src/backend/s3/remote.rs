@@ -13,8 +13,8 @@ use bytes::Bytes;
 use object_store::aws::{AmazonS3, AmazonS3Builder, AmazonS3ConfigKey};
 use object_store::path::Path;
 use object_store::{
-    BackoffConfig, ClientConfigKey, Error, GetOptions, GetResult, ObjectMeta, ObjectStore,
-    ObjectStoreExt, PutMode, PutPayload, RetryConfig, UpdateVersion,
+    BackoffConfig, ClientConfigKey, Error, GetOptions, GetResult, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode,
+    PutPayload, RetryConfig, UpdateVersion,
 };
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, oneshot};
@@ -67,25 +67,18 @@ impl Remote {
         let millis = |time: Duration| format!("{}ms", time.as_millis());
         let mut builder = AmazonS3Builder::from_env()
             .with_bucket_name(bucket)
-            .with_config(
-                AmazonS3ConfigKey::Client(ClientConfigKey::Timeout),
-                millis(options.timeout),
-            )
+            .with_config(AmazonS3ConfigKey::Client(ClientConfigKey::Timeout), millis(options.timeout))
             .with_config(
                 AmazonS3ConfigKey::Client(ClientConfigKey::ConnectTimeout),
                 millis(options.timeout.min(CONNECT)),
             );
         for (key, value) in &options.config.0 {
-            let key: AmazonS3ConfigKey = key
-                .parse()
-                .map_err(|error: Error| StoreError::remote("read the options", error))?;
+            let key: AmazonS3ConfigKey =
+                key.parse().map_err(|error: Error| StoreError::remote("read the options", error))?;
             builder = builder.with_config(key, value);
         }
         let has = |key| builder.get_config_value(&key).is_some();
-        let (key, secret) = (
-            has(AmazonS3ConfigKey::AccessKeyId),
-            has(AmazonS3ConfigKey::SecretAccessKey),
-        );
+        let (key, secret) = (has(AmazonS3ConfigKey::AccessKeyId), has(AmazonS3ConfigKey::SecretAccessKey));
         let action = || format!("open bucket {bucket}");
         if key != secret {
             return Err(StoreError::remote(action(), NO_CREDENTIALS));
@@ -123,10 +116,7 @@ impl Remote {
                 }
             })
             .map_err(StoreError::io("start a thread"))?;
-        let handle = handle
-            .recv()
-            .map_err(|_| gone())?
-            .map_err(StoreError::io("start a runtime"))?;
+        let handle = handle.recv().map_err(|_| gone())?.map_err(StoreError::io("start a runtime"))?;
         let this = Self {
             client: Arc::new(Client {
                 store,
@@ -187,10 +177,7 @@ impl Remote {
                 answer
             })
             .collect();
-        answers
-            .into_iter()
-            .map(|answer| answer.recv().map_err(|_| gone()))
-            .collect()
+        answers.into_iter().map(|answer| answer.recv().map_err(|_| gone())).collect()
     }
 }
 
@@ -206,9 +193,7 @@ impl Drop for Remote {
 
 /// The runtime ended while somebody waited: a task panicked.
 fn gone() -> StoreError {
-    StoreError::Poisoned {
-        why: "a task of the S3 client panicked".into(),
-    }
+    StoreError::Poisoned { why: "a task of the S3 client panicked".into() }
 }
 
 impl Client {
@@ -219,10 +204,7 @@ impl Client {
         match tokio::time::timeout(limit, self.store.credentials().get_credential()).await {
             Ok(Ok(_)) => Ok(()),
             Ok(Err(error)) => Err(StoreError::remote(action, error)),
-            Err(_) => Err(StoreError::remote(
-                action,
-                format!("no answer in {limit:?}"),
-            )),
+            Err(_) => Err(StoreError::remote(action, format!("no answer in {limit:?}"))),
         }
     }
 
@@ -244,10 +226,7 @@ impl Client {
     }
 
     /// Reads an object as [`get`](Self::get) does, with the tag that tells it from what is put there later.
-    pub(super) async fn get_tagged(
-        &self,
-        path: &Path,
-    ) -> Result<Option<(Bytes, Option<String>)>, StoreError> {
+    pub(super) async fn get_tagged(&self, path: &Path) -> Result<Option<(Bytes, Option<String>)>, StoreError> {
         let _permit = self.permit().await?;
         for _ in 0..CHANGES {
             let Some(first) = self.first_part(path).await.map_err(during("get", path))? else {
@@ -274,18 +253,11 @@ impl Client {
                 }
             }
         }
-        Err(StoreError::remote(
-            format!("get {path}"),
-            "it changed each time while it was read",
-        ))
+        Err(StoreError::remote(format!("get {path}"), "it changed each time while it was read"))
     }
 
     /// The beginning of an object: all of it, if it is not longer.
-    pub(super) async fn beginning(
-        &self,
-        path: &Path,
-        most: u64,
-    ) -> Result<Option<Bytes>, StoreError> {
+    pub(super) async fn beginning(&self, path: &Path, most: u64) -> Result<Option<Bytes>, StoreError> {
         let _permit = self.permit().await?;
         let got = self.start(path, most).await;
         match got.map_err(during("get", path))? {
@@ -308,25 +280,14 @@ impl Client {
     }
 
     /// What comes behind the first part, a few parts at a time, as long as the object stays what it was.
-    async fn rest(
-        &self,
-        path: &Path,
-        begins: Bytes,
-        size: u64,
-        tag: Option<String>,
-    ) -> Result<Bytes, Error> {
+    async fn rest(&self, path: &Path, begins: Bytes, size: u64, tag: Option<String>) -> Result<Bytes, Error> {
         use futures_util::{StreamExt, TryStreamExt};
-        let too_much = |source| Error::Generic {
-            store: "S3",
-            source,
-        };
+        let too_much = |source| Error::Generic { store: "S3", source };
         let mut whole = Vec::new();
-        usize::try_from(size)
-            .map_err(|error| too_much(error.into()))
-            .and_then(|size| {
-                let reserved = whole.try_reserve_exact(size);
-                reserved.map_err(|error| too_much(error.into()))
-            })?;
+        usize::try_from(size).map_err(|error| too_much(error.into())).and_then(|size| {
+            let reserved = whole.try_reserve_exact(size);
+            reserved.map_err(|error| too_much(error.into()))
+        })?;
         whole.extend_from_slice(&begins);
         let starts = (begins.len() as u64..size).step_by(self.part_bytes);
         let parts = starts.map(|from| {
@@ -349,21 +310,14 @@ impl Client {
         let put = if len > self.part_bytes {
             self.put_in_parts(path, parts).await
         } else {
-            self.store
-                .put(path, PutPayload::from_iter(parts))
-                .await
-                .map(drop)
+            self.store.put(path, PutPayload::from_iter(parts)).await.map(drop)
         };
         put.map_err(during("put", path))
     }
 
     /// Writes an object unless there is one. Values in parts cannot ask that, and stores that do not know how
     /// to are told by `AWS_CONDITIONAL_PUT=disabled`; whoever calls this has looked before.
-    pub(super) async fn create(
-        &self,
-        path: &Path,
-        parts: [Bytes; 2],
-    ) -> Result<Created, StoreError> {
+    pub(super) async fn create(&self, path: &Path, parts: [Bytes; 2]) -> Result<Created, StoreError> {
         let len: usize = parts.iter().map(Bytes::len).sum();
         if len > self.part_bytes {
             return self.put(path, parts).await.map(|()| Created::Now);
@@ -371,9 +325,7 @@ impl Client {
         let outcome = {
             let _permit = self.permit().await?;
             let payload = PutPayload::from_iter(parts.clone());
-            self.store
-                .put_opts(path, payload, PutMode::Create.into())
-                .await
+            self.store.put_opts(path, payload, PutMode::Create.into()).await
         };
         match outcome {
             Ok(_) => Ok(Created::Now),
@@ -394,16 +346,9 @@ impl Client {
     /// [`StoreError::Unsupported`] where conditional puts are switched off.
     pub(super) async fn empty(&self, path: &Path, tag: String) -> Result<bool, StoreError> {
         let _permit = self.permit().await?;
-        let version = UpdateVersion {
-            e_tag: Some(tag),
-            version: None,
-        };
+        let version = UpdateVersion { e_tag: Some(tag), version: None };
         let mode = PutMode::Update(version);
-        match self
-            .store
-            .put_opts(path, PutPayload::default(), mode.into())
-            .await
-        {
+        match self.store.put_opts(path, PutPayload::default(), mode.into()).await {
             Ok(_) => Ok(true),
             Err(Error::Precondition { .. } | Error::NotFound { .. }) => Ok(false),
             Err(Error::NotImplemented { .. }) => Err(StoreError::Unsupported {
@@ -451,20 +396,14 @@ impl Client {
     /// Removes an object; not an error if there is none.
     pub(super) async fn delete(&self, path: &Path) -> Result<(), StoreError> {
         let _permit = self.permit().await?;
-        found(self.store.delete(path).await)
-            .map(drop)
-            .map_err(during("delete", path))
+        found(self.store.delete(path).await).map(drop).map_err(during("delete", path))
     }
 
     /// Everything below a path.
     pub(super) async fn list(&self, below: &Path) -> Result<Vec<ObjectMeta>, StoreError> {
         use futures_util::TryStreamExt;
         let _permit = self.permit().await?;
-        self.store
-            .list(Some(below))
-            .try_collect()
-            .await
-            .map_err(during("list", below))
+        self.store.list(Some(below)).try_collect().await.map_err(during("list", below))
     }
 
     /// Whether the bucket is there. Lists below `path`, where little should be.
@@ -533,11 +472,7 @@ fn is_out_of_range(error: &Error) -> bool {
 fn is_not_known(error: &Error) -> bool {
     let text = error.to_string();
     let status = text.split_once(" status code: ").map(|(_, status)| status);
-    status.is_some_and(|status| {
-        ["400", "405", "501"]
-            .iter()
-            .any(|code| status.starts_with(code))
-    })
+    status.is_some_and(|status| ["400", "405", "501"].iter().any(|code| status.starts_with(code)))
 }
 
 fn found<T>(result: Result<T, Error>) -> Result<Option<T>, Error> {

@@ -60,9 +60,7 @@ impl S3Store {
     pub fn open_existing(uri: &StoreUri, options: S3Options) -> Result<Self, StoreError> {
         let (bucket, path) = options::parse(uri)?;
         let remote = Remote::new(&bucket, &options)?;
-        let len = nearest_root(&remote, &path)?.ok_or_else(|| StoreError::NotThere {
-            place: uri.to_string(),
-        })?;
+        let len = nearest_root(&remote, &path)?.ok_or_else(|| StoreError::NotThere { place: uri.to_string() })?;
         Ok(Self::at(remote, &path, len, options))
     }
 
@@ -176,10 +174,7 @@ fn make_root(remote: &Remote, bucket: &str, path: &[String]) -> Result<(), Store
     remote.wait(async move {
         // An object is not there, and neither is a bucket; only a listing tells the two apart.
         if !client.has_bucket(&marker).await? {
-            return Err(StoreError::remote(
-                format!("open bucket {bucket}"),
-                "there is no such bucket",
-            ));
+            return Err(StoreError::remote(format!("open bucket {bucket}"), "there is no such bucket"));
         }
         let format = [Bytes::new(), Bytes::from_static(keys::FORMAT)];
         client.create(&marker, format).await.map(drop)
@@ -196,32 +191,19 @@ fn header(seal: Seal<'_>, data: &[u8]) -> Bytes {
 
 fn fits(data: &[u8]) -> Result<(), StoreError> {
     match data.len() as u64 {
-        bytes if bytes > LONGEST => Err(StoreError::TooLarge {
-            bytes,
-            most: LONGEST,
-        }),
+        bytes if bytes > LONGEST => Err(StoreError::TooLarge { bytes, most: LONGEST }),
         _ => Ok(()),
     }
 }
 
-pub(super) async fn get_chunk(
-    client: Arc<Client>,
-    path: Path,
-    hash: ChunkHash,
-) -> Result<Option<Bytes>, StoreError> {
+pub(super) async fn get_chunk(client: Arc<Client>, path: Path, hash: ChunkHash) -> Result<Option<Bytes>, StoreError> {
     let stored = client.get(&path).await?;
-    let read = stored
-        .map(|stored| Seal::Chunk(hash.as_bytes()).open(stored))
-        .transpose();
+    let read = stored.map(|stored| Seal::Chunk(hash.as_bytes()).open(stored)).transpose();
     client.damaged.note(&hash, &read);
     read
 }
 
-async fn get_manifest(
-    client: Arc<Client>,
-    path: Path,
-    whole_name: String,
-) -> Result<Option<Bytes>, StoreError> {
+async fn get_manifest(client: Arc<Client>, path: Path, whole_name: String) -> Result<Option<Bytes>, StoreError> {
     let read = get_revision(client, path, whole_name).await?;
     Ok(read.map(|(data, _)| data))
 }
@@ -258,11 +240,8 @@ impl Backend for S3Store {
         }
         let (client, path) = (self.client(), keys::chunk(&self.root, hash));
         let found = self.remote.wait(async move { client.head(&path).await })?;
-        let age = found.as_ref().map(|meta| {
-            SystemTime::now()
-                .duration_since(meta.last_modified.into())
-                .unwrap_or_default()
-        });
+        let age =
+            found.as_ref().map(|meta| SystemTime::now().duration_since(meta.last_modified.into()).unwrap_or_default());
         let damaged = self.remote.client.damaged.has(hash);
         match age {
             Some(age) if age < self.options.refresh && !damaged => {
@@ -309,8 +288,7 @@ impl Backend for S3Store {
         let stored = recorded::encode(&keys::front(&name), &needed.chunks, data)?;
         let stored = Bytes::from(stored);
         let header = header(Seal::Manifest(name.as_bytes()), &stored);
-        self.remote
-            .wait(async move { client.put(&path, [header, stored]).await })?;
+        self.remote.wait(async move { client.put(&path, [header, stored]).await })?;
         self.guard.published(&needed);
         Ok(())
     }
@@ -327,10 +305,7 @@ impl Backend for S3Store {
         self.remote.wait(async move { client.delete(&path).await })
     }
 
-    fn manifest_revision(
-        &self,
-        name: &ManifestName,
-    ) -> Result<Option<(Bytes, Revision)>, StoreError> {
+    fn manifest_revision(&self, name: &ManifestName) -> Result<Option<(Bytes, Revision)>, StoreError> {
         let name = self.whole_name(name);
         let path = keys::manifest(&self.root, &name);
         let read = self.remote.wait(get_revision(self.client(), path, name))?;
@@ -343,18 +318,13 @@ impl Backend for S3Store {
     }
 
     /// By a conditional put of an empty object, which is no manifest and goes with a later collection.
-    fn delete_revision(
-        &self,
-        name: &ManifestName,
-        revision: &Revision,
-    ) -> Result<bool, StoreError> {
+    fn delete_revision(&self, name: &ManifestName, revision: &Revision) -> Result<bool, StoreError> {
         let Some(tag) = revision.mark::<String>().cloned() else {
             return Ok(false);
         };
         let path = keys::manifest(&self.root, &self.whole_name(name));
         let client = self.client();
-        self.remote
-            .wait(async move { client.empty(&path, tag).await })
+        self.remote.wait(async move { client.empty(&path, tag).await })
     }
 
     /// Fetches them in the background, up to the bytes of [`S3Options::ahead_bytes`]. Each is handed out once.

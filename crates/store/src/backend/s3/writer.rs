@@ -43,11 +43,7 @@ struct Pending {
 
 impl Writer {
     pub(super) fn new(limit: usize) -> Self {
-        Self {
-            limit,
-            state: Mutex::default(),
-            news: Condvar::new(),
-        }
+        Self { limit, state: Mutex::default(), news: Condvar::new() }
     }
 
     /// Whether a chunk is under way already.
@@ -68,11 +64,7 @@ impl Writer {
     pub(super) fn take(&self, hash: ChunkHash, data: Bytes, how: How) -> Result<bool, StoreError> {
         let mut state = self.state();
         while state.bytes > 0 && state.bytes.saturating_add(data.len()) > self.limit {
-            if state
-                .pending
-                .values()
-                .all(|pending| pending.failed.is_some())
-            {
+            if state.pending.values().all(|pending| pending.failed.is_some()) {
                 return Err(state.failure());
             }
             state = self.wait(state);
@@ -82,12 +74,7 @@ impl Writer {
         }
         state.last += 1;
         state.bytes += data.len();
-        let pending = Pending {
-            number: state.last,
-            data,
-            how,
-            failed: None,
-        };
+        let pending = Pending { number: state.last, data, how, failed: None };
         state.pending.insert(hash, pending);
         Ok(true)
     }
@@ -126,10 +113,7 @@ impl Writer {
         let mut state = self.state();
         let last = state.last;
         loop {
-            let mut before = state
-                .pending
-                .values()
-                .filter(|pending| pending.number <= last);
+            let mut before = state.pending.values().filter(|pending| pending.number <= last);
             if before.any(|pending| pending.failed.is_none()) {
                 state = self.wait(state);
                 continue;
@@ -145,18 +129,13 @@ impl Writer {
     }
 
     fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        self.news
-            .wait(state)
-            .unwrap_or_else(PoisonError::into_inner)
+        self.news.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl State {
     fn failure(&self) -> StoreError {
-        let why = self
-            .pending
-            .values()
-            .find_map(|pending| pending.failed.clone());
+        let why = self.pending.values().find_map(|pending| pending.failed.clone());
         StoreError::remote("put chunks on s3", why.unwrap_or_default())
     }
 }

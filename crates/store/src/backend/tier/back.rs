@@ -67,9 +67,7 @@ impl Back {
         let queue = Arc::new(Queue::default());
         let shared = queue.clone();
         let work = move || shared.work(&tiers, authority);
-        let thread = thread::Builder::new()
-            .name("kv-tier-back".into())
-            .spawn(work);
+        let thread = thread::Builder::new().name("kv-tier-back".into()).spawn(work);
         Ok(Self {
             queue,
             guard: Guard::default(),
@@ -82,22 +80,13 @@ impl Back {
     }
 
     /// Adds manifests that the authority has.
-    pub(super) fn put_manifests(
-        &self,
-        manifests: &[(ManifestName, Bytes)],
-    ) -> Result<(), StoreError> {
-        let needed = self
-            .guard
-            .needed(manifests.iter().map(|(_, data)| &data[..]))?;
+    pub(super) fn put_manifests(&self, manifests: &[(ManifestName, Bytes)]) -> Result<(), StoreError> {
+        let needed = self.guard.needed(manifests.iter().map(|(_, data)| &data[..]))?;
         // With the first one all chunks are there for the others, too.
         let mut chunks = needed.chunks.clone();
         let mut state = self.queue.state();
         for (name, data) in manifests {
-            let late = Late {
-                chunks: std::mem::take(&mut chunks),
-                digest: blake3::hash(data),
-                refusals: 0,
-            };
+            let late = Late { chunks: std::mem::take(&mut chunks), digest: blake3::hash(data), refusals: 0 };
             state.add(name.clone(), late);
         }
         drop(state);
@@ -118,8 +107,7 @@ impl Back {
 
     /// Waits until no copy of this manifest waits or is being made, but not for longer than this.
     pub(super) fn wait_for(&self, name: &ManifestName, limit: Duration) {
-        let is_late =
-            |state: &mut State| state.puts.contains_key(name) || state.busy.as_ref() == Some(name);
+        let is_late = |state: &mut State| state.puts.contains_key(name) || state.busy.as_ref() == Some(name);
         let state = self.queue.state();
         let waited = self.queue.changed.wait_timeout_while(state, limit, is_late);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
@@ -216,12 +204,7 @@ impl Queue {
 /// Puts a manifest of the authority, the last of `from`, into tiers `below`, after its chunks; those between that and the
 /// last tier get a copy. Once `all` of them have it, it is not pending any more. Returns which of `below` have refused
 /// nothing.
-fn copy(
-    from: &[Tier],
-    all: &[Tier],
-    below: &[&Tier],
-    (name, late): (&ManifestName, &Late),
-) -> Vec<bool> {
+fn copy(from: &[Tier], all: &[Tier], below: &[&Tier], (name, late): (&ManifestName, &Late)) -> Vec<bool> {
     let with_chunks = |tier: &&Tier| late.chunks.iter().all(|hash| copy_chunk(from, tier, hash));
     let mut copied: Vec<bool> = below.iter().map(with_chunks).collect();
     let authority = &from[from.len() - 1];
@@ -229,10 +212,9 @@ fn copy(
     let _held = hold(name);
     let pending = match authority.store.manifest_revision(name) {
         // A plugin cannot tell puts apart. What it has stays pending: removing it might remove one that was put since.
-        Err(StoreError::Unsupported { .. }) => authority
-            .store
-            .get_manifest(name)
-            .map(|there| there.map(|data| (data, None))),
+        Err(StoreError::Unsupported { .. }) => {
+            authority.store.get_manifest(name).map(|there| there.map(|data| (data, None)))
+        }
         other => other.map(|there| there.map(|(data, revision)| (data, Some(revision)))),
     };
     let (data, revision) = match pending {
@@ -256,9 +238,7 @@ fn copy(
             tier.drop_manifest(there);
         }
     }
-    if let Some(revision) =
-        revision.filter(|_| below.len() == all.len() && !copied.contains(&false))
-    {
+    if let Some(revision) = revision.filter(|_| below.len() == all.len() && !copied.contains(&false)) {
         if let Some(copy) = copy {
             authority.copy_manifests(&[(copy, data)]);
         }

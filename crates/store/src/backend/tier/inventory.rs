@@ -5,9 +5,7 @@ use std::collections::HashSet;
 use bytes::Bytes;
 
 use super::{Tier, TierStore, names};
-use crate::backend::{
-    ChunkEntry, CollectOptions, Collected, Fault, Inventory, ManifestEntry, Progress, Usage,
-};
+use crate::backend::{ChunkEntry, CollectOptions, Collected, Fault, Inventory, ManifestEntry, Progress, Usage};
 use crate::error::StoreError;
 use crate::name::ManifestName;
 
@@ -19,25 +17,21 @@ impl TierStore {
     }
 
     fn inventories_of_manifests(&self) -> impl Iterator<Item = &dyn Inventory> {
-        self.true_tiers()
-            .filter_map(|at| self.tiers[at].store.inventory())
+        self.true_tiers().filter_map(|at| self.tiers[at].store.inventory())
     }
 }
 
 impl Inventory for TierStore {
     /// Each once: pending ones, and those of the last tier.
-    fn manifests(
-        &self,
-        visit: &mut dyn FnMut(ManifestEntry) -> Result<(), StoreError>,
-    ) -> Result<(), StoreError> {
+    fn manifests(&self, visit: &mut dyn FnMut(ManifestEntry) -> Result<(), StoreError>) -> Result<(), StoreError> {
         let mut seen = HashSet::new();
         for inventory in self.inventories_of_manifests() {
-            inventory.manifests(&mut |entry| match !names::is_copy(&entry.name)
-                && seen.insert(entry.name.clone())
-            {
-                true => visit(entry),
-                false => Ok(()),
-            })?;
+            inventory.manifests(
+                &mut |entry| match !names::is_copy(&entry.name) && seen.insert(entry.name.clone()) {
+                    true => visit(entry),
+                    false => Ok(()),
+                },
+            )?;
         }
         Ok(())
     }
@@ -58,10 +52,7 @@ impl Inventory for TierStore {
     }
 
     /// Each once, as the fastest tier has it that can be listed.
-    fn chunks(
-        &self,
-        visit: &mut dyn FnMut(ChunkEntry) -> Result<(), StoreError>,
-    ) -> Result<(), StoreError> {
+    fn chunks(&self, visit: &mut dyn FnMut(ChunkEntry) -> Result<(), StoreError>) -> Result<(), StoreError> {
         let mut seen = HashSet::new();
         for (_, inventory) in self.inventories() {
             inventory.chunks(&mut |entry| match seen.insert(entry.hash) {
@@ -93,11 +84,7 @@ impl Inventory for TierStore {
     }
 
     /// Each tier's own faults, with its name.
-    fn verify(
-        &self,
-        progress: &mut dyn FnMut(Progress),
-        fault: &mut dyn FnMut(Fault),
-    ) -> Result<(), StoreError> {
+    fn verify(&self, progress: &mut dyn FnMut(Progress), fault: &mut dyn FnMut(Fault)) -> Result<(), StoreError> {
         for (tier, inventory) in self.inventories() {
             inventory.verify(progress, &mut |Fault { what, how }| {
                 let how = format!("in {}: {how}", tier.stats().tier);
@@ -108,11 +95,7 @@ impl Inventory for TierStore {
     }
 
     /// Collects in each tier. A cap is that of the last one; those above are held to their own.
-    fn collect(
-        &self,
-        options: &CollectOptions,
-        progress: &mut dyn FnMut(Progress),
-    ) -> Result<Collected, StoreError> {
+    fn collect(&self, options: &CollectOptions, progress: &mut dyn FnMut(Progress)) -> Result<Collected, StoreError> {
         self.flush();
         let last = self.tiers.last();
         let mut all = Collected::default();

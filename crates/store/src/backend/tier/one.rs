@@ -45,31 +45,17 @@ pub struct TierStats {
 impl Tier {
     /// Of any store; the name is for statistics.
     pub fn new(name: impl Into<String>, store: Arc<dyn Backend>) -> Self {
-        let stats = TierStats {
-            tier: name.into(),
-            ..TierStats::default()
-        };
-        Self {
-            store,
-            memory: None,
-            is_cache: false,
-            stats: Mutex::new(stats),
-        }
+        let stats = TierStats { tier: name.into(), ..TierStats::default() };
+        Self { store, memory: None, is_cache: false, stats: Mutex::new(stats) }
     }
 
     /// Of memory that no other process sees.
     pub fn memory(name: impl Into<String>, store: MemoryStore) -> Self {
-        Self {
-            memory: Some(store.clone()),
-            ..Self::new(name, Arc::new(store))
-        }
+        Self { memory: Some(store.clone()), ..Self::new(name, Arc::new(store)) }
     }
 
     pub(super) fn stats(&self) -> TierStats {
-        TierStats {
-            evictions: self.memory.as_ref().map(MemoryStore::evictions),
-            ..lock(&self.stats).clone()
-        }
+        TierStats { evictions: self.memory.as_ref().map(MemoryStore::evictions), ..lock(&self.stats).clone() }
     }
 
     /// Whether what it has outlives this process.

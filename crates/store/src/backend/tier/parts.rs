@@ -33,9 +33,7 @@ pub(crate) fn parse(uri: &StoreUri) -> Result<Vec<Part>, UriError> {
         return Err(UriError::Secret);
     }
     if uri.rest().is_empty() {
-        return Err(uri.wrong(
-            "it names no store: write tier://8GiB=memory://,file:///var/kv, the fastest first",
-        ));
+        return Err(uri.wrong("it names no store: write tier://8GiB=memory://,file:///var/kv, the fastest first"));
     }
     let mut parts: Vec<Part> = Vec::new();
     for ((cap, text), parsed) in texts.iter().zip(uris) {
@@ -44,21 +42,13 @@ pub(crate) fn parse(uri: &StoreUri) -> Result<Vec<Part>, UriError> {
         }
         let part: StoreUri = parsed?;
         if is_tier(part.scheme()) {
-            return Err(
-                uri.wrong("there are tiers in it that have tiers: name all stores in one list")
-            );
+            return Err(uri.wrong("there are tiers in it that have tiers: name all stores in one list"));
         }
         let is_memory = part.scheme() == "memory";
-        if parts
-            .iter()
-            .any(|other| other.uri == part || is_memory && other.uri.scheme() == "memory")
-        {
+        if parts.iter().any(|other| other.uri == part || is_memory && other.uri.scheme() == "memory") {
             return Err(uri.wrong(format!("{} is in it twice", part.scheme())));
         }
-        parts.push(Part {
-            cap: cap.map(|cap| parse_cap(uri, &part, cap)).transpose()?,
-            uri: part,
-        });
+        parts.push(Part { cap: cap.map(|cap| parse_cap(uri, &part, cap)).transpose()?, uri: part });
     }
     Ok(parts)
 }
@@ -97,19 +87,11 @@ mod tests {
     #[test]
     fn is_a_list_of_uris_with_caps() {
         let three = "tier://8GiB=memory://,500GiB=file:///var/kv,s3://bucket/kv";
-        let expected = [
-            (Some(8 << 30), "memory://"),
-            (Some(500 << 30), "file:///var/kv"),
-            (None, "s3://bucket/kv"),
-        ];
+        let expected = [(Some(8 << 30), "memory://"), (Some(500 << 30), "file:///var/kv"), (None, "s3://bucket/kv")];
         let expected: Vec<_> = expected.map(|(cap, uri)| (cap, uri.to_owned())).into();
         assert_eq!(parts(three), Ok(expected));
         let odd = "tier+back://1.5KiB=file:///a%2Cb=c%2c%25,redis://u@h:1/0,foo://x?y=z";
-        let expected = [
-            (Some(1536), "file:///a,b=c,%25"),
-            (None, "redis://u@h:1/0"),
-            (None, "foo://x?y=z"),
-        ];
+        let expected = [(Some(1536), "file:///a,b=c,%25"), (None, "redis://u@h:1/0"), (None, "foo://x?y=z")];
         let expected: Vec<_> = expected.map(|(cap, uri)| (cap, uri.to_owned())).into();
         assert_eq!(parts(odd), Ok(expected));
     }

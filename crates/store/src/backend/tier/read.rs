@@ -14,17 +14,9 @@ use crate::reading::readable;
 type Found = Vec<Option<(usize, Bytes)>>;
 
 impl TierStore {
-    pub(super) fn read_chunks(
-        &self,
-        hashes: &[ChunkHash],
-    ) -> Result<Vec<Option<Bytes>>, StoreError> {
+    pub(super) fn read_chunks(&self, hashes: &[ChunkHash]) -> Result<Vec<Option<Bytes>>, StoreError> {
         let last = self.tiers.len() - 1;
-        let found = self.descend(
-            hashes,
-            0..=last,
-            |at| at == last,
-            |store, hashes| store.get_chunks(hashes),
-        )?;
+        let found = self.descend(hashes, 0..=last, |at| at == last, |store, hashes| store.get_chunks(hashes))?;
         for (hash, found) in hashes.iter().zip(&found) {
             let Some((at, data)) = found else { continue };
             for tier in self.tiers[..*at].iter().rev() {
@@ -35,16 +27,8 @@ impl TierStore {
         Ok(values(found))
     }
 
-    pub(super) fn read_manifests(
-        &self,
-        names: &[ManifestName],
-    ) -> Result<Vec<Option<Bytes>>, StoreError> {
-        let found = self.descend(
-            names,
-            self.true_tiers(),
-            |_| true,
-            |store, names| store.get_manifests(names),
-        )?;
+    pub(super) fn read_manifests(&self, names: &[ManifestName]) -> Result<Vec<Option<Bytes>>, StoreError> {
+        let found = self.descend(names, self.true_tiers(), |_| true, |store, names| store.get_manifests(names))?;
         self.renew_copies(names, &found);
         Ok(values(found))
     }
@@ -100,11 +84,7 @@ impl TierStore {
             Some((copy_name(name)?, data))
         });
         let (copies, wanted): (Vec<ManifestName>, Vec<Option<&Bytes>>) = settled.unzip();
-        for tier in self.tiers[..last]
-            .iter()
-            .rev()
-            .filter(|tier| !tier.is_cache)
-        {
+        for tier in self.tiers[..last].iter().rev().filter(|tier| !tier.is_cache) {
             let Ok(there) = readable(&copies, |copies| tier.store.get_manifests(copies)) else {
                 tier.count(|stats| &mut stats.failures, 1);
                 continue;

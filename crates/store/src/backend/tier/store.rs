@@ -52,14 +52,8 @@ impl TierStore {
     /// [`StoreError::Unsupported`] without any, or if one has tiers; [`StoreError::Io`] if no thread can be started for later
     /// copies.
     pub fn new(mut tiers: Vec<Tier>, write: Write) -> Result<Self, StoreError> {
-        let refused = |why: &str| StoreError::Unsupported {
-            what: "a store of tiers",
-            why: why.into(),
-        };
-        let last = tiers
-            .len()
-            .checked_sub(1)
-            .ok_or_else(|| refused("it has none"))?;
+        let refused = |why: &str| StoreError::Unsupported { what: "a store of tiers", why: why.into() };
+        let last = tiers.len().checked_sub(1).ok_or_else(|| refused("it has none"))?;
         // The names that one holds, the other would wait for.
         if tiers.iter().any(|tier| !tier.store.tiers().is_empty()) {
             return Err(refused("there are tiers in it that have tiers"));
@@ -74,11 +68,7 @@ impl TierStore {
         };
         let tiers = Arc::new(tiers);
         let back = (authority < last).then(|| Back::start(tiers.clone(), authority));
-        Ok(Self {
-            tiers,
-            authority,
-            back: back.transpose()?,
-        })
+        Ok(Self { tiers, authority, back: back.transpose()? })
     }
 
     /// Waits until all copies that are made later have been made, or skipped. Dropping the handle waits for them, too, but
@@ -141,8 +131,7 @@ impl Backend for TierStore {
         self.above().for_each(|tier| tier.drop_chunk(hash));
         let tiers = self.tiers[self.authority..].iter();
         let mut read = tiers.map(|tier| tier.store.get_chunk(hash));
-        read.find(|read| !matches!(read, Ok(None)))
-            .unwrap_or(Ok(None))
+        read.find(|read| !matches!(read, Ok(None))).unwrap_or(Ok(None))
     }
 
     fn get_chunk(&self, hash: &ChunkHash) -> Result<Option<Bytes>, StoreError> {
@@ -169,10 +158,7 @@ impl Backend for TierStore {
         Ok(())
     }
 
-    fn manifest_revision(
-        &self,
-        name: &ManifestName,
-    ) -> Result<Option<(Bytes, Revision)>, StoreError> {
+    fn manifest_revision(&self, name: &ManifestName) -> Result<Option<(Bytes, Revision)>, StoreError> {
         let last = &self.tiers[self.tiers.len() - 1].store;
         let mut pending = None;
         if let Some(back) = &self.back {
@@ -193,11 +179,7 @@ impl Backend for TierStore {
         Ok(Some((data, Revision::new(Mark { pending, last }))))
     }
 
-    fn delete_revision(
-        &self,
-        name: &ManifestName,
-        revision: &Revision,
-    ) -> Result<bool, StoreError> {
+    fn delete_revision(&self, name: &ManifestName, revision: &Revision) -> Result<bool, StoreError> {
         let Some(Mark { pending, last }) = revision.mark() else {
             return Ok(false);
         };
@@ -266,8 +248,7 @@ impl Backend for TierStore {
             Some(back) => back.put_manifests(manifests),
             None => {
                 let copies = manifests.iter();
-                let copies =
-                    copies.filter_map(|(name, data)| Some((copy_name(name)?, data.clone())));
+                let copies = copies.filter_map(|(name, data)| Some((copy_name(name)?, data.clone())));
                 let copies: Vec<_> = copies.collect();
                 for tier in self.above().filter(|tier| !tier.is_cache) {
                     tier.copy_manifests(&copies);
@@ -283,8 +264,6 @@ impl Backend for TierStore {
 
     fn inventory(&self) -> Option<&dyn Inventory> {
         let mut of_manifests = self.true_tiers().map(|at| &self.tiers[at].store);
-        of_manifests
-            .all(|store| store.inventory().is_some())
-            .then_some(self)
+        of_manifests.all(|store| store.inventory().is_some()).then_some(self)
     }
 }

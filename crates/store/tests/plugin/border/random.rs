@@ -37,9 +37,7 @@ fn c_text() -> impl Strategy<Value = Option<Vec<u8>>> {
 }
 
 fn pointer<T>(bytes: &Option<Vec<u8>>) -> *const T {
-    bytes
-        .as_ref()
-        .map_or(ptr::null(), |bytes| bytes.as_ptr().cast())
+    bytes.as_ref().map_or(ptr::null(), |bytes| bytes.as_ptr().cast())
 }
 
 proptest! {

@@ -20,10 +20,7 @@ pub(super) struct Background {
 
 impl Background {
     pub(super) fn new(events: mpsc::UnboundedSender<DataEvent>) -> Self {
-        Self {
-            turns: Arc::new(Semaphore::new(TURNS)),
-            events,
-        }
+        Self { turns: Arc::new(Semaphore::new(TURNS)), events }
     }
 
     /// Works on something when it is its turn, and tells what came of it. Aborted, it does not begin any more.

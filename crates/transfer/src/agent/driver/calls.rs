@@ -99,11 +99,7 @@ impl Driver {
     }
 
     /// Takes nothing new, and lets what is under way go on for so long.
-    pub(in crate::agent) fn shut_down(
-        &mut self,
-        patience: Duration,
-        done: Option<oneshot::Sender<()>>,
-    ) {
+    pub(in crate::agent) fn shut_down(&mut self, patience: Duration, done: Option<oneshot::Sender<()>>) {
         self.shutdown.begin(patience, done);
         let now = self.now();
         self.machine.drain(now);

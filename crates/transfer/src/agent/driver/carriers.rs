@@ -68,26 +68,15 @@ impl Admission {
 impl Arrivals for Admission {
     fn admit(&self, peer: &AgentId, header: &StreamHeader) -> Admitted {
         let (answer, admitted) = oneshot::channel();
-        self.tell(DataEvent::Admit {
-            agent: peer.clone(),
-            header: *header,
-            answer,
-        });
+        self.tell(DataEvent::Admit { agent: peer.clone(), header: *header, answer });
         Box::pin(async { admitted.await.ok() })
     }
 
     fn arrived(&self, header: &StreamHeader, trailer: &StreamTrailer, crc: u32) {
-        self.tell(DataEvent::Landed {
-            header: *header,
-            trailer: *trailer,
-            crc,
-        });
+        self.tell(DataEvent::Landed { header: *header, trailer: *trailer, crc });
     }
 
     fn failed(&self, header: &StreamHeader, error: ReceiveError) {
-        self.tell(DataEvent::StreamFailed {
-            transfer: header.transfer,
-            why: error.to_string(),
-        });
+        self.tell(DataEvent::StreamFailed { transfer: header.transfer, why: error.to_string() });
     }
 }

@@ -201,8 +201,7 @@ impl Connections {
     /// Connections over which nothing was said for a while, to peers that are not `needed`.
     pub(super) fn idle(&self, needed: impl Fn(&AgentId) -> bool) -> Vec<ConnId> {
         let idle = self.open.iter().filter(|(_, connection)| {
-            connection.talked.elapsed() >= self.keep_idle
-                && !connection.agent.as_ref().is_some_and(&needed)
+            connection.talked.elapsed() >= self.keep_idle && !connection.agent.as_ref().is_some_and(&needed)
         });
         idle.map(|(conn, _)| *conn).collect()
     }
@@ -210,9 +209,7 @@ impl Connections {
     /// Closes all connections, and gives what was said last some time to arrive.
     pub(super) async fn farewell(&mut self) {
         let connections = self.open.drain();
-        let writers: Vec<_> = connections
-            .map(|(_, connection)| connection.close())
-            .collect();
+        let writers: Vec<_> = connections.map(|(_, connection)| connection.close()).collect();
         let farewell = async {
             for writer in writers {
                 // It cannot fail in a way that matters any more.

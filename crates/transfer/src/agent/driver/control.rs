@@ -41,16 +41,8 @@ pub(super) fn outbox() -> (Outbox, Unsent) {
     let (sender, receiver) = mpsc::unbounded_channel();
     let waiting = Arc::new(AtomicUsize::new(0));
     let (open, hung_up) = oneshot::channel();
-    let outbox = Outbox {
-        frames: sender,
-        waiting: waiting.clone(),
-        _open: open,
-    };
-    let unsent = Unsent {
-        frames: receiver,
-        waiting,
-        hung_up,
-    };
+    let outbox = Outbox { frames: sender, waiting: waiting.clone(), _open: open };
+    let unsent = Unsent { frames: receiver, waiting, hung_up };
     (outbox, unsent)
 }
 
@@ -78,11 +70,7 @@ pub(super) async fn write(
     conn: ConnId,
     events: mpsc::Sender<ControlEvent>,
 ) {
-    let Unsent {
-        mut frames,
-        waiting,
-        hung_up,
-    } = unsent;
+    let Unsent { mut frames, waiting, hung_up } = unsent;
     let written = async move {
         while let Some(frame) = frames.recv().await {
             let bytes = frame.len();
@@ -109,11 +97,7 @@ pub(super) async fn write(
 }
 
 /// Hands every message that comes to the driver, until the connection ends.
-pub(super) async fn read(
-    mut connection: ControlReceiver,
-    conn: ConnId,
-    events: mpsc::Sender<ControlEvent>,
-) {
+pub(super) async fn read(mut connection: ControlReceiver, conn: ConnId, events: mpsc::Sender<ControlEvent>) {
     let why = loop {
         let envelope = match next(&mut connection).await {
             Ok(envelope) => envelope,
@@ -141,13 +125,8 @@ mod tests {
     use crate::quic::{ControlConnection, Endpoints, QuicOptions};
 
     fn bind(authority: &Authority, name: &str) -> Endpoints {
-        let identity = authority
-            .issue(&name.parse().unwrap(), Roles::all())
-            .unwrap();
-        let options = QuicOptions {
-            lanes: 1,
-            ..QuicOptions::default()
-        };
+        let identity = authority.issue(&name.parse().unwrap(), Roles::all()).unwrap();
+        let options = QuicOptions { lanes: 1, ..QuicOptions::default() };
         Endpoints::bind(identity, options, (Ipv4Addr::LOCALHOST, 0).into()).unwrap()
     }
 
@@ -157,14 +136,10 @@ mod tests {
         let authority = Authority::new("test".parse().unwrap()).unwrap();
         let (a, b) = (bind(&authority, "a"), bind(&authority, "b"));
         let (at_a, at_b) = tokio::join!(a.connect(b.control_addr(), None), b.accept());
-        let ControlConnection {
-            sender, receiver, ..
-        } = at_a.unwrap();
+        let ControlConnection { sender, receiver, .. } = at_a.unwrap();
         let (outbox, unsent) = outbox();
         let body = vec![0_u8; 60_000];
-        let frame: Bytes = [&(body.len() as u32).to_le_bytes(), &body[..]]
-            .concat()
-            .into();
+        let frame: Bytes = [&(body.len() as u32).to_le_bytes(), &body[..]].concat().into();
         for _ in 0..count {
             outbox.frames.send(frame.clone()).unwrap();
         }
@@ -172,10 +147,7 @@ mod tests {
         drop((outbox, receiver));
         let conn = ConnId(1);
         let (events, _unread) = mpsc::channel(1);
-        let full = ControlEvent::Lost {
-            conn,
-            why: String::new(),
-        };
+        let full = ControlEvent::Lost { conn, why: String::new() };
         assert!(events.try_send(full).is_ok());
         let writing = write(sender, unsent, patience, conn, events);
         let writing = tokio::spawn(writing);

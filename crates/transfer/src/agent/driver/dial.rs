@@ -62,10 +62,11 @@ impl Lookups {
         let within = endpoints.options().handshake_timeout;
         let addresses = timeout(within, self.addresses(host.clone(), port)).await;
         let addresses = addresses.map_err(|_| {
-            DialError::Unanswered(format!("no name server has told of {host} within {within:?}, or too many other names were asked for"))
+            DialError::Unanswered(format!(
+                "no name server has told of {host} within {within:?}, or too many other names were asked for"
+            ))
         })?;
-        let addresses = addresses
-            .map_err(|error| DialError::Failed(format!("{host} has no address: {error}")))?;
+        let addresses = addresses.map_err(|error| DialError::Failed(format!("{host} has no address: {error}")))?;
         let (mut unanswered, mut otherwise) = (false, false);
         let mut failed = DialError::Failed(format!("{host}:{port} has no address"));
         for address in addresses {
@@ -86,9 +87,7 @@ impl Lookups {
             }
         }
         match failed {
-            DialError::Closed(why) | DialError::Failed(why) if unanswered => {
-                Err(DialError::Unanswered(why))
-            }
+            DialError::Closed(why) | DialError::Failed(why) if unanswered => Err(DialError::Unanswered(why)),
             DialError::Closed(why) if otherwise => Err(DialError::Failed(why)),
             failed => Err(failed),
         }

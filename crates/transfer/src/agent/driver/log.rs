@@ -39,17 +39,11 @@ pub(super) fn lease_stalled(key: LeaseKey) {
 pub(super) fn refusal(agent: &str, message: &Message) {
     match message {
         // It is tried again, or was.
-        Message::Refused {
-            transfer,
-            refusal: why @ (Refusal::Busy { .. } | Refusal::Superseded { .. }),
-        } => tracing::debug!(%agent, %transfer, %why, "refused a transfer"),
-        Message::Refused {
-            transfer,
-            refusal: why,
-        } => tracing::warn!(%agent, %transfer, %why, "refused a transfer"),
-        Message::Invited {
-            outcome: Err(why), ..
-        } => tracing::warn!(%agent, %why, "refused to push"),
+        Message::Refused { transfer, refusal: why @ (Refusal::Busy { .. } | Refusal::Superseded { .. }) } => {
+            tracing::debug!(%agent, %transfer, %why, "refused a transfer")
+        }
+        Message::Refused { transfer, refusal: why } => tracing::warn!(%agent, %transfer, %why, "refused a transfer"),
+        Message::Invited { outcome: Err(why), .. } => tracing::warn!(%agent, %why, "refused to push"),
         _ => {}
     }
 }

@@ -35,12 +35,7 @@ struct Leased {
 
 impl Promises {
     pub(super) fn new(dropped: mpsc::UnboundedSender<Handle>) -> Self {
-        Self {
-            leases: HashMap::new(),
-            jobs: HashMap::new(),
-            notices: HashMap::new(),
-            dropped,
-        }
+        Self { leases: HashMap::new(), jobs: HashMap::new(), notices: HashMap::new(), dropped }
     }
 
     pub(super) fn lease(
@@ -50,11 +45,7 @@ impl Promises {
         claimed: Arc<AtomicBool>,
     ) -> CancelOnDrop<LeaseEnded> {
         let (promise, outcome) = promise(Handle::Lease(key), keeper, self.dropped.clone());
-        let leased = Leased {
-            promise,
-            claimed,
-            users: BTreeSet::new(),
-        };
+        let leased = Leased { promise, claimed, users: BTreeSet::new() };
         self.leases.insert(key, leased);
         outcome
     }
@@ -89,12 +80,7 @@ impl Promises {
         self.leases.remove(key).map(|leased| leased.promise)
     }
 
-    pub(super) fn job(
-        &mut self,
-        id: JobId,
-        keeper: Option<Keeper>,
-        label: JobLabel,
-    ) -> CancelOnDrop<JobResult> {
+    pub(super) fn job(&mut self, id: JobId, keeper: Option<Keeper>, label: JobLabel) -> CancelOnDrop<JobResult> {
         let (promise, result) = promise(Handle::Job(id), keeper, self.dropped.clone());
         self.jobs.insert(id, (promise, label));
         result

@@ -64,10 +64,7 @@ pub(super) struct Unbound {
 impl<E: ToString> From<E> for Unbound {
     fn from(why: E) -> Self {
         let (why, device_stalled) = (why.to_string(), false);
-        Self {
-            why,
-            device_stalled,
-        }
+        Self { why, device_stalled }
     }
 }
 
@@ -112,12 +109,7 @@ impl Transfers {
 
     /// Tells when the memory of any rank is lost.
     pub(super) fn watch_memories(&self) {
-        for mut lost in self
-            .memories
-            .values()
-            .flat_map(|of| of.iter())
-            .filter_map(Region::lost)
-        {
+        for mut lost in self.memories.values().flat_map(|of| of.iter()).filter_map(Region::lost) {
             let events = self.events.clone();
             tokio::spawn(async move {
                 if lost.wait_for(|lost| *lost).await.is_ok() {
@@ -131,10 +123,7 @@ impl Transfers {
     /// The ranks whose memory is lost.
     pub(super) fn lost(&self) -> Vec<Rank> {
         let is_lost = |region: &Region| region.lost().is_some_and(|lost| *lost.borrow());
-        let lost = self
-            .memories
-            .iter()
-            .filter(|(_, of)| of.iter().any(is_lost));
+        let lost = self.memories.iter().filter(|(_, of)| of.iter().any(is_lost));
         lost.map(|(rank, _)| *rank).collect()
     }
 
@@ -162,11 +151,7 @@ impl Transfers {
         };
         let number = self.next_number;
         self.next_number += 1;
-        let bound = move |bound| DataEvent::Bound {
-            transfer,
-            number,
-            bound,
-        };
+        let bound = move |bound| DataEvent::Bound { transfer, number, bound };
         let task = self.background(flow.rank).run(binding, bound);
         let under = UnderWay {
             number,
@@ -174,10 +159,7 @@ impl Transfers {
             counted: counters.route_begun(&flow, side),
             flow,
             side,
-            moving: Moving::Binding(Binding {
-                admitted: Vec::new(),
-                task: task.abort_handle(),
-            }),
+            moving: Moving::Binding(Binding { admitted: Vec::new(), task: task.abort_handle() }),
             seen: 0,
             chunks: Chunks::default(),
         };
@@ -210,8 +192,7 @@ impl Transfers {
         match under.side {
             Side::Source => {
                 let lanes = usize::from(under.flow.lanes.max(1));
-                let (outgoing, mut streams) =
-                    Outgoing::new(transfer, under.flow.nonce, bytes, lanes);
+                let (outgoing, mut streams) = Outgoing::new(transfer, under.flow.nonce, bytes, lanes);
                 if under.flow.all_readable {
                     outgoing.open_all();
                 }
@@ -219,11 +200,7 @@ impl Transfers {
                 let events = self.events.clone();
                 tokio::spawn(async move {
                     while let Some(event) = streams.next().await {
-                        let event = DataEvent::Sending {
-                            transfer,
-                            number,
-                            event,
-                        };
+                        let event = DataEvent::Sending { transfer, number, event };
                         if events.send(event).is_err() {
                             return;
                         }
@@ -247,12 +224,7 @@ impl Transfers {
     }
 
     /// Lets a stream in. One that gets no answer is turned away.
-    pub(super) fn admit(
-        &mut self,
-        transfer: TransferId,
-        answer: oneshot::Sender<Landing>,
-        counters: &mut Counters,
-    ) {
+    pub(super) fn admit(&mut self, transfer: TransferId, answer: oneshot::Sender<Landing>, counters: &mut Counters) {
         let Some(under) = self.under_way.get_mut(&transfer) else {
             return;
         };
@@ -336,8 +308,7 @@ impl Transfers {
     /// process that was stopped for a while hears of what was done meanwhile.
     pub(super) fn stalled(&mut self, after: Duration) -> Vec<TransferId> {
         let under_way = self.under_way.iter();
-        let under_way =
-            under_way.filter_map(|(transfer, under)| Some((transfer, under.own_fence()?)));
+        let under_way = under_way.filter_map(|(transfer, under)| Some((transfer, under.own_fence()?)));
         let fences = under_way.chain(&self.fencing);
         let stalled = fences.filter(|(_, fence)| fence.is_stalled(after));
         let stalled = stalled.map(|(transfer, _)| *transfer).collect();
@@ -432,23 +403,13 @@ fn bind(flow: &Flow, plan: &Plan, side: Side, blocks: &Blocks, memory: &[Region]
         Side::Source => (flow.rank, flow.peer_rank),
         Side::Destination => (flow.peer_rank, flow.rank),
     };
-    let route = plan
-        .route(src, dst)
-        .ok_or_else(|| format!("ranks {src} and {dst} share nothing"))?;
+    let route = plan.route(src, dst).ok_or_else(|| format!("ranks {src} and {dst} share nothing"))?;
     let tables = plan.arrange(side, blocks)?;
     let stream = plan.bind_stream(route, side, &tables)?;
     let chunks = Chunks::of(&stream);
-    let bound = RouteBytes::new(stream, |group| {
-        memory.get(plan.group_of(side, group)).cloned()
-    });
+    let bound = RouteBytes::new(stream, |group| memory.get(plan.group_of(side, group)).cloned());
     let bound = bound.map_err(|error| Unbound {
-        device_stalled: matches!(
-            error,
-            RouteError::Region {
-                source: RegionError::Stalled { .. },
-                ..
-            }
-        ),
+        device_stalled: matches!(error, RouteError::Region { source: RegionError::Stalled { .. }, .. }),
         ..error.into()
     })?;
     if bound.bytes() != flow.bytes {

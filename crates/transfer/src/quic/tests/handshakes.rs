@@ -19,10 +19,7 @@ fn alert(error: &ConnectionError) -> Option<AlertDescription> {
 fn expired() -> Validity {
     let day = Duration::from_secs(24 * 60 * 60);
     let now = SystemTime::now();
-    Validity {
-        from: now - 2 * day,
-        until: now - day,
-    }
+    Validity { from: now - 2 * day, until: now - day }
 }
 
 const URI: &str = "transload://test/agent/stranger?roles=pull";
@@ -99,9 +96,7 @@ async fn with_another_protocol() {
 fn impostor(trusted: &Authority, certificate: Certificate, alpn: &[u8]) -> quinn::Endpoint {
     let mut roots = RootCertStore::empty();
     roots.add(trusted.certificate().clone()).unwrap();
-    let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), tls::provider())
-        .build()
-        .unwrap();
+    let verifier = WebPkiClientVerifier::builder_with_provider(roots.into(), tls::provider()).build().unwrap();
     let mut config = rustls::ServerConfig::builder_with_provider(tls::provider())
         .with_protocol_versions(&[&rustls::version::TLS13])
         .unwrap()
@@ -157,19 +152,11 @@ async fn impostors_are_found_out() {
 
     let old = authority.sign(&[URI], expired()).unwrap();
     let error = connecting_to(&authority, old, tls::ALPN, None).await;
-    assert!(
-        matches!(&error, ConnectError::Certificate { reason } if reason.contains("expired")),
-        "{error:?}"
-    );
+    assert!(matches!(&error, ConnectError::Certificate { reason } if reason.contains("expired")), "{error:?}");
 
-    let foreign = self::authority()
-        .sign(&[URI], Validity::of_agent())
-        .unwrap();
+    let foreign = self::authority().sign(&[URI], Validity::of_agent()).unwrap();
     let error = connecting_to(&authority, foreign, tls::ALPN, None).await;
-    assert!(
-        matches!(error, ConnectError::Certificate { .. }),
-        "{error:?}"
-    );
+    assert!(matches!(error, ConnectError::Certificate { .. }), "{error:?}");
 
     let error = connecting_to(&authority, good(), b"h3", None).await;
     assert_eq!(error, ConnectError::Protocol);
@@ -182,15 +169,9 @@ async fn impostors_are_found_out() {
 #[tokio::test]
 async fn agents_of_two_authorities_do_not_meet() {
     let (ours, theirs) = (authority(), authority());
-    let (a, b) = (
-        bind(&ours, "a", impatient()),
-        bind(&theirs, "b", impatient()),
-    );
+    let (a, b) = (bind(&ours, "a", impatient()), bind(&theirs, "b", impatient()));
     let error = a.connect(b.control_addr(), None).await.unwrap_err();
-    assert!(
-        matches!(error, ConnectError::Certificate { .. }),
-        "{error:?}"
-    );
+    assert!(matches!(error, ConnectError::Certificate { .. }), "{error:?}");
 }
 
 #[tokio::test]
@@ -200,20 +181,11 @@ async fn nobody_there_is_a_timeout() {
     let addr = unused.local_addr().unwrap();
     assert_eq!(
         a.connect(addr, None).await.unwrap_err(),
-        ConnectError::TimedOut {
-            addr,
-            after: impatient().handshake_timeout
-        }
+        ConnectError::TimedOut { addr, after: impatient().handshake_timeout }
     );
-    assert_eq!(
-        a.connect(loopback(0), None).await.unwrap_err(),
-        ConnectError::Address(loopback(0))
-    );
+    assert_eq!(a.connect(loopback(0), None).await.unwrap_err(), ConnectError::Address(loopback(0)));
     a.close(CloseCode::DONE, "").await;
-    assert_eq!(
-        a.connect(addr, None).await.unwrap_err(),
-        ConnectError::Closed
-    );
+    assert_eq!(a.connect(addr, None).await.unwrap_err(), ConnectError::Closed);
 }
 
 /// A host without a process at the port says so: nobody waits for an answer, nor takes a dial of little time for unanswered.
@@ -225,18 +197,10 @@ async fn a_closed_port_is_heard_of() {
     drop(alone);
     let peer = AgentId::from(&service("b"));
     for long in [2 * PATIENCE, Duration::from_millis(500)] {
-        let options = QuicOptions {
-            handshake_timeout: long,
-            idle_timeout: long,
-            keep_alive: long / 4,
-            ..impatient()
-        };
+        let options = QuicOptions { handshake_timeout: long, idle_timeout: long, keep_alive: long / 4, ..impatient() };
         let a = bind(&authority(), "a", options);
         let dialled = timeout(PATIENCE, async {
-            tokio::join!(
-                a.connect(addr, None),
-                a.connect_lane(0, addr, &peer, &Nonce([0; 16]))
-            )
+            tokio::join!(a.connect(addr, None), a.connect_lane(0, addr, &peer, &Nonce([0; 16])))
         });
         let (control, lane) = dialled.await.expect("it is heard of");
         assert_eq!(control.unwrap_err(), ConnectError::PortClosed(addr));
@@ -252,10 +216,7 @@ async fn closing_tells_the_peer_and_ends_accepting() {
     b.close(CloseCode(263), "maintenance").await;
     assert_eq!(
         at_a.closed().await,
-        ConnectionLost::ClosedByPeer {
-            code: CloseCode(263),
-            reason: "maintenance".to_owned()
-        }
+        ConnectionLost::ClosedByPeer { code: CloseCode(263), reason: "maintenance".to_owned() }
     );
     assert_eq!(at_b.closed().await, ConnectionLost::ClosedHere);
     assert!(b.accept().await.is_none());
@@ -266,10 +227,7 @@ async fn closing_tells_the_peer_and_ends_accepting() {
 async fn dropping_the_endpoints_tells_the_peer() {
     let Pair { a, b, at_a, at_b } = Pair::new().await;
     drop((b, at_b));
-    assert!(matches!(
-        at_a.closed().await,
-        ConnectionLost::ClosedByPeer { .. }
-    ));
+    assert!(matches!(at_a.closed().await, ConnectionLost::ClosedByPeer { .. }));
     drop(a);
 }
 
@@ -277,10 +235,7 @@ async fn dropping_the_endpoints_tells_the_peer() {
 #[tokio::test]
 async fn agents_that_say_nothing_keep_nobody_out() {
     let authority = authority();
-    let options = QuicOptions {
-        max_handshakes: 4,
-        ..impatient()
-    };
+    let options = QuicOptions { max_handshakes: 4, ..impatient() };
     let server = bind(&authority, "server", options);
     let traitor = Stranger::traitor(&authority);
     let mut silent = Vec::new();
@@ -302,10 +257,7 @@ async fn agents_that_say_nothing_keep_nobody_out() {
 #[tokio::test]
 async fn only_peers_that_have_come_count_among_connections() {
     let authority = authority();
-    let options = QuicOptions {
-        max_connections: 1,
-        ..impatient()
-    };
+    let options = QuicOptions { max_connections: 1, ..impatient() };
     let server = bind(&authority, "server", options);
     let other = bind(&authority, "other", impatient());
     let mut open = Vec::new();
@@ -321,10 +273,7 @@ async fn only_peers_that_have_come_count_among_connections() {
 #[tokio::test]
 async fn connections_are_limited() {
     let authority = authority();
-    let options = QuicOptions {
-        max_connections: 2,
-        ..impatient()
-    };
+    let options = QuicOptions { max_connections: 2, ..impatient() };
     let server = bind(&authority, "server", options);
     let client = bind(&authority, "client", impatient());
     let mut open = Vec::new();
@@ -332,10 +281,7 @@ async fn connections_are_limited() {
         let connection = client.connect(server.control_addr(), None).await.unwrap();
         open.push((connection, server.accept().await.unwrap()));
     }
-    let error = client
-        .connect(server.control_addr(), None)
-        .await
-        .unwrap_err();
+    let error = client.connect(server.control_addr(), None).await.unwrap_err();
     assert_eq!(error, ConnectError::Busy);
     drop(open);
     while server.open_connections() > 0 {

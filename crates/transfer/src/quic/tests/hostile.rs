@@ -15,9 +15,7 @@ async fn garbage_on_the_ports_changes_nothing() {
     let socket = UdpSocket::bind(loopback(0)).unwrap();
     let mut seed = 1_u64;
     let mut random = || {
-        seed = seed
-            .wrapping_mul(6_364_136_223_846_793_005)
-            .wrapping_add(1_442_695_040_888_963_407);
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (seed >> 33) as u32
     };
     for round in 0..2000 {
@@ -54,15 +52,8 @@ async fn strangers_lock_nobody_out() {
     let only_retries: fn(&[u8]) -> bool = |packet| packet[0] & 0xf0 == RETRY;
     let nothing: fn(&[u8]) -> bool = |_| false;
     let authority = authority();
-    for (passes, last_bytes) in [
-        (only_retries, &[1_u8][..]),
-        (only_retries, &[2, 3, 4, 5]),
-        (nothing, &[1]),
-    ] {
-        let options = QuicOptions {
-            lanes: 1,
-            ..QuicOptions::default()
-        };
+    for (passes, last_bytes) in [(only_retries, &[1_u8][..]), (only_retries, &[2, 3, 4, 5]), (nothing, &[1])] {
+        let options = QuicOptions { lanes: 1, ..QuicOptions::default() };
         let places = options.max_handshakes;
         let server = bind(&authority, "server", options);
         let relays = last_bytes.iter().map(|last| {
@@ -75,9 +66,7 @@ async fn strangers_lock_nobody_out() {
         let mut attack = |count| {
             for (relay, stranger) in relays.iter().cycle().take(count) {
                 let config = stranger.config.clone();
-                let attempt = stranger
-                    .endpoint
-                    .connect_with(config, relay.addr, tls::SERVER_NAME);
+                let attempt = stranger.endpoint.connect_with(config, relay.addr, tls::SERVER_NAME);
                 attempts.push(attempt.unwrap());
             }
         };
@@ -107,9 +96,7 @@ async fn a_connection_that_does_not_say_what_it_is_for_is_closed() {
     let much = [&LANE_PREAMBLE[..], &[0; 3], &vec![0; 1 << 20]].concat();
     send.write_all(LANE_PREAMBLE).await.unwrap();
     assert!(
-        tokio::time::timeout(soon, send.write_all(&much))
-            .await
-            .is_ok_and(|written| written.is_err()),
+        tokio::time::timeout(soon, send.write_all(&much)).await.is_ok_and(|written| written.is_err()),
         "1 MiB from a stranger was taken in"
     );
     // Garbage, the other port's introduction, a trickle, silence on the stream, and no stream at all.
@@ -127,10 +114,7 @@ async fn a_connection_that_does_not_say_what_it_is_for_is_closed() {
         let (mut send, _receive) = connection.open_bi().await.unwrap();
         let _ = send.write_all(said).await;
         let error = connection.closed().await;
-        assert!(
-            matches!(error, quinn::ConnectionError::ApplicationClosed(_)),
-            "{said:?}: {error:?}"
-        );
+        assert!(matches!(error, quinn::ConnectionError::ApplicationClosed(_)), "{said:?}: {error:?}");
     }
     assert_serves(&server, &authority).await;
 }
@@ -138,15 +122,10 @@ async fn a_connection_that_does_not_say_what_it_is_for_is_closed() {
 #[tokio::test]
 async fn forged_tokens_open_no_lane() {
     let pair = Pair::new().await;
-    let Pair {
-        a, b, at_a, at_b, ..
-    } = &pair;
+    let Pair { a, b, at_a, at_b, .. } = &pair;
     let addr = loopback(b.lane_ports()[0]);
     let mut session = b.expect_lanes(&id(at_b.peer()), 2).unwrap();
-    let dial = |token: [u8; 16]| async move {
-        a.connect_lane(0, addr, &id(at_a.peer()), &Nonce(token))
-            .await
-    };
+    let dial = |token: [u8; 16]| async move { a.connect_lane(0, addr, &id(at_a.peer()), &Nonce(token)).await };
     assert_eq!(dial([0; 16]).await.unwrap_err(), ConnectError::LaneRefused);
     // One bit off, at either end.
     for at in [0, 127] {
@@ -158,18 +137,11 @@ async fn forged_tokens_open_no_lane() {
     let stolen = {
         let authority = authority();
         let victim = bind(&authority, "victim", impatient());
-        let (x, y) = (
-            bind(&authority, "x", impatient()),
-            bind(&authority, "y", impatient()),
-        );
-        let (at_x, at_victim) =
-            tokio::join!(x.connect(victim.control_addr(), None), victim.accept());
-        let session = victim
-            .expect_lanes(&id(at_victim.unwrap().peer()), 1)
-            .unwrap();
+        let (x, y) = (bind(&authority, "x", impatient()), bind(&authority, "y", impatient()));
+        let (at_x, at_victim) = tokio::join!(x.connect(victim.control_addr(), None), victim.accept());
+        let session = victim.expect_lanes(&id(at_victim.unwrap().peer()), 1).unwrap();
         let port = loopback(victim.lane_ports()[0]);
-        y.connect_lane(0, port, &id(at_x.unwrap().peer()), session.token())
-            .await
+        y.connect_lane(0, port, &id(at_x.unwrap().peer()), session.token()).await
     };
     assert_eq!(stolen.unwrap_err(), ConnectError::LaneRefused);
 
@@ -189,10 +161,7 @@ async fn forged_tokens_open_no_lane() {
 #[tokio::test]
 async fn nobody_opens_more_streams_than_allowed() {
     let authority = authority();
-    let options = QuicOptions {
-        max_streams: 50,
-        ..impatient()
-    };
+    let options = QuicOptions { max_streams: 50, ..impatient() };
     let server = bind(&authority, "server", options);
     let traitor = Stranger::traitor(&authority);
 
@@ -203,28 +172,13 @@ async fn nobody_opens_more_streams_than_allowed() {
     let control = server.accept().await.unwrap();
     let soon = Duration::from_millis(100);
     // Control has one stream, and no others.
-    assert!(
-        tokio::time::timeout(soon, connection.open_bi())
-            .await
-            .is_err()
-    );
-    assert!(
-        tokio::time::timeout(soon, connection.open_uni())
-            .await
-            .is_err()
-    );
+    assert!(tokio::time::timeout(soon, connection.open_bi()).await.is_err());
+    assert!(tokio::time::timeout(soon, connection.open_uni()).await.is_err());
 
     let mut session = server.expect_lanes(&id(control.peer()), 1).unwrap();
-    let connection = traitor
-        .connect(loopback(server.lane_ports()[0]))
-        .await
-        .unwrap();
+    let connection = traitor.connect(loopback(server.lane_ports()[0])).await.unwrap();
     // Before its token is known, a lane may not make us keep anything.
-    assert!(
-        tokio::time::timeout(soon, connection.open_uni())
-            .await
-            .is_err()
-    );
+    assert!(tokio::time::timeout(soon, connection.open_uni()).await.is_err());
     let (mut send, mut receive) = connection.open_bi().await.unwrap();
     send.write_all(LANE_PREAMBLE).await.unwrap();
     send.write_all(&session.token().0).await.unwrap();

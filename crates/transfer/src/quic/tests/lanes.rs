@@ -35,10 +35,7 @@ impl Buffers {
     /// Waits until all of them were dropped.
     async fn back(&self) {
         let all = self.0.acquire_many(Self::MOST as u32);
-        let _all = timeout(PATIENCE, all)
-            .await
-            .expect("buffers are kept")
-            .unwrap();
+        let _all = timeout(PATIENCE, all).await.expect("buffers are kept").unwrap();
     }
 }
 
@@ -97,10 +94,7 @@ async fn both_sides_open_streams() {
     let count = stream.recv_chunks(&mut pieces).await.unwrap().unwrap();
     let rest: Vec<u8> = pieces[..count].concat();
     assert!(rest.starts_with(b" the"));
-    assert_eq!(
-        stream.recv_exact(&mut [0; 99]).await.unwrap_err(),
-        StreamError::Ended { missing: 99 }
-    );
+    assert_eq!(stream.recv_exact(&mut [0; 99]).await.unwrap_err(), StreamError::Ended { missing: 99 });
     assert_eq!(lane.peer().service(), "b");
     assert_eq!(other.peer().service(), "a");
 }
@@ -111,17 +105,11 @@ async fn a_dropped_sender_is_never_taken_for_a_complete_stream() {
     let (lane, other) = pair.lane().await;
     let buffers = Buffers::new();
     let mut sender = lane.open_stream().await.unwrap();
-    sender
-        .send_chunk(buffers.of(pattern(100_000)))
-        .await
-        .unwrap();
+    sender.send_chunk(buffers.of(pattern(100_000))).await.unwrap();
     drop(sender);
     buffers.back().await;
     let stream = other.accept_stream().await.unwrap();
-    assert_eq!(
-        collect(stream).await.unwrap_err(),
-        StreamError::Reset(StreamCode::CANCELLED)
-    );
+    assert_eq!(collect(stream).await.unwrap_err(), StreamError::Reset(StreamCode::CANCELLED));
 }
 
 #[tokio::test]
@@ -144,10 +132,7 @@ async fn a_stopped_sender_knows_and_its_buffers_come_back() {
 
 #[tokio::test]
 async fn a_receiver_that_does_not_read_stalls_the_sender_and_no_more() {
-    let options = QuicOptions {
-        receive_window: 256 << 10,
-        ..impatient()
-    };
+    let options = QuicOptions { receive_window: 256 << 10, ..impatient() };
     let pair = Pair::with(impatient(), options).await;
     let (lane, other) = pair.lane().await;
     let buffers = Buffers::new();
@@ -166,10 +151,7 @@ async fn a_receiver_that_does_not_read_stalls_the_sender_and_no_more() {
     let mut next = lane.open_stream().await.unwrap();
     next.send_all(b"next").await.unwrap();
     let acknowledged = next.finish().unwrap();
-    assert_eq!(
-        collect(other.accept_stream().await.unwrap()).await.unwrap(),
-        b"next"
-    );
+    assert_eq!(collect(other.accept_stream().await.unwrap()).await.unwrap(), b"next");
     acknowledged.await.unwrap();
     let error = loop {
         if let Err(error) = next_piece(&mut unread).await {
@@ -182,69 +164,39 @@ async fn a_receiver_that_does_not_read_stalls_the_sender_and_no_more() {
     silent.send_all(b"x").await.unwrap();
     let mut stream = other.accept_stream().await.unwrap();
     next_piece(&mut stream).await.unwrap();
-    assert_eq!(
-        next_piece(&mut stream).await.unwrap_err(),
-        StreamError::Stalled { after }
-    );
+    assert_eq!(next_piece(&mut stream).await.unwrap_err(), StreamError::Stalled { after });
 }
 
 #[tokio::test]
 async fn a_finished_stream_that_nobody_reads_gives_its_buffers_back() {
-    let options = QuicOptions {
-        receive_window: 64 << 10,
-        ..impatient()
-    };
+    let options = QuicOptions { receive_window: 64 << 10, ..impatient() };
     let pair = Pair::with(impatient(), options).await;
     let (lane, _other) = pair.lane().await;
     let buffers = Buffers::new();
     let mut sender = lane.open_stream().await.unwrap();
     // More than the receiver's window and within the sender's: queued, and not read.
-    sender
-        .send_chunk(buffers.of(vec![0; 60 << 10]))
-        .await
-        .unwrap();
-    sender
-        .send_chunk(buffers.of(vec![0; 4 << 10]))
-        .await
-        .unwrap();
+    sender.send_chunk(buffers.of(vec![0; 60 << 10])).await.unwrap();
+    sender.send_chunk(buffers.of(vec![0; 4 << 10])).await.unwrap();
     let acknowledged = sender.finish().unwrap();
     let outcome = acknowledged.await;
-    assert!(
-        matches!(outcome, Ok(()) | Err(StreamError::Stalled { .. })),
-        "{outcome:?}"
-    );
+    assert!(matches!(outcome, Ok(()) | Err(StreamError::Stalled { .. })), "{outcome:?}");
     buffers.back().await;
 }
 
 #[tokio::test]
 async fn losing_the_peer_gives_buffers_back() {
     // Held at every stage: unsent for lack of window, sent, and finished.
-    let Pair { a, b, at_a, at_b } = Pair::with(
-        impatient(),
-        QuicOptions {
-            receive_window: 64 << 10,
-            ..impatient()
-        },
-    )
-    .await;
+    let Pair { a, b, at_a, at_b } =
+        Pair::with(impatient(), QuicOptions { receive_window: 64 << 10, ..impatient() }).await;
     let mut session = b.expect_lanes(&id(at_b.peer()), 1).unwrap();
     let addr = loopback(b.lane_ports()[0]);
-    let lane = a
-        .connect_lane(0, addr, &id(at_a.peer()), session.token())
-        .await
-        .unwrap();
+    let lane = a.connect_lane(0, addr, &id(at_a.peer()), session.token()).await.unwrap();
     let other = session.accept().await.unwrap();
     let buffers = Buffers::new();
     let mut sender = lane.open_stream().await.unwrap();
-    sender
-        .send_chunk(buffers.of(vec![0; 32 << 10]))
-        .await
-        .unwrap();
+    sender.send_chunk(buffers.of(vec![0; 32 << 10])).await.unwrap();
     let mut finished = lane.open_stream().await.unwrap();
-    finished
-        .send_chunk(buffers.of(vec![0; 32 << 10]))
-        .await
-        .unwrap();
+    finished.send_chunk(buffers.of(vec![0; 32 << 10])).await.unwrap();
     let acknowledgement = finished.finish().unwrap();
     let sending = tokio::spawn({
         let buffers = buffers.clone();
@@ -262,10 +214,7 @@ async fn losing_the_peer_gives_buffers_back() {
     let _ = acknowledgement.await;
     // Although the lane itself is still held.
     buffers.back().await;
-    assert!(matches!(
-        lane.closed().await,
-        ConnectionLost::ClosedByPeer { .. }
-    ));
+    assert!(matches!(lane.closed().await, ConnectionLost::ClosedByPeer { .. }));
     assert!(lane.open_stream().await.is_err());
     assert!(lane.accept_stream().await.is_err());
 }

@@ -90,12 +90,7 @@ impl Pair {
         let authority = authority();
         let (a, b) = (bind(&authority, "a", a), bind(&authority, "b", b));
         let (at_a, at_b) = tokio::join!(a.connect(b.control_addr(), None), b.accept());
-        Self {
-            at_a: at_a.unwrap(),
-            at_b: at_b.unwrap(),
-            a,
-            b,
-        }
+        Self { at_a: at_a.unwrap(), at_b: at_b.unwrap(), a, b }
     }
 
     async fn new() -> Self {
@@ -109,11 +104,7 @@ impl Pair {
 
     async fn lane_to(&self, port: u16) -> (Lane, Lane) {
         let mut session = self.b.expect_lanes(&id(self.at_b.peer()), 1).unwrap();
-        let lane = self
-            .a
-            .connect_lane(0, loopback(port), &id(self.at_a.peer()), session.token())
-            .await
-            .unwrap();
+        let lane = self.a.connect_lane(0, loopback(port), &id(self.at_a.peer()), session.token()).await.unwrap();
         (lane, session.accept().await.unwrap())
     }
 }
@@ -156,9 +147,7 @@ impl Stranger {
             .unwrap()
             .with_root_certificates(roots);
         let mut tls = match certificate {
-            Some((certificate, key)) => builder
-                .with_client_auth_cert(vec![certificate], key)
-                .unwrap(),
+            Some((certificate, key)) => builder.with_client_auth_cert(vec![certificate], key).unwrap(),
             None => builder.with_no_client_auth(),
         };
         tls.alpn_protocols = vec![alpn.to_vec()];
@@ -177,10 +166,7 @@ impl Stranger {
     }
 
     async fn connect(&self, addr: SocketAddr) -> Result<quinn::Connection, quinn::ConnectionError> {
-        self.endpoint
-            .connect_with(self.config.clone(), addr, tls::SERVER_NAME)
-            .unwrap()
-            .await
+        self.endpoint.connect_with(self.config.clone(), addr, tls::SERVER_NAME).unwrap().await
     }
 
     /// How the connection ends. In TLS 1.3 the client may think it open before it is turned away.

@@ -21,12 +21,7 @@ impl Relay {
     }
 
     /// Reaches the server from the address `back`, and passes those of its answers that `passes`.
-    pub(super) fn from(
-        back: SocketAddr,
-        server: SocketAddr,
-        largest: usize,
-        passes: fn(&[u8]) -> bool,
-    ) -> Self {
+    pub(super) fn from(back: SocketAddr, server: SocketAddr, largest: usize, passes: fn(&[u8]) -> bool) -> Self {
         let front = UdpSocket::bind(loopback(0)).unwrap();
         let back = UdpSocket::bind(back).unwrap();
         let addr = front.local_addr().unwrap();
@@ -34,9 +29,7 @@ impl Relay {
         let largest = Arc::new(AtomicUsize::new(largest));
         let client = Arc::new(std::sync::Mutex::new(None));
         for socket in [&front, &back] {
-            socket
-                .set_read_timeout(Some(Duration::from_secs(5)))
-                .unwrap();
+            socket.set_read_timeout(Some(Duration::from_secs(5))).unwrap();
         }
         let forward = {
             let (front, back) = (front.try_clone().unwrap(), back.try_clone().unwrap());
@@ -69,11 +62,7 @@ impl Relay {
         // They end when nothing has come for a while.
         thread::spawn(forward);
         thread::spawn(backward);
-        Self {
-            addr,
-            front: kept,
-            largest,
-        }
+        Self { addr, front: kept, largest }
     }
 
     /// Has the system refuse what comes from anywhere else, probes included.
@@ -109,11 +98,8 @@ async fn a_path_that_loses_large_packets_slows_down_and_does_not_hang() {
 
 #[tokio::test]
 async fn a_peer_that_vanishes_is_given_up_after_the_idle_timeout() {
-    let options = QuicOptions {
-        idle_timeout: Duration::from_millis(500),
-        keep_alive: Duration::from_millis(100),
-        ..impatient()
-    };
+    let options =
+        QuicOptions { idle_timeout: Duration::from_millis(500), keep_alive: Duration::from_millis(100), ..impatient() };
     let authority = authority();
     let a = bind(&authority, "a", options.clone());
     let b = bind(&authority, "b", options);
@@ -135,10 +121,7 @@ const STAND_STILL: Duration = Duration::from_secs(3);
 /// end; or later, and the peer is heard of.
 #[tokio::test]
 async fn refused_probes_end_nothing_that_may_be_there() {
-    let patient = QuicOptions {
-        idle_timeout: 2 * PATIENCE,
-        ..impatient()
-    };
+    let patient = QuicOptions { idle_timeout: 2 * PATIENCE, ..impatient() };
     let authority = authority();
     let case = async |from_the_first_on: bool| {
         let a = bind(&authority, "a", patient.clone());
@@ -177,11 +160,7 @@ async fn refused_probes_end_nothing_that_may_be_there() {
 /// The peer has vanished without a word, and is there again at once: nothing was heard of its port meanwhile.
 #[tokio::test]
 async fn a_restarted_peer_resets_the_connections_of_its_life_before() {
-    let patient = QuicOptions {
-        idle_timeout: 2 * PATIENCE,
-        keep_alive: Duration::from_millis(100),
-        ..impatient()
-    };
+    let patient = QuicOptions { idle_timeout: 2 * PATIENCE, keep_alive: Duration::from_millis(100), ..impatient() };
     let authority = authority();
     let a = bind(&authority, "a", patient.clone());
     let identity = identity(&authority, "b");

@@ -22,20 +22,14 @@ fn settings_that_cannot_be_are_named() {
     };
     assert_eq!(check(|_| {}), "");
     for (change, field) in [
-        (
-            (|o| o.lanes = 0) as fn(&mut QuicOptions),
-            "lanes is 0; it must be 1 to 256",
-        ),
+        ((|o| o.lanes = 0) as fn(&mut QuicOptions), "lanes is 0; it must be 1 to 256"),
         (|o| o.lanes = 257, "lanes"),
         (|o| o.receive_window = 1000, "receive_window"),
         (|o| o.send_window = u32::MAX, "send_window"),
         (|o| o.max_streams = 0, "max_streams"),
         (|o| o.frame_timeout = Duration::ZERO, "frame_timeout"),
         (|o| o.stall_timeout = Duration::MAX, "stall_timeout"),
-        (
-            |o| o.handshake_timeout = Duration::ZERO,
-            "handshake_timeout",
-        ),
+        (|o| o.handshake_timeout = Duration::ZERO, "handshake_timeout"),
         (|o| o.idle_timeout = Duration::ZERO, "idle_timeout"),
         (|o| o.keep_alive = o.idle_timeout, "keep_alive"),
         (|o| o.max_handshakes = 0, "max_handshakes"),
@@ -57,18 +51,13 @@ fn settings_that_cannot_be_are_named() {
 #[test]
 fn lanes_take_free_ports_of_their_range() {
     let authority = authority();
-    let with = |ports| QuicOptions {
-        lanes: 2,
-        lane_ports: Some(ports),
-        ..QuicOptions::default()
-    };
+    let with = |ports| QuicOptions { lanes: 2, lane_ports: Some(ports), ..QuicOptions::default() };
     // Some range is free; which one, this machine's other programs decide.
     let (first, held) = (20_000..60_000_u16)
         .step_by(16)
         .find_map(|first| {
-            let sockets: Option<Vec<_>> = (first..first + 4)
-                .map(|port| std::net::UdpSocket::bind(loopback(port)).ok())
-                .collect();
+            let sockets: Option<Vec<_>> =
+                (first..first + 4).map(|port| std::net::UdpSocket::bind(loopback(port)).ok()).collect();
             Some((first, sockets?))
         })
         .unwrap();
@@ -98,22 +87,13 @@ fn short_buffers_are_reported_with_the_setting_that_limits_them() {
     if buffers.receive.granted < 1 << 30 {
         assert!(said[0].contains("net.core.rmem_max=1073741824"), "{said:?}");
     }
-    assert_eq!(
-        said.len(),
-        [buffers.receive, buffers.send]
-            .iter()
-            .filter(|buffer| buffer.granted < 1 << 30)
-            .count()
-    );
+    assert_eq!(said.len(), [buffers.receive, buffers.send].iter().filter(|buffer| buffer.granted < 1 << 30).count());
 }
 
 const BUFFER: usize = 4 << 20;
 
 fn path(carried: Option<u32>, wanted: Option<u16>, buffer: usize) -> Path {
-    let options = QuicOptions {
-        udp_payload: wanted,
-        ..QuicOptions::default()
-    };
+    let options = QuicOptions { udp_payload: wanted, ..QuicOptions::default() };
     Path::choose(carried, &options, buffer)
 }
 
@@ -173,11 +153,7 @@ fn batches_are_cut_to_what_the_kernel_takes() {
             src_ip: None,
         };
         let parts: Vec<_> = parts(&transmit).collect();
-        let joined: Vec<u8> = parts
-            .iter()
-            .flat_map(|part| part.contents)
-            .copied()
-            .collect();
+        let joined: Vec<u8> = parts.iter().flat_map(|part| part.contents).copied().collect();
         assert_eq!(joined, &bytes[..len]);
         parts.iter().map(|part| part.contents.len()).collect()
     };
@@ -195,10 +171,7 @@ fn batches_are_cut_to_what_the_kernel_takes() {
             assert_eq!(parts.iter().sum::<usize>(), len);
             let (last, whole) = parts.split_last().unwrap();
             assert!(whole.iter().all(|part| part % segment == 0), "{segment}");
-            assert!(
-                parts.iter().all(|part| *part <= MAX_BATCH.max(segment)),
-                "{segment}: {parts:?}"
-            );
+            assert!(parts.iter().all(|part| *part <= MAX_BATCH.max(segment)), "{segment}: {parts:?}");
             assert!(*last > 0);
         }
     }

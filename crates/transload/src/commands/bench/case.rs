@@ -13,14 +13,8 @@ pub(super) struct Case {
 /// All of the model's 80 layers, 671 MB, in pools that are a quarter larger.
 pub(super) const CANONICAL: Case = Case {
     name: "canonical case",
-    src: Llama {
-        num_blocks: 160,
-        ..CANONICAL_PREFILL
-    },
-    dst: Llama {
-        num_blocks: 40,
-        ..CANONICAL_DECODE
-    },
+    src: Llama { num_blocks: 160, ..CANONICAL_PREFILL },
+    dst: Llama { num_blocks: 40, ..CANONICAL_DECODE },
 };
 
 /// 20 layers, 168 MB on each side: with their copies more than most caches hold.
@@ -30,14 +24,8 @@ const LAYERS: u32 = 20;
 pub(super) const SIZES: [Case; 3] = [
     Case {
         name: "512 B chunks",
-        src: Llama {
-            layers: LAYERS,
-            ..CANONICAL.src
-        },
-        dst: Llama {
-            layers: LAYERS,
-            ..CANONICAL.dst
-        },
+        src: Llama { layers: LAYERS, ..CANONICAL.src },
+        dst: Llama { layers: LAYERS, ..CANONICAL.dst },
     },
     by_head("8 KiB chunks", 16, 160),
     by_head("1 MiB chunks", 2048, 2),
@@ -45,18 +33,8 @@ pub(super) const SIZES: [Case; 3] = [
 
 /// Both sides keep a block's states of one head together, so each is one chunk.
 const fn by_head(name: &'static str, block_size: u32, num_blocks: u32) -> Case {
-    let src = Llama {
-        layers: LAYERS,
-        block_size,
-        num_blocks,
-        order: "HND",
-        ..CANONICAL_PREFILL
-    };
-    Case {
-        name,
-        src,
-        dst: Llama { tp: 8, ..src },
-    }
+    let src = Llama { layers: LAYERS, block_size, num_blocks, order: "HND", ..CANONICAL_PREFILL };
+    Case { name, src, dst: Llama { tp: 8, ..src } }
 }
 
 impl Case {

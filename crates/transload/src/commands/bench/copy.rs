@@ -64,8 +64,7 @@ pub(super) fn bind(case: Case) -> Result<BoundPlan, Failure> {
     let (src, dst) = (case.src.deployment()?, case.dst.deployment()?);
     let request = Request::tokens(CANONICAL_TOKENS);
     let plan = Plan::compile(&src, &dst, &request).map_err(broken)?;
-    plan.bind(&tables(case.src), &tables(case.dst))
-        .map_err(broken)
+    plan.bind(&tables(case.src), &tables(case.dst)).map_err(broken)
 }
 
 /// Memory of every rank of both sides, enough for any of the cases.
@@ -88,10 +87,7 @@ impl Memories {
             let memories = bytes.into_iter().map(|n| Memory::allocate(&[n as usize]));
             memories.collect::<Result<_, _>>().map_err(broken)
         };
-        Ok(Self {
-            src: side(|case| case.src)?,
-            dst: side(|case| case.dst)?,
-        })
+        Ok(Self { src: side(|case| case.src)?, dst: side(|case| case.dst)? })
     }
 
     /// Copies all routes, one after the other, and says how fast, in GB/s.

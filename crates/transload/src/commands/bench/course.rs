@@ -27,12 +27,7 @@ impl Course {
     pub(super) fn new(effort: Effort, cases: usize) -> Self {
         // Of a case: making it ready, one round that is not measured, and those that are.
         let steps = effort.rounds as u64 + 2;
-        Self {
-            effort,
-            steps,
-            progress: Progress::new("preparing", steps * cases as u64),
-            case: 0,
-        }
+        Self { effort, steps, progress: Progress::new("preparing", steps * cases as u64), case: 0 }
     }
 
     /// The next case is being made ready.
@@ -90,10 +85,7 @@ mod tests {
             log.borrow_mut().push(c);
             Ok::<_, ()>(value)
         };
-        let effort = Effort {
-            rounds: 3,
-            most: Duration::MAX,
-        };
+        let effort = Effort { rounds: 3, most: Duration::MAX };
         let mut course = Course::new(effort, 1);
         let rounds = course.in_turns("it", [&mut || call('f', 1.0), &mut || call('l', 2.0)]);
         assert_eq!(rounds, Ok(vec![[1.0, 2.0]; 3]));
@@ -102,10 +94,7 @@ mod tests {
 
     #[test]
     fn one_round_is_measured_however_little_time_there_is() {
-        let effort = Effort {
-            rounds: 9,
-            most: Duration::ZERO,
-        };
+        let effort = Effort { rounds: 9, most: Duration::ZERO };
         let mut course = Course::new(effort, 1);
         let rounds = course.in_turns("it", [&mut || Ok::<_, ()>(1.0), &mut || Ok(2.0)]);
         assert_eq!(rounds, Ok(vec![[1.0, 2.0]]));

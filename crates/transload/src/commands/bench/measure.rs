@@ -47,10 +47,7 @@ impl Figure {
             median: median(&figures),
             min: figures.first().copied().unwrap_or(f64::NAN),
             max: figures.last().copied().unwrap_or(f64::NAN),
-            baseline: Baseline {
-                name: baseline.into(),
-                figure: median(&baselines),
-            },
+            baseline: Baseline { name: baseline.into(), figure: median(&baselines) },
             ratio: median(&sorted(ratios)),
             error: None,
         }
@@ -105,13 +102,7 @@ struct Machine {
 
 impl Report {
     pub(super) fn new(bench: &'static str, results: Vec<Figure>, notes: Vec<String>) -> Self {
-        Self {
-            schema: "transload.bench/1",
-            bench,
-            machine: Machine::this(),
-            results,
-            notes,
-        }
+        Self { schema: "transload.bench/1", bench, machine: Machine::this(), results, notes }
     }
 
     /// The figures that could not be measured, and why.
@@ -121,8 +112,7 @@ impl Report {
     }
 
     pub(super) fn table(&self) -> String {
-        let mut table =
-            Table::new("figure|>median|>min|>max|unit|>ratio|>baseline|the baseline is");
+        let mut table = Table::new("figure|>median|>min|>max|unit|>ratio|>baseline|the baseline is");
         for figure in &self.results {
             table.row([
                 figure.name.as_str(),
@@ -146,10 +136,7 @@ impl Report {
         for (name, error) in self.errors() {
             notes += &format!(" {name}: {error}\n");
         }
-        format!(
-            "{}\n {better}; ratio is figure / baseline\n on {cpu}, {threads} threads\n{notes}",
-            table.finish()
-        )
+        format!("{}\n {better}; ratio is figure / baseline\n on {cpu}, {threads} threads\n{notes}", table.finish())
     }
 }
 

@@ -27,10 +27,7 @@ impl Memcpy {
         };
         let both = buffer(1).and_then(|src| Ok((src, buffer(2)?)));
         let (src, dst) = both.map_err(|error| {
-            Failure::no(
-                format!("no memory to compare with: {error}"),
-                "it takes as much memory again as the case does",
-            )
+            Failure::no(format!("no memory to compare with: {error}"), "it takes as much memory again as the case does")
         })?;
         Ok(Self { src, dst })
     }

@@ -100,10 +100,7 @@ enum Bench {
 }
 
 pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
-    let effort = course::Effort {
-        rounds: args.rounds as usize,
-        most: Duration::from_secs(args.seconds.into()),
-    };
+    let effort = course::Effort { rounds: args.rounds as usize, most: Duration::from_secs(args.seconds.into()) };
     let mut notes = Vec::new();
     let (name, results) = match args.bench {
         Bench::Plan => ("plan", plan::run(effort)?),
@@ -126,9 +123,8 @@ pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
     output.show(|| &report, || report.table())?;
     match report.errors().next() {
         None => Ok(()),
-        Some((name, error)) => Err(Failure::no(
-            format!("not all could be measured; of {name}: {error}"),
-            "what the others reach is above",
-        )),
+        Some((name, error)) => {
+            Err(Failure::no(format!("not all could be measured; of {name}: {error}"), "what the others reach is above"))
+        }
     }
 }

@@ -56,18 +56,10 @@ pub(super) fn local(effort: Effort) -> Result<Vec<Figure>, Failure> {
         let mut engines = Engines::start(&runtime, case, None)?;
         let rounds = course.in_turns::<Failure, 2>(
             case.name,
-            [&mut || engines.pull(Path::RING), &mut || {
-                Ok(memcpy.copy(case.bytes()))
-            }],
+            [&mut || engines.pull(Path::RING), &mut || Ok(memcpy.copy(case.bytes()))],
         )?;
         engines.finish()?;
-        results.push(Figure::new(
-            case.name,
-            "GB/s",
-            Memcpy::NAME,
-            &rounds,
-            [0, 1],
-        ));
+        results.push(Figure::new(case.name, "GB/s", Memcpy::NAME, &rounds, [0, 1]));
     }
     Ok(results)
 }
@@ -87,11 +79,7 @@ pub(super) struct Engines<'a> {
 
 impl<'a> Engines<'a> {
     /// With their caches on a GPU, if one is given.
-    pub(super) fn start(
-        runtime: &'a Runtime,
-        case: Case,
-        gpu: Option<Gpu>,
-    ) -> Result<Self, Failure> {
+    pub(super) fn start(runtime: &'a Runtime, case: Case, gpu: Option<Gpu>) -> Result<Self, Failure> {
         let pair = Pair::start([case.src, case.dst], CANONICAL_TOKENS, SEED, gpu);
         let pair = runtime.block_on(pair)?;
         pair.clear(|_| {})?;

@@ -23,12 +23,9 @@ pub(super) fn run(effort: Effort) -> Result<Vec<Figure>, Failure> {
     let mut expanded = Vec::with_capacity(chunks as usize);
     let compiled = course.in_turns::<Failure, 4>(
         "compiling",
-        [
-            &mut || canonical.time(),
-            &mut || more_layers.time(),
-            &mut || more_heads.time(),
-            &mut || Ok(us(expand(&bound, &mut expanded))),
-        ],
+        [&mut || canonical.time(), &mut || more_layers.time(), &mut || more_heads.time(), &mut || {
+            Ok(us(expand(&bound, &mut expanded)))
+        }],
     )?;
 
     course.prepare("expanding");
@@ -36,22 +33,14 @@ pub(super) fn run(effort: Effort) -> Result<Vec<Figure>, Failure> {
     let mut stored = Vec::with_capacity(chunks as usize);
     let listed = course.in_turns::<Failure, 2>(
         "expanding",
-        [&mut || Ok(each(expand(&bound, &mut expanded))), &mut || {
-            Ok(each(store(chunks, &mut stored)))
-        }],
+        [&mut || Ok(each(expand(&bound, &mut expanded))), &mut || Ok(each(store(chunks, &mut stored)))],
     )?;
     let compiled = |name, baseline, which| Figure::new(name, "us", baseline, &compiled, which);
     Ok(vec![
         compiled("compile and bind", "listing every chunk of it", [0, 3]),
         compiled("with 10x the layers", "as it is", [1, 0]),
         compiled("with 10x the heads", "as it is", [2, 0]),
-        Figure::new(
-            "expand to explicit chunks",
-            "ns a chunk",
-            "storing as many triples",
-            &listed,
-            [0, 1],
-        ),
+        Figure::new("expand to explicit chunks", "ns a chunk", "storing as many triples", &listed, [0, 1]),
     ])
 }
 
@@ -109,9 +98,7 @@ fn expand(bound: &BoundPlan, chunks: &mut Vec<(u64, u64, u64)>) -> Duration {
     chunks.clear();
     let ((), time) = timed(|| {
         for route in &bound.routes {
-            route
-                .program()
-                .for_each_chunk(|src, dst, bytes| chunks.push((src, dst, bytes)));
+            route.program().for_each_chunk(|src, dst, bytes| chunks.push((src, dst, bytes)));
         }
     });
     time

@@ -47,9 +47,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
     // Short enough to be typed, and for every reader of JSON.
-    let seed = args
-        .seed
-        .unwrap_or_else(|| u64::from(RandomState::new().hash_one(0) as u32));
+    let seed = args.seed.unwrap_or_else(|| u64::from(RandomState::new().hash_one(0) as u32));
     let report = runtime()?.block_on(moves::run(&args, seed))?;
     output.show(|| report.json(), || report.table())?;
     Ok(())
@@ -71,14 +69,7 @@ fn prefill_shape(tokens: u64) -> Llama {
 
 /// The same on the decode side.
 fn decode_shape(tokens: u64) -> Llama {
-    Llama {
-        name: "decode",
-        tp: 4,
-        block_size: 64,
-        num_blocks: pool(tokens, 64),
-        order: "HND",
-        ..prefill_shape(tokens)
-    }
+    Llama { name: "decode", tp: 4, block_size: 64, num_blocks: pool(tokens, 64), order: "HND", ..prefill_shape(tokens) }
 }
 
 /// The layout that saved blocks are restored into.

@@ -26,10 +26,7 @@ pub(super) async fn run(args: &Args, seed: u64) -> Result<Report, Failure> {
             Err(why) => (None, Some(format!("the GPU is not used: {why}"))),
         },
     };
-    let on = gpu.as_ref().map(|gpu| On {
-        ordinal: gpu.ordinal(),
-        name: gpu.name().to_owned(),
-    });
+    let on = gpu.as_ref().map(|gpu| On { ordinal: gpu.ordinal(), name: gpu.name().to_owned() });
     let preparing = Progress::new("computing a request", 1);
     let mut pair = Pair::start(shapes, tokens, seed, gpu).await?;
     drop(preparing);
@@ -66,9 +63,7 @@ fn save_and_restore(pair: &Pair, args: &Args) -> Result<(String, Archived), Fail
     };
     let store = store::open(&uri)?;
     let progress = Progress::new("saving and restoring", 3 * pair.bytes());
-    let kept = pair.save_and_restore(store, third_shape(args.tokens), |bytes| {
-        progress.advance(bytes)
-    })?;
+    let kept = pair.save_and_restore(store, third_shape(args.tokens), |bytes| progress.advance(bytes))?;
     Ok((uri, kept))
 }
 

@@ -123,10 +123,7 @@ impl Report {
             table.finish(),
         );
         if let Some(On { ordinal, name }) = &self.gpu {
-            let _ = writeln!(
-                text,
-                " All caches were in the memory of GPU {ordinal}, {name}.\n"
-            );
+            let _ = writeln!(text, " All caches were in the memory of GPU {ordinal}, {name}.\n");
         }
         if let Some(why) = &self.unused {
             let _ = writeln!(text, " {why}\n");
@@ -172,10 +169,7 @@ fn kept_table(store: &str, kept: &Archived) -> String {
         return " nothing was saved: a store keeps whole chunks of 256 tokens\n\n".to_owned();
     }
     let mut table = Table::new("store|>tokens|>bytes|>time|>rate");
-    for (what, bytes, took) in [
-        ("saved", kept.saved, kept.save),
-        ("restored", kept.restored, kept.restore),
-    ] {
+    for (what, bytes, took) in [("saved", kept.saved, kept.save), ("restored", kept.restored, kept.restore)] {
         table.row([
             what.to_owned(),
             number::grouped(kept.tokens),

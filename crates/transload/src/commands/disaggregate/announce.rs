@@ -73,11 +73,7 @@ impl Args {
             role: self.role,
             url: self.url,
             name: self.name,
-            tls: UpstreamTls {
-                ca: self.upstream_ca,
-                client: self.client.pair()?,
-                ..UpstreamTls::default()
-            },
+            tls: UpstreamTls { ca: self.upstream_ca, client: self.client.pair()?, ..UpstreamTls::default() },
         })
     }
 }
@@ -85,12 +81,8 @@ impl Args {
 async fn until_told_to_end(announcement: Announcement) -> Result<(), Failure> {
     let mut ends = Ends::new().map_err(no_runtime)?;
     let mut twice = Ends::new().map_err(no_runtime)?;
-    let told = format!(
-        "announcing the {} server {} at {}",
-        announcement.role.name(),
-        announcement.url,
-        announcement.etcd
-    );
+    let told =
+        format!("announcing the {} server {} at {}", announcement.role.name(), announcement.url, announcement.etcd);
     let announcing = announce(announcement, async {
         eprintln!("{told}");
         ends.next().await;

@@ -7,9 +7,7 @@ use std::time::Duration;
 
 use clap::{ArgAction, ValueHint};
 use transload::store::size;
-use transload_sidecar::settings::{
-    KvConnector, Limits, Mode, PrefillFailure, ServingTls, Settings, UpstreamTls,
-};
+use transload_sidecar::settings::{KvConnector, Limits, Mode, PrefillFailure, ServingTls, Settings, UpstreamTls};
 use transload_sidecar::telemetry::Otlp;
 
 use super::values::{self, Admin, Stage, Stages};
@@ -52,9 +50,7 @@ impl Common {
                 Ok(port) => port.get(),
                 Err(_) => {
                     return Err(Failure::input(
-                        format!(
-                            "the environment has SGLANG_BOOTSTRAP_PORT={text:?}, which is no port"
-                        ),
+                        format!("the environment has SGLANG_BOOTSTRAP_PORT={text:?}, which is no port"),
                         "give a number from 1 to 65535, or unset it for 8998",
                     ));
                 }
@@ -111,10 +107,7 @@ impl Tls {
                 "give --cert-path with a certificate for clients to see, or leave --client-ca out",
             ));
         }
-        Ok(secure.then(|| ServingTls {
-            folder: self.cert_path.clone(),
-            client_ca: self.client_ca.clone(),
-        }))
+        Ok(secure.then(|| ServingTls { folder: self.cert_path.clone(), client_ca: self.client_ca.clone() }))
     }
 
     fn upstream(self) -> Result<UpstreamTls, Failure> {

@@ -32,10 +32,7 @@ fn take(line: &str) {
 /// What a command line announces.
 fn announced(line: &str) -> Announcement {
     let cli = Cli::try_parse_from(line.split_whitespace());
-    match cli
-        .unwrap_or_else(|error| panic!("{line}: {error}"))
-        .command
-    {
+    match cli.unwrap_or_else(|error| panic!("{line}: {error}")).command {
         crate::commands::Command::Announce(args) => args.announcement().expect(line),
         other => panic!("{other:?}"),
     }
@@ -56,17 +53,12 @@ fn settings(line: &str) -> Settings {
 /// Command lines of ours in a text: what begins with `transload`, a `\` at a line's end being no end.
 fn lines(text: &str) -> Vec<String> {
     let text = text.replace("\\\n", " ");
-    let lines = text
-        .lines()
-        .map(|line| line.trim_start().trim_start_matches("$ "));
+    let lines = text.lines().map(|line| line.trim_start().trim_start_matches("$ "));
     let lines = lines.filter(|line| {
         let mut words = line.split(' ');
-        words.next() == Some("transload")
-            && matches!(words.next(), Some("sidecar" | "proxy" | "announce"))
+        words.next() == Some("transload") && matches!(words.next(), Some("sidecar" | "proxy" | "announce"))
     });
-    lines
-        .map(|line| line.trim_end_matches(" &").to_owned())
-        .collect()
+    lines.map(|line| line.trim_end_matches(" &").to_owned()).collect()
 }
 
 /// The code blocks of a page, in one language.
@@ -87,31 +79,17 @@ fn command_lines_of_helps_and_of_the_book_are_right() {
         }
     }
     let mut found = 0;
-    for page in [
-        "README.md",
-        "docs/src/guide/sidecar.md",
-        "docs/src/guide/proxy.md",
-    ] {
+    for page in ["README.md", "docs/src/guide/sidecar.md", "docs/src/guide/proxy.md"] {
         for block in blocks(page, "sh") {
             for line in lines(&block) {
                 take(&line);
                 found += 1;
             }
         }
-        for block in blocks(page, "yaml")
-            .iter()
-            .filter(|block| !block.contains("apiVersion:"))
-        {
-            let command = page
-                .rsplit('/')
-                .next()
-                .and_then(|name| name.strip_suffix(".md"));
+        for block in blocks(page, "yaml").iter().filter(|block| !block.contains("apiVersion:")) {
+            let command = page.rsplit('/').next().and_then(|name| name.strip_suffix(".md"));
             let configuration = format!("--configuration={block}");
-            read(
-                &[command.expect("a page of a command"), &configuration],
-                &[],
-            )
-            .expect(page);
+            read(&[command.expect("a page of a command"), &configuration], &[]).expect(page);
             found += 1;
         }
     }
@@ -121,9 +99,7 @@ fn command_lines_of_helps_and_of_the_book_are_right() {
 /// What a unit has for this key, each mention of it.
 fn unit(file: &str, key: &str) -> Vec<String> {
     let text = text(file);
-    let values = text
-        .lines()
-        .filter_map(|line| line.strip_prefix(key)?.strip_prefix('='));
+    let values = text.lines().filter_map(|line| line.strip_prefix(key)?.strip_prefix('='));
     values.map(str::to_owned).collect()
 }
 
@@ -147,11 +123,7 @@ fn units_start_what_is_there_and_wait_for_the_drain() {
 
 #[test]
 fn systemd_takes_the_units_and_finds_them_hardened() {
-    if Command::new("systemd-analyze")
-        .arg("--version")
-        .output()
-        .is_err()
-    {
+    if Command::new("systemd-analyze").arg("--version").output().is_err() {
         eprintln!("NOT RUN: there is no systemd-analyze");
         return;
     }
@@ -161,14 +133,8 @@ fn systemd_takes_the_units_and_finds_them_hardened() {
         let text = text(&format!("packaging/systemd/transload-{name}.service"));
         // It looks whether the program is there, which is not installed here.
         fs::write(&unit, text.replace("/usr/bin/transload", "/bin/true")).expect("a unit");
-        for arguments in [
-            &["verify"][..],
-            &["security", "--offline=true", "--threshold=20"],
-        ] {
-            let ran = Command::new("systemd-analyze")
-                .args(arguments)
-                .arg(&unit)
-                .output();
+        for arguments in [&["verify"][..], &["security", "--offline=true", "--threshold=20"]] {
+            let ran = Command::new("systemd-analyze").args(arguments).arg(&unit).output();
             let ran = ran.expect("it starts");
             let said = String::from_utf8_lossy(&ran.stderr) + String::from_utf8_lossy(&ran.stdout);
             if said.contains("Unknown option") || said.contains("unrecognized option") {
@@ -183,20 +149,15 @@ fn systemd_takes_the_units_and_finds_them_hardened() {
 #[test]
 fn the_image_is_built_of_the_whole_workspace_and_starts_the_sidecar() {
     let file = text("packaging/Containerfile");
-    let copied: Vec<_> = file
-        .lines()
-        .filter_map(|line| line.strip_prefix("COPY ")?.split_once(' '))
-        .map(|(from, _)| from)
-        .collect();
+    let copied: Vec<_> =
+        file.lines().filter_map(|line| line.strip_prefix("COPY ")?.split_once(' ')).map(|(from, _)| from).collect();
     let manifest: toml::Table = toml::from_str(&text("Cargo.toml")).expect("a manifest");
     for member in manifest["workspace"]["members"].as_array().expect("a list") {
         let folder = member.as_str().and_then(|member| member.split('/').next());
         assert!(copied.contains(&folder.expect("a folder")), "{member}");
     }
     assert!(copied.contains(&"cuda"), "the kernels that are built in");
-    let start = file
-        .lines()
-        .find_map(|line| line.strip_prefix("ENTRYPOINT "));
+    let start = file.lines().find_map(|line| line.strip_prefix("ENTRYPOINT "));
     let start: Vec<String> = serde_json::from_str(start.expect("a start")).expect("a list");
     assert_eq!(start, ["/usr/local/bin/transload", "sidecar"]);
 }
@@ -215,58 +176,32 @@ fn the_pod_has_a_sidecar_where_llm_ds_was() {
     let settings = settings(&format!("transload sidecar {}", arguments.join(" ")));
 
     let admin = settings.admin.expect("an admin address");
-    assert!(
-        admin.ip().is_unspecified(),
-        "the kubelet asks the pod's address"
-    );
+    assert!(admin.ip().is_unspecified(), "the kubelet asks the pod's address");
     let ports = sidecar["ports"].as_array().expect("ports").iter();
-    let ports: Vec<_> = ports
-        .map(|port| (port["name"].as_str(), port["containerPort"].as_u64()))
-        .collect();
+    let ports: Vec<_> = ports.map(|port| (port["name"].as_str(), port["containerPort"].as_u64())).collect();
     assert!(ports.contains(&(Some("http"), Some(settings.listen.port().into()))));
     assert!(ports.contains(&(Some("admin"), Some(admin.port().into()))));
-    for (probe, path) in [
-        ("startupProbe", "/healthz"),
-        ("livenessProbe", "/healthz"),
-        ("readinessProbe", "/readyz"),
-    ] {
+    for (probe, path) in [("startupProbe", "/healthz"), ("livenessProbe", "/healthz"), ("readinessProbe", "/readyz")] {
         let get = &sidecar[probe]["httpGet"];
-        assert_eq!(
-            (&get["path"], &get["port"]),
-            (&path.into(), &"admin".into()),
-            "{probe}"
-        );
+        assert_eq!((&get["path"], &get["port"]), (&path.into(), &"admin".into()), "{probe}");
     }
     assert_eq!(sidecar["env"][0]["name"], "POD_IP");
-    assert_eq!(
-        sidecar["env"][0]["valueFrom"]["fieldRef"]["fieldPath"],
-        "status.podIP"
-    );
+    assert_eq!(sidecar["env"][0]["valueFrom"]["fieldRef"]["fieldPath"], "status.podIP");
     assert_eq!(sidecar["securityContext"]["runAsNonRoot"], true);
 
     let vllm = &pod["containers"][0];
     let command = vllm["command"].as_array().expect("a command");
-    let port = command
-        .iter()
-        .position(|word| word == "--port")
-        .expect("a port");
+    let port = command.iter().position(|word| word == "--port").expect("a port");
     let transload_sidecar::settings::Mode::Sidecar(beside) = &settings.mode else {
         panic!("a sidecar");
     };
-    assert_eq!(
-        command[port + 1],
-        beside.decode.target.port.to_string().as_str()
-    );
+    assert_eq!(command[port + 1], beside.decode.target.port.to_string().as_str());
     let connector = vllm["args"][0].as_str().expect("settings");
     serde_json::from_str::<Value>(connector).expect("JSON");
-    let script = vllm["lifecycle"]["preStop"]["exec"]["command"][2]
-        .as_str()
-        .expect("a script");
+    let script = vllm["lifecycle"]["preStop"]["exec"]["command"][2].as_str().expect("a script");
     assert!(script.contains(&format!("127.0.0.1:{}/status", admin.port())));
     // 5 s and 55 more.
     assert!(script.contains("sleep 5\n") && script.contains("seq 55"));
-    let grace = pod["terminationGracePeriodSeconds"]
-        .as_u64()
-        .expect("seconds");
+    let grace = pod["terminationGracePeriodSeconds"].as_u64().expect("seconds");
     assert!(grace > 60 + settings.drain.as_secs());
 }

@@ -71,9 +71,8 @@ impl<F: clap::Args> Given<F> {
         }
         elsewhere.add(&mut values, found);
 
-        let arguments = values
-            .iter()
-            .flat_map(|(name, values)| values.iter().map(move |value| format!("--{name}={value}")));
+        let arguments =
+            values.iter().flat_map(|(name, values)| values.iter().map(move |value| format!("--{name}={value}")));
         let options = parse::<F>(arguments).and_then(|matches| F::from_arg_matches(&matches));
         Ok(Complete {
             // Each of them was checked where it comes from.
@@ -87,10 +86,9 @@ impl<F: clap::Args> Given<F> {
 fn configuration(flags: &Options) -> Result<Option<(String, String)>, Failure> {
     let last = |name| flags.get(name).and_then(|values| values.last());
     match (last(INLINE), last(FILE)) {
-        (Some(_), Some(_)) => Err(Failure::input(
-            "both --configuration and --configuration-file are given",
-            "give one of the two",
-        )),
+        (Some(_), Some(_)) => {
+            Err(Failure::input("both --configuration and --configuration-file are given", "give one of the two"))
+        }
         (Some(text), None) => Ok(Some((format!("--{INLINE}"), text.clone()))),
         (None, Some(path)) => match fs::read_to_string(Path::new(path)) {
             Ok(text) => Ok(Some((path.clone(), text))),
@@ -141,17 +139,12 @@ fn check<F: clap::Args>(name: &str, value: &str) -> Result<(), String> {
         })
 }
 
-fn parse<F: clap::Args>(
-    arguments: impl Iterator<Item = String>,
-) -> Result<ArgMatches, clap::Error> {
+fn parse<F: clap::Args>(arguments: impl Iterator<Item = String>) -> Result<ArgMatches, clap::Error> {
     command::<F>().try_get_matches_from(arguments)
 }
 
 fn command<F: clap::Args>() -> Command {
-    F::augment_args(Command::new(""))
-        .args_override_self(true)
-        .no_binary_name(true)
-        .disable_help_flag(true)
+    F::augment_args(Command::new("")).args_override_self(true).no_binary_name(true).disable_help_flag(true)
 }
 
 fn names(option: &Arg) -> impl Iterator<Item = &str> {
@@ -175,19 +168,14 @@ impl<F: clap::Args> FromArgMatches for Given<F> {
         let mut flags = BTreeMap::new();
         for option in command::<F>().get_arguments() {
             let id = option.get_id().as_str();
-            let (Some(name), Some(ValueSource::CommandLine)) =
-                (option.get_long(), matches.value_source(id))
-            else {
+            let (Some(name), Some(ValueSource::CommandLine)) = (option.get_long(), matches.value_source(id)) else {
                 continue;
             };
             let values = matches.get_raw(id).into_iter().flatten();
             let values = values.map(|value| value.to_string_lossy().into_owned());
             flags.insert(name.to_owned(), values.collect());
         }
-        Ok(Self {
-            flags,
-            options: PhantomData,
-        })
+        Ok(Self { flags, options: PhantomData })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), clap::Error> {
@@ -201,18 +189,12 @@ fn options<F: clap::Args>(document: Document, file: &str) -> Result<Options, Fai
     let command = command::<F>();
     let mut options = BTreeMap::new();
     for (key, values) in document.0 {
-        let option = command
-            .get_arguments()
-            .find(|option| names(option).any(|name| name == key));
-        let Some((option, name)) = option.and_then(|option| Some((option, option.get_long()?)))
-        else {
+        let option = command.get_arguments().find(|option| names(option).any(|name| name == key));
+        let Some((option, name)) = option.and_then(|option| Some((option, option.get_long()?))) else {
             return Err(unknown::<F>(file, &key));
         };
         if values.len() > 1 && !matches!(option.get_action(), ArgAction::Append) {
-            return Err(Failure::input(
-                format!("{file}: {key} is a list, and takes one value"),
-                "give it one value",
-            ));
+            return Err(Failure::input(format!("{file}: {key} is a list, and takes one value"), "give it one value"));
         }
         if [INLINE, FILE].contains(&name) {
             return Err(Failure::input(

@@ -111,11 +111,7 @@ pub(crate) fn run(args: &Args) -> Result<(), Failure> {
 
 impl Args {
     pub(super) fn settings(&self, environment: Environment<'_>) -> Result<Settings, Failure> {
-        let elsewhere = Elsewhere {
-            variables: &[],
-            superseded: &[],
-            never_empty: &[],
-        };
+        let elsewhere = Elsewhere { variables: &[], superseded: &[], never_empty: &[] };
         let complete = self.given.complete(&elsewhere, environment)?;
         complete.options.settings(environment)
     }
@@ -123,14 +119,7 @@ impl Args {
 
 impl Options {
     fn settings(self, environment: Environment<'_>) -> Result<Settings, Failure> {
-        let Servers {
-            listen,
-            mut prefill,
-            mut decode,
-            discover,
-            policy,
-            min_prompt,
-        } = self.servers;
+        let Servers { listen, mut prefill, mut decode, discover, policy, min_prompt } = self.servers;
         // What was given is not shown: there may be a password in it.
         let discover = discover.map(|uri| Source::parse(&uri)).transpose();
         let discover = discover.map_err(|error| {
@@ -153,18 +142,8 @@ impl Options {
                 ));
             }
         };
-        prefill.extend(pairs(
-            "prefiller",
-            &example.prefiller_hosts,
-            &example.prefiller_ports,
-            8100,
-        )?);
-        decode.extend(pairs(
-            "decoder",
-            &example.decoder_hosts,
-            &example.decoder_ports,
-            8200,
-        )?);
+        prefill.extend(pairs("prefiller", &example.prefiller_hosts, &example.prefiller_ports, 8100)?);
+        decode.extend(pairs("decoder", &example.decoder_hosts, &example.decoder_ports, 8200)?);
         for (role, servers) in [("prefill", &prefill), ("decode", &decode)] {
             let mut seen = std::collections::HashSet::new();
             if let Some(twice) = servers.iter().find(|server| !seen.insert(*server)) {
@@ -188,27 +167,15 @@ impl Options {
                 "give the key alone: export OPENAI_API_KEY=$(tr -d '\\n' <FILE)",
             ));
         }
-        let mode = Mode::Proxy(Choosing {
-            prefill,
-            decode,
-            discover,
-            policy,
-            min_prompt,
-            api_key: api_key.map(Secret),
-        });
+        let mode =
+            Mode::Proxy(Choosing { prefill, decode, discover, policy, min_prompt, api_key: api_key.map(Secret) });
         let secure = self.common.has_certificate();
-        self.common
-            .settings(&self.protocol, mode, listen, secure, environment)
+        self.common.settings(&self.protocol, mode, listen, secure, environment)
     }
 }
 
 /// The servers that lists of hosts and of ports name, of which one may be left out.
-fn pairs(
-    role: &str,
-    hosts: &[String],
-    ports: &[u16],
-    default_port: u16,
-) -> Result<Vec<ServerUrl>, Failure> {
+fn pairs(role: &str, hosts: &[String], ports: &[u16], default_port: u16) -> Result<Vec<ServerUrl>, Failure> {
     let (localhost, default_port) = (["localhost".to_owned()], [default_port]);
     let (hosts, ports) = match (hosts, ports) {
         ([], []) => return Ok(Vec::new()),
@@ -218,11 +185,7 @@ fn pairs(
     };
     if hosts.len() != ports.len() {
         return Err(Failure::input(
-            format!(
-                "--{role}-hosts has {} and --{role}-ports {}",
-                hosts.len(),
-                ports.len()
-            ),
+            format!("--{role}-hosts has {} and --{role}-ports {}", hosts.len(), ports.len()),
             "give as many ports as hosts: the first port is that of the first host, and so on",
         ));
     }

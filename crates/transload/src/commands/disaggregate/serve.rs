@@ -36,11 +36,7 @@ async fn until_told_to_end(settings: Settings) -> Result<(), Failure> {
         () = ends.next() => return Ok(()),
     };
     let running = started.map_err(|error| unstarted(&error))?;
-    let addresses: Vec<_> = running
-        .addresses()
-        .iter()
-        .map(SocketAddr::to_string)
-        .collect();
+    let addresses: Vec<_> = running.addresses().iter().map(SocketAddr::to_string).collect();
     let mut line = format!("listening on {}", addresses.join(" "));
     if let Some(admin) = running.admin() {
         line += &format!(", admin on {admin}");
@@ -71,10 +67,7 @@ pub(super) struct Ends {
 
 impl Ends {
     pub(super) fn new() -> io::Result<Self> {
-        Ok(Self {
-            terminate: signal(SignalKind::terminate())?,
-            interrupt: signal(SignalKind::interrupt())?,
-        })
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
     }
 
     pub(super) async fn next(&mut self) {
@@ -91,21 +84,16 @@ fn unstarted(error: &StartError) -> Failure {
             "is there another sidecar or proxy on this host? Give this one an admin address of its own: \
              --admin 127.0.0.1:9401, or --admin off"
         }
-        StartError::Listen { source, .. } | StartError::Admin { source, .. } => match source.kind()
-        {
+        StartError::Listen { source, .. } | StartError::Admin { source, .. } => match source.kind() {
             ErrorKind::AddrInUse => "end what listens there, or give another port",
             ErrorKind::AddrNotAvailable => "give an address that this host has",
-            ErrorKind::PermissionDenied => {
-                "give a port from 1024 on, or the right to use lower ones"
-            }
+            ErrorKind::PermissionDenied => "give a port from 1024 on, or the right to use lower ones",
             _ => "give another address",
         },
         StartError::Tls(_) => {
             "name certificates that are there, in PEM, and may be read: --cert-path DIR has tls.crt and tls.key"
         }
-        StartError::Tickets(_) => {
-            "name a folder that `transload certs init` filled, with an agent that may pull"
-        }
+        StartError::Tickets(_) => "name a folder that `transload certs init` filled, with an agent that may pull",
         _ => "see `transload sidecar --help`",
     };
     Failure::no(chain(error), right)

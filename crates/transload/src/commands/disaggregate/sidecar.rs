@@ -126,34 +126,22 @@ const ELSEWHERE: Elsewhere<'_> = Elsewhere {
     superseded: &[
         ("prefiller-use-tls", "enable-tls"),
         ("decoder-use-tls", "enable-tls"),
-        (
-            "prefiller-tls-insecure-skip-verify",
-            "tls-insecure-skip-verify",
-        ),
-        (
-            "decoder-tls-insecure-skip-verify",
-            "tls-insecure-skip-verify",
-        ),
+        ("prefiller-tls-insecure-skip-verify", "tls-insecure-skip-verify"),
+        ("decoder-tls-insecure-skip-verify", "tls-insecure-skip-verify"),
     ],
 };
 
 pub(crate) fn run(args: &Args) -> Result<(), Failure> {
     let (settings, ignored) = args.settings(&variable)?;
     if !ignored.is_empty() {
-        tracing::warn!(
-            "these options of llm-d's sidecar mean nothing here: {}",
-            ignored.join(", ")
-        );
+        tracing::warn!("these options of llm-d's sidecar mean nothing here: {}", ignored.join(", "));
     }
     serve::serve(settings)
 }
 
 impl Args {
     /// The settings, and which of the options given mean nothing.
-    pub(super) fn settings(
-        &self,
-        environment: Environment<'_>,
-    ) -> Result<(Settings, Vec<String>), Failure> {
+    pub(super) fn settings(&self, environment: Environment<'_>) -> Result<(Settings, Vec<String>), Failure> {
         let complete = self.given.complete(&ELSEWHERE, environment)?;
         let given = |name: &str| complete.given.iter().any(|given| given == name);
         if given("admin") && given("metrics-port") {
@@ -220,9 +208,7 @@ impl Options {
             _ => environment(name),
         };
         let listen = (self.host, self.port).into();
-        let mut settings =
-            self.common
-                .settings(&self.protocol, mode, listen, self.secure_proxy, environment)?;
+        let mut settings = self.common.settings(&self.protocol, mode, listen, self.secure_proxy, environment)?;
         if tracing == Some(false) {
             settings.otlp = None;
         }

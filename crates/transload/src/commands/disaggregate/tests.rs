@@ -10,10 +10,7 @@ use crate::commands::Command;
 use crate::failure::{Failure, chain};
 
 /// The settings and the options ignored, as `main` would have them.
-pub(super) fn read(
-    arguments: &[&str],
-    environment: &[(&str, &str)],
-) -> Result<(Settings, Vec<String>), String> {
+pub(super) fn read(arguments: &[&str], environment: &[(&str, &str)]) -> Result<(Settings, Vec<String>), String> {
     let variable = |name: &str| {
         let known = environment.iter().find(|(known, _)| *known == name);
         known.map(|(_, value)| (*value).to_owned())
@@ -22,9 +19,7 @@ pub(super) fn read(
     let read = match cli.map_err(|error| error.to_string())?.command {
         Command::Announce(args) => Err(args.announcement().expect_err("a fault")),
         Command::Sidecar(args) => args.settings(&variable),
-        Command::Proxy(args) => args
-            .settings(&variable)
-            .map(|settings| (settings, Vec::new())),
+        Command::Proxy(args) => args.settings(&variable).map(|settings| (settings, Vec::new())),
         other => panic!("{other:?}"),
     };
     read.map_err(|failure| match failure {
@@ -73,12 +68,7 @@ fn differences(settings: &Settings, default: &Settings) -> Vec<String> {
 }
 
 /// A command, its arguments, the environment, the configuration's text, and what is then otherwise.
-type Row = (
-    &'static [&'static str],
-    &'static [(&'static str, &'static str)],
-    &'static str,
-    &'static [&'static str],
-);
+type Row = (&'static [&'static str], &'static [(&'static str, &'static str)], &'static str, &'static [&'static str]);
 
 fn check(command: &[&str], rows: &[Row]) {
     let (default, _) = read(command, &[]).expect("the defaults");
@@ -91,14 +81,9 @@ fn check(command: &[&str], rows: &[Row]) {
             fs::write(path, file).expect("a file");
             all.extend(["--configuration-file", path]);
         }
-        let (settings, _) =
-            read(&all, environment).unwrap_or_else(|error| panic!("{all:?}: {error}"));
+        let (settings, _) = read(&all, environment).unwrap_or_else(|error| panic!("{all:?}: {error}"));
         let expected: Vec<_> = expected.iter().map(|field| (*field).to_owned()).collect();
-        assert_eq!(
-            differences(&settings, &default),
-            expected,
-            "{all:?} {environment:?} {file}"
-        );
+        assert_eq!(differences(&settings, &default), expected, "{all:?} {environment:?} {file}");
     }
 }
 
@@ -289,32 +274,18 @@ fn flags_of_the_proxy() {
 
 #[test]
 fn what_means_nothing_here_is_named() {
-    let arguments = [
-        "sidecar",
-        "--zap-devel",
-        "--zap-log-level=5",
-        "--configuration={pool-group: x}",
-    ];
+    let arguments = ["sidecar", "--zap-devel", "--zap-log-level=5", "--configuration={pool-group: x}"];
     let (_, ignored) = read(&arguments, &[("INFERENCE_POOL", "a/b")]).expect("they are accepted");
-    assert_eq!(
-        ignored,
-        ["inference-pool", "pool-group", "zap-devel", "zap-log-level"]
-    );
+    assert_eq!(ignored, ["inference-pool", "pool-group", "zap-devel", "zap-log-level"]);
 }
 
 #[test]
 fn faults_say_what_would_be_right() {
     let mut said = String::new();
-    type Line = (
-        &'static [&'static str],
-        &'static [(&'static str, &'static str)],
-    );
+    type Line = (&'static [&'static str], &'static [(&'static str, &'static str)]);
     let lines: &[Line] = &[
         (&["sidecar", "--port=http"], &[]),
-        (
-            &["proxy", "--decode=http://d:1"],
-            &[("OPENAI_API_KEY", "sk-1\n")],
-        ),
+        (&["proxy", "--decode=http://d:1"], &[("OPENAI_API_KEY", "sk-1\n")]),
         (&["sidecar", "--port=70000"], &[]),
         (&["sidecar", "--vllm-port=0"], &[]),
         (&["sidecar", "--prot=1"], &[]),
@@ -340,27 +311,15 @@ fn faults_say_what_would_be_right() {
         (&["sidecar", "--data-parallel-size=0"], &[]),
         (&["sidecar", "--host=0.0.0.0:8000"], &[]),
         (&["sidecar", "--data-parallel-size=3", "--port=65534"], &[]),
-        (
-            &["sidecar", "--data-parallel-size=3", "--vllm-port=65534"],
-            &[],
-        ),
+        (&["sidecar", "--data-parallel-size=3", "--vllm-port=65534"], &[]),
         (&["sidecar", "--enable-ssrf-protection"], &[]),
         (&["sidecar", "--client-cert=/c.pem"], &[]),
         (&["sidecar", "--client-key=/k.pem"], &[]),
-        (
-            &["sidecar", "--secure-proxy=false", "--client-ca=/ca.pem"],
-            &[],
-        ),
+        (&["sidecar", "--secure-proxy=false", "--client-ca=/ca.pem"], &[]),
         (&["sidecar"], &[("ENABLE_PREFILLER_SAMPLING", "yes")]),
         (&["sidecar"], &[("SGLANG_BOOTSTRAP_PORT", "65536")]),
-        (
-            &["sidecar", "--configuration={}", "--configuration-file=/x"],
-            &[],
-        ),
-        (
-            &["sidecar", "--configuration-file=/nonexistent/x.yaml"],
-            &[],
-        ),
+        (&["sidecar", "--configuration={}", "--configuration-file=/x"], &[]),
+        (&["sidecar", "--configuration-file=/nonexistent/x.yaml"], &[]),
         (&["sidecar", "--configuration={prot: 1}"], &[]),
         (&["sidecar", "--configuration={vllm-prot: 1}"], &[]),
         (&["sidecar", "--configuration={unheard-of: 1}"], &[]),
@@ -371,13 +330,7 @@ fn faults_say_what_would_be_right() {
         (&["sidecar", "--configuration={port: [1, 2]}"], &[]),
         (&["sidecar", "--configuration={port: {a: 1}}"], &[]),
         (&["sidecar", "--configuration={port: 1, port: 2}"], &[]),
-        (
-            &[
-                "sidecar",
-                "--configuration={vllm-port: 1, model-server-port: 2}",
-            ],
-            &[],
-        ),
+        (&["sidecar", "--configuration={vllm-port: 1, model-server-port: 2}"], &[]),
         (&["sidecar", "--configuration={configuration-file: x}"], &[]),
         (&["sidecar", "--configuration=[1, 2]"], &[]),
         (&["sidecar", "--configuration=port"], &[]),
@@ -389,93 +342,34 @@ fn faults_say_what_would_be_right() {
         (&["proxy", "--decode=http://d:0"], &[]),
         (&["proxy", "--decode=http://user@d:1"], &[]),
         (&["proxy", "--decode=http://d:1/v1"], &[]),
-        (
-            &["proxy", "--decode=http://d:1", "--decode=http://d:1/"],
-            &[],
-        ),
+        (&["proxy", "--decode=http://d:1", "--decode=http://d:1/"], &[]),
         (&["proxy", "--decode=http://d:1", "--policy=fastest"], &[]),
         (&["proxy", "--decode=http://d:1", "--listen=x"], &[]),
-        (
-            &["proxy", "--decode=http://d:1", "--listen=:1", "--port=2"],
-            &[],
-        ),
-        (
-            &["proxy", "--decode=http://d:1", "--client-ca=/ca.pem"],
-            &[],
-        ),
+        (&["proxy", "--decode=http://d:1", "--listen=:1", "--port=2"], &[]),
+        (&["proxy", "--decode=http://d:1", "--client-ca=/ca.pem"], &[]),
         (&["proxy", "--decode=http://d:1", "--min-prompt=many"], &[]),
-        (
-            &["proxy", "--decoder-hosts", "a", "b", "--decoder-ports", "1"],
-            &[],
-        ),
-        (
-            &[
-                "proxy",
-                "--decoder-hosts",
-                "http://a",
-                "--decoder-ports",
-                "1",
-            ],
-            &[],
-        ),
+        (&["proxy", "--decoder-hosts", "a", "b", "--decoder-ports", "1"], &[]),
+        (&["proxy", "--decoder-hosts", "http://a", "--decoder-ports", "1"], &[]),
         (&["proxy", "--decode=http://d:1", "--vllm-port=1"], &[]),
         (&["proxy", "--decode=http://d:1", "positional"], &[]),
         (&["proxy", "--discover=consul://a"], &[]),
         (&["proxy", "--discover=file:"], &[]),
         (&["proxy", "--discover=dns:decode"], &[]),
         (&["proxy", "--discover=etcd://user:password@a:2379/b"], &[]),
-        (
-            &[
-                "announce",
-                "--etcd=etcd://a:2379",
-                "--role=decode",
-                "--url=http://a:1",
-            ],
-            &[],
-        ),
-        (
-            &[
-                "announce",
-                "--etcd=etcd://a/b",
-                "--role=both",
-                "--url=http://a:1",
-            ],
-            &[],
-        ),
-        (
-            &[
-                "announce",
-                "--etcd=etcd://a/b",
-                "--role=decode",
-                "--url=a:1",
-            ],
-            &[],
-        ),
-        (
-            &[
-                "announce",
-                "--etcd=etcd://a/b",
-                "--role=decode",
-                "--url=http://a:1",
-                "--client-key=/k",
-            ],
-            &[],
-        ),
+        (&["announce", "--etcd=etcd://a:2379", "--role=decode", "--url=http://a:1"], &[]),
+        (&["announce", "--etcd=etcd://a/b", "--role=both", "--url=http://a:1"], &[]),
+        (&["announce", "--etcd=etcd://a/b", "--role=decode", "--url=a:1"], &[]),
+        (&["announce", "--etcd=etcd://a/b", "--role=decode", "--url=http://a:1", "--client-key=/k"], &[]),
         (&["announce", "--etcd=etcd://a/b", "--role=decode"], &[]),
         (&["sidecar", "--allow-prefill=http://a"], &[]),
         (&["sidecar", "--allow-prefill=10.0.0.1/8"], &[]),
         (&["sidecar", "--allow-prefill="], &[]),
         (&["sidecar", "--allow-prefill=,"], &[]),
         (&["sidecar", "--configuration={allow-prefill: []}"], &[]),
-        (
-            &["sidecar", "--configuration={allow-prefill: [a, 'b:0']}"],
-            &[],
-        ),
+        (&["sidecar", "--configuration={allow-prefill: [a, 'b:0']}"], &[]),
     ];
     for (arguments, environment) in lines {
-        let error = read(arguments, environment)
-            .map(|(settings, _)| settings)
-            .expect_err("a fault");
+        let error = read(arguments, environment).map(|(settings, _)| settings).expect_err("a fault");
         // Usage is the same everywhere.
         let told: Vec<_> = error
             .lines()

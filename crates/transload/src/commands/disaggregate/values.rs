@@ -41,10 +41,8 @@ fn within_a_day(period: Result<Duration, PeriodError>) -> Result<Duration, Strin
 
 /// Reads an address to listen at: `127.0.0.1:8000`, `[::1]:8000`, `localhost:8000`, or `:8000` for all interfaces.
 pub(super) fn listen(text: &str) -> Result<SocketAddr, String> {
-    let wrong = || {
-        "it is no address; write it as 127.0.0.1:8000 or [::1]:8000, or as :8000 for all interfaces"
-            .to_owned()
-    };
+    let wrong =
+        || "it is no address; write it as 127.0.0.1:8000 or [::1]:8000, or as :8000 for all interfaces".to_owned();
     let (at, port) = text.rsplit_once(':').ok_or_else(wrong)?;
     let port = port.parse().map_err(|_| wrong())?;
     let at = match at.strip_prefix('[').map(|at| at.strip_suffix(']')) {
@@ -60,9 +58,9 @@ pub(super) fn host(text: &str) -> Result<IpAddr, String> {
     match text {
         "" => Ok(Ipv6Addr::UNSPECIFIED.into()),
         "localhost" => Ok(IpAddr::from([127, 0, 0, 1])),
-        _ => text.parse().map_err(|_| {
-            "it is no address to listen at; write it as 127.0.0.1, 0.0.0.0 or ::1".to_owned()
-        }),
+        _ => {
+            text.parse().map_err(|_| "it is no address to listen at; write it as 127.0.0.1, 0.0.0.0 or ::1".to_owned())
+        }
     }
 }
 
@@ -94,11 +92,7 @@ pub(super) fn server(text: &str) -> Result<ServerUrl, String> {
 
 /// Reads a connector's name; nothing is the default.
 pub(super) fn connector(text: &str) -> Result<KvConnector, String> {
-    const ALL: [KvConnector; 3] = [
-        KvConnector::NixlV2,
-        KvConnector::SharedStorage,
-        KvConnector::Sglang,
-    ];
+    const ALL: [KvConnector; 3] = [KvConnector::NixlV2, KvConnector::SharedStorage, KvConnector::Sglang];
     if text.is_empty() {
         return Ok(KvConnector::default());
     }
@@ -115,10 +109,7 @@ pub(super) fn connector(text: &str) -> Result<KvConnector, String> {
 pub(super) fn no_encoder(text: &str) -> Result<String, String> {
     match text {
         "" => Ok(String::new()),
-        _ => Err(
-            "no encoder is asked here; leave it out, and servers encode images themselves"
-                .to_owned(),
-        ),
+        _ => Err("no encoder is asked here; leave it out, and servers encode images themselves".to_owned()),
     }
 }
 
@@ -181,17 +172,12 @@ impl Stages {
 
 /// Reads stages, separated by commas.
 pub(super) fn stages(text: &str) -> Result<Stages, String> {
-    let stages = text
-        .split(',')
-        .map(str::trim)
-        .filter(|name| !name.is_empty());
+    let stages = text.split(',').map(str::trim).filter(|name| !name.is_empty());
     let stages = stages.map(|name| match name {
         "prefiller" => Ok(Stage::Prefiller),
         "decoder" => Ok(Stage::Decoder),
         "encoder" => Ok(Stage::Encoder),
-        _ => Err(format!(
-            "{name:?} is no stage; the stages are prefiller, decoder and encoder"
-        )),
+        _ => Err(format!("{name:?} is no stage; the stages are prefiller, decoder and encoder")),
     });
     stages.collect::<Result<_, _>>().map(Stages)
 }

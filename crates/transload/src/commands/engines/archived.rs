@@ -61,20 +61,12 @@ impl Pair {
 
         let found = archive.find(&prompt).map_err(not_archived)?;
         let deployment = shape.deployment()?;
-        let third = Engine::new(
-            deployment,
-            found.tokens(),
-            self.seed,
-            Party::Third,
-            self.gpu.as_ref(),
-        )?;
+        let third = Engine::new(deployment, found.tokens(), self.seed, Party::Third, self.gpu.as_ref())?;
         third.clear(&mut progress).map_err(broken)?;
         let begun = Instant::now();
         let (mut pieces, mut restored) = (0, 0);
         for (rank, cache) in third.caches() {
-            let rank = archive
-                .rank(&third.deployment, rank)
-                .map_err(not_archived)?;
+            let rank = archive.rank(&third.deployment, rank).map_err(not_archived)?;
             let done = rank.restore(&found, 0, &[cache], &third.tables);
             let done = done.map_err(not_archived)?;
             pieces += done.pieces;
@@ -85,10 +77,7 @@ impl Pair {
         let checked = third.verify(progress).map_err(|error| match error {
             ContentsError::Wrong(wrong) => Failure::no(
                 format!("verification of what was restored failed: {wrong}"),
-                format!(
-                    "this is a fault of transload: report it, with the seed {}",
-                    self.seed
-                ),
+                format!("this is a fault of transload: report it, with the seed {}", self.seed),
             ),
             error => broken(error),
         })?;
@@ -112,9 +101,6 @@ fn not_archived(error: ArchiveError) -> Failure {
         }
         _ => "this is a fault of transload: please report it",
     };
-    let wrong = format!(
-        "the request could not be saved and restored: {}",
-        chain(&error)
-    );
+    let wrong = format!("the request could not be saved and restored: {}", chain(&error));
     Failure::no(wrong, next)
 }

@@ -57,11 +57,7 @@ impl SourceProcess {
         let (Some(stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
             return Err(ChildError::Nonsense("no pipes".to_owned()));
         };
-        Ok(Self {
-            child,
-            stdin,
-            answers: BufReader::new(stdout).lines(),
-        })
+        Ok(Self { child, stdin, answers: BufReader::new(stdout).lines() })
     }
 
     pub(super) async fn order(&mut self, order: &Order) -> Result<(), ChildError> {
@@ -76,9 +72,7 @@ impl SourceProcess {
 
     pub(super) async fn answer(&mut self) -> Result<Answer, ChildError> {
         match self.answers.next_line().await {
-            Ok(Some(line)) => {
-                serde_json::from_str(&line).map_err(|error| ChildError::Nonsense(error.to_string()))
-            }
+            Ok(Some(line)) => serde_json::from_str(&line).map_err(|error| ChildError::Nonsense(error.to_string())),
             Ok(None) | Err(_) => Err(self.ended().await),
         }
     }
@@ -94,9 +88,7 @@ impl SourceProcess {
 
     /// Tells it that all is done, and waits until it has gone.
     pub(super) async fn finish(self) -> Result<(), ChildError> {
-        let Self {
-            mut child, stdin, ..
-        } = self;
+        let Self { mut child, stdin, .. } = self;
         drop(stdin);
         match timeout(PATIENCE, child.wait()).await {
             Ok(Ok(status)) if status.success() => Ok(()),

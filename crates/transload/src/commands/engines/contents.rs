@@ -82,9 +82,7 @@ impl Contents {
         memory: &Memory,
         blocks: &[u32],
     ) -> Result<(), ContentsError> {
-        self.walk(side, rank, blocks, |_, address, row| {
-            memory.write(address, row).map_err(ContentsError::Access)
-        })
+        self.walk(side, rank, blocks, |_, address, row| memory.write(address, row).map_err(ContentsError::Access))
     }
 
     /// Checks every byte of one rank's memory.
@@ -99,16 +97,9 @@ impl Contents {
         let mut found = Vec::new();
         self.walk(side, rank, blocks, |place, address, row| {
             found.resize(row.len(), 0);
-            memory
-                .read(address, &mut found)
-                .map_err(ContentsError::Access)?;
+            memory.read(address, &mut found).map_err(ContentsError::Access)?;
             if let Some(byte) = found.iter().zip(row).position(|(a, b)| a != b) {
-                return Err(ContentsError::Wrong(Wrong {
-                    place,
-                    byte,
-                    found: found[byte],
-                    expected: row[byte],
-                }));
+                return Err(ContentsError::Wrong(Wrong { place, byte, found: found[byte], expected: row[byte] }));
             }
             match place.token {
                 Some(_) => checked.request += row.len() as u64,
@@ -137,15 +128,9 @@ impl Contents {
         }
         let mut row = Vec::new();
         for component in group.views(tp_rank, stage) {
-            let ComponentView {
-                component,
-                units,
-                view,
-                ..
-            } = component;
+            let ComponentView { component, units, view, .. } = component;
             let [_, block_count, states, _, bytes] = view.shape();
-            let strides = [Axis::Layer, Axis::Block, Axis::State, Axis::Unit]
-                .map(|axis| view.dim(axis).stride);
+            let strides = [Axis::Layer, Axis::Block, Axis::State, Axis::Unit].map(|axis| view.dim(axis).stride);
             row.resize(bytes as usize, 0);
             for (slot, layer) in (0u64..).zip(layers) {
                 for block in 0..block_count {
@@ -153,15 +138,7 @@ impl Contents {
                         let token = entry_of[block as usize].map(|entry| entry * states + state);
                         let token = token.filter(|token| *token < self.tokens);
                         for (local, unit) in (0u64..).zip(units.clone()) {
-                            let place = Place {
-                                rank,
-                                layer: *layer,
-                                block,
-                                state,
-                                unit,
-                                component,
-                                token,
-                            };
+                            let place = Place { rank, layer: *layer, block, state, unit, component, token };
                             let steps = [slot, block, state, local].into_iter().zip(strides);
                             let steps: u64 = steps.map(|(n, stride)| n * stride).sum();
                             self.row(place, &mut row);
@@ -176,15 +153,7 @@ impl Contents {
 
     /// What has to be at a place: of the request, whatever its rank and block are.
     fn row(self, place: Place, row: &mut [u8]) {
-        let Place {
-            rank,
-            layer,
-            block,
-            state,
-            unit,
-            component,
-            token,
-        } = place;
+        let Place { rank, layer, block, state, unit, component, token } = place;
         let (seed, where_from) = match token {
             Some(token) => (self.request, [0, 0, token]),
             None => (self.canaries, [u64::from(rank.0), block, state]),
@@ -211,15 +180,7 @@ impl fmt::Display for ContentsError {
 
 impl fmt::Display for Wrong {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Place {
-            rank,
-            layer,
-            block,
-            state,
-            unit,
-            token,
-            ..
-        } = self.place;
+        let Place { rank, layer, block, state, unit, token, .. } = self.place;
         let (byte, found, expected) = (self.byte, self.found, self.expected);
         write!(
             f,
@@ -228,10 +189,7 @@ impl fmt::Display for Wrong {
         )?;
         match token {
             Some(token) => write!(f, "but token {token} has {expected:#04x} there"),
-            None => write!(
-                f,
-                "but nothing was to be written over {expected:#04x} there"
-            ),
+            None => write!(f, "but nothing was to be written over {expected:#04x} there"),
         }
     }
 }
@@ -258,13 +216,7 @@ mod tests {
         order: "NHD",
     };
 
-    const DST: Llama = Llama {
-        tp: 4,
-        block_size: 64,
-        num_blocks: 4,
-        order: "HND",
-        ..SRC
-    };
+    const DST: Llama = Llama { tp: 4, block_size: 64, num_blocks: 4, order: "HND", ..SRC };
 
     fn side(shape: Llama, party: Party) -> Engine {
         let deployment = shape.deployment().expect("a deployment");
@@ -279,9 +231,7 @@ mod tests {
         dst.clear(|_| {}).expect("it is filled");
         let request = Request::tokens(TOKENS);
         let plan = Plan::compile(&src.deployment, &dst.deployment, &request).expect("a plan");
-        let bound = plan
-            .bind(&src.tables, &dst.tables)
-            .expect("tables that fit");
+        let bound = plan.bind(&src.tables, &dst.tables).expect("tables that fit");
         for route in &bound.routes {
             let from = &src.memories[route.src_rank.0 as usize];
             let to = &dst.memories[route.dst_rank.0 as usize];
@@ -308,9 +258,7 @@ mod tests {
         for address in [0, 777, last / 2, last] {
             let mut byte = [0];
             dst.memories[1].read(address, &mut byte).expect("in bounds");
-            dst.memories[1]
-                .write(address, &[!byte[0]])
-                .expect("in bounds");
+            dst.memories[1].write(address, &[!byte[0]]).expect("in bounds");
             let error = dst.verify(|_| {}).expect_err("it is wrong");
             assert!(error.to_string().starts_with("rank 1, layer "), "{error}");
             dst.memories[1].write(address, &byte).expect("in bounds");
@@ -322,9 +270,7 @@ mod tests {
     fn tokens_in_each_others_places_are_wrong() {
         let (_, dst) = copied();
         let swapped: Vec<u32> = dst.blocks().iter().rev().copied().collect();
-        let found = dst
-            .contents
-            .verify(&dst.deployment, Rank(0), &dst.memories[0], &swapped);
+        let found = dst.contents.verify(&dst.deployment, Rank(0), &dst.memories[0], &swapped);
         assert!(matches!(found, Err(ContentsError::Wrong(_))), "{found:?}");
     }
 }

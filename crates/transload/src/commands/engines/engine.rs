@@ -46,9 +46,7 @@ impl From<EngineError> for Failure {
         Self::no(
             crate::failure::chain(&error),
             match error {
-                EngineError::Gpu(_) => {
-                    "who else uses the GPU? `transload demo --host` does without it"
-                }
+                EngineError::Gpu(_) => "who else uses the GPU? `transload demo --host` does without it",
                 _ => "it needs memory for the request on both sides, and a loopback interface",
             },
         )
@@ -86,19 +84,13 @@ impl Engine {
             deployment.groups()[0].placement(stage).allocation_bytes
         });
         let memories = bytes.map(|bytes| Memory::allocate(&[bytes as usize]));
-        let memories = memories
-            .collect::<Result<Vec<_>, _>>()
-            .map_err(EngineError::from)?;
+        let memories = memories.collect::<Result<Vec<_>, _>>().map_err(EngineError::from)?;
         let on_gpu = gpu.map(|gpu| OnGpu::new(gpu, &memories));
         Ok(Self {
             on_gpu: on_gpu.transpose().map_err(EngineError::from)?,
             memories,
             tables: tables(&deployment, tokens, own),
-            contents: Contents {
-                request: mix(seed),
-                canaries: mix(own),
-                tokens,
-            },
+            contents: Contents { request: mix(seed), canaries: mix(own), tokens },
             blocks: blocks(&deployment, tokens, own),
             deployment,
         })
@@ -150,9 +142,7 @@ impl Engine {
             if let Some(on_gpu) = &self.on_gpu {
                 on_gpu.download(rank.0 as usize, memory)?;
             }
-            let rank = self
-                .contents
-                .verify(&self.deployment, rank, memory, blocks)?;
+            let rank = self.contents.verify(&self.deployment, rank, memory, blocks)?;
             all.request += rank.request;
             all.canaries += rank.canaries;
             progress(memory.bytes());

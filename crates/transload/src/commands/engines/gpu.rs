@@ -38,10 +38,9 @@ mod with {
     /// One of the GPUs.
     pub(in crate::commands) fn open(ordinal: u32) -> Result<Gpu, Failure> {
         Gpu::open(ordinal).map_err(|error| match error {
-            GpuError::NoCuda(why) => Failure::no(
-                why.to_string(),
-                "it needs an NVIDIA GPU, and a driver of R525 or newer",
-            ),
+            GpuError::NoCuda(why) => {
+                Failure::no(why.to_string(), "it needs an NVIDIA GPU, and a driver of R525 or newer")
+            }
             error => Failure::no(
                 format!("GPU {ordinal} cannot be used: {error}"),
                 "`nvidia-smi` shows which there are, and who else uses them",
@@ -55,31 +54,18 @@ mod with {
 
     impl OnGpu {
         /// As much memory as the copies have.
-        pub(in crate::commands::engines) fn new(
-            gpu: &Gpu,
-            copies: &[Memory],
-        ) -> Result<Self, GpuError> {
-            let ranks = copies
-                .iter()
-                .map(|copy| DeviceMemory::allocate(gpu, &[copy.bytes() as usize]));
+        pub(in crate::commands::engines) fn new(gpu: &Gpu, copies: &[Memory]) -> Result<Self, GpuError> {
+            let ranks = copies.iter().map(|copy| DeviceMemory::allocate(gpu, &[copy.bytes() as usize]));
             ranks.collect::<Result<_, _>>().map(Self)
         }
 
         /// Copies one rank's memory to the GPU.
-        pub(in crate::commands::engines) fn upload(
-            &self,
-            rank: usize,
-            copy: &Memory,
-        ) -> Result<(), GpuError> {
+        pub(in crate::commands::engines) fn upload(&self, rank: usize, copy: &Memory) -> Result<(), GpuError> {
             whole(copy, &self.0[rank], copy.bytes())
         }
 
         /// Copies one rank's memory back.
-        pub(in crate::commands::engines) fn download(
-            &self,
-            rank: usize,
-            copy: &Memory,
-        ) -> Result<(), GpuError> {
+        pub(in crate::commands::engines) fn download(&self, rank: usize, copy: &Memory) -> Result<(), GpuError> {
             whole(&self.0[rank], copy, copy.bytes())
         }
 
@@ -100,21 +86,10 @@ mod with {
     }
 
     /// Copies all bytes of memories with one allocation each.
-    fn whole<'a>(
-        from: impl Into<Place<'a>>,
-        to: impl Into<Place<'a>>,
-        bytes: u64,
-    ) -> Result<(), GpuError> {
+    fn whole<'a>(from: impl Into<Place<'a>>, to: impl Into<Place<'a>>, bytes: u64) -> Result<(), GpuError> {
         let program = Program {
-            nests: vec![Nest {
-                loops: Default::default(),
-                run: bytes,
-            }],
-            placed: vec![Placed {
-                nest: 0,
-                src: 0,
-                dst: 0,
-            }],
+            nests: vec![Nest { loops: Default::default(), run: bytes }],
+            placed: vec![Placed { nest: 0, src: 0, dst: 0 }],
         };
         device::copy(&program, from, to, &CopyOptions::new()).map(drop)
     }
@@ -163,26 +138,15 @@ mod without {
     pub(in crate::commands::engines) enum OnGpu {}
 
     impl OnGpu {
-        pub(in crate::commands::engines) fn new(
-            gpu: &Gpu,
-            _copies: &[Memory],
-        ) -> Result<Self, GpuError> {
+        pub(in crate::commands::engines) fn new(gpu: &Gpu, _copies: &[Memory]) -> Result<Self, GpuError> {
             match *gpu {}
         }
 
-        pub(in crate::commands::engines) fn upload(
-            &self,
-            _rank: usize,
-            _copy: &Memory,
-        ) -> Result<(), GpuError> {
+        pub(in crate::commands::engines) fn upload(&self, _rank: usize, _copy: &Memory) -> Result<(), GpuError> {
             match *self {}
         }
 
-        pub(in crate::commands::engines) fn download(
-            &self,
-            _rank: usize,
-            _copy: &Memory,
-        ) -> Result<(), GpuError> {
+        pub(in crate::commands::engines) fn download(&self, _rank: usize, _copy: &Memory) -> Result<(), GpuError> {
             match *self {}
         }
 

@@ -37,13 +37,6 @@ pub(super) fn broken(error: impl std::fmt::Display) -> Failure {
 
 /// For waiting only: agents have threads of their own.
 pub(super) fn runtime() -> Result<tokio::runtime::Runtime, Failure> {
-    let runtime = tokio::runtime::Builder::new_current_thread()
-        .enable_all()
-        .build();
-    runtime.map_err(|error| {
-        Failure::no(
-            format!("no runtime: {error}"),
-            "the system may be out of file descriptors",
-        )
-    })
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.map_err(|error| Failure::no(format!("no runtime: {error}"), "the system may be out of file descriptors"))
 }

@@ -32,8 +32,7 @@ impl OneProcess {
         seed: u64,
         gpu: &Gpu,
     ) -> Result<Self, Failure> {
-        let side =
-            |shape: Llama, part| Engine::new(shape.deployment()?, tokens, seed, part, Some(gpu));
+        let side = |shape: Llama, part| Engine::new(shape.deployment()?, tokens, seed, part, Some(gpu));
         let src = side(src, Party::Source)?;
         let dst = side(dst, Party::Destination)?;
         src.fill(|_| {}).map_err(broken)?;
@@ -43,12 +42,7 @@ impl OneProcess {
             src.agent(issue(&authority, "source", [Role::Serve])?)?,
             dst.agent(issue(&authority, "destination", [Role::Pull])?)?,
         ];
-        Ok(Self {
-            sides: [src, dst],
-            agents,
-            seed,
-            pulls: 0,
-        })
+        Ok(Self { sides: [src, dst], agents, seed, pulls: 0 })
     }
 
     /// What a pull copies: the program of each route, and the memory of its rank on each side.

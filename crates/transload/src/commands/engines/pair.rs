@@ -5,9 +5,7 @@ use std::time::Duration;
 use tracing::info;
 use transload::layout::Deployment;
 use transload::transfer::agent::{Agent, PullReport, PullRequest, TransferError};
-use transload::transfer::identity::{
-    Authority, AuthorityError, Identity, Role, Roles, random_cluster_name,
-};
+use transload::transfer::identity::{Authority, AuthorityError, Identity, Role, Roles, random_cluster_name};
 use transload::transfer::ids::ServiceName;
 use transload::transfer::plan::Tables;
 use transload::transfer::ticket::Ticket;
@@ -79,16 +77,7 @@ impl Pair {
             other => return Err(unexpected(&other)),
         }
         info!(addr = %agent.control_addr(), "both processes have their agents");
-        Ok(Self {
-            source,
-            agent,
-            dst,
-            src,
-            src_tables,
-            seed,
-            gpu,
-            pulls: 0,
-        })
+        Ok(Self { source, agent, dst, src, src_tables, seed, gpu, pulls: 0 })
     }
 
     /// The two deployments.
@@ -112,10 +101,7 @@ impl Pair {
     }
 
     /// Checks every byte of the destination.
-    pub(in crate::commands) fn verify(
-        &self,
-        progress: impl FnMut(u64),
-    ) -> Result<Checked, Failure> {
+    pub(in crate::commands) fn verify(&self, progress: impl FnMut(u64)) -> Result<Checked, Failure> {
         verify(&self.dst, self.seed, progress)
     }
 
@@ -178,11 +164,7 @@ pub(super) fn request(dst: &Engine, ticket: Ticket, path: Path) -> Result<PullRe
 }
 
 /// Checks every byte of a destination.
-pub(super) fn verify(
-    dst: &Engine,
-    seed: u64,
-    progress: impl FnMut(u64),
-) -> Result<Checked, Failure> {
+pub(super) fn verify(dst: &Engine, seed: u64, progress: impl FnMut(u64)) -> Result<Checked, Failure> {
     dst.verify(progress).map_err(|error| match error {
         ContentsError::Wrong(wrong) => Failure::no(
             format!("verification failed: {wrong}"),

@@ -55,14 +55,7 @@ pub(in crate::commands) async fn run() -> Result<(), Failure> {
     let Some(first) = orders.recv().await else {
         return Ok(());
     };
-    let Order::Prefill {
-        credentials,
-        document,
-        tokens,
-        seed,
-        gpu,
-    } = first.map_err(SourceError::Order)?
-    else {
+    let Order::Prefill { credentials, document, tokens, seed, gpu } = first.map_err(SourceError::Order)? else {
         return Err(SourceError::Order("not introduced".to_owned()).into());
     };
     let deployment = Deployment::from_document(*document).map_err(super::broken)?;
@@ -79,9 +72,7 @@ pub(in crate::commands) async fn run() -> Result<(), Failure> {
         };
         let leases = lease(&agent, &side, LeaseSetId(set)).await?;
         let ticket = ticket(&agent, &side, LeaseSetId(set))?;
-        answer(&Answer::Leased {
-            ticket: ticket.expose().to_owned(),
-        })?;
+        answer(&Answer::Leased { ticket: ticket.expose().to_owned() })?;
         tokio::select! {
             ends = ended(leases) => answer(&Answer::Ended { ends: ends? })?,
             // Nothing is asked before the leases have ended: the other process is gone.
@@ -126,11 +117,7 @@ pub(super) fn content(tokens: u64) -> Result<ContentDigest, Failure> {
 }
 
 /// Leases the request's blocks on every rank.
-pub(super) async fn lease(
-    agent: &Agent,
-    side: &Engine,
-    set: LeaseSetId,
-) -> Result<Vec<Lease>, Failure> {
+pub(super) async fn lease(agent: &Agent, side: &Engine, set: LeaseSetId) -> Result<Vec<Lease>, Failure> {
     let tokens = side.contents.tokens;
     let content = content(tokens)?;
     let mut leases = Vec::new();
@@ -153,10 +140,7 @@ pub(super) fn ticket(agent: &Agent, side: &Engine, set: LeaseSetId) -> Result<Ti
         incarnation: agent.incarnation(),
         start: 0,
         valid_tokens: side.contents.tokens,
-        ranks: side
-            .ranks()
-            .map(|_: (Rank, _)| agent.address(&host))
-            .collect(),
+        ranks: side.ranks().map(|_: (Rank, _)| agent.address(&host)).collect(),
         time_left: LEASE,
         audience: None,
     };

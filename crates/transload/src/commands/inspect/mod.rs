@@ -93,10 +93,7 @@ pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
         ..Serving::default()
     };
     if model.groups.is_empty() && !args.deployment {
-        output.show(
-            || report::without_caches(&model, args.tokens),
-            || report::ownerless(&model, &called),
-        )?;
+        output.show(|| report::without_caches(&model, args.tokens), || report::ownerless(&model, &called))?;
         return Ok(());
     }
     let deployment = super::model::served(&model, &called, &serving, args.tokens)?;
@@ -107,14 +104,7 @@ pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
         output.show(|| &document, text)?;
         return Ok(());
     }
-    let report = Report::new(
-        &model,
-        &called,
-        &serving,
-        &deployment,
-        args.tokens,
-        args.memory,
-    )?;
+    let report = Report::new(&model, &called, &serving, &deployment, args.tokens, args.memory)?;
     output.show(|| report.json(), || report.table())?;
     Ok(())
 }

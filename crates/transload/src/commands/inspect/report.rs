@@ -191,9 +191,7 @@ impl<'a> Report<'a> {
             Failure::input(format!("{called}: {error}"), right)
         };
         let groups = deployment.groups();
-        let whole = groups
-            .iter()
-            .map(|group| size(group, 1, group.layers().ids().len(), deployment.tp()));
+        let whole = groups.iter().map(|group| size(group, 1, group.layers().ids().len(), deployment.tp()));
         let whole: Vec<Size> = whole.collect::<Result<_, _>>().map_err(too_large)?;
         let stages = (0..deployment.pp()).map(|stage| {
             let sizes = groups.iter();
@@ -232,34 +230,28 @@ impl<'a> Report<'a> {
 
     pub(super) fn json(&self) -> Json<'a> {
         let groups = self.model.groups.iter().zip(self.deployment.groups());
-        let groups = groups
-            .zip(&self.groups)
-            .map(|((group, served), size)| GroupJson {
-                name: &group.name,
-                layers: group.layers.to_string(),
-                num_layers: group.layers.ids().len(),
-                spec: group.specs.iter().map(|spec| spec.to_value()).collect(),
-                bytes_per_token: size.per_token.into(),
-                fixed_bytes: size.fixed,
-                sequence_bytes: size.sequence,
-                allocated_bytes: size.allocated,
-                block_size: served.block_size(),
-                block_bytes: size.block,
-            });
-        let ranks = self
-            .stages
-            .iter()
-            .enumerate()
-            .map(|(pp_rank, stage)| RankJson {
-                pp_rank,
-                tp: self.deployment.tp(),
-                layers: stage.layers.clone(),
-                bytes_per_token: stage.size.per_token.into(),
-                fixed_bytes: stage.size.fixed,
-                sequence_bytes: stage.size.sequence,
-                allocated_bytes: stage.size.allocated,
-                sequences: self.sequences(stage),
-            });
+        let groups = groups.zip(&self.groups).map(|((group, served), size)| GroupJson {
+            name: &group.name,
+            layers: group.layers.to_string(),
+            num_layers: group.layers.ids().len(),
+            spec: group.specs.iter().map(|spec| spec.to_value()).collect(),
+            bytes_per_token: size.per_token.into(),
+            fixed_bytes: size.fixed,
+            sequence_bytes: size.sequence,
+            allocated_bytes: size.allocated,
+            block_size: served.block_size(),
+            block_bytes: size.block,
+        });
+        let ranks = self.stages.iter().enumerate().map(|(pp_rank, stage)| RankJson {
+            pp_rank,
+            tp: self.deployment.tp(),
+            layers: stage.layers.clone(),
+            bytes_per_token: stage.size.per_token.into(),
+            fixed_bytes: stage.size.fixed,
+            sequence_bytes: stage.size.sequence,
+            allocated_bytes: stage.size.allocated,
+            sequences: self.sequences(stage),
+        });
         Json {
             schema: "transload.inspect/1",
             family: &self.model.family,
@@ -334,8 +326,7 @@ impl<'a> Report<'a> {
     }
 
     fn group_table(&self) -> String {
-        let mut table =
-            Table::new("group|layers|caches|>per token|>fixed|>block|>per block|>a sequence");
+        let mut table = Table::new("group|layers|caches|>per token|>fixed|>block|>per block|>a sequence");
         let groups = self.deployment.groups().iter().zip(&self.groups);
         for (group, size) in groups {
             table.row([
@@ -404,20 +395,13 @@ fn packed(model: &Model) -> Option<&'static str> {
 fn notes(model: &Model) -> String {
     let mut text = String::new();
     if let Some(packed) = packed(model) {
-        let _ = writeln!(
-            text,
-            "\n {packed}: sizes of what is packed are bytes, elements with their scales"
-        );
+        let _ = writeln!(text, "\n {packed}: sizes of what is packed are bytes, elements with their scales");
     }
     if !model.assumed.is_empty() {
         let assumed = model.assumed.iter();
         let assumed = assumed.map(|assumed| format!("{} = {}", assumed.key, short(&assumed.value)));
         let assumed: Vec<String> = assumed.collect();
-        let _ = writeln!(
-            text,
-            "\n assumed, since the config does not say: {}",
-            assumed.join(", ")
-        );
+        let _ = writeln!(text, "\n assumed, since the config does not say: {}", assumed.join(", "));
     }
     if let Some(wrapper) = &model.wrapper {
         let wrapper = Value::Text(wrapper.clone()).describe();
@@ -427,16 +411,9 @@ fn notes(model: &Model) -> String {
         );
     }
     if !model.unread.is_empty() {
-        let unread = model
-            .unread
-            .iter()
-            .map(|key| key.escape_debug().to_string());
+        let unread = model.unread.iter().map(|key| key.escape_debug().to_string());
         let unread: Vec<String> = unread.collect();
-        let _ = writeln!(
-            text,
-            "\n not read, though it may change what is cached: {}",
-            unread.join(", ")
-        );
+        let _ = writeln!(text, "\n not read, though it may change what is cached: {}", unread.join(", "));
     }
     text
 }
@@ -449,11 +426,7 @@ pub(super) fn without_caches(model: &Model, tokens: u64) -> Json<'_> {
         num_layers: model.num_layers,
         bytes_per_token: Number::Whole(0),
         fixed_bytes: 0,
-        sequence: Sequence {
-            tokens,
-            bytes: 0,
-            allocated_bytes: 0,
-        },
+        sequence: Sequence { tokens, bytes: 0, allocated_bytes: 0 },
         layer_kinds: layer_kinds(model),
         groups: Vec::new(),
         ranks: Vec::new(),
@@ -484,10 +457,7 @@ fn layer_kinds(model: &Model) -> Vec<LayerKind> {
         let of_layer: Vec<String> = groups.map(|group| group.name.clone()).collect();
         match kinds.iter_mut().find(|kind| kind.caches == of_layer) {
             Some(kind) => kind.layers += 1,
-            None => kinds.push(LayerKind {
-                caches: of_layer,
-                layers: 1,
-            }),
+            None => kinds.push(LayerKind { caches: of_layer, layers: 1 }),
         }
     }
     kinds
@@ -524,11 +494,7 @@ pub(super) fn toml(document: &Value, args: &Args, called: &str) -> String {
     if args.order.is_none() {
         text.push_str("# order: LBSHC (NHD) where nothing else stands here\n");
     }
-    let _ = writeln!(
-        text,
-        "# num_blocks: here enough for one sequence of {}",
-        number::count(args.tokens, "token")
-    );
+    let _ = writeln!(text, "# num_blocks: here enough for one sequence of {}", number::count(args.tokens, "token"));
     // A document has nothing that TOML has not.
     text.push_str(&toml::to_string(document).unwrap_or_default());
     text

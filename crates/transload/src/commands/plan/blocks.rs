@@ -45,16 +45,10 @@ impl BlockArgs {
     pub(super) fn tables(&self, plan: &Plan) -> Result<(Tables, Tables), Failure> {
         if self.scattered {
             return scattered(plan).ok_or_else(|| {
-                Failure::input(
-                    "--scattered would list too many blocks",
-                    "take fewer tokens, or larger blocks",
-                )
+                Failure::input("--scattered would list too many blocks", "take fewer tokens, or larger blocks")
             });
         }
-        Ok((
-            tables(plan, "--src-blocks", &self.src_blocks)?,
-            tables(plan, "--dst-blocks", &self.dst_blocks)?,
-        ))
+        Ok((tables(plan, "--src-blocks", &self.src_blocks)?, tables(plan, "--dst-blocks", &self.dst_blocks)?))
     }
 }
 
@@ -96,18 +90,14 @@ fn range(item: &str) -> Result<(u32, u32), String> {
         let plain = !digits.is_empty() && digits.bytes().all(|b| b.is_ascii_digit());
         match digits.parse() {
             Ok(block) if plain && block != BlockTable::NONE => Ok(block),
-            _ => Err(format!(
-                "{item:?} is no block; a list is made of blocks (3), ranges (8-11) and - for none"
-            )),
+            _ => Err(format!("{item:?} is no block; a list is made of blocks (3), ranges (8-11) and - for none")),
         }
     };
     match item.split_once('-') {
         None => number(item).map(|block| (block, block)),
         Some((first, last)) => match (number(first)?, number(last)?) {
             (first, last) if first <= last => Ok((first, last)),
-            (first, last) => Err(format!(
-                "{item} runs backwards; write {last}-{first}, or the blocks one by one"
-            )),
+            (first, last) => Err(format!("{item} runs backwards; write {last}-{first}, or the blocks one by one")),
         },
     }
 }
@@ -161,11 +151,7 @@ pub(super) fn scattered(plan: &Plan) -> Option<(Tables, Tables)> {
 
 /// The same transfer between sides with room for scattered blocks, bound to such. `None` where a side cannot
 /// be that large.
-pub(super) fn scattered_elsewhere(
-    src: &Deployment,
-    dst: &Deployment,
-    request: &Request,
-) -> Option<BoundPlan> {
+pub(super) fn scattered_elsewhere(src: &Deployment, dst: &Deployment, request: &Request) -> Option<BoundPlan> {
     let side = |side: &Deployment| roomy(side.document().clone(), request.end());
     let plan = Plan::compile(&side(src)?, &side(dst)?, request).ok()?;
     let tables = scattered(&plan)?;
@@ -181,15 +167,13 @@ pub(super) fn roomy(mut document: Document, tokens: u64) -> Option<Deployment> {
         };
         group.num_blocks = 2 * blocks.max(1);
     }
-    Deployment::from_document(document.clone())
-        .ok()
-        .or_else(|| {
-            // Strides may have been made for the blocks that there were.
-            for group in &mut document.groups {
-                (group.block_stride, group.layer_stride) = (None, None);
-            }
-            Deployment::from_document(document).ok()
-        })
+    Deployment::from_document(document.clone()).ok().or_else(|| {
+        // Strides may have been made for the blocks that there were.
+        for group in &mut document.groups {
+            (group.block_stride, group.layer_stride) = (None, None);
+        }
+        Deployment::from_document(document).ok()
+    })
 }
 
 fn twice(option: &str, of: &str) -> Failure {

@@ -9,8 +9,7 @@ use transload::layout::spec::ConvLayout;
 use crate::commands::model;
 
 /// What the keys are, for messages.
-const KEYS: &str =
-    "tp, pp, block, blocks, order, conv (DS or SD), allocation (one or per_layer), name";
+const KEYS: &str = "tp, pp, block, blocks, order, conv (DS or SD), allocation (one or per_layer), name";
 
 /// How a side serves the model, as typed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -23,15 +22,13 @@ impl FromStr for Description {
         let mut side = Serving::default();
         let mut given: Vec<&str> = Vec::new();
         for part in parts(text) {
-            let (key, value) = part.split_once('=').ok_or_else(|| {
-                format!("{part:?} is no key=value; a side is described as tp=4,block=16,order=NHD")
-            })?;
+            let (key, value) = part
+                .split_once('=')
+                .ok_or_else(|| format!("{part:?} is no key=value; a side is described as tp=4,block=16,order=NHD"))?;
             let (key, value) = (key.trim(), value.trim());
             let number = || match value.parse::<u64>() {
                 Ok(number) if number > 0 => Ok(number),
-                _ => Err(format!(
-                    "{key} has to be a whole number from 1, not {value:?}"
-                )),
+                _ => Err(format!("{key} has to be a whole number from 1, not {value:?}")),
             };
             match key {
                 "tp" => side.tp = number()?,
@@ -96,9 +93,8 @@ mod tests {
 
     #[test]
     fn a_side_is_read_key_by_key() {
-        let read: Description = "tp=4, pp=2,block=64,order=LBH[DS,SD],conv=DS,allocation=per_layer"
-            .parse()
-            .expect("a side");
+        let read: Description =
+            "tp=4, pp=2,block=64,order=LBH[DS,SD],conv=DS,allocation=per_layer".parse().expect("a side");
         let expected = Serving {
             tp: 4,
             pp: 2,
@@ -109,10 +105,9 @@ mod tests {
             ..Serving::default()
         };
         assert_eq!(read.0, expected);
-        for (small, large) in [
-            ("order=nhd", "order=NHD"),
-            ("order=lbh[ds,sd],conv=ds,dp=1", "order=LBH[DS,SD],conv=DS"),
-        ] {
+        for (small, large) in
+            [("order=nhd", "order=NHD"), ("order=lbh[ds,sd],conv=ds,dp=1", "order=LBH[DS,SD],conv=DS")]
+        {
             let [small, large] = [small, large].map(str::parse::<Description>);
             assert_eq!(small, large);
         }
@@ -121,26 +116,14 @@ mod tests {
     #[test]
     fn what_is_wrong_is_named() {
         for (text, told) in [
-            (
-                "",
-                "\"\" is no key=value; a side is described as tp=4,block=16,order=NHD",
-            ),
-            (
-                "tp",
-                "\"tp\" is no key=value; a side is described as tp=4,block=16,order=NHD",
-            ),
+            ("", "\"\" is no key=value; a side is described as tp=4,block=16,order=NHD"),
+            ("tp", "\"tp\" is no key=value; a side is described as tp=4,block=16,order=NHD"),
             ("tp=0", "tp has to be a whole number from 1, not \"0\""),
             ("tp=2,tp=4", "tp is given twice"),
             ("conv=s", "conv has to be DS or SD, not \"s\""),
-            (
-                "tp=1,dp=8",
-                "dp=8 is 8 replicas, and a request's cache lies in one of them: leave dp out",
-            ),
+            ("tp=1,dp=8", "dp=8 is 8 replicas, and a request's cache lies in one of them: leave dp out"),
             ("order=LXS", "'X' is no axis"),
-            (
-                "rank=3",
-                "\"rank\" is no key of a side; the keys are tp, pp, block",
-            ),
+            ("rank=3", "\"rank\" is no key of a side; the keys are tp, pp, block"),
         ] {
             let problem = text.parse::<Description>().expect_err(text);
             assert!(problem.starts_with(told), "{text}: {problem}");

@@ -26,17 +26,12 @@ impl FromStr for Rate {
         let wrong = || format!("{text:?} is no rate; write it as 100Gbit, 2x200Gbit or 12.5GB/s");
         if let Some((links, each)) = text.split_once(['x', '×']) {
             let links = links.trim().parse::<u32>().ok().filter(|links| *links > 0);
-            let (links, Self(each)) = (
-                links.ok_or_else(wrong)?,
-                each.parse::<Self>().map_err(|_| wrong())?,
-            );
+            let (links, Self(each)) = (links.ok_or_else(wrong)?, each.parse::<Self>().map_err(|_| wrong())?);
             return Ok(Self(f64::from(links) * each));
         }
         let (value, unit) = number::quantity(text).ok_or_else(wrong)?;
         if unit.is_empty() {
-            return Err(format!(
-                "{text} has no unit; write {text}Gbit or {text}GB/s"
-            ));
+            return Err(format!("{text} has no unit; write {text}Gbit or {text}GB/s"));
         }
         let unit = unit.trim_end_matches("/s").trim_end_matches("ps");
         let (scale, rest) = match unit.as_bytes() {
@@ -162,17 +157,13 @@ impl Estimate {
         let cost = chunk_cost.as_secs_f64();
         let on_link = |bytes: u64| bytes as f64 / link.0;
         let starting = |chunks: u64| chunks as f64 * cost;
-        let busiest =
-            |time: &dyn Fn(&(u64, u64)) -> f64| ranks.values().map(time).fold(0.0, f64::max);
+        let busiest = |time: &dyn Fn(&(u64, u64)) -> f64| ranks.values().map(time).fold(0.0, f64::max);
         Self {
             blocks,
             link_bytes_per_second: link.0,
             chunk_cost_seconds: cost,
-            seconds_with_a_link_each: busiest(&|(bytes, chunks)| {
-                on_link(*bytes) + starting(*chunks)
-            }),
-            seconds_with_one_link: on_link(bound.bytes())
-                + busiest(&|(_, chunks)| starting(*chunks)),
+            seconds_with_a_link_each: busiest(&|(bytes, chunks)| on_link(*bytes) + starting(*chunks)),
+            seconds_with_one_link: on_link(bound.bytes()) + busiest(&|(_, chunks)| starting(*chunks)),
         }
     }
 
@@ -257,11 +248,8 @@ mod tests {
     fn costs_are_times() {
         assert_eq!(parse_cost("3.9us"), Ok(Duration::from_nanos(3900)));
         assert_eq!(parse_cost("400 ns"), Ok(Duration::from_nanos(400)));
-        for (text, told) in [
-            ("4", "write 4us or 4ns"),
-            ("-4us", "as 4us or 400ns"),
-            ("4 weeks", "is no unit of time"),
-        ] {
+        for (text, told) in [("4", "write 4us or 4ns"), ("-4us", "as 4us or 400ns"), ("4 weeks", "is no unit of time")]
+        {
             let error = parse_cost(text).expect_err(text);
             assert!(error.contains(told), "{text}: {error}");
         }

@@ -122,35 +122,18 @@ pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
         return Ok(output.json(&json_schema())?);
     }
     if args.chunks && !output.is_json() {
-        return Err(Failure::input(
-            "--chunks lists every chunk, which no table could hold",
-            "add --format json",
-        ));
+        return Err(Failure::input("--chunks lists every chunk, which no table could hold", "add --format json"));
     }
     let Some(tokens) = args.tokens else {
-        return Err(Failure::input(
-            "nothing says how many tokens travel",
-            "add --tokens 2000, or --tokens 128k",
-        ));
+        return Err(Failure::input("nothing says how many tokens travel", "add --tokens 2000, or --tokens 128k"));
     };
     let start = args.start;
-    let request = Request {
-        start,
-        ..Request::tokens(tokens)
-    };
-    let [src, dst] = args
-        .sides
-        .read(args.blocks.room(start.saturating_add(tokens)))?;
+    let request = Request { start, ..Request::tokens(tokens) };
+    let [src, dst] = args.sides.read(args.blocks.room(start.saturating_add(tokens)))?;
     let planned = Planned::of(&src, &dst, &request, &args.sides, &args.blocks)?;
     let Planned { plan, bound, .. } = &planned;
     if let Some(file) = &args.svg {
-        let scene = Scene {
-            src: &src,
-            dst: &dst,
-            plan,
-            bound,
-            tables: (&planned.tables.0, &planned.tables.1),
-        };
+        let scene = Scene { src: &src, dst: &dst, plan, bound, tables: (&planned.tables.0, &planned.tables.1) };
         fs::write(file, plan_svg(&scene)).map_err(|error| not_drawn(file, &error))?;
     }
     if args.emit == Some(Emit::Nixl) {
@@ -178,10 +161,7 @@ pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
 
 fn not_drawn(file: &Path, error: &io::Error) -> Failure {
     Failure::input(
-        format!(
-            "the picture could not be written to {}: {error}",
-            file.display()
-        ),
+        format!("the picture could not be written to {}: {error}", file.display()),
         "name a file in a folder that exists and may be written to",
     )
 }

@@ -60,9 +60,7 @@ struct Descriptors {
 impl Lists {
     pub(super) fn new(src: &Deployment, dst: &Deployment, plan: &Plan, bound: &BoundPlan) -> Self {
         let agents = [(Side::Source, src), (Side::Destination, dst)].map(|(side, deployment)| {
-            let agents = deployment
-                .ranks()
-                .map(|rank| Agent::new(side, deployment, rank));
+            let agents = deployment.ranks().map(|rank| Agent::new(side, deployment, rank));
             agents.collect::<Vec<_>>()
         });
         let [sources, destinations] = &agents;
@@ -79,11 +77,7 @@ impl Lists {
                 operation: "READ",
                 local_agent: local.name.clone(),
                 remote_agent: remote.name.clone(),
-                group: plan
-                    .group_names()
-                    .nth(route.group)
-                    .unwrap_or_default()
-                    .to_owned(),
+                group: plan.group_names().nth(route.group).unwrap_or_default().to_owned(),
                 descs: route.chunks(),
                 local_descs: of(Side::Destination, local),
                 remote_descs: of(Side::Source, remote),
@@ -119,12 +113,7 @@ impl Agent {
             Side::Source => "source",
             Side::Destination => "destination",
         };
-        Self {
-            name: format!("{part}-{rank}"),
-            reg_descs,
-            rank,
-            first,
-        }
+        Self { name: format!("{part}-{rank}"), reg_descs, rank, first }
     }
 
     /// Where the allocations of a group start, and all behind them.

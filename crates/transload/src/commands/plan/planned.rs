@@ -41,17 +41,8 @@ impl Planned {
     }
 
     /// Binds a plan whose making has begun then.
-    pub(in crate::commands) fn bound(
-        plan: Plan,
-        tables: (Tables, Tables),
-        begun: Instant,
-    ) -> Result<Self, BindError> {
-        Ok(Self {
-            bound: plan.bind(&tables.0, &tables.1)?,
-            plan,
-            tables,
-            first: begun.elapsed(),
-        })
+    pub(in crate::commands) fn bound(plan: Plan, tables: (Tables, Tables), begun: Instant) -> Result<Self, BindError> {
+        Ok(Self { bound: plan.bind(&tables.0, &tables.1)?, plan, tables, first: begun.elapsed() })
     }
 
     /// The median of a few runs from two checked deployments to bound routes, where they are short: the first
@@ -85,10 +76,7 @@ fn not_planned(error: PlanError, [source, destination]: [String; 2]) -> Failure 
             error.to_string(),
             "take fewer ranks or fewer groups; docs/src/reference/limits.md says what a plan may have",
         ),
-        other => Failure::input(
-            other.to_string(),
-            "ask for tokens that a model can have read",
-        ),
+        other => Failure::input(other.to_string(), "ask for tokens that a model can have read"),
     }
 }
 
@@ -101,12 +89,8 @@ fn not_bound(error: BindError, scattered: bool) -> Failure {
             "list a block for every block_size tokens from position 0 on, - for those before \
              --start; or give no list and more num_blocks"
         }
-        BindError::NoBlock { .. } => {
-            "only blocks before --start, or before what a window still needs, may be -"
-        }
-        BindError::NoSuchBlock { .. } => {
-            "name blocks below num_blocks, or raise it in the document"
-        }
+        BindError::NoBlock { .. } => "only blocks before --start, or before what a window still needs, may be -",
+        BindError::NoSuchBlock { .. } => "name blocks below num_blocks, or raise it in the document",
         BindError::TooManyPlaces => "take fewer tokens, or larger blocks",
         BindError::Repeated { .. } => "list each block once: a block holds one stretch of tokens",
         _ => "see `transload plan --help`",

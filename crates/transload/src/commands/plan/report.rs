@@ -91,11 +91,7 @@ impl Links {
             1 => format!("source rank {} sends nothing", self.idle_sources[0]),
             n => format!("{n} of {sources} source ranks send nothing"),
         };
-        format!(
-            "{} of {} carry nothing; {idle}",
-            number::grouped(self.idle),
-            number::count(self.all, "link")
-        )
+        format!("{} of {} carry nothing; {idle}", number::grouped(self.idle), number::count(self.all, "link"))
     }
 }
 
@@ -151,10 +147,7 @@ impl<'a> Report<'a> {
             schema: "transload.plan/1",
             digest: self.plan.digest().to_string(),
             compile_ns: self.compile.as_nanos(),
-            request: Asked {
-                start: self.plan.request().start,
-                tokens: self.plan.request().tokens,
-            },
+            request: Asked { start: self.plan.request().start, tokens: self.plan.request().tokens },
             links: self.links(),
             totals: Totals {
                 bytes: self.bound.bytes(),
@@ -163,9 +156,7 @@ impl<'a> Report<'a> {
                 segments: self.plan.segments(),
                 wire_bytes: self.wire_bytes(),
             },
-            histogram: (self.bound.histogram().into_iter())
-                .map(|(length, chunks)| [length, chunks])
-                .collect(),
+            histogram: (self.bound.histogram().into_iter()).map(|(length, chunks)| [length, chunks]).collect(),
             svg: self.svg.map(|file| file.display().to_string()),
             routes: self.rows(list),
             matrix: (self.matrix().into_iter())
@@ -182,9 +173,7 @@ impl<'a> Report<'a> {
 
     /// The rows of the table, for spreadsheets.
     pub(in crate::commands) fn csv(&self) -> String {
-        let mut text = String::from(
-            "src_rank,dst_rank,group,component,bytes,chunks,min_chunk_bytes,max_chunk_bytes\n",
-        );
+        let mut text = String::from("src_rank,dst_rank,group,component,bytes,chunks,min_chunk_bytes,max_chunk_bytes\n");
         for row in self.rows(false) {
             // Names of groups have no commas and no quotes in them.
             let _ = writeln!(
@@ -212,10 +201,7 @@ impl<'a> Report<'a> {
         Links {
             all,
             idle: all - matrix.len() as u64,
-            idle_sources: sources
-                .map(|rank| rank.0)
-                .filter(|rank| !busy.contains(rank))
-                .collect(),
+            idle_sources: sources.map(|rank| rank.0).filter(|rank| !busy.contains(rank)).collect(),
         }
     }
 
@@ -275,16 +261,10 @@ impl<'a> Report<'a> {
         }
         let (moved, chunks) = (self.bound.bytes(), self.bound.chunks());
         let bars = self.bound.histogram().into_iter();
-        let bars: Vec<Bar> = bars
-            .map(|(length, chunks)| Bar { length, chunks })
-            .collect();
+        let bars: Vec<Bar> = bars.map(|(length, chunks)| Bar { length, chunks }).collect();
         let mut routes = routes.finish();
         if more > 0 {
-            let _ = writeln!(
-                routes,
-                " and {}; --format csv lists them all",
-                number::count(more as u64, "row")
-            );
+            let _ = writeln!(routes, " and {}; --format csv lists them all", number::count(more as u64, "row"));
         }
         if let Some(matrix) = self.matrix_table() {
             let _ = write!(routes, "\n{matrix}");
@@ -329,11 +309,7 @@ impl<'a> Report<'a> {
             let _ = writeln!(text, " drawn in {}", file.display());
         }
         for (side, deployment) in [("the source", self.src), ("the destination", self.dst)] {
-            for group in deployment
-                .groups()
-                .iter()
-                .filter(|group| mixes_scales(group))
-            {
+            for group in deployment.groups().iter().filter(|group| mixes_scales(group)) {
                 let _ = writeln!(
                     text,
                     " take care: in {side}'s group {} the scales of each state lie behind its data, as the \
@@ -358,11 +334,7 @@ impl<'a> Report<'a> {
     }
 
     fn rows(&self, list: bool) -> Vec<Row<'a>> {
-        self.bound
-            .routes
-            .iter()
-            .flat_map(|route| self.rows_of(route, list))
-            .collect()
+        self.bound.routes.iter().flat_map(|route| self.rows_of(route, list)).collect()
     }
 
     fn rows_of(&self, route: &BoundRoute, list: bool) -> Vec<Row<'a>> {
@@ -382,14 +354,10 @@ impl<'a> Report<'a> {
             component: self.plan.component_names(route.group, components),
             bytes: total.bytes,
             chunks: total.chunks,
-            chunk_bytes: Range {
-                min: total.min.unwrap_or(0),
-                max: total.max,
-            },
-            list: program.as_ref().map(|program| List {
-                program: only(program, route.components(), components),
-                layers,
-            }),
+            chunk_bytes: Range { min: total.min.unwrap_or(0), max: total.max },
+            list: program
+                .as_ref()
+                .map(|program| List { program: only(program, route.components(), components), layers }),
         });
         rows.collect()
     }
@@ -417,10 +385,7 @@ impl Total {
 fn only(program: &Program, of: &[ComponentSet], components: ComponentSet) -> Program {
     let placed = program.placed.iter();
     let placed = placed.filter(|place| of[place.nest as usize] == components);
-    Program {
-        placed: placed.copied().collect(),
-        nests: program.nests.clone(),
-    }
+    Program { placed: placed.copied().collect(), nests: program.nests.clone() }
 }
 
 /// Every chunk, as offsets, or as layers and offsets.
@@ -442,10 +407,7 @@ impl<'a> Layers<'a> {
             let per_layer = group.allocation() == Allocation::PerLayer;
             per_layer.then(|| &group.layers().ids()[group.stage_slots(stage)])
         };
-        Self([
-            side(report.src, route.src_rank),
-            side(report.dst, route.dst_rank),
-        ])
+        Self([side(report.src, route.src_rank), side(report.dst, route.dst_rank)])
     }
 
     /// The layer of a chunk, from the allocations that it lies in. No chunk crosses a layer where one

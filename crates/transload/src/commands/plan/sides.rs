@@ -46,10 +46,7 @@ impl SideArgs {
     /// Reads the source and the destination; described ones get room for so many tokens.
     pub(super) fn read(&self, room: u64) -> Result<[Deployment; 2], Failure> {
         let files = [&self.from, &self.to];
-        if files
-            .iter()
-            .all(|file| file.as_deref().is_some_and(is_stdin))
-        {
+        if files.iter().all(|file| file.as_deref().is_some_and(is_stdin)) {
             return Err(Failure::input(
                 "--from and --to are both -, but stdin is one document",
                 "name a file for one of them",
@@ -79,31 +76,24 @@ impl SideArgs {
             let called = called(file.as_deref()?).to_string();
             Some((Model::of_deployment(side.as_ref()?), called))
         });
-        let serve = |side: Option<Deployment>, description: &Option<Description>, flag: &str| match (
-            side,
-            description,
-            &model,
-        ) {
-            (Some(side), _, _) => Ok(side),
-            (None, Some(Description(serving)), Some((model, called))) => {
-                model::served(model, called, serving, room)
-            }
-            (None, Some(_), None) => Err(Failure::input(
-                "the sides are described, but there is no model that they serve",
-                "name its config.json, or describe its caches with --spec",
-            )),
-            (None, None, _) => Err(Failure::input(
-                format!("nothing says what the {flag} side is"),
-                format!(
-                    "name its document with --{flag}, or describe it with --{flag}-side tp=4,block=16"
-                ),
-            )),
-        };
+        let serve =
+            |side: Option<Deployment>, description: &Option<Description>, flag: &str| match (side, description, &model)
+            {
+                (Some(side), _, _) => Ok(side),
+                (None, Some(Description(serving)), Some((model, called))) => {
+                    model::served(model, called, serving, room)
+                }
+                (None, Some(_), None) => Err(Failure::input(
+                    "the sides are described, but there is no model that they serve",
+                    "name its config.json, or describe its caches with --spec",
+                )),
+                (None, None, _) => Err(Failure::input(
+                    format!("nothing says what the {flag} side is"),
+                    format!("name its document with --{flag}, or describe it with --{flag}-side tp=4,block=16"),
+                )),
+            };
         let [src, dst] = sides;
-        let sides = [
-            serve(src, &self.from_side, "from")?,
-            serve(dst, &self.to_side, "to")?,
-        ];
+        let sides = [serve(src, &self.from_side, "from")?, serve(dst, &self.to_side, "to")?];
         for (side, name) in sides.iter().zip(self.names()) {
             let (ranks, groups) = (side.ranks().count(), side.groups().len());
             info!(side = %name, ranks, groups, "read");

@@ -42,23 +42,12 @@ impl Shown {
     /// `None` if it is no manifest of an archive, or one that cannot be read.
     pub(super) fn of(name: &ManifestName, manifest: &[u8]) -> Option<Self> {
         let segments = |held: Vec<Held>| {
-            let segments = held.into_iter().map(|held| Segment {
-                from: held.from,
-                to: held.to,
-                pieces: held.pieces.len(),
-            });
+            let segments =
+                held.into_iter().map(|held| Segment { from: held.from, to: held.to, pieces: held.pieces.len() });
             segments.collect()
         };
         Some(match Record::read(name, manifest)?.ok()? {
-            Record::Root {
-                key,
-                parent,
-                tokens,
-                codec,
-                computed_by,
-                groups,
-                ..
-            } => Self {
+            Record::Root { key, parent, tokens, codec, computed_by, groups, .. } => Self {
                 kind: "root",
                 prefix: Some(Prefix {
                     key: key.to_string(),
@@ -72,10 +61,7 @@ impl Shown {
             Record::Part { groups } => Self {
                 kind: "part",
                 prefix: None,
-                groups: groups
-                    .into_iter()
-                    .map(|held| Some(segments(held)))
-                    .collect(),
+                groups: groups.into_iter().map(|held| Some(segments(held))).collect(),
             },
             _ => return None,
         })
@@ -107,11 +93,7 @@ impl Shown {
                     let pieces = number::count(pieces, "piece");
                     match (segments.first(), segments.last()) {
                         (Some(first), Some(last)) => {
-                            writeln!(
-                                lines,
-                                " group {number}: tokens {} to {}, {pieces}",
-                                first.from, last.to
-                            )
+                            writeln!(lines, " group {number}: tokens {} to {}, {pieces}", first.from, last.to)
                         }
                         _ => writeln!(lines, " group {number}: nothing needed"),
                     }

@@ -7,8 +7,7 @@ use std::time::Duration;
 use clap::ValueHint;
 use serde_json::{Value, json};
 use transload::store::conformance::{
-    Finding, Item, Options, Report, Source, Subject, Verdict, check_in_children, item, items,
-    run_in_child,
+    Finding, Item, Options, Report, Source, Subject, Verdict, check_in_children, item, items, run_in_child,
 };
 use transload::store::loader::Library;
 use transload::store::{ManifestName, StoreUri, is_built_in, open, period};
@@ -78,10 +77,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
     let uri: StoreUri = args.uri.parse().map_err(|error| {
-        Failure::input(
-            format!("{error}"),
-            "name a store as file:///absolute/path or foo://host/scratch",
-        )
+        Failure::input(format!("{error}"), "name a store as file:///absolute/path or foo://host/scratch")
     })?;
     if let Some(path) = args.library.as_ref().filter(|path| !path.is_file()) {
         return Err(Failure::input(
@@ -137,20 +133,12 @@ pub(super) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
         bar.say(format!("checked {}", finding.item.name));
     })?;
     drop(bar);
-    let checked = Checked {
-        uri: &args.uri,
-        called,
-        report,
-    };
+    let checked = Checked { uri: &args.uri, called, report };
     output.show(|| checked.json(), || checked.table())?;
     match checked.report.count(Verdict::Fail) as u64 {
         0 => Ok(()),
         n => Err(Failure::no(
-            format!(
-                "{} does not keep the contract: {}",
-                checked.called,
-                number::count(n, "failure")
-            ),
+            format!("{} does not keep the contract: {}", checked.called, number::count(n, "failure")),
             format!("--item NAME --seed {} tries one again", checked.report.seed),
         )),
     }
@@ -203,10 +191,7 @@ impl Args {
                 finding.seen.clone(),
                 "name it with --library, or its folder with KV_STORE_LIBRARY_PATH",
             )),
-            _ => Ok(format!(
-                "the library for `{}` that the system finds",
-                uri.scheme()
-            )),
+            _ => Ok(format!("the library for `{}` that the system finds", uri.scheme())),
         }
     }
 
@@ -217,10 +202,7 @@ impl Args {
         found: &mut dyn FnMut(&Finding),
     ) -> Result<Report, Failure> {
         let itself = Itself::find().map_err(|error| {
-            Failure::input(
-                format!("this program does not find itself: {error}"),
-                "was it removed while it runs?",
-            )
+            Failure::input(format!("this program does not find itself: {error}"), "was it removed while it runs?")
         })?;
         let command = |item: &'static Item| {
             let mut command = itself.another();
@@ -229,11 +211,7 @@ impl Args {
             if let Some(library) = library {
                 command.arg("--library").arg(library);
             }
-            for (flag, is_set) in [
-                ("--quick", self.quick),
-                ("--strict", self.strict),
-                ("--scratch", self.scratch),
-            ] {
+            for (flag, is_set) in [("--quick", self.quick), ("--strict", self.strict), ("--scratch", self.scratch)] {
                 command.args(is_set.then_some(flag));
             }
             command
@@ -248,10 +226,7 @@ const LOADS: &str = "library-loads";
 /// The second process: one item.
 fn child(subject: Subject, name: &str, options: &Options) -> Result<(), Failure> {
     let Some(item) = item(name) else {
-        return Err(Failure::input(
-            format!("there is no item {name}"),
-            "this is for `transload store check` alone",
-        ));
+        return Err(Failure::input(format!("there is no item {name}"), "this is for `transload store check` alone"));
     };
     Ok(run_in_child(item, subject, options)?)
 }
@@ -296,16 +271,11 @@ impl Checked<'_> {
     fn table(&self) -> String {
         let mut table = Table::new("item|verdict|seen");
         for finding in &self.report.findings {
-            table.row([
-                finding.item.name,
-                finding.verdict.as_str(),
-                &text::printable(&finding.seen),
-            ]);
+            table.row([finding.item.name, finding.verdict.as_str(), &text::printable(&finding.seen)]);
         }
         let mut text = table.finish();
         let wrong = self.report.findings.iter();
-        let wrong =
-            wrong.filter(|finding| matches!(finding.verdict, Verdict::Fail | Verdict::Note));
+        let wrong = wrong.filter(|finding| matches!(finding.verdict, Verdict::Fail | Verdict::Note));
         for (i, finding) in wrong.enumerate() {
             if i == 0 {
                 text.push('\n');

@@ -40,11 +40,7 @@ impl Contents {
         if let Some(object) = objects::Shown::of(name, manifest) {
             return Self::Object(object);
         }
-        let readable = |text: &&str| {
-            !text
-                .chars()
-                .any(|c| c.is_control() && !"\n\r\t".contains(c))
-        };
+        let readable = |text: &&str| !text.chars().any(|c| c.is_control() && !"\n\r\t".contains(c));
         match std::str::from_utf8(manifest).ok().filter(readable) {
             Some(text) => Self::Text(text[..text.floor_char_boundary(TEXT_BYTES)].to_owned()),
             None => {
@@ -62,9 +58,7 @@ impl Contents {
             Self::Object(object) => return object.lines(),
             Self::Text(text) => {
                 // A line end of its own would move the cursor.
-                let lines = text
-                    .lines()
-                    .map(|line| format!(" {}\n", line.replace('\r', "\\r")));
+                let lines = text.lines().map(|line| format!(" {}\n", line.replace('\r', "\\r")));
                 (lines.collect::<String>(), text.len())
             }
             Self::Hex(_) => {
@@ -113,21 +107,14 @@ mod tests {
         assert_eq!(of(b"a\rb\r\nc").lines(b"a\rb\r\nc"), " a\\rb\n c\n");
         let escapes = b"\x1b[2J";
         assert_eq!(of(escapes), Contents::Hex("1b5b324a".into()));
-        assert_eq!(
-            of(escapes).lines(escapes),
-            format!(" 000000  {:<50} .[2J\n", "1b 5b 32 4a ")
-        );
+        assert_eq!(of(escapes).lines(escapes), format!(" 000000  {:<50} .[2J\n", "1b 5b 32 4a "));
     }
 
     #[test]
     fn what_is_long_is_cut_and_says_so() {
         let text = "é".repeat(3000);
         let lines = of(text.as_bytes()).lines(text.as_bytes());
-        assert!(
-            lines.ends_with("é\n … 1904 bytes more\n"),
-            "{}",
-            lines.len()
-        );
+        assert!(lines.ends_with("é\n … 1904 bytes more\n"), "{}", lines.len());
         let bytes = [0; 1000];
         let lines = of(&bytes).lines(&bytes);
         assert_eq!(lines.lines().count(), 17);

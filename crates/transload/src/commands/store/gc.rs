@@ -49,9 +49,7 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     let store = Store::existing(&args.uri)?;
     let inventory = store.inventory()?;
-    let mut options = CollectOptions::new()
-        .with_grace(args.grace)
-        .with_dry_run(args.dry_run);
+    let mut options = CollectOptions::new().with_grace(args.grace).with_dry_run(args.dry_run);
     if let Some(cap) = args.cap {
         options = options.with_cap(cap);
     }
@@ -62,10 +60,9 @@ pub(super) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     output.show(|| report.json(), || report.table())?;
     match report.over_cap() {
         None | Some(0) => Ok(()),
-        Some(over) => Err(Failure::no(
-            format!("{} is {} over the cap", args.uri, number::bytes(over)),
-            report.why_over(),
-        )),
+        Some(over) => {
+            Err(Failure::no(format!("{} is {} over the cap", args.uri, number::bytes(over)), report.why_over()))
+        }
     }
 }
 
@@ -103,11 +100,7 @@ impl<'a> Report<'a> {
         let last = inventory.capped();
         let mut capped = match args.cap {
             None => None,
-            Some(cap) => Some(Capped {
-                cap,
-                in_use: last.unwrap_or(inventory).in_use(args.grace)?,
-                left: 0,
-            }),
+            Some(cap) => Some(Capped { cap, in_use: last.unwrap_or(inventory).in_use(args.grace)?, left: 0 }),
         };
         let goes = !capped.as_ref().is_some_and(Capped::is_too_small);
         let collected = match goes {
@@ -125,12 +118,7 @@ impl<'a> Report<'a> {
             };
             capped.left = left.saturating_sub(would_go);
         }
-        Ok(Self {
-            args,
-            collected,
-            usage,
-            capped,
-        })
+        Ok(Self { args, collected, usage, capped })
     }
 
     fn over_cap(&self) -> Option<u64> {
@@ -149,9 +137,7 @@ impl<'a> Report<'a> {
         }
         match (self.collected.in_grace, self.usage.manifests) {
             (0, 0) => "what is left are the store's own records".to_owned(),
-            (0, _) => {
-                "manifests that were used meanwhile stay, with what they need; try again".to_owned()
-            }
+            (0, _) => "manifests that were used meanwhile stay, with what they need; try again".to_owned(),
             (n, _) => format!(
                 "{} that nothing refers to may go when the grace period of {} is over; collect again then",
                 number::count(n, "chunk"),
@@ -162,15 +148,7 @@ impl<'a> Report<'a> {
 
     /// The schema `transload.store.gc/1`.
     fn json(&self) -> Value {
-        let Collected {
-            manifests,
-            leftovers,
-            chunks,
-            bytes,
-            in_grace,
-            damaged,
-            ..
-        } = self.collected;
+        let Collected { manifests, leftovers, chunks, bytes, in_grace, damaged, .. } = self.collected;
         json!({
             "schema": "transload.store.gc/1",
             "uri": self.args.uri,
@@ -191,15 +169,7 @@ impl<'a> Report<'a> {
             true => "would remove",
             false => "removed",
         };
-        let Collected {
-            manifests,
-            leftovers,
-            chunks,
-            bytes,
-            in_grace,
-            damaged,
-            ..
-        } = self.collected;
+        let Collected { manifests, leftovers, chunks, bytes, in_grace, damaged, .. } = self.collected;
         let kept = match in_grace {
             0 => String::new(),
             n => format!(
@@ -223,12 +193,9 @@ impl<'a> Report<'a> {
             ),
         };
         let over = match (self.over_cap(), self.args.cap) {
-            (Some(over @ 1..), Some(cap)) => format!(
-                " {} over the cap of {}: {}\n",
-                number::bytes(over),
-                number::bytes(cap),
-                self.why_over(),
-            ),
+            (Some(over @ 1..), Some(cap)) => {
+                format!(" {} over the cap of {}: {}\n", number::bytes(over), number::bytes(cap), self.why_over(),)
+            }
             _ => String::new(),
         };
         format!(

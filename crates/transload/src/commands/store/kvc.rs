@@ -164,31 +164,14 @@ fn table(info: &Info<'_>, verified: bool) -> String {
     let mut rows: Vec<(&str, String)> = vec![
         ("key", info.key().to_string()),
         ("tokens", listed(&info.tokens.iter().collect::<Vec<u32>>())),
-        (
-            "context",
-            format!("{} tokens", number::grouped(info.context_size.into())),
-        ),
+        ("context", format!("{} tokens", number::grouped(info.context_size.into()))),
         ("prompt", shown(info.prompt_text, PROMPT)),
-        (
-            "quant type",
-            format!("{}, {} bits", info.quant_type.name(), info.quant_bits),
-        ),
-        (
-            "fingerprint",
-            format!(
-                "{} ({})",
-                hex(&info.fingerprint),
-                info.fingerprint_mode.name()
-            ),
-        ),
+        ("quant type", format!("{}, {} bits", info.quant_type.name(), info.quant_bits)),
+        ("fingerprint", format!("{} ({})", hex(&info.fingerprint), info.fingerprint_mode.name())),
         ("context parameters", hex(&info.ctx_params_hash)),
         ("saved", info.save_reason.name().to_owned()),
     ];
-    let optional = [
-        ("because", info.save_reason_detail),
-        ("on", info.hostname),
-        ("by erllama", info.erllama_version),
-    ];
+    let optional = [("because", info.save_reason_detail), ("on", info.hostname), ("by erllama", info.erllama_version)];
     for (name, value) in optional {
         rows.extend(value.map(|value| (name, shown(value, PROMPT))));
     }
@@ -223,11 +206,7 @@ fn hex(bytes: &[u8]) -> String {
 
 /// `5: 1, 2, 3, 4, 5`
 pub(super) fn listed(tokens: &[u32]) -> String {
-    let first: Vec<String> = tokens
-        .iter()
-        .take(TOKENS)
-        .map(ToString::to_string)
-        .collect();
+    let first: Vec<String> = tokens.iter().take(TOKENS).map(ToString::to_string).collect();
     let more = if tokens.len() > TOKENS { ", …" } else { "" };
     match tokens.len() {
         0 => "0".to_owned(),

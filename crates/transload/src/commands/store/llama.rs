@@ -76,9 +76,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
                         "name a file that `llama_state_seq_save_file`, or a slot of llama-server, has saved; \
                          what `llama_state_save_file` saves is a whole context and begins with 0x6767736e"
                     }
-                    _ => {
-                        "save it again, unless it is of a recurrent model alone (Mamba, RWKV): those cannot be read"
-                    }
+                    _ => "save it again, unless it is of a recurrent model alone (Mamba, RWKV): those cannot be read",
                 },
             ))
         }
@@ -143,10 +141,7 @@ impl Told {
         ];
         if session.rest > 0 {
             let rest = number::count(session.rest as u64, "byte");
-            lines.push((
-                "other caches",
-                format!("{rest}, of windows or recurrent layers"),
-            ));
+            lines.push(("other caches", format!("{rest}, of windows or recurrent layers")));
         }
         let mut text = String::new();
         for (name, value) in lines {

@@ -72,13 +72,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     if let Some(chunks) = &mut chunks {
         sort_chunks(chunks, args.sort);
     }
-    let listing = Listing {
-        uri: &args.uri,
-        manifests,
-        chunks,
-        usage,
-        told,
-    };
+    let listing = Listing { uri: &args.uri, manifests, chunks, usage, told };
     output.show(|| listing.json(), || listing.table())?;
     Ok(())
 }
@@ -194,16 +188,10 @@ impl Listing<'_> {
     fn leftovers(&self) -> JsonLeftovers {
         let leftovers = self.manifests.iter();
         let leftovers = leftovers.filter(|entry| is_leftover(entry.name.as_str()));
-        leftovers.fold(
-            JsonLeftovers {
-                manifests: 0,
-                bytes: 0,
-            },
-            |sum, entry| JsonLeftovers {
-                manifests: sum.manifests + 1,
-                bytes: sum.bytes.saturating_add(entry.bytes),
-            },
-        )
+        leftovers.fold(JsonLeftovers { manifests: 0, bytes: 0 }, |sum, entry| JsonLeftovers {
+            manifests: sum.manifests + 1,
+            bytes: sum.bytes.saturating_add(entry.bytes),
+        })
     }
 
     fn table(&self) -> String {
@@ -226,11 +214,7 @@ impl Listing<'_> {
         if let Some(chunks) = self.chunks.as_ref().filter(|chunks| !chunks.is_empty()) {
             let mut table = Table::new(">bytes|>unused for|chunk");
             for entry in chunks {
-                table.row([
-                    number::grouped(entry.bytes),
-                    time::age(entry.last_used, now),
-                    entry.hash.to_string(),
-                ]);
+                table.row([number::grouped(entry.bytes), time::age(entry.last_used, now), entry.hash.to_string()]);
             }
             text.push_str(&table.finish());
             text.push('\n');

@@ -129,10 +129,7 @@ impl Store {
                  is the store there, and may you use it?",
             ),
         })?;
-        Ok(Self {
-            uri: uri.to_owned(),
-            backend,
-        })
+        Ok(Self { uri: uri.to_owned(), backend })
     }
 
     /// The operator's side of it.
@@ -152,9 +149,7 @@ impl Store {
     fn what_it_has(&self) -> String {
         match self.backend.inventory() {
             Some(_) => format!("`transload store ls {}` lists those that it has", self.uri),
-            None => {
-                "is the name right? It is behind a library that cannot list what it has".to_owned()
-            }
+            None => "is the name right? It is behind a library that cannot list what it has".to_owned(),
         }
     }
 
@@ -166,10 +161,7 @@ impl Store {
                 wrong,
                 "`transload store verify` tells what else is damaged; put the value again, or delete it",
             ),
-            StoreError::Full { .. } => Failure::no(
-                wrong,
-                "`transload store gc --cap` makes room; or set a larger cap",
-            ),
+            StoreError::Full { .. } => Failure::no(wrong, "`transload store gc --cap` makes room; or set a larger cap"),
             StoreError::Locked { .. } => Failure::no(
                 wrong,
                 "try again once the collection or save that holds it has ended, or wait longer \
@@ -206,11 +198,7 @@ mod tests {
 
     #[test]
     fn names_do_no_harm_to_terminals() {
-        for (name, shown) in [
-            ("slot1/m", "slot1/m"),
-            ("", "\"\""),
-            ("a\nb's\u{1b}[2J", "a\\nb's\\u{1b}[2J"),
-        ] {
+        for (name, shown) in [("slot1/m", "slot1/m"), ("", "\"\""), ("a\nb's\u{1b}[2J", "a\\nb's\\u{1b}[2J")] {
             let name = ManifestName::new(name).expect("a name");
             assert_eq!(printable(&name), shown);
         }

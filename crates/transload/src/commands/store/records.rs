@@ -18,9 +18,7 @@ enum Known {
 impl Known {
     /// Whether a manifest of this name may be one.
     fn may_be(name: &ManifestName) -> bool {
-        [archive::NAMES, objects::NAMES]
-            .iter()
-            .any(|names| name.as_str().contains(names))
+        [archive::NAMES, objects::NAMES].iter().any(|names| name.as_str().contains(names))
     }
 
     /// `None` if it is none after all.
@@ -76,9 +74,7 @@ impl Told {
             let found = readable(name, |names| inventory.peek_manifests(names))?;
             for (name, manifest) in name.iter().zip(found) {
                 match manifest.and_then(|manifest| Known::read(name, &manifest)) {
-                    Some(Ok(Known::Archive(archive::Record::Root {
-                        computed_by, codec, ..
-                    }))) => {
+                    Some(Ok(Known::Archive(archive::Record::Root { computed_by, codec, .. }))) => {
                         if let Some(by) = computed_by {
                             told.origins.insert(name.clone(), by.to_string());
                         }
@@ -190,9 +186,7 @@ pub(super) fn verify(
 mod tests {
     use std::sync::Arc;
 
-    use transload::archive::{
-        Archive, ComputedBy, Model, Prompt, SaveRequest, Sharing, TOKEN_CHUNK,
-    };
+    use transload::archive::{Archive, ComputedBy, Model, Prompt, SaveRequest, Sharing, TOKEN_CHUNK};
     use transload::layout::Rank;
     use transload::store::backend::file::{FileOptions, FileStore};
     use transload::transfer::memory::Memory;
@@ -224,16 +218,12 @@ mod tests {
         let archive = Archive::new(store.clone(), model, &deployment).expect("an archive");
         let tokens: Vec<u32> = (0..TOKENS as u32).collect();
         let request = SaveRequest::tokens(TOKENS);
-        let missing = archive
-            .missing(&Prompt::new(&tokens), &request)
-            .expect("what to save");
+        let missing = archive.missing(&Prompt::new(&tokens), &request).expect("what to save");
         let bytes = deployment.groups()[0].placement(0).allocation_bytes as usize;
         let caches = [Memory::allocate(&[bytes]).expect("memory")];
         let rank = archive.rank(&deployment, Rank(0)).expect("a rank");
         let part = rank.save(&missing, &caches, &Tables(vec![BlockTable::Identity]));
-        archive
-            .publish(&missing, &[part.expect("a part")])
-            .expect("published");
+        archive.publish(&missing, &[part.expect("a part")]).expect("published");
 
         let mut entries = Vec::new();
         let listed = store.manifests(&mut |entry| {
@@ -243,17 +233,13 @@ mod tests {
         listed.expect("a list");
         assert_eq!(entries.len(), 4);
         let folders = std::fs::read_dir(folder.path().join("manifests")).expect("folders");
-        let mut files =
-            folders.flat_map(|sub| std::fs::read_dir(sub.expect("one").path()).expect("files"));
+        let mut files = folders.flat_map(|sub| std::fs::read_dir(sub.expect("one").path()).expect("files"));
         let file = files.next().expect("a manifest").expect("a file").path();
         let whole = std::fs::read(&file).expect("a file");
         std::fs::remove_file(&file).expect("removed");
         std::fs::write(&file, &whole[..whole.len() / 2]).expect("written");
         let told = Told::read(&*store, 1024, &entries).expect("what they tell");
-        let mut origins: Vec<_> = entries
-            .iter()
-            .map(|entry| told.origin(&entry.name))
-            .collect();
+        let mut origins: Vec<_> = entries.iter().map(|entry| told.origin(&entry.name)).collect();
         origins.sort();
         let by = Some("vllm 0.32.0");
         assert_eq!(origins, [None, by, by, by]);

@@ -41,11 +41,7 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     let store = Store::existing(&args.uri)?;
     let mut seen = HashSet::new();
-    let mut report = Report {
-        args,
-        removed: Vec::new(),
-        missing: Vec::new(),
-    };
+    let mut report = Report { args, removed: Vec::new(), missing: Vec::new() };
     for name in args.names.iter().filter(|name| seen.insert(*name)) {
         let removed = remove(&store, name, args.dry_run);
         match removed.map_err(|error| report.failed(name, &error))? {
@@ -58,10 +54,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
         [] => Ok(()),
         missing => {
             let names: Vec<String> = missing.iter().map(|name| printable(name)).collect();
-            Err(Failure::no(
-                format!("{} has no manifest {}", args.uri, names.join(", nor ")),
-                store.what_it_has(),
-            ))
+            Err(Failure::no(format!("{} has no manifest {}", args.uri, names.join(", nor ")), store.what_it_has()))
         }
     }
 }
@@ -76,9 +69,7 @@ enum Found {
 fn remove(store: &Store, name: &ManifestName, dry_run: bool) -> Result<Found, StoreError> {
     // Only looking at it is no use of it, where the store can tell.
     let manifest = match store.backend.inventory() {
-        Some(inventory) => inventory
-            .peek_manifests(std::slice::from_ref(name))
-            .map(|mut found| found.pop().flatten()),
+        Some(inventory) => inventory.peek_manifests(std::slice::from_ref(name)).map(|mut found| found.pop().flatten()),
         None => store.backend.get_manifest(name),
     };
     let found = match manifest {
@@ -115,12 +106,7 @@ impl Report<'_> {
             (_, n) => format!("{} before it went", number::count(n, "manifest")),
         };
         Failure::input(
-            format!(
-                "{}: manifest {} cannot be removed: {}; {before}",
-                self.args.uri,
-                printable(name),
-                chain(error)
-            ),
+            format!("{}: manifest {} cannot be removed: {}; {before}", self.args.uri, printable(name), chain(error)),
             "is the store still there, and may you write to it?",
         )
     }
@@ -145,10 +131,7 @@ impl Report<'_> {
             let mut table = Table::new(">bytes|manifest");
             for removed in &self.removed {
                 let bytes = removed.bytes;
-                table.row([
-                    bytes.map_or_else(|| "damaged".to_owned(), number::grouped),
-                    printable(removed.name),
-                ]);
+                table.row([bytes.map_or_else(|| "damaged".to_owned(), number::grouped), printable(removed.name)]);
             }
             let _ = writeln!(text, "{}", table.finish());
         }

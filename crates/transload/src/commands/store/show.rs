@@ -65,12 +65,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
         }
         None => None,
     };
-    let shown = Shown {
-        args,
-        manifest: &manifest,
-        contents: Contents::of(&args.name, &manifest),
-        around,
-    };
+    let shown = Shown { args, manifest: &manifest, contents: Contents::of(&args.name, &manifest), around };
     output.show(|| shown.json(), || shown.table())?;
     Ok(())
 }
@@ -82,11 +77,7 @@ struct Around {
 }
 
 impl Around {
-    fn find(
-        inventory: &dyn Inventory,
-        name: &ManifestName,
-        manifest: &[u8],
-    ) -> Result<Self, StoreError> {
+    fn find(inventory: &dyn Inventory, name: &ManifestName, manifest: &[u8]) -> Result<Self, StoreError> {
         let mut last_used = None;
         inventory.manifests(&mut |entry| {
             if entry.name == *name {
@@ -124,8 +115,7 @@ impl Shown<'_> {
         let around = self.around.as_ref();
         let chunks = around.map(|around| {
             let chunks = around.chunks.iter();
-            let chunk =
-                |entry: &ChunkEntry| json!({"hash": entry.hash.to_string(), "bytes": entry.bytes});
+            let chunk = |entry: &ChunkEntry| json!({"hash": entry.hash.to_string(), "bytes": entry.bytes});
             chunks.map(chunk).collect::<Vec<_>>()
         });
         json!({
@@ -141,17 +131,11 @@ impl Shown<'_> {
     }
 
     fn table(&self) -> String {
-        let mut text = format!(
-            " {}: {}",
-            printable(&self.args.name),
-            number::count(self.manifest.len() as u64, "byte")
-        );
+        let mut text =
+            format!(" {}: {}", printable(&self.args.name), number::count(self.manifest.len() as u64, "byte"));
         let Some(around) = &self.around else {
-            let _ = write!(
-                text,
-                "; behind a library that cannot list chunks\n\n{}",
-                self.contents.lines(self.manifest)
-            );
+            let _ =
+                write!(text, "; behind a library that cannot list chunks\n\n{}", self.contents.lines(self.manifest));
             return text;
         };
         if around.last_used.is_some() {

@@ -22,11 +22,8 @@ pub(super) fn age(time: Option<SystemTime>, now: SystemTime) -> String {
 /// A period in the largest unit that it is a whole number of, or has two or more of: `119 s`, `1 h`, `36 h`.
 pub(super) fn period(period: Duration) -> String {
     let seconds = period.as_secs();
-    let (unit, name) = UNITS
-        .iter()
-        .rev()
-        .find(|(unit, _)| seconds >= 2 * unit || seconds == *unit)
-        .unwrap_or(&UNITS[0]);
+    let (unit, name) =
+        UNITS.iter().rev().find(|(unit, _)| seconds >= 2 * unit || seconds == *unit).unwrap_or(&UNITS[0]);
     format!("{} {name}", number::grouped(seconds / unit))
 }
 

@@ -41,10 +41,7 @@ pub(super) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     // A manifest that could not be read was told of already; here it would be so once more.
     if faults.is_empty() && verified.is_ok() {
         verified = records::verify(&*store.backend, inventory, &mut |name, fault| {
-            found.push(Found {
-                needed_by: Some(vec![name.clone()]),
-                fault,
-            });
+            found.push(Found { needed_by: Some(vec![name.clone()]), fault });
         });
     }
     // What was found is told whatever fails, and that it is not all.
@@ -60,20 +57,16 @@ pub(super) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
         failed.get_or_insert(error);
         HashMap::new()
     });
-    found.extend(faults.into_iter().map(|fault| Found {
-        needed_by: fault.chunk().and_then(|hash| needed.get(&hash).cloned()),
-        fault,
-    }));
+    found.extend(
+        faults
+            .into_iter()
+            .map(|fault| Found { needed_by: fault.chunk().and_then(|hash| needed.get(&hash).cloned()), fault }),
+    );
     drop(bar);
     let usage = inventory.usage().map_err(|error| {
         failed.get_or_insert(error);
     });
-    let report = Report {
-        uri: &args.uri,
-        found,
-        complete,
-        usage: usage.ok(),
-    };
+    let report = Report { uri: &args.uri, found, complete, usage: usage.ok() };
     output.show(|| report.json(), || report.table())?;
     match (report.found.len() as u64, failed) {
         (0, None) => Ok(()),
@@ -149,10 +142,7 @@ impl Report<'_> {
     }
 
     fn table(&self) -> String {
-        let usage = self.usage.as_ref().map_or_else(
-            || " what it takes up could not be counted\n".to_owned(),
-            summary,
-        );
+        let usage = self.usage.as_ref().map_or_else(|| " what it takes up could not be counted\n".to_owned(), summary);
         if self.found.is_empty() {
             return format!("{usage} verified: everything is there and whole\n");
         }

@@ -58,20 +58,11 @@ pub(super) fn draw(svg: &mut Svg, scene: &Scene<'_>, y: f64) -> f64 {
         let (x, y) = (left + width * column as f64, top + height * row as f64);
         let share = sent as f64 / most as f64;
         let heat = format!(r#"class="heat" fill-opacity="{:.2}""#, 0.12 + 0.88 * share);
-        let title = format!(
-            "rank {} to rank {}: {}",
-            row * lump,
-            column * lump,
-            exact_bytes(sent)
-        );
+        let title = format!("rank {} to rank {}: {}", row * lump, column * lump, exact_bytes(sent));
         svg.rect([x + 0.5, y + 0.5, width - 1.0, height - 1.0], &heat, &title);
         let text = bytes(sent);
         if text_width(&text, 11.0) < width {
-            let class = if share > 0.4 {
-                "lit middle"
-            } else {
-                "ink middle"
-            };
+            let class = if share > 0.4 { "lit middle" } else { "ink middle" };
             svg.text(x + width / 2.0, y + height / 2.0 + 4.0, class, &text);
         }
     }

@@ -99,12 +99,7 @@ impl Panel {
         let sides = [Side::Source, Side::Destination];
         let mut sides = sides.map(|side| strips(scene, group, side, &chunks));
         place(&mut sides);
-        Some(Self {
-            group,
-            followed,
-            chunks,
-            sides,
-        })
+        Some(Self { group, followed, chunks, sides })
     }
 
     /// Draws it from `y` on; gives where it ends.
@@ -115,12 +110,7 @@ impl Panel {
             (caption(deployment, group, name), group)
         });
         let kinds: Vec<&str> = above.1.specs().iter().map(|spec| spec.kind()).collect();
-        svg.line(
-            y,
-            "ink head",
-            13.0,
-            &format!("Group {name}: {}", kinds.join(" + ")),
-        );
+        svg.line(y, "ink head", 13.0, &format!("Group {name}: {}", kinds.join(" + ")));
         let routes = scene.bound.routes.iter();
         let routes = routes.filter(|route| route.group == self.group);
         let all: u64 = routes.map(BoundRoute::chunks).sum();
@@ -184,9 +174,7 @@ impl Panel {
         let middle = (top + bottom) / 2.0;
         for (index, chunk) in self.chunks.iter().enumerate() {
             let end = |side: usize| {
-                let strip = self.sides[side]
-                    .iter()
-                    .find(|s| s.rank == chunk.ranks[side])?;
+                let strip = self.sides[side].iter().find(|s| s.rank == chunk.ranks[side])?;
                 let mut cells = strip.cells.iter().filter(|cell| cell.chunk.is_some());
                 let same = |cell: &&Cell| (cell.at, cell.bytes) == (chunk.at[side], chunk.bytes);
                 Some(cells.find(same)?.x)
@@ -196,10 +184,7 @@ impl Panel {
                     "M{a:.1} {top:.1}C{a:.1} {middle:.1} {c:.1} {middle:.1} {c:.1} {bottom:.1}H{d:.1}\
                      C{d:.1} {middle:.1} {b:.1} {middle:.1} {b:.1} {top:.1}z"
                 );
-                svg.path(
-                    &data,
-                    &format!(r#"class="flow" fill="{}""#, self.colour(index)),
-                );
+                svg.path(&data, &format!(r#"class="flow" fill="{}""#, self.colour(index)));
             }
         }
     }
@@ -268,13 +253,8 @@ fn strips(scene: &Scene<'_>, group: usize, side: Side, chunks: &[Chunk]) -> Vec<
         // A source may send a chunk to several ranks.
         runs.dedup_by_key(|(at, bytes, _)| (*at, *bytes));
         let (mut cells, mut end) = (Vec::new(), 0);
-        let gap = |from: u64, to: u64| Cell {
-            at: from,
-            bytes: to - from,
-            chunk: None,
-            labels: Vec::new(),
-            x: [0.0; 2],
-        };
+        let gap =
+            |from: u64, to: u64| Cell { at: from, bytes: to - from, chunk: None, labels: Vec::new(), x: [0.0; 2] };
         for (at, bytes, number) in runs {
             if end < at {
                 cells.push(gap(end, at));
@@ -315,9 +295,7 @@ fn labels(memory: &Memory<'_>, table: &BlockTable, first: u64, last: u64) -> Vec
         let state = |place: &Place| match table {
             BlockTable::Identity => place.block * states + place.state,
             BlockTable::List(blocks) => {
-                let entry = blocks
-                    .iter()
-                    .position(|block| u64::from(*block) == place.block);
+                let entry = blocks.iter().position(|block| u64::from(*block) == place.block);
                 entry.unwrap_or(0) as u64 * states + place.state
             }
         };

@@ -28,10 +28,7 @@ impl Svg {
     /// A text with its baseline at `y`, in classes of the style sheet.
     pub(super) fn text(&mut self, x: f64, y: f64, class: &str, text: &str) {
         let text = escape(text);
-        let _ = writeln!(
-            self.0,
-            r#"<text x="{x:.1}" y="{y:.1}" class="{class}">{text}</text>"#
-        );
+        let _ = writeln!(self.0, r#"<text x="{x:.1}" y="{y:.1}" class="{class}">{text}</text>"#);
     }
 
     /// A line of text across the picture, cut where it would be too long.
@@ -73,12 +70,9 @@ fn escape(text: &str) -> String {
             '&' => escaped.push_str("&amp;"),
             '<' => escaped.push_str("&lt;"),
             '>' => escaped.push_str("&gt;"),
-            '\u{200e}'
-            | '\u{200f}'
-            | '\u{202a}'..='\u{202e}'
-            | '\u{2066}'..='\u{2069}'
-            | '\u{fffe}'
-            | '\u{ffff}' => escaped.push('\u{fffd}'),
+            '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{fffe}' | '\u{ffff}' => {
+                escaped.push('\u{fffd}')
+            }
             c if c.is_control() => escaped.push('\u{fffd}'),
             c => escaped.push(c),
         }

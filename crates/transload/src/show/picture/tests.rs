@@ -14,10 +14,7 @@ const SCALED: &str = "kind = \"indexer\"\ndata_bytes = 128\nscale_bytes = 4";
 
 /// A deployment with one group.
 fn side(name: &str, rest: &str, group: &str, specs: &[&str]) -> Deployment {
-    let specs: Vec<String> = specs
-        .iter()
-        .map(|spec| format!("[[group.spec]]\n{spec}\n"))
-        .collect();
+    let specs: Vec<String> = specs.iter().map(|spec| format!("[[group.spec]]\n{spec}\n")).collect();
     let text = format!(
         "schema = \"transload.deployment/1\"\nname = {name:?}\n{rest}\n[[group]]\nname = \"attn\"\n\
          {group}\n{}",
@@ -38,8 +35,7 @@ fn mamba(tp: u32, layout: &str) -> Deployment {
         "kind = \"mamba2_conv\"\nd_inner = 8192\nheads = 128\ngroups = 8\nstate_size = 128\n\
          conv_kernel = 4\ndtype = \"bf16\"\nconv_layout = {layout:?}"
     );
-    let ssm =
-        "kind = \"mamba2_ssm\"\nheads = 128\nhead_dim = 64\nstate_size = 128\ndtype = \"f32\"";
+    let ssm = "kind = \"mamba2_ssm\"\nheads = 128\nhead_dim = 64\nstate_size = 128\ndtype = \"f32\"";
     let rest = format!("tp = {tp}\nblock_size = 528\nnum_blocks = 8");
     side("side", &rest, "layers = \"0-41\"", &[&conv, ssm])
 }
@@ -58,13 +54,7 @@ impl Case {
         let plan = Plan::compile(&src, &dst, &Request::tokens(tokens)).expect("a plan");
         let tables = Tables::identity(&plan);
         let bound = plan.bind(&tables, &tables).expect("bound");
-        Self {
-            src,
-            dst,
-            plan,
-            bound,
-            tables,
-        }
+        Self { src, dst, plan, bound, tables }
     }
 
     fn scene(&self) -> Scene<'_> {
@@ -79,9 +69,8 @@ impl Case {
 }
 
 fn cases() -> Vec<(&'static str, Case)> {
-    let pair = |a: (u32, u64, &str), b: (u32, u64, &str)| {
-        Case::new(attention(a.0, a.1, a.2), attention(b.0, b.1, b.2), 2048)
-    };
+    let pair =
+        |a: (u32, u64, &str), b: (u32, u64, &str)| Case::new(attention(a.0, a.1, a.2), attention(b.0, b.1, b.2), 2048);
     let one = |rest: &str, group: &str, spec: &str| side("side", rest, group, &[spec]);
     let stages = |pp: u32| format!("tp = 2\npp = {pp}\nblock_size = 16\nnum_blocks = 200");
     let windowed = format!("{ATTENTION}\nsliding_window = 128");
@@ -91,20 +80,13 @@ fn cases() -> Vec<(&'static str, Case)> {
         ("by heads", pair((4, 16, "LBHSC"), (8, 64, "LBHSC"))),
         ("blocks outside", pair((4, 16, "BLSHC"), (8, 64, "BHLSC"))),
         ("pools", pair((4, 16, "KLBSHD"), (8, 64, "LBHSC"))),
-        (
-            "transposed keys",
-            pair((2, 16, "LBH[DS,SD]"), (2, 16, "LBSHC")),
-        ),
+        ("transposed keys", pair((2, 16, "LBH[DS,SD]"), (2, 16, "LBSHC"))),
         ("content outside", pair((1, 16, "LBCHS"), (2, 8, "LBHSC"))),
         ("replicas", pair((16, 16, "NHD"), (32, 16, "HND"))),
         ("gathered", pair((8, 48, "NHD"), (1, 32, "HND"))),
         ("mla", {
             let side = |tp: u32, block: u64| {
-                one(
-                    &format!("tp = {tp}\nblock_size = {block}\nnum_blocks = 200"),
-                    "layers = \"0-60\"",
-                    MLA,
-                )
+                one(&format!("tp = {tp}\nblock_size = {block}\nnum_blocks = 200"), "layers = \"0-60\"", MLA)
             };
             Case::new(side(1, 64), side(4, 16), 2048)
         }),
@@ -133,19 +115,11 @@ fn cases() -> Vec<(&'static str, Case)> {
             Case::new(side(1, 16), side(2, 64), 2048)
         }),
         ("wide keys", {
-            let side = |tp: u32| {
-                one(
-                    &format!("tp = {tp}\nblock_size = 16\nnum_blocks = 512"),
-                    "layers = \"0-1\"",
-                    &wide,
-                )
-            };
+            let side =
+                |tp: u32| one(&format!("tp = {tp}\nblock_size = 16\nnum_blocks = 512"), "layers = \"0-1\"", &wide);
             Case::new(side(1), side(2), 100)
         }),
-        (
-            "as it is",
-            Case::new(tiny(1, 2, "NHD"), tiny(2, 4, "HND"), 7),
-        ),
+        ("as it is", Case::new(tiny(1, 2, "NHD"), tiny(2, 4, "HND"), 7)),
     ]
 }
 
@@ -153,12 +127,7 @@ fn cases() -> Vec<(&'static str, Case)> {
 fn tiny(tp: u32, block: u64, order: &str) -> Deployment {
     let rest = format!("tp = {tp}\nblock_size = {block}\nnum_blocks = 4\norder = {order:?}");
     let spec = "kind = \"attention\"\nheads = 2\nhead_dim = 4\ndtype = \"bf16\"";
-    side(
-        if tp == 1 { "prefill" } else { "decode" },
-        &rest,
-        "layers = \"3,5\"",
-        &[spec],
-    )
+    side(if tp == 1 { "prefill" } else { "decode" }, &rest, "layers = \"3,5\"", &[spec])
 }
 
 /// What the byte at an address means, from the views alone: layer, token, spec and component, unit, and the
@@ -219,9 +188,7 @@ fn the_lowest_chunks_of_a_rank_are_drawn_and_hold_the_same_on_both_sides() {
             for byte in [0, chunk.bytes - 1] {
                 let [there, here] = [0, 1].map(|side| {
                     let deployment = [&case.src, &case.dst][side];
-                    let group = case
-                        .plan
-                        .group_of([Side::Source, Side::Destination][side], 0);
+                    let group = case.plan.group_of([Side::Source, Side::Destination][side], 0);
                     decode(deployment, group, chunk.ranks[side], chunk.at[side] + byte)
                 });
                 assert!(there.is_some(), "{name}");
@@ -246,10 +213,7 @@ fn the_lowest_chunks_of_a_rank_are_drawn_and_hold_the_same_on_both_sides() {
         if labels[0].len() == labels[1].len() {
             assert_eq!(meant(&labels[0]), meant(&labels[1]), "{name}");
         }
-        assert!(
-            labels[1].iter().all(|(_, labels)| !labels.is_empty()),
-            "{name}"
-        );
+        assert!(labels[1].iter().all(|(_, labels)| !labels.is_empty()), "{name}");
     }
 }
 
@@ -296,40 +260,19 @@ fn no_name_breaks_out() {
     };
     let picture = plan_svg(&Case::new(name(hostile), name(hostile), 7).scene());
     let document = roxmltree::Document::parse(&picture).expect("XML");
-    assert!(
-        document
-            .descendants()
-            .all(|node| !node.has_tag_name("script"))
-    );
+    assert!(document.descendants().all(|node| !node.has_tag_name("script")));
     let attributes = document.descendants().flat_map(|node| node.attributes());
-    assert!(
-        attributes
-            .into_iter()
-            .all(|attribute| attribute.name() != "onload")
-    );
+    assert!(attributes.into_iter().all(|attribute| attribute.name() != "onload"));
     assert!(!picture.contains(['\u{202e}', '\u{0}', '\u{1b}']));
 }
 
 #[test]
 fn odd_requests_are_drawn_too() {
     let compressed = SCALED.to_owned() + "\ntokens_per_state = 4";
-    let indexer = || {
-        side(
-            "side",
-            "block_size = 64\nnum_blocks = 64",
-            "layers = \"0-3\"",
-            &[&compressed],
-        )
-    };
+    let indexer = || side("side", "block_size = 64\nnum_blocks = 64", "layers = \"0-3\"", &[&compressed]);
     let padded = || {
-        let group =
-            "layers = \"0-79\"\noffset = 4096\nblock_stride = 100000\nlayer_stride = 60000000";
-        side(
-            "side",
-            "block_size = 16\nnum_blocks = 512",
-            group,
-            &[ATTENTION],
-        )
+        let group = "layers = \"0-79\"\noffset = 4096\nblock_stride = 100000\nlayer_stride = 60000000";
+        side("side", "block_size = 16\nnum_blocks = 512", group, &[ATTENTION])
     };
     for (src, dst, start, tokens) in [
         (attention(1, 16, "NHD"), attention(2, 64, "HND"), 1900, 100),
@@ -342,27 +285,14 @@ fn odd_requests_are_drawn_too() {
         (tiny(1, 2, "NHD"), tiny(2, 4, "HND"), 3, 2),
         (tiny(1, 1, "LBSHC"), tiny(2, 1, "BSHLC"), 0, 1),
     ] {
-        let request = Request {
-            start,
-            ..Request::tokens(tokens)
-        };
+        let request = Request { start, ..Request::tokens(tokens) };
         let plan = Plan::compile(&src, &dst, &request).expect("a plan");
         let tables = Tables::identity(&plan);
         let bound = plan.bind(&tables, &tables).expect("bound");
-        let case = Case {
-            src,
-            dst,
-            plan,
-            bound,
-            tables,
-        };
+        let case = Case { src, dst, plan, bound, tables };
         let picture = plan_svg(&case.scene());
         roxmltree::Document::parse(&picture).expect("XML");
-        assert_eq!(
-            picture.contains("Group "),
-            case.bound.bytes() > 0,
-            "{picture}"
-        );
+        assert_eq!(picture.contains("Group "), case.bound.bytes() > 0, "{picture}");
     }
 }
 
@@ -371,11 +301,7 @@ fn scattered_blocks_stand_where_they_are() {
     let case = Case::new(tiny(1, 2, "NHD"), tiny(2, 4, "HND"), 7);
     let src = Tables(vec![BlockTable::List(vec![3, 0, 2, 1])]);
     let bound = case.plan.bind(&src, &case.tables).expect("bound");
-    let scene = Scene {
-        bound: &bound,
-        tables: (&src, &case.tables),
-        ..case.scene()
-    };
+    let scene = Scene { bound: &bound, tables: (&src, &case.tables), ..case.scene() };
     let panel = Panel::new(&scene, 0).expect("a panel");
     let held = |axis: &str| {
         let cells = panel.sides[0][0].cells.iter();
@@ -383,10 +309,7 @@ fn scattered_blocks_stand_where_they_are() {
         let label = labels.find(|(of, _)| of == axis);
         label.map(|(_, label)| label.clone()).expect("a label")
     };
-    assert_eq!(
-        (held("block"), held("token")),
-        ("0".to_owned(), "2".to_owned())
-    );
+    assert_eq!((held("block"), held("token")), ("0".to_owned(), "2".to_owned()));
 }
 
 #[test]
@@ -401,10 +324,7 @@ fn sketches() {
     for (name, case) in cases() {
         for side in [&case.src, &case.dst] {
             let sketch = sketch(side, 0, 80);
-            assert!(
-                sketch.lines().all(|line| line.chars().count() <= 80),
-                "{name}:\n{sketch}"
-            );
+            assert!(sketch.lines().all(|line| line.chars().count() <= 80), "{name}:\n{sketch}");
             if !text.contains(&sketch) {
                 text.push_str(&format!("{sketch}\n"));
             }
@@ -416,9 +336,6 @@ fn sketches() {
 #[test]
 fn narrow_terminals_see_the_beginning() {
     let sketch = sketch(&attention(4, 16, "NHD"), 0, 24);
-    assert!(
-        sketch.lines().all(|line| line.chars().count() <= 60),
-        "{sketch}"
-    );
+    assert!(sketch.lines().all(|line| line.chars().count() <= 60), "{sketch}");
     assert!(sketch.contains("part"), "{sketch}");
 }

@@ -25,12 +25,7 @@ pub(crate) fn sketch(deployment: &Deployment, index: usize, width: usize) -> Str
     };
     let memory = Memory::new(deployment, group, Rank(stage * deployment.tp()));
     let axes = Axes::of(&memory);
-    let mut text = format!(
-        " {} as {}, on each rank of TP {}",
-        group.name(),
-        group.physical_order(),
-        deployment.tp()
-    );
+    let mut text = format!(" {} as {}, on each rank of TP {}", group.name(), group.physical_order(), deployment.tp());
     if deployment.pp() > 1 {
         let _ = write!(text, " in stage {stage}");
     }
@@ -71,46 +66,26 @@ impl Axes {
                     Axis::Byte => return None,
                     axis => part.content.iter().find(|(of, _)| *of == axis)?.1,
                 };
-                Some(Step {
-                    name: name.to_owned(),
-                    extent: dim.extent,
-                    stride: dim.stride,
-                    axis: Some(dim.axis),
-                })
+                Some(Step { name: name.to_owned(), extent: dim.extent, stride: dim.stride, axis: Some(dim.axis) })
             });
             let mut steps: Vec<Step> = steps.collect();
             steps.sort_by_key(|step| std::cmp::Reverse(step.stride));
             each.push((part.name.to_owned(), part.view.view.offset, steps));
         }
         let Some((_, start, first)) = each.first().cloned() else {
-            return Self {
-                shared: Vec::new(),
-                apart: Vec::new(),
-            };
+            return Self { shared: Vec::new(), apart: Vec::new() };
         };
-        let step = each
-            .get(1)
-            .map_or(0, |second| second.1.saturating_sub(start));
-        let even = |(i, one): (usize, &(String, u64, Vec<Step>))| {
-            one.2 == first && one.1 == start + i as u64 * step
-        };
+        let step = each.get(1).map_or(0, |second| second.1.saturating_sub(start));
+        let even = |(i, one): (usize, &(String, u64, Vec<Step>))| one.2 == first && one.1 == start + i as u64 * step;
         if each.iter().enumerate().all(even) {
             // Alike, at even distances: which component it is, is an axis as well.
             let mut shared = first;
             if each.len() > 1 {
                 let names: Vec<&str> = each.iter().map(|(name, ..)| name.as_str()).collect();
-                shared.push(Step {
-                    name: names.join(", "),
-                    extent: each.len() as u64,
-                    stride: step,
-                    axis: None,
-                });
+                shared.push(Step { name: names.join(", "), extent: each.len() as u64, stride: step, axis: None });
                 shared.sort_by_key(|step| std::cmp::Reverse(step.stride));
             }
-            return Self {
-                shared,
-                apart: Vec::new(),
-            };
+            return Self { shared, apart: Vec::new() };
         }
         let common = |step: &&Step| each.iter().all(|(_, _, steps)| steps.contains(step));
         let shared: Vec<Step> = first.iter().take_while(common).cloned().collect();
@@ -118,10 +93,7 @@ impl Axes {
             *offset -= start;
             steps.retain(|step| !shared.contains(step));
         }
-        Self {
-            shared,
-            apart: each,
-        }
+        Self { shared, apart: each }
     }
 
     fn write(&self, text: &mut String, width: usize) {
@@ -131,11 +103,7 @@ impl Axes {
         let extents = extents.max().unwrap_or(0);
         for step in &self.shared {
             let (name, extent) = (&step.name, grouped(step.extent));
-            let _ = writeln!(
-                text,
-                "{INDENT}{name:names$}  {extent:>extents$}  {}",
-                step.every()
-            );
+            let _ = writeln!(text, "{INDENT}{name:names$}  {extent:>extents$}  {}", step.every());
         }
         for (name, offset, steps) in &self.apart {
             let mut line = format!("{INDENT}{name} from {}", exact_bytes(*offset));

@@ -25,10 +25,7 @@ fn grain(view: &ComponentView) -> (u64, Vec<Axis>) {
     let content = content.filter(|dim| matches!(dim.axis, Axis::Content(_) | Axis::Byte));
     let mut apart: Vec<_> = content.collect();
     let mut bytes = 1;
-    while let Some(next) = apart
-        .iter()
-        .position(|dim| dim.extent == 1 || dim.stride == bytes)
-    {
+    while let Some(next) = apart.iter().position(|dim| dim.extent == 1 || dim.stride == bytes) {
         bytes *= apart.remove(next).extent;
     }
     (bytes, apart.into_iter().map(|dim| dim.axis).collect())
@@ -42,13 +39,9 @@ pub(super) fn write(text: &mut String, memory: &Memory<'_>, width: usize) {
         layer.extent > 1 && block.extent > 1 && layer.stride < block.stride
     });
     // The first two positions of each axis and the last, if that much fits, else fewer.
-    let strips = [(2, true), (1, true), (1, false)]
-        .map(|few| Strip::new(&sample(memory, layers_inside, few), memory));
+    let strips = [(2, true), (1, true), (1, false)].map(|few| Strip::new(&sample(memory, layers_inside, few), memory));
     let [most, fewer, least] = &strips;
-    let strip = match [most, fewer]
-        .into_iter()
-        .find(|strip| strip.width() <= width)
-    {
+    let strip = match [most, fewer].into_iter().find(|strip| strip.width() <= width) {
         Some(strip) => strip,
         // Of a page of many components each is shown; of others, as much as there is room for.
         None if memory.parts.len() > 2 => least,
@@ -114,11 +107,7 @@ struct Row {
 impl Strip {
     fn new(cells: &[Cell], memory: &Memory<'_>) -> Self {
         let mut gaps = vec![false];
-        gaps.extend(
-            cells
-                .windows(2)
-                .map(|two| two[0].address + two[0].bytes != two[1].address),
-        );
+        gaps.extend(cells.windows(2).map(|two| two[0].address + two[0].bytes != two[1].address));
         let mut rows = Vec::new();
         let mut row = |name: &str, label: &dyn Fn(&Cell) -> Option<String>| {
             rows.extend(Row::new(name, cells.iter().map(label).collect()));
@@ -234,11 +223,7 @@ impl Row {
         distinct.dedup();
         let several = distinct.len() > 1;
         let changes = labels.windows(2).filter(|two| two[0] != two[1]).count();
-        several.then(|| Self {
-            name: name.to_owned(),
-            labels,
-            changes,
-        })
+        several.then(|| Self { name: name.to_owned(), labels, changes })
     }
 
     /// How wide cells have to be for the row's labels.
@@ -250,9 +235,7 @@ impl Row {
             while end < self.labels.len() && !gaps[end] && self.labels[end] == self.labels[column] {
                 end += 1;
             }
-            let label = self.labels[column]
-                .as_ref()
-                .map_or(0, |label| label.chars().count());
+            let label = self.labels[column].as_ref().map_or(0, |label| label.chars().count());
             let cells = end - column;
             // Between the cells of a run there is room for the bars that it does not have.
             widest = widest.max((label + 1).saturating_sub(cells).div_ceil(cells));

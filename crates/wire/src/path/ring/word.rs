@@ -75,13 +75,7 @@ mod tests {
     fn names_from_peers_are_checked() {
         let name = SocketName::of(7);
         assert_eq!(SocketName::try_from(name.as_str().to_owned()), Ok(name));
-        for bad in [
-            "",
-            "transload-",
-            "transload-0",
-            "/tmp/socket",
-            "x11-0123456789",
-        ] {
+        for bad in ["", "transload-", "transload-0", "/tmp/socket", "x11-0123456789"] {
             assert_eq!(SocketName::try_from(bad.to_owned()), Err(SocketNameError));
         }
         let upper = format!("transload-{}", "A".repeat(32));

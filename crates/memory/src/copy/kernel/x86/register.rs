@@ -53,11 +53,7 @@ pub(super) trait Register: Copy {
 
     /// Moves `len` bytes, a multiple of `STEP`.
     #[inline(always)]
-    unsafe fn copy_steps<const AROUND: bool, const STEP: usize>(
-        src: *const u8,
-        dst: *mut u8,
-        len: usize,
-    ) {
+    unsafe fn copy_steps<const AROUND: bool, const STEP: usize>(src: *const u8, dst: *mut u8, len: usize) {
         let mut at = 0;
         while at < len {
             // SAFETY: offsets stay below `len`; the caller vouches for the rest.
@@ -90,18 +86,8 @@ macro_rules! register {
 }
 
 register!(__m128i, _mm_loadu_si128, _mm_storeu_si128, _mm_stream_si128);
-register!(
-    __m256i,
-    _mm256_loadu_si256,
-    _mm256_storeu_si256,
-    _mm256_stream_si256
-);
-register!(
-    __m512i,
-    _mm512_loadu_si512,
-    _mm512_storeu_si512,
-    _mm512_stream_si512
-);
+register!(__m256i, _mm256_loadu_si256, _mm256_storeu_si256, _mm256_stream_si256);
+register!(__m512i, _mm512_loadu_si512, _mm512_storeu_si512, _mm512_stream_si512);
 
 /// Moves a few bytes: what is left before or behind whole lines, or a short odd chunk.
 ///
@@ -116,19 +102,11 @@ pub(super) unsafe fn scrap(src: *const u8, dst: *mut u8, len: usize) {
         let mut at = 0;
         while at < last {
             // SAFETY: `at` and `last` leave room for a `T`; unaligned access is meant.
-            unsafe {
-                dst.add(at)
-                    .cast::<T>()
-                    .write_unaligned(src.add(at).cast::<T>().read_unaligned())
-            };
+            unsafe { dst.add(at).cast::<T>().write_unaligned(src.add(at).cast::<T>().read_unaligned()) };
             at += size_of::<T>();
         }
         // SAFETY: as above.
-        unsafe {
-            dst.add(last)
-                .cast::<T>()
-                .write_unaligned(src.add(last).cast::<T>().read_unaligned())
-        };
+        unsafe { dst.add(last).cast::<T>().write_unaligned(src.add(last).cast::<T>().read_unaligned()) };
     }
     // SAFETY: each arm has at least one `T` to move.
     unsafe {

@@ -30,14 +30,7 @@ impl<'a, const ON: bool> Scout<'a, ON> {
     /// Starts [`AHEAD`] bytes into a list of rows.
     #[inline(always)]
     pub(super) fn ahead_of(rows: &'a [Row]) -> Self {
-        let mut scout = Self {
-            rows,
-            src: std::ptr::null(),
-            run: 1,
-            stride: 0,
-            chunks: 0,
-            at: 0,
-        };
+        let mut scout = Self { rows, src: std::ptr::null(), run: 1, stride: 0, chunks: 0, at: 0 };
         if ON {
             scout.enter();
             let mut ahead = AHEAD;
@@ -66,11 +59,7 @@ impl<'a, const ON: bool> Scout<'a, ON> {
     /// chunk may be a short one.
     #[inline(always)]
     pub(super) fn straight(&self, most: usize) -> usize {
-        if ON {
-            most.min((self.run - self.at).next_multiple_of(TURN))
-        } else {
-            most
-        }
+        if ON { most.min((self.run - self.at).next_multiple_of(TURN)) } else { most }
     }
 
     /// Goes on so far, and into the next chunk at the end of this one.
@@ -147,14 +136,7 @@ impl<'a, const ON: bool> Scout<'a, ON> {
     #[inline(never)]
     fn enter(&mut self) {
         if let [row, rest @ ..] = self.rows {
-            *self = Self {
-                rows: rest,
-                src: row.src,
-                run: row.run,
-                stride: row.src_stride,
-                chunks: row.count,
-                at: 0,
-            };
+            *self = Self { rows: rest, src: row.src, run: row.run, stride: row.src_stride, chunks: row.count, at: 0 };
         } else {
             self.chunks = 0;
         }

@@ -206,11 +206,7 @@ impl Sum for Folded {
             let held = self.holds;
             for i in 0..4 {
                 let line = self.take(src.add(i * LINE));
-                self.held[i] = if held {
-                    Self::fold(self.held[i], line)
-                } else {
-                    line
-                };
+                self.held[i] = if held { Self::fold(self.held[i], line) } else { line };
             }
         }
     }
@@ -219,11 +215,7 @@ impl Sum for Folded {
     unsafe fn line(&mut self, src: *const u8) {
         // SAFETY: as above. Zeros before the first bytes change no sum that starts from 0.
         unsafe {
-            let [a, b, c, d] = if self.holds {
-                self.held
-            } else {
-                [_mm512_setzero_si512(); 4]
-            };
+            let [a, b, c, d] = if self.holds { self.held } else { [_mm512_setzero_si512(); 4] };
             let line = self.take(src);
             self.held = [b, c, d, Self::fold(a, line)];
         }
@@ -276,10 +268,7 @@ unsafe fn line_sum(src: *const u8) -> u32 {
 unsafe fn shift(state: u32, by: u32) -> u32 {
     // SAFETY: the caller vouches for the features.
     unsafe {
-        let (state, by) = (
-            _mm_cvtsi32_si128(state as i32),
-            _mm_cvtsi32_si128(by as i32),
-        );
+        let (state, by) = (_mm_cvtsi32_si128(state as i32), _mm_cvtsi32_si128(by as i32));
         let product = _mm_clmulepi64_si128(state, by, 0x00);
         _mm_crc32_u64(0, _mm_cvtsi128_si64(product) as u64) as u32
     }

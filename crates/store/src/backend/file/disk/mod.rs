@@ -199,9 +199,7 @@ fn zeroes(len: u64) -> io::Result<Vec<u8>> {
         return Ok(vec![0; len]);
     }
     let mut bytes = Vec::new();
-    bytes
-        .try_reserve_exact(len)
-        .map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
+    bytes.try_reserve_exact(len).map_err(|_| io::Error::from(io::ErrorKind::OutOfMemory))?;
     bytes.resize(len, 0);
     Ok(bytes)
 }

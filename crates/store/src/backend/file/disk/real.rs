@@ -8,9 +8,7 @@ use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use rustix::fs::{
-    AtFlags, Dir, FileType, FlockOperation, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT,
-};
+use rustix::fs::{AtFlags, Dir, FileType, FlockOperation, Gid, Mode, OFlags, Timespec, Timestamps, UTIME_OMIT};
 use rustix::io::Errno;
 
 use super::{Disk, File, How, Lock, Stat};
@@ -18,10 +16,7 @@ use super::{Disk, File, How, Lock, Stat};
 const WRITE_BITS: u32 = 0o222;
 
 /// To open a folder that is no link.
-const FOLDER: OFlags = OFlags::RDONLY
-    .union(OFlags::DIRECTORY)
-    .union(OFlags::NOFOLLOW)
-    .union(OFlags::CLOEXEC);
+const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
 /// Between two attempts at a lock. A save holds one for some milliseconds.
 const FIRST_PAUSE: Duration = Duration::from_micros(200);
@@ -72,10 +67,7 @@ impl RealDisk {
     /// Opens a folder. Links on the way to it are the operator's and are followed.
     pub(in super::super) fn open(root: &Path, access: Access) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
-        Ok(Self {
-            root: rustix::fs::open(root, flags, Mode::empty())?,
-            access,
-        })
+        Ok(Self { root: rustix::fs::open(root, flags, Mode::empty())?, access })
     }
 
     /// Gives what was just made its mode, since the umask may have taken bits of it, and in a store of a group its group.
@@ -90,11 +82,7 @@ impl RealDisk {
     }
 
     /// Runs `call` with the folder that holds `path` and the last part of it.
-    fn at<T>(
-        &self,
-        path: &str,
-        call: impl FnOnce(&OwnedFd, &str) -> rustix::io::Result<T>,
-    ) -> io::Result<T> {
+    fn at<T>(&self, path: &str, call: impl FnOnce(&OwnedFd, &str) -> rustix::io::Result<T>) -> io::Result<T> {
         Ok(match path.rsplit_once('/') {
             Some((folder, name)) => call(&self.folder(folder)?, name)?,
             None => call(&self.root, path)?,
@@ -114,10 +102,7 @@ impl RealDisk {
             use rustix::fs::{ResolveFlags, openat2};
             let opened = openat2(&self.root, path, flags, mode, ResolveFlags::NO_SYMLINKS);
             let asks_again = [Errno::NOSYS, Errno::PERM, Errno::LOOP, Errno::AGAIN];
-            if !opened
-                .as_ref()
-                .is_err_and(|error| asks_again.contains(error))
-            {
+            if !opened.as_ref().is_err_and(|error| asks_again.contains(error)) {
                 return opened;
             }
         }
@@ -135,10 +120,7 @@ impl RealDisk {
 impl Disk for RealDisk {
     fn open(&self, path: &str, how: How) -> io::Result<Box<dyn File>> {
         if how == How::Folder {
-            return Ok(Box::new(RealFile(
-                self.folder(path)?.into(),
-                AtomicBool::new(false),
-            )));
+            return Ok(Box::new(RealFile(self.folder(path)?.into(), AtomicBool::new(false))));
         }
         // Without blocking: a FIFO in the place of a file must not hang us.
         let flags = OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
@@ -160,19 +142,14 @@ impl Disk for RealDisk {
         }
         let file = RealFile(fd.into(), AtomicBool::new(false));
         if how != How::Create && !file.stat()?.regular {
-            return Err(io::Error::new(
-                io::ErrorKind::InvalidData,
-                "it is not a regular file",
-            ));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "it is not a regular file"));
         }
         Ok(Box::new(file))
     }
 
     fn stat(&self, path: &str) -> io::Result<Stat> {
-        self.at(path, |folder, name| {
-            rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)
-        })
-        .map(|stat| to_stat(&stat))
+        self.at(path, |folder, name| rustix::fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW))
+            .map(|stat| to_stat(&stat))
     }
 
     fn list(&self, folder: &str) -> io::Result<Vec<String>> {
@@ -221,9 +198,7 @@ impl Disk for RealDisk {
         // The outer closure's folder stays open while the inner one runs.
         let mut inner = Ok(());
         self.at(from, |old, old_name| {
-            inner = self.at(to, |new, new_name| {
-                rustix::fs::renameat(old, old_name, new, new_name)
-            });
+            inner = self.at(to, |new, new_name| rustix::fs::renameat(old, old_name, new, new_name));
             Ok(())
         })?;
         inner
@@ -232,18 +207,14 @@ impl Disk for RealDisk {
     fn link(&self, from: &str, to: &str) -> io::Result<()> {
         let mut inner = Ok(());
         self.at(from, |old, old_name| {
-            inner = self.at(to, |new, new_name| {
-                rustix::fs::linkat(old, old_name, new, new_name, AtFlags::empty())
-            });
+            inner = self.at(to, |new, new_name| rustix::fs::linkat(old, old_name, new, new_name, AtFlags::empty()));
             Ok(())
         })?;
         inner
     }
 
     fn unlink(&self, path: &str) -> io::Result<()> {
-        self.at(path, |folder, name| {
-            rustix::fs::unlinkat(folder, name, AtFlags::empty())
-        })
+        self.at(path, |folder, name| rustix::fs::unlinkat(folder, name, AtFlags::empty()))
     }
 
     fn now(&self) -> SystemTime {
@@ -290,10 +261,7 @@ impl File for RealFile {
     fn touch(&self, when: SystemTime) -> io::Result<()> {
         let since = when.duration_since(UNIX_EPOCH).unwrap_or_default();
         let times = Timestamps {
-            last_access: Timespec {
-                tv_sec: 0,
-                tv_nsec: UTIME_OMIT,
-            },
+            last_access: Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT },
             last_modification: Timespec {
                 tv_sec: i64::try_from(since.as_secs()).unwrap_or(i64::MAX),
                 tv_nsec: since.subsec_nanos().into(),

@@ -76,13 +76,9 @@ impl<'a> Manifest<'a> {
             return Err(Flaw::new("it does not begin as a manifest does"));
         }
         if version != VERSION {
-            return Err(Flaw::new(format!(
-                "it has version {version}, and this program reads version {VERSION}"
-            )));
+            return Err(Flaw::new(format!("it has version {version}, and this program reads version {VERSION}")));
         }
-        let len = u64::from(name)
-            .checked_add(references)
-            .and_then(|len| len.checked_add(data));
+        let len = u64::from(name).checked_add(references).and_then(|len| len.checked_add(data));
         if len != Some(rest.0.len() as u64) {
             return Err(Flaw::new("its header does not fit its length"));
         }
@@ -90,15 +86,10 @@ impl<'a> Manifest<'a> {
             return Err(Flaw::new("it fails its checksum"));
         }
         // Each is shorter than the slice that is in memory.
-        let name = std::str::from_utf8(rest.bytes(name as usize)?)
-            .map_err(|_| Flaw::new("its name is not UTF-8"))?;
+        let name = std::str::from_utf8(rest.bytes(name as usize)?).map_err(|_| Flaw::new("its name is not UTF-8"))?;
         ManifestName::new(name).map_err(|error| Flaw::new(error.to_string()))?;
         let references = rest.bytes(references as usize)?;
-        let this = Self {
-            name,
-            references,
-            data: rest.0,
-        };
+        let this = Self { name, references, data: rest.0 };
         let mut left = Reader(references);
         let mut before = None;
         while !left.0.is_empty() {

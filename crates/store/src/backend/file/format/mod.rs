@@ -30,10 +30,7 @@ struct Reader<'a>(&'a [u8]);
 
 impl<'a> Reader<'a> {
     fn bytes(&mut self, len: usize) -> Result<&'a [u8], Flaw> {
-        let (front, rest) = self
-            .0
-            .split_at_checked(len)
-            .ok_or_else(|| Flaw::new("it ends too early"))?;
+        let (front, rest) = self.0.split_at_checked(len).ok_or_else(|| Flaw::new("it ends too early"))?;
         self.0 = rest;
         Ok(front)
     }

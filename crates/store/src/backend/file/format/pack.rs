@@ -89,12 +89,8 @@ impl Trailer {
     /// Unless it is the trailer of a pack of exactly that length.
     pub fn decode(trailer: &[u8; TRAILER], file_len: u64) -> Result<Self, Flaw> {
         let mut fields = Reader(trailer);
-        let this = Self {
-            data_len: fields.u64()?,
-            index_len: fields.u64()?,
-            entries: fields.u32()?,
-            checksum: fields.u32()?,
-        };
+        let this =
+            Self { data_len: fields.u64()?, index_len: fields.u64()?, entries: fields.u32()?, checksum: fields.u32()? };
         let version = fields.u32()?;
         if fields.u32()? != checksum(&trailer[..28]) {
             return Err(Flaw::new("its trailer fails its checksum"));
@@ -103,9 +99,7 @@ impl Trailer {
             return Err(Flaw::new("it does not end as a pack does"));
         }
         if version != VERSION {
-            return Err(Flaw::new(format!(
-                "it has version {version}, and this program reads version {VERSION}"
-            )));
+            return Err(Flaw::new(format!("it has version {version}, and this program reads version {VERSION}")));
         }
         if this.index_len > LONGEST_INDEX {
             return Err(Flaw::new(format!(
@@ -113,14 +107,9 @@ impl Trailer {
                 this.index_len
             )));
         }
-        let len = this
-            .data_len
-            .checked_add(this.index_len)
-            .and_then(|len| len.checked_add(TRAILER as u64));
+        let len = this.data_len.checked_add(this.index_len).and_then(|len| len.checked_add(TRAILER as u64));
         if len != Some(file_len) {
-            return Err(Flaw::new(format!(
-                "its trailer does not fit its length of {file_len} bytes"
-            )));
+            return Err(Flaw::new(format!("its trailer does not fit its length of {file_len} bytes")));
         }
         Ok(this)
     }
@@ -138,17 +127,8 @@ impl Trailer {
         while !rest.0.is_empty() {
             let len = usize::from(rest.u8()?);
             let hash = ChunkHash::new(rest.bytes(len)?).map_err(|e| Flaw::new(e.to_string()))?;
-            let entry = Entry {
-                hash,
-                offset: rest.u64()?,
-                len: rest.u64()?,
-                checksum: rest.u32()?,
-            };
-            if entry
-                .offset
-                .checked_add(entry.len)
-                .is_none_or(|end| end > self.data_len)
-            {
+            let entry = Entry { hash, offset: rest.u64()?, len: rest.u64()?, checksum: rest.u32()? };
+            if entry.offset.checked_add(entry.len).is_none_or(|end| end > self.data_len) {
                 return Err(Flaw::new(format!("chunk {hash} lies outside of it")));
             }
             if entry.len > LONGEST_CHUNK {
@@ -160,9 +140,7 @@ impl Trailer {
             entries.push(entry);
         }
         if entries.len() as u64 != u64::from(self.entries) {
-            return Err(Flaw::new(
-                "its trailer counts other entries than its index has",
-            ));
+            return Err(Flaw::new("its trailer counts other entries than its index has"));
         }
         Ok(entries)
     }
@@ -173,9 +151,8 @@ impl Trailer {
 /// # Errors
 /// Unless the bytes are a pack. The chunks' own bytes are not checked.
 pub fn decode(pack: &[u8]) -> Result<Vec<Entry>, Flaw> {
-    let (rest, trailer) = pack
-        .split_last_chunk::<TRAILER>()
-        .ok_or_else(|| Flaw::new("it is shorter than a trailer"))?;
+    let (rest, trailer) =
+        pack.split_last_chunk::<TRAILER>().ok_or_else(|| Flaw::new("it is shorter than a trailer"))?;
     let trailer = Trailer::decode(trailer, pack.len() as u64)?;
     let index = usize::try_from(trailer.data_len)
         .ok()

@@ -15,10 +15,7 @@ fn name(text: &str) -> ManifestName {
 
 fn chunk(n: u32, len: usize) -> (ChunkHash, Vec<u8>) {
     let mut data = vec![0; len];
-    blake3::Hasher::new()
-        .update(&n.to_le_bytes())
-        .finalize_xof()
-        .fill(&mut data);
+    blake3::Hasher::new().update(&n.to_le_bytes()).finalize_xof().fill(&mut data);
     (blake3::hash(&data).into(), data)
 }
 
@@ -90,43 +87,28 @@ fn collects_what_nothing_refers_to() {
     }
     store.put_manifest(&name("b"), b"").unwrap();
     // Names one chunk of the second pack, in its bytes.
-    store
-        .put_manifest(&name("c"), chunks[7].0.as_bytes())
-        .unwrap();
+    store.put_manifest(&name("c"), chunks[7].0.as_bytes()).unwrap();
     let inventory = store.inventory().unwrap();
     let now = CollectOptions::new().with_grace(Duration::ZERO);
     let collected = inventory.collect(&now, &mut |_| ()).unwrap();
     assert_eq!(collected, Default::default());
     store.delete_manifest(&name("b")).unwrap();
-    let kept = inventory
-        .collect(&CollectOptions::new(), &mut |_| ())
-        .unwrap();
+    let kept = inventory.collect(&CollectOptions::new(), &mut |_| ()).unwrap();
     assert_eq!((kept.chunks, kept.in_grace), (0, 4));
-    let dry = inventory
-        .collect(&now.clone().with_dry_run(true), &mut |_| ())
-        .unwrap();
+    let dry = inventory.collect(&now.clone().with_dry_run(true), &mut |_| ()).unwrap();
     let before = inventory.usage().unwrap().total_bytes;
     let other = open(&folder);
     let collected = inventory.collect(&now, &mut |_| ()).unwrap();
     assert_eq!((collected.chunks, collected.manifests), (4, 0));
     assert_eq!((dry.chunks, dry.bytes), (collected.chunks, collected.bytes));
-    assert_eq!(
-        inventory.usage().unwrap().total_bytes,
-        before - collected.bytes
-    );
+    assert_eq!(inventory.usage().unwrap().total_bytes, before - collected.bytes);
     for store in [&store, &other] {
         for (n, (hash, data)) in chunks.iter().enumerate() {
             let there = store.get_chunk(hash).unwrap();
-            assert_eq!(
-                there.as_deref(),
-                (n < 5 || n == 7).then_some(&data[..]),
-                "{n}"
-            );
+            assert_eq!(there.as_deref(), (n < 5 || n == 7).then_some(&data[..]), "{n}");
         }
     }
-    inventory
-        .verify(&mut |_| (), &mut |fault| panic!("{fault:?}"))
-        .unwrap();
+    inventory.verify(&mut |_| (), &mut |fault| panic!("{fault:?}")).unwrap();
 }
 
 #[test]
@@ -139,16 +121,9 @@ fn what_was_collected_between_put_and_manifest_is_an_error() {
     assert_eq!(store.put_chunk(&hash, &data).unwrap(), Put::AlreadyThere);
     other.delete_manifest(&name("a")).unwrap();
     let now = CollectOptions::new().with_grace(Duration::ZERO);
-    other
-        .inventory()
-        .unwrap()
-        .collect(&now, &mut |_| ())
-        .unwrap();
+    other.inventory().unwrap().collect(&now, &mut |_| ()).unwrap();
     let error = store.put_manifest(&name("b"), b"").unwrap_err();
-    assert!(
-        matches!(error, StoreError::Collected { hash: h } if h == hash),
-        "{error}"
-    );
+    assert!(matches!(error, StoreError::Collected { hash: h } if h == hash), "{error}");
     assert_eq!(store.get_manifest(&name("b")).unwrap(), None);
     assert_eq!(store.put_chunk(&hash, &data).unwrap(), Put::Stored);
     store.put_manifest(&name("b"), b"").unwrap();
@@ -165,27 +140,18 @@ fn the_cap_holds_and_the_least_recently_used_go() {
     for n in 0..50 {
         let (hash, data) = chunk(n, 100_000);
         store.put_chunk(&hash, &data).unwrap();
-        store
-            .put_manifest(&name(&n.to_string()), hash.as_bytes())
-            .unwrap();
+        store.put_manifest(&name(&n.to_string()), hash.as_bytes()).unwrap();
         let usage = inventory.usage().unwrap();
         assert!(usage.total_bytes <= cap, "{usage:?}");
         assert_eq!(store.get_chunk(&hash).unwrap().unwrap(), data);
     }
     assert!(store.get_manifest(&name("0")).unwrap().is_none());
     let usage = inventory.usage().unwrap();
-    assert!(
-        usage.manifests >= 5 && usage.manifests == usage.chunks,
-        "{usage:?}"
-    );
+    assert!(usage.manifests >= 5 && usage.manifests == usage.chunks, "{usage:?}");
     let (hash, data) = chunk(99, 2 << 20);
     let error = store.put_chunk(&hash, &data).unwrap_err();
     assert!(matches!(error, StoreError::Full { .. }), "{error}");
-    assert_eq!(
-        inventory.usage().unwrap().manifests,
-        usage.manifests,
-        "nothing went in vain"
-    );
+    assert_eq!(inventory.usage().unwrap().manifests, usage.manifests, "nothing went in vain");
 }
 
 /// A pack that is written anew needs room before it gives any back.
@@ -198,10 +164,7 @@ fn what_has_no_room_to_be_written_anew_goes() {
     let mut batch = Vec::new();
     for (n, (hash, data)) in chunks.iter().enumerate() {
         store.put_chunk(hash, data).unwrap();
-        batch.push((
-            name(&n.to_string()),
-            Bytes::copy_from_slice(hash.as_bytes()),
-        ));
+        batch.push((name(&n.to_string()), Bytes::copy_from_slice(hash.as_bytes())));
     }
     // One pack, of which each manifest needs a ninth.
     store.put_manifests(&batch).unwrap();
@@ -220,9 +183,7 @@ fn a_batch_is_published_whole() {
     let store = open(&folder);
     let (hash, data) = chunk(1, 100);
     store.put_chunk(&hash, &data).unwrap();
-    let batch: Vec<_> = (0..10)
-        .map(|n| (name(&format!("part {n}")), Bytes::from(vec![n])))
-        .collect();
+    let batch: Vec<_> = (0..10).map(|n| (name(&format!("part {n}")), Bytes::from(vec![n]))).collect();
     store.put_manifests(&batch).unwrap();
     let names: Vec<_> = batch.iter().map(|(name, _)| name.clone()).collect();
     let got = open(&folder).get_manifests(&names).unwrap();

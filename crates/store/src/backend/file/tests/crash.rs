@@ -6,9 +6,7 @@ use transload_test_stores::{assert_right, count};
 
 use super::super::disk::simulated::{Mistake, Random, SimulatedDisk, Trouble};
 use super::super::{FileStore, root};
-use super::script::{
-    CAP, Expected, chunk, collect, live, live_capped, name, new_store, open, open_capped,
-};
+use super::script::{CAP, Expected, chunk, collect, live, live_capped, name, new_store, open, open_capped};
 use crate::backend::Backend;
 use crate::error::StoreError;
 
@@ -30,8 +28,7 @@ fn power_fails(lives: std::ops::Range<u64>, mistake: Mistake) -> (u64, Vec<Strin
             let disk = empty.copy().with_mistake(mistake);
             disk.stop_at(stop);
             let mut expected = Expected::default();
-            let lived =
-                open(&disk).and_then(|store| live(&store, &mut expected, &mut Random(seed), STEPS));
+            let lived = open(&disk).and_then(|store| live(&store, &mut expected, &mut Random(seed), STEPS));
             assert!(lived.is_ok() || disk.is_stopped(), "{lived:?}");
             for loss in 0..LOSSES {
                 points += 1;
@@ -57,8 +54,7 @@ fn dies_and_power_fails(lives: std::ops::Range<u64>, mistake: Mistake) -> (u64, 
             let disk = empty.copy().with_mistake(mistake);
             disk.stop_at(stop);
             let mut expected = Expected::default();
-            let _ =
-                open(&disk).and_then(|store| live(&store, &mut expected, &mut Random(seed), STEPS));
+            let _ = open(&disk).and_then(|store| live(&store, &mut expected, &mut Random(seed), STEPS));
             let done = !disk.is_stopped();
             let next = disk.copy();
             let (mut random, steps) = (Random(seed + stop), 1 + stop as u32 % 3);
@@ -95,25 +91,19 @@ fn check(disk: &SimulatedDisk, expected: &Expected, seed: u64) -> Result<(), Str
         .map_err(|error| format!("does not work any more: {error}"))?;
     drop(store);
     let store = open(&disk.lose_power(0)).map_err(|error| error.to_string())?;
-    expected
-        .check(&store)
-        .map_err(|how| format!("the next save: {how}"))
+    expected.check(&store).map_err(|how| format!("the next save: {how}"))
 }
 
 /// As [`power_fails`] and [`dies_and_power_fails`], in a store with a cap.
-fn power_fails_under_a_cap(
-    lives: std::ops::Range<u64>,
-    mistake: Mistake,
-) -> (u64, Vec<String>, u64) {
+fn power_fails_under_a_cap(lives: std::ops::Range<u64>, mistake: Mistake) -> (u64, Vec<String>, u64) {
     let (empty, mut points, mut wrong, mut evictions) = (new_store(), 0, Vec::new(), 0);
     for seed in lives {
         for stop in 0.. {
             let mut disk = empty.copy().with_mistake(mistake);
             disk.stop_at(stop);
             let mut expected = Expected::default();
-            let lived = open_capped(&disk).and_then(|store| {
-                live_capped(&store, &mut expected, &mut Random(seed), CAPPED_STEPS)
-            });
+            let lived = open_capped(&disk)
+                .and_then(|store| live_capped(&store, &mut expected, &mut Random(seed), CAPPED_STEPS));
             assert!(lived.is_ok() || disk.is_stopped(), "{lived:?}");
             let done = !disk.is_stopped();
             let mut why = |how: String| wrong.push(format!("life {seed}, change {stop}: {how}"));
@@ -123,9 +113,8 @@ fn power_fails_under_a_cap(
             if stop % 3 == 0 {
                 // Another process goes on.
                 disk = disk.copy();
-                let lived = open_capped(&disk).and_then(|store| {
-                    live_capped(&store, &mut expected, &mut Random(seed + stop), 2)
-                });
+                let lived = open_capped(&disk)
+                    .and_then(|store| live_capped(&store, &mut expected, &mut Random(seed + stop), 2));
                 if let Err(error) = lived {
                     why(error.to_string());
                 }
@@ -156,9 +145,7 @@ fn check_capped(disk: &SimulatedDisk, expected: &Expected) -> Result<(), String>
     let store = open_capped(disk).map_err(|error| format!("cannot be opened: {error}"))?;
     expected.check(&store)?;
     let (hash, data) = chunk(65);
-    let saved = store
-        .put_chunk(&hash, &data)
-        .and_then(|_| store.put_manifest(&name(65), hash.as_bytes()));
+    let saved = store.put_chunk(&hash, &data).and_then(|_| store.put_manifest(&name(65), hash.as_bytes()));
     saved.map_err(|error| format!("does not work any more: {error}"))?;
     drop(store);
     if disk.most_bytes() > most {
@@ -166,9 +153,7 @@ fn check_capped(disk: &SimulatedDisk, expected: &Expected) -> Result<(), String>
     }
     let disk = disk.lose_power(0);
     let store = open_capped(&disk).map_err(|error| error.to_string())?;
-    let there = store
-        .get_manifest(&name(65))
-        .map_err(|error| error.to_string())?;
+    let there = store.get_manifest(&name(65)).map_err(|error| error.to_string())?;
     let bytes = store.get_chunk(&hash).map_err(|error| error.to_string())?;
     match there.as_deref() == Some(hash.as_bytes()) && bytes.as_deref() == Some(&data[..]) {
         true => Ok(()),
@@ -200,16 +185,8 @@ fn a_store_with_a_cap_survives_a_loss_of_power_at_any_change() {
 /// Should packs go before it is durable that the manifests are gone that need them, the test above finds it.
 #[test]
 fn unsafe_ways_to_evict_are_found() {
-    for mistake in [
-        Mistake::NoRemovalFlush,
-        Mistake::NoFolderFlush("packs/"),
-        Mistake::NoFileFlush(".pack"),
-    ] {
-        let found = (2000..2020).any(|seed| {
-            !power_fails_under_a_cap(seed..seed + 1, mistake)
-                .1
-                .is_empty()
-        });
+    for mistake in [Mistake::NoRemovalFlush, Mistake::NoFolderFlush("packs/"), Mistake::NoFileFlush(".pack")] {
+        let found = (2000..2020).any(|seed| !power_fails_under_a_cap(seed..seed + 1, mistake).1.is_empty());
         assert!(found, "nobody noticed {mistake:?}");
     }
 }
@@ -228,8 +205,7 @@ fn unsafe_ways_to_do_it_are_found() {
         assert!(found, "nobody noticed {mistake:?}");
     }
     for mistake in [Mistake::EverythingSettled, Mistake::NoFile(".intent")] {
-        let found =
-            (1000..1060).any(|seed| !dies_and_power_fails(seed..seed + 1, mistake).1.is_empty());
+        let found = (1000..1060).any(|seed| !dies_and_power_fails(seed..seed + 1, mistake).1.is_empty());
         assert!(found, "nobody noticed {mistake:?}");
     }
 }

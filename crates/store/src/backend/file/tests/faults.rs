@@ -39,12 +39,7 @@ fn a_flush_that_fails_beside_others_is_an_error() {
 fn a_flush_that_succeeds_after_one_that_failed_is_not_believed() {
     let lives = 100..100 + count("TRANSLOAD_TEST_LIVES", LIVES);
     // There are some calls from one flush to the next.
-    try_all(
-        &[1, 2, 3].map(|n| Trouble::Flushes(n, Errno::IO)),
-        3,
-        1,
-        lives,
-    );
+    try_all(&[1, 2, 3].map(|n| Trouble::Flushes(n, Errno::IO)), 3, 1, lives);
 }
 
 /// A collection may remove packs and then fail to tell of it: what was in them is put anew by the next save.

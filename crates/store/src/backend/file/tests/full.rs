@@ -57,13 +57,7 @@ fn deaths(last: Last) -> Vec<(SimulatedDisk, Expected)> {
     left
 }
 
-fn save(
-    store: &FileStore,
-    expected: &mut Expected,
-    n: u64,
-    version: u64,
-    chunks: &[u32],
-) -> Result<(), StoreError> {
+fn save(store: &FileStore, expected: &mut Expected, n: u64, version: u64, chunks: &[u32]) -> Result<(), StoreError> {
     for &n in chunks {
         let (hash, data) = chunk(n);
         store.put_chunk(&hash, &data)?;
@@ -98,10 +92,7 @@ fn bytes(disk: &SimulatedDisk) -> usize {
 #[test]
 fn a_full_disk_on_which_somebody_died_is_collected() {
     let mut intents = 0;
-    for (last, errno) in LASTS
-        .into_iter()
-        .zip([Errno::NOSPC, Errno::DQUOT].into_iter().cycle())
-    {
+    for (last, errno) in LASTS.into_iter().zip([Errno::NOSPC, Errno::DQUOT].into_iter().cycle()) {
         for (at, (disk, expected)) in deaths(last).into_iter().enumerate() {
             let why = |how| format!("{last:?}, dead at change {at}: {how}");
             intents += count(&disk, |path| path.ends_with(".intent"));
@@ -111,11 +102,7 @@ fn a_full_disk_on_which_somebody_died_is_collected() {
             let before = bytes(&disk);
             let collected = collect(&store).map_err(|error| why(error.to_string()));
             let freed = collected.unwrap().bytes;
-            assert!(
-                freed > 0 || matches!(last, Last::Evict),
-                "{}",
-                why(String::new())
-            );
+            assert!(freed > 0 || matches!(last, Last::Evict), "{}", why(String::new()));
             assert_eq!(bytes(&disk), before - freed as usize, "{last:?}, {at}");
             assert!(is_tidy(&disk), "{last:?}, {at}: {:?}", disk.files());
             expected.check(&store).map_err(why).unwrap();

@@ -23,11 +23,7 @@ fn used() -> (SimulatedDisk, Expected) {
     disk.stop_at(changes + 1);
     store.put_manifest(&name(77), b"").unwrap_err();
     let disk = disk.copy().with_mistake(Mistake::None);
-    assert!(
-        disk.files()
-            .iter()
-            .any(|(path, _)| path.starts_with("tmp/"))
-    );
+    assert!(disk.files().iter().any(|(path, _)| path.starts_with("tmp/")));
     disk.unsettle();
     (disk, expected)
 }
@@ -75,10 +71,7 @@ fn a_write_says_which_file_it_could_not_make() {
         store.delete_manifest(&name(0)).unwrap_err(),
     ] {
         let text = error.to_string();
-        assert!(
-            text.starts_with("cannot make tmp/") && text.contains("Read-only file system"),
-            "{text}"
-        );
+        assert!(text.starts_with("cannot make tmp/") && text.contains("Read-only file system"), "{text}");
     }
     expected.check(&store).unwrap();
 }

@@ -34,9 +34,7 @@ fn manifest(version: u64, chunks: &[u32]) -> Bytes {
 
 fn chunks_of(manifest: &[u8]) -> Vec<u32> {
     let numbers = manifest[8..].chunks_exact(4);
-    numbers
-        .map(|n| u32::from_le_bytes(n.try_into().unwrap()))
-        .collect()
+    numbers.map(|n| u32::from_le_bytes(n.try_into().unwrap())).collect()
 }
 
 /// A made store without anything in it.
@@ -87,11 +85,7 @@ impl Expected {
         Ok(())
     }
 
-    pub(super) fn delete(
-        &mut self,
-        store: &dyn Backend,
-        name: &ManifestName,
-    ) -> Result<(), StoreError> {
+    pub(super) fn delete(&mut self, store: &dyn Backend, name: &ManifestName) -> Result<(), StoreError> {
         self.begin(name, None);
         store.delete_manifest(name)?;
         self.end(name);
@@ -123,9 +117,7 @@ impl Expected {
     /// What was never acknowledged may be missing, and all that was has to be there, whole.
     pub(super) fn check(&self, store: &dyn Backend) -> Result<(), String> {
         for (name, values) in &self.0 {
-            let value = store
-                .get_manifest(name)
-                .map_err(|error| format!("{name}: {error}"))?;
+            let value = store.get_manifest(name).map_err(|error| format!("{name}: {error}"))?;
             if !values.contains(&value) {
                 return Err(format!("{name} is {value:?}, not one of {values:?}"));
             }
@@ -165,11 +157,7 @@ pub(super) fn live(
     Ok(())
 }
 
-pub(super) fn step(
-    store: &dyn Backend,
-    expected: &mut Expected,
-    random: &mut Random,
-) -> Result<(), StoreError> {
+pub(super) fn step(store: &dyn Backend, expected: &mut Expected, random: &mut Random) -> Result<(), StoreError> {
     let name_of = |random: &mut Random| name(random.below(4));
     match random.below(8) {
         0 => {
@@ -180,9 +168,7 @@ pub(super) fn step(
         2 => {
             let chunks = put_some(store, random)?;
             let version = random.draw();
-            let mut batch: Vec<_> = (0..3)
-                .map(|n| (name(n), manifest(version + n, &[])))
-                .collect();
+            let mut batch: Vec<_> = (0..3).map(|n| (name(n), manifest(version + n, &[]))).collect();
             // The chunks are those of the first one.
             batch[0].1 = manifest(version, &chunks);
             for (name, data) in &batch {
@@ -218,11 +204,7 @@ pub(super) fn live_capped(
     Ok(())
 }
 
-fn step_capped(
-    store: &dyn Backend,
-    expected: &mut Expected,
-    random: &mut Random,
-) -> Result<(), StoreError> {
+fn step_capped(store: &dyn Backend, expected: &mut Expected, random: &mut Random) -> Result<(), StoreError> {
     let name = name(random.below(6));
     if random.below(6) == 0 {
         store.get_manifest(&name)?;
@@ -243,10 +225,7 @@ pub(super) fn collect(store: &dyn Backend) -> Result<Collected, StoreError> {
 }
 
 /// As these options say, but without grace.
-pub(super) fn collect_with(
-    store: &dyn Backend,
-    options: CollectOptions,
-) -> Result<Collected, StoreError> {
+pub(super) fn collect_with(store: &dyn Backend, options: CollectOptions) -> Result<Collected, StoreError> {
     let now = options.with_grace(Duration::ZERO);
     store.inventory().unwrap().collect(&now, &mut |_| ())
 }

@@ -45,18 +45,13 @@ fn a_pack_that_gets_another_name_is_always_found() {
         };
         let before = |disk: &SimulatedDisk| {
             let packs = disk.files().into_iter().map(|(path, _)| path);
-            packs
-                .filter(|path| path.ends_with(".pack"))
-                .collect::<Vec<_>>()
+            packs.filter(|path| path.ends_with(".pack")).collect::<Vec<_>>()
         };
         let old = before(&disk);
         disk.before(&folder, act);
         let reader = super::super::index::Index::open(Arc::new(disk.clone())).unwrap();
         let new = before(&disk);
-        listed_between += u32::from(
-            new.iter()
-                .any(|path| !old.contains(path) && **path < *folder),
-        );
+        listed_between += u32::from(new.iter().any(|path| !old.contains(path) && **path < *folder));
         let read = reader.get(&hash).unwrap();
         assert_eq!(read.as_deref(), Some(&data[..]), "round {round}");
     }
@@ -154,10 +149,7 @@ fn a_manifest_that_is_away_or_on_its_way_is_found_and_listed_once() {
     assert_eq!(store.get_manifest(&name(1)).unwrap(), None);
     assert!(listed().is_empty());
     // No name that a client gives is that of the file.
-    disk.open(&away, How::Create)
-        .unwrap()
-        .write_all_at(b"x", 0)
-        .unwrap();
+    disk.open(&away, How::Create).unwrap().write_all_at(b"x", 0).unwrap();
     for text in [&*away, "manifest 1.away", &away["manifests/00/".len()..]] {
         let name = crate::name::ManifestName::new(text).unwrap();
         assert_eq!(store.get_manifest(&name).unwrap(), None, "{text}");

@@ -35,13 +35,7 @@ impl Stand {
         plans.meet(peer, &document).unwrap();
         let memories = [(Rank(0), Arc::from([memory.into()]))].into();
         let (sender, events) = mpsc::unbounded_channel();
-        Self {
-            transfers: Transfers::new(memories, sender),
-            events,
-            plans,
-            peer,
-            counters: Counters::default(),
-        }
+        Self { transfers: Transfers::new(memories, sender), events, plans, peer, counters: Counters::default() }
     }
 
     /// Begins to bind a block, for a transfer that always has the same number.
@@ -58,11 +52,7 @@ impl Stand {
             agent: AgentId::new("holder").unwrap(),
             rank,
             peer_rank: Rank(0),
-            request: Request {
-                by_layer: !all_readable,
-                codec: Codec::Exact,
-                ..Request::tokens(TOKENS)
-            },
+            request: Request { by_layer: !all_readable, codec: Codec::Exact, ..Request::tokens(TOKENS) },
             bytes: BYTES,
             lanes: 1,
             path: None,
@@ -70,11 +60,7 @@ impl Stand {
             all_readable,
             ready: Vec::new(),
         };
-        let ask = PlanAsk {
-            peer: self.peer,
-            local_is_source: side == Side::Source,
-            request: flow.request,
-        };
+        let ask = PlanAsk { peer: self.peer, local_is_source: side == Side::Source, request: flow.request };
         let plan = self.plans.compiling(&ask, vec![Rank(0)]);
         let plan = Arc::new(plan().unwrap());
         let blocks = Tables(vec![BlockTable::List(vec![block.into()])]);
@@ -125,10 +111,7 @@ impl Stand {
         let (_, outgoing) = self.transfers.outgoing(TRANSFER)?;
         let mut bytes = vec![0; BYTES as usize];
         let (inside, len) = (outgoing.enter().unwrap(), bytes.len());
-        let mut cursor = outgoing
-            .route()
-            .cursor(0..outgoing.route().bytes())
-            .unwrap();
+        let mut cursor = outgoing.route().cursor(0..outgoing.route().bytes()).unwrap();
         let read = cursor.each_section(len, &inside, |cursor, range| {
             let RegionCursor::Host(cursor) = cursor else {
                 panic!("it is memory of the host");
@@ -219,10 +202,7 @@ async fn turn_streams_away_when_they_are_fenced_meanwhile() {
     let stale = stand.bound().await;
     stand.fence();
     stand.go_on(stale);
-    assert_eq!(
-        admitted.try_recv().unwrap_err(),
-        oneshot::error::TryRecvError::Closed
-    );
+    assert_eq!(admitted.try_recv().unwrap_err(), oneshot::error::TryRecvError::Closed);
     assert!(!stand.transfers.under_way.contains_key(&TRANSFER));
 }
 

@@ -30,11 +30,7 @@ const fn shape(slots: u32) -> Result<RingShape, ShapeError> {
 ///
 /// # Errors
 /// [`SendError::Path`].
-pub async fn offer(
-    connection: Connection,
-    gpu: &Gpu,
-    stall: Duration,
-) -> Result<RingOut, SendError> {
+pub async fn offer(connection: Connection, gpu: &Gpu, stall: Duration) -> Result<RingOut, SendError> {
     let gpu = gpu.clone();
     let making = in_driver(move || Shuttle::create(&gpu, Slots::OF_A_RING));
     let made = timeout(MADE_WITHIN, making).await.map_err(path)?;
@@ -74,9 +70,7 @@ fn check(of: RingShape, slot_bytes: u32) -> Result<Slots, String> {
     let (count, bytes) = (of.slots(), slot_bytes);
     let total = u64::from(count) * u64::from(bytes);
     if shape(count) != Ok(of) || bytes == 0 || !bytes.is_multiple_of(4096) || total > MOST_BYTES {
-        return Err(format!(
-            "{count} slots of {bytes} bytes: a ring has multiples of 4096, and {MOST_BYTES} at most"
-        ));
+        return Err(format!("{count} slots of {bytes} bytes: a ring has multiples of 4096, and {MOST_BYTES} at most"));
     }
     Ok(Slots { count, bytes })
 }

@@ -25,11 +25,7 @@ pub(super) struct OnGpu {
 
 impl Kind for OnGpu {
     fn word(&self, fetch: ring::Word) -> Vec<u8> {
-        encode(&Word::Offer(Offer {
-            gpu: self.id,
-            slot_bytes: Slots::OF_A_RING.bytes,
-            fetch,
-        }))
+        encode(&Word::Offer(Offer { gpu: self.id, slot_bytes: Slots::OF_A_RING.bytes, fetch }))
     }
 
     /// Its memory is made only once the peer is there.

@@ -130,18 +130,12 @@ impl Emptier {
         let kept = unsafe { slot.lend(0, slot.len()) }?;
         let (sum, completion) = Operation::new(&inside);
         let told = move |sum: Result<_, _>| completion.complete(sum.map_err(RegionError::from));
-        self.shuttle
-            .scatter(slot.index(), &moved, record.body, Box::new(told));
+        self.shuttle.scatter(slot.index(), &moved, record.body, Box::new(told));
         let number = stream.number;
         stream.position += u64::from(record.body);
         stream.over = record.trailer.is_some();
         self.streams.push_back(stream);
-        Ok(Some(Emptying {
-            stream: number,
-            summed: sum,
-            trailer: record.trailer,
-            _kept: kept,
-        }))
+        Ok(Some(Emptying { stream: number, summed: sum, trailer: record.trailer, _kept: kept }))
     }
 
     /// Reads a header and asks where the bytes go. If the sender has given a stream up, it goes on to the next.
@@ -154,25 +148,13 @@ impl Emptier {
         let begun = self.receiver.begin(&self.peer, header);
         if let Some(arriving) = self.runtime.block_on(begun) {
             self.begun += 1;
-            self.streams.push_back(Stream {
-                number: self.begun,
-                tag,
-                position: 0,
-                over: false,
-                arriving,
-            });
+            self.streams.push_back(Stream { number: self.begun, tag, position: 0, over: false, arriving });
         }
     }
 
     /// Waits until the GPU has emptied the first slot.
     fn finish(&mut self) {
-        let Some(Emptying {
-            stream: number,
-            summed: sum,
-            trailer,
-            _kept,
-        }) = self.emptying.pop_front()
-        else {
+        let Some(Emptying { stream: number, summed: sum, trailer, _kept }) = self.emptying.pop_front() else {
             return;
         };
         // Also where the fence is up by now: the slot is in use for so long.
@@ -185,9 +167,7 @@ impl Emptier {
             self.streams.remove(at);
             return;
         };
-        let added = sum
-            .map_err(ReceiveError::from)
-            .and_then(|sum| intake.add(&sum, trailer.as_ref()));
+        let added = sum.map_err(ReceiveError::from).and_then(|sum| intake.add(&sum, trailer.as_ref()));
         match added {
             Ok(()) => self.end_if_over(number),
             Err(error) => {
@@ -200,12 +180,8 @@ impl Emptier {
 
     /// Ends a stream of which no more comes, and of which all is there that has come.
     fn end_if_over(&mut self, number: u64) {
-        let is_emptied =
-            |emptying: &VecDeque<Emptying>| emptying.iter().all(|slot| slot.stream != number);
-        let at = self
-            .streams
-            .iter()
-            .position(|s| s.number == number && s.over);
+        let is_emptied = |emptying: &VecDeque<Emptying>| emptying.iter().all(|slot| slot.stream != number);
+        let at = self.streams.iter().position(|s| s.number == number && s.over);
         if let Some(at) = at
             && is_emptied(&self.emptying)
             && let Some(stream) = self.streams.remove(at)

@@ -47,11 +47,7 @@ impl Record {
         if body > most {
             return corrupt("the length of a slot in device memory", body.into());
         }
-        Ok(Self {
-            body,
-            header: header.try_into().ok(),
-            trailer: rest.try_into().ok().filter(|_| trailer),
-        })
+        Ok(Self { body, header: header.try_into().ok(), trailer: rest.try_into().ok().filter(|_| trailer) })
     }
 }
 

@@ -19,13 +19,7 @@ use crate::wire::stream::StreamTrailer;
 /// A ring to send over.
 pub(super) fn start(producer: Producer, shuttle: Shuttle, stall: Duration) -> io::Result<RingOut> {
     let ring = producer.doorbell();
-    let mut filler = Filler {
-        producer,
-        shuttle,
-        stall,
-        tag: 0,
-        filling: VecDeque::new(),
-    };
+    let mut filler = Filler { producer, shuttle, stall, tag: 0, filling: VecDeque::new() };
     RingOut::start(ring, move |turn| {
         turn.take(|turn, inside| filler.carry(turn, inside));
     })
@@ -111,9 +105,7 @@ impl Filler {
                 self.publish(filling, &mut sum, turn, inside)?;
             } else if begun.is_some() {
                 let waited = wait_for_slot(&mut self.producer, self.stall, inside);
-                waited
-                    .map_err(|error| Stop::Failed(None, error.into()))?
-                    .ok_or(Stop::Fenced)?;
+                waited.map_err(|error| Stop::Failed(None, error.into()))?.ok_or(Stop::Fenced)?;
             } else {
                 return Ok(());
             }
@@ -146,27 +138,13 @@ impl Filler {
         let told = move |sum: Result<_, _>| completion.complete(sum.map_err(RegionError::from));
         self.shuttle.gather(slot, &moved, len, Box::new(told));
         turn.outgoing.count_read(len.into());
-        self.filling.push_back(Filling {
-            sum,
-            part: part.clone(),
-            tag: *tag,
-            at,
-            len,
-        });
+        self.filling.push_back(Filling { sum, part: part.clone(), tag: *tag, at, len });
         Ok(true)
     }
 
     /// Waits for the GPU, and publishes a slot. `sum` is that of its stream.
-    fn publish(
-        &mut self,
-        filling: Filling,
-        sum: &mut Crc32c,
-        turn: &Turn,
-        inside: &Inside,
-    ) -> Result<(), Stop> {
-        let Filling {
-            part, tag, at, len, ..
-        } = filling;
+    fn publish(&mut self, filling: Filling, sum: &mut Crc32c, turn: &Turn, inside: &Inside) -> Result<(), Stop> {
+        let Filling { part, tag, at, len, .. } = filling;
         let failed = |error: SendError| Stop::Failed(Some(part.stream), error);
         let summed = turn.runtime.block_on(filling.sum);
         let summed = summed.map_err(|error| failed(error.into()))?;
@@ -179,10 +157,7 @@ impl Filler {
         }
         sum.append(&summed);
         let ends = sum.bytes() == part.bytes();
-        let trailer = StreamTrailer {
-            length: part.bytes(),
-            crc: sum.value(),
-        };
+        let trailer = StreamTrailer { length: part.bytes(), crc: sum.value() };
         let record = Record {
             body: len,
             header: begins.then(|| turn.outgoing.header(&part).encode()),

@@ -56,16 +56,8 @@ impl Carrier for Network {
     }
 
     fn link(&self, address: SocketAddr, reporter: Reporter) -> Box<dyn Link> {
-        let shared = Shared {
-            host: self.host.clone(),
-            reporter,
-            lanes: Sending::new(None),
-        };
-        Box::new(LaneLink {
-            shared: Arc::new(shared),
-            address,
-            task: None,
-        })
+        let shared = Shared { host: self.host.clone(), reporter, lanes: Sending::new(None) };
+        Box::new(LaneLink { shared: Arc::new(shared), address, task: None })
     }
 }
 
@@ -95,11 +87,7 @@ impl Shared {
         let (this, watched) = (self.clone(), lane.clone());
         self.host.endpoints.spawn_control(async move {
             let lost = watched.closed().await;
-            if let ConnectionLost::ClosedByPeer {
-                code: CloseCode::DONE,
-                ..
-            } = lost
-            {
+            if let ConnectionLost::ClosedByPeer { code: CloseCode::DONE, .. } = lost {
                 sleep(FAREWELL).await;
             }
             this.failed(lost.to_string());
@@ -126,9 +114,7 @@ impl Link for LaneLink {
                 let ports = ports.collect();
                 // The session lives as long as this, so it must not outlive the link.
                 self.task = Some(endpoints.spawn_control(accept(session, lanes, shared.clone())));
-                shared
-                    .reporter
-                    .offered(encode(&Word::Offer { ports, nonce }));
+                shared.reporter.offered(encode(&Word::Offer { ports, nonce }));
             }
             Order::Meet { word } => {
                 let Some(Word::Offer { ports, nonce }) = decode(&word) else {
@@ -171,20 +157,11 @@ async fn accept(mut session: LaneSession, lanes: u16, shared: Arc<Shared>) {
 }
 
 /// Connects lanes to the ports that the peer has offered.
-async fn connect(
-    shared: Arc<Shared>,
-    peer: AgentId,
-    host: SocketAddr,
-    ports: Vec<u16>,
-    nonce: Nonce,
-) {
+async fn connect(shared: Arc<Shared>, peer: AgentId, host: SocketAddr, ports: Vec<u16>, nonce: Nonce) {
     let mut failures = Vec::new();
     for (index, port) in ports.iter().enumerate() {
         let addr = SocketAddr::new(host.ip(), *port);
-        let lane = shared
-            .host
-            .endpoints
-            .connect_lane(index, addr, &peer, &nonce);
+        let lane = shared.host.endpoints.connect_lane(index, addr, &peer, &nonce);
         match timeout(LANES_WITHIN, lane).await {
             Ok(Ok(lane)) => shared.add(lane),
             Ok(Err(error)) => failures.push(error.to_string()),

@@ -4,9 +4,7 @@ use bytes::Bytes;
 
 use crate::{
     copy::Crc32c,
-    data::{
-        BufferPool, DataOptions, Encoder, Inside, Outgoing, Part, RouteCursor, SendError, SendEvent,
-    },
+    data::{BufferPool, DataOptions, Encoder, Inside, Outgoing, Part, RouteCursor, SendError, SendEvent},
     path::sending::Sender,
     quic::{CloseCode, Lane},
     wire::stream::StreamTrailer,
@@ -23,10 +21,7 @@ impl LaneOut {
     /// A lane with buffers of its own, as many as the options say.
     #[must_use]
     pub fn new(lane: Lane, options: &DataOptions) -> Self {
-        Self {
-            lane,
-            pool: BufferPool::new(options.buffers, options.buffer_bytes),
-        }
+        Self { lane, pool: BufferPool::new(options.buffers, options.buffer_bytes) }
     }
 
     /// The lane.
@@ -52,10 +47,7 @@ impl LaneOut {
     async fn carry_part(&self, outgoing: &Outgoing, part: &Part, inside: &Inside) {
         let stream = part.stream;
         // When it is dropped, or fails, the stream is reset.
-        match inside
-            .unless_raised(self.write(outgoing, part, inside))
-            .await
-        {
+        match inside.unless_raised(self.write(outgoing, part, inside)).await {
             None => {}
             Some(Err(error)) => outgoing.fail(Some(stream), error),
             Some(Ok(())) => {
@@ -66,12 +58,7 @@ impl LaneOut {
     }
 
     /// Writes a whole stream.
-    async fn write(
-        &self,
-        outgoing: &Outgoing,
-        part: &Part,
-        inside: &Inside,
-    ) -> Result<(), SendError> {
+    async fn write(&self, outgoing: &Outgoing, part: &Part, inside: &Inside) -> Result<(), SendError> {
         let mut stream = self.lane.open_stream().await?;
         stream.send_all(&outgoing.header(part).encode()).await?;
         let (route, range) = (outgoing.route(), part.range.clone());
@@ -91,22 +78,14 @@ impl LaneOut {
                 stream.send_chunk(coded.into()).await?;
             }
         }
-        let trailer = StreamTrailer {
-            length: part.bytes(),
-            crc: sum.value(),
-        };
+        let trailer = StreamTrailer { length: part.bytes(), crc: sum.value() };
         stream.send_all(&trailer.encode()).await?;
         // What was read is in buffers of our own: nobody waits until it has arrived.
         drop(stream.finish()?);
         Ok(())
     }
 
-    async fn gather(
-        &self,
-        cursor: &mut RouteCursor,
-        sum: &mut Crc32c,
-        inside: &Inside,
-    ) -> Result<Bytes, SendError> {
+    async fn gather(&self, cursor: &mut RouteCursor, sum: &mut Crc32c, inside: &Inside) -> Result<Bytes, SendError> {
         // First: a device that stands still must not hold up others that wait for buffers.
         let len = cursor.ready(self.pool.buffer_bytes(), inside).await?;
         let mut buffer = self.pool.take().await;

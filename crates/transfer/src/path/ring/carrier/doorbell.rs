@@ -39,9 +39,7 @@ struct Line {
 impl Doorbell {
     pub(super) fn new(socket: OwnedFd) -> Self {
         let hung_up = AtomicBool::new(false);
-        Self {
-            line: Arc::new(Line { socket, hung_up }),
-        }
+        Self { line: Arc::new(Line { socket, hung_up }) }
     }
 
     /// Ends the use of this ring for good. Idempotent; returns at once.
@@ -72,9 +70,8 @@ impl Doorbell {
     /// Sleeps until the peer rings, the connection is hung up, or the deadline has passed.
     pub(super) fn wait(&self, deadline: Option<Instant>) -> io::Result<Woken> {
         // One too far ahead for the system is as good as none.
-        let timeout = deadline.and_then(|deadline| {
-            Timespec::try_from(deadline.saturating_duration_since(Instant::now())).ok()
-        });
+        let timeout =
+            deadline.and_then(|deadline| Timespec::try_from(deadline.saturating_duration_since(Instant::now())).ok());
         let mut fds = [PollFd::new(&self.line.socket, PollFlags::IN)];
         match rustix::event::poll(&mut fds, timeout.as_ref()) {
             Ok(0) | Err(Errno::INTR) => return Ok(Woken::LookAgain),

@@ -24,9 +24,7 @@ pub fn drive<R: Send + 'static>(
         // Nobody may wait for it.
         let _ = sender.send(work());
     };
-    thread::Builder::new()
-        .name("transload-ring".to_owned())
-        .spawn(work)?;
+    thread::Builder::new().name("transload-ring".to_owned()).spawn(work)?;
     Ok(Driven { doorbell, result })
 }
 

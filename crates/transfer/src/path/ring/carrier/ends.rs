@@ -20,12 +20,7 @@ pub(in crate::path) struct Ends {
 
 impl Ends {
     pub(in crate::path) fn new(reporter: Reporter) -> Self {
-        Self {
-            reporter,
-            sending: Arc::new(Sending::new(Some(1))),
-            handing: None,
-            receiving: None,
-        }
+        Self { reporter, sending: Arc::new(Sending::new(Some(1))), handing: None, receiving: None }
     }
 
     /// Tells the peer of a ring, by a word, and has it handed over. Transfers that wait go over it then.

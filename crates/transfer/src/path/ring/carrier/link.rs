@@ -78,17 +78,10 @@ pub(in crate::path) trait Kind: Clone + Send {
     fn word(&self, fetch: Word) -> Vec<u8>;
 
     /// Makes a ring once the peer fetches it.
-    fn hand_over(
-        self,
-        expected: Expected,
-    ) -> impl Future<Output = Result<RingOut, Ending>> + Send + 'static;
+    fn hand_over(self, expected: Expected) -> impl Future<Output = Result<RingOut, Ending>> + Send + 'static;
 
     /// Fetches the ring that a word of the peer offers and receives from it, as long as it lasts or this task does.
-    fn receive(
-        self,
-        word: Vec<u8>,
-        peer: AgentId,
-    ) -> impl Future<Output = Result<Ending, Ending>> + Send + 'static;
+    fn receive(self, word: Vec<u8>, peer: AgentId) -> impl Future<Output = Result<Ending, Ending>> + Send + 'static;
 }
 
 /// The rings of one connection.
@@ -100,11 +93,7 @@ pub(in crate::path) struct RingLink<K> {
 
 impl<K: Kind> RingLink<K> {
     pub(in crate::path) fn new(listener: &Arc<Listener>, kind: K, reporter: Reporter) -> Self {
-        Self {
-            listener: listener.clone(),
-            kind,
-            ends: Ends::new(reporter),
-        }
+        Self { listener: listener.clone(), kind, ends: Ends::new(reporter) }
     }
 }
 

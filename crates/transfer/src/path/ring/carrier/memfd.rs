@@ -75,10 +75,7 @@ pub(crate) fn check(fd: impl AsFd, announced: u64) -> Result<(), MemfdFault> {
     }
     let found = rustix::fs::fcntl_get_seals(&fd).map_err(|_| MemfdFault::NotMemfd)?;
     if !found.contains(SIZE_SEALS) {
-        return Err(MemfdFault::Seals {
-            demanded: SIZE_SEALS.bits(),
-            found: found.bits(),
-        });
+        return Err(MemfdFault::Seals { demanded: SIZE_SEALS.bits(), found: found.bits() });
     }
     // Only now: before the seals the size could still have changed.
     let stat = rustix::fs::fstat(&fd).map_err(|_| MemfdFault::NotMemfd)?;

@@ -15,9 +15,7 @@ use tokio::runtime::Handle;
 
 use crate::{
     copy::Crc32c,
-    data::{
-        InStream, Inside, Intake, Operations, ReceiveError, Receiver, RegionCursor, RegionError,
-    },
+    data::{InStream, Inside, Intake, Operations, ReceiveError, Receiver, RegionCursor, RegionError},
     ids::AgentId,
     path::ring::carrier::{
         Doorbell, Driven, drive,
@@ -162,11 +160,7 @@ impl Intakes {
             Some(Err(error)) => return stream.arriving.fail(error),
         };
         if !operations.are_done() {
-            self.scattering.push(Scattering {
-                stream: stream.number,
-                operations,
-                whole: None,
-            });
+            self.scattering.push(Scattering { stream: stream.number, operations, whole: None });
         }
         stream.position += slot.len() as u64;
         match stream.arriving.intake.is_whole() {
@@ -201,8 +195,7 @@ impl Intakes {
                     let mut slots = self.scattering.iter_mut();
                     let own = self.stream.take_if(|own| own.number == stream);
                     let own = own.map(|own| own.arriving);
-                    let mut of_slots =
-                        || slots.find_map(|slot| slot.whole.take_if(|_| slot.stream == stream));
+                    let mut of_slots = || slots.find_map(|slot| slot.whole.take_if(|_| slot.stream == stream));
                     if let Some(arriving) = own.or_else(&mut of_slots) {
                         fail(arriving, error);
                     }

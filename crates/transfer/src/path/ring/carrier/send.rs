@@ -61,33 +61,16 @@ impl RingOut {
     /// Where no thread is to be had.
     pub fn new(producer: Producer, stall_timeout: Duration) -> io::Result<Self> {
         let ring = producer.doorbell();
-        let mut sending = Sending {
-            producer,
-            stall_timeout,
-            tag: 0,
-            filling: VecDeque::new(),
-            sum: Crc32c::new(),
-        };
-        Self::start(ring, move |turn| {
-            turn.take(|turn, inside| sending.carry(turn, inside))
-        })
+        let mut sending = Sending { producer, stall_timeout, tag: 0, filling: VecDeque::new(), sum: Crc32c::new() };
+        Self::start(ring, move |turn| turn.take(|turn, inside| sending.carry(turn, inside)))
     }
 
     /// A ring over which `take` sends, on the ring's thread.
-    pub(in crate::path) fn start(
-        ring: Doorbell,
-        take: impl FnMut(Turn) + Send + 'static,
-    ) -> io::Result<Self> {
+    pub(in crate::path) fn start(ring: Doorbell, take: impl FnMut(Turn) + Send + 'static) -> io::Result<Self> {
         let (turns, waiting) = mpsc::channel::<Turn>();
         let thread = drive(ring.clone(), move || waiting.into_iter().for_each(take))?;
-        let inner = Inner {
-            turns,
-            ring,
-            _thread: thread,
-        };
-        Ok(Self {
-            inner: Arc::new(inner),
-        })
+        let inner = Inner { turns, ring, _thread: thread };
+        Ok(Self { inner: Arc::new(inner) })
     }
 
     /// Whether it was hung up here, or has failed. Nothing is sent over it any more.
@@ -104,12 +87,7 @@ impl RingOut {
         tokio::spawn(async move {
             while let Some(Some(part)) = inside.unless_raised(outgoing.next_part()).await {
                 let (over, is_over) = oneshot::channel();
-                let turn = Turn {
-                    runtime: runtime.clone(),
-                    outgoing: outgoing.clone(),
-                    part,
-                    over,
-                };
+                let turn = Turn { runtime: runtime.clone(), outgoing: outgoing.clone(), part, over };
                 // Neither fails while this clone is there, unless the thread has panicked.
                 if this.inner.turns.send(turn).is_err() {
                     return outgoing.fail(None, SendError::Panicked);
@@ -176,11 +154,7 @@ enum Section {
     /// They are there.
     Summed(Crc32c),
     /// They will be.
-    Asked {
-        operation: Operation<()>,
-        at: usize,
-        len: usize,
-    },
+    Asked { operation: Operation<()>, at: usize, len: usize },
 }
 
 impl Turn {
@@ -215,12 +189,7 @@ impl Sending {
     }
 
     /// Carries parts, for as long as a turn lasts; `None` if the fence came up.
-    fn carry_parts(
-        &mut self,
-        turn: &Turn,
-        inside: &Inside,
-        part: &mut Part,
-    ) -> Result<Option<()>, SendError> {
+    fn carry_parts(&mut self, turn: &Turn, inside: &Inside, part: &mut Part) -> Result<Option<()>, SendError> {
         let mut carried = 0;
         loop {
             let written = self.write(turn, inside, part);
@@ -247,12 +216,7 @@ impl Sending {
     }
 
     /// Has a whole stream written; `None` if the fence came up.
-    fn write(
-        &mut self,
-        turn: &Turn,
-        inside: &Inside,
-        part: &Part,
-    ) -> Result<Option<()>, SendError> {
+    fn write(&mut self, turn: &Turn, inside: &Inside, part: &Part) -> Result<Option<()>, SendError> {
         let outgoing = &turn.outgoing;
         let mut cursor = outgoing.route().cursor(part.range.clone())?;
         let total = HEADER as u64 + part.bytes() + TRAILER as u64;
@@ -297,15 +261,7 @@ impl Sending {
             if is_last {
                 len += TRAILER;
             }
-            let filling = Filling {
-                stream: part.stream,
-                tag: self.tag,
-                at,
-                len,
-                body,
-                sections,
-                trailer,
-            };
+            let filling = Filling { stream: part.stream, tag: self.tag, at, len, body, sections, trailer };
             at += len as u64;
             match all_summed && filling.sections.is_empty() {
                 true => self.publish(outgoing, filling)?,
@@ -381,11 +337,7 @@ impl Sending {
                 return Ok(None);
             }
         }
-        Ok(wait_for_slot(
-            &mut self.producer,
-            self.stall_timeout,
-            inside,
-        )?)
+        Ok(wait_for_slot(&mut self.producer, self.stall_timeout, inside)?)
     }
 }
 

@@ -19,12 +19,7 @@ pub(super) fn run(bench: &mut Bench, gpu: &Gpu, mib: u64) {
         let runtime = runtime()?;
         let mut on_gpu = Engines::start(&runtime, case, Some(gpu.clone()))?;
         let mut on_host = Engines::start(&runtime, case, None)?;
-        let rounds = bench.in_turns(
-            NAME,
-            [&mut || on_gpu.pull(Path::QUIC), &mut || {
-                on_host.pull(Path::QUIC)
-            }],
-        );
+        let rounds = bench.in_turns(NAME, [&mut || on_gpu.pull(Path::QUIC), &mut || on_host.pull(Path::QUIC)]);
         bench.tell(rounds.figure(NAME, "GB/s", "host to host", [0, 1]));
         on_gpu.finish()?;
         on_host.finish()
@@ -35,9 +30,5 @@ pub(super) fn run(bench: &mut Bench, gpu: &Gpu, mib: u64) {
 pub(super) fn case(mib: u64) -> Case {
     let layers = (u64::from(SIZES[0].src.layers) * mib / super::FULL).clamp(1, 20) as u32;
     let of = |side: Llama| Llama { layers, ..side };
-    Case {
-        src: of(SIZES[0].src),
-        dst: of(SIZES[0].dst),
-        ..SIZES[0]
-    }
+    Case { src: of(SIZES[0].src), dst: of(SIZES[0].dst), ..SIZES[0] }
 }

@@ -13,11 +13,7 @@ use crate::failure::Failure;
 use crate::show::number::gigabytes_per_second;
 
 /// Where the streams begin: what is behind a header begins at no multiple of 16, and what a network delivers at any position.
-const POSITIONS: [(u64, &str); 3] = [
-    (0, ""),
-    (8, ", from position 8"),
-    (1402, ", from position 1402"),
-];
+const POSITIONS: [(u64, &str); 3] = [(0, ""), (8, ", from position 8"), (1402, ", from position 1402")];
 
 pub(super) const CASES: usize = POSITIONS.len();
 
@@ -28,21 +24,9 @@ pub(super) fn run(bench: &mut Bench, ground: &mut Ground) {
     }
 }
 
-fn from(
-    bench: &mut Bench,
-    ground: &mut Ground,
-    name: &str,
-    begin: u64,
-    position: &str,
-) -> Result<(), Failure> {
+fn from(bench: &mut Bench, ground: &mut Ground, name: &str, begin: u64, position: &str) -> Result<(), Failure> {
     let program = &bench.proven(ground, 512, &[Way::ToHost, Way::FromHost])?;
-    let Ground {
-        gpu,
-        meter,
-        source,
-        destination,
-        ..
-    } = &*ground;
+    let Ground { gpu, meter, source, destination, .. } = &*ground;
     let bytes = program.bytes() - begin;
     let pinned = || PinnedMemory::allocate(gpu, bytes as usize);
     let (out, back) = (RefCell::new(pinned()?), RefCell::new(pinned()?));
@@ -62,21 +46,9 @@ fn from(
         name,
         [
             &mut || Ok(rate(meter.to_host(program, source, begin)?)),
-            &mut || {
-                Ok(rate(
-                    meter
-                        .one_crossing(source, &mut out.borrow_mut(), bytes, true)?
-                        .doing,
-                ))
-            },
+            &mut || Ok(rate(meter.one_crossing(source, &mut out.borrow_mut(), bytes, true)?.doing)),
             &mut || Ok(rate(meter.to_device(program, destination, begin)?)),
-            &mut || {
-                Ok(rate(
-                    meter
-                        .one_crossing(destination, &mut back.borrow_mut(), bytes, false)?
-                        .doing,
-                ))
-            },
+            &mut || Ok(rate(meter.one_crossing(destination, &mut back.borrow_mut(), bytes, false)?.doing)),
             &mut || Ok(2.0 * rate(both()?)),
             &mut || {
                 let pinned = [&mut *out.borrow_mut(), &mut *back.borrow_mut()];

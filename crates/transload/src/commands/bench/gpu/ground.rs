@@ -44,12 +44,7 @@ impl Ground {
             wrong: BTreeMap::new(),
         };
         fill(&ground.random, bytes, 1)?;
-        copy(
-            &whole(bytes),
-            &ground.random,
-            &ground.source,
-            &CopyOptions::new(),
-        )?;
+        copy(&whole(bytes), &ground.random, &ground.source, &CopyOptions::new())?;
         Ok(ground)
     }
 
@@ -85,13 +80,7 @@ impl Ground {
 
     /// Runs a program over bytes that nothing else is to be written over, and compares every byte with what the host makes of it.
     fn check_way(&self, way: Way, program: &Program) -> Result<(), Failure> {
-        let Self {
-            source,
-            random,
-            destination,
-            found,
-            ..
-        } = self;
+        let Self { source, random, destination, found, .. } = self;
         let (options, all) = (CopyOptions::new(), whole(self.bytes));
         let to_destination = |run: &dyn Fn() -> Result<(), DeviceError>| {
             copy(&all, found, destination, &options)?;
@@ -101,16 +90,12 @@ impl Ground {
         fill(found, self.bytes, 2)?;
         match way {
             Way::ToHost => copy(program, source, found, &options).map(drop),
-            Way::Within => {
-                to_destination(&|| copy(program, source, destination, &options).map(drop))
-            }
+            Way::Within => to_destination(&|| copy(program, source, destination, &options).map(drop)),
             Way::Slots => to_destination(&|| {
                 let copies = [(program, [source, destination])];
                 self.meter.through_slots(&copies).map(drop)
             }),
-            Way::FromHost => {
-                to_destination(&|| copy(program, random, destination, &options).map(drop))
-            }
+            Way::FromHost => to_destination(&|| copy(program, random, destination, &options).map(drop)),
         }?;
         same(&self.expected, found, self.bytes, way.name())
     }
@@ -137,12 +122,7 @@ impl Way {
 }
 
 /// Fails where two memories of the host differ.
-pub(super) fn same(
-    expected: &Memory,
-    found: &Memory,
-    bytes: u64,
-    what: &str,
-) -> Result<(), Failure> {
+pub(super) fn same(expected: &Memory, found: &Memory, bytes: u64, what: &str) -> Result<(), Failure> {
     let (mut right, mut read) = (vec![0; STEP], vec![0; STEP]);
     for start in (0..bytes).step_by(STEP) {
         let len = STEP.min((bytes - start) as usize);
@@ -150,9 +130,7 @@ pub(super) fn same(
         expected.read(start, right).map_err(broken)?;
         found.read(start, read).map_err(broken)?;
         if right != read {
-            return Err(broken(format!(
-                "what was {what} differs from what the host copies, behind byte {start}"
-            )));
+            return Err(broken(format!("what was {what} differs from what the host copies, behind byte {start}")));
         }
     }
     Ok(())
@@ -178,15 +156,8 @@ pub(super) fn fill(memory: &Memory, bytes: u64, seed: u64) -> Result<(), Failure
 /// The program that copies so many bytes as they lie.
 pub(super) fn whole(bytes: u64) -> Program {
     Program {
-        nests: vec![Nest {
-            loops: Default::default(),
-            run: bytes,
-        }],
-        placed: vec![Placed {
-            nest: 0,
-            src: 0,
-            dst: 0,
-        }],
+        nests: vec![Nest { loops: Default::default(), run: bytes }],
+        placed: vec![Placed { nest: 0, src: 0, dst: 0 }],
     }
 }
 
@@ -204,26 +175,11 @@ pub(super) fn transposing(run: u64, bytes: u64) -> Program {
     let count = (bytes / block) as u32;
     let mut random = Random::new(run);
     let (from, to) = (random.blocks(count, count), random.blocks(count, count));
-    let place = |(from, to): (u32, u32)| Placed {
-        nest: 0,
-        src: u64::from(from) * block,
-        dst: u64::from(to) * block,
-    };
-    let token = Loop {
-        count: tokens,
-        src: heads * run,
-        dst: run,
-    };
-    let head = Loop {
-        count: heads,
-        src: run,
-        dst: tokens * run,
-    };
+    let place = |(from, to): (u32, u32)| Placed { nest: 0, src: u64::from(from) * block, dst: u64::from(to) * block };
+    let token = Loop { count: tokens, src: heads * run, dst: run };
+    let head = Loop { count: heads, src: run, dst: tokens * run };
     Program {
-        nests: vec![Nest {
-            loops: [token, head].into_iter().collect(),
-            run,
-        }],
+        nests: vec![Nest { loops: [token, head].into_iter().collect(), run }],
         placed: from.into_iter().zip(to).map(place).collect(),
     }
 }
@@ -234,12 +190,7 @@ mod tests {
 
     #[test]
     fn all_runs_have_one_length_and_fill_what_they_can() {
-        for (run, bytes) in [
-            (64, 640 << 20),
-            (512, 1 << 20),
-            (1 << 20, 3 << 20),
-            (1 << 20, 640 << 20),
-        ] {
+        for (run, bytes) in [(64, 640 << 20), (512, 1 << 20), (1 << 20, 3 << 20), (1 << 20, 640 << 20)] {
             let program = transposing(run, bytes);
             let mut longest = 0;
             program.for_each_chunk(|from, to, len| {

@@ -52,10 +52,7 @@ pub(super) fn run(args: &Args, effort: Effort) -> Result<(Vec<Figure>, Vec<Strin
         figures: Vec::new(),
         notes: vec![
             format!("GPU {}: {}", gpu.ordinal(), gpu.name()),
-            format!(
-                "{} MiB on each side; every byte was checked before it was measured",
-                args.mib
-            ),
+            format!("{} MiB on each side; every byte was checked before it was measured", args.mib),
         ],
     };
     bench.course.prepare("memory");
@@ -75,10 +72,7 @@ pub(super) fn run(args: &Args, effort: Effort) -> Result<(Vec<Figure>, Vec<Strin
 
 fn create(path: &Path) -> Result<File, Failure> {
     File::create(path).map_err(|error| {
-        Failure::input(
-            format!("{} cannot be written: {error}", path.display()),
-            "`--out` takes a file",
-        )
+        Failure::input(format!("{} cannot be written: {error}", path.display()), "`--out` takes a file")
     })
 }
 

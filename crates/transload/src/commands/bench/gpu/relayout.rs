@@ -20,12 +20,7 @@ use crate::show::number::gigabytes_per_second;
 pub(super) const CASES: usize = RUNS.len() + 2;
 
 /// Lengths of runs, and how they are called.
-const RUNS: [(u64, &str); 4] = [
-    (64, "64 B"),
-    (512, "512 B"),
-    (8 << 10, "8 KiB"),
-    (1 << 20, "1 MiB"),
-];
+const RUNS: [(u64, &str); 4] = [(64, "64 B"), (512, "512 B"), (8 << 10, "8 KiB"), (1 << 20, "1 MiB")];
 
 /// Descriptors that the driver is given at once: it takes about half a microsecond for each.
 const DESCRIPTORS: usize = 1 << 18;
@@ -42,12 +37,7 @@ pub(super) fn by_run(bench: &mut Bench, ground: &mut Ground) {
 
 fn of_runs(bench: &mut Bench, ground: &mut Ground, name: &str, run: u64) -> Result<(), Failure> {
     let program = bench.proven(ground, run, &[Way::Within])?;
-    let Ground {
-        meter,
-        source,
-        destination,
-        ..
-    } = &*ground;
+    let Ground { meter, source, destination, .. } = &*ground;
     let relayout = meter.prepare(&program, source, destination)?;
     let mut chunks = ChunkList::new(&program, source, destination, DESCRIPTORS)?;
     let (bytes, listed) = (program.bytes(), chunks.bytes());
@@ -56,12 +46,7 @@ fn of_runs(bench: &mut Bench, ground: &mut Ground, name: &str, run: u64) -> Resu
         name,
         [
             &mut || Ok(rate(bytes, meter.relayout(&relayout)?.doing)),
-            &mut || {
-                Ok(rate(
-                    bytes,
-                    meter.one_copy(source, destination, bytes)?.doing,
-                ))
-            },
+            &mut || Ok(rate(bytes, meter.one_copy(source, destination, bytes)?.doing)),
             &mut || {
                 let took = meter.chunk_copies(&mut chunks)?;
                 // The slower of submitting and doing is what a user waits for.
@@ -87,27 +72,18 @@ pub(super) fn canonical(bench: &mut Bench, gpu: &Gpu, mib: u64) {
 
 fn one_route(bench: &mut Bench, gpu: &Gpu, name: &str, layers: u32) -> Result<(), Failure> {
     let of = |side: Llama| Llama { layers, ..side };
-    let case = Case {
-        name: CANONICAL.name,
-        src: of(CANONICAL.src),
-        dst: of(CANONICAL.dst),
-    };
+    let case = Case { name: CANONICAL.name, src: of(CANONICAL.src), dst: of(CANONICAL.dst) };
     let bound = bind(case)?;
     let Some(route) = bound.routes.first() else {
         return Err(broken("the canonical case has no route"));
     };
     let program = route.program();
-    let bytes = |side: Llama| -> Result<u64, Failure> {
-        Ok(bytes_of_ranks(&side.deployment()?)
-            .max()
-            .unwrap_or_default())
-    };
+    let bytes =
+        |side: Llama| -> Result<u64, Failure> { Ok(bytes_of_ranks(&side.deployment()?).max().unwrap_or_default()) };
     let lens = [bytes(case.src)?, bytes(case.dst)?];
     let places = check_places(gpu, &program, lens)?;
     let meter = Meter::new(gpu)?;
-    let ready = places
-        .iter()
-        .map(|[from, to]| meter.prepare(&program, from, to));
+    let ready = places.iter().map(|[from, to]| meter.prepare(&program, from, to));
     let ready = ready.collect::<Result<Vec<_>, _>>()?;
     let us = |took: Duration| took.as_secs_f64() * 1e6;
     let (mut turn, mut other) = (0, 0);
@@ -117,25 +93,18 @@ fn one_route(bench: &mut Bench, gpu: &Gpu, name: &str, layers: u32) -> Result<()
     };
     let rounds = bench.in_turns(
         name,
-        [
-            &mut || Ok(us(meter.relayout(&ready[next(&mut turn)])?.doing)),
-            &mut || {
-                let [from, to] = &places[next(&mut other)];
-                let bytes = program.bytes().min(lens[0]).min(lens[1]);
-                Ok(us(meter.one_copy(from, to, bytes)?.doing))
-            },
-        ],
+        [&mut || Ok(us(meter.relayout(&ready[next(&mut turn)])?.doing)), &mut || {
+            let [from, to] = &places[next(&mut other)];
+            let bytes = program.bytes().min(lens[0]).min(lens[1]);
+            Ok(us(meter.one_copy(from, to, bytes)?.doing))
+        }],
     );
     bench.tell(rounds.figure(name, "us", ONE, [0, 1]));
     Ok(())
 }
 
 /// Pairs of memories of over 1 GiB together for the whole case, in the last of which the program was checked.
-fn check_places(
-    gpu: &Gpu,
-    program: &Program,
-    [from, to]: [u64; 2],
-) -> Result<Vec<[DeviceMemory; 2]>, Failure> {
+fn check_places(gpu: &Gpu, program: &Program, [from, to]: [u64; 2]) -> Result<Vec<[DeviceMemory; 2]>, Failure> {
     const PLACES: usize = 4;
     let device = |bytes: u64| DeviceMemory::allocate(gpu, &[bytes as usize]);
     let host = |bytes: u64| Memory::allocate(&[bytes as usize]).map_err(broken);

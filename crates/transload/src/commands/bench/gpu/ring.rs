@@ -22,21 +22,15 @@ pub(super) fn slots(bench: &mut Bench, ground: &mut Ground) {
     const NAME: &str = "through its slots without sums, runs of 512 B";
     bench.case(NAME, |bench| {
         let program = bench.proven(ground, 512, &[Way::Slots])?;
-        let Ground {
-            meter,
-            source,
-            destination,
-            ..
-        } = &*ground;
+        let Ground { meter, source, destination, .. } = &*ground;
         let bytes = program.bytes();
         let rate = |took: Duration| gigabytes_per_second(bytes, took);
         let copies = [(&program, [source, destination])];
         let rounds = bench.in_turns(
             NAME,
-            [
-                &mut || Ok(rate(meter.through_slots(&copies)?.doing)),
-                &mut || Ok(rate(meter.one_copy(source, destination, bytes)?.doing)),
-            ],
+            [&mut || Ok(rate(meter.through_slots(&copies)?.doing)), &mut || {
+                Ok(rate(meter.one_copy(source, destination, bytes)?.doing))
+            }],
         );
         bench.tell(rounds.figure(NAME, "GB/s", "one device copy", [0, 1]));
         Ok(())
@@ -53,10 +47,7 @@ pub(super) fn agents(bench: &mut Bench, gpu: &Gpu, mib: u64) {
         let start = async { OneProcess::start([case.src, case.dst], CANONICAL_TOKENS, SEED, gpu) };
         let mut agents = runtime.block_on(start)?;
         let routes = agents.routes()?;
-        let copies: Vec<_> = routes
-            .iter()
-            .map(|(program, [from, to])| (program, [from, to]))
-            .collect();
+        let copies: Vec<_> = routes.iter().map(|(program, [from, to])| (program, [from, to])).collect();
         let bytes = routes.iter().map(|(program, _)| program.bytes()).sum();
         let rounds = bench.in_turns(
             NAME,

@@ -25,10 +25,7 @@ pub(super) fn waiting(bench: &mut Bench, ground: &Ground) {
         let ms = |took: Duration| took.as_secs_f64() * 1e3;
         let rounds = bench.in_turns(
             LOADING,
-            [
-                &mut || Ok(ms(ground.meter.load_kernels(true)?)),
-                &mut || Ok(ms(ground.meter.load_kernels(false)?)),
-            ],
+            [&mut || Ok(ms(ground.meter.load_kernels(true)?)), &mut || Ok(ms(ground.meter.load_kernels(false)?))],
         );
         bench.tell(rounds.figure(LOADING, "ms", "loading it again", [0, 1]));
         Ok(())
@@ -39,27 +36,14 @@ pub(super) fn waiting(bench: &mut Bench, ground: &Ground) {
 pub(super) fn submitting(bench: &mut Bench, ground: &mut Ground) {
     for (run, called) in RUNS {
         let name = format!("submitting, runs of {called}");
-        bench.case(&name, |bench| {
-            submitting_runs(bench, ground, &name, run, called)
-        });
+        bench.case(&name, |bench| submitting_runs(bench, ground, &name, run, called));
     }
 }
 
-fn submitting_runs(
-    bench: &mut Bench,
-    ground: &mut Ground,
-    name: &str,
-    run: u64,
-    called: &str,
-) -> Result<(), Failure> {
+fn submitting_runs(bench: &mut Bench, ground: &mut Ground, name: &str, run: u64, called: &str) -> Result<(), Failure> {
     let mib = SUBMITTED.min(ground.bytes) >> 20;
     let program = transposing(run, mib << 20);
-    let Ground {
-        meter,
-        source,
-        destination,
-        ..
-    } = ground;
+    let Ground { meter, source, destination, .. } = ground;
     let relayout = meter.prepare(&program, source, destination)?;
     let mut chunks = ChunkList::new(&program, source, destination, usize::MAX)?;
     let meter = RefCell::new(meter);
@@ -80,14 +64,7 @@ fn submitting_runs(
 }
 
 fn behind_a_mark(bench: &mut Bench, ground: &Ground, name: &str) -> Result<(), Failure> {
-    let Ground {
-        gpu,
-        meter,
-        source,
-        destination,
-        bytes,
-        ..
-    } = ground;
+    let Ground { gpu, meter, source, destination, bytes, .. } = ground;
     let program = transposing(512, *bytes);
     let mut pinned = PinnedMemory::allocate(gpu, PIECE as usize)?;
     let rounds = bench.in_turns(
@@ -97,11 +74,7 @@ fn behind_a_mark(bench: &mut Bench, ground: &Ground, name: &str) -> Result<(), F
                 let busy = [source, destination];
                 Ok(us(meter.mark_to_piece(&program, source, busy, *bytes)?))
             },
-            &mut || {
-                Ok(us(meter
-                    .one_crossing(source, &mut pinned, PIECE, true)?
-                    .doing))
-            },
+            &mut || Ok(us(meter.one_crossing(source, &mut pinned, PIECE, true)?.doing)),
         ],
     );
     bench.tell(rounds.figure(name, "us", "one copy of 1 MiB", [0, 1]));

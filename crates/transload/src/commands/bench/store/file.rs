@@ -36,30 +36,15 @@ pub(super) fn run(course: &mut Course, dir: &Path) -> Result<(Vec<Figure>, Vec<S
     let keys = chunks.keys();
     let store = Stored::new(&here, &keys);
     let plain = Plain::new(&here);
-    let rounds = course.in_turns(
-        put,
-        [
-            &mut || store.put(&chunks),
-            &mut || plain.write(&chunks),
-            &mut || plain.write_one(&chunks),
-        ],
-    )?;
+    let rounds = course
+        .in_turns(put, [&mut || store.put(&chunks), &mut || plain.write(&chunks), &mut || plain.write_one(&chunks)])?;
     let [each, one] = ["a file a chunk, each flushed", "one file, flushed once"];
-    let mut figures = vec![
-        Figure::new(put, "GB/s", each, &rounds, [0, 1]),
-        Figure::new(put, "GB/s", one, &rounds, [0, 2]),
-    ];
+    let mut figures =
+        vec![Figure::new(put, "GB/s", each, &rounds, [0, 1]), Figure::new(put, "GB/s", one, &rounds, [0, 2])];
 
     let get = "file, get 1 MiB chunks, cold";
     course.prepare(get);
-    let rounds = course.in_turns(
-        get,
-        [
-            &mut || store.get(&chunks),
-            &mut || plain.read(),
-            &mut || plain.read_one(),
-        ],
-    )?;
+    let rounds = course.in_turns(get, [&mut || store.get(&chunks), &mut || plain.read(), &mut || plain.read_one()])?;
     figures.extend([
         Figure::new(get, "GB/s", "a file a chunk", &rounds, [0, 1]),
         Figure::new(get, "GB/s", "one file", &rounds, [0, 2]),
@@ -68,33 +53,16 @@ pub(super) fn run(course: &mut Course, dir: &Path) -> Result<(Vec<Figure>, Vec<S
 
     let warm = "file, save 96 MiB that is there";
     course.prepare(warm);
-    let rounds = course.in_turns(
-        warm,
-        [&mut || store.save_again(&chunks), &mut || {
-            plain.flush_one(CHUNK)
-        }],
-    )?;
+    let rounds = course.in_turns(warm, [&mut || store.save_again(&chunks), &mut || plain.flush_one(CHUNK)])?;
     let flush = "4 KiB overwritten and flushed";
     figures.push(Figure::new(warm, "ms", flush, &rounds, [0, 1]));
 
     let publish = "file, publish a manifest";
     course.prepare(publish);
-    let rounds = course.in_turns(
-        publish,
-        [
-            &mut || store.publish(),
-            &mut || plain.flush_new(),
-            &mut || plain.flush_one(CHUNK),
-        ],
-    )?;
+    let rounds = course
+        .in_turns(publish, [&mut || store.publish(), &mut || plain.flush_new(), &mut || plain.flush_one(CHUNK)])?;
     figures.extend([
-        Figure::new(
-            publish,
-            "ms",
-            "a new file of 4 KiB, flushed",
-            &rounds,
-            [0, 1],
-        ),
+        Figure::new(publish, "ms", "a new file of 4 KiB, flushed", &rounds, [0, 1]),
         Figure::new(publish, "ms", flush, &rounds, [0, 2]),
     ]);
     let note = format!("file: in {}", dir.display());
@@ -114,11 +82,7 @@ struct Stored<'a> {
 
 impl<'a> Stored<'a> {
     fn new(here: &TempDir, keys: &'a [ChunkHash]) -> Self {
-        Self {
-            at: here.path().join("store"),
-            keys,
-            manifest: manifest(keys),
-        }
+        Self { at: here.path().join("store"), keys, manifest: manifest(keys) }
     }
 
     /// Not as the environment says, which may have a cap or another backend.
@@ -202,10 +166,7 @@ struct Plain {
 
 impl Plain {
     fn new(here: &TempDir) -> Self {
-        Self {
-            each: here.path().join("each"),
-            one: here.path().join("one"),
-        }
+        Self { each: here.path().join("each"), one: here.path().join("one") }
     }
 
     /// A file a chunk, each flushed, and then their folder. In GB/s.
@@ -249,10 +210,7 @@ impl Plain {
                 io::Result::Ok(read + std::hint::black_box(file).len() as u64)
             })
         });
-        Ok(gigabytes_per_second(
-            read.map_err(refused("plain files"))?,
-            time,
-        ))
+        Ok(gigabytes_per_second(read.map_err(refused("plain files"))?, time))
     }
 
     fn read_one(&self) -> Result<f64, Failure> {
@@ -265,10 +223,7 @@ impl Plain {
                 io::Result::Ok(read + std::hint::black_box(chunk).len() as u64)
             })
         });
-        Ok(gigabytes_per_second(
-            read.map_err(refused("a plain file"))?,
-            time,
-        ))
+        Ok(gigabytes_per_second(read.map_err(refused("a plain file"))?, time))
     }
 
     /// A new file of 4 KiB, flushed: one fsync that the file system's own records are part of. In milliseconds.
@@ -279,8 +234,7 @@ impl Plain {
             file.write_all(&[7; 4096])?;
             file.sync_all()
         });
-        done.and_then(|()| fs::remove_file(&path))
-            .map_err(refused("a plain file"))?;
+        done.and_then(|()| fs::remove_file(&path)).map_err(refused("a plain file"))?;
         Ok(milliseconds(time))
     }
 
@@ -300,9 +254,7 @@ impl Plain {
 /// A folder of an earlier round.
 fn remove(folder: &Path) -> Result<(), Failure> {
     match fs::remove_dir_all(folder) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(refused(folder.display())(error))
-        }
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(refused(folder.display())(error)),
         _ => Ok(()),
     }
 }

@@ -38,10 +38,7 @@ pub(super) struct Measured {
 }
 
 pub(super) fn run(args: &Args, effort: Effort) -> Result<Measured, Failure> {
-    let mut course = Course::new(
-        effort,
-        file::CASES + tiers::CASES + redis::CASES + prefix::CASES,
-    );
+    let mut course = Course::new(effort, file::CASES + tiers::CASES + redis::CASES + prefix::CASES);
     let dir = args.dir.clone().unwrap_or_else(std::env::temp_dir);
     let (mut figures, mut notes) = file::run(&mut course, &dir)?;
     figures.extend(tiers::run(&mut course, &dir)?);
@@ -77,11 +74,7 @@ impl Chunks {
         while bytes.len() < count * chunk {
             bytes.extend_from_slice(&random.next().to_le_bytes());
         }
-        Self {
-            bytes,
-            chunk,
-            random,
-        }
+        Self { bytes, chunk, random }
     }
 
     fn all(&self) -> std::slice::ChunksExact<'_, u8> {
@@ -125,20 +118,13 @@ fn failed(error: StoreError) -> Failure {
 /// What a plain program is refused.
 fn refused<E: std::fmt::Display>(what: impl std::fmt::Display) -> impl FnOnce(E) -> Failure {
     let what = what.to_string();
-    move |error| {
-        Failure::no(
-            format!("{what}: {error}"),
-            "is there room, and may you write there?",
-        )
-    }
+    move |error| Failure::no(format!("{what}: {error}"), "is there room, and may you write there?")
 }
 
 /// What was stored is what is read.
 fn same(read: Option<&[u8]>, stored: &[u8]) -> Result<(), Failure> {
     match read == Some(stored) {
         true => Ok(()),
-        false => Err(crate::commands::engines::broken(
-            "a chunk was read that is not the one that was stored",
-        )),
+        false => Err(crate::commands::engines::broken("a chunk was read that is not the one that was stored")),
     }
 }

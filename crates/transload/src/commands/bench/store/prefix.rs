@@ -58,14 +58,9 @@ pub(super) fn run(course: &mut Course, server: &Server) -> Result<(Vec<Figure>, 
     };
     let mut plain = server.connect()?;
     // As many values of the length that a root has.
-    let values: Vec<String> = (0..TOKENS / TOKEN_CHUNK as u32)
-        .map(|n| format!("plain:{n}"))
-        .collect();
+    let values: Vec<String> = (0..TOKENS / TOKEN_CHUNK as u32).map(|n| format!("plain:{n}")).collect();
     let root = archive.keys(&prompt)[1].root_name();
-    let root = store
-        .get_manifest(&root)
-        .map_err(failed)?
-        .unwrap_or_default();
+    let root = store.get_manifest(&root).map_err(failed)?.unwrap_or_default();
     let mut set = redis::pipe();
     for key in &values {
         set.cmd("SET").arg(key).arg(&root[..]).ignore();
@@ -83,25 +78,16 @@ pub(super) fn run(course: &mut Course, server: &Server) -> Result<(Vec<Figure>, 
     Ok((vec![figure], note))
 }
 
-fn save(
-    archive: &Archive,
-    prompt: &Prompt<'_>,
-    deployment: &Deployment,
-) -> Result<(), ArchiveError> {
+fn save(archive: &Archive, prompt: &Prompt<'_>, deployment: &Deployment) -> Result<(), ArchiveError> {
     let missing = archive.missing(prompt, &SaveRequest::tokens(TOKENS.into()))?;
     let bytes = deployment.groups()[0].placement(0).allocation_bytes as usize;
     let caches = [Memory::allocate(&[bytes])?];
     let tables = Tables(vec![BlockTable::Identity]);
-    let part = archive
-        .rank(deployment, Rank(0))?
-        .save(&missing, &caches, &tables)?;
+    let part = archive.rank(deployment, Rank(0))?.save(&missing, &caches, &tables)?;
     archive.publish(&missing, &[part])?;
     Ok(())
 }
 
 pub(super) fn unkept(error: ArchiveError) -> Failure {
-    Failure::no(
-        format!("the archive could not be measured: {}", chain(&error)),
-        "is there room for it?",
-    )
+    Failure::no(format!("the archive could not be measured: {}", chain(&error)), "is there room for it?")
 }

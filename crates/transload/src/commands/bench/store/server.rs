@@ -58,14 +58,10 @@ impl Server {
             options: RedisOptions::from_env(),
             started: None,
         };
-        let keys: u64 = cmd("DBSIZE")
-            .query(&mut server.connect()?)
-            .map_err(refused(uri))?;
+        let keys: u64 = cmd("DBSIZE").query(&mut server.connect()?).map_err(refused(uri))?;
         match keys {
             0 => Ok(server),
-            _ => Err(wrong(
-                "its database is not empty, and would be emptied".into(),
-            )),
+            _ => Err(wrong("its database is not empty, and would be emptied".into())),
         }
     }
 
@@ -73,9 +69,7 @@ impl Server {
     pub(super) fn started() -> Result<Result<Self, String>, Failure> {
         let found = ["redis-server", "valkey-server"].iter().find_map(|name| {
             let path = env::var_os("PATH")?;
-            env::split_paths(&path)
-                .map(|folder| folder.join(name))
-                .find(|file| file.is_file())
+            env::split_paths(&path).map(|folder| folder.join(name)).find(|file| file.is_file())
         });
         let Some(program) = found else {
             let why = "no redis-server on PATH; install one, or name one with --redis";
@@ -143,11 +137,9 @@ impl Server {
     /// What it is.
     pub(super) fn told(&self) -> String {
         match &self.started {
-            Some((Process(child), _)) => format!(
-                "redis: {}, started for this bench without persistence (process {})",
-                self.uri,
-                child.id()
-            ),
+            Some((Process(child), _)) => {
+                format!("redis: {}, started for this bench without persistence (process {})", self.uri, child.id())
+            }
             None => format!("redis: {}", self.uri),
         }
     }

@@ -64,13 +64,7 @@ pub(super) fn run(course: &mut Course, dir: &Path) -> Result<Vec<Figure>, Failur
         Ok(gigabytes_per_second(bytes, time))
     };
     let rounds = course.in_turns(memory, [&mut || prompt.restore(&stored), &mut copy])?;
-    let mut figures = vec![Figure::new(
-        memory,
-        "GB/s",
-        "one copy of the bytes",
-        &rounds,
-        [0, 1],
-    )];
+    let mut figures = vec![Figure::new(memory, "GB/s", "one copy of the bytes", &rounds, [0, 1])];
 
     let warm = "file, restore 1,024 tokens, page cache";
     course.prepare(warm);
@@ -83,32 +77,17 @@ pub(super) fn run(course: &mut Course, dir: &Path) -> Result<Vec<Figure>, Failur
         Ok(gigabytes_per_second(bytes, time))
     };
     let rounds = course.in_turns(warm, [&mut || prompt.restore(&file()?), &mut read])?;
-    figures.push(Figure::new(
-        warm,
-        "GB/s",
-        "one file, one read",
-        &rounds,
-        [0, 1],
-    ));
+    figures.push(Figure::new(warm, "GB/s", "one file, one read", &rounds, [0, 1]));
 
     let second = "tiers, restore from the second, file";
     course.prepare(second);
     let mut tiered = || {
-        let tiers = vec![
-            Tier::memory("memory", MemoryStore::new()),
-            Tier::new("file", file()?),
-        ];
+        let tiers = vec![Tier::memory("memory", MemoryStore::new()), Tier::new("file", file()?)];
         let store = TierStore::new(tiers, Write::Through).map_err(failed)?;
         prompt.restore(&(Arc::new(store) as Arc<dyn Backend>))
     };
     let rounds = course.in_turns(second, [&mut tiered, &mut || prompt.restore(&file()?)])?;
-    figures.push(Figure::new(
-        second,
-        "GB/s",
-        "that store alone",
-        &rounds,
-        [0, 1],
-    ));
+    figures.push(Figure::new(second, "GB/s", "that store alone", &rounds, [0, 1]));
     Ok(figures)
 }
 
@@ -127,15 +106,8 @@ impl Prompted {
         let bytes = deployment.groups()[0].placement(0).allocation_bytes as usize;
         let content = Chunks::new(1, bytes).bytes;
         let memory = Memory::allocate(&[bytes]).map_err(|error| unkept(error.into()))?;
-        memory
-            .write(0, &content)
-            .map_err(refused("filling a cache"))?;
-        Ok(Self {
-            deployment,
-            tokens: (0..TOKENS).collect(),
-            content,
-            caches: [memory],
-        })
+        memory.write(0, &content).map_err(refused("filling a cache"))?;
+        Ok(Self { deployment, tokens: (0..TOKENS).collect(), content, caches: [memory] })
     }
 
     fn archive(&self, store: &Arc<dyn Backend>) -> Result<Archive, Failure> {
@@ -170,10 +142,7 @@ impl Prompted {
         let restored = restored.map_err(unkept)?;
         match restored.tokens == u64::from(TOKENS) {
             true => Ok(gigabytes_per_second(restored.bytes, time)),
-            false => Err(broken(format!(
-                "{} of {TOKENS} tokens were restored",
-                restored.tokens
-            ))),
+            false => Err(broken(format!("{} of {TOKENS} tokens were restored", restored.tokens))),
         }
     }
 }

@@ -8,19 +8,13 @@ use transload::layout::{Order, Spec};
 /// The orders that engines have, the most familiar first, and which can do them: vLLM 0.32 with the attention
 /// backends that declare them, and SGLang's pools of keys and of values.
 pub(super) const ORDERS: [(&str, &str); 8] = [
-    (
-        "LBSHC",
-        "vLLM (FlashAttention, Triton, FlashInfer before SM100, FlexAttention)",
-    ),
+    ("LBSHC", "vLLM (FlashAttention, Triton, FlashInfer before SM100, FlexAttention)"),
     ("LBHSC", "vLLM (FlashAttention, Triton, FlashInfer, CPU)"),
     ("BLSHC", "vLLM (FlashAttention, Triton)"),
     ("BLHSC", "vLLM (FlashAttention, Triton, FlashInfer)"),
     ("BHLSC", "vLLM (FlashAttention, Triton)"),
     ("LHBSC", "vLLM (FlashAttention, Triton, ROCm)"),
-    (
-        "LKBSHD",
-        "vLLM before its orders had names (FlashAttention)",
-    ),
+    ("LKBSHD", "vLLM before its orders had names (FlashAttention)"),
     ("KLBSHD", "SGLang"),
 ];
 
@@ -39,9 +33,7 @@ pub(super) struct Change {
 impl Change {
     /// How far down the list of orders it is.
     pub(super) fn familiarity(&self) -> Option<usize> {
-        ORDERS
-            .iter()
-            .position(|(known, _)| Some(*known) == self.order)
+        ORDERS.iter().position(|(known, _)| Some(*known) == self.order)
     }
 
     /// How much there is to change.
@@ -58,38 +50,22 @@ impl Change {
             groups.any(|group| {
                 let mut changed = group.clone();
                 change.apply(&mut changed);
-                let order =
-                    |g: &GroupDocument| Order::parse(g.order.as_deref().unwrap_or("LBSHC")).ok();
+                let order = |g: &GroupDocument| Order::parse(g.order.as_deref().unwrap_or("LBSHC")).ok();
                 (changed.block_size, order(&changed)) != (group.block_size, order(group))
             })
         };
         let (order, block_size) = (self.order, self.block_size);
         Self {
-            order: order.filter(|_| {
-                differs(Self {
-                    order,
-                    ..Self::default()
-                })
-            }),
-            block_size: block_size.filter(|_| {
-                differs(Self {
-                    block_size,
-                    ..Self::default()
-                })
-            }),
-            conv_layout: self
-                .conv_layout
-                .filter(|wanted| conv_layout(document) != Some(*wanted)),
+            order: order.filter(|_| differs(Self { order, ..Self::default() })),
+            block_size: block_size.filter(|_| differs(Self { block_size, ..Self::default() })),
+            conv_layout: self.conv_layout.filter(|wanted| conv_layout(document) != Some(*wanted)),
         }
     }
 
     /// A side that does so.
     pub(super) fn applied(&self, document: &Document) -> Document {
         let mut changed = document.clone();
-        changed
-            .groups
-            .iter_mut()
-            .for_each(|group| self.apply(group));
+        changed.groups.iter_mut().for_each(|group| self.apply(group));
         changed
     }
 
@@ -133,10 +109,8 @@ impl Change {
 /// How a side lays out its convolutions, if it has any.
 pub(super) fn conv_layout(document: &Document) -> Option<&'static str> {
     let mut specs = document.groups.iter().flat_map(|group| &group.specs);
-    specs
-        .find_map(Spec::conv_layout)
-        .map(|layout| match layout {
-            ConvLayout::Ds => "DS",
-            ConvLayout::Sd => "SD",
-        })
+    specs.find_map(Spec::conv_layout).map(|layout| match layout {
+        ConvLayout::Ds => "DS",
+        ConvLayout::Sd => "SD",
+    })
 }

@@ -33,11 +33,7 @@ pub(in crate::commands) struct Suggestions {
 
 impl Suggestions {
     /// Tries what both sides could have; `None` where nothing moves.
-    pub(in crate::commands::plan) fn of(
-        src: &Deployment,
-        dst: &Deployment,
-        request: &Request,
-    ) -> Option<Self> {
+    pub(in crate::commands::plan) fn of(src: &Deployment, dst: &Deployment, request: &Request) -> Option<Self> {
         let search = Search::new(src, dst, request)?;
         let today = search.cost(&Change::default(), &Change::default())?;
         let mut best: Vec<Way> = Vec::new();
@@ -45,17 +41,10 @@ impl Suggestions {
         found.sort_by(|a, b| {
             let key = |s: &Way| {
                 let known = (s.from.familiarity(), s.to.familiarity());
-                (
-                    s.changes(),
-                    s.cost.chunks,
-                    Reverse(s.cost.chunk_bytes),
-                    known,
-                )
+                (s.changes(), s.cost.chunks, Reverse(s.cost.chunk_bytes), known)
             };
             let changes = |s: &Way| (s.from.clone(), s.to.clone());
-            key(a)
-                .cmp(&key(b))
-                .then_with(|| changes(a).cmp(&changes(b)))
+            key(a).cmp(&key(b)).then_with(|| changes(a).cmp(&changes(b)))
         });
         // Of ways that change as much of the same sides and come to the same, the first is the most familiar one. Who can
         // change only one side is told of it, too.
@@ -76,12 +65,7 @@ impl Suggestions {
         let named: Vec<&str> = named.flatten().collect();
         let engines = ORDERS.into_iter();
         let engines = engines.filter(|(order, _)| named.contains(order));
-        Some(Self {
-            today,
-            advice,
-            best,
-            engines: engines.collect(),
-        })
+        Some(Self { today, advice, best, engines: engines.collect() })
     }
 
     pub(in crate::commands::plan) fn table(&self) -> String {
@@ -114,9 +98,7 @@ impl Suggestions {
 fn advice(today: Cost, best: &[Way], sides: (&Deployment, &Deployment)) -> String {
     let now = today.text();
     let Some(first) = best.first() else {
-        return format!(
-            "Leave it as it is: no other order, block size or layout makes fewer than {now}."
-        );
+        return format!("Leave it as it is: no other order, block size or layout makes fewer than {now}.");
     };
     let name = |role: &str, side: &Deployment| match side.name() {
         "" => format!("the {role}"),
@@ -125,20 +107,13 @@ fn advice(today: Cost, best: &[Way], sides: (&Deployment, &Deployment)) -> Strin
     let told = |role, side, change: &Change| {
         let parts = [
             change.order.map(|order| format!("the order {order}")),
-            change
-                .block_size
-                .map(|size| format!("blocks of {size} tokens")),
-            change
-                .conv_layout
-                .map(|layout| format!("convolutions laid out as {layout}")),
+            change.block_size.map(|size| format!("blocks of {size} tokens")),
+            change.conv_layout.map(|layout| format!("convolutions laid out as {layout}")),
         ];
         let parts: Vec<String> = parts.into_iter().flatten().collect();
         (!parts.is_empty()).then(|| format!("give {} {}", name(role, side), parts.join(" and ")))
     };
-    let parts = [
-        told("source", sides.0, &first.from),
-        told("destination", sides.1, &first.to),
-    ];
+    let parts = [told("source", sides.0, &first.from), told("destination", sides.1, &first.to)];
     let parts: Vec<String> = parts.into_iter().flatten().collect();
     let what = parts.join(", and ");
     let (head, tail) = what.split_at(what.len().min(1));

@@ -47,11 +47,7 @@ impl Cost {
     fn of(lengths: &Lengths) -> Option<Self> {
         let bytes = |(length, chunks): (&u64, &u64)| length * chunks;
         let (chunk_bytes, _) = lengths.iter().max_by_key(|entry| bytes(*entry))?;
-        Some(Self {
-            chunks: lengths.values().sum(),
-            bytes: lengths.iter().map(bytes).sum(),
-            chunk_bytes: *chunk_bytes,
-        })
+        Some(Self { chunks: lengths.values().sum(), bytes: lengths.iter().map(bytes).sum(), chunk_bytes: *chunk_bytes })
     }
 
     /// `10,240 chunks of 8 KiB`; without their length where it is not one for all.
@@ -81,12 +77,7 @@ impl<'a> Search<'a> {
             (bytes, Reverse(rank))
         });
         let (bytes, Reverse(rank)) = ranks.max()?;
-        (bytes > 0).then_some(Self {
-            src: src.document(),
-            dst: dst.document(),
-            request: *request,
-            rank,
-        })
+        (bytes > 0).then_some(Self { src: src.document(), dst: dst.document(), request: *request, rank })
     }
 
     /// All orders with the block sizes of today, and with convolutions laid out as on the other side; and all
@@ -95,11 +86,7 @@ impl<'a> Search<'a> {
         let orders = |conv_layout| {
             let orders = ORDERS.map(|(order, _)| Some(order));
             let orders = std::iter::once(None).chain(orders);
-            let orders = orders.map(|order| Change {
-                order,
-                block_size: None,
-                conv_layout,
-            });
+            let orders = orders.map(|order| Change { order, block_size: None, conv_layout });
             orders.collect::<Vec<_>>()
         };
         let mut found = self.pairs(&orders(None), &orders(None));
@@ -117,16 +104,10 @@ impl<'a> Search<'a> {
             let (from, to) = best.clone();
             (Change { order, ..from }, Change { order, ..to })
         });
-        for (from, to) in [<(Change, Change)>::default(), best]
-            .into_iter()
-            .chain(alike)
-        {
+        for (from, to) in [<(Change, Change)>::default(), best].into_iter().chain(alike) {
             let sizes = |change: &Change| {
                 let sizes = std::iter::once(None).chain(BLOCK_SIZES.map(Some));
-                let sizes = sizes.map(|block_size| Change {
-                    block_size,
-                    ..change.clone()
-                });
+                let sizes = sizes.map(|block_size| Change { block_size, ..change.clone() });
                 sizes.collect::<Vec<_>>()
             };
             found.extend(self.pairs(&sizes(&from), &sizes(&to)));
@@ -142,16 +123,9 @@ impl<'a> Search<'a> {
             changes
         };
         let (from, to) = (new(self.src, from), new(self.dst, to));
-        let pairs = from
-            .iter()
-            .flat_map(|from| to.iter().map(move |to| (from, to)));
-        let found = pairs.filter_map(|(from, to)| {
-            Some(Way {
-                from: from.clone(),
-                to: to.clone(),
-                cost: self.cost(from, to)?,
-            })
-        });
+        let pairs = from.iter().flat_map(|from| to.iter().map(move |to| (from, to)));
+        let found =
+            pairs.filter_map(|(from, to)| Some(Way { from: from.clone(), to: to.clone(), cost: self.cost(from, to)? }));
         found.collect()
     }
 
@@ -169,11 +143,7 @@ impl<'a> Search<'a> {
         let end = start.checked_add(least)?.checked_add(period)?;
         let (src, dst) = (blocks::roomy(src, end)?, blocks::roomy(dst, end)?);
         let lengths = |tokens| {
-            let request = Request {
-                start,
-                tokens,
-                ..self.request
-            };
+            let request = Request { start, tokens, ..self.request };
             self.lengths(&src, &dst, &request)
         };
         let mut all = lengths(least)?;
@@ -206,11 +176,7 @@ fn rhythm(sides: [&Document; 2]) -> Option<(u64, u64)> {
     for group in sides.iter().flat_map(|side| &side.groups) {
         period = least_common_multiple(period, group.block_size)?;
         for spec in &group.specs {
-            if let Spec::Attention(Attention {
-                chunk_size: Some(size),
-                ..
-            }) = spec
-            {
+            if let Spec::Attention(Attention { chunk_size: Some(size), .. }) = spec {
                 period = least_common_multiple(period, *size)?;
             }
             // All tokens are needed by what has no window.

@@ -37,12 +37,7 @@ impl Disk for SimulatedDisk {
         };
         let handle = world.number();
         world.open.insert(handle, inode);
-        Ok(Box::new(SimulatedFile {
-            disk: self.clone(),
-            inode,
-            handle,
-            path: path.to_owned(),
-        }))
+        Ok(Box::new(SimulatedFile { disk: self.clone(), inode, handle, path: path.to_owned() }))
     }
 
     fn stat(&self, path: &str) -> io::Result<Stat> {
@@ -74,8 +69,7 @@ impl Disk for SimulatedDisk {
     fn sync_folder(&self, path: &str) -> io::Result<()> {
         let mut world = self.world();
         let result = world.flush();
-        if matches!(world.faults.mistake, Mistake::NoFolderFlush(which) if path.starts_with(which))
-        {
+        if matches!(world.faults.mistake, Mistake::NoFolderFlush(which) if path.starts_with(which)) {
             return result;
         }
         let inode = world.find(path)?;
@@ -142,9 +136,7 @@ impl File for SimulatedFile {
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize> {
         let mut world = self.disk.world();
         let half = world.call()?;
-        world
-            .faults
-            .read(self.inode, offset as usize, bytes.len())?;
+        world.faults.read(self.inode, offset as usize, bytes.len())?;
         let file = world.file_mut(self.inode);
         let rest = file.seen.get(offset as usize..).unwrap_or_default();
         let mut len = rest.len().min(bytes.len());
@@ -168,8 +160,7 @@ impl File for SimulatedFile {
         }
         let file = world.file_mut(self.inode);
         put(&mut file.seen, offset as usize, bytes);
-        file.changes
-            .push(Change::Write(offset as usize, bytes.to_vec()));
+        file.changes.push(Change::Write(offset as usize, bytes.to_vec()));
         file.modified = modified;
         Ok(bytes.len())
     }
@@ -228,9 +219,11 @@ impl File for SimulatedFile {
         let mut world = self.disk.world();
         world.call()?;
         let this = thread::current().id();
-        while let Some((.., holder)) = world.locks.iter().find(|(inode, _, held, _)| {
-            *inode == self.inode && (kind == Lock::Exclusive || *held == Lock::Exclusive)
-        }) {
+        while let Some((.., holder)) = world
+            .locks
+            .iter()
+            .find(|(inode, _, held, _)| *inode == self.inode && (kind == Lock::Exclusive || *held == Lock::Exclusive))
+        {
             assert_ne!(*holder, this, "waits for itself: {}", self.path);
             drop(world);
             thread::yield_now();
@@ -247,9 +240,7 @@ impl File for SimulatedFile {
             return Ok(false);
         }
         let this = thread::current().id();
-        world
-            .locks
-            .push((self.inode, self.handle, Lock::Exclusive, this));
+        world.locks.push((self.inode, self.handle, Lock::Exclusive, this));
         Ok(true)
     }
 

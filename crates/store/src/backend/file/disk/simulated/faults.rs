@@ -61,16 +61,12 @@ pub(super) struct Faults {
 impl Faults {
     /// Those of another life of the same store: the mistake is in its program.
     pub(super) fn copy(&self) -> Self {
-        Self {
-            mistake: self.mistake,
-            ..Self::default()
-        }
+        Self { mistake: self.mistake, ..Self::default() }
     }
 
     /// Takes note that these bytes are read.
     pub(super) fn read(&self, inode: u64, offset: usize, len: usize) -> io::Result<()> {
-        let within =
-            |(bad, at): &(u64, usize)| *bad == inode && (offset..offset + len).contains(at);
+        let within = |(bad, at): &(u64, usize)| *bad == inode && (offset..offset + len).contains(at);
         match self.bad.iter().any(within) {
             true => Err(Errno::IO.into()),
             false => Ok(()),

@@ -12,11 +12,7 @@
 //! | `faults` | calls that fail, processes that die, and mistakes made on purpose |
 //! | `losses` | what a failed flush and a loss of power leave |
 //! | `calls` | the system calls |
-#![allow(
-    missing_docs,
-    clippy::new_without_default,
-    reason = "tests alone see it"
-)]
+#![allow(missing_docs, clippy::new_without_default, reason = "tests alone see it")]
 
 mod calls;
 mod faults;
@@ -189,10 +185,7 @@ impl SimulatedDisk {
 
     /// Somebody else does something just before this folder is listed, or this file opened, the next time.
     pub fn before(&self, path: &str, act: impl FnOnce() + Send + 'static) {
-        *self.meanwhile() = Some(Meanwhile {
-            path: path.to_owned(),
-            act: Box::new(act),
-        });
+        *self.meanwhile() = Some(Meanwhile { path: path.to_owned(), act: Box::new(act) });
     }
 
     /// Nobody has said of any file that its entry is durable.
@@ -216,9 +209,7 @@ impl SimulatedDisk {
         let world = self.world();
         let open = world.open.values();
         let open: std::collections::HashSet<_> = open.collect();
-        open.into_iter()
-            .filter(|inode| matches!(&world.inodes[inode], Inode::File(file) if file.links == 0))
-            .count()
+        open.into_iter().filter(|inode| matches!(&world.inodes[inode], Inode::File(file) if file.links == 0)).count()
     }
 
     fn world(&self) -> MutexGuard<'_, World> {
@@ -233,8 +224,6 @@ impl SimulatedDisk {
     }
 
     fn meanwhile(&self) -> MutexGuard<'_, Option<Meanwhile>> {
-        self.meanwhile
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+        self.meanwhile.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

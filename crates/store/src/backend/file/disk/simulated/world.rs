@@ -68,22 +68,14 @@ pub(super) enum Change {
 
 impl World {
     pub(super) fn new() -> Self {
-        let mut world = Self {
-            next: 1,
-            ..Self::default()
-        };
+        let mut world = Self { next: 1, ..Self::default() };
         world.inodes.insert(ROOT, Inode::Folder(Folder::default()));
         world
     }
 
     /// The same files, and nobody who has them open.
     pub(super) fn copy(&self) -> Self {
-        Self {
-            faults: self.faults.copy(),
-            open: HashMap::new(),
-            locks: Vec::new(),
-            ..self.clone()
-        }
+        Self { faults: self.faults.copy(), open: HashMap::new(), locks: Vec::new(), ..self.clone() }
     }
 
     pub(super) fn number(&mut self) -> u64 {
@@ -146,12 +138,7 @@ impl World {
     }
 
     /// Sets or removes an entry.
-    pub(super) fn set(
-        &mut self,
-        path: &str,
-        inode: Option<u64>,
-        rename: Option<u64>,
-    ) -> io::Result<()> {
+    pub(super) fn set(&mut self, path: &str, inode: Option<u64>, rename: Option<u64>) -> io::Result<()> {
         let (folder, name) = path.rsplit_once('/').unwrap_or(("", path));
         let folder = self.find(folder)?;
         let folder = self.folder_mut(folder)?;
@@ -159,11 +146,7 @@ impl World {
             Some(inode) => folder.seen.insert(name.into(), inode),
             None => folder.seen.remove(name),
         };
-        folder.changes.push(EntryChange {
-            name: name.into(),
-            inode,
-            rename,
-        });
+        folder.changes.push(EntryChange { name: name.into(), inode, rename });
         self.link(before, -1);
         self.link(inode, 1);
         Ok(())
@@ -187,8 +170,7 @@ impl World {
         let folder = self.folder_mut(inode)?;
         let mut later = Vec::new();
         if !removals {
-            let is_removal =
-                |change: &mut EntryChange| change.inode.is_none() && change.rename.is_none();
+            let is_removal = |change: &mut EntryChange| change.inode.is_none() && change.rename.is_none();
             later.extend(folder.changes.extract_if(.., is_removal));
             later.retain(|change| !folder.seen.contains_key(&change.name));
         }
@@ -209,13 +191,7 @@ impl World {
 
     pub(super) fn stat(&self, inode: u64) -> Stat {
         match &self.inodes[&inode] {
-            Inode::Folder(_) => Stat {
-                len: 0,
-                modified: UNIX_EPOCH,
-                settled: false,
-                regular: false,
-                linked: true,
-            },
+            Inode::Folder(_) => Stat { len: 0, modified: UNIX_EPOCH, settled: false, regular: false, linked: true },
             Inode::File(file) => Stat {
                 len: file.seen.len() as u64,
                 modified: file.modified,

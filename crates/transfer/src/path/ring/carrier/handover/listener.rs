@@ -32,10 +32,7 @@ impl Listener {
         let runtime = tokio::runtime::Handle::try_current().map_err(io::Error::other)?;
         let name = random_socket()?;
         let socket = socket::listen(&name)?;
-        let lobby = Arc::new(Lobby {
-            limits,
-            guests: Mutex::default(),
-        });
+        let lobby = Arc::new(Lobby { limits, guests: Mutex::default() });
         let task = runtime.spawn(serve(socket, lobby.clone())).abort_handle();
         Ok(Self { name, lobby, task })
     }
@@ -149,22 +146,14 @@ async fn greet(packets: Packets, lobby: Arc<Lobby>) {
     let greeting = async {
         limits.check_user(&packets)?;
         let (hello, _) = packets.receive(false).await?;
-        let (guest, caches) = lobby
-            .admit(decode_greeting(&hello)?)
-            .ok_or(HandoverError::UnknownToken)?;
-        packets
-            .send(&encode_greeting(message::welcome(&guest.token)), &[])
-            .await?;
+        let (guest, caches) = lobby.admit(decode_greeting(&hello)?).ok_or(HandoverError::UnknownToken)?;
+        packets.send(&encode_greeting(message::welcome(&guest.token)), &[]).await?;
         Ok::<_, HandoverError>((guest, caches))
     };
     match tokio::time::timeout(limits.timeout, greeting).await {
         Ok(Ok((guest, peer_caches))) => {
             // Nobody waits any more: the connection closes.
-            let _ = guest.deliver.send(Connection {
-                packets,
-                limits,
-                peer_caches,
-            });
+            let _ = guest.deliver.send(Connection { packets, limits, peer_caches });
         }
         Ok(Err(e)) => tracing::debug!(error = %e, "a local peer was turned away"),
         Err(_) => tracing::debug!("a local peer was too slow"),

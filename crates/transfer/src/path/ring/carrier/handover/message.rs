@@ -41,9 +41,7 @@ pub(super) fn encode_greeting(proof: Hash) -> Vec<u8> {
 
 pub(super) fn decode_greeting(packet: &[u8]) -> Result<Hash, HandoverError> {
     let proof = packet.strip_prefix(&MAGIC);
-    proof
-        .and_then(|proof| Hash::from_slice(proof).ok())
-        .ok_or(HandoverError::Malformed { packet: "greeting" })
+    proof.and_then(|proof| Hash::from_slice(proof).ok()).ok_or(HandoverError::Malformed { packet: "greeting" })
 }
 
 /// A ring that is to be received from, whose memory comes as the descriptor of the packet.
@@ -62,9 +60,6 @@ pub(super) enum Answer {
     Refused,
 }
 
-pub(super) fn decode<T: DeserializeOwned>(
-    packet: &[u8],
-    name: &'static str,
-) -> Result<T, HandoverError> {
+pub(super) fn decode<T: DeserializeOwned>(packet: &[u8], name: &'static str) -> Result<T, HandoverError> {
     negotiation::decode(packet).ok_or(HandoverError::Malformed { packet: name })
 }

@@ -83,11 +83,7 @@ pub enum Caches {
 /// Connects to the agent that listens on `name` and shows it the token, once both have it.
 ///
 /// That it succeeds proves that both are on one host and in one session.
-pub async fn connect(
-    name: &SocketName,
-    token: &Token,
-    limits: &Limits,
-) -> Result<Connection, HandoverError> {
+pub async fn connect(name: &SocketName, token: &Token, limits: &Limits) -> Result<Connection, HandoverError> {
     connect_with(name, token, limits, Caches::OnHost).await
 }
 
@@ -100,19 +96,12 @@ pub async fn connect_with(
     caches: Caches,
 ) -> Result<Connection, HandoverError> {
     match greet(name, token, limits, caches).await {
-        Err(HandoverError::PeerGone) if caches == Caches::OnDevice => {
-            greet(name, token, limits, Caches::OnHost).await
-        }
+        Err(HandoverError::PeerGone) if caches == Caches::OnDevice => greet(name, token, limits, Caches::OnHost).await,
         greeted => greeted,
     }
 }
 
-async fn greet(
-    name: &SocketName,
-    token: &Token,
-    limits: &Limits,
-    caches: Caches,
-) -> Result<Connection, HandoverError> {
+async fn greet(name: &SocketName, token: &Token, limits: &Limits, caches: Caches) -> Result<Connection, HandoverError> {
     within(limits, async {
         let packets = Packets::connect(name).await?;
         limits.check_user(&packets)?;
@@ -123,11 +112,7 @@ async fn greet(
             return Err(HandoverError::UnknownToken);
         }
         let limits = limits.clone();
-        Ok(Connection {
-            packets,
-            limits,
-            peer_caches: Caches::OnHost,
-        })
+        Ok(Connection { packets, limits, peer_caches: Caches::OnHost })
     })
     .await
 }
@@ -154,19 +139,12 @@ impl Connection {
 
     /// The same, with a descriptor of more memory that belongs to the ring; the other side calls
     /// [`accept_with`](Self::accept_with).
-    pub async fn offer_with(
-        self,
-        shape: RingShape,
-        more: Option<OwnedFd>,
-    ) -> Result<Producer, HandoverError> {
+    pub async fn offer_with(self, shape: RingShape, more: Option<OwnedFd>) -> Result<Producer, HandoverError> {
         // Before it is out of our hands: the other side may have it sealed when it has mapped it too.
         let making = blocking(move || Mapped::create(shape));
         let mapped = within(&self.limits, making).await?;
         let offering = async {
-            let offer = Offer {
-                slots: shape.slots(),
-                slot_bytes: shape.slot_bytes(),
-            };
+            let offer = Offer { slots: shape.slots(), slot_bytes: shape.slot_bytes() };
             let memory = std::iter::once(mapped.memory()).chain(more.as_ref().map(AsFd::as_fd));
             let memory: Vec<_> = memory.collect();
             self.packets.send(&encode(&offer), &memory).await?;
@@ -213,12 +191,10 @@ impl Connection {
             let offer = message::decode(&packet, "offer")?;
             let checked = check_ring(offer, descriptors, expected, self.limits.ring_bytes);
             let taken = match checked {
-                Ok((memory, more, shape)) => {
-                    match blocking(move || Mapped::new(memory, shape)).await {
-                        Ok(mapped) => take(shape, more).await.map(|taken| (mapped, taken)),
-                        Err(fault) => Err(fault),
-                    }
-                }
+                Ok((memory, more, shape)) => match blocking(move || Mapped::new(memory, shape)).await {
+                    Ok(mapped) => take(shape, more).await.map(|taken| (mapped, taken)),
+                    Err(fault) => Err(fault),
+                },
                 Err(fault) => Err(fault),
             };
             match &taken {
@@ -285,10 +261,7 @@ pub enum HandoverError {
     Map(#[source] io::Error),
     /// A system call on the socket failed.
     #[error("{doing} failed on the local socket")]
-    Socket {
-        doing: &'static str,
-        source: io::Error,
-    },
+    Socket { doing: &'static str, source: io::Error },
     /// The runtime is being shut down.
     #[error("the runtime is being shut down")]
     ShuttingDown,
@@ -320,13 +293,8 @@ fn check_ring(
     Ok((memory, more, shape))
 }
 
-async fn within<T>(
-    limits: &Limits,
-    step: impl Future<Output = Result<T, HandoverError>>,
-) -> Result<T, HandoverError> {
-    tokio::time::timeout(limits.timeout, step)
-        .await
-        .unwrap_or(Err(HandoverError::TimedOut))
+async fn within<T>(limits: &Limits, step: impl Future<Output = Result<T, HandoverError>>) -> Result<T, HandoverError> {
+    tokio::time::timeout(limits.timeout, step).await.unwrap_or(Err(HandoverError::TimedOut))
 }
 
 /// How many mappings there are at a time in this process, each of which takes a few milliseconds: the rest waits for its

@@ -11,8 +11,8 @@ use std::time::Duration;
 
 use rustix::io::Errno;
 use rustix::net::{
-    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags,
-    SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
 };
 use tokio::io::Interest;
 use tokio::net::{UnixListener, UnixStream};
@@ -63,19 +63,13 @@ impl Packets {
         Ok(cred.map_err(failed("SO_PEERCRED"))?.uid())
     }
 
-    pub(super) async fn send(
-        &self,
-        packet: &[u8],
-        descriptors: &[BorrowedFd<'_>],
-    ) -> Result<(), HandoverError> {
+    pub(super) async fn send(&self, packet: &[u8], descriptors: &[BorrowedFd<'_>]) -> Result<(), HandoverError> {
         let sent = self
             .stream
             .async_io(Interest::WRITABLE, || {
                 let mut space = [MaybeUninit::uninit(); SPACE];
                 let mut control = SendAncillaryBuffer::new(&mut space);
-                if !descriptors.is_empty()
-                    && !control.push(SendAncillaryMessage::ScmRights(descriptors))
-                {
+                if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
                     return Err(io::ErrorKind::InvalidInput.into());
                 }
                 Ok(rustix::net::sendmsg(
@@ -91,10 +85,7 @@ impl Packets {
 
     /// Receives one packet, with exactly the descriptors that it carried. None are let in unless
     /// `with_descriptors`.
-    pub(super) async fn receive(
-        &self,
-        with_descriptors: bool,
-    ) -> Result<(Vec<u8>, Vec<OwnedFd>), HandoverError> {
+    pub(super) async fn receive(&self, with_descriptors: bool) -> Result<(Vec<u8>, Vec<OwnedFd>), HandoverError> {
         let mut packet = vec![0; MAX_PACKET];
         let received = self
             .stream
@@ -157,9 +148,9 @@ fn address(name: &SocketName) -> rustix::io::Result<SocketAddrUnix> {
 /// What an error of a system call means.
 fn failed(doing: &'static str) -> impl Fn(io::Error) -> HandoverError {
     move |source| match source.kind() {
-        io::ErrorKind::BrokenPipe
-        | io::ErrorKind::ConnectionReset
-        | io::ErrorKind::NotConnected => HandoverError::PeerGone,
+        io::ErrorKind::BrokenPipe | io::ErrorKind::ConnectionReset | io::ErrorKind::NotConnected => {
+            HandoverError::PeerGone
+        }
         _ => HandoverError::Socket { doing, source },
     }
 }

@@ -9,10 +9,7 @@ use super::*;
 use crate::path::ring::carrier::{random_socket, random_token};
 
 fn limits() -> Limits {
-    Limits {
-        timeout: Duration::from_secs(20),
-        ..Limits::default()
-    }
+    Limits { timeout: Duration::from_secs(20), ..Limits::default() }
 }
 
 /// Two ends of a connection: the listening and the connecting one.
@@ -62,15 +59,9 @@ async fn tokens_are_for_one_use_by_who_holds_them() {
     expected.connection(Duration::from_secs(20)).await.unwrap();
 
     let nobody = random_socket().unwrap();
-    assert!(matches!(
-        connect(&nobody, &token, &limits()).await,
-        Err(HandoverError::NobodyThere)
-    ));
+    assert!(matches!(connect(&nobody, &token, &limits()).await, Err(HandoverError::NobodyThere)));
     let expected = listener.expect(&token).unwrap();
-    assert!(matches!(
-        expected.connection(Duration::from_millis(1)).await,
-        Err(HandoverError::TimedOut)
-    ));
+    assert!(matches!(expected.connection(Duration::from_millis(1)).await, Err(HandoverError::TimedOut)));
 }
 
 #[tokio::test]
@@ -108,14 +99,8 @@ async fn a_listener_that_lacks_the_token_is_found_out() {
 fn greetings_of_caches_on_the_host_stay_as_they_are() {
     let token = Token([7; 32]);
     for (proof, expected) in [
-        (
-            hello(&token, Caches::OnHost),
-            "518e141f91f4b909566d259c59008ea46a02939372b12417a88bde7f78a5837a",
-        ),
-        (
-            welcome(&token),
-            "6180d7ed8474ac9c89bd22157936a3162de9e0f1bfe973a60773a829ae1e1274",
-        ),
+        (hello(&token, Caches::OnHost), "518e141f91f4b909566d259c59008ea46a02939372b12417a88bde7f78a5837a"),
+        (welcome(&token), "6180d7ed8474ac9c89bd22157936a3162de9e0f1bfe973a60773a829ae1e1274"),
     ] {
         assert_eq!(proof.to_hex().as_str(), expected);
         let packet = [&b"tl-loc/2"[..], proof.as_bytes()].concat();
@@ -149,38 +134,22 @@ async fn a_listener_that_knows_nothing_of_devices_hears_the_hello_that_it_knows(
 
 #[tokio::test]
 async fn other_users_are_turned_away() {
-    let nobody = Limits {
-        users: vec![],
-        ..limits()
-    };
+    let nobody = Limits { users: vec![], ..limits() };
     let listener = Listener::bind(nobody.clone()).unwrap();
     let token = random_token().unwrap();
     let _expected = listener.expect(&token).unwrap();
-    assert!(matches!(
-        connect(listener.name(), &token, &limits()).await,
-        Err(HandoverError::PeerGone)
-    ));
+    assert!(matches!(connect(listener.name(), &token, &limits()).await, Err(HandoverError::PeerGone)));
     let listener = Listener::bind(limits()).unwrap();
-    assert!(matches!(
-        connect(listener.name(), &token, &nobody).await,
-        Err(HandoverError::ForeignUser { .. })
-    ));
+    assert!(matches!(connect(listener.name(), &token, &nobody).await, Err(HandoverError::ForeignUser { .. })));
     let me = rustix::process::geteuid().as_raw();
-    let me_too = Limits {
-        users: vec![me],
-        ..limits()
-    };
+    let me_too = Limits { users: vec![me], ..limits() };
     let _expected = listener.expect(&token).unwrap();
     connect(listener.name(), &token, &me_too).await.unwrap();
 }
 
 #[tokio::test]
 async fn silent_and_garbled_peers_are_bounded() {
-    let strict = Limits {
-        timeout: Duration::from_millis(50),
-        greetings: 4,
-        ..Limits::default()
-    };
+    let strict = Limits { timeout: Duration::from_millis(50), greetings: 4, ..Limits::default() };
     let listener = Listener::bind(strict).unwrap();
     let token = random_token().unwrap();
     let expected = listener.expect(&token).unwrap();
@@ -188,12 +157,7 @@ async fn silent_and_garbled_peers_are_bounded() {
     for _ in 0..40 {
         silent.push(Packets::connect(listener.name()).await.unwrap());
     }
-    let garbage = [
-        &b"x"[..],
-        &[0; 40],
-        &[0xff; MAX_PACKET_FOR_TESTS],
-        b"tl-loc/2",
-    ];
+    let garbage = [&b"x"[..], &[0; 40], &[0xff; MAX_PACKET_FOR_TESTS], b"tl-loc/2"];
     for packet in garbage {
         let packets = Packets::connect(listener.name()).await.unwrap();
         packets.send(packet, &[]).await.unwrap();
@@ -203,10 +167,7 @@ async fn silent_and_garbled_peers_are_bounded() {
     connect(listener.name(), &token, &limits()).await.unwrap();
     expected.connection(Duration::from_secs(20)).await.unwrap();
     for packets in silent {
-        assert!(matches!(
-            packets.receive(false).await,
-            Err(HandoverError::PeerGone)
-        ));
+        assert!(matches!(packets.receive(false).await, Err(HandoverError::PeerGone)));
     }
 }
 
@@ -214,18 +175,12 @@ const MAX_PACKET_FOR_TESTS: usize = message::MAX_PACKET + 1;
 
 #[tokio::test]
 async fn too_many_expected_peers_are_refused() {
-    let few = Limits {
-        expected: 2,
-        ..limits()
-    };
+    let few = Limits { expected: 2, ..limits() };
     let listener = Listener::bind(few).unwrap();
     let token = || random_token().unwrap();
     let _a = listener.expect(&token()).unwrap();
     let b = listener.expect(&token()).unwrap();
-    assert!(matches!(
-        listener.expect(&token()),
-        Err(HandoverError::TooMuch { limit: 2, .. })
-    ));
+    assert!(matches!(listener.expect(&token()), Err(HandoverError::TooMuch { limit: 2, .. })));
     drop(b);
     let _c = listener.expect(&token()).unwrap();
 }
@@ -243,32 +198,20 @@ async fn descriptors_that_nobody_asked_for_are_closed() {
     let packets = Packets::connect(listener.name()).await.unwrap();
     let fds = [writer.as_fd(); message::MAX_DESCRIPTORS];
     packets.send(&[0; 40], &fds).await.unwrap();
-    assert!(matches!(
-        packets.receive(false).await,
-        Err(HandoverError::PeerGone)
-    ));
+    assert!(matches!(packets.receive(false).await, Err(HandoverError::PeerGone)));
 
     let (a, b) = connected().await;
-    let offer = Offer {
-        slots: SHAPE.slots(),
-        slot_bytes: SHAPE.slot_bytes(),
-    };
+    let offer = Offer { slots: SHAPE.slots(), slot_bytes: SHAPE.slot_bytes() };
     let packet = encode(&offer);
     a.packets.send(&packet, &fds).await.unwrap();
     assert!(matches!(
         b.accept_consumer().await,
-        Err(HandoverError::Descriptors {
-            found: message::MAX_DESCRIPTORS,
-            expected: 1,
-        })
+        Err(HandoverError::Descriptors { found: message::MAX_DESCRIPTORS, expected: 1 })
     ));
     // As an answer to an offer they do not even come in.
     let (a, b) = connected().await;
     b.packets.send(b"?", &fds).await.unwrap();
-    assert!(matches!(
-        a.offer_producer(SHAPE).await,
-        Err(HandoverError::TooMuch { limit: 0, .. })
-    ));
+    assert!(matches!(a.offer_producer(SHAPE).await, Err(HandoverError::TooMuch { limit: 0, .. })));
     drop(writer);
     drop(b);
     let end = tokio::task::spawn_blocking(move || reader.read(&mut [0; 1]));
@@ -367,17 +310,11 @@ async fn offers_are_checked() {
 
 #[tokio::test]
 async fn a_peer_that_does_not_go_on_is_left() {
-    let hasty = Limits {
-        timeout: Duration::from_millis(20),
-        ..Limits::default()
-    };
+    let hasty = Limits { timeout: Duration::from_millis(20), ..Limits::default() };
     let (mut a, mut b) = connected().await;
     (a.limits, b.limits) = (hasty.clone(), hasty);
     // Nobody answers the offer; nobody makes one.
-    assert!(matches!(
-        a.offer_producer(SHAPE).await,
-        Err(HandoverError::TimedOut)
-    ));
+    assert!(matches!(a.offer_producer(SHAPE).await, Err(HandoverError::TimedOut)));
     // What `a` had offered is still in the queue, so `b` takes a ring whose peer is gone.
     match b.accept_consumer().await {
         Ok(mut consumer) => assert!(consumer.receive(None).is_err()),
@@ -385,15 +322,9 @@ async fn a_peer_that_does_not_go_on_is_left() {
     }
     let (_a, mut b) = connected().await;
     b.limits.timeout = Duration::from_millis(20);
-    assert!(matches!(
-        b.accept_consumer().await,
-        Err(HandoverError::TimedOut)
-    ));
+    assert!(matches!(b.accept_consumer().await, Err(HandoverError::TimedOut)));
     let (a, b) = connected().await;
-    let (a, b) = tokio::join!(
-        a.offer_producer(RingShape::new(32, 4 << 20).unwrap()),
-        b.accept_consumer()
-    );
+    let (a, b) = tokio::join!(a.offer_producer(RingShape::new(32, 4 << 20).unwrap()), b.accept_consumer());
     assert!(matches!(a, Err(HandoverError::Refused)));
     assert!(matches!(b, Err(HandoverError::TooMuch { .. })));
 }

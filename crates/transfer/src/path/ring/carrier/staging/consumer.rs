@@ -22,12 +22,7 @@ pub struct Consumer {
 
 impl Consumer {
     pub(in crate::path::ring) fn new(ring: Ring) -> Self {
-        Self {
-            ring,
-            tail: 0,
-            taken: 0,
-            head: 0,
-        }
+        Self { ring, tail: 0, taken: 0, head: 0 }
     }
 
     /// The shape of the ring.
@@ -73,12 +68,7 @@ impl Consumer {
         if offset.checked_add(len.into()).is_none() {
             return corrupt("the stream offset of a slot", offset);
         }
-        Ok(ReadWindow {
-            consumer: self,
-            tag,
-            offset,
-            len: len as usize,
-        })
+        Ok(ReadWindow { consumer: self, tag, offset, len: len as usize })
     }
 
     /// Whether slots were taken that are not released: they were lent, and [`receive`](Self::receive) has not seen them back.
@@ -172,12 +162,7 @@ impl ReadWindow<'_> {
     ///
     /// # Errors
     /// [`RingError::Length`].
-    pub(in crate::path::ring) fn add_to(
-        &self,
-        sum: &mut Crc32c,
-        at: usize,
-        len: usize,
-    ) -> Result<(), RingError> {
+    pub(in crate::path::ring) fn add_to(&self, sum: &mut Crc32c, at: usize, len: usize) -> Result<(), RingError> {
         check(at, len, self.len)?;
         // SAFETY: `at + len` is within what the slot holds, which is valid for reads while this window lives.
         unsafe { add_to(sum, self.as_ptr().add(at), len) };
@@ -188,13 +173,7 @@ impl ReadWindow<'_> {
     ///
     /// # Errors
     /// [`RingError::Length`], [`RingError::Memory`].
-    pub fn scatter(
-        &self,
-        at: usize,
-        len: usize,
-        cursor: &mut Cursor,
-        sum: &mut Crc32c,
-    ) -> Result<(), RingError> {
+    pub fn scatter(&self, at: usize, len: usize, cursor: &mut Cursor, sum: &mut Crc32c) -> Result<(), RingError> {
         check(at, len, self.len)?;
         // SAFETY: `at + len` is within what the slot holds, which is valid for reads while this window
         // lives; what the peer does to it meanwhile shows in its own transfer only.

@@ -43,12 +43,7 @@ impl Mapped {
         let Self { memory, map, shape } = self;
         memfd::keep(memory, shape.bytes())?;
         memfd::touch(&map)?;
-        Ok(Ring {
-            shape,
-            map: SharedMemory::new(map),
-            lent: Lent::new(shape.slots()),
-            doorbell: Doorbell::new(socket),
-        })
+        Ok(Ring { shape, map: SharedMemory::new(map), lent: Lent::new(shape.slots()), doorbell: Doorbell::new(socket) })
     }
 }
 
@@ -188,10 +183,7 @@ impl Ring {
         }
     }
 
-    fn look<T>(
-        &self,
-        ready: &mut impl FnMut() -> Result<Option<T>, RingError>,
-    ) -> Result<Option<T>, RingError> {
+    fn look<T>(&self, ready: &mut impl FnMut() -> Result<Option<T>, RingError>) -> Result<Option<T>, RingError> {
         match self.doorbell.is_hung_up() {
             true => Err(RingError::HungUp),
             false => ready(),

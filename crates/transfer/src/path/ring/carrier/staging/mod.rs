@@ -76,11 +76,7 @@ pub enum RingError {
     #[error(
         "of the ring's {slots} slots {unreleased} were not given back in time by the receiving agent, and {lent} are lent to GPUs of the sending process: one of the processes or its GPU stands still"
     )]
-    NoneReleased {
-        slots: u32,
-        unreleased: u32,
-        lent: u32,
-    },
+    NoneReleased { slots: u32, unreleased: u32, lent: u32 },
     /// All slots that the consumer has given back are still lent to devices of this process.
     #[error(
         "a GPU of the sending process is not done with any of the ring's {slots} slots in time: it stands still, held by a compilation or a debugger, for instance"

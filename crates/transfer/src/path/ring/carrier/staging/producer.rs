@@ -25,11 +25,7 @@ const NO_STREAM: (u64, u64) = (u64::MAX, 1);
 
 impl Producer {
     pub(in crate::path::ring) fn new(ring: Ring) -> Self {
-        Self {
-            ring,
-            head: 0,
-            tail: 0,
-        }
+        Self { ring, head: 0, tail: 0 }
     }
 
     /// The shape of the ring.
@@ -69,10 +65,7 @@ impl Producer {
         }
         match self.wait(ahead as u64, deadline)? {
             true => Err(RingError::TimedOut),
-            false => Ok(WriteWindow {
-                count: self.head + ahead as u64,
-                producer: self,
-            }),
+            false => Ok(WriteWindow { count: self.head + ahead as u64, producer: self }),
         }
     }
 
@@ -103,11 +96,7 @@ impl Producer {
         let unreleased = self.head.saturating_sub(released).min(u64::from(slots)) as u32;
         match lent == slots {
             true => RingError::AllLent { slots },
-            false => RingError::NoneReleased {
-                slots,
-                unreleased,
-                lent,
-            },
+            false => RingError::NoneReleased { slots, unreleased, lent },
         }
     }
 
@@ -170,13 +159,7 @@ impl WriteWindow<'_> {
     ///
     /// # Errors
     /// [`RingError::Length`], [`RingError::Memory`].
-    pub fn gather(
-        &mut self,
-        at: usize,
-        len: usize,
-        cursor: &mut Cursor,
-        sum: &mut Crc32c,
-    ) -> Result<(), RingError> {
+    pub fn gather(&mut self, at: usize, len: usize, cursor: &mut Cursor, sum: &mut Crc32c) -> Result<(), RingError> {
         check(at, len, self.capacity())?;
         // SAFETY: `at + len` is within the slot, which is valid for writes of its capacity while this
         // window lives, and touched by no other thread of this process; what the peer does to it shows
@@ -193,11 +176,7 @@ impl WriteWindow<'_> {
     ///
     /// # Safety
     /// Until then the window, and those that follow it for this slot, touch other bytes only.
-    pub(in crate::path::ring) unsafe fn lend(
-        &self,
-        at: usize,
-        len: usize,
-    ) -> Result<Stretch, RingError> {
+    pub(in crate::path::ring) unsafe fn lend(&self, at: usize, len: usize) -> Result<Stretch, RingError> {
         check(at, len, self.capacity())?;
         // SAFETY: in this process slots are touched by windows only: by this one as the caller says, and by none that
         // `reserve` gives.
@@ -208,12 +187,7 @@ impl WriteWindow<'_> {
     ///
     /// # Errors
     /// [`RingError::Length`].
-    pub(in crate::path::ring) fn add_to(
-        &mut self,
-        sum: &mut Crc32c,
-        at: usize,
-        len: usize,
-    ) -> Result<(), RingError> {
+    pub(in crate::path::ring) fn add_to(&mut self, sum: &mut Crc32c, at: usize, len: usize) -> Result<(), RingError> {
         check(at, len, self.capacity())?;
         // SAFETY: within the slot, as just checked, which is mapped while the producer lives and touched by no other thread of
         // this process.

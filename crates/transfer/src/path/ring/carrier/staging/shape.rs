@@ -13,17 +13,11 @@ impl RingShape {
     /// The canonical case (163,840 chunks of 512 B, 83.9 MB) against one `memcpy` of its bytes, two
     /// cores, medians: 8 slots of 128 KiB 0.93, 256 KiB 1.01, 512 KiB 0.98; 256 KiB in 4 slots
     /// 0.83, in 16 slots 1.00.
-    pub const DEFAULT: Self = Self {
-        slots: 8,
-        slot_bytes: 256 << 10,
-    };
+    pub const DEFAULT: Self = Self { slots: 8, slot_bytes: 256 << 10 };
 
     /// Between two devices: 16 slots of 1 MiB. A slot is free again some 85 us after it was asked for, in which PCIe 5 carries 4.7 MB:
     /// so much has to be under way, and as much again where it is summed and emptied.
-    pub const BETWEEN_DEVICES: Self = Self {
-        slots: 16,
-        slot_bytes: 1 << 20,
-    };
+    pub const BETWEEN_DEVICES: Self = Self { slots: 16, slot_bytes: 1 << 20 };
 
     /// Bytes of a ring besides its slots: counts and headers.
     pub const CONTROL_BYTES: u64 = 8192;
@@ -106,5 +100,4 @@ const MAX_SLOTS: u32 = 32;
 const MAX_SLOT_BYTES: u32 = 4 << 20;
 const SLOT_UNIT: u32 = 4096;
 
-const _: () =
-    assert!(HEADERS_OFFSET + MAX_SLOTS as usize * LINE <= RingShape::CONTROL_BYTES as usize);
+const _: () = assert!(HEADERS_OFFSET + MAX_SLOTS as usize * LINE <= RingShape::CONTROL_BYTES as usize);

@@ -33,10 +33,7 @@ fn ends(shape: RingShape) -> (Producer, Consumer) {
     let memory = producer.memory().try_clone_to_owned().unwrap();
     let consumer = Mapped::new(memory, shape).unwrap();
     let (a, b) = sockets();
-    (
-        Producer::new(producer.keep(a).unwrap()),
-        Consumer::new(consumer.keep(b).unwrap()),
-    )
+    (Producer::new(producer.keep(a).unwrap()), Consumer::new(consumer.keep(b).unwrap()))
 }
 
 fn soon() -> Option<Instant> {
@@ -118,10 +115,7 @@ fn a_window_has_bounds() {
     assert_eq!(window.get(8191, &mut two), None);
     drop(window);
     // None of the three above was delivered.
-    assert!(matches!(
-        consumer.receive(shortly()),
-        Err(RingError::TimedOut)
-    ));
+    assert!(matches!(consumer.receive(shortly()), Err(RingError::TimedOut)));
 }
 
 #[test]
@@ -130,16 +124,10 @@ fn a_full_ring_makes_the_producer_wait() {
     for i in 0..4 {
         publish(&mut producer, 0, i, b"x").unwrap();
     }
-    assert!(matches!(
-        producer.reserve(shortly()),
-        Err(RingError::TimedOut)
-    ));
+    assert!(matches!(producer.reserve(shortly()), Err(RingError::TimedOut)));
     drop(consumer.receive(soon()).unwrap());
     producer.reserve(soon()).unwrap().publish(0, 4, 1).unwrap();
-    assert!(matches!(
-        producer.reserve(shortly()),
-        Err(RingError::TimedOut)
-    ));
+    assert!(matches!(producer.reserve(shortly()), Err(RingError::TimedOut)));
     for i in 1..5 {
         assert_eq!(consumer.receive(soon()).unwrap().offset(), i);
     }
@@ -203,10 +191,7 @@ fn nothing_is_delivered_after_a_hang_up() {
     let doorbell = producer.doorbell();
     let window = producer.reserve(soon());
     doorbell.hang_up();
-    assert!(matches!(
-        window.and_then(|w| w.publish(0, 2, 1)),
-        Err(RingError::HungUp)
-    ));
+    assert!(matches!(window.and_then(|w| w.publish(0, 2, 1)), Err(RingError::HungUp)));
 }
 
 #[tokio::test]
@@ -270,12 +255,7 @@ fn shapes_have_bounds() {
 enum Spoil {
     Head(u64),
     Tail(u64),
-    Header {
-        slot: u64,
-        tag: u64,
-        offset: u64,
-        len: u32,
-    },
+    Header { slot: u64, tag: u64, offset: u64, len: u32 },
     Sleeps(u32),
     Publish,
     Ring,
@@ -287,14 +267,8 @@ fn spoil() -> impl Strategy<Value = Spoil> {
     prop_oneof![
         count.clone().prop_map(Spoil::Head),
         count.clone().prop_map(Spoil::Tail),
-        (0u64..4, any::<u64>(), prop_oneof![count, any::<u64>()], len).prop_map(
-            |(slot, tag, offset, len)| Spoil::Header {
-                slot,
-                tag,
-                offset,
-                len
-            }
-        ),
+        (0u64..4, any::<u64>(), prop_oneof![count, any::<u64>()], len)
+            .prop_map(|(slot, tag, offset, len)| Spoil::Header { slot, tag, offset, len }),
         any::<u32>().prop_map(Spoil::Sleeps),
         Just(Spoil::Publish),
         Just(Spoil::Ring),
@@ -305,12 +279,7 @@ fn apply(ring: &Ring, spoil: &Spoil) {
     match *spoil {
         Spoil::Head(to) => ring.head().store(to, Ordering::SeqCst),
         Spoil::Tail(to) => ring.tail().store(to, Ordering::SeqCst),
-        Spoil::Header {
-            slot,
-            tag,
-            offset,
-            len,
-        } => {
+        Spoil::Header { slot, tag, offset, len } => {
             let header = ring.header(slot);
             header.tag.store(tag, Ordering::SeqCst);
             header.offset.store(offset, Ordering::SeqCst);
@@ -386,9 +355,7 @@ fn a_storm_of_garbage_does_no_harm() {
             let ring = producer.ring();
             let mut state = 1u64;
             let mut next = || {
-                state = state
-                    .wrapping_mul(6_364_136_223_846_793_005)
-                    .wrapping_add(1);
+                state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
                 state >> 33
             };
             while !stop.load(Ordering::Relaxed) {
@@ -396,15 +363,7 @@ fn a_storm_of_garbage_does_no_harm() {
                 apply(ring, &Spoil::Head(head));
                 let (slot, offset) = (next(), next() << (next() % 33));
                 let len = (next() % 9000) as u32;
-                apply(
-                    ring,
-                    &Spoil::Header {
-                        slot,
-                        tag: 0,
-                        offset,
-                        len,
-                    },
-                );
+                apply(ring, &Spoil::Header { slot, tag: 0, offset, len });
                 apply(ring, &Spoil::Ring);
             }
         });
@@ -423,10 +382,7 @@ fn a_storm_of_garbage_does_no_harm() {
             }
         }
         stop.store(true, Ordering::Relaxed);
-        assert!(
-            windows > 0 && refused > 0,
-            "{windows} windows, {refused} refused"
-        );
+        assert!(windows > 0 && refused > 0, "{windows} windows, {refused} refused");
     });
 }
 

@@ -19,10 +19,7 @@ fn receive(consumer: &mut Consumer) -> (u64, u64, usize) {
 fn slots_are_filled_at_a_time_and_published_in_order() {
     let (mut producer, mut consumer) = ends(SMALL);
     let mut lent = [0, 1, 2, 3].map(|ahead| lend(&mut producer, ahead));
-    assert!(matches!(
-        producer.reserve_ahead(4, shortly()),
-        Err(RingError::TimedOut)
-    ));
+    assert!(matches!(producer.reserve_ahead(4, shortly()), Err(RingError::TimedOut)));
     for (byte, lent) in (1..).zip(&mut lent) {
         lent.put(&[byte; 50]);
     }
