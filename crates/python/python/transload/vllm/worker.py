@@ -325,9 +325,15 @@ class Worker:
             try:
                 lease.renew(self._config.lease_seconds)
             except (LeaseError, AgentError) as error:
-                # One that is read already, or given up, by a decode server that is ahead of this step is as it should be.
-                if not (lease.ended.done() and _end_of(lease) in ("completed", "cancelled")):
-                    logger.warning("the lease of request %s ended before its ticket went out: %s", request_id, error)
+                why = str(error)
+
+                def tell(_) -> None:
+                    # One that is read already, or given up, by a decode server that is ahead of this step is as it should be.
+                    if _end_of(lease) not in ("completed", "cancelled"):
+                        logger.warning("the lease of request %s ended before its ticket went out: %s", request_id, why)
+
+                # The agent may know of the end already, and tell it in a moment.
+                lease.ended.add_done_callback(tell)
 
     def _reclaim(self, request_id: str) -> None:
         lease, handed_over = self._leases.get(request_id), self._handed_over.get(request_id)
