@@ -130,7 +130,7 @@ def connector(tell, small, **variables):
     command = [sys.executable, "-m", "pytest", "-v", "-p", "no:cacheprovider", "-c", os.devnull, "--rootdir", PACK]
     command += [STAND_IN / "connector_on_gpu.py"]
     if small:
-        command += ["-k", "prompts_that_are_not_computed_yet and attention and pull"]
+        command += ["-k", "steps_that_a_gpu_has_not_done_yet and prefill and attention and pull"]
     path = os.pathsep.join([str(PACK / "site"), os.environ.get("PYTHONPATH", "")])
     variables |= {"CUDA_LIBRARY": LIBRARY, "CUDA_SPIN": str(PACK / "spin.ptx"), "PYTHONPATH": path}
     counts = collections.Counter()
