@@ -26,7 +26,7 @@
 //! # Ok::<(), transload_layout::document::Faults>(())
 //! ```
 //!
-//! People write the same as a [document](document) in TOML or JSON.
+//! People write the same as a [document] in TOML or JSON.
 
 #![forbid(unsafe_code)]
 

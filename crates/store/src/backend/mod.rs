@@ -24,6 +24,7 @@ mod references;
 mod revision;
 #[cfg(feature = "s3")]
 pub mod s3;
+#[cfg_attr(not(any(feature = "redis", feature = "s3")), allow(dead_code, reason = "headers are what servers keep"))]
 mod sealed;
 pub mod tier;
 
