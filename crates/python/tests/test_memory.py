@@ -93,7 +93,7 @@ def test_what_cannot_be_registered_is_refused(given, error, message):
 
 def test_what_is_registered_to_be_read_is_not_written():
     memory = transload.Memory([READ_ONLY], writable=False)
-    with pytest.raises(transload.CacheMemoryError, match="may only be read"):
+    with pytest.raises(transload.CacheMemoryError, match="is read-only"):
         memory.write(0, b"a")
 
 
