@@ -130,17 +130,17 @@ impl Context {
         }
     }
 
-    /// Whether an event was come to, by the result of a call about it. `unknown_since` is when the driver began to give nothing but an unknown
-    /// error for that event: one that goes on is the end of the device, since otherwise the driver would be asked for ever.
+    /// Tells whether a stream has come to an event, by the result of a call about that event. An unknown error that goes on is the end of
+    /// the device, since otherwise the driver would be asked for ever.
     pub(crate) fn check_event(
         &self,
         call: &'static str,
         result: CUresult,
-        unknown_since: &mut Option<Instant>,
+        unknown: &mut Unknown,
     ) -> Result<bool, DeviceError> {
         if result != CUresult::UNKNOWN {
-            *unknown_since = None;
-        } else if unknown_since.get_or_insert_with(Instant::now).elapsed() >= UNKNOWN_FOR {
+            *unknown = Unknown::default();
+        } else if unknown.goes_on(Instant::now()) {
             check(call, result).or_else(|why| self.lose(why))?;
         }
         match result {
@@ -173,6 +173,19 @@ impl Context {
     /// Turns true when it is lost.
     pub(crate) fn lost(&self) -> watch::Receiver<bool> {
         self.told.subscribe()
+    }
+}
+
+/// When the driver gave an unknown error for one event, and no other answer since: first, and last.
+#[derive(Debug, Default)]
+pub(crate) struct Unknown(Option<(Instant, Instant)>);
+
+impl Unknown {
+    /// Notes one more, and tells whether they go on. After a pause they begin anew: nobody knows what the driver would have said meanwhile.
+    fn goes_on(&mut self, now: Instant) -> bool {
+        let began = self.0.filter(|(_, last)| now - *last < 2 * UNKNOWN_FOR).map_or(now, |(began, _)| began);
+        self.0 = Some((began, now));
+        now - began >= UNKNOWN_FOR
     }
 }
 
@@ -225,5 +238,21 @@ impl Drop for Entered<'_> {
         let popped = unsafe { driver::cuCtxPopCurrent_v2(&mut context) };
         // As above.
         let _ = self.context.check("cuCtxPopCurrent_v2", popped);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unknown_errors_go_on_unless_there_is_a_pause() {
+        let start = Instant::now();
+        let after = |milliseconds| start + Duration::from_millis(milliseconds);
+        let mut unknown = Unknown::default();
+        assert!(!unknown.goes_on(start) && !unknown.goes_on(after(999)) && unknown.goes_on(after(1000)));
+        assert!(unknown.goes_on(after(2500)), "asked once a second or so");
+        assert!(!unknown.goes_on(after(10_000)), "hours may lie between");
+        assert!(unknown.goes_on(after(11_000)));
     }
 }

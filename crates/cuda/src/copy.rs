@@ -86,7 +86,7 @@ pub fn copy<'a>(
 /// any more.
 ///
 /// # Errors
-/// As of [`copy`](copy()), but never [`DeviceError::Stalled`] of the copy itself.
+/// Those of [`copy`](copy()), but never [`DeviceError::Stalled`] of the copy itself.
 pub fn copy_until_done<'a>(
     program: &Program,
     source: impl Into<Place<'a>>,

@@ -29,7 +29,7 @@ const SUBMITTED: usize = 4 << 20;
 /// The most bytes that are submitted as one: while half of what may be submitted crosses the bus, the other half is gathered.
 pub(crate) const AT_ONCE: usize = SUBMITTED / 2;
 
-/// What crosses the bus, and what is ready to.
+/// Moves that cross the bus, and those that wait to be submitted.
 pub(crate) struct Crossings {
     lanes: Vec<Lane>,
     /// Which lane is next.
@@ -149,7 +149,7 @@ impl Crossings {
         done
     }
 
-    /// Nobody can tell what is done: all that was submitted fails by that, once it is.
+    /// Has everything that was submitted fail with `error` when it is done, since the driver does not say what is done.
     pub(crate) fn fail(&mut self, error: &DeviceError) {
         for run in self.lanes.iter_mut().flat_map(|lane| &mut lane.moving) {
             run.failed.get_or_insert_with(|| error.clone());

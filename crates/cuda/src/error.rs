@@ -71,8 +71,8 @@ pub enum DeviceError {
         "device {ordinal} was opened before this process was forked: open it after that, or start processes by `spawn`"
     )]
     Forked { ordinal: u32 },
-    /// The thread that drives a device.
-    #[error("no thread for a device: {why}")]
+    /// The thread that drives a device could not be started.
+    #[error("cannot start the device's thread: {why}")]
     NoThread { why: String },
     /// The thread that drives a device has panicked.
     #[error("the thread that drives the device is gone")]

@@ -115,7 +115,7 @@ impl Meter {
     /// before position `begin` stay where they are.
     ///
     /// # Errors
-    /// As of [`copy`](crate::copy()).
+    /// Those of [`copy`](crate::copy()).
     pub fn to_host(&self, program: &Program, memory: &DeviceMemory, begin: u64) -> Result<Duration, DeviceError> {
         let stream = DeviceStream::new(&program.stream(Side::Source), memory)?;
         let started = Instant::now();
@@ -129,7 +129,7 @@ impl Meter {
     /// Scatters pieces of pinned memory to one side of a program, likewise. What is in them is old bytes of others.
     ///
     /// # Errors
-    /// As of [`copy`](crate::copy()).
+    /// Those of [`copy`](crate::copy()).
     pub fn to_device(&self, program: &Program, memory: &DeviceMemory, begin: u64) -> Result<Duration, DeviceError> {
         let stream = DeviceStream::new(&program.stream(Side::Destination), memory)?;
         let started = Instant::now();
@@ -147,7 +147,7 @@ impl Meter {
     /// the thread of the GPU does it, some neighbours at a time.
     ///
     /// # Errors
-    /// As of [`copy`](crate::copy()).
+    /// Those of [`copy`](crate::copy()).
     pub fn submit_to_host(&mut self, program: &Program, memory: &DeviceMemory) -> Result<Duration, DeviceError> {
         self.check_own(memory)?;
         let stream = DeviceStream::new(&program.stream(Side::Source), memory)?;
@@ -181,7 +181,7 @@ impl Meter {
     /// memory.
     ///
     /// # Errors
-    /// As of [`copy`](crate::copy()).
+    /// Those of [`copy`](crate::copy()).
     pub fn mark_to_piece(
         &self,
         program: &Program,

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::context::{Context, Entered};
+use crate::context::{Context, Entered, Unknown};
 use crate::driver;
 use crate::error::DeviceError;
 use crate::sys::*;
@@ -27,7 +27,7 @@ pub(crate) struct Event {
     context: Arc<Context>,
     raw: CUevent,
     /// See [`Context::check_event`].
-    unknown_since: Mutex<Option<Instant>>,
+    unknown: Mutex<Unknown>,
 }
 
 /// Memory of the device.
@@ -160,7 +160,7 @@ impl Event {
         let mut raw = std::ptr::null_mut();
         // SAFETY: the handle goes into a local variable.
         context.check("cuEventCreate", unsafe { driver::cuEventCreate(&mut raw, flags) })?;
-        Ok(Self { context: context.clone(), raw, unknown_since: Mutex::default() })
+        Ok(Self { context: context.clone(), raw, unknown: Mutex::default() })
     }
 
     /// Moves it behind all that the stream was given until now.
@@ -207,9 +207,8 @@ impl Event {
     }
 
     fn check(&self, call: &'static str, result: CUresult) -> Result<bool, DeviceError> {
-        let unknown_since = self.unknown_since.lock();
-        let mut unknown_since = unknown_since.unwrap_or_else(PoisonError::into_inner);
-        self.context.check_event(call, result, &mut unknown_since)
+        let mut unknown = self.unknown.lock().unwrap_or_else(PoisonError::into_inner);
+        self.context.check_event(call, result, &mut unknown)
     }
 }
 
