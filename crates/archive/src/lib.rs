@@ -1,6 +1,6 @@
 //! A request's blocks in one standard layout, saved out of any deployment and restored into any other.
 //!
-//! What an engine with TP 4, blocks of 16 tokens and NHD saved, one with TP 8, blocks of 64 and HND restores.
+//! An engine with TP 8, blocks of 64 tokens and HND restores what one with TP 4, blocks of 16 and NHD has saved.
 //! The unit is the *token chunk*, 256 tokens whatever the block size; a partial one at the end is not saved.
 //! In each token chunk, each head (more exactly: each unit of what tensor parallelism shares out) of the layers
 //! that one pipeline stage holds is a *piece*: a store chunk, keyed by the BLAKE3-256 of its bytes. What is
@@ -18,7 +18,7 @@
 //! 3. The coordinator [publishes](Archive::publish) the roots, once it has every rank's [`Part`], and the parts go.
 //!
 //! # Restoring
-//! 1. Anybody [finds](Archive::find) the longest saved prefix of a prompt.
+//! 1. Any process [finds](Archive::find) the longest saved prefix of a prompt.
 //! 2. Each rank [restores](RankArchive::restore) its share of it; every byte is checked against its hash.
 //!
 //! # Windows and recurrent state
@@ -74,10 +74,8 @@ mod find;
 mod inspect;
 mod key;
 pub mod kvc;
-#[cfg(feature = "llama")]
 pub mod llama;
 mod manifest;
-#[cfg(feature = "objects")]
 pub mod objects;
 mod origin;
 mod permit;

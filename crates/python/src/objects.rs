@@ -199,7 +199,7 @@ impl ObjectInfo {
         self.inner.bytes
     }
 
-    /// What its engine put beside it.
+    /// The bytes that its engine stored with it, to know what it is.
     #[getter]
     fn meta(&self) -> &[u8] {
         &self.inner.meta

@@ -1,9 +1,9 @@
 //! Numbers of the form that states and session files have.
 
-/// What a state begins with: its version, in effect.
+/// The first four bytes of a state, which change with its format.
 pub(super) const MAGIC: u32 = 0xaf14_3cd8;
 
-/// What a session file begins with: `ggsq`.
+/// The first four bytes of a session file: `ggsq`.
 pub(super) const SESSION_MAGIC: u32 = 0x6767_7371;
 
 /// The version of session files.

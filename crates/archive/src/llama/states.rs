@@ -43,7 +43,7 @@ pub(super) enum Kind {
 pub(super) struct Rows {
     pub(super) archive: Archive,
     pub(super) shape: Shape,
-    /// As the context that restores wants it.
+    /// Whether values are transposed in states that are restored.
     pub(super) transposed: bool,
 }
 
@@ -103,7 +103,7 @@ pub(super) fn places(prefixes: &[PrefixKey]) -> Vec<ObjectKey> {
     keys.flat_map(|prefix| (0..PLACES as u8).map(move |place| key(prefix, place))).collect()
 }
 
-/// As they are looked up.
+/// Turns keys into the slices that `Objects` takes.
 pub(super) fn names<'a>(keys: impl IntoIterator<Item = &'a ObjectKey>) -> Vec<&'a [u8]> {
     keys.into_iter().map(|key| &key[..]).collect()
 }

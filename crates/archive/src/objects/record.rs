@@ -37,7 +37,7 @@ pub struct Record {
     pub(super) pieces: Vec<[u8; 32]>,
 }
 
-/// What is known of an object without reading its bytes.
+/// The length and the engine's meta of an object, which are read without its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Info {
