@@ -11,6 +11,8 @@ mod damaged;
 #[cfg(feature = "file")]
 pub mod file;
 mod guard;
+#[cfg(any(feature = "redis", feature = "s3"))]
+mod header;
 mod inventory;
 #[cfg(any(feature = "redis", feature = "s3"))]
 mod kept;
@@ -24,7 +26,6 @@ mod references;
 mod revision;
 #[cfg(feature = "s3")]
 pub mod s3;
-#[cfg_attr(not(any(feature = "redis", feature = "s3")), allow(dead_code, reason = "headers are what servers keep"))]
 mod sealed;
 pub mod tier;
 

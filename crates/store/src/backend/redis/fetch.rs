@@ -12,8 +12,9 @@ use super::keys;
 use super::pool::Pool;
 use super::reply::{self, NO_TOUCH, Reply, TOUCH_AGAIN, unexpected};
 use crate::backend::damaged::Damaged;
+use crate::backend::header::HEADER;
 use crate::backend::recorded::{FIXED, Recorded};
-use crate::backend::sealed::{HEADER, Seal};
+use crate::backend::sealed::Seal;
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
 

@@ -7,8 +7,8 @@ use super::failure::Failure;
 use super::reply::{NO_TOUCH, Reply, TOUCH_AGAIN, command, unexpected};
 use super::{RedisStore, keys};
 use crate::backend::Fault;
+use crate::backend::header::HEADER;
 use crate::backend::recorded::{FIXED, references_len};
-use crate::backend::sealed::HEADER;
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
 

@@ -19,7 +19,8 @@ use super::failure::Failure;
 use super::keys;
 use super::pool::Pool;
 use super::reply::{Reply, unexpected};
-use crate::backend::sealed::{HEADER, Seal};
+use crate::backend::header::HEADER;
+use crate::backend::sealed::Seal;
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
 

@@ -13,9 +13,9 @@ use object_store::path::Path;
 
 use super::remote::Client;
 use super::{S3Store, keys};
+use crate::backend::header::HEADER;
 use crate::backend::kept::Kept;
 use crate::backend::recorded::{FIXED, Recorded, references_len};
-use crate::backend::sealed::HEADER;
 use crate::backend::{
     Backend, ChunkEntry, CollectOptions, Collected, Fault, Inventory, ManifestEntry, Progress, Usage, is_leftover,
 };

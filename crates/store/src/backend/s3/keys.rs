@@ -2,8 +2,8 @@
 
 use object_store::path::Path;
 
+use crate::backend::header::HEADER;
 use crate::backend::recorded::FIXED;
-use crate::backend::sealed::HEADER;
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
 
