@@ -108,7 +108,7 @@ pub enum AccessError {
     #[error("{len} bytes at offset {offset} of allocation {allocation}, which has {available} bytes")]
     OutOfBounds { allocation: usize, offset: u64, len: u64, available: u64 },
     /// The memory was registered for reading only.
-    #[error("the memory may only be read")]
+    #[error("the memory is read-only")]
     ReadOnly,
 }
 

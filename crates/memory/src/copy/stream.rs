@@ -61,7 +61,7 @@ pub enum StreamError {
     #[error("{len} bytes at offset {offset} of a stream of {bytes} bytes")]
     PastEnd { offset: u64, len: u64, bytes: u64 },
     /// A scatter into a memory that may only be read.
-    #[error("the memory may only be read")]
+    #[error("the memory is read-only")]
     ReadOnly,
 }
 

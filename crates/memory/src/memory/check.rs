@@ -34,7 +34,7 @@ pub enum CheckError {
     #[error("sizes or addresses of nest {nest} do not fit into 64 bits")]
     Overflow { nest: usize },
     /// The program would write, but the memory may only be read.
-    #[error("the destination may only be read")]
+    #[error("the destination is read-only")]
     ReadOnly,
 }
 
