@@ -25,7 +25,7 @@ pub(crate) struct Context {
     process: u32,
     /// The first error that nothing in it survives.
     lost: OnceLock<CallError>,
-    /// Whether there was one, for those who wait for that.
+    /// Turns true when `lost` is set.
     told: watch::Sender<bool>,
 }
 

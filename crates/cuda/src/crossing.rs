@@ -72,7 +72,9 @@ pub(crate) struct Move {
 /// For as long as this is there, copy engines reach so many bytes from `start` on, and nothing else in this process writes to
 /// them, nor reads what is gathered there. Where one begins at the end of another, both are of one mapping that is registered as one.
 pub unsafe trait DmaBuffer: Send {
+    /// Returns its first byte.
     fn start(&self) -> NonNull<u8>;
+    /// Returns how many bytes it has.
     fn bytes(&self) -> usize;
 }
 

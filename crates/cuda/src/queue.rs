@@ -36,7 +36,7 @@ const POLL: Duration = Duration::from_micros(20);
 /// wait for them sleep in the driver.
 const PULSE: Duration = Duration::from_secs(1);
 
-/// Is told what became of something, on one of the GPU's threads or at once on that of who asked, in any order.
+/// A callback that hears what became of something, on one of the GPU's threads or at once on the caller's, in any order.
 pub type Told<T> = Box<dyn FnOnce(Result<T, DeviceError>) + Send>;
 
 /// What the thread that tells has to do.
@@ -172,7 +172,7 @@ struct Worker {
     marks: Pending,
     /// It is in no stream, so that nothing but the loss of the device is an error of it.
     pulse: Event,
-    /// When that was asked last.
+    /// When the pulse was asked for last.
     felt: Instant,
 }
 
@@ -197,11 +197,8 @@ impl Worker {
 
     /// Waits for a task where nothing else is to be done, for a moment where something is under way; takes all that are there.
     fn take_tasks(&mut self) {
-        let first = match self.is_still() {
-            true => self.receiver.recv_timeout(PULSE).ok(),
-            false => self.receiver.recv_timeout(POLL).ok(),
-        };
-        let mut next = first;
+        let wait = if self.is_still() { PULSE } else { POLL };
+        let mut next = self.receiver.recv_timeout(wait).ok();
         while let Some(task) = next {
             self.take(task);
             next = self.receiver.try_recv().ok();

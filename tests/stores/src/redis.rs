@@ -90,13 +90,13 @@ pub fn free_port() -> u16 {
 
 fn spawn(port: u16, dir: &TempDir, args: &[String]) -> Child {
     let port = port.to_string();
-    // A TLS server listens there and nowhere else.
     // A Sentinel begins with a configuration file that it can write.
     let sentinel = args.iter().any(|arg| arg == "--sentinel");
     let config = dir.path().join("sentinel.conf");
     if sentinel {
         std::fs::write(&config, "").unwrap();
     }
+    // A TLS server listens there and nowhere else.
     let port: &[&str] = if args.iter().any(|arg| arg == "--tls-cert-file") {
         &["--port", "0", "--tls-port", &port]
     } else {

@@ -14,6 +14,11 @@ impl Random {
         mix(self.0)
     }
 
+    /// Scatters the blocks of so many tokens over a pool of `num_blocks`.
+    pub(crate) fn scattered(&mut self, tokens: u64, block_size: u64, num_blocks: u32) -> Vec<u32> {
+        self.blocks(tokens.div_ceil(block_size) as u32, num_blocks)
+    }
+
     /// `count` different blocks out of `of`, in random order.
     pub(crate) fn blocks(&mut self, count: u32, of: u32) -> Vec<u32> {
         let mut blocks: Vec<u32> = (0..of).collect();

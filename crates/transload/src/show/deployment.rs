@@ -28,8 +28,8 @@ pub(crate) fn sides(sides: [(&str, &Deployment); 2]) -> String {
     table.finish()
 }
 
-/// A side's own name, or the part it plays.
-fn label(role: &str, deployment: &Deployment) -> String {
+/// Returns a side's own name, or the part that it plays. Nothing in it moves a terminal's cursor.
+pub(crate) fn label(role: &str, deployment: &Deployment) -> String {
     match plain(deployment.name()) {
         name if name.is_empty() => role.to_owned(),
         name => name,

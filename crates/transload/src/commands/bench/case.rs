@@ -38,7 +38,7 @@ const fn by_head(name: &'static str, block_size: u32, num_blocks: u32) -> Case {
 }
 
 impl Case {
-    /// Of the request, on all ranks together: keys and values of 128 elements of 2 bytes.
+    /// Returns how many bytes the request has on all ranks together: keys and values of 128 elements of 2 bytes.
     pub(super) fn bytes(&self) -> u64 {
         CANONICAL_TOKENS * u64::from(self.src.layers * self.src.heads) * 512
     }
@@ -46,24 +46,15 @@ impl Case {
 
 #[cfg(test)]
 mod tests {
-    use transload::transfer::plan::{Plan, Request, Tables};
-
     use super::*;
+    use crate::commands::bench::plan::Sides;
 
     #[test]
     fn chunks_are_as_long_as_said() {
         let chunks = [512, 8 << 10, 1 << 20, 512];
         for (case, chunk) in SIZES.into_iter().chain([CANONICAL]).zip(chunks) {
-            let [src, dst] = [case.src, case.dst].map(|s| s.deployment().expect("a deployment"));
-            let request = Request::tokens(CANONICAL_TOKENS);
-            let plan = Plan::compile(&src, &dst, &request).expect("a plan");
-            let [mut src, mut dst] = [Tables::identity(&plan), Tables::identity(&plan)];
-            for (tables, side) in [(&mut src, case.src), (&mut dst, case.dst)] {
-                let count = CANONICAL_TOKENS.div_ceil(side.block_size.into()) as u32;
-                let blocks = crate::commands::random::Random::new(3).blocks(count, side.num_blocks);
-                tables.0 = vec![transload::transfer::plan::BlockTable::List(blocks)];
-            }
-            let bound = plan.bind(&src, &dst).expect("bound");
+            let sides = Sides::of([case.src, case.dst]).expect("deployments");
+            let bound = sides.bind().expect("bound");
             let lengths: Vec<u64> = bound.histogram().into_keys().collect();
             assert_eq!(lengths, [chunk], "{}", case.name);
         }

@@ -3,15 +3,15 @@
 use transload::layout::Deployment;
 use transload::transfer::copy::{CopyOptions, copy};
 use transload::transfer::memory::Memory;
-use transload::transfer::plan::{BlockTable, BoundPlan, Plan, Request, Tables};
+use transload::transfer::plan::BoundPlan;
 
 use super::case::{CANONICAL, Case, SIZES};
 use super::course::{Course, Effort, timed};
 use super::measure::Figure;
 use super::memcpy::Memcpy;
+use super::plan::Sides;
 use crate::commands::engines::broken;
-use crate::commands::random::Random;
-use crate::commands::shapes::{CANONICAL_TOKENS, Llama};
+use crate::commands::shapes::Llama;
 use crate::failure::Failure;
 use crate::show::number::gigabytes_per_second;
 
@@ -53,18 +53,9 @@ fn one_thread(checksum: bool) -> CopyOptions {
     }
 }
 
-/// The plan of a case, with its blocks scattered over the pools.
+/// Plans a case, with its blocks scattered over the pools.
 pub(super) fn bind(case: Case) -> Result<BoundPlan, Failure> {
-    let mut random = Random::new(1);
-    let mut tables = |shape: Llama| {
-        let count = CANONICAL_TOKENS.div_ceil(shape.block_size.into()) as u32;
-        let blocks = random.blocks(count, shape.num_blocks);
-        Tables(vec![BlockTable::List(blocks)])
-    };
-    let (src, dst) = (case.src.deployment()?, case.dst.deployment()?);
-    let request = Request::tokens(CANONICAL_TOKENS);
-    let plan = Plan::compile(&src, &dst, &request).map_err(broken)?;
-    plan.bind(&tables(case.src), &tables(case.dst)).map_err(broken)
+    Sides::of([case.src, case.dst])?.bind()
 }
 
 /// Memory of every rank of both sides, enough for any of the cases.

@@ -78,7 +78,7 @@ pub(super) struct Engines<'a> {
 }
 
 impl<'a> Engines<'a> {
-    /// With their caches on a GPU, if one is given.
+    /// Starts both processes, with their caches on a GPU if one is given.
     pub(super) fn start(runtime: &'a Runtime, case: Case, gpu: Option<Gpu>) -> Result<Self, Failure> {
         let pair = Pair::start([case.src, case.dst], CANONICAL_TOKENS, SEED, gpu);
         let pair = runtime.block_on(pair)?;
@@ -86,7 +86,7 @@ impl<'a> Engines<'a> {
         Ok(Self { runtime, pair })
     }
 
-    /// By this path and no other. In GB/s.
+    /// Pulls by this path and no other. Returns GB/s.
     pub(super) fn pull(&mut self, path: Path) -> Result<f64, Failure> {
         let report = self.runtime.block_on(self.pair.pull(path))?.report;
         Ok(gigabytes_per_second(report.bytes, report.took))

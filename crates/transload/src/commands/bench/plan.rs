@@ -15,9 +15,9 @@ use crate::failure::Failure;
 pub(super) fn run(effort: Effort) -> Result<Vec<Figure>, Failure> {
     let mut course = Course::new(effort, 2);
     course.prepare("compiling");
-    let canonical = Case::grown(1, 1)?;
-    let more_layers = Case::grown(10, 1)?;
-    let more_heads = Case::grown(1, 10)?;
+    let canonical = Sides::grown(1, 1)?;
+    let more_layers = Sides::grown(10, 1)?;
+    let more_heads = Sides::grown(1, 10)?;
     let bound = canonical.bind()?;
     let chunks = bound.chunks();
     let mut expanded = Vec::with_capacity(chunks as usize);
@@ -44,39 +44,36 @@ pub(super) fn run(effort: Effort) -> Result<Vec<Figure>, Failure> {
     ])
 }
 
-/// One pair of deployments with random block tables.
-struct Case {
+/// A pair of deployments, with blocks scattered over their pools.
+pub(super) struct Sides {
     src: Deployment,
     dst: Deployment,
-    request: Request,
     tables: (Tables, Tables),
 }
 
-impl Case {
-    /// The canonical case with so many times the layers and the heads.
+impl Sides {
+    pub(super) fn of([src, dst]: [Llama; 2]) -> Result<Self, Failure> {
+        let mut random = Random::new(1);
+        let mut scatter = |side: Llama| {
+            let blocks = random.scattered(CANONICAL_TOKENS, side.block_size.into(), side.num_blocks);
+            Tables(vec![BlockTable::List(blocks)])
+        };
+        Ok(Self { tables: (scatter(src), scatter(dst)), src: src.deployment()?, dst: dst.deployment()? })
+    }
+
+    /// Returns the canonical case with so many times the layers and the heads.
     fn grown(layers: u32, heads: u32) -> Result<Self, Failure> {
-        let [src, dst] = [CANONICAL_PREFILL, CANONICAL_DECODE].map(|side| Llama {
+        Self::of([CANONICAL_PREFILL, CANONICAL_DECODE].map(|side| Llama {
             layers: side.layers * layers,
             heads: side.heads * heads,
             ..side
-        });
-        let mut random = Random::new(1);
-        let mut table = |side: Llama| {
-            let blocks = CANONICAL_TOKENS.div_ceil(side.block_size.into()) as u32;
-            let blocks = random.blocks(blocks, side.num_blocks);
-            Tables(vec![BlockTable::List(blocks)])
-        };
-        Ok(Self {
-            tables: (table(src), table(dst)),
-            src: src.deployment()?,
-            dst: dst.deployment()?,
-            request: Request::tokens(CANONICAL_TOKENS),
-        })
+        }))
     }
 
-    /// From two checked deployments to all routes with their tables bound.
-    fn bind(&self) -> Result<BoundPlan, Failure> {
-        let plan = Plan::compile(&self.src, &self.dst, &self.request).map_err(broken)?;
+    /// Plans the canonical tokens, from two checked deployments to all routes with their tables bound.
+    pub(super) fn bind(&self) -> Result<BoundPlan, Failure> {
+        let request = Request::tokens(CANONICAL_TOKENS);
+        let plan = Plan::compile(&self.src, &self.dst, &request).map_err(broken)?;
         plan.bind(&self.tables.0, &self.tables.1).map_err(broken)
     }
 

@@ -8,9 +8,9 @@ use transload::layout::Deployment;
 use transload::store::Backend;
 
 use super::broken;
-use super::contents::{Checked, ContentsError};
+use super::contents::Checked;
 use super::engine::{Engine, Party};
-use super::pair::Pair;
+use super::pair::{Pair, verify};
 use crate::commands::shapes::Llama;
 use crate::failure::{Failure, chain};
 
@@ -74,13 +74,7 @@ impl Pair {
             progress(done.bytes);
         }
         let restore = begun.elapsed();
-        let checked = third.verify(progress).map_err(|error| match error {
-            ContentsError::Wrong(wrong) => Failure::no(
-                format!("verification of what was restored failed: {wrong}"),
-                format!("this is a fault of transload: report it, with the seed {}", self.seed),
-            ),
-            error => broken(error),
-        })?;
+        let checked = verify(&third, self.seed, " of what was restored", progress)?;
         Ok(Archived {
             tokens: found.tokens(),
             saved: parts.iter().map(|part| part.written).sum(),

@@ -86,12 +86,13 @@ impl Engine {
         let memories = bytes.map(|bytes| Memory::allocate(&[bytes as usize]));
         let memories = memories.collect::<Result<Vec<_>, _>>().map_err(EngineError::from)?;
         let on_gpu = gpu.map(|gpu| OnGpu::new(gpu, &memories));
+        let blocks = blocks(&deployment, tokens, own);
         Ok(Self {
             on_gpu: on_gpu.transpose().map_err(EngineError::from)?,
             memories,
-            tables: tables(&deployment, tokens, own),
+            tables: Tables(vec![BlockTable::List(blocks.clone())]),
             contents: Contents { request: mix(seed), canaries: mix(own), tokens },
-            blocks: blocks(&deployment, tokens, own),
+            blocks,
             deployment,
         })
     }
@@ -184,6 +185,5 @@ pub(super) fn tables(deployment: &Deployment, tokens: u64, own: u64) -> Tables {
 
 fn blocks(deployment: &Deployment, tokens: u64, own: u64) -> Vec<u32> {
     let group = &deployment.groups()[0];
-    let count = tokens.div_ceil(group.block_size()) as u32;
-    Random::new(own).blocks(count, group.num_blocks())
+    Random::new(own).scattered(tokens, group.block_size(), group.num_blocks())
 }

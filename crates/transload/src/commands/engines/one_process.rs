@@ -73,7 +73,7 @@ impl OneProcess {
 
     /// Checks every byte of the destination, and ends both agents.
     pub(in crate::commands) async fn finish(self) -> Result<(), Failure> {
-        verify(&self.sides[1], self.seed, |_| {})?;
+        verify(&self.sides[1], self.seed, "", |_| {})?;
         for agent in self.agents {
             agent.shutdown(PATIENCE).await;
         }

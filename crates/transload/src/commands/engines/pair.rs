@@ -102,7 +102,7 @@ impl Pair {
 
     /// Checks every byte of the destination.
     pub(in crate::commands) fn verify(&self, progress: impl FnMut(u64)) -> Result<Checked, Failure> {
-        verify(&self.dst, self.seed, progress)
+        verify(&self.dst, self.seed, "", progress)
     }
 
     /// Has the request leased, pulls it by this path and no other, and hears how its leases ended.
@@ -163,11 +163,11 @@ pub(super) fn request(dst: &Engine, ticket: Ticket, path: Path) -> Result<PullRe
     Ok(request)
 }
 
-/// Checks every byte of a destination.
-pub(super) fn verify(dst: &Engine, seed: u64, progress: impl FnMut(u64)) -> Result<Checked, Failure> {
+/// Checks every byte of an engine that has received a cache. An error says `of` what.
+pub(super) fn verify(dst: &Engine, seed: u64, of: &str, progress: impl FnMut(u64)) -> Result<Checked, Failure> {
     dst.verify(progress).map_err(|error| match error {
         ContentsError::Wrong(wrong) => Failure::no(
-            format!("verification failed: {wrong}"),
+            format!("verification{of} failed: {wrong}"),
             format!("this is a fault of transload: report it, with the seed {seed}"),
         ),
         error => broken(error),

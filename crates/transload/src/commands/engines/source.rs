@@ -14,6 +14,7 @@ use transload::transfer::ticket::{Claims, MintError, Ticket};
 
 use super::engine::{Engine, Party};
 use super::messages::{Answer, Order};
+use super::pair::PATIENCE;
 use crate::failure::{Failure, chain};
 
 /// How long blocks stay leased if nobody pulls them.
@@ -79,7 +80,7 @@ pub(in crate::commands) async fn run() -> Result<(), Failure> {
             _ = orders.recv() => break,
         }
     }
-    agent.shutdown(Duration::from_secs(1)).await;
+    agent.shutdown(PATIENCE).await;
     Ok(())
 }
 

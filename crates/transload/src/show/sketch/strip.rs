@@ -31,7 +31,7 @@ fn grain(view: &ComponentView) -> (u64, Vec<Axis>) {
     (bytes, apart.into_iter().map(|dim| dim.axis).collect())
 }
 
-/// Block 0 of the first layer; or of all layers, where they lie inside of the block.
+/// Writes block 0 of the first layer, or of all layers if they lie inside of the block.
 pub(super) fn write(text: &mut String, memory: &Memory<'_>, width: usize) {
     let layers_inside = memory.parts.iter().all(|part| {
         let view = &part.view.view;

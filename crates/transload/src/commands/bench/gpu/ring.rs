@@ -17,7 +17,7 @@ pub(super) const CASES: usize = 2;
 /// Decides contents and block tables.
 const SEED: u64 = 1;
 
-/// Slots alone: neither sums nor agents.
+/// Measures slots alone, without sums and agents.
 pub(super) fn slots(bench: &mut Bench, ground: &mut Ground) {
     const NAME: &str = "through its slots without sums, runs of 512 B";
     bench.case(NAME, |bench| {
@@ -44,8 +44,10 @@ pub(super) fn agents(bench: &mut Bench, gpu: &Gpu, mib: u64) {
         let meter = Meter::new(gpu)?;
         let case = super::agents::case(mib);
         let runtime = runtime()?;
-        let start = async { OneProcess::start([case.src, case.dst], CANONICAL_TOKENS, SEED, gpu) };
-        let mut agents = runtime.block_on(start)?;
+        let mut agents = {
+            let _inside = runtime.enter();
+            OneProcess::start([case.src, case.dst], CANONICAL_TOKENS, SEED, gpu)?
+        };
         let routes = agents.routes()?;
         let copies: Vec<_> = routes.iter().map(|(program, [from, to])| (program, [from, to])).collect();
         let bytes = routes.iter().map(|(program, _)| program.bytes()).sum();

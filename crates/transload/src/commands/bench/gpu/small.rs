@@ -16,7 +16,7 @@ const RUNS: [(u64, &str); 2] = [(512, "512 B"), (1 << 20, "1 MiB")];
 /// Bytes of the piece that is waited for.
 const PIECE: u64 = 1 << 20;
 
-/// The first piece behind a mark, and loading.
+/// Measures the first piece behind a mark, and loading.
 pub(super) fn waiting(bench: &mut Bench, ground: &Ground) {
     const MARK: &str = "from a mark to its first piece of 1 MiB in pinned memory";
     bench.case(MARK, |bench| behind_a_mark(bench, ground, MARK));

@@ -85,12 +85,12 @@ impl<'a> Stored<'a> {
         Self { at: here.path().join("store"), keys, manifest: manifest(keys) }
     }
 
-    /// Not as the environment says, which may have a cap or another backend.
+    /// Opens the store without the environment's settings, which may have a cap or another backend.
     fn open(&self) -> Result<FileStore, Failure> {
         FileStore::open(&self.at, FileOptions::new()).map_err(failed)
     }
 
-    /// A save: chunks, and the manifest that makes all of it durable. In GB/s.
+    /// Saves chunks, and the manifest that makes all of it durable. Returns GB/s.
     fn put(&self, chunks: &Chunks) -> Result<f64, Failure> {
         remove(&self.at)?;
         let store = self.open()?;
@@ -99,7 +99,7 @@ impl<'a> Stored<'a> {
         Ok(gigabytes_per_second(chunks.len(), time))
     }
 
-    /// The same once more. In milliseconds.
+    /// Saves the same once more. Returns milliseconds.
     fn save_again(&self, chunks: &Chunks) -> Result<f64, Failure> {
         let store = self.open()?;
         let (done, time) = timed(|| self.save(&store, chunks, Put::AlreadyThere));

@@ -14,8 +14,8 @@ use transload::transfer::plan::Request;
 
 use self::change::{Change, ORDERS};
 use self::search::{Cost, Search, Way};
-use crate::show::number;
 use crate::show::table::Table;
+use crate::show::{deployment, number};
 
 /// How many suggestions are told of one change, of two, and so on.
 const OF_EACH: usize = 3;
@@ -102,7 +102,7 @@ fn advice(today: Cost, best: &[Way], sides: (&Deployment, &Deployment)) -> Strin
     };
     let name = |role: &str, side: &Deployment| match side.name() {
         "" => format!("the {role}"),
-        name => name.to_owned(),
+        _ => deployment::label(role, side),
     };
     let told = |role, side, change: &Change| {
         let parts = [

@@ -3,7 +3,7 @@
 //! ```text
 //! hello    connecting -> listening   magic (8 bytes), proof (32)
 //! welcome  listening -> connecting   magic, proof
-//! offer    either -> other           postcard of `Offer`, and its descriptor
+//! offer    either -> other           postcard of `Offer`, and its descriptors
 //! answer   the other way             postcard of `Answer`
 //! ```
 
@@ -15,7 +15,8 @@ use crate::path::negotiation;
 
 /// Most bytes of a packet; the longest is a greeting of 40.
 pub(super) const MAX_PACKET: usize = 256;
-/// Most descriptors that are let in with a packet. One is right; a few more are told by their number.
+/// Most descriptors that are let in with a packet. A ring has one, a ring in device memory two; more are let in so that an error can say
+/// how many came.
 pub(super) const MAX_DESCRIPTORS: usize = 16;
 
 const MAGIC: [u8; 8] = *b"tl-loc/2";

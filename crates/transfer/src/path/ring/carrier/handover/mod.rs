@@ -275,7 +275,7 @@ impl HandoverError {
 
 fn check_ring(
     offer: Offer,
-    mut descriptors: Vec<OwnedFd>,
+    descriptors: Vec<OwnedFd>,
     expected: usize,
     limit: u64,
 ) -> Result<(OwnedFd, Vec<OwnedFd>, RingShape), HandoverError> {
@@ -284,13 +284,12 @@ fn check_ring(
         return Err(HandoverError::too_much("bytes of a ring", limit));
     }
     let found = descriptors.len();
-    if found != expected || descriptors.is_empty() {
+    let mut more = descriptors.into_iter();
+    let Some(memory) = more.next().filter(|_| found == expected) else {
         return Err(HandoverError::Descriptors { found, expected });
-    }
-    let more = descriptors.split_off(1);
-    let memory = descriptors.remove(0);
+    };
     memfd::check(&memory, shape.bytes())?;
-    Ok((memory, more, shape))
+    Ok((memory, more.collect(), shape))
 }
 
 async fn within<T>(limits: &Limits, step: impl Future<Output = Result<T, HandoverError>>) -> Result<T, HandoverError> {
