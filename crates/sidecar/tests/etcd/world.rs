@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
-use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 use tokio::task::{AbortHandle, JoinHandle};
 use transload_sidecar::Role;
@@ -78,17 +77,16 @@ impl Etcd {
     }
 
     fn launch(&mut self) {
-        let scheme = if self.tls { "https" } else { "http" };
-        let client = format!("{scheme}://{}", self.address());
+        let client = self.url();
         let peer = format!("http://127.0.0.1:{}", self.peer);
         let mut command = Command::new("etcd");
         command
-            .args(["--name", "one", "--log-level", "error"])
+            .args(["--name", &self.name(), "--log-level", "error"])
             .arg("--data-dir")
             .arg(self.data())
             .args(["--listen-client-urls", &client, "--advertise-client-urls", &client])
             .args(["--listen-peer-urls", &peer, "--initial-advertise-peer-urls", &peer])
-            .args(["--initial-cluster", &format!("one={peer}")])
+            .args(["--initial-cluster", &format!("{}={peer}", self.name())])
             .stdout(Stdio::null())
             .stderr(Stdio::null());
         if self.tls {
@@ -97,11 +95,12 @@ impl Etcd {
         self.process = Some(command.spawn().expect("etcd is there"));
     }
 
-    /// Waits until it listens, which it does once it has a leader; not so if it has ended.
+    /// Waits until it answers by its name; returns false if it has ended. On a port that another process took in between,
+    /// the etcd of another test may listen.
     async fn comes_up(&mut self) -> bool {
         let began = Instant::now();
         while began.elapsed() < PATIENCE {
-            if TcpStream::connect(self.address()).await.is_ok() {
+            if self.asked(&["member", "list"], "").is_ok_and(|members| members.contains(&self.name())) {
                 return true;
             }
             let process = self.process.as_mut().expect("it was launched");
@@ -113,8 +112,17 @@ impl Etcd {
         false
     }
 
+    fn name(&self) -> String {
+        format!("etcd-{}-{}", std::process::id(), self.client)
+    }
+
     pub(crate) fn address(&self) -> SocketAddr {
         ([127, 0, 0, 1], self.client).into()
+    }
+
+    fn url(&self) -> String {
+        let scheme = if self.tls { "https" } else { "http" };
+        format!("{scheme}://{}", self.address())
     }
 
     pub(crate) fn uri(&self) -> String {
@@ -167,10 +175,17 @@ impl Etcd {
     }
 
     fn ctl_with(&self, arguments: &[&str], input: &str) -> String {
-        let mut process = Command::new("etcdctl")
-            .args(["--endpoints", &self.address().to_string()])
-            .args(arguments)
-            .env("ETCDCTL_API", "3")
+        self.asked(arguments, input).unwrap_or_else(|errors| panic!("etcdctl {arguments:?}: {errors}"))
+    }
+
+    /// What `etcdctl` says, or its errors.
+    fn asked(&self, arguments: &[&str], input: &str) -> Result<String, String> {
+        let mut command = Command::new("etcdctl");
+        command.args(["--endpoints", &self.url()]).args(arguments).env("ETCDCTL_API", "3");
+        if self.tls {
+            command.arg("--cacert").arg(self.ca());
+        }
+        let mut process = command
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -180,9 +195,8 @@ impl Etcd {
         stdin.write_all(input.as_bytes()).expect("it reads");
         drop(stdin);
         let output = process.wait_with_output().expect("it ends");
-        let errors = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "etcdctl {arguments:?}: {errors}");
-        String::from_utf8_lossy(&output.stdout).into_owned()
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        if output.status.success() { Ok(text(&output.stdout)) } else { Err(text(&output.stderr)) }
     }
 
     /// The revision of the last change.
