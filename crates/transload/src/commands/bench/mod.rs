@@ -8,6 +8,7 @@ mod course;
 mod gpu;
 mod measure;
 mod memcpy;
+mod network;
 mod paths;
 mod plan;
 mod store;
@@ -36,7 +37,7 @@ medians over the rounds.";
 /// Of each bench alone.
 const PLAN: &str = "Examples:\n  transload bench plan --rounds 101";
 const COPY: &str = "Examples:\n  transload bench copy --seconds 5 --format json";
-const QUIC: &str = "Examples:\n  transload bench quic --rounds 7";
+const QUIC: &str = "Examples:\n  transload bench quic --rounds 7\n  transload bench quic --mtu 1500";
 const STORE: &str = "\
 Examples:
   transload bench store --rounds 7
@@ -82,7 +83,7 @@ enum Bench {
 
     /// Pull over QUIC between two processes on loopback, encrypted and checked. Takes 1 GB of memory.
     #[command(after_help = QUIC)]
-    Quic,
+    Quic(Network),
 
     /// Pull on one host between two processes, through a staging ring. Takes 3 GB of memory.
     #[command(after_help = LOCAL)]
@@ -99,13 +100,35 @@ enum Bench {
     Gpu(gpu::Args),
 }
 
+/// The network that a bench runs over.
+#[derive(Debug, clap::Args)]
+struct Network {
+    /// Bytes of a packet, IP and UDP headers included, in place of loopback's 65536: 1500 and 9000 are what networks
+    /// between hosts have. Needs `unshare` and `ip`.
+    #[arg(long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1_280..=65_535))]
+    mtu: Option<u32>,
+}
+
+impl Network {
+    /// Goes on in that network, and says so in the notes.
+    fn enter(&self, notes: &mut Vec<String>) -> Result<(), Failure> {
+        let Some(mtu) = self.mtu else { return Ok(()) };
+        network::enter(mtu)?;
+        notes.push(format!("over loopback with an MTU of {mtu}"));
+        Ok(())
+    }
+}
+
 pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
     let effort = course::Effort { rounds: args.rounds as usize, most: Duration::from_secs(args.seconds.into()) };
     let mut notes = Vec::new();
     let (name, results) = match args.bench {
         Bench::Plan => ("plan", plan::run(effort)?),
         Bench::Copy => ("copy", copy::run(effort)?),
-        Bench::Quic => ("quic", paths::quic(effort)?),
+        Bench::Quic(network) => {
+            network.enter(&mut notes)?;
+            ("quic", paths::quic(effort)?)
+        }
         Bench::Local => ("local", paths::local(effort)?),
         Bench::Store(args) => {
             let measured = store::run(&args, effort)?;
@@ -114,8 +137,9 @@ pub(crate) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
         }
         #[cfg(feature = "cuda")]
         Bench::Gpu(args) => {
+            args.network.enter(&mut notes)?;
             let (figures, told) = gpu::run(&args, effort)?;
-            notes = told;
+            notes.extend(told);
             ("gpu", figures)
         }
     };

@@ -35,6 +35,9 @@ pub(super) struct Args {
           value_parser = clap::value_parser!(u64).range(1..=16_384))]
     mib: u64,
 
+    #[command(flatten)]
+    pub(super) network: super::Network,
+
     /// Where each figure goes as soon as it is there, a line of JSON each.
     #[arg(long, value_name = "FILE")]
     out: Option<PathBuf>,
