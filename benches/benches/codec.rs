@@ -8,7 +8,7 @@ use std::hint::black_box;
 
 use rustix::time::{ClockId, clock_gettime};
 use transload_layout::Dtype;
-use transload_transfer::codec::{Codec, Rows};
+use transload_transfer::plan::codec::{Codec, Rows};
 
 /// Keys and values of a head, 128 wide, and of 32 layers or 64 MiB in bf16: more than any cache holds.
 const WIDTH: usize = 128;

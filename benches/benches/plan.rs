@@ -8,8 +8,9 @@ use std::hint::black_box;
 use std::time::Instant;
 
 use criterion::{Criterion, Throughput};
-use transload_layout::{Deployment, Dtype, Group, Spec};
-use transload_transfer::plan::{BlockTable, BoundPlan, Plan, Request, Side, Tables};
+use transload_layout::{Deployment, Dtype, Group, Side, Spec};
+use transload_transfer::plan::BoundPlan;
+use transload_transfer::{BlockTable, Plan, Request, Tables};
 
 /// Both deployments parsed, until all routes of all 8 destination ranks have their tables bound.
 const COMPILE_AND_BIND: f64 = 160e-6;

@@ -9,8 +9,7 @@ use transload_archive::{Archive, Codec, Found, Missing, Model, Part, Record};
 use transload_layout::{Deployment, Rank, document::Value};
 use transload_store::backend::MemoryStore;
 use transload_store::{ManifestName, StoreError};
-use transload_transfer::memory::Memory;
-use transload_transfer::plan::{BlockTable, Tables};
+use transload_transfer::{BlockTable, Memory, Tables};
 
 /// A cache of every growth: all tokens, a window, recurrent state.
 pub(crate) const DEPLOYMENT: &str = r#"{"schema": "transload.deployment/1", "tp": 2, "block_size": 64, "num_blocks": 20,

@@ -4,7 +4,7 @@
 //! groups that are stored exactly, and then for values.
 
 use transload_layout::Dtype;
-use transload_transfer::codec::{Codec, Rows};
+use transload_transfer::plan::codec::{Codec, Rows};
 
 /// Returns normally on any bytes whatever.
 pub(crate) fn check(data: &[u8]) {

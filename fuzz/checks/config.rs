@@ -1,10 +1,9 @@
 //! What must hold of any bytes that claim to be a model's config.
 
-use transload_layout::Deployment;
 use transload_layout::catalog::{CacheDtype, Model, Options, Serving};
 use transload_layout::document::Value;
-use transload_layout::footprint::Footprint;
 use transload_layout::spec::ConvLayout;
+use transload_layout::{Deployment, Footprint};
 
 /// As JSON text; what follows a zero byte chooses how the model is served.
 pub(crate) fn check(data: &[u8]) {

@@ -1,7 +1,8 @@
 //! What must hold of any bytes that are found in the place of a pack or a manifest.
 
-use transload_store::backend::file::format::manifest::Manifest;
-use transload_store::backend::file::format::{checksum, pack};
+use transload_store::internal::format::checksum;
+use transload_store::internal::manifest::Manifest;
+use transload_store::internal::pack;
 
 /// As they are; and as an index, and as what follows a manifest's header, with the checksums that make
 /// readers go on: those are written here after the manual's page on the format, not by the store's own code.

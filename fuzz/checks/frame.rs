@@ -1,8 +1,8 @@
 //! What must hold of any bytes that claim to come from a peer.
 
-use transload_transfer::wire::frame::{self, FrameReader, MAX_FRAME};
+use transload_transfer::wire::internal::frame::{self, FrameReader, MAX_FRAME};
+use transload_transfer::wire::internal::stream::{HEADER, StreamHeader, StreamTrailer, TRAILER};
 use transload_transfer::wire::message::Envelope;
-use transload_transfer::wire::stream::{HEADER, StreamHeader, StreamTrailer, TRAILER};
 
 /// As a control stream, cut anywhere, and as the head and the tail of a data stream.
 pub(crate) fn check(data: &[u8]) {

@@ -1,6 +1,6 @@
 //! What must hold of any bytes that claim to be a ticket.
 
-use transload_transfer::ticket::{Ticket, TicketKey};
+use transload_transfer::{Ticket, TicketKey};
 
 /// The secret that the corpus is sealed with.
 pub(crate) const SECRET: [u8; 32] = [7; 32];

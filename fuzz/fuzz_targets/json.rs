@@ -1,3 +1,3 @@
 #![no_main]
 
-libfuzzer_sys::fuzz_target!(|data: &[u8]| transload_sidecar::fuzz::json(data));
+libfuzzer_sys::fuzz_target!(|data: &[u8]| transload_sidecar::internal::fuzz::json(data));

@@ -6,16 +6,15 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 use transload_layout::{Deployment, Dtype, Group, Rank, Spec};
-use transload_transfer::agent::{Agent, AgentOptions, Builder, Lease, LeaseRequest, PullRequest};
-use transload_transfer::content::{Content, ContentDigest};
-use transload_transfer::copy::{CopyOptions, copy};
 use transload_transfer::device::{DeviceMemory, Gpu};
-use transload_transfer::identity::Identity;
-use transload_transfer::ids::{ClusterName, DeploymentDigest, Direction, Incarnation, InstanceName, LeaseSetId};
-use transload_transfer::memory::Memory;
-use transload_transfer::plan::{BlockTable, Plan, Request, Tables};
-use transload_transfer::ticket::{Claims, RankAddress, Ticket, TicketKey};
-use transload_transfer::wire::{Gauges, PathSet};
+use transload_transfer::memory::copy::{CopyOptions, copy};
+use transload_transfer::plan::ids::DeploymentDigest;
+use transload_transfer::wire::Gauges;
+use transload_transfer::{
+    Agent, AgentOptions, BlockTable, Builder, Claims, ClusterName, Content, ContentDigest, Direction, Identity,
+    Incarnation, InstanceName, Lease, LeaseRequest, LeaseSetId, Memory, PathSet, Plan, PullRequest, PushRequest,
+    RankAddress, Request, Tables, Ticket, TicketKey,
+};
 
 use crate::pair::copy_all;
 use crate::process::mix;
@@ -316,6 +315,13 @@ pub fn transfer_of(side: Side, ranks: &[Rank], ticket: Ticket, request: u64) -> 
         pull.paths = PathSet::QUIC;
     }
     pull
+}
+
+/// The push of what such a pull would move, of blocks that are prefilled.
+pub fn pushed(pull: PullRequest) -> PushRequest {
+    let PullRequest { ticket, ranks, tables, request, content, paths, timeout, keep_leases, after, keeper, .. } = pull;
+    let prefilled = true;
+    PushRequest { ticket, ranks, tables, request, content, paths, timeout, keep_leases, prefilled, after, keeper }
 }
 
 /// What a ticket for a request says.

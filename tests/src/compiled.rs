@@ -3,10 +3,10 @@
 //! ([`Streamed`]).
 
 use serde_json::Value;
-use transload_layout::Deployment;
-use transload_transfer::codec::Codec;
+use transload_layout::{Deployment, Side};
+use transload_transfer::plan::codec::Codec;
 use transload_transfer::plan::program::{Program, split_address};
-use transload_transfer::plan::{self, BlockTable, Plan, Side, Tables};
+use transload_transfer::{BlockTable, Plan, Tables, plan};
 
 use crate::chunks::Chunk;
 use crate::oracle::{Address, Request};

@@ -5,11 +5,10 @@
 
 use serde_json::Value as Json;
 use transload::document::Syntax;
-use transload_layout::deployment::LayerSet;
 use transload_layout::document::{Document, Value};
-use transload_layout::{Deployment, Order, Rank, make_meta_kv_cache};
-use transload_transfer::codec::Codec;
-use transload_transfer::plan::{Plan, Request, Tables};
+use transload_layout::{Deployment, LayerSet, Order, Rank, make_meta_kv_cache};
+use transload_transfer::plan::codec::Codec;
+use transload_transfer::{Plan, Request, Tables};
 
 /// Two deployment documents, as a JSON list of two or as one for both sides; TOML is tried as well.
 /// What can be read is placed, and what is small is planned and bound.

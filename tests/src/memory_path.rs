@@ -8,12 +8,14 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
-use transload_transfer::data::{InStream, Outgoing, Receiver};
-use transload_transfer::ids::{AgentId, TransferId};
-use transload_transfer::path::Path;
-use transload_transfer::path::carrier::{Carrier, Host, Link, Provider, Reporter};
-use transload_transfer::path::negotiation::{Ending, Negotiation, Order, Report, Step, Steps, Traveller, Way};
-use transload_transfer::wire::stream::HEADER;
+use transload_transfer::internal::carrier::{Carrier, Host, Link, Provider, Reporter};
+use transload_transfer::internal::data::{InStream, Outgoing, Receiver};
+use transload_transfer::plan::ids::TransferId;
+use transload_transfer::wire::internal::negotiation::{
+    Ending, Negotiation, Order, Report, Step, Steps, Traveller, Way,
+};
+use transload_transfer::wire::internal::stream::HEADER;
+use transload_transfer::{AgentId, Path};
 
 /// The path of this provider.
 pub const MEMORY: Path = Path::new(9).unwrap();

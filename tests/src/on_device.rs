@@ -4,9 +4,10 @@ use std::cell::Cell;
 
 use serde_json::Value;
 use smallvec::smallvec;
-use transload_transfer::copy::CopyOptions;
+use transload_transfer::Memory;
 use transload_transfer::device::{self, DeviceError, DeviceMemory, Gpu, Place};
-use transload_transfer::memory::{Memory, MemoryError};
+use transload_transfer::memory::MemoryError;
+use transload_transfer::memory::copy::CopyOptions;
 use transload_transfer::plan::program::{ALLOCATION_BITS, Loop, Nest, Placed, Program};
 
 use crate::chunks::Chunk;
@@ -114,7 +115,7 @@ impl OnDevice<'_> {
         let destination = Side::new(on(Sides::Source), &to.lens()).map_err(text)?;
         let mut seen = vec![0; (to.count * to.len) as usize];
         for shift in [0, 8, 16, 24] {
-            let options = CopyOptions::new();
+            let options = CopyOptions::default();
             let copy = |program: &Program, from: Place<'_>, to: Place<'_>| {
                 device::copy(program, from, to, &options).map_err(text)
             };

@@ -8,16 +8,15 @@ use crate::memory_path::InMemory;
 
 use smallvec::smallvec;
 use transload_layout::{Deployment, Dtype, Group, Rank, Spec};
-use transload_transfer::agent::{Agent, AgentOptions, Lease, LeaseRequest, PullRequest};
-use transload_transfer::content::{Content, ContentDigest};
-use transload_transfer::copy::{CopyOptions, copy};
 use transload_transfer::device::{self, DeviceMemory, Gpu, Place};
-use transload_transfer::identity::{Authority, Identity, Roles};
-use transload_transfer::ids::{ClusterName, Direction, LeaseSetId, ServiceName};
-use transload_transfer::memory::{Access, Memory};
+use transload_transfer::memory::Access;
+use transload_transfer::memory::copy::{CopyOptions, copy};
 use transload_transfer::plan::program::{Nest, Placed, Program};
-use transload_transfer::plan::{BlockTable, Plan, Request, Tables};
-use transload_transfer::ticket::{Claims, Ticket};
+use transload_transfer::{
+    Agent, AgentOptions, Authority, BlockTable, Claims, ClusterName, Content, ContentDigest, Direction, Identity,
+    Lease, LeaseRequest, LeaseSetId, Memory, Plan, PullRequest, PushRequest, Request, Roles, ServiceName, Tables,
+    Ticket,
+};
 
 /// A deployment of one group with 4 heads: its TP size, block size and order.
 pub fn deployment(tp: u32, block: u32, order: &str) -> Deployment {
@@ -292,7 +291,13 @@ impl Pair {
         leases
     }
 
-    /// The pull or push of all ranks of one side.
+    /// The push of all ranks of the source.
+    pub fn push_request(&self, ticket: Ticket) -> PushRequest {
+        let ranks = (0..self.src.memories.len() as u32).map(Rank);
+        PushRequest::new(ticket, ranks, self.src.tables.clone(), self.content, self.tokens)
+    }
+
+    /// The pull of all ranks of one side.
     pub fn request(&self, ticket: Ticket, mine: &Side) -> PullRequest {
         let ranks = (0..mine.memories.len() as u32).map(Rank);
         PullRequest::new(ticket, ranks, mine.tables.clone(), self.content, self.tokens)

@@ -1,7 +1,7 @@
 //! Words of paths, as peers of the tests say and hear them: encoded by hand, from the words of the reference.
 
-use transload_transfer::ids::Nonce;
-use transload_transfer::path::Path;
+use transload_transfer::Path;
+use transload_transfer::plan::ids::Nonce;
 use transload_transfer::wire::message::Message;
 
 /// A number as postcard has it: seven bits a byte, the lowest first.

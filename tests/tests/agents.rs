@@ -9,13 +9,11 @@ use std::time::Duration;
 
 use transload_layout::Rank;
 use transload_tests::pair::{Pair, contents, deployment, fill};
-use transload_transfer::agent::{
-    After, AgentGone, AgentOptions, Keeper, Lease, LeaseOpenError, LeaseRequest, LeaseUseError, TransferError,
+use transload_transfer::wire::{LeaseError, OpenFault, Refusal};
+use transload_transfer::{
+    After, AgentGone, AgentOptions, Content, Direction, JobError, Keeper, Lease, LeaseEnd, LeaseOpenError,
+    LeaseRequest, LeaseSetId, LeaseUseError, Path, PathSet, TransferError,
 };
-use transload_transfer::content::Content;
-use transload_transfer::ids::{Direction, LeaseSetId};
-use transload_transfer::lease::{LeaseEnd, LeaseError, OpenFault};
-use transload_transfer::wire::{JobError, Path, PathSet, Refusal};
 
 #[tokio::test]
 async fn a_pull_brings_every_byte_and_ends_the_leases() {
@@ -71,7 +69,7 @@ async fn a_push_brings_every_byte_and_ends_the_openings() {
     let set = LeaseSetId([2; 16]);
     let openings = pair.leases(&pair.dst, set, true).await;
     let ticket = pair.ticket(&pair.dst, set, Direction::Push);
-    pair.src.agent.push(pair.request(ticket, &pair.src)).await.unwrap();
+    pair.src.agent.push(pair.push_request(ticket)).await.unwrap();
     for opening in openings {
         assert_eq!(opening.ended().await.unwrap().end, LeaseEnd::Completed);
     }
@@ -188,8 +186,8 @@ async fn a_ticket_does_not_choose_the_direction() {
     // Whoever holds it means to push, and would have its blocks overwritten.
     let _leases = pair.leases(&pair.dst, set, false).await;
     let ticket = pair.ticket(&pair.dst, set, Direction::Pull);
-    let request = pair.request(ticket, &pair.src);
-    let refused = pair.src.agent.start_push(request, false).await.unwrap_err();
+    let request = pair.push_request(ticket);
+    let refused = pair.src.agent.start_push(request).await.unwrap_err();
     let allowed = Direction::Pull;
     assert_eq!(refused, TransferError::Direction { allowed });
     let after: Vec<_> = pair.src.memories.iter().map(contents).collect();

@@ -1,11 +1,8 @@
 //! Pulls that come in a codec: near what was leased, and only where both sides want it.
 
 use transload_tests::pair::{Pair, fill};
-use transload_transfer::agent::{AgentOptions, TransferError};
-use transload_transfer::codec::Codec;
-use transload_transfer::ids::{Direction, LeaseSetId};
-use transload_transfer::memory::Memory;
-use transload_transfer::wire::{JobError, Path, PathSet};
+use transload_transfer::plan::codec::Codec;
+use transload_transfer::{AgentOptions, Direction, JobError, LeaseSetId, Memory, Path, PathSet, TransferError};
 
 /// Agents of which the source sends in these codecs.
 fn pair(codecs: &[Codec]) -> Pair {

@@ -10,11 +10,10 @@ use transload_layout::Rank;
 use transload_tests::cluster::{
     CLUSTER, Cache, Origins, Side, content_of, impatient, lease_of, ticket_of, transfer_of,
 };
-use transload_transfer::agent::{Agent, AgentOptions, TransferError};
-use transload_transfer::identity::{Authority, Identity, Roles};
-use transload_transfer::ids::{ClusterName, Direction, Incarnation, InstanceName, ServiceName};
-use transload_transfer::lease::LeaseEnd;
-use transload_transfer::wire::JobError;
+use transload_transfer::{
+    Agent, AgentOptions, Authority, ClusterName, Direction, Identity, Incarnation, InstanceName, JobError, LeaseEnd,
+    Roles, ServiceName, TransferError,
+};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 

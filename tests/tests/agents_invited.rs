@@ -6,12 +6,11 @@ use std::time::Duration;
 use tokio::time::sleep;
 use transload_layout::Rank;
 use transload_tests::pair::{Pair, Side};
-use transload_transfer::agent::{AgentOptions, Lease, LeaseRequest, PullRequest, TransferError};
-use transload_transfer::content::Content;
-use transload_transfer::identity::{Role, Roles};
-use transload_transfer::ids::{Direction, LeaseSetId};
-use transload_transfer::lease::LeaseEnd;
-use transload_transfer::wire::{JobError, Path, PathSet, Refusal};
+use transload_transfer::wire::Refusal;
+use transload_transfer::{
+    AgentOptions, Content, Direction, JobError, Lease, LeaseEnd, LeaseRequest, LeaseSetId, Path, PathSet, PullRequest,
+    Role, Roles, TransferError,
+};
 
 const LEASED: LeaseSetId = LeaseSetId([1; 16]);
 const OPENED: LeaseSetId = LeaseSetId([2; 16]);

@@ -2,25 +2,23 @@
 
 use std::time::Duration;
 
-use transload_layout::Rank;
+use transload_layout::{Rank, Side as End};
 use transload_tests::cluster::{
     CLUSTER, Cache, Origins, Side, TOKENS, claims_of, content_of, impatient, lease_of, mint, transfer_of,
 };
 use transload_tests::words;
-use transload_transfer::agent::{Agent, Lease, PullReport};
-use transload_transfer::identity::{Authority, Identity, Roles};
-use transload_transfer::ids::{
-    AgentId, ClusterName, DeploymentDigest, Direction, Incarnation, Nonce, ServiceName, TransferId,
-};
-use transload_transfer::lease::LeaseEnd;
-use transload_transfer::path::ring::carrier::handover::{HandoverError, Limits, Listener, connect};
-use transload_transfer::path::ring::carrier::random_token;
-use transload_transfer::path::ring::{SocketName, Token};
-use transload_transfer::plan::{Plan, Request, Side as End};
-use transload_transfer::quic::{ControlConnection, Endpoints, QuicOptions};
-use transload_transfer::ticket::{RankAddress, Ticket};
+use transload_transfer::internal::handover::{HandoverError, Limits, Listener, connect};
+use transload_transfer::internal::quic::{ControlConnection, Endpoints};
+use transload_transfer::internal::ring::random_token;
+use transload_transfer::plan::ids::{DeploymentDigest, Nonce, TransferId};
+use transload_transfer::wire::Failure;
+use transload_transfer::wire::internal::frame;
+use transload_transfer::wire::internal::ring::{SocketName, Token};
 use transload_transfer::wire::message::{Ask, Envelope, Hello, Message, VERSIONS};
-use transload_transfer::wire::{Failure, Path, PathSet, frame};
+use transload_transfer::{
+    Agent, AgentId, Authority, ClusterName, Direction, Identity, Incarnation, Lease, LeaseEnd, Path, PathSet, Plan,
+    PullReport, QuicOptions, RankAddress, Request, Roles, ServiceName, Ticket,
+};
 
 const ALL: [Rank; 4] = [Rank(0), Rank(1), Rank(2), Rank(3)];
 

@@ -4,10 +4,7 @@ use std::sync::atomic::Ordering;
 
 use transload_tests::memory_path::{Faults, InMemory, MEMORY};
 use transload_tests::pair::Pair;
-use transload_transfer::agent::PullReport;
-use transload_transfer::ids::{Direction, LeaseSetId};
-use transload_transfer::lease::LeaseEnd;
-use transload_transfer::path::{Path, PathSet};
+use transload_transfer::{Direction, LeaseEnd, LeaseSetId, Path, PathSet, PullReport};
 
 /// Pulls once over a room with these faults, to the right bytes.
 async fn pull(faults: &Faults) -> PullReport {
@@ -40,7 +37,7 @@ async fn carries_a_push() {
     let set = LeaseSetId([2; 16]);
     let openings = pair.leases(&pair.dst, set, true).await;
     let ticket = pair.ticket(&pair.dst, set, Direction::Push);
-    let request = pair.request(ticket, &pair.src);
+    let request = pair.push_request(ticket);
     let report = pair.src.agent.push(request).await.unwrap();
     assert_eq!(paths(&report), PathSet::from(MEMORY));
     for opening in openings {

@@ -6,9 +6,7 @@ use transload_layout::Rank;
 use transload_tests::cluster::{
     CLUSTER, Cache, Origins, Side, claims_of, impatient, lease_of, mint, open, transfer_of,
 };
-use transload_transfer::identity::{Authority, Roles};
-use transload_transfer::ids::{ClusterName, Direction, Incarnation, ServiceName};
-use transload_transfer::wire::{Path, PathSet};
+use transload_transfer::{Authority, ClusterName, Direction, Incarnation, Path, PathSet, Roles, ServiceName};
 
 #[tokio::test]
 async fn two_rings_into_one_agent_move_at_a_time() {

@@ -3,7 +3,7 @@
 //! `TRANSLOAD_BLESS=1` writes the seeds anew after the form has changed.
 
 use transload_layout::Dtype;
-use transload_transfer::codec::{Codec, Rows};
+use transload_transfer::plan::codec::{Codec, Rows};
 
 #[path = "../../fuzz/checks/codec.rs"]
 mod check;

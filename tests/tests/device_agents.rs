@@ -8,12 +8,11 @@ use tokio::time::{sleep, timeout};
 use transload_layout::Rank;
 use transload_tests::fake_cuda::{Engine, run, run_anywhere};
 use transload_tests::pair::{Pair, contents};
-use transload_transfer::agent::{After, AgentOptions, LeaseRequest, PullReport, TransferError};
 use transload_transfer::device::{Gpu, Mark};
-use transload_transfer::ids::{Direction, LeaseSetId};
-use transload_transfer::lease::LeaseEnd;
 use transload_transfer::memory::Access;
-use transload_transfer::path::{Path, PathSet};
+use transload_transfer::{
+    After, AgentOptions, Direction, LeaseEnd, LeaseRequest, LeaseSetId, Path, PathSet, PullReport, TransferError,
+};
 
 /// Which sides have their caches on the GPU.
 const WHERE: [[bool; 2]; 3] = [[true, true], [true, false], [false, true]];
@@ -255,7 +254,7 @@ fn pushes_reach_every_byte_from_and_to_a_gpu() {
                     let set = LeaseSetId([2; 16]);
                     let openings = pair.leases(&pair.dst, set, true).await;
                     let ticket = pair.ticket(&pair.dst, set, Direction::Push);
-                    let mut request = pair.request(ticket, &pair.src);
+                    let mut request = pair.push_request(ticket);
                     request.paths = path.into();
                     pair.src.agent.push(request).await.unwrap();
                     for opening in openings {

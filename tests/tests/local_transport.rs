@@ -8,11 +8,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use tokio::runtime::Runtime;
-use transload_transfer::path::ring::carrier::handover::{Connection, HandoverError, Limits, Listener, connect};
-use transload_transfer::path::ring::carrier::random_token;
-use transload_transfer::path::ring::carrier::staging::{Consumer, Producer, RingError, RingShape};
-use transload_transfer::path::ring::carrier::{self, Doorbell};
-use transload_transfer::path::ring::{SocketName, Token};
+use transload_transfer::internal::handover::{Connection, HandoverError, Limits, Listener, connect};
+use transload_transfer::internal::ring::{self, Doorbell, random_token};
+use transload_transfer::internal::staging::{Consumer, Producer, RingError, RingShape};
+use transload_transfer::wire::internal::ring::{SocketName, Token};
 
 /// Far more than anything here takes; a test that hangs fails by it.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -39,7 +38,7 @@ where
     E: End,
     R: Send + 'static,
 {
-    let driven = carrier::drive(end.bell(), move || work(&mut end)).unwrap();
+    let driven = ring::drive(end.bell(), move || work(&mut end)).unwrap();
     driven.result().await.unwrap()
 }
 

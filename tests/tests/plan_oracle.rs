@@ -13,7 +13,7 @@ use transload_tests::cases::{Case, Reach, cases, kept};
 use transload_tests::chunks::Tally;
 use transload_tests::compiled::{Bound, Streamed};
 use transload_tests::planner::{Demand, Planner, check};
-use transload_transfer::codec::Codec;
+use transload_transfer::plan::codec::Codec;
 
 fn config() -> ProptestConfig {
     let mut config = ProptestConfig {

@@ -10,7 +10,8 @@ use transload_layout::{
 use transload_tests::cases::{Case, Reach, cases};
 use transload_tests::compiled::deployment;
 use transload_transfer::plan::program::Program;
-use transload_transfer::plan::{PairError, Plan, Request, Tables, jointly_contiguous_chunks};
+use transload_transfer::plan::{PairError, jointly_contiguous_chunks};
+use transload_transfer::{Plan, Request, Tables};
 
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, cases: 400,

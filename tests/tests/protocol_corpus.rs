@@ -7,18 +7,16 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use transload_tests::words;
-use transload_transfer::codec::Codec;
-use transload_transfer::content::ContentDigest;
-use transload_transfer::ids::{
-    AgentId, ClusterName, DeploymentDigest, Direction, Incarnation, LeaseSetId, Nonce, PlanDigest, Rank, TransferId,
-};
-use transload_transfer::lease::LeaseEnd;
-use transload_transfer::plan::Request;
-use transload_transfer::ticket::{Audience, Claims, RankAddress, Ticket, TicketKey};
-use transload_transfer::wire::frame;
+use transload_transfer::plan::codec::Codec;
+use transload_transfer::plan::ids::{DeploymentDigest, Nonce, PlanDigest, TransferId};
+use transload_transfer::wire::internal::frame;
+use transload_transfer::wire::internal::stream::{StreamHeader, StreamTrailer};
 use transload_transfer::wire::message::{Ask, Envelope, Hello, Invitation, Message, Notice, NoticeKind};
-use transload_transfer::wire::stream::{StreamHeader, StreamTrailer};
-use transload_transfer::wire::{Awaited, Difference, Failure, HelloRefusal, Path, PathSet, Refusal};
+use transload_transfer::wire::{Audience, Awaited, Difference, Failure, HelloRefusal, Refusal};
+use transload_transfer::{
+    AgentId, Claims, ClusterName, ContentDigest, Direction, Incarnation, LeaseEnd, LeaseSetId, Path, PathSet, Rank,
+    RankAddress, Request, Ticket, TicketKey,
+};
 
 #[path = "../../fuzz/checks/frame.rs"]
 mod frame_check;

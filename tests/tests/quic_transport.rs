@@ -6,11 +6,10 @@ use std::time::Duration;
 
 use bytes::Bytes;
 use tokio::time::timeout;
-use transload_transfer::identity::{Authority, Roles};
-use transload_transfer::ids::AgentId;
-use transload_transfer::quic::{
-    ControlConnection, DataReceiver, Endpoints, Lane, MAX_UDP_PAYLOAD, MIN_UDP_PAYLOAD, QuicOptions,
+use transload_transfer::internal::quic::{
+    ControlConnection, DataReceiver, Endpoints, Lane, MAX_UDP_PAYLOAD, MIN_UDP_PAYLOAD,
 };
+use transload_transfer::{AgentId, Authority, QuicOptions, Roles};
 
 /// Far more than anything here takes; a test that hangs fails by it.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -10,12 +10,11 @@ use tokio::time::{sleep, timeout};
 use transload_layout::Rank;
 use transload_tests::fake_cuda::{Fake, run};
 use transload_tests::pair::{DEEP, Pair};
-use transload_transfer::agent::{AgentOptions, Lease, LeaseRequest, PullRequest, Transfer};
 use transload_transfer::device::Gpu;
-use transload_transfer::ids::{Direction, LeaseSetId};
-use transload_transfer::lease::LeaseEnd;
-use transload_transfer::path::Path;
-use transload_transfer::path::ring::carrier::staging::RingShape;
+use transload_transfer::internal::staging::RingShape;
+use transload_transfer::{
+    AgentOptions, Direction, Lease, LeaseEnd, LeaseRequest, LeaseSetId, Path, PullRequest, Transfer,
+};
 
 /// Which sides have their caches on the GPU.
 const WHERE: [[bool; 2]; 3] = [[true, true], [true, false], [false, true]];
@@ -334,7 +333,7 @@ fn pushes_reach_every_byte() {
                 let expected = pair.expected();
                 let openings = pair.leases(&pair.dst, SET, true).await;
                 let ticket = pair.ticket(&pair.dst, SET, Direction::Push);
-                let mut request = pair.request(ticket, &pair.src);
+                let mut request = pair.push_request(ticket);
                 request.paths = Path::RING.into();
                 soon(pair.src.agent.push(request)).await.unwrap();
                 completed(openings).await;

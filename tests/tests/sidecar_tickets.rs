@@ -4,13 +4,10 @@ use std::time::Duration;
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use transload_sidecar::Running;
 use transload_sidecar::settings::{Beside, Mode, Settings};
-use transload_sidecar::target::ServerUrl;
+use transload_sidecar::{Running, ServerUrl};
 use transload_tests::pair::Pair;
-use transload_transfer::identity::Roles;
-use transload_transfer::ids::{Direction, LeaseSetId, ServiceName};
-use transload_transfer::lease::LeaseEnd;
+use transload_transfer::{Direction, LeaseEnd, LeaseSetId, Roles, ServiceName};
 
 /// Takes one request, to the last byte that `ends` it.
 async fn request(listener: &TcpListener, ends: &[u8]) -> TcpStream {

@@ -50,7 +50,7 @@ impl Cache {
 /// Runs a program. When this returns, nothing touches either memory any more.
 pub(crate) fn copy(program: &Program, from: &Cache, to: &Cache) -> Result<(), ArchiveError> {
     // Token chunks are copied by several threads already.
-    let options = CopyOptions::new().with_threads(1);
+    let options = CopyOptions { threads: Some(1), ..CopyOptions::default() };
     #[cfg(feature = "cuda")]
     transload_cuda::copy_until_done(program, from.place(), to.place(), &options)?;
     #[cfg(not(feature = "cuda"))]

@@ -1,7 +1,8 @@
 //! The longest saved prefix of a prompt.
 
 use serde::{Deserialize, Serialize};
-use transload_store::{ManifestName, readable};
+use transload_store::ManifestName;
+use transload_store::internal::readable;
 
 use crate::key::{PrefixKey, Prompt, TOKEN_CHUNK};
 use crate::record::{Root, Unreadable};

@@ -212,7 +212,7 @@ pub(crate) fn text(hasher: &mut Hasher, value: &[u8]) {
 mod tests {
     use std::collections::HashSet;
 
-    use transload_store::backend::is_leftover;
+    use transload_store::internal::is_leftover;
 
     use super::*;
 

@@ -7,10 +7,8 @@
 use std::ops::Range;
 
 use transload_layout::document::Document;
-use transload_layout::placement::Allocation;
 use transload_layout::spec::{ConvLayout, States};
-use transload_layout::view::{Axis, ComponentView, Dim};
-use transload_layout::{Deployment, Rank, Spec};
+use transload_layout::{Allocation, Axis, ComponentView, Deployment, Dim, Rank, Spec};
 use transload_memory::Memory;
 use transload_plan::codec::{Codec, Rows};
 use transload_plan::{BlockTable, Plan, Request, Tables};

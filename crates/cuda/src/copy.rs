@@ -17,7 +17,8 @@ use crate::peer;
 use crate::pool::{Held, PIECE};
 use crate::queue::Told;
 use crate::stream::DeviceStream;
-use transload_memory::copy::{CopyOptions, CopyReport, Crc32c, Cursor, MemoryStream, settle};
+use transload_memory::copy::{CopyOptions, CopyReport, Crc32c, Cursor, MemoryStream};
+use transload_memory::internal::settle;
 use transload_memory::{Memory, Side};
 use transload_plan::program::Program;
 
@@ -69,7 +70,7 @@ impl<'a> From<&'a DeviceMemory> for Place<'a> {
 ///     nests: vec![Nest { loops: smallvec![], run: 4096 }],
 ///     placed: vec![Placed { nest: 0, src: 0, dst: 0 }],
 /// };
-/// let report = copy(&whole, &host, &device, &CopyOptions::new())?;
+/// let report = copy(&whole, &host, &device, &CopyOptions::default())?;
 /// assert_eq!(report.bytes, 4096);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

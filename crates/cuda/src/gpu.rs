@@ -49,7 +49,6 @@ pub const DEFAULT_MULTIPROCESSORS: u32 = 16;
 
 /// Settings of a [`Gpu`]. `Default` is right for most.
 #[derive(Clone, Debug)]
-#[non_exhaustive]
 pub struct GpuOptions {
     /// How long may take what is waited for at once: a [`copy`](super::copy()), a table that is uploaded, or the end of a GPU that is
     /// dropped (30 s). The compilation of an engine's kernels or a debugger can hold a device for a while. Transfers of an agent have a setting of

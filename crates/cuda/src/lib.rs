@@ -25,28 +25,25 @@
 mod arena;
 mod context;
 mod copy;
-#[doc(hidden)]
-pub mod crossing;
+mod crossing;
 mod driver;
 mod error;
 mod gpu;
 mod launch;
 mod mark;
-pub mod measure;
+mod measure;
 mod memory;
 mod peer;
-#[doc(hidden)]
-pub mod pool;
-#[doc(hidden)]
-pub mod queue;
+mod pool;
+mod queue;
 mod registered;
 mod resources;
 mod shared;
-#[doc(hidden)]
-pub mod shuttle;
+#[expect(missing_docs, reason = "a ring's ends share it, and nobody else")]
+mod shuttle;
 mod staging;
-#[doc(hidden)]
-pub mod stream;
+#[expect(missing_docs, reason = "a ring's ends share it, and nobody else")]
+mod stream;
 mod sum;
 mod sys;
 #[cfg(test)]
@@ -61,3 +58,26 @@ pub use gpu::{DEFAULT_MULTIPROCESSORS, Gpu, GpuOptions};
 pub use launch::{LaunchError, MAX_LOOPS};
 pub use mark::Mark;
 pub use memory::DeviceMemory;
+
+/// What our own tests, benches and crates share with this one. No part of the interface: it changes without notice.
+#[doc(hidden)]
+pub mod internal {
+    pub mod crossing {
+        pub use crate::crossing::DmaBuffer;
+    }
+    pub mod measure {
+        pub use crate::measure::{ChunkList, Meter, PinnedMemory, SUBMITTED};
+    }
+    pub mod pool {
+        pub use crate::pool::{Held, PIECE};
+    }
+    pub mod queue {
+        pub use crate::queue::Told;
+    }
+    pub mod shuttle {
+        pub use crate::shuttle::{Moved, Shuttle, Slots};
+    }
+    pub mod stream {
+        pub use crate::stream::{DeviceStream, Way};
+    }
+}

@@ -13,7 +13,8 @@ use crate::error::DeviceError;
 use crate::gpu::Gpu;
 use crate::resources::Buffer;
 use crate::sys::*;
-use transload_memory::{Access, CheckError, Extents, MAX_ALLOCATION_BYTES, MAX_ALLOCATIONS, MemoryError, Side};
+use transload_memory::internal::Extents;
+use transload_memory::{Access, CheckError, MAX_ALLOCATION_BYTES, MAX_ALLOCATIONS, MemoryError, Side};
 use transload_plan::program::{Program, split_address};
 
 /// The allocations of one rank and one group on one GPU, cheap to clone.

@@ -20,10 +20,10 @@ use crate::view::ComponentView;
 /// The most ranks (`tp * pp`) a deployment may have.
 ///
 /// Large enough for any machine there is, small enough that a document cannot make us allocate much.
-pub const MAX_RANKS: u64 = 4096;
+pub(crate) const MAX_RANKS: u64 = 4096;
 
 /// The most groups a deployment may have; real ones have up to about five.
-pub const MAX_GROUPS: usize = 64;
+pub(crate) const MAX_GROUPS: usize = 64;
 
 /// The most specs of a group. Real pages have two or three; plans count components in 64 bits.
 pub(crate) const MAX_SPECS: usize = 16;

@@ -7,9 +7,8 @@ use crate::spec::{ContentSizeError, Spec};
 /// What one layer that caches some specs takes, for one sequence, on one rank.
 ///
 /// ```
-/// use transload_layout::footprint::Footprint;
+/// use transload_layout::{Dtype, Footprint};
 /// use transload_layout::spec::{Attention, Spec};
-/// use transload_layout::Dtype;
 ///
 /// let windowed = Spec::Attention(Attention {
 ///     heads: 8, head_dim: 64, v_head_dim: 64, dtype: Dtype::Bf16,

@@ -31,20 +31,23 @@
 #![forbid(unsafe_code)]
 
 pub mod catalog;
-pub mod deployment;
+mod deployment;
 pub mod document;
-pub mod dtype;
-pub mod footprint;
+mod dtype;
+mod footprint;
 pub mod order;
-pub mod partition;
-pub mod placement;
-pub mod slice;
+mod partition;
+mod placement;
+mod slice;
 pub mod spec;
-pub mod view;
+mod view;
 
-pub use deployment::{Deployment, Group, Rank};
+pub use deployment::{Deployment, DeploymentBuilder, Group, GroupBuilder, LayerSet, MAX_LAYERS, Rank};
 pub use dtype::Dtype;
+pub use footprint::Footprint;
 pub use order::Order;
+pub use partition::{Partition, PartitionError, Replication, Served, Share};
+pub use placement::{Allocation, Placement};
 pub use slice::{Side, SliceError, TpRank, make_meta_kv_cache, slice_for_tp_transfer};
 pub use spec::Spec;
-pub use view::{Axis, ComponentView, Dim, View};
+pub use view::{ALLOCATION_BITS, Axis, ComponentView, Dim, MAX_ALLOCATION_BYTES, View, split_address};

@@ -138,7 +138,7 @@ fn an_allocation_has_at_most_8_tib() {
     };
     let longest = check(&layers(512)).unwrap();
     let bytes = longest.groups()[0].placement(0).allocation_bytes;
-    assert_eq!(bytes, transload_layout::view::MAX_ALLOCATION_BYTES);
+    assert_eq!(bytes, transload_layout::MAX_ALLOCATION_BYTES);
     assert_fault(&layers(513), "num_blocks", "512 at most");
 }
 

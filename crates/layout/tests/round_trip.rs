@@ -5,12 +5,11 @@ use proptest::option;
 use proptest::prelude::*;
 use proptest::sample::select;
 use transload_layout::document::{Document, GroupDocument, Value};
-use transload_layout::placement::Allocation;
 use transload_layout::spec::{
     Attention, ConvLayout, GdnConv, GdnSsm, Linear, Mamba1Conv, Mamba1Ssm, Mamba2Conv, Mamba2Ssm, Mla, Opaque,
     ScaledLatent, Spec,
 };
-use transload_layout::{Deployment, Dtype};
+use transload_layout::{Allocation, Deployment, Dtype};
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]

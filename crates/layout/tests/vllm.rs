@@ -4,8 +4,7 @@
 
 use serde_json::{Value as Json, json};
 use transload_layout::document::Value;
-use transload_layout::partition::{Partition, Replication};
-use transload_layout::{Axis, Deployment, Rank, make_meta_kv_cache};
+use transload_layout::{Axis, Deployment, Partition, Rank, Replication, make_meta_kv_cache};
 
 fn vectors(name: &str) -> Vec<Json> {
     let path = format!("{}/../../tests/vectors/vllm/{name}", env!("CARGO_MANIFEST_DIR"));

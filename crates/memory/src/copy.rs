@@ -38,9 +38,7 @@ mod stream;
 pub(crate) mod tests;
 mod walk;
 
-pub use between::{BYTES_PER_THREAD, CopyOptions, CopyReport, DEFAULT_THREADS, copy};
+pub use between::{CopyOptions, CopyReport, copy};
 pub use checksum::Crc32c;
-#[doc(hidden)]
-pub use kernel::Kernel;
-pub use kernel::settle;
+pub use kernel::{Kernel, settle};
 pub use stream::{Cursor, MemoryStream, StreamError};

@@ -26,10 +26,14 @@ extern crate self as transload_memory;
 pub mod copy;
 mod memory;
 
-#[doc(hidden)]
-pub use memory::Extents;
 #[cfg(feature = "ndarray")]
 pub use memory::array;
 pub use memory::{Access, AccessError, CheckError, MAX_ALLOCATIONS, Memory, MemoryError};
-pub use transload_layout::Side;
-pub use transload_layout::view::MAX_ALLOCATION_BYTES;
+pub use transload_layout::{MAX_ALLOCATION_BYTES, Side};
+
+/// What our own tests, benches and crates share with this one. No part of the interface: it changes without notice.
+#[doc(hidden)]
+pub mod internal {
+    pub use crate::copy::settle;
+    pub use crate::memory::Extents;
+}

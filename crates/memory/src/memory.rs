@@ -7,7 +7,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use thiserror::Error;
-use transload_layout::view::MAX_ALLOCATION_BYTES;
+use transload_layout::MAX_ALLOCATION_BYTES;
 use transload_plan::program::{ALLOCATION_BITS, split_address};
 
 #[cfg(feature = "ndarray")]

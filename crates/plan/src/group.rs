@@ -2,8 +2,7 @@
 
 use std::ops::Range;
 
-use transload_layout::partition::Partition;
-use transload_layout::{Deployment, Group, Side, Spec};
+use transload_layout::{Deployment, Group, Partition, Side, Spec};
 
 use crate::bridge::pair_groups;
 use crate::codec::Rows;

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 use thiserror::Error;
-use transload_layout::view::{ALLOCATION_BITS, Axis, ComponentView};
+use transload_layout::{ALLOCATION_BITS, Axis, ComponentView};
 
 use crate::program::{Loop, Nest, Placed, Program};
 use crate::sides::{Sides, both};

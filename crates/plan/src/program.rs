@@ -4,15 +4,15 @@
 //! two address spaces; between a memory and a byte stream ([`StreamProgram`]) the second side is
 //! the offset in the stream, which is dense.
 //!
-//! Addresses are those of [`transload_layout::view`]: the upper bits number the allocation, so that a
+//! Addresses are those of [`split_address`]: the upper bits number the allocation, so that a
 //! loop over layers is a stride like any other. An allocation has at most half the bytes that an offset
-//! could count ([`MAX_ALLOCATION_BYTES`](transload_layout::view::MAX_ALLOCATION_BYTES)), so no run is ever
+//! could count ([`MAX_ALLOCATION_BYTES`](transload_layout::MAX_ALLOCATION_BYTES)), so no run is ever
 //! as long as the step into the next one, and none goes on there.
 
 use smallvec::SmallVec;
 use thiserror::Error;
 use transload_layout::Side;
-pub use transload_layout::view::{ALLOCATION_BITS, split_address};
+pub use transload_layout::{ALLOCATION_BITS, split_address};
 
 use crate::sides::Sides;
 

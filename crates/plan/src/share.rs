@@ -11,11 +11,11 @@
 //! What lies in one block of the destination is divided by layers all the same, and one layer of one block
 //! comes from the first replica.
 //!
-//! [`Partition::senders`]: transload_layout::partition::Partition::senders
+//! [`Partition::senders`]: transload_layout::Partition::senders
 
 use std::ops::Range;
 
-use transload_layout::partition::Share;
+use transload_layout::Share;
 
 use crate::tokens::StateRange;
 

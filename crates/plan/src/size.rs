@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use transload_layout::partition::Partition;
+use transload_layout::Partition;
 
 use crate::error::{MAX_SLICES, PlanError};
 use crate::group::GroupPlan;

@@ -4,8 +4,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
-use transload_layout::view::{Axis, ComponentView};
-use transload_layout::{Rank, Side};
+use transload_layout::{Axis, ComponentView, Rank, Side};
 
 use crate::group::GroupPlan;
 use crate::nest::{self, Origin};

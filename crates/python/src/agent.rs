@@ -8,10 +8,8 @@ use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use tokio::time::timeout;
 use transload::layout::Rank;
-use transload::transfer::agent::{self, AgentOptions};
-use transload::transfer::content::ContentDigest;
-use transload::transfer::identity;
-use transload::transfer::ids::{Incarnation, InstanceName};
+use transload::transfer::internal::identity;
+use transload::transfer::{self, AgentOptions, ContentDigest, Incarnation, InstanceName, PullRequest, PushRequest};
 
 use crate::completion::{Completion, outcome};
 use crate::deployment::Deployment;
@@ -75,7 +73,7 @@ pub(crate) fn default_instance(port: u16) -> String {
 ///         be bound.
 #[pyclass(frozen, module = "transload")]
 pub(crate) struct Agent {
-    inner: agent::Agent,
+    inner: transfer::Agent,
     made: Made,
 }
 
@@ -129,7 +127,8 @@ impl Agent {
         let addr: SocketAddr = bind.parse().map_err(|_| {
             PyValueError::new_err(format!("bind is {bind:?}: give an address and a port, as 0.0.0.0:7600 or [::1]:0"))
         })?;
-        let mut builder = agent::Agent::builder(identity.inner.clone(), (*deployment.inner).clone()).options(options);
+        let mut builder =
+            transfer::Agent::builder(identity.inner.clone(), (*deployment.inner).clone()).options(options);
         for (rank, groups) in &memories {
             let groups = groups.iter().map(|memory| memory.region());
             builder = builder.register(Rank(*rank), groups).map_err(raise!(AgentError))?;
@@ -339,13 +338,26 @@ impl Agent {
         prefilled: bool,
         after: Option<&Mark>,
     ) -> PyResult<Transfer> {
-        let mut request = transfer_request(ticket, ranks, tables, content, (start, tokens), (paths, timeout))?;
-        request.request.by_layer = by_layer;
-        request.keep_leases = keep_leases;
-        request.after = after.map(Mark::after).unwrap_or_default();
+        let PullRequest { ticket, ranks, tables, mut request, content, paths, timeout, .. } =
+            transfer_request(ticket, ranks, tables, content, (start, tokens), (paths, timeout))?;
+        request.by_layer = by_layer;
+        let after = after.map(Mark::after).unwrap_or_default();
         let (keeper, quiet) = quiet();
-        request.keeper = Some(keeper);
-        let started = self.made.wait(py, self.inner.start_push(request, prefilled))?;
+        let keeper = Some(keeper);
+        let request = PushRequest {
+            ticket,
+            ranks,
+            tables,
+            request,
+            content,
+            paths,
+            timeout,
+            keep_leases,
+            prefilled,
+            after,
+            keeper,
+        };
+        let started = self.made.wait(py, self.inner.start_push(request))?;
         Transfer::of(started.map_err(|error| failed(py, &error))?, quiet)
     }
 

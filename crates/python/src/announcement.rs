@@ -8,11 +8,10 @@ use pyo3::prelude::*;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::timeout;
-use transload_sidecar::Role;
 use transload_sidecar::announce::{self, announce};
 use transload_sidecar::etcd::Cluster;
 use transload_sidecar::settings::UpstreamTls;
-use transload_sidecar::target::ServerUrl;
+use transload_sidecar::{Role, ServerUrl};
 
 use crate::logs;
 use crate::runtime::{Made, handle};

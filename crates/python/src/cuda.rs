@@ -7,13 +7,12 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use transload::archive::{Cache, RankArchive};
-use transload::transfer::agent::After;
-use transload::transfer::copy::CopyOptions;
-use transload::transfer::data::Region;
 use transload::transfer::device::{self, DeviceError, Gpu, Place};
 pub(crate) use transload::transfer::device::{DeviceMemory as Memory, Mark};
 use transload::transfer::memory::Access;
+use transload::transfer::memory::copy::CopyOptions;
 use transload::transfer::plan::program::Program;
+use transload::transfer::{After, Region};
 
 use crate::errors::chain;
 use crate::memory::Kind;
@@ -118,7 +117,7 @@ pub(crate) fn region(memory: &Memory) -> Region {
 
 /// Runs a program, and waits for it.
 pub(crate) fn copy(program: &Program, source: &Kind, destination: &Kind) -> Result<(), String> {
-    let copied = device::copy(program, source, destination, &CopyOptions::new());
+    let copied = device::copy(program, source, destination, &CopyOptions::default());
     copied.map(drop).map_err(said)
 }
 

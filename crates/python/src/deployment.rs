@@ -7,9 +7,8 @@ use pyo3::exceptions::PyIndexError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyTuple, PyType};
 use transload::layout::document::Value;
-use transload::layout::view::{Axis, ComponentView, Dim, split_address};
-use transload::layout::{self, Rank};
-use transload::transfer::ids::DeploymentDigest;
+use transload::layout::{self, Axis, ComponentView, Dim, Rank, split_address};
+use transload::transfer::plan::ids::DeploymentDigest;
 
 use crate::errors::{DocumentError, raise};
 

@@ -3,9 +3,7 @@
 use std::path::PathBuf;
 
 use pyo3::prelude::*;
-use transload::transfer::identity;
-use transload::transfer::ids::ServiceName;
-use transload::transfer::ticket::TicketKey;
+use transload::transfer::{self, ServiceName, TicketKey};
 
 use crate::errors::{IdentityError, raise};
 use crate::logs;
@@ -23,7 +21,7 @@ use crate::logs;
 ///     IdentityError: a file is missing, unreadable, or does not suit the rest.
 #[pyclass(frozen, module = "transload")]
 pub(crate) struct Identity {
-    pub(crate) inner: identity::Identity,
+    pub(crate) inner: transfer::Identity,
 }
 
 #[pymethods]
@@ -35,9 +33,9 @@ impl Identity {
         let inner = match name {
             Some(name) => {
                 let name = ServiceName::new(name).map_err(raise!(IdentityError))?;
-                identity::Identity::load_agent(folder, &name)
+                transfer::Identity::load_agent(folder, &name)
             }
-            None => identity::Identity::load(folder),
+            None => transfer::Identity::load(folder),
         };
         Ok(Self { inner: inner.map_err(raise!(IdentityError))? })
     }

@@ -2,10 +2,9 @@
 
 use pyo3::prelude::*;
 use transload::layout::Rank;
-use transload::transfer::agent::{self, LeaseControl, LeaseEndError, LeaseOpenError, LeaseRequest, LeaseUseError};
-use transload::transfer::content::ContentDigest;
-use transload::transfer::ids::LeaseSetId;
-use transload::transfer::lease::LeaseEnd;
+use transload::transfer::{
+    self, ContentDigest, LeaseControl, LeaseEnd, LeaseEndError, LeaseOpenError, LeaseRequest, LeaseSetId, LeaseUseError,
+};
 
 use crate::completion::{Completion, outcome};
 use crate::errors::{AgentError, LeaseError, chain, raise};
@@ -25,7 +24,7 @@ pub(crate) struct Lease {
 }
 
 impl Lease {
-    pub(crate) fn of(lease: agent::Lease, quiet: Quiet) -> PyResult<Self> {
+    pub(crate) fn of(lease: transfer::Lease, quiet: Quiet) -> PyResult<Self> {
         let (control, made) = (lease.control(), Made::here());
         let ended = made.later(async move {
             let ended = lease.ended().await.map(|ended| ended.end);

@@ -5,7 +5,7 @@ use std::str::FromStr;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use transload::archive::RankArchive;
-use transload::transfer::agent::After;
+use transload::transfer::After;
 
 use crate::cuda;
 use crate::errors::CudaError;

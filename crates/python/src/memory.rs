@@ -5,7 +5,7 @@ use std::sync::Arc;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use transload::transfer::data::Region;
+use transload::transfer::Region;
 use transload::transfer::memory::{self, Access, AccessError};
 use transload::transfer::plan::program::{ALLOCATION_BITS, Nest, Placed, Program};
 

@@ -2,8 +2,7 @@
 
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
-use transload::transfer::agent::{AgentMetrics, PathBytes, RouteMetrics, TransferMetrics};
-use transload::transfer::path::Path;
+use transload::transfer::{AgentMetrics, Path, PathBytes, RouteMetrics, TransferMetrics};
 
 pub(crate) fn metrics<'py>(py: Python<'py>, of: &AgentMetrics) -> PyResult<Bound<'py, PyDict>> {
     let leases = PyDict::new(py);

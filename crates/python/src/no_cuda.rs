@@ -4,11 +4,10 @@ use std::any::Any;
 use std::sync::Arc;
 
 use transload::archive::{Cache, RankArchive};
-use transload::transfer::agent::After;
-use transload::transfer::copy::{CopyOptions, copy as copy_on_host};
-use transload::transfer::data::Region;
+use transload::transfer::memory::copy::{CopyOptions, copy as copy_on_host};
 use transload::transfer::memory::{self, Access};
 use transload::transfer::plan::program::Program;
+use transload::transfer::{After, Region};
 
 use crate::errors::chain;
 use crate::memory::Kind;
@@ -66,7 +65,7 @@ pub(crate) fn region(memory: &Memory) -> Region {
 }
 
 pub(crate) fn copy(program: &Program, source: &Kind, destination: &Kind) -> Result<(), String> {
-    let options = CopyOptions::new();
+    let options = CopyOptions::default();
     let copied = copy_on_host(program, host(source), host(destination), &options);
     copied.map(drop).map_err(|error| chain(&error))
 }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use pyo3::exceptions::PyMemoryError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict};
-use transload::transfer::codec::Codec;
 use transload::transfer::plan;
+use transload::transfer::plan::codec::Codec;
 
 use crate::cuda;
 use crate::deployment::Deployment;

@@ -4,7 +4,7 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 use transload::archive;
-use transload::transfer::content::Content;
+use transload::transfer::Content;
 
 /// Token ids, and what else decides what a request's blocks hold.
 ///

@@ -2,7 +2,7 @@
 
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
-use transload::transfer::plan::{BlockTable, Tables};
+use transload::transfer::{BlockTable, Tables};
 
 /// One table for each group: a sequence of block numbers, -1 for an entry without a block; or `None`, where block
 /// i is entry i.

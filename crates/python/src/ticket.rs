@@ -2,8 +2,9 @@
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyString, PyType};
-use transload::transfer::ids::{AgentId, DeploymentDigest, Direction, Incarnation, LeaseSetId};
-use transload::transfer::ticket::{self, Audience, Claims, RankAddress};
+use transload::transfer::plan::ids::DeploymentDigest;
+use transload::transfer::wire::Audience;
+use transload::transfer::{self, AgentId, Claims, Direction, Incarnation, LeaseSetId, RankAddress};
 
 use crate::errors::{TicketError, raise};
 use crate::identity::Identity;
@@ -19,7 +20,7 @@ use crate::runtime::seconds;
 #[pyclass(frozen, eq, hash, module = "transload")]
 #[derive(PartialEq, Eq, Hash)]
 pub(crate) struct Ticket {
-    pub(crate) inner: ticket::Ticket,
+    pub(crate) inner: transfer::Ticket,
 }
 
 #[pymethods]
@@ -30,7 +31,7 @@ impl Ticket {
         let Ok(text) = text.to_str() else {
             return Err(TicketError::new_err("a ticket is ASCII, this is not even Unicode"));
         };
-        let inner = ticket::Ticket::from_text(text).map_err(raise!(TicketError))?;
+        let inner = transfer::Ticket::from_text(text).map_err(raise!(TicketError))?;
         Ok(Self { inner })
     }
 
@@ -91,7 +92,7 @@ impl Ticket {
             time_left: seconds("time_left", time_left)?,
             audience,
         };
-        let inner = ticket::Ticket::mint(&identity.ticket_key(), &claims);
+        let inner = transfer::Ticket::mint(&identity.ticket_key(), &claims);
         Ok(Self { inner: inner.map_err(raise!(TicketError))? })
     }
 

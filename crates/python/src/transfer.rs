@@ -11,12 +11,11 @@ use pyo3::types::PyDict;
 use tokio::sync::Notify;
 use tokio::time::timeout;
 use transload::layout::Rank;
-use transload::transfer::agent::{
-    self, After, NoticeError, PullReport, PullRequest, TransferControl, TransferError as Failed,
+use transload::transfer::plan::codec::{Codec, NoCodec};
+use transload::transfer::{
+    self, After, ContentDigest, JobError, NoticeError, Path, PathSet, PullReport, PullRequest, TransferControl,
+    TransferError as Failed,
 };
-use transload::transfer::codec::{Codec, NoCodec};
-use transload::transfer::content::ContentDigest;
-use transload::transfer::wire::{JobError, Path, PathSet};
 
 use crate::completion::{Completion, outcome};
 use crate::errors::{AgentError, TransferError, chain, raise};
@@ -45,7 +44,7 @@ enum Control {
 }
 
 impl Transfer {
-    pub(crate) fn of(transfer: agent::Transfer, quiet: Quiet) -> PyResult<Self> {
+    pub(crate) fn of(transfer: transfer::Transfer, quiet: Quiet) -> PyResult<Self> {
         let (control, made) = (transfer.control(), Made::here());
         Self::new(Control::Begun(control), made, transfer.finish(), quiet)
     }
@@ -54,7 +53,7 @@ impl Transfer {
     pub(crate) fn of_pull(
         py: Python<'_>,
         made: Made,
-        agent: &agent::Agent,
+        agent: &transfer::Agent,
         mut request: PullRequest,
     ) -> PyResult<Self> {
         let (after, bound) = (request.after.clone(), request.timeout);
@@ -104,7 +103,7 @@ impl Transfer {
 
 /// Waits for what a pull begins after, for so long at most, and until it has finished; it may be cancelled all the while.
 async fn pull_later(
-    start: impl Future<Output = Result<agent::Transfer, Failed>>,
+    start: impl Future<Output = Result<transfer::Transfer, Failed>>,
     after: After,
     bound: Duration,
     cancel: Arc<Notify>,

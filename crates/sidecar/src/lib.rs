@@ -5,25 +5,25 @@
 //!
 //! | room | what it does | pure |
 //! |---|---|---|
-//! | [`target`] | reads where a server is, once, and decides whether it may be dialled | yes |
+//! | `target` | reads where a server is, once, and decides whether it may be dialled | yes |
 //! | `strict` | checks each request's head and framing before hyper's parser, which is lenient | yes |
 //! | `json` | finds the members of a JSON object and edits them, all other bytes kept | yes |
 //! | `usage` | rewrites `cached_tokens` in answers: JSON and server-sent events | yes |
 //! | `exchange` | one request as a state machine: which leg runs, what is held back, when to fall back | yes |
-//! | [`servers`] | the servers known: their states, what is in flight, which one is chosen | yes |
+//! | `servers` | the servers known: their states, what is in flight, which one is chosen | yes |
 //! | [`discover`] | where servers come from besides the command line: a file, DNS, etcd | |
 //! | [`announce`] | announces a server at an etcd | |
 //! | [`etcd`] | speaks to an etcd over its JSON gateway | |
-//! | [`observe`] | what is remembered of requests: recent ones, histograms, counters | |
+//! | `observe` | what is remembered of requests: recent ones, histograms, counters | |
 //! | `upstream` | connections to servers | |
 //! | `tls` | certificates of both sides, and their renewal | |
 //! | `front` | listeners, and HTTP around an exchange | |
-//! | [`telemetry`] | traces, exported by OTLP | |
-//! | [`admin`] | probes, metrics, status and a page | |
+//! | `telemetry` | traces, exported by OTLP | |
+//! | `admin` | probes, metrics, status and a page | |
 
 #![forbid(unsafe_code)]
 
-pub mod admin;
+mod admin;
 pub mod announce;
 mod budget;
 pub mod discover;
@@ -31,16 +31,15 @@ pub mod etcd;
 mod exchange;
 mod front;
 #[cfg(any(test, feature = "fuzz"))]
-#[doc(hidden)]
-pub mod fuzz;
+mod fuzz;
 mod json;
-pub mod observe;
-pub mod servers;
+mod observe;
+mod servers;
 pub mod settings;
 mod socket;
 mod strict;
-pub mod target;
-pub mod telemetry;
+mod target;
+mod telemetry;
 mod tls;
 mod upstream;
 mod usage;
@@ -71,4 +70,27 @@ impl Role {
 mod release;
 mod running;
 pub use self::running::{Running, StartError};
+pub use self::target::{AllowList, AllowListError, Host, ServerUrl, ServerUrlError, Target, TargetError};
+pub use self::telemetry::Otlp;
 pub use self::tls::TlsError;
+
+/// What our own tests, benches and crates share with this one. No part of the interface: it changes without notice.
+#[doc(hidden)]
+pub mod internal {
+    pub mod admin {
+        pub use crate::admin::{Source, serve};
+    }
+    pub mod discover {
+        pub use crate::discover::follow;
+    }
+    #[cfg(any(test, feature = "fuzz"))]
+    pub mod fuzz {
+        pub use crate::fuzz::{form, json, strict, target, usage};
+    }
+    pub mod observe {
+        pub use crate::observe::{FailureKind, Observer, Outcome, Path, Record, ServerState, ServerStatus};
+    }
+    pub mod servers {
+        pub use crate::servers::Servers;
+    }
+}

@@ -20,14 +20,15 @@ use crate::Role;
 use metrics::Metrics;
 pub use record::Record;
 use record::Shared;
-pub use status::{Latency, Quantiles, Requests, Row, ServerState, ServerStatus, Status};
-pub use transfers::{Counts, Transfers};
+pub(crate) use status::Status;
+pub use status::{ServerState, ServerStatus};
+pub(crate) use transfers::Transfers;
 
 /// How many requests that have ended are remembered.
-pub const RECENT: usize = 200;
+pub(crate) const RECENT: usize = 200;
 
 /// How many requests in flight are shown at a time; those beyond it are counted and are remembered once they end.
-pub const LIVE: usize = 256;
+pub(crate) const LIVE: usize = 256;
 
 /// What is remembered of all requests. Clones share it.
 #[derive(Debug, Clone)]

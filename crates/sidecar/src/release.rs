@@ -14,10 +14,7 @@ use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 use transload_layout::spec::Opaque;
 use transload_layout::{Deployment, Group, Spec};
-use transload_transfer::agent::{Agent, BindAgentError};
-use transload_transfer::identity::{Identity, IdentityFileError};
-use transload_transfer::ids::ServiceName;
-use transload_transfer::ticket::Ticket;
+use transload_transfer::{Agent, BindAgentError, Identity, IdentityFileError, ServiceName, Ticket};
 
 use crate::json::Object;
 

@@ -13,10 +13,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-pub use self::choose::Wanted;
+pub(crate) use self::choose::Wanted;
 use self::probe::ask;
 pub(crate) use self::probe::probe_all;
-pub use self::table::Origin;
+pub(crate) use self::table::Origin;
 use self::table::Table;
 use crate::Role;
 use crate::observe::{FailureKind, ServerStatus};

@@ -11,7 +11,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use thiserror::Error;
 
-pub use allow::{AllowList, AllowListError, allowed, may_dial};
+pub use allow::{AllowList, AllowListError};
+pub(crate) use allow::{allowed, may_dial};
 
 /// Where a server listens: the one thing that is compared with allow-lists and dialled.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
@@ -210,7 +211,7 @@ impl fmt::Display for ServerUrl {
 ///
 /// # Errors
 /// [`TargetError`], of the server that was drawn.
-pub fn named<'a>(
+pub(crate) fn named<'a>(
     lines: impl Iterator<Item = &'a [u8]>,
     draw: impl FnOnce(usize) -> usize,
 ) -> Result<Option<Target>, TargetError> {

@@ -24,9 +24,9 @@ mod hash;
 pub mod loader;
 mod name;
 mod open;
-pub mod period;
+mod period;
 mod reading;
-pub mod size;
+mod size;
 mod uri;
 mod work;
 
@@ -35,12 +35,36 @@ pub use error::StoreError;
 pub use hash::ChunkHash;
 pub use name::ManifestName;
 pub use open::{is_built_in, open, open_existing};
-pub use reading::readable;
 pub use uri::{StoreUri, UriError};
 
-/// What `transload-archive` shares with this crate. No part of the interface.
+/// What our own tests, benches and crates share with this one. No part of the interface: it changes without notice.
 #[doc(hidden)]
 pub mod internal {
+    pub use crate::backend::is_leftover;
     pub use crate::folder::{flush as flush_folder, make as make_folder};
+    pub use crate::reading::readable;
     pub use crate::work::on_threads;
+
+    #[cfg(feature = "file")]
+    pub mod format {
+        pub use crate::backend::file::format::checksum;
+    }
+    #[cfg(feature = "file")]
+    pub mod manifest {
+        pub use crate::backend::file::format::manifest::Manifest;
+    }
+    #[cfg(feature = "file")]
+    pub mod pack {
+        pub use crate::backend::file::format::pack::decode;
+    }
+    #[cfg(all(feature = "file", any(test, feature = "simulated")))]
+    pub mod simulated {
+        pub use crate::backend::file::simulated::{Mistake, Random, SimulatedDisk};
+    }
+    pub mod period {
+        pub use crate::period::{PeriodError, parse, parse_limit};
+    }
+    pub mod size {
+        pub use crate::size::{SizeError, parse};
+    }
 }

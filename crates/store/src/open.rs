@@ -2,9 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::backend::Backend;
-use crate::backend::memory::MemoryStore;
 use crate::backend::tier::{self, Tier, TierStore, Write};
+use crate::backend::{Backend, MemoryStore};
 use crate::error::StoreError;
 use crate::loader::{Library, LoadError};
 use crate::uri::StoreUri;

@@ -30,7 +30,7 @@ pub enum PeriodError {
 ///
 /// ```
 /// use std::time::Duration;
-/// use transload_store::period::parse;
+/// use transload_store::internal::period::parse;
 ///
 /// assert_eq!(parse("1.5h"), Ok(Duration::from_secs(5400)));
 /// assert_eq!(

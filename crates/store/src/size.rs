@@ -26,7 +26,7 @@ pub enum SizeError {
 /// [`SizeError`] says what to write.
 ///
 /// ```
-/// use transload_store::size::parse;
+/// use transload_store::internal::size::parse;
 ///
 /// assert_eq!(parse("1.5KiB"), Ok(1536));
 /// assert_eq!(

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use thiserror::Error;
 pub use transload_layout::document::{Located, ParseError, Syntax, parse};
 
-use crate::layout::deployment::Deployment;
+use crate::layout::Deployment;
 
 /// The largest document that is read, in bytes. One with a thousand groups is a tenth of this.
 pub const MAX_BYTES: u64 = 4 << 20;

@@ -10,7 +10,8 @@ use std::path::{Path, PathBuf};
 
 use common::{root, transload_in};
 use transload::document::{self, Syntax};
-use transload::transfer::identity::{PeerIdentity, tls::SERVER_NAME};
+use transload::transfer::internal::identity::PeerIdentity;
+use transload::transfer::internal::tls::SERVER_NAME;
 
 /// A code block: its language and text.
 struct Block {

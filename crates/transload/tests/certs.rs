@@ -3,8 +3,7 @@
 mod common;
 
 use common::transload_in;
-use transload::transfer::identity::Identity;
-use transload::transfer::ids::ServiceName;
+use transload::transfer::{Identity, ServiceName};
 
 #[test]
 fn init_makes_a_folder_that_agents_can_use() {

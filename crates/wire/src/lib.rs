@@ -116,11 +116,11 @@ mod action;
 mod awaited;
 mod context;
 mod flows;
-pub mod frame;
+mod frame;
 mod ground;
 mod ids;
 mod job;
-pub mod lease;
+mod lease;
 mod machine;
 pub mod message;
 mod moment;
@@ -129,15 +129,15 @@ mod notice;
 mod options;
 mod outcome;
 mod owner;
-pub mod path;
+mod path;
 mod paths;
 mod peers;
 mod planner;
 mod plans;
 mod refusal;
 mod roles;
-pub mod stream;
-pub mod ticket;
+mod stream;
+mod ticket;
 
 pub use action::{Action, BlocksOf, CloseReason, Flow};
 pub use awaited::{Awaited, Waiting};
@@ -145,6 +145,7 @@ pub use context::{Identity, Secret};
 pub use flows::{MAX_STREAMS, StreamRefusal};
 pub use ids::{ConnId, JobId, NoticeId};
 pub use job::{JobRefused, JobSpec};
+pub use lease::{LeaseEnd, LeaseError, LeaseKey, LeaseLimits, LeaseSpec, OpenError, OpenFault};
 pub use machine::{DocumentTooLong, Gauges, Machine};
 pub use moment::Moment;
 pub use options::Options;
@@ -153,6 +154,32 @@ pub use path::{Path, PathSet};
 pub use planner::{PlanAsk, Planned, Planner, Route};
 pub use refusal::{Difference, Failure, HelloRefusal, Refusal, Text};
 pub use roles::{Role, Roles, UnknownRole};
+pub use ticket::{Audience, Claims, ClaimsError, MintError, RankAddress, TextError, Ticket, TicketError, TicketKey};
+
+/// What our own tests, benches and crates share with this one. No part of the interface: it changes without notice.
+#[doc(hidden)]
+pub mod internal {
+    pub mod device_ring {
+        pub use crate::path::device_ring::{DeviceRings, GpuId, Offer, Word};
+    }
+    pub mod frame {
+        pub use crate::frame::{FrameError, FrameReader, MAX_FRAME, decode, encode};
+    }
+    pub mod negotiation {
+        pub use crate::path::negotiation::{
+            Ending, Negotiation, Order, Report, Step, Steps, Traveller, Way, decode, encode,
+        };
+    }
+    pub mod quic {
+        pub use crate::path::quic::{Lanes, Word};
+    }
+    pub mod ring {
+        pub use crate::path::ring::{Rings, SocketName, SocketNameError, Token, Word};
+    }
+    pub mod stream {
+        pub use crate::stream::{HEADER, NotAStream, StreamHeader, StreamTrailer, TRAILER};
+    }
+}
 
 #[cfg(test)]
 mod simulation;

@@ -71,7 +71,7 @@ pub enum Message {
     /// What the negotiation of a path has to say, in words of its own.
     Path {
         path: Path,
-        /// What it says, [`MAX_WORD`](crate::path::negotiation::MAX_WORD) bytes at most.
+        /// What it says, 1,024 bytes at most.
         word: Vec<u8>,
     },
     /// To the owner of a lease set, from the holder of its ticket: shall push.

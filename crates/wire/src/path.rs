@@ -3,10 +3,10 @@
 //! Each has a [`Negotiation`](negotiation::Negotiation), which knows nothing of sockets: it hears the words of the peer and
 //! the reports of what carries streams, and gives orders and words. Carriers are `transload_transfer::path`'s.
 
-pub mod device_ring;
-pub mod negotiation;
-pub mod quic;
-pub mod ring;
+pub(crate) mod device_ring;
+pub(crate) mod negotiation;
+pub(crate) mod quic;
+pub(crate) mod ring;
 
 use std::fmt;
 use std::ops::BitOr;

@@ -18,11 +18,12 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-pub use claims::{Audience, Claims, ClaimsError, MAX_HOST, MAX_RANKS, RankAddress};
+pub(crate) use claims::MAX_RANKS;
+pub use claims::{Audience, Claims, ClaimsError, RankAddress};
 pub use text::TextError;
 
 /// Longest ticket, in bytes of its text.
-pub const MAX_TICKET: usize = 4096;
+pub(crate) const MAX_TICKET: usize = 4096;
 
 const PREFIX: &str = "tl1.";
 const MAC: usize = 32;
@@ -53,7 +54,7 @@ pub enum MintError {
     /// The claims contradict themselves.
     #[error(transparent)]
     Claims(#[from] ClaimsError),
-    /// The text would be longer than [`MAX_TICKET`].
+    /// The text would be longer than 4,096 bytes.
     #[error(
         "a ticket of {ranks} ranks takes {bytes} bytes, and may take {MAX_TICKET}: use shorter host names or agent ids"
     )]
@@ -65,7 +66,7 @@ pub enum MintError {
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages name the fields")]
 pub enum TicketError {
-    /// It is longer than [`MAX_TICKET`].
+    /// It is longer than 4,096 bytes.
     #[error("a ticket has at most {MAX_TICKET} bytes, this one has {bytes}")]
     TooLong { bytes: usize },
     /// It does not begin as a ticket of this version does.

@@ -7,14 +7,10 @@ use std::time::Duration;
 
 use transload_layout::document::{Syntax, parse};
 use transload_layout::{Rank, make_meta_kv_cache};
-use transload_transfer::agent::{Agent, Lease, LeaseRequest};
-use transload_transfer::content::Content;
-use transload_transfer::identity::Identity;
-use transload_transfer::ids::{Direction, LeaseSetId, ServiceName};
-use transload_transfer::lease::LeaseEnd;
-use transload_transfer::memory::Memory;
-use transload_transfer::plan::{BlockTable, Tables};
-use transload_transfer::ticket::{Claims, Ticket};
+use transload_transfer::{
+    Agent, BlockTable, Claims, Content, Direction, Identity, Lease, LeaseEnd, LeaseRequest, LeaseSetId, Memory,
+    ServiceName, Tables, Ticket,
+};
 
 const GUIDE: &str = include_str!("../../../docs/src/guide/engines.md");
 

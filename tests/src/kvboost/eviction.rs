@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashSet};
 
 use serde_json::{Value, json};
-use transload_store::backend::memory::Policy;
+use transload_store::backend::Policy;
 
 use super::Agreement;
 

@@ -80,7 +80,8 @@ impl Drop for Server {
 
 /// Time limits that a slow machine keeps and a test that has to wait for one can afford.
 pub fn quick() -> RedisOptions {
-    RedisOptions::default().with_timeout(Duration::from_secs(20))
+    let timeout = Duration::from_secs(20);
+    RedisOptions { connect_timeout: timeout, timeout, ..RedisOptions::default() }
 }
 
 pub fn free_port() -> u16 {

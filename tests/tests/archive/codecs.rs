@@ -7,7 +7,7 @@ use transload_archive::{Archive, ArchiveError, Codec, Prompt, Record, SaveReques
 use transload_layout::{Dtype, Rank};
 use transload_store::backend::MemoryStore;
 use transload_store::{Backend, ChunkHash, ManifestName, Put};
-use transload_transfer::codec::Rows;
+use transload_transfer::plan::codec::Rows;
 
 use crate::engines::{Engine, archive};
 use crate::models::{attention, mamba, side};

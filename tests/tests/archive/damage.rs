@@ -7,8 +7,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 use transload_archive::{ArchiveError, Found, NAMES, Part, Prompt, SaveRequest};
 use transload_layout::Rank;
-use transload_store::backend::tier::Write;
-use transload_store::backend::{MemoryStore, Revision, Tier, TierStore};
+use transload_store::backend::{MemoryStore, Revision, Tier, TierStore, Write};
 use transload_store::{Backend, ChunkHash, ManifestName, Put, StoreError};
 use transload_test_stores::forward;
 

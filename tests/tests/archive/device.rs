@@ -10,9 +10,9 @@ use transload_layout::Rank;
 use transload_store::Backend;
 use transload_store::backend::MemoryStore;
 use transload_tests::fake_cuda::{self, run};
-use transload_transfer::copy::CopyOptions;
+use transload_transfer::Memory;
 use transload_transfer::device::{DeviceError, DeviceMemory, Gpu, Mark, copy};
-use transload_transfer::memory::Memory;
+use transload_transfer::memory::copy::CopyOptions;
 use transload_transfer::plan::program::{ALLOCATION_BITS, Nest, Placed, Program};
 
 use crate::engines::{Engine, archive};
@@ -46,7 +46,7 @@ fn whole<'a>(host: &'a Memory, device: &'a DeviceMemory, back: bool) {
             nests: vec![Nest { loops: smallvec![], run }],
             placed: vec![Placed { nest: 0, src: address, dst: address }],
         };
-        let options = CopyOptions::new();
+        let options = CopyOptions::default();
         match back {
             false => copy(&program, host, device, &options).unwrap(),
             true => copy(&program, device, host, &options).unwrap(),

@@ -12,9 +12,8 @@ use transload_store::backend::MemoryStore;
 use transload_store::{Backend, ChunkHash, ManifestName, Put, StoreError};
 use transload_test_stores::forward;
 use transload_tests::pair::fill;
-use transload_transfer::copy::{CopyOptions, copy};
-use transload_transfer::memory::Memory;
-use transload_transfer::plan::{BlockTable, Plan, Request, Tables};
+use transload_transfer::memory::copy::{CopyOptions, copy};
+use transload_transfer::{BlockTable, Memory, Plan, Request, Tables};
 
 /// What lies wherever nothing was placed.
 const CANARY: u8 = 0xC7;
@@ -128,7 +127,7 @@ impl Engine {
             let group = |side| plan.group_of(side, route.group);
             let src = &self.caches[route.src_rank.0 as usize][group(Side::Source)];
             let dst = &to.caches[route.dst_rank.0 as usize][group(Side::Destination)];
-            copy(&route.program(), src, dst, &CopyOptions::new()).unwrap();
+            copy(&route.program(), src, dst, &CopyOptions::default()).unwrap();
         }
     }
 

@@ -16,7 +16,7 @@ use crate::models::{attention, side};
 #[test]
 fn what_an_eviction_leaves_is_the_beginning_of_a_prefix() {
     let folder = tempfile::tempdir().unwrap();
-    let open = || FileStore::open(folder.path().join("kv"), FileOptions::new()).unwrap();
+    let open = || FileStore::open(folder.path().join("kv"), FileOptions::default()).unwrap();
     let store: Arc<dyn Backend> = Arc::new(open());
     let here = side(2, 1, 16, Some("NHD"), &[attention("attn", "0-1", json!({}))]);
     let there = side(1, 1, 64, Some("HND"), &[attention("attn", "0-1", json!({}))]);
@@ -34,11 +34,11 @@ fn what_an_eviction_leaves_is_the_beginning_of_a_prefix() {
     let inventory = store.inventory().unwrap();
     let before = inventory.usage().unwrap();
     assert_eq!(before.manifests, 16, "the parts are gone");
-    let grace = CollectOptions::new().with_grace(std::time::Duration::ZERO);
+    let grace = CollectOptions { grace: std::time::Duration::ZERO, ..CollectOptions::default() };
     let nothing = inventory.collect(&grace, &mut |_| ()).unwrap();
     assert_eq!((nothing.manifests, nothing.chunks), (0, 0), "roots refer to every chunk");
 
-    let cap = grace.with_cap(before.total_bytes * 5 / 8);
+    let cap = CollectOptions { cap: Some(before.total_bytes * 5 / 8), ..grace };
     let collected = inventory.collect(&cap, &mut |_| ()).unwrap();
     assert!(collected.chunks >= 16, "{collected:?}");
     assert!(inventory.usage().unwrap().total_bytes <= before.total_bytes * 5 / 8);
@@ -60,7 +60,7 @@ fn what_an_eviction_leaves_is_the_beginning_of_a_prefix() {
 #[test]
 fn damage_on_disk_ends_the_prefix() {
     let folder = tempfile::tempdir().unwrap();
-    let open = || FileStore::open(folder.path().join("kv"), FileOptions::new()).unwrap();
+    let open = || FileStore::open(folder.path().join("kv"), FileOptions::default()).unwrap();
     let store: Arc<dyn Backend> = Arc::new(open());
     let here = side(1, 1, 16, None, &[attention("attn", "0-1", json!({}))]);
     let tokens: Vec<u32> = (0..512).collect();

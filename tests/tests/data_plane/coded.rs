@@ -4,15 +4,15 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use proptest::prelude::*;
 use tokio::runtime::Runtime;
+use transload_layout::Side;
 use transload_tests::cases::{Case, Reach, cases};
 use transload_tests::compiled::{Streamed, compile, tables};
 use transload_tests::sums::crc32c;
-use transload_transfer::codec::Codec;
-use transload_transfer::data::{DataOptions, ReceiveError, RouteBytes};
-use transload_transfer::memory::Memory;
-use transload_transfer::plan::{RouteStream, Side};
-use transload_transfer::quic::QuicOptions;
-use transload_transfer::wire::stream::{StreamHeader, StreamTrailer};
+use transload_transfer::internal::data::{ReceiveError, RouteBytes};
+use transload_transfer::plan::RouteStream;
+use transload_transfer::plan::codec::Codec;
+use transload_transfer::wire::internal::stream::{StreamHeader, StreamTrailer};
+use transload_transfer::{DataOptions, Memory, QuicOptions};
 
 use crate::support::{
     Arrival, CANARY, Chance, Pair, Sample, Transfer, Wire, allocate, bytes_of, content, copy_slowly, fill, paint,

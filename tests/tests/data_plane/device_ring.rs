@@ -6,16 +6,16 @@ mod peers;
 
 use std::time::Duration;
 
+use transload_layout::Side;
 use transload_tests::fake_cuda::{Fake, run};
 use transload_tests::pair::{download, upload};
-use transload_transfer::data::{DataOptions, Receiver, RouteBytes, SendEvent};
+use transload_transfer::DataOptions;
 use transload_transfer::device::{DeviceMemory, Gpu};
+use transload_transfer::internal::data::{Receiver, RouteBytes, SendEvent};
+use transload_transfer::internal::device_ring::{accept, offer};
+use transload_transfer::internal::handover::{Connection, Limits, Listener, connect};
+use transload_transfer::internal::ring::{RingIn, RingOut, random_token};
 use transload_transfer::memory::Access;
-use transload_transfer::path::device_ring::carrier::{accept, offer};
-use transload_transfer::path::ring::carrier::handover::{Connection, Limits, Listener, connect};
-use transload_transfer::path::ring::carrier::random_token;
-use transload_transfer::path::ring::carrier::{RingIn, RingOut};
-use transload_transfer::plan::Side;
 
 use crate::support::{Arrival, Desk, PATIENCE, Sample, Transfer, bytes_of, runtime, soon};
 

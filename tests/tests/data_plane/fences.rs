@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use transload_transfer::data::{DataOptions, SendError, SendEvent};
-use transload_transfer::ids::AgentId;
-use transload_transfer::path::ring::carrier::staging::{RingError, RingShape};
-use transload_transfer::path::ring::carrier::{RingIn, RingOut};
-use transload_transfer::quic::{CloseCode, QuicOptions, StreamError};
+use transload_transfer::internal::data::{SendError, SendEvent};
+use transload_transfer::internal::quic::{CloseCode, StreamError};
+use transload_transfer::internal::ring::{RingIn, RingOut};
+use transload_transfer::internal::staging::{RingError, RingShape};
+use transload_transfer::{AgentId, DataOptions, QuicOptions};
 
 use crate::support::{
     Arrival, CANARY, Chance, PATIENCE, POISON, Pair, Sample, Transfer, Wire, bytes_of, has, is_all, paint, ring,

@@ -3,10 +3,11 @@
 use std::time::Duration;
 
 use transload_tests::sums::crc32c;
-use transload_transfer::data::{DataOptions, ReceiveError};
-use transload_transfer::ids::{Nonce, TransferId};
-use transload_transfer::quic::{QuicOptions, StreamError};
-use transload_transfer::wire::stream::{StreamHeader, StreamTrailer};
+use transload_transfer::internal::data::ReceiveError;
+use transload_transfer::internal::quic::StreamError;
+use transload_transfer::plan::ids::{Nonce, TransferId};
+use transload_transfer::wire::internal::stream::{StreamHeader, StreamTrailer};
+use transload_transfer::{DataOptions, QuicOptions};
 
 use crate::support::{Arrival, CANARY, Pair, Sample, Transfer, bytes_of, is_all, runtime, soon};
 

@@ -2,10 +2,9 @@
 
 use std::time::Duration;
 
-use transload_transfer::data::DataOptions;
-use transload_transfer::path::ring::carrier::staging::RingShape;
-use transload_transfer::path::ring::carrier::{RingIn, RingOut};
-use transload_transfer::quic::QuicOptions;
+use transload_transfer::internal::ring::{RingIn, RingOut};
+use transload_transfer::internal::staging::RingShape;
+use transload_transfer::{DataOptions, QuicOptions};
 
 use crate::support::{Chance, PATIENCE, POISON, Pair, Sample, bytes_of, content, paint, ring, runtime};
 

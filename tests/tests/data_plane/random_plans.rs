@@ -4,14 +4,14 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 
 use proptest::prelude::*;
 use tokio::runtime::Runtime;
+use transload_layout::Side;
 use transload_tests::cases::{Case, Reach, cases};
 use transload_tests::compiled::{Streamed, compile, tables};
-use transload_transfer::data::{DataOptions, Outgoing, RouteBytes};
-use transload_transfer::memory::Memory;
-use transload_transfer::path::ring::carrier::staging::RingShape;
-use transload_transfer::path::ring::carrier::{RingIn, RingOut};
-use transload_transfer::plan::{Plan, Route, Side, Tables};
-use transload_transfer::quic::QuicOptions;
+use transload_transfer::internal::data::{Outgoing, RouteBytes};
+use transload_transfer::internal::ring::{RingIn, RingOut};
+use transload_transfer::internal::staging::RingShape;
+use transload_transfer::plan::Route;
+use transload_transfer::{DataOptions, Memory, Plan, QuicOptions, Tables};
 
 use crate::support::{
     CANARY, Chance, PATIENCE, Pair, allocate, bytes_of, content, copy_slowly, fill, paint, ring, runtime,

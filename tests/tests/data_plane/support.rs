@@ -10,21 +10,23 @@ use std::time::Duration;
 use tokio::net::UdpSocket;
 use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
+use transload_layout::Side;
 use transload_tests::compiled::deployment;
-use transload_transfer::codec::Codec;
-use transload_transfer::data::{
-    Admitted, Arrivals, DataOptions, Landing, Outgoing, ReceiveError, Receiver, RouteBytes, SendEvent, SendEvents,
+use transload_transfer::internal::data::{
+    Admitted, Arrivals, Landing, Outgoing, ReceiveError, Receiver, RouteBytes, SendEvent, SendEvents,
 };
-use transload_transfer::identity::{Authority, Roles};
-use transload_transfer::ids::{AgentId, Nonce, TransferId};
-use transload_transfer::memory::Memory;
-use transload_transfer::path::quic::carrier::LaneOut;
-use transload_transfer::path::ring::carrier::handover::{Limits, Listener, connect};
-use transload_transfer::path::ring::carrier::random_token;
-use transload_transfer::path::ring::carrier::staging::{Consumer, Producer, RingShape};
-use transload_transfer::plan::{BlockTable, Plan, Request, Route, Side, Tables};
-use transload_transfer::quic::{ControlConnection, Endpoints, Lane, QuicOptions};
-use transload_transfer::wire::stream::{StreamHeader, StreamTrailer};
+use transload_transfer::internal::handover::{Limits, Listener, connect};
+use transload_transfer::internal::lanes::LaneOut;
+use transload_transfer::internal::quic::{ControlConnection, Endpoints, Lane};
+use transload_transfer::internal::ring::random_token;
+use transload_transfer::internal::staging::{Consumer, Producer, RingShape};
+use transload_transfer::plan::Route;
+use transload_transfer::plan::codec::Codec;
+use transload_transfer::plan::ids::{Nonce, TransferId};
+use transload_transfer::wire::internal::stream::{StreamHeader, StreamTrailer};
+use transload_transfer::{
+    AgentId, Authority, BlockTable, DataOptions, Memory, Plan, QuicOptions, Request, Roles, Tables,
+};
 
 /// Far more than anything here takes; a test that hangs fails by it.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(120);

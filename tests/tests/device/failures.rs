@@ -5,10 +5,11 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use transload_tests::fake_cuda::{self, Engine, Fake, run, without};
-use transload_transfer::copy::CopyOptions;
-use transload_transfer::device::measure::{Meter, PinnedMemory};
+use transload_transfer::Memory;
+use transload_transfer::device::internal::measure::{Meter, PinnedMemory};
 use transload_transfer::device::{DeviceError, DeviceMemory, Gpu, GpuOptions, Mark, NoCuda, available, copy};
-use transload_transfer::memory::{Access, CheckError, Memory};
+use transload_transfer::memory::copy::CopyOptions;
+use transload_transfer::memory::{Access, CheckError};
 
 use super::{dense, strided};
 
@@ -50,9 +51,9 @@ fn what_is_no_memory_of_the_gpu_is_refused() {
         let theirs = DeviceMemory::allocate(&other, &[4096]).unwrap();
         let too_far = strided(4096, 2048);
         for to in [&memory, &theirs] {
-            let error = copy(&too_far, &memory, to, &CopyOptions::new()).unwrap_err();
+            let error = copy(&too_far, &memory, to, &CopyOptions::default()).unwrap_err();
             assert!(error.to_string().contains("needs bytes 4096 to 6144"), "{error}");
-            let summed = CopyOptions::new().with_checksum();
+            let summed = CopyOptions { checksum: true, ..CopyOptions::default() };
             let error = copy(&strided(2048, 512), &memory, to, &summed).unwrap_err();
             assert_eq!(error, DeviceError::NoSum);
         }
@@ -135,7 +136,7 @@ fn use_all() -> Result<Vec<u8>, DeviceError> {
         let keeper = Some(std::sync::Arc::new(second) as _);
         DeviceMemory::from_raw_parts(&gpu, &[(start, 4096)], Access::ReadWrite, keeper)?
     };
-    let options = CopyOptions::new();
+    let options = CopyOptions::default();
     copy(&program, &host, &first, &options)?;
     copy(&dense, &first, &second, &options)?;
     // SAFETY: the default stream is always there.
@@ -214,7 +215,7 @@ fn a_lost_device_is_reported() {
         const LAUNCH_FAILED: u32 = 719;
         fake.fail("cuLaunchKernel", 1, LAUNCH_FAILED);
         for _ in 0..2 {
-            let error = copy(&program, &memory, &host, &CopyOptions::new()).unwrap_err();
+            let error = copy(&program, &memory, &host, &CopyOptions::default()).unwrap_err();
             assert!(matches!(error, DeviceError::Lost { ordinal: 0, .. }), "{error}");
         }
         let error = Gpu::open(0).unwrap_err();
@@ -235,7 +236,7 @@ fn a_driver_that_is_gone_is_left_alone() {
             let gpu = Gpu::open(ordinal).unwrap();
             let host = Memory::allocate(&[4096]).unwrap();
             let memory = DeviceMemory::allocate(&gpu, &[4096]).unwrap();
-            let copied = || copy(&strided(2048, 512), &memory, &host, &CopyOptions::new());
+            let copied = || copy(&strided(2048, 512), &memory, &host, &CopyOptions::default());
             if code == UNKNOWN {
                 // One that passes is none of it, however often it is given until then.
                 (1..=50).for_each(|nth| fake.fail(function, nth, code));
@@ -274,7 +275,7 @@ fn a_mark_is_told_of_a_loss_that_the_driver_keeps_to_itself() {
             std::thread::yield_now();
         }
         fake.fail("cuLaunchKernel", 1, LAUNCH_FAILED);
-        copy(&dense(2048), &memory, &memory, &CopyOptions::new()).unwrap_err();
+        copy(&dense(2048), &memory, &memory, &CopyOptions::default()).unwrap_err();
         for _ in 0..2 {
             let error = told.recv_timeout(Duration::from_secs(60)).unwrap();
             assert!(matches!(error, Err(DeviceError::Lost { .. })), "{error:?}");

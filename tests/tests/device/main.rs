@@ -16,10 +16,11 @@ use transload_tests::cases::{Case, Reach, cases, kept};
 use transload_tests::fake_cuda::{Engine, Fake, run, run_anywhere};
 use transload_tests::on_device::{OnDevice, Sides};
 use transload_tests::planner::{Demand, check};
-use transload_transfer::copy::{CopyOptions, Crc32c};
-use transload_transfer::device::measure::Meter;
+use transload_transfer::Memory;
+use transload_transfer::device::internal::measure::Meter;
 use transload_transfer::device::{DeviceError, DeviceMemory, Gpu, Mark, copy};
-use transload_transfer::memory::{Access, Memory};
+use transload_transfer::memory::Access;
+use transload_transfer::memory::copy::{CopyOptions, Crc32c};
 use transload_transfer::plan::program::{Loop, Nest, Placed, Program};
 
 /// Every byte of a case once, from the right place, whichever side is on the GPU.
@@ -86,7 +87,7 @@ fn long_copies_go_in_pieces() {
         let bytes: Vec<u8> = (0..2 * len).map(|i| (i * 7 / 64) as u8).collect();
         source.write(0, &bytes).unwrap();
 
-        let options = CopyOptions::new().with_checksum();
+        let options = CopyOptions { checksum: true, ..CopyOptions::default() };
         let sent = copy(&there, &source, &device, &options).unwrap();
         let got = copy(&back, &device, &destination, &options).unwrap();
 
@@ -117,9 +118,9 @@ fn copies_that_share_a_gpu_all_end() {
                     }
                     host.write(0, &bytes).unwrap();
                     let device = DeviceMemory::allocate(gpu, &[len as usize]).unwrap();
-                    copy(program, &host, &device, &CopyOptions::new()).unwrap();
+                    copy(program, &host, &device, &CopyOptions::default()).unwrap();
                     host.write(0, &vec![0; len as usize]).unwrap();
-                    copy(program, &device, &host, &CopyOptions::new()).unwrap();
+                    copy(program, &device, &host, &CopyOptions::default()).unwrap();
                     let mut copied = vec![0; len as usize];
                     host.read(0, &mut copied).unwrap();
                     assert!(copied == bytes);
@@ -185,7 +186,7 @@ fn an_engine_goes_first() {
                     scope.spawn(|| {
                         let host = Memory::allocate(&[len as usize]).unwrap();
                         let device = DeviceMemory::allocate(&gpu, &[len as usize]).unwrap();
-                        let options = CopyOptions::new();
+                        let options = CopyOptions::default();
                         match to_host {
                             true => copy(&program, &device, &host, &options).unwrap(),
                             false => copy(&program, &host, &device, &options).unwrap(),
@@ -224,7 +225,7 @@ fn two_gpus_copy_to_each_other() {
             host.write(0, &bytes).unwrap();
             let source = DeviceMemory::allocate(from, &[2 * len]).unwrap();
             let destination = DeviceMemory::allocate(to, &[len]).unwrap();
-            let options = CopyOptions::new();
+            let options = CopyOptions::default();
             copy(&dense(2 * len as u64), &host, &source, &options).unwrap();
             let report = copy(&strided(len as u64, 512), &source, &destination, &options).unwrap();
             assert_eq!(report.bytes, len as u64);
@@ -252,7 +253,7 @@ fn two_gpus_copy_to_each_other() {
 fn memory_may_begin_anywhere() {
     run_anywhere("memory_may_begin_anywhere", &[], |_| {
         let gpu = Gpu::open(0).unwrap();
-        let (len, options) = (4096, CopyOptions::new());
+        let (len, options) = (4096, CopyOptions::default());
         let room = DeviceMemory::allocate(&gpu, &[2 * len + 32]).unwrap();
         let (start, _) = room.allocation(0).unwrap();
         let at = |offset: u64, len: usize| {
@@ -291,7 +292,7 @@ fn an_illegal_address_loses_the_device() {
         let (tell, told) = mpsc::channel();
         mark.when_done(move |done| tell.send(done).unwrap());
         let done = told.recv_timeout(Duration::from_secs(20)).unwrap();
-        let copied = copy(&strided(2048, 512), &memory, &host, &CopyOptions::new());
+        let copied = copy(&strided(2048, 512), &memory, &host, &CopyOptions::default());
         for error in [done.unwrap_err(), copied.unwrap_err()] {
             assert!(matches!(&error, DeviceError::Lost { ordinal: 0, why } if why.code == 700), "{error}");
         }
@@ -333,9 +334,9 @@ fn a_graph_is_captured_while_copies_run() {
                 let device = DeviceMemory::allocate(&gpu, &[len as usize]).unwrap();
                 let host = Memory::allocate(&[len as usize]).unwrap();
                 host.write(len - 1, &[count]).unwrap();
-                copy(&program, &host, &device, &CopyOptions::new()).unwrap();
+                copy(&program, &host, &device, &CopyOptions::default()).unwrap();
                 host.write(len - 1, &[!count]).unwrap();
-                copy(&program, &device, &host, &CopyOptions::new()).unwrap();
+                copy(&program, &device, &host, &CopyOptions::default()).unwrap();
                 let mut last = [0];
                 host.read(len - 1, &mut last).unwrap();
                 assert_eq!(last, [count]);
@@ -355,13 +356,13 @@ fn marks_hold_up_nobody_else() {
         let engine = Engine::new(&driver);
         let (host, memory) = (Memory::allocate(&[4096]).unwrap(), DeviceMemory::allocate(&gpu, &[4096]).unwrap());
         // Once before: a driver may wait for all that runs when it loads a kernel or makes a table's memory.
-        copy(&strided(2048, 512), &host, &memory, &CopyOptions::new()).unwrap();
+        copy(&strided(2048, 512), &host, &memory, &CopyOptions::default()).unwrap();
         engine.spin(200_000);
         // SAFETY: the stream is there until this process ends.
         let mark = unsafe { Mark::new(&gpu, engine.stream()).unwrap() };
         let (tell, told) = mpsc::channel();
         mark.when_done(move |done| tell.send(done).unwrap());
-        copy(&strided(2048, 512), &host, &memory, &CopyOptions::new()).unwrap();
+        copy(&strided(2048, 512), &host, &memory, &CopyOptions::default()).unwrap();
         assert!(told.try_recv().is_err(), "the mark was done before its stream");
         assert_eq!(told.recv_timeout(Duration::from_secs(20)).unwrap(), Ok(()));
     });

@@ -4,8 +4,7 @@ use tokio::runtime::Runtime;
 use transload_tests::fake_cuda::{Fake, run};
 use transload_tests::pair::Pair;
 use transload_transfer::device::{DeviceError, Gpu};
-use transload_transfer::lease::LeaseEnd;
-use transload_transfer::path::Path;
+use transload_transfer::{LeaseEnd, Path};
 
 use super::*;
 

@@ -3,10 +3,9 @@
 use tokio::runtime::Runtime;
 use transload_tests::fake_cuda::{Engine, Fake, run};
 use transload_tests::pair::Pair;
-use transload_transfer::agent::{After, LeaseOpenError};
 use transload_transfer::device::{Gpu, Mark};
-use transload_transfer::lease::{LeaseEnd, OpenFault};
-use transload_transfer::path::Path;
+use transload_transfer::wire::OpenFault;
+use transload_transfer::{After, LeaseEnd, LeaseOpenError, Path};
 
 use super::*;
 

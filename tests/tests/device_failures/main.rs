@@ -15,14 +15,12 @@ use smallvec::smallvec;
 use tokio::time::{sleep, timeout};
 use transload_layout::Rank;
 use transload_tests::pair::{Pair, contents};
-use transload_transfer::agent::{Lease, LeaseRequest, PullReport, TransferError};
-use transload_transfer::copy::CopyOptions;
 use transload_transfer::device::{DeviceError, copy};
-use transload_transfer::ids::{Direction, LeaseSetId};
-use transload_transfer::lease::LeaseEnd;
-use transload_transfer::memory::Memory;
-use transload_transfer::path::{Path, PathSet};
+use transload_transfer::memory::copy::CopyOptions;
 use transload_transfer::plan::program::{Nest, Placed, Program};
+use transload_transfer::{
+    Direction, Lease, LeaseEnd, LeaseRequest, LeaseSetId, Memory, Path, PathSet, PullReport, TransferError,
+};
 
 const OUT_OF_MEMORY: u32 = 2;
 const LAUNCH_FAILED: u32 = 719;
@@ -60,7 +58,7 @@ fn whole(len: u64) -> Program {
 /// Writes to the caches of the destination what was in them at first.
 fn reset(pair: &Pair) {
     for (memory, device) in pair.dst.memories.iter().zip(&pair.dst.on_gpu) {
-        copy(&whole(memory.bytes()), memory, device, &CopyOptions::new()).unwrap();
+        copy(&whole(memory.bytes()), memory, device, &CopyOptions::default()).unwrap();
     }
 }
 
@@ -70,7 +68,7 @@ fn found(pair: &Pair) -> Result<Vec<Vec<u8>>, DeviceError> {
     let read = devices.map(|device| {
         let (_, len) = device.allocation(0).unwrap();
         let host = Memory::allocate(&[len as usize]).unwrap();
-        copy(&whole(len), device, &host, &CopyOptions::new())?;
+        copy(&whole(len), device, &host, &CopyOptions::default())?;
         Ok(contents(&host))
     });
     read.collect()

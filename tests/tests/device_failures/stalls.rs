@@ -5,10 +5,9 @@ use std::sync::{Arc, Weak};
 use tokio::runtime::Runtime;
 use transload_tests::fake_cuda::{Engine, Fake, run};
 use transload_tests::pair::Pair;
-use transload_transfer::agent::{AgentOptions, LeaseEndError};
 use transload_transfer::device::{DeviceMemory, Gpu, GpuOptions, Mark};
 use transload_transfer::memory::Access;
-use transload_transfer::path::Path;
+use transload_transfer::{AgentOptions, LeaseEndError, Path};
 
 use super::*;
 
@@ -123,7 +122,7 @@ fn what_is_waited_for_ends_where_a_device_stands_still() {
         let mut options = GpuOptions::default();
         options.stall = Duration::from_millis(100);
         let gpu = Gpu::open_with(0, &options).unwrap();
-        let (program, options) = (whole(4096), CopyOptions::new());
+        let (program, options) = (whole(4096), CopyOptions::default());
         let host = Memory::allocate(&[4096]).unwrap();
         host.write(0, &[7; 4096]).unwrap();
         let owned = DeviceMemory::allocate(&gpu, &[4096]).unwrap();
@@ -168,7 +167,7 @@ fn a_copy_between_gpus_that_stalls_has_its_buffers_until_it_ends() {
         let (here, there) = (open(0), open(1));
         let memory = |gpu| DeviceMemory::allocate(gpu, &[4096]).unwrap();
         let (source, destination) = (memory(&here), memory(&there));
-        let copy = || copy(&whole(4096), &source, &destination, &CopyOptions::new());
+        let copy = || copy(&whole(4096), &source, &destination, &CopyOptions::default());
         copy().unwrap();
         let (live, carried) = (fake.live(), fake.calls("cuMemcpyPeerAsync"));
         let error = std::thread::scope(|scope| {

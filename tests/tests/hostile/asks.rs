@@ -4,11 +4,13 @@ use std::time::Duration;
 
 use transload_layout::Rank;
 use transload_tests::cluster::{Side, TOKENS, content_of, lease_of, mint, open, set_of};
-use transload_transfer::identity::{Authority, Role, Roles};
-use transload_transfer::ids::{AgentId, ClusterName, DeploymentDigest, Direction, Incarnation, PlanDigest, TransferId};
-use transload_transfer::ticket::{Audience, Claims, TicketKey};
+use transload_transfer::plan::ids::{DeploymentDigest, PlanDigest, TransferId};
 use transload_transfer::wire::message::{Ask, Message};
-use transload_transfer::wire::{Failure, Path, PathSet, Refusal, Role as RefusedRole};
+use transload_transfer::wire::{Audience, Failure, Refusal};
+use transload_transfer::{
+    AgentId, Authority, Claims, ClusterName, Direction, Incarnation, Path, PathSet, Role, Role as RefusedRole, Roles,
+    TicketKey,
+};
 
 use crate::peer::{Hostile, ask};
 use crate::town::{Town, issue, owners_claims};

@@ -7,9 +7,7 @@ use tokio::time::{sleep, timeout};
 use transload_layout::Rank;
 use transload_tests::cluster::{Side, lease_of, mint, open, set_of, transfer_of, unused};
 use transload_tests::process::Chance;
-use transload_transfer::ids::Direction;
-use transload_transfer::lease::LeaseEnd;
-use transload_transfer::wire::PathSet;
+use transload_transfer::{Direction, LeaseEnd, PathSet};
 
 use crate::town::{Destination, PATIENCE, RANKS, Town, owners_claims};
 

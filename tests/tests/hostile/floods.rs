@@ -5,12 +5,11 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use transload_tests::cluster::{Side, set_of, ticket_of};
 use transload_tests::words;
-use transload_transfer::agent::Agent;
-use transload_transfer::identity::Roles;
-use transload_transfer::ids::{Direction, Nonce, TransferId};
-use transload_transfer::quic::{CloseCode, ConnectError, ConnectionLost};
+use transload_transfer::internal::quic::{CloseCode, ConnectError, ConnectionLost};
+use transload_transfer::plan::ids::{Nonce, TransferId};
+use transload_transfer::wire::internal::stream::StreamHeader;
 use transload_transfer::wire::message::{Message, Notice, NoticeKind};
-use transload_transfer::wire::stream::StreamHeader;
+use transload_transfer::{Agent, Direction, Roles};
 
 use crate::peer::{Hostile, ask};
 use crate::town::{PATIENCE, Town, owners_claims};

@@ -6,11 +6,11 @@ use tokio::time::sleep;
 use transload_layout::Rank;
 use transload_tests::cluster::{CLUSTER, Side};
 use transload_tests::process::Chance;
-use transload_transfer::identity::{Authority, Roles};
-use transload_transfer::ids::{AgentId, ClusterName, DeploymentDigest};
-use transload_transfer::quic::ConnectError;
+use transload_transfer::internal::quic::ConnectError;
+use transload_transfer::plan::ids::DeploymentDigest;
 use transload_transfer::wire::HelloRefusal;
 use transload_transfer::wire::message::{Hello, Message};
+use transload_transfer::{AgentId, Authority, ClusterName, Roles};
 
 use crate::peer::Hostile;
 use crate::town::{Town, issue};

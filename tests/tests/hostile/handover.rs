@@ -10,8 +10,8 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags,
     SocketType,
 };
-use transload_transfer::ids::Nonce;
-use transload_transfer::path::ring::carrier::random_socket;
+use transload_transfer::internal::ring::random_socket;
+use transload_transfer::plan::ids::Nonce;
 
 use crate::source::halves;
 use crate::town::PATIENCE;

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use transload_layout::Rank;
 use transload_tests::cluster::{Side, TOKENS, claims_of, content_of, lease_of, mint, open, set_of};
-use transload_transfer::agent::Lease;
-use transload_transfer::identity::{Authority, Role, Roles};
-use transload_transfer::ids::{AgentId, ClusterName, DeploymentDigest, Direction, Incarnation};
-use transload_transfer::lease::LeaseEnd;
-use transload_transfer::ticket::{Audience, Claims, RankAddress, TicketKey};
+use transload_transfer::plan::ids::DeploymentDigest;
 use transload_transfer::wire::message::{Invitation, Message};
-use transload_transfer::wire::{Path, PathSet, Refusal, Role as RefusedRole};
+use transload_transfer::wire::{Audience, Refusal};
+use transload_transfer::{
+    AgentId, Authority, Claims, ClusterName, Direction, Incarnation, Lease, LeaseEnd, Path, PathSet, RankAddress, Role,
+    Role as RefusedRole, Roles, TicketKey,
+};
 
 use crate::peer::Hostile;
 use crate::town::{Town, issue, owners_claims};

@@ -1,8 +1,8 @@
 //! Sources whose bytes are not what they say, over lanes and over rings.
 
-use transload_transfer::identity::Roles;
 use transload_transfer::wire::message::{Ask, Message};
-use transload_transfer::wire::{Awaited, Failure, Path};
+use transload_transfer::wire::{Awaited, Failure};
+use transload_transfer::{Path, Roles};
 
 use crate::peer::Hostile;
 use crate::source::{Source, Stream, Way, failure, is_broken_by};

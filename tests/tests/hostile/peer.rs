@@ -3,17 +3,18 @@
 use std::collections::VecDeque;
 
 use tokio::time::timeout;
-use transload_layout::Rank;
+use transload_layout::{Rank, Side as End};
 use transload_tests::cluster::{CLUSTER, Side, TOKENS, content_of, mint};
 use transload_tests::words;
-use transload_transfer::agent::Agent;
-use transload_transfer::identity::Identity;
-use transload_transfer::ids::{AgentId, ClusterName, DeploymentDigest, Direction, Incarnation, Nonce, TransferId};
-use transload_transfer::plan::{Plan, Request, Side as End};
-use transload_transfer::quic::{ConnectError, ControlConnection, Endpoints, Lane, QuicOptions};
-use transload_transfer::ticket::{Claims, Ticket, TicketKey};
+use transload_transfer::internal::quic::{ConnectError, ControlConnection, Endpoints, Lane};
+use transload_transfer::plan::ids::{DeploymentDigest, Nonce, TransferId};
+use transload_transfer::wire::Refusal;
+use transload_transfer::wire::internal::frame;
 use transload_transfer::wire::message::{Ask, Envelope, Hello, Message, VERSIONS};
-use transload_transfer::wire::{PathSet, Refusal, frame};
+use transload_transfer::{
+    Agent, AgentId, Claims, ClusterName, Direction, Identity, Incarnation, PathSet, Plan, QuicOptions, Request, Ticket,
+    TicketKey,
+};
 
 use crate::town::PATIENCE;
 

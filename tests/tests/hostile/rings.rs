@@ -4,10 +4,10 @@ use std::os::fd::OwnedFd;
 
 use transload_layout::Rank;
 use transload_tests::words;
-use transload_transfer::identity::Roles;
-use transload_transfer::ids::Nonce;
+use transload_transfer::plan::ids::Nonce;
+use transload_transfer::wire::Failure;
 use transload_transfer::wire::message::{Ask, Message};
-use transload_transfer::wire::{Failure, Path};
+use transload_transfer::{Path, Roles};
 
 use crate::handover::{self, Gift, memfd, ring};
 use crate::peer::Hostile;

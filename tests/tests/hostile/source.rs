@@ -7,18 +7,18 @@ use tokio::time::timeout;
 use transload_layout::Rank;
 use transload_tests::cluster::{Side, TOKENS, claims_of, mint, transfer_of};
 use transload_tests::words;
-use transload_transfer::agent::{PullReport, TransferError};
-use transload_transfer::identity::Roles;
-use transload_transfer::ids::{AgentId, DeploymentDigest, Direction, Incarnation, Nonce};
-use transload_transfer::path::ring::carrier::handover::{Limits, Listener};
-use transload_transfer::path::ring::carrier::random_token;
-use transload_transfer::path::ring::carrier::staging::{Producer, RingShape};
-use transload_transfer::plan::{Plan, Request};
-use transload_transfer::quic::{DataSender, Endpoints, Lane};
-use transload_transfer::ticket::{RankAddress, Ticket};
+use transload_transfer::internal::handover::{Limits, Listener};
+use transload_transfer::internal::quic::{DataSender, Endpoints, Lane};
+use transload_transfer::internal::ring::random_token;
+use transload_transfer::internal::staging::{Producer, RingShape};
+use transload_transfer::plan::ids::{DeploymentDigest, Nonce};
+use transload_transfer::wire::Failure;
+use transload_transfer::wire::internal::stream::{StreamHeader, StreamTrailer};
 use transload_transfer::wire::message::{Ask, Message};
-use transload_transfer::wire::stream::{StreamHeader, StreamTrailer};
-use transload_transfer::wire::{Failure, JobError, Path};
+use transload_transfer::{
+    AgentId, Direction, Incarnation, JobError, Path, Plan, PullReport, RankAddress, Request, Roles, Ticket,
+    TransferError,
+};
 
 use crate::peer::Hostile;
 use crate::town::{Destination, PATIENCE, Town, issue};
@@ -188,7 +188,7 @@ impl Way {
             }
             Self::Ring(producer) => {
                 // The header has to be in one slot.
-                let (header, rest) = bytes.split_at(transload_transfer::wire::stream::HEADER);
+                let (header, rest) = bytes.split_at(transload_transfer::wire::internal::stream::HEADER);
                 let slots = [header].into_iter().chain(rest.chunks(1));
                 let mut offset = 0;
                 for slot in slots {
@@ -230,7 +230,7 @@ impl Stream {
     /// All of a route, as an honest source would send it.
     pub(crate) fn whole(ask: &Ask) -> Self {
         let length = route_bytes(ask);
-        let mut sum = transload_transfer::copy::Crc32c::new();
+        let mut sum = transload_transfer::memory::copy::Crc32c::new();
         sum.update(&vec![FILL; length as usize]);
         Self {
             header: StreamHeader { transfer: ask.transfer, nonce: ask.nonce, stream: 0, offset: 0, length },

@@ -9,9 +9,7 @@ use std::time::Duration;
 use tokio::time::sleep;
 use transload_layout::Rank;
 use transload_tests::cluster::{CLUSTER, Cache, Origins, Side, impatient, lease_of, mint, open, set_of, transfer_of};
-use transload_transfer::identity::{Authority, Roles};
-use transload_transfer::ids::{ClusterName, Direction, Incarnation};
-use transload_transfer::quic::QuicOptions;
+use transload_transfer::{Authority, ClusterName, Direction, Incarnation, QuicOptions, Roles};
 
 use crate::peer::Hostile;
 use crate::town::{RANKS, Town, issue, owners_claims};
@@ -120,7 +118,7 @@ async fn lock_no_new_agent_out() {
         claims.set = set;
         let ticket = mint(&owner.ticket_key(), &claims);
         let mut request = transfer_of(Side::Decode, &RANKS, ticket, 2);
-        request.paths = transload_transfer::wire::PathSet::QUIC;
+        request.paths = transload_transfer::PathSet::QUIC;
         agent.pull(request).await.unwrap();
         origins.check(&cache, 2, &RANKS).unwrap();
         agent.shutdown(Duration::from_secs(1)).await;

@@ -9,10 +9,9 @@ use transload_layout::Rank;
 use transload_tests::cluster::{
     CLUSTER, Cache, Origins, Side, claims_of, idle, impatient, lease_of, mint, open, transfer_of,
 };
-use transload_transfer::agent::Agent;
-use transload_transfer::identity::{Authority, Identity, Roles};
-use transload_transfer::ids::{ClusterName, Direction, Incarnation, LeaseSetId, ServiceName};
-use transload_transfer::ticket::Claims;
+use transload_transfer::{
+    Agent, Authority, Claims, ClusterName, Direction, Identity, Incarnation, LeaseSetId, Roles, ServiceName,
+};
 
 /// Longer than anything takes here.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(10);

@@ -3,13 +3,10 @@
 use std::time::Duration;
 
 use transload_layout::Rank;
-use transload_tests::cluster::{Side, impatient, lease_of, open, ticket_of, transfer_of};
-use transload_transfer::agent::TransferError;
-use transload_transfer::identity::Roles;
-use transload_transfer::ids::{Direction, Incarnation};
-use transload_transfer::lease::LeaseEnd;
+use transload_tests::cluster::{Side, impatient, lease_of, open, pushed, ticket_of, transfer_of};
+use transload_transfer::wire::Failure;
 use transload_transfer::wire::message::Message;
-use transload_transfer::wire::{Failure, JobError, Path};
+use transload_transfer::{Direction, Incarnation, JobError, LeaseEnd, Path, Roles, TransferError};
 
 use crate::peer::{Hostile, ask_with};
 use crate::source::{Source, Stream, Way};
@@ -88,7 +85,7 @@ async fn a_push_that_trickles_ends_by_the_hard_bound() {
     }
     to.cache.clear();
     let ticket = ticket_of(&to.agent, 2, Direction::Push);
-    honest.push(transfer_of(Side::Prefill, &ranks, ticket, 2)).await.unwrap();
+    honest.push(pushed(transfer_of(Side::Prefill, &ranks, ticket, 2))).await.unwrap();
     for opening in openings {
         let ended = opening.ended().await.unwrap();
         assert_eq!(ended.end, LeaseEnd::Completed);

@@ -4,8 +4,7 @@ use std::time::Duration;
 
 use transload_layout::Rank;
 use transload_tests::cluster::{Origins, Side, claims_of, idle, mint, transfer_of};
-use transload_transfer::ids::Direction;
-use transload_transfer::wire::Path;
+use transload_transfer::{Direction, Path};
 
 use crate::blow::Blow;
 use crate::peer::Peer;

@@ -7,9 +7,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
 use transload_tests::cluster::{Cache, Origins, Side, claims_of, mint, transfer_of};
-use transload_transfer::agent::{Agent, PullReport, TransferError};
-use transload_transfer::ids::Direction;
-use transload_transfer::wire::{JobError, Path};
+use transload_transfer::{Agent, Direction, JobError, Path, PullReport, TransferError};
 
 use crate::peer::Peer;
 use crate::request::RANKS;

@@ -1,7 +1,7 @@
 //! Processes whose caches are on a GPU survive each other as others do, over each of the paths.
 
 use transload_tests::fake_cuda::run_anywhere;
-use transload_transfer::wire::Path;
+use transload_transfer::Path;
 
 use crate::destinations::destinations_survive;
 use crate::heard::a_source_that_dies_is_heard_of;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use transload_tests::cluster::{Origins, Side, idle, ticket_of};
-use transload_transfer::ids::Direction;
+use transload_transfer::Direction;
 
 use crate::blow::Blow;
 use crate::peer::Peer;

@@ -4,14 +4,11 @@ use std::path::Path;
 use std::time::Duration;
 
 use transload_layout::Rank;
-use transload_tests::cluster::{Cache, Origins, Side, TOKENS, lease_of, transfer_of, unused};
+use transload_tests::cluster::{Cache, Origins, Side, TOKENS, lease_of, pushed, transfer_of, unused};
 use transload_tests::fake_cuda::Driver;
 use transload_tests::process::{heard, say};
-use transload_transfer::agent::{Agent, Lease, PullReport, PullRequest, TransferError};
 use transload_transfer::device::Gpu;
-use transload_transfer::ids::{Direction, Incarnation};
-use transload_transfer::ticket::Ticket;
-use transload_transfer::wire;
+use transload_transfer::{Agent, Direction, Incarnation, Lease, PullReport, PullRequest, Ticket, TransferError, wire};
 
 use crate::request::{ends, kind, open};
 use crate::siege::{choose_path, load, options, took_path};
@@ -164,6 +161,6 @@ async fn begin(agent: &Agent, side: Side, ranks: &[Rank], request: u64) -> Vec<L
 async fn move_it(agent: &Agent, direction: Direction, request: PullRequest) -> Result<PullReport, TransferError> {
     match direction {
         Direction::Pull => agent.pull(request).await,
-        Direction::Push => agent.push(request).await,
+        Direction::Push => agent.push(pushed(request)).await,
     }
 }

@@ -2,8 +2,8 @@
 
 use transload_layout::Rank;
 use transload_tests::process::Other;
-use transload_transfer::ids::{AgentId, DeploymentDigest, Incarnation};
-use transload_transfer::ticket::RankAddress;
+use transload_transfer::plan::ids::DeploymentDigest;
+use transload_transfer::{AgentId, Incarnation, RankAddress};
 
 use crate::siege::Siege;
 

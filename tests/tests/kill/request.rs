@@ -5,10 +5,7 @@ use std::time::Duration;
 use tokio::time::{sleep, timeout};
 use transload_layout::Rank;
 use transload_tests::cluster::{self, Cache, lease_of};
-use transload_transfer::agent::{Agent, Lease, LeaseOutcome, TransferError};
-use transload_transfer::ids::Direction;
-use transload_transfer::lease::LeaseEnd;
-use transload_transfer::wire::JobError;
+use transload_transfer::{Agent, Direction, JobError, Lease, LeaseEnd, LeaseOutcome, TransferError};
 
 pub(crate) const RANKS: [Rank; 4] = [Rank(0), Rank(1), Rank(2), Rank(3)];
 

@@ -9,11 +9,11 @@ use tempfile::TempDir;
 use transload_layout::Rank;
 use transload_tests::cluster::{CLUSTER, Cache, Side, impatient};
 use transload_tests::process::{Belongings, Chance, alone, resident_kib};
-use transload_transfer::agent::{Agent, AgentOptions, PullReport, PullRequest};
 use transload_transfer::device::Gpu;
-use transload_transfer::identity::{Authority, Identity, Roles};
-use transload_transfer::ids::{ClusterName, Incarnation, ServiceName};
-use transload_transfer::wire;
+use transload_transfer::{
+    Agent, AgentOptions, Authority, ClusterName, Identity, Incarnation, PullReport, PullRequest, Roles, ServiceName,
+    wire,
+};
 
 use crate::blow::Killer;
 use crate::peer::Peer;

@@ -6,9 +6,7 @@ use std::time::Duration;
 use tokio::time::timeout;
 use transload_tests::cluster::{Origins, Side, claims_of, idle, mint, ticket_of, transfer_of};
 use transload_tests::fake_cuda::run;
-use transload_transfer::agent::TransferError;
-use transload_transfer::ids::Direction;
-use transload_transfer::wire::Path;
+use transload_transfer::{Direction, Path, TransferError};
 
 use crate::other::Fault;
 use crate::peer::Peer;

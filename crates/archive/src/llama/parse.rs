@@ -11,7 +11,7 @@
 //!                         each element that of each cell. Models with latents (MLA) have none.
 //! ```
 
-use transload_layout::deployment::MAX_LAYERS;
+use transload_layout::MAX_LAYERS;
 
 use super::LlamaError;
 use super::format::MAGIC;

@@ -8,10 +8,8 @@
 use std::collections::BTreeMap;
 
 use transload_layout::document::{Document, GroupDocument};
-use transload_layout::dtype::Dtype;
-use transload_layout::placement::Allocation;
 use transload_layout::spec::{Mla, Opaque, Spec};
-use transload_layout::{Deployment, Rank};
+use transload_layout::{Allocation, Deployment, Dtype, Rank};
 use transload_memory::copy::{CopyOptions, copy};
 use transload_memory::{Access, Memory};
 use transload_plan::codec::Codec;
@@ -183,7 +181,7 @@ impl Shape {
         for route in plan.bind(&tables(from_table), &tables(to_table))?.routes {
             let from = &from[plan.group_of(Side::Source, route.group)];
             let to = &to[plan.group_of(Side::Destination, route.group)];
-            copy(&route.program(), from, to, &CopyOptions::new().with_threads(1))?;
+            copy(&route.program(), from, to, &CopyOptions { threads: Some(1), ..CopyOptions::default() })?;
         }
         Ok(())
     }

@@ -2,8 +2,8 @@
 
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-use transload_store::internal::on_threads;
-use transload_store::{ChunkHash, ManifestName, StoreError, readable};
+use transload_store::internal::{on_threads, readable};
+use transload_store::{ChunkHash, ManifestName, StoreError};
 
 use super::part::{PartMut, pieces_mut, total_mut};
 use super::{Info, ObjectError, Objects, PIECE};

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::time::SystemTime;
 
-use transload_store::{ManifestName, StoreError, readable};
+use transload_store::internal::readable;
+use transload_store::{ManifestName, StoreError};
 
 use super::record::Record;
 use super::{Info, ObjectError, Objects, name};

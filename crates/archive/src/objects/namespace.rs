@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use transload_store::{Backend, ManifestName, StoreError, readable};
+use transload_store::internal::readable;
+use transload_store::{Backend, ManifestName, StoreError};
 
 use super::error::ObjectError;
 use super::name;

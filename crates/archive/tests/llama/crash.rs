@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use transload_archive::Model;
 use transload_archive::llama::{LlamaError, States};
-use transload_store::backend::file::simulated::{Mistake, SimulatedDisk};
+use transload_store::internal::simulated::{Mistake, SimulatedDisk};
 use transload_test_stores::assert_right;
 
 /// How long the turns of a chat are, in tokens.

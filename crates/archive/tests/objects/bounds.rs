@@ -162,7 +162,7 @@ fn another_length_or_meta_replaces_and_equal_ones_write_nothing() {
 #[test]
 fn no_two_names_are_one() {
     let folder = tempfile::tempdir().unwrap();
-    let store = FileStore::open(folder.path().join("kv"), FileOptions::new()).unwrap();
+    let store = FileStore::open(folder.path().join("kv"), FileOptions::default()).unwrap();
     let store: Arc<dyn Backend> = Arc::new(store);
     let names: [&[u8]; 9] = [b"\0", b"\0\0", b"/", b"..", b"../../etc/passwd", b"a", b"A", b"\xff\xfe", b"a-SEP-b"];
     let all = || names.iter().flat_map(|namespace| names.map(|key| (*namespace, key)));

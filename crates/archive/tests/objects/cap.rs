@@ -11,7 +11,7 @@ use transload_store::backend::{CollectOptions, Inventory};
 use crate::model::{content, get, put};
 
 fn open(root: &Path, cap: Option<u64>) -> (Arc<FileStore>, Objects) {
-    let mut options = FileOptions::new().with_grace(Duration::ZERO);
+    let mut options = FileOptions { grace: Duration::ZERO, ..FileOptions::default() };
     options.cap = cap;
     let store = Arc::new(FileStore::open(root, options).unwrap());
     let objects = Objects::new(store.clone(), b"ns").unwrap();
@@ -31,7 +31,7 @@ fn what_objects_share_is_kept_once_and_goes_with_the_last() {
     assert_eq!(usage.chunk_bytes, bytes.len() as u64);
 
     let collect = || {
-        let now = CollectOptions::new().with_grace(Duration::ZERO);
+        let now = CollectOptions { grace: Duration::ZERO, ..CollectOptions::default() };
         store.collect(&now, &mut |_| ()).unwrap().chunks
     };
     assert_eq!(collect(), 0);

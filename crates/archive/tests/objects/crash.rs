@@ -7,7 +7,7 @@ use std::time::Duration;
 use transload_archive::objects::{ObjectError, Objects, Source, Target};
 use transload_store::Backend;
 use transload_store::backend::CollectOptions;
-use transload_store::backend::file::simulated::{Mistake, Random, SimulatedDisk};
+use transload_store::internal::simulated::{Mistake, Random, SimulatedDisk};
 use transload_test_stores::{assert_right, count};
 
 const LIVES: u64 = 6;
@@ -38,7 +38,7 @@ fn live(disk: &SimulatedDisk, expected: &mut Expected, random: &mut Random, step
                 expected.insert(key, vec![None]);
             }
             1 => {
-                let now = CollectOptions::new().with_grace(Duration::ZERO);
+                let now = CollectOptions { grace: Duration::ZERO, ..CollectOptions::default() };
                 let store = disk.open_store()?;
                 store.inventory().unwrap().collect(&now, &mut |_| ())?;
             }

@@ -7,8 +7,7 @@ use std::sync::Arc;
 use bytes::Bytes;
 use transload_archive::objects::{ObjectError, Objects, PIECE, Record, Source, Target};
 use transload_store::backend::file::{FileOptions, FileStore};
-use transload_store::backend::tier::Write;
-use transload_store::backend::{Inventory, MemoryStore, Tier, TierStore};
+use transload_store::backend::{Inventory, MemoryStore, Tier, TierStore, Write};
 use transload_store::{Backend, ChunkHash, Put, StoreError};
 
 use crate::bounds::name;
@@ -225,7 +224,7 @@ fn in_a_folder_whoever_puts_it_heals_it() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().join("kv");
     let open = || -> Objects {
-        let store = FileStore::open(&root, FileOptions::new()).unwrap();
+        let store = FileStore::open(&root, FileOptions::default()).unwrap();
         Objects::new(Arc::new(store), b"ns").unwrap()
     };
     let (writer, reader) = (open(), open());
@@ -253,7 +252,7 @@ fn in_a_folder_whoever_puts_it_heals_it() {
 fn in_a_folder_a_damaged_manifest_is_a_miss() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().join("kv");
-    let store = Arc::new(FileStore::open(&root, FileOptions::new()).unwrap());
+    let store = Arc::new(FileStore::open(&root, FileOptions::default()).unwrap());
     let objects = Objects::new(store.clone(), b"ns").unwrap();
     put(&objects, b"one", b"", b"bytes");
     let mut files =

@@ -29,6 +29,6 @@ fn in_memory_they_are_a_map() {
 fn in_a_folder_they_are_a_map() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().join("kv");
-    let open = || -> Arc<dyn Backend> { Arc::new(FileStore::open(&root, FileOptions::new()).unwrap()) };
+    let open = || -> Arc<dyn Backend> { Arc::new(FileStore::open(&root, FileOptions::default()).unwrap()) };
     live(&open, steps(600), 2);
 }

@@ -123,7 +123,7 @@ pub(crate) fn live(open: &dyn Fn() -> Arc<dyn Backend>, steps: u64, seed: u64) {
                 let Some(inventory) = store.inventory() else {
                     continue;
                 };
-                let now = CollectOptions::new().with_grace(Duration::ZERO);
+                let now = CollectOptions { grace: Duration::ZERO, ..CollectOptions::default() };
                 inventory.collect(&now, &mut |_| ()).unwrap();
                 let mut listed: Vec<_> = objects.list().unwrap();
                 listed.sort_by(|a, b| a.key.cmp(&b.key));

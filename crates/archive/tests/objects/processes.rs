@@ -24,7 +24,7 @@ fn other(root: &Path, role: u64) -> std::process::Child {
 }
 
 fn open(root: &Path) -> Arc<FileStore> {
-    Arc::new(FileStore::open(root, FileOptions::new()).unwrap())
+    Arc::new(FileStore::open(root, FileOptions::default()).unwrap())
 }
 
 /// All objects of this length and key have the same bytes, so whatever is read can be told.
@@ -80,7 +80,7 @@ fn other_process() {
         match random.below(10) {
             0 => objects.delete(&[&key]).unwrap(),
             1 => {
-                let now = CollectOptions::new().with_grace(Duration::ZERO);
+                let now = CollectOptions { grace: Duration::ZERO, ..CollectOptions::default() };
                 store.collect(&now, &mut |_| ()).unwrap();
             }
             2..6 => loop {

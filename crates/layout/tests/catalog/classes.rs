@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use serde::Deserialize;
 use serde_json::Value as Json;
+use transload_layout::LayerSet;
 use transload_layout::catalog::{CacheDtype, Model, ModelGroup, Options};
-use transload_layout::deployment::LayerSet;
 use transload_layout::document::Value;
 use transload_layout::spec::{ScaledLatent, Spec};
 

@@ -1,9 +1,9 @@
 //! Reads configs, and says in short what a model caches.
 
 use serde_json::{Value as Json, json};
+use transload_layout::Dtype;
 use transload_layout::catalog::{CacheDtype, ConfigError, Model, Options};
 use transload_layout::document::Value;
-use transload_layout::dtype::Dtype;
 use transload_layout::spec::{
     Attention, ConvLayout, GdnConv, GdnSsm, Mamba1Conv, Mamba1Ssm, Mamba2Conv, Mamba2Ssm, Spec,
 };

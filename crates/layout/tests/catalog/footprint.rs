@@ -1,7 +1,7 @@
 //! How much room published models take, by the figures that are told of them.
 
+use transload_layout::Footprint;
 use transload_layout::catalog::Model;
-use transload_layout::footprint::Footprint;
 
 use crate::common::{config, read, read_in};
 

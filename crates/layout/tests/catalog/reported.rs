@@ -2,8 +2,8 @@
 //! caches that are packed.
 
 use serde_json::{Value as Json, json};
+use transload_layout::Footprint;
 use transload_layout::catalog::Model;
-use transload_layout::footprint::Footprint;
 
 use crate::common::{caches, config, config_but, fault, read, read_in};
 

@@ -1,7 +1,7 @@
 //! Keys that do not mean what they seem to mean, and what follows where they are null or missing.
 
 use serde_json::{Value as Json, json};
-use transload_layout::footprint::Footprint;
+use transload_layout::Footprint;
 
 use crate::common::{bare, caches, config, config_but, fault, growth, layers, read, read_in, specs};
 

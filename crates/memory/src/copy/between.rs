@@ -13,52 +13,35 @@ use transload_plan::program::Program;
 /// How to copy.
 #[derive(Clone, Debug)]
 pub struct CopyOptions {
-    threads: Option<usize>,
-    #[doc(hidden)]
+    /// At most so many threads, the caller's included (0 counts as 1), and not more than one for each 8 MiB. `None` is 8, or as
+    /// many as the machine can run at a time if those are fewer.
+    pub threads: Option<usize>,
+    /// Whether to sum the bytes as they pass, which costs up to 20 % of the time. False by default.
     pub checksum: bool,
-    pub(super) tuning: Tuning,
-    pub(super) bytes_per_thread: u64,
+    #[doc(hidden)]
+    pub tuning: Tuning,
+    #[doc(hidden)]
+    pub bytes_per_thread: u64,
 }
 
 impl Default for CopyOptions {
     fn default() -> Self {
-        Self::new()
+        Self { threads: None, checksum: false, tuning: Tuning::detect(), bytes_per_thread: BYTES_PER_THREAD }
     }
 }
 
 impl CopyOptions {
-    /// As many threads as it is worth, no checksum.
-    pub fn new() -> Self {
-        Self { threads: None, checksum: false, tuning: Tuning::detect(), bytes_per_thread: BYTES_PER_THREAD }
-    }
-
-    /// At most so many threads, the caller's included (0 counts as 1), and not more than one for each
-    /// [`BYTES_PER_THREAD`]. By default [`DEFAULT_THREADS`], or as many as the machine can run at a time
-    /// if those are fewer.
-    #[must_use]
-    pub fn with_threads(mut self, threads: usize) -> Self {
-        self.threads = Some(threads.max(1));
-        self
-    }
-
     /// How many threads so many bytes are worth, on a machine of so many cores.
     pub(super) fn threads(&self, bytes: u64, cores: impl Fn() -> usize) -> usize {
         let worth = usize::try_from(bytes / self.bytes_per_thread).unwrap_or(usize::MAX);
-        let most = self.threads.unwrap_or_else(|| cores().clamp(1, DEFAULT_THREADS));
+        let most = self.threads.map_or_else(|| cores().clamp(1, DEFAULT_THREADS), |threads| threads.max(1));
         worth.clamp(1, most)
     }
 
-    /// Sums the bytes as they pass; costs up to 20 % of the time.
+    /// Takes another kernel than the best, if this machine has it; for tests.
+    #[cfg(test)]
     #[must_use]
-    pub fn with_checksum(mut self) -> Self {
-        self.checksum = true;
-        self
-    }
-
-    /// Takes another kernel than the best, if this machine has it; for tests and benches.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn with_kernel(mut self, kernel: Kernel) -> Self {
+    pub(super) fn with_kernel(mut self, kernel: Kernel) -> Self {
         self.tuning.set_kernel(kernel);
         self
     }
@@ -92,11 +75,11 @@ impl CopyReport {
 ///
 /// Two threads instead of one gain 40 % with so many bytes each, 10 % with half of it, and nothing
 /// with a quarter.
-pub const BYTES_PER_THREAD: u64 = 8 << 20;
+pub(super) const BYTES_PER_THREAD: u64 = 8 << 20;
 
 /// How many threads a copy takes unless it is told otherwise: one makes some 10 GB/s, and the engine
 /// next to it needs its cores.
-pub const DEFAULT_THREADS: usize = 8;
+pub(super) const DEFAULT_THREADS: usize = 8;
 
 /// Runs a program: copies its bytes from one memory to another.
 ///
@@ -128,7 +111,7 @@ pub const DEFAULT_THREADS: usize = 8;
 ///     }],
 ///     placed: vec![Placed { nest: 0, src: head, dst: 0 }],
 /// };
-/// let report = copy(&program, &source, &destination, &CopyOptions::new())?;
+/// let report = copy(&program, &source, &destination, &CopyOptions::default())?;
 /// assert_eq!((report.chunks, report.bytes), (16, 1024));
 ///
 /// let mut first = [0; 64];

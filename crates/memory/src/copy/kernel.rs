@@ -136,7 +136,7 @@ const AROUND_FROM: u64 = 1 << 20;
 
 /// With which kernel bytes are moved, and from how many on around the caches.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Tuning {
+pub struct Tuning {
     pub(crate) kernel: Kernel,
     pub(crate) around_from: u64,
 }
@@ -148,6 +148,7 @@ impl Tuning {
     }
 
     /// Takes another kernel, if this machine has it.
+    #[cfg(test)]
     pub(crate) fn set_kernel(&mut self, kernel: Kernel) {
         if Kernel::available().contains(&kernel) {
             self.kernel = kernel;

@@ -5,7 +5,9 @@ use std::sync::Arc;
 use thiserror::Error;
 
 use super::checksum::Crc32c;
-use super::kernel::{Kernel, Traffic, Tuning};
+#[cfg(test)]
+use super::kernel::Kernel;
+use super::kernel::{Traffic, Tuning};
 use super::walk::{Dense, Walk};
 use crate::{Access, CheckError, Memory, Side};
 use transload_plan::program::StreamProgram;
@@ -18,8 +20,9 @@ use transload_plan::program::StreamProgram;
 ///
 /// ```
 /// # use smallvec::smallvec;
-/// use transload_memory::copy::{Crc32c, MemoryStream, settle};
 /// use transload_memory::Memory;
+/// use transload_memory::copy::{Crc32c, MemoryStream};
+/// use transload_memory::internal::settle;
 /// # use transload_plan::program::{Loop, Nest, Placed, Program, StreamProgram};
 /// # // Four chunks of 8 bytes, 16 bytes apart.
 /// # let loops = smallvec![Loop { count: 4, src: 16, dst: 8 }];
@@ -76,10 +79,10 @@ impl MemoryStream {
         Ok(Self { program, memory, tuning: Tuning::detect() })
     }
 
-    /// Takes another kernel than the best, if this machine has it; for tests and benches.
-    #[doc(hidden)]
+    /// Takes another kernel than the best, if this machine has it; for tests.
+    #[cfg(test)]
     #[must_use]
-    pub fn with_kernel(mut self, kernel: Kernel) -> Self {
+    pub(super) fn with_kernel(mut self, kernel: Kernel) -> Self {
         self.tuning.set_kernel(kernel);
         self
     }

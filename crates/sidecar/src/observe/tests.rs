@@ -267,7 +267,7 @@ proptest::proptest! {
     /// Nearest rank, as its definition says: the least measurement that at least this share are not above.
     #[test]
     fn percentiles_are_those_of_the_definition(mut all in proptest::collection::vec(0u32..50, 1..300)) {
-        let quantiles = Quantiles::of(all.iter().map(|one| f64::from(*one)).collect()).expect("some");
+        let quantiles = super::status::Quantiles::of(all.iter().map(|one| f64::from(*one)).collect()).expect("some");
         all.sort_unstable();
         for (percent, said) in [(50, quantiles.p50), (90, quantiles.p90), (99, quantiles.p99)] {
             let least = all.iter().find(|one| {

@@ -7,7 +7,7 @@ use crate::target::ServerUrl;
 
 /// What a request wants of a server.
 #[derive(Debug, Clone, Copy)]
-pub struct Wanted<'a> {
+pub(crate) struct Wanted<'a> {
     /// About how many tokens its prompt has.
     pub tokens: u64,
     /// What prompts share that begin alike.

@@ -157,7 +157,7 @@ fn mask(address: IpAddr, bits: u32) -> IpAddr {
 /// Tells whether a target that a client names may be dialled: whether it is on the list, or without a list whether it is
 /// no address that [`may_dial`] forbids.
 #[must_use]
-pub fn allowed(list: Option<&AllowList>, target: &Target) -> bool {
+pub(crate) fn allowed(list: Option<&AllowList>, target: &Target) -> bool {
     match list {
         Some(list) => list.allows(target),
         None => target.host.address().is_none_or(may_dial),
@@ -167,7 +167,7 @@ pub fn allowed(list: Option<&AllowList>, target: &Target) -> bool {
 /// Tells whether an address is one that a server of models may have: not a link-local one, and not one at which clouds hand
 /// out the credentials of a machine. To be asked for the addresses that a name stands for, too.
 #[must_use]
-pub fn may_dial(address: IpAddr) -> bool {
+pub(crate) fn may_dial(address: IpAddr) -> bool {
     match address {
         IpAddr::V4(address) => !address.is_link_local() && !METADATA_V4.contains(&address.octets()),
         IpAddr::V6(address) => {

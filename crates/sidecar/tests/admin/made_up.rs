@@ -8,10 +8,9 @@ use std::time::{Duration, Instant};
 use bytes::Bytes;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
-use transload_sidecar::Role;
-use transload_sidecar::admin::{Source, serve};
-use transload_sidecar::observe::{FailureKind, Observer, Outcome, Path, Record, ServerState, ServerStatus};
-use transload_sidecar::target::{ServerUrl, Target};
+use transload_sidecar::internal::admin::{Source, serve};
+use transload_sidecar::internal::observe::{FailureKind, Observer, Outcome, Path, Record, ServerState, ServerStatus};
+use transload_sidecar::{Role, ServerUrl, Target};
 
 /// What vLLM would say of our connector, of one server.
 const METRICS: &str = r#"# TYPE vllm:transload_bytes_total counter

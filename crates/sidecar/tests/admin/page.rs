@@ -3,9 +3,8 @@
 use std::io::Write;
 
 use serde_json::json;
-use transload_sidecar::Role;
-use transload_sidecar::observe::{Outcome, Path, ServerState};
-use transload_sidecar::target::{Host, ServerUrl, Target};
+use transload_sidecar::internal::observe::{Outcome, Path, ServerState};
+use transload_sidecar::{Host, Role, ServerUrl, Target};
 
 use crate::browser::Browser;
 use crate::made_up::{ago, busy, nothing, server, start};

@@ -4,9 +4,8 @@ use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-use transload_sidecar::Running;
 use transload_sidecar::settings::{Beside, Choosing, KvConnector, Mode, Policy, PrefillFailure, Secret, Settings};
-use transload_sidecar::target::{AllowList, ServerUrl};
+use transload_sidecar::{AllowList, Running, ServerUrl};
 
 use crate::case::{Case, Knobs};
 use crate::fakes::Fake;

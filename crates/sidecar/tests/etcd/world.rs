@@ -10,13 +10,13 @@ use std::time::{Duration, Instant};
 use tempfile::TempDir;
 use tokio::sync::oneshot;
 use tokio::task::{AbortHandle, JoinHandle};
-use transload_sidecar::Role;
 use transload_sidecar::announce::{AnnounceError, Announcement, announce};
-use transload_sidecar::discover::{Source, follow};
+use transload_sidecar::discover::Source;
 use transload_sidecar::etcd::Cluster;
-use transload_sidecar::servers::Servers;
+use transload_sidecar::internal::discover::follow;
+use transload_sidecar::internal::servers::Servers;
 use transload_sidecar::settings::UpstreamTls;
-use transload_sidecar::target::ServerUrl;
+use transload_sidecar::{Role, ServerUrl};
 
 /// How long anything may take that is waited for. Nothing depends on it but the time until a failure is told.
 const PATIENCE: Duration = Duration::from_secs(60);

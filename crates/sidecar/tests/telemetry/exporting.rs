@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use rcgen::{CertificateParams, KeyPair};
 use rustls_pki_types::PrivateKeyDer;
-use transload_sidecar::telemetry::Otlp;
+use transload_sidecar::Otlp;
 
 use crate::collector::{Collector, text};
 use crate::fakes::{Scene, decodes, prefills};

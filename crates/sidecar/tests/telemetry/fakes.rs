@@ -14,10 +14,8 @@ use hyper_util::rt::TokioIo;
 use serde_json::{Value, json};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
-use transload_sidecar::Running;
 use transload_sidecar::settings::{Beside, KvConnector, Limits, Mode, PrefillFailure, Settings, UpstreamTls};
-use transload_sidecar::target::{ServerUrl, Target};
-use transload_sidecar::telemetry::Otlp;
+use transload_sidecar::{Otlp, Running, ServerUrl, Target};
 
 use crate::collector::Collector;
 

@@ -4,8 +4,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
+use transload_sidecar::AllowList;
 use transload_sidecar::settings::{KvConnector, Mode, Settings};
-use transload_sidecar::target::AllowList;
 
 use crate::collector::{Collector, Span, text};
 use crate::fakes::{SECRET, Scene, decodes, prefills};

@@ -157,7 +157,6 @@ impl Fault {
 
 /// How to collect.
 #[derive(Clone, Debug)]
-#[non_exhaustive]
 pub struct CollectOptions {
     /// What a save left that was never published stays for this long after it was put. Chunks that no manifest refers
     /// to stay for this long after they were last put or read, or after the
@@ -174,31 +173,6 @@ pub struct CollectOptions {
 impl Default for CollectOptions {
     fn default() -> Self {
         Self { grace: Duration::from_secs(3600), cap: None, dry_run: false }
-    }
-}
-
-impl CollectOptions {
-    /// One hour of grace, no cap.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Sets the grace period.
-    pub fn with_grace(mut self, grace: Duration) -> Self {
-        self.grace = grace;
-        self
-    }
-
-    /// Sets the cap in bytes.
-    pub fn with_cap(mut self, bytes: u64) -> Self {
-        self.cap = Some(bytes);
-        self
-    }
-
-    /// Only reports.
-    pub fn with_dry_run(mut self, dry_run: bool) -> Self {
-        self.dry_run = dry_run;
-        self
     }
 }
 

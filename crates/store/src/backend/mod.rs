@@ -17,7 +17,7 @@ mod inventory;
 #[cfg(any(feature = "redis", feature = "s3"))]
 mod kept;
 mod leftover;
-pub mod memory;
+mod memory;
 #[cfg(any(feature = "redis", feature = "s3"))]
 mod recorded;
 #[cfg(feature = "redis")]
@@ -27,7 +27,7 @@ mod revision;
 #[cfg(feature = "s3")]
 pub mod s3;
 mod sealed;
-pub mod tier;
+pub(crate) mod tier;
 
 use std::fmt;
 
@@ -36,10 +36,10 @@ use bytes::Bytes;
 pub use inventory::{ChunkEntry, CollectOptions, Collected, Fault, Inventory, ManifestEntry, Progress, Usage};
 
 pub use leftover::is_leftover;
-pub use memory::MemoryStore;
+pub use memory::{MemoryStore, Policy};
 pub use references::References;
 pub use revision::Revision;
-pub use tier::{Tier, TierStats, TierStore};
+pub use tier::{Tier, TierStats, TierStore, Write};
 
 use crate::error::StoreError;
 use crate::hash::ChunkHash;

@@ -290,7 +290,7 @@ mod tests {
                 assert_eq!(finding.verdict, verdict, "{}", finding.seen);
                 assert!(finding.seen.contains("SIGSEGV"), "{}", finding.seen);
             }
-            let strict = Options::quick().with_strict(true);
+            let strict = Options { strict: true, ..Options::quick() };
             let finding = run_with(item, "kill -ABRT $$", Duration::from_secs(60), &strict);
             assert_eq!(finding.verdict, Verdict::Fail, "{}", finding.seen);
         }

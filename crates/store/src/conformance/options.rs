@@ -5,11 +5,10 @@ use std::hash::{BuildHasher, Hasher, RandomState};
 /// How much to try. The default is what a vendor should pass before shipping; it takes seconds on a local store
 /// and minutes on a remote one.
 #[derive(Clone, Debug)]
-#[non_exhaustive]
 pub struct Options {
-    /// Threads that use the store at once. 8 unless set.
+    /// Threads that use the store at once, at least 2. 8 unless set.
     pub threads: usize,
-    /// How often a manifest is replaced under its readers, and how many values each thread puts. 200 unless set.
+    /// How often a manifest is replaced under its readers, and how many values each thread puts, at least 2. 200 unless set.
     pub rounds: usize,
     /// Steps of the random comparison with a model. 500 unless set.
     pub steps: usize,
@@ -46,68 +45,9 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Everything, as thoroughly as the defaults say.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
     /// Everything, at a tenth of the effort: for tests that run often.
     pub fn quick() -> Self {
         Self { threads: 4, rounds: 40, steps: 200, large: 3 << 20, ..Self::default() }
-    }
-
-    /// Sets the seed.
-    pub fn with_seed(mut self, seed: u64) -> Self {
-        self.seed = seed;
-        self
-    }
-
-    /// Sets the number of threads, at least 2.
-    pub fn with_threads(mut self, threads: usize) -> Self {
-        self.threads = threads.max(2);
-        self
-    }
-
-    /// Sets the number of rounds, at least 2.
-    pub fn with_rounds(mut self, rounds: usize) -> Self {
-        self.rounds = rounds.max(2);
-        self
-    }
-
-    /// Sets the number of steps.
-    pub fn with_steps(mut self, steps: usize) -> Self {
-        self.steps = steps;
-        self
-    }
-
-    /// Sets the length of the largest values, in bytes.
-    pub fn with_large(mut self, bytes: usize) -> Self {
-        self.large = bytes;
-        self
-    }
-
-    /// Chooses the items whose names contain this, beside those that were chosen before.
-    pub fn with_only(mut self, part: impl Into<String>) -> Self {
-        self.only.push(part.into());
-        self
-    }
-
-    /// Makes notes failures.
-    pub fn with_strict(mut self, strict: bool) -> Self {
-        self.strict = strict;
-        self
-    }
-
-    /// Says whether there is a library, and not a backend in Rust.
-    pub fn with_border(mut self, border: bool) -> Self {
-        self.border = border;
-        self
-    }
-
-    /// Says whether the store is there for this check alone.
-    pub fn with_scratch(mut self, scratch: bool) -> Self {
-        self.scratch = scratch;
-        self
     }
 }
 

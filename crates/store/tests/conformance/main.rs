@@ -11,7 +11,7 @@ use transload_store::{Backend, StoreError};
 use toys::{Fault, Toy};
 
 fn options() -> Options {
-    Options::quick().with_large(1 << 20).with_seed(7).with_scratch(true)
+    Options { large: 1 << 20, seed: 7, scratch: true, ..Options::quick() }
 }
 
 fn check(open: &Open<'_>) -> Report {
@@ -93,7 +93,7 @@ fn notes_are_failures_where_that_is_asked_for() {
     let item = conformance::item("delete-keeps-chunks").unwrap();
     let finding = conformance::run_item(item, &open, &options());
     assert_eq!(finding.verdict, Verdict::Note);
-    let finding = conformance::run_item(item, &open, &options().with_strict(true));
+    let finding = conformance::run_item(item, &open, &Options { strict: true, ..options() });
     assert_eq!(finding.verdict, Verdict::Fail);
 }
 

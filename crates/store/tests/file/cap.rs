@@ -14,7 +14,7 @@ use crate::saving::{Random, again, called, chunk, count, name, verify};
 const CAP: u64 = 4 << 20;
 
 fn open_capped(root: &Path) -> FileStore {
-    FileStore::open(root, FileOptions::new().with_cap(CAP)).unwrap()
+    FileStore::open(root, FileOptions { cap: Some(CAP), ..FileOptions::default() }).unwrap()
 }
 
 /// The sum of all files. Under the lock that everybody takes who makes a file longer or removes one.

@@ -3,8 +3,8 @@
 use std::path::Path;
 
 use transload_store::backend::Backend;
-use transload_store::backend::file::format::manifest::Manifest;
-use transload_store::backend::file::format::pack;
+use transload_store::internal::manifest::Manifest;
+use transload_store::internal::pack;
 
 use crate::saving::{chunk, name, open};
 

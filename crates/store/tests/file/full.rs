@@ -68,7 +68,7 @@ fn other_process() {
     let put = store.put_chunk(&hash, &data);
     put.and_then(|_| store.put_manifest(&name("no room"), b"")).unwrap_err();
     drop(store);
-    let now = CollectOptions::new().with_grace(Duration::ZERO);
+    let now = CollectOptions { grace: Duration::ZERO, ..CollectOptions::default() };
     let inventory = collector.inventory().unwrap();
     let collected = inventory.collect(&now, &mut |_| ()).unwrap();
     assert_eq!(collected.chunks, 10);

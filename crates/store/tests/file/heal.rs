@@ -10,7 +10,7 @@ use transload_store::backend::file::{FileOptions, FileStore};
 use transload_store::{Backend, ChunkHash, ManifestName, Put, StoreError};
 
 fn open(root: &Path) -> FileStore {
-    FileStore::open(root, FileOptions::new()).unwrap()
+    FileStore::open(root, FileOptions::default()).unwrap()
 }
 
 fn pack(root: &Path) -> PathBuf {
@@ -72,7 +72,7 @@ fn whoever_puts_a_damaged_chunk_stores_it_anew() {
 
         // The damaged copy is of no more use, though most of its pack is.
         assert_eq!(faults(&finder).len(), 1);
-        let options = CollectOptions::new().with_grace(Duration::ZERO);
+        let options = CollectOptions { grace: Duration::ZERO, ..CollectOptions::default() };
         let inventory = finder.inventory().unwrap();
         inventory.collect(&options, &mut |_| ()).unwrap();
         let last = open(&root);
@@ -111,7 +111,7 @@ fn a_collection_keeps_the_copy_that_is_whole() {
 
         let collector = open(&root);
         let inventory = collector.inventory().unwrap();
-        let options = CollectOptions::new().with_grace(Duration::ZERO);
+        let options = CollectOptions { grace: Duration::ZERO, ..CollectOptions::default() };
         inventory.collect(&options, &mut |_| ()).unwrap();
         let read = open(&root).get_chunk(&hash).unwrap();
         assert_eq!(read.as_deref(), Some(&data[..]), "round {round}");

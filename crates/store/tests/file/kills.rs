@@ -116,7 +116,7 @@ fn check(root: &Path, output: &Output, why: &str) {
     for which in ["a", "b", "1", "2"] {
         store.delete_manifest(&name(which)).unwrap();
     }
-    let now = CollectOptions::new().with_grace(std::time::Duration::ZERO);
+    let now = CollectOptions { grace: std::time::Duration::ZERO, ..CollectOptions::default() };
     store.inventory().unwrap().collect(&now, &mut |_| ()).unwrap();
     let left = store.inventory().unwrap().usage().unwrap();
     assert_eq!((left.manifests, left.chunks), (0, 0), "{why}");
@@ -266,7 +266,7 @@ fn other_process() {
     let store = open(Path::new(&root));
     if role == "collect" {
         let inventory = store.inventory().unwrap();
-        let collected = inventory.collect(&CollectOptions::new(), &mut |_| ());
+        let collected = inventory.collect(&CollectOptions::default(), &mut |_| ());
         collected.unwrap();
         return;
     }

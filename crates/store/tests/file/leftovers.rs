@@ -9,7 +9,7 @@ use transload_store::{ChunkHash, ManifestName};
 #[test]
 fn a_collection_without_a_cap_removes_what_dead_saves_left() {
     let folder = tempfile::tempdir().unwrap();
-    let store = FileStore::open(folder.path().join("kv"), FileOptions::new()).unwrap();
+    let store = FileStore::open(folder.path().join("kv"), FileOptions::default()).unwrap();
     let digest = "ab".repeat(32);
     let (part, root) =
         (format!("slot/transload.archive/2/part/{digest}"), format!("slot/transload.archive/2/{digest}"));
@@ -20,7 +20,7 @@ fn a_collection_without_a_cap_removes_what_dead_saves_left() {
         store.put_manifest(&name, hash.as_bytes()).unwrap();
     }
     let collect = |grace: u64, dry_run: bool| -> Collected {
-        let options = CollectOptions::new().with_grace(Duration::from_secs(grace)).with_dry_run(dry_run);
+        let options = CollectOptions { grace: Duration::from_secs(grace), dry_run, ..CollectOptions::default() };
         store.inventory().unwrap().collect(&options, &mut |_| ()).unwrap()
     };
     // The save may still be under way.

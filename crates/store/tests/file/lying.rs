@@ -4,16 +4,16 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 
-use transload_store::backend::file::format::checksum;
 use transload_store::backend::file::{FileOptions, FileStore};
 use transload_store::backend::{Backend, CollectOptions, Fault};
+use transload_store::internal::format::checksum;
 use transload_store::{ChunkHash, ManifestName, StoreError};
 
 /// More than the address space of a process has room for, and less than a file may have.
 const LONG: u64 = 8 << 40;
 
 fn store(root: &Path) -> FileStore {
-    FileStore::open(root, FileOptions::new()).unwrap()
+    FileStore::open(root, FileOptions::default()).unwrap()
 }
 
 fn faults(store: &FileStore) -> Vec<Fault> {
@@ -97,12 +97,12 @@ fn sparse_manifests_markers_and_chunks_are_damaged() {
     let inventory = store.inventory().unwrap();
     inventory.manifests(&mut |entry| panic!("{entry:?}")).unwrap();
     inventory.usage().unwrap();
-    let collected = inventory.collect(&CollectOptions::new(), &mut |_| ());
+    let collected = inventory.collect(&CollectOptions::default(), &mut |_| ());
     assert!(matches!(collected, Err(StoreError::Damaged { .. })), "{collected:?}");
     // Putting it again mends it.
     store.put_manifest(&name, b"m").unwrap();
     assert_eq!(store.get_manifest(&name).unwrap().unwrap(), "m");
 
     sparse(&root.join("kv_store_format"), LONG).unwrap();
-    assert!(FileStore::open(&root, FileOptions::new()).is_err());
+    assert!(FileStore::open(&root, FileOptions::default()).is_err());
 }

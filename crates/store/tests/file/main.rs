@@ -23,6 +23,6 @@ use transload_test_stores::{Compares, contract, quick_folder};
 fn keeps_the_contract() {
     let folder = quick_folder();
     contract("file", Compares::InOneStep, &|| {
-        Arc::new(FileStore::open(folder.path().join("kv"), FileOptions::new()).unwrap())
+        Arc::new(FileStore::open(folder.path().join("kv"), FileOptions::default()).unwrap())
     });
 }

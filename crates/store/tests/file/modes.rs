@@ -14,7 +14,7 @@ use crate::saving::{again, called};
 
 /// Every kind of file: packs, manifests, locks, notes, what is in the midst of being written.
 fn use_it(root: &Path, group: bool, mark: u8) {
-    let options = FileOptions::new().with_cap(1 << 30).with_group(group);
+    let options = FileOptions { cap: Some(1 << 30), group, ..FileOptions::default() };
     let store = FileStore::open(root, options).unwrap();
     let name = |text: &str| ManifestName::new(format!("{mark}/{text}")).unwrap();
     store.put_chunk(&[mark; 32].into(), &[mark; 1000]).unwrap();
@@ -22,7 +22,7 @@ fn use_it(root: &Path, group: bool, mark: u8) {
     store.put_manifest(&name("a"), b"second").unwrap();
     store.put_manifest(&name("b"), b"gone").unwrap();
     store.delete_manifest(&name("b")).unwrap();
-    let collect = CollectOptions::new();
+    let collect = CollectOptions::default();
     store.inventory().unwrap().collect(&collect, &mut |_| ()).unwrap();
     store.put_chunk(&[mark + 1; 32].into(), &[mark; 1000]).unwrap();
     // It stays, as what a process leaves that dies.
@@ -71,7 +71,7 @@ fn other_process() {
         "group" => use_it(root, true, 10),
         "another" => {
             use_it(root, false, 20);
-            let store = FileStore::open(root, FileOptions::new()).unwrap();
+            let store = FileStore::open(root, FileOptions::default()).unwrap();
             let hash = ChunkHash::from([10; 32]);
             assert_eq!(store.get_chunk(&hash).unwrap().unwrap(), vec![10; 1000]);
             // Only an owner can say that a file was used: what another saved becomes ours when it is saved again.

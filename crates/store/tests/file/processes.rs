@@ -66,7 +66,7 @@ fn other_process() {
                     let which = name(&random.below(NAMES).to_string());
                     match random.below(20) {
                         0 => {
-                            let now = CollectOptions::new().with_grace(Duration::ZERO);
+                            let now = CollectOptions { grace: Duration::ZERO, ..CollectOptions::default() };
                             let inventory = store.inventory().unwrap();
                             inventory.collect(&now, &mut |_| ()).unwrap();
                         }

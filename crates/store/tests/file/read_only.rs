@@ -48,7 +48,7 @@ const DONE: &str = "all of it was read";
 fn other_process() {
     let Some((root, _)) = called() else { return };
     let root = Path::new(&root);
-    for options in [FileOptions::new(), FileOptions::new().with_cap(1 << 30)] {
+    for options in [FileOptions::default(), FileOptions { cap: Some(1 << 30), ..FileOptions::default() }] {
         let store = FileStore::open_existing(root, options).unwrap();
         let there = store.get_manifest(&name("a")).unwrap().unwrap();
         assert_eq!(wrong_chunk(&store, &there).unwrap(), None);

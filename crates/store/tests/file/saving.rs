@@ -43,7 +43,7 @@ pub(crate) fn wrong_chunk(store: &FileStore, manifest: &[u8]) -> Result<Option<C
 }
 
 pub(crate) fn open(root: &Path) -> FileStore {
-    FileStore::open(root, FileOptions::new()).unwrap()
+    FileStore::open(root, FileOptions::default()).unwrap()
 }
 
 /// What a process leaves that dies while this manifest is about to change: an empty file of this path.

@@ -48,8 +48,8 @@ fn is_locked<T: std::fmt::Debug>(done: Result<T, StoreError>, by: &str) {
 fn every_call_ends_while_somebody_is_stopped_with_a_lock() {
     let folder = tempfile::tempdir().unwrap();
     let root = folder.path().join("kv");
-    let options = || FileOptions::new().with_lock_timeout(Duration::from_millis(50));
-    let capped = || options().with_cap(1 << 30);
+    let options = || FileOptions { lock_timeout: Duration::from_millis(50), ..FileOptions::default() };
+    let capped = || FileOptions { cap: Some(1 << 30), ..options() };
     let name = ManifestName::new("m").unwrap();
     let hash = |n: u8| ChunkHash::from([n; 32]);
     let store = FileStore::open(&root, options()).unwrap();
@@ -66,7 +66,7 @@ fn every_call_ends_while_somebody_is_stopped_with_a_lock() {
         other.put_chunk(&hash(2), b"two").unwrap();
         is_locked(other.put_manifest(&name, b"n"), lock);
         is_locked(other.delete_manifest(&name), lock);
-        let collect = CollectOptions::new();
+        let collect = CollectOptions::default();
         is_locked(other.inventory().unwrap().collect(&collect, &mut |_| ()), lock);
         let (_, revision) = other.manifest_revision(&name).unwrap().unwrap();
         is_locked(other.delete_revision(&name, &revision), lock);

@@ -9,7 +9,7 @@ use transload_store::conformance::{self, Options, Report, Verdict};
 use crate::build::{self, Environment, Toy};
 
 fn options() -> Options {
-    Options::quick().with_large(1 << 20).with_seed(7)
+    Options { large: 1 << 20, seed: 7, ..Options::quick() }
 }
 
 /// Checks a library as the command line does. The children are this program.
@@ -164,7 +164,7 @@ fn a_library_that_is_none_fails_whatever_is_tried_of_it() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("libkv_store_none.so");
     std::fs::write(&path, "text").unwrap();
-    let options = options().with_only("chunk-again");
+    let options = Options { only: vec!["chunk-again".into()], ..options() };
     let limit = Duration::from_secs(60);
     let report = check_chosen(&options, &path, "none://here", &[], limit);
     assert_eq!(failed(&report), ["library-loads"], "{report}");
@@ -249,7 +249,7 @@ fn more_symbols_than_one_are_a_note() {
 fn a_call_that_never_returns_is_a_failure_of_its_item() {
     let toy = Toy::new(&["FAULT_HANG"]);
     // One that hangs and one that does not, which needs as long as a process takes to start on a busy machine.
-    let options = options().with_only("chunk-put-get").with_only("library-loads");
+    let options = Options { only: vec!["chunk-put-get".into(), "library-loads".into()], ..options() };
     let limit = Duration::from_secs(10);
     let report = check_chosen(&options, &toy.path(), "toy://here", &[], limit);
     let seen = &report.finding("chunk-put-get").unwrap().seen;

@@ -79,7 +79,7 @@ fn this_program(test: &str) -> Command {
 
 /// An item that puts manifests and reads them.
 fn one() -> Options {
-    Options::quick().with_only("manifest-replace")
+    Options { only: vec!["manifest-replace".into()], ..Options::quick() }
 }
 
 #[test]

@@ -6,8 +6,7 @@ use bytes::Bytes;
 use redis::Commands;
 use transload_store::backend::file::{FileOptions, FileStore};
 use transload_store::backend::redis::{RedisOptions, RedisStore};
-use transload_store::backend::tier::Write;
-use transload_store::backend::{MemoryStore, Tier, TierStore};
+use transload_store::backend::{MemoryStore, Tier, TierStore, Write};
 use transload_store::{Backend, ChunkHash, Put, StoreError};
 use transload_test_stores::redis::quick;
 use transload_test_stores::{Compares, bytes, contract, hash, name, quick_folder, server};
@@ -388,7 +387,7 @@ fn keeps_the_contract_as_a_tier() {
                 'r' => Tier::new("redis", Arc::new(server.open(&format!("/0/{place}")))),
                 _ => {
                     let path = folder.path().join(&place);
-                    let store = FileStore::open(path, FileOptions::new()).unwrap();
+                    let store = FileStore::open(path, FileOptions::default()).unwrap();
                     Tier::new("file", Arc::new(store))
                 }
             };

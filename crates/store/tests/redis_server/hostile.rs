@@ -41,7 +41,8 @@ fn fake(answer: impl Fn(&mut TcpStream) + Send + Sync + 'static) -> String {
 }
 
 fn options() -> RedisOptions {
-    RedisOptions::default().with_timeout(Duration::from_secs(1))
+    let timeout = Duration::from_secs(1);
+    RedisOptions { connect_timeout: timeout, timeout, ..RedisOptions::default() }
 }
 
 /// Every call fails in bounded time; the messages are returned.

@@ -33,7 +33,7 @@ fn names(inventory: &dyn Inventory) -> BTreeMap<String, u64> {
 }
 
 fn grace(seconds: u64) -> CollectOptions {
-    CollectOptions::new().with_grace(Duration::from_secs(seconds))
+    CollectOptions { grace: Duration::from_secs(seconds), ..CollectOptions::default() }
 }
 
 #[test]
@@ -159,7 +159,7 @@ fn a_full_server_can_be_collected() {
     assert!(full().unwrap_err().to_string().contains("OOM"));
     let inventory = store.inventory().unwrap();
     // What it notes of chunks that have to wait needs memory, and has to be noted all the same.
-    let collected = inventory.collect(&grace(4).with_cap(1 << 20), &mut |_| {}).unwrap();
+    let collected = inventory.collect(&CollectOptions { cap: Some(1 << 20), ..grace(4) }, &mut |_| {}).unwrap();
     assert_eq!((collected.manifests, collected.chunks, collected.in_grace), (1, 0, 50));
     assert!(full().is_err());
     std::thread::sleep(Duration::from_millis(6100));
@@ -258,7 +258,7 @@ fn collects_what_nothing_refers_to_after_its_grace() {
     let collect = |options: &CollectOptions| inventory.collect(options, &mut |_| {}).unwrap();
     let collected = collect(&grace(3600));
     assert_eq!((collected.chunks, collected.in_grace), (0, 2));
-    let dry = collect(&grace(0).with_dry_run(true));
+    let dry = collect(&CollectOptions { dry_run: true, ..grace(0) });
     assert_eq!((dry.chunks, dry.bytes), (2, 2 * 1016));
     assert_eq!(store.get_chunks(&gone).unwrap().iter().flatten().count(), 3);
     assert_eq!(collect(&grace(0)), dry);
@@ -333,8 +333,8 @@ fn a_cap_evicts_the_least_recently_used() {
         }
     };
     use_all();
-    let options = grace(0).with_cap(total * 3 / 4);
-    let dry = inventory.collect(&options.clone().with_dry_run(true), &mut |_| {}).unwrap();
+    let options = CollectOptions { cap: Some(total * 3 / 4), ..grace(0) };
+    let dry = inventory.collect(&CollectOptions { dry_run: true, ..options.clone() }, &mut |_| {}).unwrap();
     assert_eq!(dry.manifests, 1);
     // Asking for the lengths was a use on this server if it is an old one; put the order back.
     use_all();
@@ -357,7 +357,7 @@ fn a_manifest_that_is_put_meanwhile_is_not_evicted() {
         .collect();
     let inventory = store.inventory().unwrap();
     // Room for the newest one. The next two are put again when that has been read, one of them as it was.
-    let options = grace(0).with_cap(40_000);
+    let options = CollectOptions { cap: Some(40_000), ..grace(0) };
     let other = server.open("");
     let collected = inventory
         .collect(&options, &mut |progress| {

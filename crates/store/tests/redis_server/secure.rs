@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use transload_store::Backend;
-use transload_store::backend::redis::RedisStore;
+use transload_store::backend::redis::{RedisOptions, RedisStore};
 use transload_test_stores::redis::quick;
 use transload_test_stores::{bytes, hash, name, server};
 
@@ -14,12 +14,12 @@ fn the_password_comes_from_the_options() {
     let server = server!("--requirepass", "hunter2");
     let uri = |uri: &str| uri.parse().unwrap();
     let plain = server.uri("");
-    for options in [quick(), quick().with_password("wrong")] {
+    for options in [quick(), RedisOptions { password: Some("wrong".into()), ..quick() }] {
         let error = RedisStore::open(&uri(&plain), options).unwrap_err().to_string();
         assert!(error.contains("TRANSLOAD_REDIS_PASSWORD"), "{error}");
         assert!(!error.contains("hunter2") && !error.contains("wrong "), "{error}");
     }
-    let store = RedisStore::open(&uri(&plain), quick().with_password("hunter2")).unwrap();
+    let store = RedisStore::open(&uri(&plain), RedisOptions { password: Some("hunter2".into()), ..quick() }).unwrap();
     store.put_manifest(&name("m"), b"1").unwrap();
     let mut client =
         redis::Client::open(format!("redis://:hunter2@127.0.0.1:{}/", server.port)).unwrap().get_connection().unwrap();
@@ -38,7 +38,7 @@ fn the_password_comes_from_the_options() {
         .query(&mut client)
         .unwrap();
     let as_user = format!("redis://kv@127.0.0.1:{}/1", server.port);
-    let store = RedisStore::open(&uri(&as_user), quick().with_password("secret")).unwrap();
+    let store = RedisStore::open(&uri(&as_user), RedisOptions { password: Some("secret".into()), ..quick() }).unwrap();
     let data = bytes(1, 1000);
     store.put_chunk(&hash(&data), &data).unwrap();
     store.put_manifest(&name("m"), b"1").unwrap();
@@ -46,7 +46,7 @@ fn the_password_comes_from_the_options() {
     assert_eq!(store.get_chunk(&hash(&data)).unwrap().unwrap(), data);
     let inventory = store.inventory().unwrap();
     assert_eq!(inventory.usage().unwrap().chunks, 1);
-    assert!(RedisStore::open(&uri(&as_user), quick().with_password("hunter2")).is_err());
+    assert!(RedisStore::open(&uri(&as_user), RedisOptions { password: Some("hunter2".into()), ..quick() }).is_err());
 }
 
 #[test]
@@ -113,8 +113,8 @@ fn tls_with_the_right_authority_and_no_other() {
         "hunter2"
     );
     let uri = format!("rediss://127.0.0.1:{}/0", server.port).parse().unwrap();
-    let options = || quick().with_password("hunter2");
-    let store = RedisStore::open(&uri, options().with_ca_file(&right.ca)).unwrap();
+    let options = || RedisOptions { password: Some("hunter2".into()), ..quick() };
+    let store = RedisStore::open(&uri, RedisOptions { ca_file: Some(right.ca.clone()), ..options() }).unwrap();
     let chunks: Vec<_> = (0..50).map(|n| bytes(n, 300_000)).collect();
     for data in &chunks {
         store.put_chunk(&hash(data), data).unwrap();

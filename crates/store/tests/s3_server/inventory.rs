@@ -45,7 +45,8 @@ fn lists_verifies_and_collects() {
         assert_eq!(faults, []);
         store.delete_manifest(&name("slot/n")).unwrap();
         let collect = |grace, dry| {
-            let options = CollectOptions::new().with_grace(Duration::from_secs(grace)).with_dry_run(dry);
+            let options =
+                CollectOptions { grace: Duration::from_secs(grace), dry_run: dry, ..CollectOptions::default() };
             inventory.collect(&options, &mut |_| {}).unwrap()
         };
         let young = collect(3600, false);
@@ -66,7 +67,7 @@ fn a_server_without_bulk_deletes_is_collected_as_any_other() {
     save(&store, "m", &[1, 2]);
     save(&store, "n", &[2, 3]);
     store.delete_manifest(&name("n")).unwrap();
-    let options = CollectOptions::new().with_grace(Duration::ZERO);
+    let options = CollectOptions { grace: Duration::ZERO, ..CollectOptions::default() };
     let collected = store.inventory().unwrap().collect(&options, &mut |_| {});
     assert_eq!(collected.unwrap().chunks, 1);
     assert_eq!(server.file("kv/c").read_dir().unwrap().count(), 2);
@@ -102,7 +103,7 @@ fn a_cap_evicts_what_was_put_longest_ago() {
         }
         let inventory = store.inventory().unwrap();
         let total = inventory.usage().unwrap().total_bytes;
-        let options = CollectOptions::new().with_grace(Duration::ZERO).with_cap(total * 3 / 4);
+        let options = CollectOptions { grace: Duration::ZERO, cap: Some(total * 3 / 4), ..CollectOptions::default() };
         let collected = inventory.collect(&options, &mut |_| {}).unwrap();
         assert_eq!((collected.manifests, collected.chunks), (1, 10));
         assert_eq!(store.get_manifest(&name("m0")).unwrap(), None);
@@ -123,7 +124,7 @@ fn a_manifest_that_is_put_meanwhile_is_not_evicted() {
         .collect();
     let inventory = store.inventory().unwrap();
     // Room for the newest one. The next two are put again when that has been read, one of them as it was.
-    let options = CollectOptions::new().with_grace(Duration::ZERO).with_cap(1500);
+    let options = CollectOptions { grace: Duration::ZERO, cap: Some(1500), ..CollectOptions::default() };
     let other = server.open("");
     let collected = inventory
         .collect(&options, &mut |progress| {
@@ -158,7 +159,7 @@ fn what_a_manifest_was_saved_with_is_kept_and_missed() {
     let inventory = store.inventory().unwrap();
     assert_eq!(inventory.usage().unwrap().manifest_bytes, 9);
     let collect = || {
-        let options = CollectOptions::new().with_grace(Duration::ZERO);
+        let options = CollectOptions { grace: Duration::ZERO, ..CollectOptions::default() };
         inventory.collect(&options, &mut |_| {}).unwrap().chunks
     };
     assert_eq!(collect(), 1, "the orphan");
@@ -189,7 +190,7 @@ fn what_a_save_finds_while_a_long_collection_runs_stays() {
     save(&store, "other", &[1]);
     let found = save(&store, "m", &[2])[0];
     store.delete_manifest(&name("m")).unwrap();
-    let options = CollectOptions::new().with_grace(Duration::from_secs(6));
+    let options = CollectOptions { grace: Duration::from_secs(6), ..CollectOptions::default() };
     let inventory = store.inventory().unwrap();
     let collected = inventory
         .collect(&options, &mut |progress| {
@@ -212,7 +213,7 @@ fn a_grace_period_that_saves_cannot_rely_on_is_refused() {
     let store = S3Store::open(&"s3://bucket/kv".parse().unwrap(), options).unwrap();
     let inventory = store.inventory().unwrap();
     let collect = |seconds| {
-        let options = CollectOptions::new().with_grace(Duration::from_secs(seconds));
+        let options = CollectOptions { grace: Duration::from_secs(seconds), ..CollectOptions::default() };
         inventory.collect(&options, &mut |_| {})
     };
     let error = collect(1199).unwrap_err();
@@ -232,7 +233,7 @@ fn a_collection_removes_what_dead_saves_left() {
     let gone = save(&store, &part, &[1]);
     let kept = save(&store, &root, &[2]);
     let collect = |grace| {
-        let options = CollectOptions::new().with_grace(Duration::from_secs(grace));
+        let options = CollectOptions { grace: Duration::from_secs(grace), ..CollectOptions::default() };
         let inventory = store.inventory().unwrap();
         let collected = inventory.collect(&options, &mut |_| {}).unwrap();
         (collected.leftovers, collected.manifests, collected.chunks)

@@ -3,8 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use transload_store::backend::tier::Write;
-use transload_store::backend::{MemoryStore, Tier, TierStore};
+use transload_store::backend::{MemoryStore, Tier, TierStore, Write};
 use transload_store::{Backend, ChunkHash, ManifestName, Put, StoreError};
 use transload_test_stores::{Call, Effect, Faulty, Plan, forward};
 

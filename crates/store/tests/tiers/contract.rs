@@ -3,9 +3,7 @@
 use std::sync::Arc;
 
 use transload_store::backend::file::{FileOptions, FileStore};
-use transload_store::backend::memory::MemoryStore;
-use transload_store::backend::tier::Write;
-use transload_store::backend::{Tier, TierStore};
+use transload_store::backend::{MemoryStore, Tier, TierStore, Write};
 use transload_test_stores::{Compares, contract, quick_folder};
 
 /// A store that can be opened again and again.
@@ -21,7 +19,7 @@ impl Place {
         match self {
             Self::Memory(store) | Self::Full(store) => Tier::memory("memory", store.clone()),
             Self::File(path) => {
-                let store = FileStore::open(path, FileOptions::new()).unwrap();
+                let store = FileStore::open(path, FileOptions::default()).unwrap();
                 Tier::new("file", Arc::new(store))
             }
         }

@@ -8,8 +8,7 @@ mod uris;
 
 use std::sync::Arc;
 
-use transload_store::backend::tier::Write;
-use transload_store::backend::{MemoryStore, Tier, TierStore};
+use transload_store::backend::{MemoryStore, Tier, TierStore, Write};
 use transload_store::{Backend, ChunkHash, ManifestName};
 use transload_test_stores::{Call, Effect, Faulty, Plan};
 

@@ -4,8 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use proptest::prelude::*;
-use transload_store::backend::tier::Write;
-use transload_store::backend::{MemoryStore, Tier, TierStore};
+use transload_store::backend::{MemoryStore, Tier, TierStore, Write};
 use transload_store::{Backend, Put};
 use transload_test_stores::{Faulty, Plan, forward};
 

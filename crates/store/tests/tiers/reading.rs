@@ -3,8 +3,7 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use transload_store::backend::tier::Write;
-use transload_store::backend::{MemoryStore, Tier, TierStats, TierStore};
+use transload_store::backend::{MemoryStore, Tier, TierStats, TierStore, Write};
 use transload_store::{Backend, ManifestName, StoreError};
 use transload_test_stores::{Call, Counted, Faulty, Plan, forward};
 
@@ -46,7 +45,7 @@ fn what_others_replace_and_remove_is_not_read_above() {
         for write in [Write::Through, Write::Back] {
             let folder = tempfile::tempdir().unwrap();
             let file = |place: &str| -> Arc<dyn Backend> {
-                let options = transload_store::backend::file::FileOptions::new();
+                let options = transload_store::backend::file::FileOptions::default();
                 let place = folder.path().join(place);
                 Arc::new(transload_store::backend::file::FileStore::open(place, options).unwrap())
             };
@@ -233,7 +232,7 @@ fn a_chunk_that_is_damaged_above_is_read_below_and_healed() {
     let folder = tempfile::tempdir().unwrap();
     let place = folder.path().join("above");
     let open = || -> Arc<dyn Backend> {
-        let options = transload_store::backend::file::FileOptions::new();
+        let options = transload_store::backend::file::FileOptions::default();
         Arc::new(transload_store::backend::file::FileStore::open(&place, options).unwrap())
     };
     let below: Arc<dyn Backend> = Arc::new(MemoryStore::new());
@@ -282,7 +281,7 @@ fn flip_a_byte(folder: &std::path::Path, bytes: &[u8]) {
 fn a_prefetch_goes_as_far_as_a_read() {
     let folder = tempfile::tempdir().unwrap();
     let file = || {
-        let options = transload_store::backend::file::FileOptions::new();
+        let options = transload_store::backend::file::FileOptions::default();
         Arc::new(Counted::new(transload_store::backend::file::FileStore::open(folder.path(), options).unwrap()))
     };
     let memory = MemoryStore::new();

@@ -12,7 +12,7 @@ use tokio::sync::watch;
 /// it; a lease may expire and a pull be cancelled meanwhile.
 ///
 /// ```
-/// use transload_transfer::agent::After;
+/// use transload_transfer::After;
 /// # tokio::runtime::Runtime::new().unwrap().block_on(async {
 /// let (after, tell) = After::told();
 /// std::thread::spawn(move || tell(Ok(())));
@@ -58,8 +58,8 @@ impl After {
 }
 
 #[cfg(feature = "cuda")]
-impl From<crate::device::Mark> for After {
-    fn from(mark: crate::device::Mark) -> Self {
+impl From<transload_cuda::Mark> for After {
+    fn from(mark: transload_cuda::Mark) -> Self {
         let (after, tell) = Self::told();
         mark.when_done(move |done| tell(done.map_err(|error| error.to_string())));
         after

@@ -13,14 +13,14 @@ use super::handle::{Agent, AgentInfo};
 use super::options::AgentOptions;
 use crate::data::Region;
 use crate::identity::{Identity, Renewals, default_instance, new_incarnation};
-use crate::ids::{AgentId, DeploymentDigest, Incarnation, InstanceName, Rank};
-use crate::path::Path;
 use crate::path::carrier::Provider;
 use crate::path::quic::carrier::Quic;
 use crate::path::ring::carrier::Ring;
 use crate::quic::{BindError, Endpoints};
-use crate::ticket::TicketKey;
-use crate::wire::{self, DocumentTooLong, Machine};
+use transload_layout::Rank;
+use transload_plan::ids::{AgentId, DeploymentDigest, Incarnation, InstanceName};
+use transload_wire as wire;
+use transload_wire::{DocumentTooLong, Machine, Path, TicketKey};
 
 /// Makes an [`Agent`].
 #[derive(Debug)]
@@ -130,6 +130,7 @@ impl Builder {
     ///
     /// Number 0 is QUIC and 1 the staging ring; 2 is the ring in device memory, which an agent has whose memory all lies on
     /// one GPU, and which is kept for it everywhere else.
+    #[doc(hidden)]
     #[must_use]
     pub fn path(mut self, provider: impl Provider + 'static) -> Self {
         self.providers.push(Box::new(provider));
@@ -273,8 +274,9 @@ fn check_groups(deployment: &Deployment, rank: Rank, regions: &[Region]) -> Resu
 mod tests {
     use super::super::deployments::deployment;
     use super::*;
-    use crate::identity::{Authority, Roles};
+    use crate::identity::Authority;
     use crate::path::carrier::{Carrier, Host};
+    use transload_wire::Roles;
 
     #[test]
     fn refuses_two_paths_of_a_number() {

@@ -7,10 +7,12 @@ use transload_layout::Deployment;
 use transload_layout::document::Document;
 
 use super::request::Blocks;
-pub(super) use crate::ids::canonical_document as canonical;
-use crate::ids::{DeploymentDigest, Rank};
-use crate::plan::{Plan, Side, pair_groups};
-use crate::wire::{self, Difference, PlanAsk, Planned};
+use transload_layout::{Rank, Side};
+use transload_plan::ids::DeploymentDigest;
+pub(super) use transload_plan::internal::canonical_document as canonical;
+use transload_plan::{Plan, pair_groups};
+use transload_wire as wire;
+use transload_wire::{Difference, PlanAsk, Planned};
 
 /// Most deployments that are kept though no peer of theirs is connected. Each has at most 64 groups and
 /// 4,096 ranks.
@@ -151,7 +153,7 @@ pub(super) fn deployment(blocks: u32) -> Deployment {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wire::Planner as _;
+    use transload_wire::Planner as _;
 
     #[test]
     fn a_connected_peer_is_never_forgotten() {

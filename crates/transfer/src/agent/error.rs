@@ -2,10 +2,9 @@
 
 use thiserror::Error;
 
-use crate::ids::Direction;
-use crate::lease::{LeaseError, LeaseKey, OpenFault};
-use crate::plan::{BindError, Tables};
-use crate::wire::JobError;
+use transload_plan::ids::Direction;
+use transload_plan::{BindError, Tables};
+use transload_wire::{JobError, LeaseError, LeaseKey, OpenFault};
 
 /// The agent has stopped. Whoever gets this in answer to a lease or a transfer has its blocks back:
 /// nothing touches them any more.
@@ -48,7 +47,7 @@ pub enum LeaseUseError {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum LeaseEndError {
-    /// Their device is not done with them within [`Options::device_stall`](crate::wire::Options::device_stall), and may still touch
+    /// Their device is not done with them within [`Options::device_stall`](transload_wire::Options::device_stall), and may still touch
     /// them: they must never be used again. The keeper stays until it is done after all.
     #[error("the device is not done with the blocks, which must not be used")]
     Stalled,
@@ -98,7 +97,7 @@ impl TransferError {
     }
 
     /// Tells whether every transfer between these two agents fails so, until one of them is started otherwise
-    /// ([`HelloRefusal::is_misfit`](crate::wire::HelloRefusal::is_misfit)).
+    /// ([`HelloRefusal::is_misfit`](transload_wire::HelloRefusal::is_misfit)).
     pub fn is_misfit(&self) -> bool {
         match self {
             TransferError::Job(JobError::Hello { refusal, .. }) => refusal.is_misfit(),
@@ -122,8 +121,8 @@ pub enum NoticeError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::ids::AgentId;
-    use crate::wire::{HelloRefusal, Refusal};
+    use transload_plan::ids::AgentId;
+    use transload_wire::{HelloRefusal, Refusal};
 
     /// Whichever side finds that the two cannot be bridged.
     #[test]

@@ -15,14 +15,15 @@ use super::metrics::AgentMetrics;
 use super::promise::Handle;
 use super::request::{LeaseRequest, PullRequest, PushRequest};
 use super::transfer::{JobLabel, PullReport, Transfer};
-use crate::content::ContentDigest;
 use crate::identity::{Identity, RenewalError};
-use crate::ids::{AgentId, DeploymentDigest, Direction, Incarnation, Rank};
-use crate::lease::{LeaseKey, LeaseSpec, OpenError, OpenFault};
 use crate::quic::{CloseCode, Endpoints};
-use crate::ticket::{RankAddress, Ticket, TicketKey};
-use crate::wire::{Gauges, JobError, JobSpec, NoticeId, NoticeOutcome};
-use transload_layout::{Deployment, Side};
+use transload_layout::{Deployment, Rank, Side};
+use transload_plan::content::ContentDigest;
+use transload_plan::ids::{AgentId, DeploymentDigest, Direction, Incarnation};
+use transload_wire::{
+    Gauges, JobError, JobSpec, LeaseKey, LeaseSpec, NoticeId, NoticeOutcome, OpenError, OpenFault, RankAddress, Ticket,
+    TicketKey,
+};
 
 /// An agent. Clones are the same agent; it stops when the last is dropped, or at
 /// [`shutdown`](Self::shutdown).
@@ -95,6 +96,7 @@ impl Agent {
     }
 
     /// The sockets and what the kernel granted them.
+    #[doc(hidden)]
     pub fn endpoints(&self) -> &Endpoints {
         &self.info.endpoints
     }
@@ -198,7 +200,7 @@ impl Agent {
     /// # Errors
     /// [`TransferError`].
     pub async fn push(&self, request: PushRequest) -> Result<PullReport, TransferError> {
-        self.start_push(request, true).await?.finish().await
+        self.start_push(request).await?.finish().await
     }
 
     /// Begins to pull. Own blocks are written, so the ticket has to be one for a pull.
@@ -209,14 +211,38 @@ impl Agent {
         self.start(request, Direction::Pull, true).await
     }
 
-    /// Begins to push. Own blocks are read, so the ticket has to be one for a push. Where they are not
-    /// `prefilled` but still being computed, tell [`ready`](super::TransferControl::ready) and
-    /// [`finish_prefill`](super::TransferControl::finish_prefill).
+    /// Begins to push. Own blocks are read, so the ticket has to be one for a push.
     ///
     /// # Errors
     /// [`TransferError`].
-    pub async fn start_push(&self, request: PushRequest, prefilled: bool) -> Result<Transfer, TransferError> {
-        self.start(request, Direction::Push, prefilled).await
+    pub async fn start_push(&self, request: PushRequest) -> Result<Transfer, TransferError> {
+        let PushRequest {
+            ticket,
+            ranks,
+            tables,
+            request,
+            content,
+            paths,
+            timeout,
+            keep_leases,
+            prefilled,
+            after,
+            keeper,
+        } = request;
+        let wanted = PullRequest {
+            ticket,
+            ranks,
+            tables,
+            request,
+            content,
+            paths,
+            timeout,
+            keep_leases,
+            into: None,
+            after,
+            keeper,
+        };
+        self.start(wanted, Direction::Push, prefilled).await
     }
 
     /// A push reads the own blocks and a pull writes them: the ticket does not get to choose.

@@ -12,8 +12,8 @@ use super::error::{AgentGone, LeaseEndError, LeaseUseError};
 use super::promise::{CancelOnDrop, Handle};
 #[cfg(doc)]
 use super::request::LeaseRequest;
-use crate::lease::{LeaseEnd, LeaseError, LeaseKey};
-use crate::plan::Tables;
+use transload_plan::Tables;
+use transload_wire::{LeaseEnd, LeaseError, LeaseKey};
 
 /// How a lease ended: why, and the blocks, which nothing touches any more.
 #[derive(Clone, Debug, PartialEq, Eq)]

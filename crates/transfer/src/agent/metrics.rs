@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use super::error::TransferError;
-use crate::ids::Direction;
-use crate::lease::LeaseEnd;
-use crate::plan::{RouteStream, Side};
-use crate::wire::{BlocksOf, Flow, JobReport, Path};
+use transload_layout::Side;
+use transload_plan::RouteStream;
+use transload_plan::ids::Direction;
+use transload_wire::{BlocksOf, Flow, JobReport, LeaseEnd, Path};
 
 /// What an agent has done since it was bound. Nothing in it ever goes down, so that differences of two
 /// readings tell what came to pass between them.

@@ -6,7 +6,7 @@
 //!    each rank; [`bind`](Builder::bind).
 //! 2. An owner of blocks [`lease`](Agent::lease)s them: under a lease set that the request has on all
 //!    ranks, and bound to a digest of what they hold. Whoever made the request mints a
-//!    [`Ticket`](crate::ticket::Ticket) for the set, which needs no memory, only the cluster's key.
+//!    [`Ticket`](transload_wire::Ticket) for the set, which needs no memory, only the cluster's key.
 //! 3. The holder of the ticket [`pull`](Agent::pull)s into its own blocks; or, with a ticket for blocks
 //!    that were opened, [`push`](Agent::push)es; or has the owner of the leases push, which takes nothing of
 //!    the application there ([`PullRequest::into`]). It has succeeded only when every route of every rank has
@@ -14,7 +14,7 @@
 //! 4. [`Lease::ended`] gives the blocks back, with the one reason for which the lease ended. Who cannot
 //!    wait for that, or for the end of a pull, gives the request a [`Keeper`].
 //!
-//! All rules are in [`crate::wire`], as machines without sockets or clock; this is the coat around
+//! All rules are in [`transload_wire`], as machines without sockets or clock; this is the coat around
 //! them. One task, the driver, owns the machine: whatever happens becomes an event in one of its queues, and
 //! what the machine wants done is done by the parts of the driver.
 //!
@@ -54,7 +54,6 @@ mod request;
 mod tests;
 mod transfer;
 
-pub use crate::wire::NoticeOutcome;
 pub use after::After;
 pub use builder::{BindAgentError, Builder, RegisterError};
 pub use error::{AgentGone, LeaseEndError, LeaseOpenError, LeaseUseError, NoticeError, TransferError};

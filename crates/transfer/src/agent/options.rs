@@ -4,11 +4,10 @@ use std::time::Duration;
 
 use crate::data::DataOptions;
 use crate::quic::QuicOptions;
-use crate::wire;
+use transload_wire as wire;
 
 /// Settings of an agent. `Default` is right for most.
 #[derive(Clone, Debug)]
-#[non_exhaustive]
 pub struct AgentOptions {
     /// Sockets, lanes and timeouts of the network.
     pub quic: QuicOptions,

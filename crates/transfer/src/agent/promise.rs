@@ -5,8 +5,7 @@ use tokio::sync::{mpsc, oneshot};
 
 use super::error::AgentGone;
 use super::request::Keeper;
-use crate::lease::LeaseKey;
-use crate::wire::JobId;
+use transload_wire::{JobId, LeaseKey};
 
 /// The driver's half of a promise.
 #[derive(Debug)]

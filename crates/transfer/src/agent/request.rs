@@ -6,11 +6,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::after::After;
-use crate::content::ContentDigest;
-use crate::ids::{LeaseSetId, Rank};
-use crate::plan::{Request, Tables};
-use crate::ticket::Ticket;
-use crate::wire::PathSet;
+use transload_layout::Rank;
+use transload_plan::content::ContentDigest;
+use transload_plan::ids::LeaseSetId;
+use transload_plan::{Request, Tables};
+use transload_wire::{PathSet, Ticket};
 
 /// Whatever shall live for as long as an agent may touch the blocks of a request.
 pub type Keeper = Arc<dyn Any + Send + Sync>;
@@ -88,15 +88,14 @@ pub struct PullRequest {
     /// lost. Otherwise a failure cancels them, on all ranks at once, and their blocks are free; so does
     /// cancelling in any case.
     pub keep_leases: bool,
-    /// Used by pulls only: whether the owner shall push instead, and into which lease set: a ticket for it, of
-    /// [`Direction::Push`](crate::ids::Direction), over the tokens that are pulled. It names all ranks of this
+    /// Whether the owner shall push instead, and into which lease set: a ticket for it, of
+    /// [`Direction::Push`](transload_plan::ids::Direction), over the tokens that are pulled. It names all ranks of this
     /// deployment, each of which pulls with the same; the blocks here are opened under it for as long as the pull
     /// lasts. The owner is in charge from then on: it asks, and tries again. Its certificate needs the role
     /// `push`, and ours `serve` besides `pull`. A push that fails ends the leases, whatever `keep_leases` says;
     /// and leases that a pull without this has tried, and kept, cannot be pushed any more: they are `consumed`.
     pub into: Option<Ticket>,
-    /// The blocks are not touched before this work is done. A pull waits for whoever still reads them, before it asks its peer for
-    /// anything; a push of prefilled blocks waits for whoever computes them.
+    /// The blocks are not touched, and the peer is asked for nothing, before this work is done: whatever still reads them.
     pub after: After,
     /// Dropped when nothing touches the blocks any more, however the pull ends: also where its future was
     /// dropped, by a timeout or a `select!`, so that nobody hears of its end. An owner of the blocks, which
@@ -129,9 +128,58 @@ impl PullRequest {
     }
 }
 
-/// What to push: as what to pull, with the owner's blocks as the destination. The tokens have to be
-/// those of the ticket.
-pub type PushRequest = PullRequest;
+/// What to push into the owner's blocks.
+#[derive(Clone, Debug)]
+pub struct PushRequest {
+    /// What allows it, of [`Direction::Push`](transload_plan::ids::Direction).
+    pub ticket: Ticket,
+    /// The ranks of this agent that send; all of them have the same block tables.
+    pub ranks: BTreeSet<Rank>,
+    /// The blocks: one table for each group of the agent's deployment.
+    pub tables: Tables,
+    /// The tokens, which have to be those of the ticket; by layer, if layers may go before the prefill is over.
+    pub request: Request,
+    /// What the blocks hold, or will hold when the prefill is over.
+    pub content: ContentDigest,
+    /// The paths that may be taken, as in [`PullRequest::paths`].
+    pub paths: PathSet,
+    /// How long all of it may take, retries included.
+    pub timeout: Duration,
+    /// Whether the blocks of the owner stay open where it fails, as in [`PullRequest::keep_leases`].
+    pub keep_leases: bool,
+    /// Whether the blocks hold everything already. Otherwise tell [`ready`](super::TransferControl::ready)
+    /// and [`finish_prefill`](super::TransferControl::finish_prefill).
+    pub prefilled: bool,
+    /// Blocks that are `prefilled` are not read before this work is done: whatever computes them.
+    pub after: After,
+    /// Dropped when nothing touches the blocks any more, as in [`PullRequest::keeper`].
+    pub keeper: Option<Keeper>,
+}
+
+impl PushRequest {
+    /// The first `tokens` tokens of finished blocks, by any path, within five minutes.
+    pub fn new(
+        ticket: Ticket,
+        ranks: impl IntoIterator<Item = Rank>,
+        tables: Tables,
+        content: ContentDigest,
+        tokens: u64,
+    ) -> Self {
+        Self {
+            ticket,
+            ranks: ranks.into_iter().collect(),
+            tables,
+            request: Request::tokens(tokens),
+            content,
+            paths: PathSet::ANY,
+            timeout: Duration::from_secs(300),
+            keep_leases: false,
+            prefilled: true,
+            after: After::default(),
+            keeper: None,
+        }
+    }
+}
 
 /// The blocks of a lease or a job: block tables in the order of the own document's groups.
 pub(super) type Blocks = Arc<Tables>;

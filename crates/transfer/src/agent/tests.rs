@@ -11,16 +11,15 @@ use transload_layout::{Deployment, Dtype, Group, Spec};
 
 use super::{After, Agent, AgentOptions, Keeper, Lease, LeaseEndError, LeaseOpenError};
 use super::{LeaseRequest, PullRequest, Transfer, TransferError};
-use crate::content::ContentDigest;
 use crate::data::late::LateMemory;
-use crate::identity::{Authority, Roles};
-use crate::ids::{Direction, LeaseSetId, Rank};
-use crate::lease::{LeaseEnd, LeaseKey, OpenFault};
-use crate::memory::Memory;
+use crate::identity::Authority;
 use crate::path::ring::carrier::staging::RingShape;
-use crate::plan::{BlockTable, Tables};
-use crate::ticket::{Claims, Ticket};
-use crate::wire::{JobError, PathSet};
+use transload_layout::Rank;
+use transload_memory::Memory;
+use transload_plan::content::ContentDigest;
+use transload_plan::ids::{Direction, LeaseSetId};
+use transload_plan::{BlockTable, Tables};
+use transload_wire::{Claims, JobError, LeaseEnd, LeaseKey, OpenFault, PathSet, Roles, Ticket};
 
 /// Blocks of a cache, of which requests take every other one.
 const BLOCKS: u32 = 192;

@@ -9,9 +9,10 @@ use super::error::{AgentGone, TransferError};
 use super::promise::{CancelOnDrop, Handle};
 #[cfg(doc)]
 use super::request::PullRequest;
-use crate::content::ContentDigest;
-use crate::ids::{Direction, LeaseSetId, Rank};
-use crate::wire::{JobId, JobReport};
+use transload_layout::Rank;
+use transload_plan::content::ContentDigest;
+use transload_plan::ids::{Direction, LeaseSetId};
+use transload_wire::{JobId, JobReport};
 
 /// What a pull or a push has done.
 pub type PullReport = JobReport;
@@ -69,7 +70,7 @@ impl Transfer {
     }
 
     /// Waits until all routes of all ranks have landed, or it has failed for good. Either way nothing touches the blocks any
-    /// more, but after [`DeviceStalled`](crate::wire::JobError::DeviceStalled).
+    /// more, but after [`DeviceStalled`](transload_wire::JobError::DeviceStalled).
     ///
     /// # Errors
     /// [`TransferError`].

@@ -11,11 +11,9 @@ use super::{
     operation::RegionError,
     route_bytes::{RouteBytes, RouteCursor},
 };
-use crate::{
-    codec::{Codec, Undecodable},
-    copy::{Crc32c, StreamError},
-    plan::Pieces,
-};
+use transload_memory::copy::{Crc32c, StreamError};
+use transload_plan::Pieces;
+use transload_plan::codec::{Codec, Undecodable};
 
 /// Bytes of the length before each piece.
 const LENGTH: usize = 4;

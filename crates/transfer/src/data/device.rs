@@ -14,20 +14,17 @@ use super::{
     route_bytes::RouteCursor,
     shared::{Registration, Stretch},
 };
-use crate::{
-    copy::Crc32c,
-    device::{
-        DeviceError, DeviceMemory,
-        crossing::DmaBuffer,
-        pool::{Held, PIECE},
-        queue::Told,
-        shuttle::Moved,
-        stream::{DeviceStream, Way},
-    },
-    path::{carrier::Provider, device_ring::carrier::DeviceRing},
-    plan::program::StreamProgram,
-    wire::stream::TRAILER,
-};
+use crate::path::carrier::Provider;
+use crate::path::device_ring::carrier::DeviceRing;
+use transload_cuda::internal::crossing::DmaBuffer;
+use transload_cuda::internal::pool::{Held, PIECE};
+use transload_cuda::internal::queue::Told;
+use transload_cuda::internal::shuttle::Moved;
+use transload_cuda::internal::stream::{DeviceStream, Way};
+use transload_cuda::{DeviceError, DeviceMemory};
+use transload_memory::copy::Crc32c;
+use transload_plan::program::StreamProgram;
+use transload_wire::internal::stream::TRAILER;
 
 impl From<DeviceMemory> for Region {
     fn from(memory: DeviceMemory) -> Self {

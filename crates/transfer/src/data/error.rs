@@ -3,14 +3,12 @@
 use thiserror::Error;
 
 use super::operation::RegionError;
-use crate::{
-    codec::Undecodable,
-    copy::StreamError,
-    quic::{self, StreamCode},
-};
+use crate::quic::{self, StreamCode};
+use transload_memory::copy::StreamError;
+use transload_plan::codec::Undecodable;
 
 /// What a path says of its failure.
-pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// Why a stream could not be sent.
 #[derive(Debug, Error)]

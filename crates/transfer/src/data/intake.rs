@@ -11,10 +11,8 @@ use super::{
     region::RegionCursor,
     route_bytes::RouteCursor,
 };
-use crate::{
-    copy::Crc32c,
-    wire::stream::{StreamHeader, StreamTrailer, TRAILER},
-};
+use transload_memory::copy::Crc32c;
+use transload_wire::internal::stream::{StreamHeader, StreamTrailer, TRAILER};
 
 /// The bytes of one stream, as they arrive, in pieces cut anywhere.
 #[derive(Debug)]

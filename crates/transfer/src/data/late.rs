@@ -17,11 +17,10 @@ use super::{
     region::{Later, LaterStream, Region, Room},
     shared::{Registration, Stretch},
 };
-use crate::{
-    copy::{MemoryStream, StreamError, settle},
-    memory::Memory,
-    plan::program::StreamProgram,
-};
+use transload_memory::Memory;
+use transload_memory::copy::{MemoryStream, StreamError};
+use transload_memory::internal::settle;
+use transload_plan::program::StreamProgram;
 
 /// Bytes of a room: more than is ever scattered at once.
 const ROOM: usize = 4 << 20;

@@ -11,8 +11,8 @@ use thiserror::Error;
 use tokio::sync::oneshot;
 
 use super::fence::Inside;
-use crate::copy::StreamError;
-use crate::memory::CheckError;
+use transload_memory::CheckError;
+use transload_memory::copy::StreamError;
 
 /// An operation on memory that is under way. It goes on when this is dropped; its transfer's fence waits for it.
 #[derive(Debug)]

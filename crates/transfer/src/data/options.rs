@@ -4,7 +4,6 @@ use std::time::Duration;
 
 /// Settings of the data plane. `Default` is right; each field says its unit and what it bounds.
 #[derive(Clone, Debug, PartialEq)]
-#[non_exhaustive]
 pub struct DataOptions {
     /// Buffers of one lane, to gather into. They are on their way until the peer has acknowledged
     /// them, so this bounds what a lane can have under way: it should exceed bandwidth times round

@@ -19,10 +19,8 @@ use super::{
     ranges::Ranges,
     route_bytes::RouteBytes,
 };
-use crate::{
-    ids::{Nonce, TransferId},
-    wire::stream::StreamHeader,
-};
+use transload_plan::ids::{Nonce, TransferId};
+use transload_wire::internal::stream::StreamHeader;
 
 /// One transfer on its way out. Clones are the same transfer.
 ///

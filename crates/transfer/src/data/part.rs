@@ -30,7 +30,7 @@ const PER_LANE: u64 = 4;
 /// Cuts within a stretch lie at multiples of this, so that they seldom cut a chunk.
 const ALIGN: u64 = 64 << 10;
 
-/// Half of what [`crate::wire`] lets a transfer have, once for cuts that have to be and once for those
+/// Half of what [`transload_wire`] lets a transfer have, once for cuts that have to be and once for those
 /// that are nice to have.
 const MANY: u64 = 1024;
 

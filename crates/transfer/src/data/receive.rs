@@ -25,12 +25,10 @@ use super::{
     operation::Operations,
     options::DataOptions,
 };
-use crate::{
-    copy::settle,
-    ids::{AgentId, ServiceName},
-    quic::{ConnectionLost, DataReceiver, Lane},
-    wire::stream::{HEADER, StreamHeader, StreamTrailer},
-};
+use crate::quic::{ConnectionLost, DataReceiver, Lane};
+use transload_memory::internal::settle;
+use transload_plan::ids::{AgentId, ServiceName};
+use transload_wire::internal::stream::{HEADER, StreamHeader, StreamTrailer};
 
 /// Decides which streams may place bytes, and hears what has become of them. The control plane.
 ///

@@ -14,12 +14,10 @@ use super::{
     operation::{Operation, RegionError},
     shared::{Registration, Stretch},
 };
-use crate::{
-    copy::{Crc32c, Cursor, MemoryStream, StreamError},
-    memory::Memory,
-    path::carrier::Provider,
-    plan::program::StreamProgram,
-};
+use crate::path::carrier::Provider;
+use transload_memory::Memory;
+use transload_memory::copy::{Crc32c, Cursor, MemoryStream, StreamError};
+use transload_plan::program::StreamProgram;
 
 /// The memory of one group of a rank. Clones are the same memory.
 #[derive(Clone, Debug)]

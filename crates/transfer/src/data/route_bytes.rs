@@ -9,11 +9,10 @@ use super::{
     operation::{Operation, Operations, RegionError},
     region::{Region, RegionCursor, RegionStream},
 };
-use crate::{
-    codec::Codec,
-    copy::{Crc32c, StreamError, settle},
-    plan::{Pieces, RouteStream},
-};
+use transload_memory::copy::{Crc32c, StreamError};
+use transload_memory::internal::settle;
+use transload_plan::codec::Codec;
+use transload_plan::{Pieces, RouteStream};
 
 /// The byte stream of a route, bound to the memories of one side: all of it proved to lie in them,
 /// so that any range can be gathered or scattered without looking again. Clones are cheap.
@@ -52,7 +51,6 @@ impl Section {
 /// Why a route cannot be bound to memory. Groups are given by their index in the plan.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
-#[expect(missing_docs, reason = "the messages name the fields")]
 pub enum RouteError {
     #[error("no memory is registered for group {group}")]
     NoMemory { group: usize },
@@ -65,10 +63,10 @@ impl RouteBytes {
     /// Binds a stream to memory; `region` gives that of a group, by its index in the plan.
     ///
     /// # Errors
-    /// [`RouteError`].
+    /// `RouteError`.
     pub fn new(stream: RouteStream, region: impl Fn(usize) -> Option<Region>) -> Result<Self, RouteError> {
         let (bytes, codec) = (stream.bytes(), stream.codec);
-        let bind = |section: crate::plan::Section| {
+        let bind = |section: transload_plan::Section| {
             let group = section.group;
             let region = region(group).ok_or(RouteError::NoMemory { group })?;
             let stream = region.bind(section.program);

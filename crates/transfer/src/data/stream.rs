@@ -13,9 +13,9 @@ use super::outgoing::{Outgoing, SendEvent};
 use super::part::Part;
 use super::receive::Receiver;
 use super::route_bytes::RouteCursor;
-use crate::copy::Crc32c;
-use crate::ids::AgentId;
-use crate::wire::stream::{HEADER, StreamHeader, StreamTrailer};
+use transload_memory::copy::Crc32c;
+use transload_plan::ids::AgentId;
+use transload_wire::internal::stream::{HEADER, StreamHeader, StreamTrailer};
 
 /// One stream of a transfer on its way out. Dropping it before its end leaves the transfer short of it; whoever
 /// does so [fails](Self::fail) it.

@@ -19,8 +19,8 @@ use super::{
     ticket_secret::TicketSecret,
     tls::SERVER_NAME,
 };
-use crate::ids::{ClusterName, ServiceName};
-use crate::wire::Roles;
+use transload_plan::ids::{ClusterName, ServiceName};
+use transload_wire::Roles;
 
 /// The time in which a certificate is valid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -9,15 +9,14 @@ use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
 use super::authority::Validity;
 use super::name::{PeerIdentity, SCHEME, UriError, authority_uri, parse_authority_uri};
-use crate::ids::{ClusterName, ServiceName};
+use transload_plan::ids::{ClusterName, ServiceName};
 
 /// The largest certificate that is looked at, in bytes; ours have about 500.
-pub const MAX_CERTIFICATE_BYTES: usize = 16 * 1024;
+pub(crate) const MAX_CERTIFICATE_BYTES: usize = 16 * 1024;
 
 /// Why a certificate does not say who its holder is, or says somebody else.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
-#[expect(missing_docs, reason = "the messages name the fields")]
 pub enum PeerIdentityError {
     /// The peer presented no certificate.
     #[error("no certificate")]
@@ -51,7 +50,7 @@ impl PeerIdentity {
     /// This reads, it does not verify: the connection that the certificate came over has done that.
     ///
     /// # Errors
-    /// [`PeerIdentityError`], if it does not say so in exactly one well-formed URI.
+    /// `PeerIdentityError`, if it does not say so in exactly one well-formed URI.
     pub fn from_certificate(certificate: &CertificateDer<'_>) -> Result<Self, PeerIdentityError> {
         let uri = identity_uri(certificate)?;
         Ok(uri.parse()?)
@@ -60,7 +59,7 @@ impl PeerIdentity {
     /// Checks that this is a service of `cluster` and, if given, the service `expected`.
     ///
     /// # Errors
-    /// [`PeerIdentityError::WrongCluster`] or [`PeerIdentityError::WrongService`].
+    /// `PeerIdentityError::WrongCluster` or `PeerIdentityError::WrongService`.
     pub fn check(&self, cluster: &ClusterName, expected: Option<&ServiceName>) -> Result<(), PeerIdentityError> {
         if self.cluster != *cluster {
             return Err(PeerIdentityError::WrongCluster { expected: cluster.clone(), actual: self.cluster.clone() });

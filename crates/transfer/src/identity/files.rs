@@ -18,7 +18,7 @@ use super::{
     renewal::Renewals,
     ticket_secret::TicketSecret,
 };
-use crate::ids::{NameError, ServiceName};
+use transload_plan::ids::{NameError, ServiceName};
 
 /// The authority's files have this stem, so no agent may be called so.
 const AUTHORITY: &str = "ca";

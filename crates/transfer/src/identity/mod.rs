@@ -29,15 +29,13 @@ mod renewal;
 #[cfg(test)]
 mod tests;
 mod ticket_secret;
-pub mod tls;
+pub(crate) mod tls;
 
 pub use authority::{Authority, AuthorityError, Validity};
-pub use certificate::{MAX_CERTIFICATE_BYTES, PeerIdentityError};
+pub(crate) use certificate::PeerIdentityError;
 pub use files::{IdentityFileError, names_in, open_keys};
-pub use name::{PeerIdentity, UriError, default_instance, new_incarnation, random_cluster_name};
-pub use proof::{Identity, IdentityError, MAX_AUTHORITIES};
+pub use name::{PeerIdentity, default_instance, new_incarnation, random_cluster_name};
+pub use proof::{Identity, IdentityError};
 pub use renewal::RenewalError;
 pub(crate) use renewal::Renewals;
 pub use ticket_secret::TicketSecret;
-
-pub use crate::wire::{Role, Roles, UnknownRole};

@@ -8,8 +8,8 @@ use std::{
 
 use thiserror::Error;
 
-use crate::ids::{ClusterName, Incarnation, InstanceName, NameError, ServiceName};
-use crate::wire::{Roles, UnknownRole};
+use transload_plan::ids::{ClusterName, Incarnation, InstanceName, NameError, ServiceName};
+use transload_wire::{Roles, UnknownRole};
 
 /// The URI scheme of identities.
 pub(super) const SCHEME: &str = "transload://";
@@ -50,7 +50,7 @@ pub fn new_incarnation() -> io::Result<Incarnation> {
 ///
 /// Its text form is the URI of the certificate,
 /// `transload://<cluster>/agent/<service>?roles=<role>,<role>`: exactly that, with the roles in the
-/// order of [`Role`](super::Role), each once. There is one way to write an identity; only that the
+/// order of [`Role`](transload_wire::Role), each once. There is one way to write an identity; only that the
 /// roles may end with `map`, which certificates of before may name and which allows nothing.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct PeerIdentity {
@@ -66,7 +66,6 @@ pub struct PeerIdentity {
 /// Why a URI is not that of an agent.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
-#[expect(missing_docs, reason = "the messages name the fields")]
 pub enum UriError {
     /// It is longer than any identity can be.
     #[error("the URI is {actual} bytes long; {limit} are allowed")]

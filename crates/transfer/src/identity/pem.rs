@@ -12,7 +12,8 @@ impl Identity {
     /// `transload certs` writes them, and checks that they fit, like [`new`](Self::new).
     ///
     /// ```
-    /// use transload_transfer::identity::{Authority, Identity, Roles, random_cluster_name};
+    /// use transload_transfer::{Authority, Identity, Roles};
+    /// use transload_transfer::internal::identity::random_cluster_name;
     ///
     /// let authority = Authority::new(random_cluster_name()?)?;
     /// let identity = authority.issue(&"decode-0".parse()?, Roles::all())?;

@@ -34,14 +34,14 @@ struct Inner {
 }
 
 /// The most authorities that are trusted at a time: the one of now, the one of before, and room for a third.
-pub const MAX_AUTHORITIES: usize = 4;
+pub(crate) const MAX_AUTHORITIES: usize = 4;
 
 /// Why a certificate, a key and an authority do not make an [`Identity`].
 #[derive(Debug, Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages name the fields")]
 pub enum IdentityError {
-    /// No authority is trusted, or more than [`MAX_AUTHORITIES`].
+    /// No authority is trusted, or more than four.
     #[error("{found} certificates of authorities; there must be 1 to {MAX_AUTHORITIES}")]
     Authorities { found: usize },
     /// There is no certificate in the chain.

@@ -6,7 +6,7 @@ use thiserror::Error;
 
 use super::files::{Contents, IdentityFileError};
 use super::proof::Identity;
-use crate::ids::{ClusterName, ServiceName};
+use transload_plan::ids::{ClusterName, ServiceName};
 
 /// Why an identity cannot take the place of another.
 #[derive(Debug, Error)]

@@ -9,8 +9,11 @@ use std::{
 use proptest::prelude::*;
 use rustls_pki_types::CertificateDer;
 
+use super::certificate::MAX_CERTIFICATE_BYTES;
+use super::name::UriError;
 use super::*;
-use crate::ids::{ClusterName, NameError, ServiceName};
+use transload_plan::ids::{ClusterName, NameError, ServiceName};
+use transload_wire::{Role, Roles};
 
 fn cluster(name: &str) -> ClusterName {
     name.parse().unwrap()

@@ -25,10 +25,10 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use thiserror::Error;
 
 use super::{certificate::PeerIdentityError, name::PeerIdentity};
-use crate::ids::{ClusterName, ServiceName};
+use transload_plan::ids::{ClusterName, ServiceName};
 
 /// The application protocol that both sides must speak.
-pub const ALPN: &[u8] = b"transload/1";
+pub(crate) const ALPN: &[u8] = b"transload/1";
 
 /// The DNS name in every agent's certificate, which clients ask for whatever host they dial.
 pub const SERVER_NAME: &str = "agent.transload.internal";
@@ -56,7 +56,7 @@ impl From<VerifierBuilderError> for TlsError {
 ///
 /// AES-128-GCM comes before AES-256-GCM: over QUIC it takes 3 to 5 % less CPU time in all.
 #[must_use]
-pub fn provider() -> Arc<CryptoProvider> {
+pub(crate) fn provider() -> Arc<CryptoProvider> {
     let mut provider = rustls::crypto::aws_lc_rs::default_provider();
     provider.cipher_suites.sort_by_key(|suite| suite.suite() != CipherSuite::TLS13_AES_128_GCM_SHA256);
     Arc::new(provider)

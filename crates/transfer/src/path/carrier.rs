@@ -12,8 +12,8 @@ use std::sync::Arc;
 use super::Path;
 use super::negotiation::{Ending, Negotiation, Order, Report, Way};
 use crate::data::{DataOptions, Outgoing, Receiver, Region};
-use crate::ids::AgentId;
 use crate::quic::Endpoints;
+use transload_plan::ids::AgentId;
 
 /// What an agent has for its paths.
 #[derive(Clone, Debug)]

@@ -17,10 +17,11 @@
 //! [`quic`] always, and what is [registered](crate::agent::Builder::path) besides: on Linux [`ring`], and
 //! [`device_ring`] where its caches lie on one GPU.
 
-pub mod carrier;
-pub mod device_ring;
-pub mod quic;
-pub mod ring;
+pub(crate) mod carrier;
+pub(crate) mod device_ring;
+pub(crate) mod quic;
+pub(crate) mod ring;
 mod sending;
 
-pub use transload_wire::path::{Path, PathSet, negotiation};
+pub(crate) use transload_wire::Path;
+pub(crate) use transload_wire::internal::negotiation;

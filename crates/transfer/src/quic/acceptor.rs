@@ -18,7 +18,7 @@ use super::{
     places::{Place, Places, Source},
 };
 use crate::identity::{PeerIdentity, PeerIdentityError};
-use crate::ids::ServiceName;
+use transload_plan::ids::ServiceName;
 
 /// What the first bytes of the first stream say a connection is for. The answer is [`WELCOME`].
 pub(super) const CONTROL_PREAMBLE: &[u8; 4] = b"TLc1";

@@ -1,4 +1,4 @@
-//! The control connection: [frames](crate::wire::frame) between two agents.
+//! The control connection: [frames](transload_wire::internal::frame) between two agents.
 
 use std::{
     collections::VecDeque,
@@ -22,7 +22,7 @@ use super::acceptor::Met;
 use super::error::{CloseCode, ConnectionLost, ControlError};
 use super::probe::peer_gone;
 use crate::identity::PeerIdentity;
-use crate::wire::frame::FrameReader;
+use transload_wire::internal::frame::FrameReader;
 
 /// An open connection to a peer that has proved who it is. Dropping both halves closes it.
 #[derive(Debug)]
@@ -133,7 +133,7 @@ impl ControlConnection {
 }
 
 impl ControlSender {
-    /// Sends one frame, as [`encode`](crate::wire::frame::encode) makes it. Waits where the peer does
+    /// Sends one frame, as [`encode`](transload_wire::internal::frame::encode) makes it. Waits where the peer does
     /// not read, for the frame timeout at most.
     ///
     /// Cancel-safe: a frame is sent whole or not at all. One whose sending was cancelled goes out
@@ -181,7 +181,7 @@ impl ControlSender {
 
 impl ControlReceiver {
     /// Receives the next frame: what follows its length, for
-    /// [`decode`](crate::wire::frame::decode). Waits for its first byte for as long as the connection
+    /// [`decode`](transload_wire::internal::frame::decode). Waits for its first byte for as long as the connection
     /// lives, and then for the rest of it for the frame timeout. Cancel-safe.
     ///
     /// # Errors

@@ -31,7 +31,7 @@ use super::{
     threads::GOODBYE,
 };
 use crate::identity::{Identity, RenewalError, TicketSecret, tls::SERVER_NAME};
-use crate::ids::{AgentId, Nonce, ServiceName};
+use transload_plan::ids::{AgentId, Nonce, ServiceName};
 
 /// All sockets of one agent: one for control and one for each lane, each with a thread. Clones are
 /// the same endpoints; dropping the last closes every connection.

@@ -118,7 +118,6 @@ fn cut(reason: &[u8]) -> String {
 /// Why [`Endpoints::bind`](super::Endpoints::bind) failed.
 #[derive(Debug, Error)]
 #[non_exhaustive]
-#[expect(missing_docs, reason = "the messages name the fields")]
 pub enum BindError {
     /// A setting cannot be.
     #[error(transparent)]
@@ -224,11 +223,10 @@ fn alert(code: TransportErrorCode) -> Option<AlertDescription> {
 /// Why a frame could not be sent or received over a control connection.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
-#[expect(missing_docs, reason = "the messages name the fields")]
 pub enum ControlError {
     /// What the peer sends are no frames. The connection is closed.
     #[error(transparent)]
-    Frame(#[from] crate::wire::frame::FrameError),
+    Frame(#[from] transload_wire::internal::frame::FrameError),
     /// The message did not get through in time. The connection is closed.
     #[error("a message has been under way for over {after:?}")]
     TimedOut { after: Duration },

@@ -11,7 +11,7 @@ use super::{
     options::QuicOptions,
     stream::{DataReceiver, DataSender},
 };
-use crate::ids::AgentId;
+use transload_plan::ids::AgentId;
 
 /// One data connection to a peer, bound to a control connection with the same peer. Clones are the
 /// same lane. It is closed when the last clone and the last of its streams are dropped.

@@ -46,10 +46,12 @@ mod stream;
 mod tests;
 mod threads;
 
-pub use control::{ControlConnection, ControlReceiver, ControlSender};
+pub use control::ControlConnection;
+pub(crate) use control::{ControlReceiver, ControlSender};
 pub use endpoints::Endpoints;
-pub use error::{BindError, CloseCode, ConnectError, ConnectionLost, ControlError, StreamCode, StreamError};
-pub use lane::{Lane, LaneStats};
-pub use options::{MAX_UDP_PAYLOAD, MIN_UDP_PAYLOAD, OptionsError, QuicOptions};
-pub use session::LaneSession;
+pub(crate) use error::{BindError, StreamCode};
+pub use error::{CloseCode, ConnectError, ConnectionLost, StreamError};
+pub use lane::Lane;
+pub use options::{MAX_UDP_PAYLOAD, MIN_UDP_PAYLOAD, QuicOptions};
+pub(crate) use session::LaneSession;
 pub use stream::{DataReceiver, DataSender};

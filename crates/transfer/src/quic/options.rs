@@ -14,7 +14,6 @@ pub const MAX_UDP_PAYLOAD: u16 = 65_507;
 ///
 /// Each field says its unit, what memory it bounds, and when to change it.
 #[derive(Debug, Clone, PartialEq)]
-#[non_exhaustive]
 pub struct QuicOptions {
     /// How many lanes peers may open to this agent, and it to them: data connections, each with its
     /// own socket, port and thread. One fills about one core. More for networks above 10 Gbit/s,
@@ -119,7 +118,6 @@ impl Default for QuicOptions {
 /// A setting that cannot be.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 #[non_exhaustive]
-#[expect(missing_docs, reason = "the messages name the fields")]
 pub enum OptionsError {
     /// A number is outside of what it may be.
     #[error("{field} is {actual}; it must be {expected}")]

@@ -115,7 +115,8 @@ impl ConnectionIdGenerator for TaggedIds {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::identity::{Authority, Roles};
+    use crate::identity::Authority;
+    use transload_wire::Roles;
 
     #[test]
     fn keys_are_the_same_after_a_restart_and_nowhere_else() {

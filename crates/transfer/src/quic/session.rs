@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 
 use super::lane::Lane;
 use crate::identity::PeerIdentity;
-use crate::ids::{AgentId, Nonce};
+use transload_plan::ids::{AgentId, Nonce};
 
 /// The lanes that one peer may open to us. Dropping it turns further ones away; the lanes that came
 /// stay open for as long as they are held.

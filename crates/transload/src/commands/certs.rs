@@ -9,11 +9,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use clap::{Subcommand, ValueHint};
 use serde::Serialize;
-use transload::transfer::identity::{
-    Authority, AuthorityError, Identity, IdentityFileError, Role, Roles, UnknownRole, Validity, names_in, open_keys,
-    random_cluster_name,
+use transload::transfer::internal::identity::{names_in, open_keys, random_cluster_name};
+use transload::transfer::plan::ids::NameError;
+use transload::transfer::wire::UnknownRole;
+use transload::transfer::{
+    Authority, AuthorityError, ClusterName, Identity, IdentityFileError, Role, Roles, ServiceName, Validity,
 };
-use transload::transfer::ids::{ClusterName, NameError, ServiceName};
 
 use crate::failure::{Failure, chain};
 use crate::output::Output;

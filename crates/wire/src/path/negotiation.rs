@@ -13,7 +13,7 @@ use transload_plan::ids::TransferId;
 use super::Path;
 
 /// Longest word of a path, in bytes. A longer one of a peer ends the connection.
-pub const MAX_WORD: usize = 1024;
+pub(crate) const MAX_WORD: usize = 1024;
 
 /// Encodes a word of a path as it travels.
 #[doc(hidden)]
@@ -146,7 +146,7 @@ pub trait Negotiation: fmt::Debug + Send {
     /// A transfer is over, or given up.
     fn end(&mut self, transfer: TransferId);
 
-    /// The peer has said something, of at most [`MAX_WORD`] bytes.
+    /// The peer has said something, of at most 1,024 bytes.
     fn hear(&mut self, word: &[u8], steps: &mut Steps);
 
     /// The carrier has something to tell.

@@ -10,10 +10,10 @@ use transload_plan::ids::{AgentId, ClusterName, DeploymentDigest, Direction, Inc
 use super::TicketError;
 
 /// Most ranks of a deployment that a ticket can name.
-pub const MAX_RANKS: usize = 1024;
+pub(crate) const MAX_RANKS: usize = 1024;
 
 /// Longest host of a rank's address, in bytes: that of a DNS name.
-pub const MAX_HOST: usize = 255;
+pub(crate) const MAX_HOST: usize = 255;
 
 /// What a ticket says about the lease set that it opens.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,7 +46,7 @@ pub struct Claims {
 pub struct RankAddress {
     /// The agent that holds the rank's memory; its certificate must be of its service.
     pub agent: AgentId,
-    /// Host name or address; 1 to [`MAX_HOST`] printable ASCII characters.
+    /// Host name or address; 1 to 255 printable ASCII characters.
     pub host: String,
     /// UDP port.
     pub port: u16,
@@ -66,7 +66,7 @@ pub enum Audience {
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages name the fields")]
 pub enum ClaimsError {
-    /// No rank, or more than [`MAX_RANKS`].
+    /// No rank, or more than 1,024.
     #[error("a ticket names 1 to {MAX_RANKS} ranks, not {found}")]
     Ranks { found: usize },
     /// The range of tokens is upside down.

@@ -3,6 +3,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use transload_plan::ids::{AgentId, ClusterName, DeploymentDigest, Direction, Incarnation, LeaseSetId, Rank};
 
+use super::claims::MAX_HOST;
 use super::*;
 
 fn key() -> TicketKey {

@@ -8,13 +8,7 @@ use anyhow::{Context, bail};
 use engine::{computed, prompt};
 use transload_layout::document::{Syntax, parse};
 use transload_layout::make_meta_kv_cache;
-use transload_transfer::agent::{Agent, PullRequest};
-use transload_transfer::content::Content;
-use transload_transfer::identity::Identity;
-use transload_transfer::ids::ServiceName;
-use transload_transfer::memory::Memory;
-use transload_transfer::plan::{BlockTable, Tables};
-use transload_transfer::ticket::Ticket;
+use transload_transfer::{Agent, BlockTable, Content, Identity, Memory, PullRequest, ServiceName, Tables, Ticket};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> anyhow::Result<()> {

@@ -8,14 +8,10 @@ use anyhow::{Context, bail};
 use engine::{computed, prompt};
 use transload_layout::document::{Syntax, parse};
 use transload_layout::{Rank, make_meta_kv_cache};
-use transload_transfer::agent::{Agent, LeaseRequest};
-use transload_transfer::content::Content;
-use transload_transfer::identity::Identity;
-use transload_transfer::ids::{Direction, LeaseSetId, ServiceName};
-use transload_transfer::lease::LeaseEnd;
-use transload_transfer::memory::Memory;
-use transload_transfer::plan::{BlockTable, Tables};
-use transload_transfer::ticket::{Claims, Ticket};
+use transload_transfer::{
+    Agent, BlockTable, Claims, Content, Direction, Identity, LeaseEnd, LeaseRequest, LeaseSetId, Memory, ServiceName,
+    Tables, Ticket,
+};
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> anyhow::Result<()> {

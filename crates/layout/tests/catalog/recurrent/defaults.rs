@@ -1,9 +1,9 @@
 //! What configs leave out, and what operators choose.
 
 use serde_json::json;
+use transload_layout::Dtype;
 use transload_layout::catalog::{CacheDtype, Model, Options};
 use transload_layout::document::Value;
-use transload_layout::dtype::Dtype;
 use transload_layout::spec::Spec;
 
 use crate::common::{attention, config, default_of, delta_net, groups, mamba1, mamba2, model, read, sizes, specs};

@@ -2,10 +2,8 @@
 
 use serde_json::{Value as Json, json};
 use transload_layout::catalog::{Engine, Serving};
-use transload_layout::deployment::Deployment;
-use transload_layout::dtype::Dtype;
-use transload_layout::footprint::Footprint;
 use transload_layout::spec::{Mla, Spec};
+use transload_layout::{Deployment, Dtype, Footprint};
 
 use crate::common::{
     attention, bare, caches, config, config_but, default_of, delta_net, fault, groups, layers, model, read, read_in,

@@ -1,7 +1,7 @@
 //! Linear attention and short convolutions.
 
 use serde_json::json;
-use transload_layout::dtype::Dtype;
+use transload_layout::Dtype;
 use transload_layout::spec::{Linear, Spec};
 
 use crate::common::{config_but, groups, model, read, sizes, specs};

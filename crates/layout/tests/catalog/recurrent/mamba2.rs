@@ -1,7 +1,7 @@
 //! Mamba2: pages of `x`, `B` and `C` and a state, in all layers or beside attention.
 
 use serde_json::json;
-use transload_layout::dtype::Dtype;
+use transload_layout::Dtype;
 use transload_layout::spec::Spec;
 
 use crate::common::{attention, config_but, groups, mamba2, model, read, sizes, specs};

@@ -2,7 +2,8 @@ use proptest::prelude::*;
 
 use super::case::{Arena, Case, case, noise};
 use super::{oracle, program, sum};
-use crate::copy::{CopyOptions, Crc32c, DEFAULT_THREADS, Kernel, copy};
+use crate::copy::between::DEFAULT_THREADS;
+use crate::copy::{CopyOptions, Crc32c, Kernel, copy};
 use crate::{CheckError, Memory, Side};
 use transload_plan::program::Program;
 
@@ -47,9 +48,9 @@ impl<'a> Trial<'a> {
 fn every_way() -> impl Iterator<Item = CopyOptions> {
     Kernel::available().iter().flat_map(|kernel| {
         [0, u64::MAX].into_iter().flat_map(move |around_from| {
-            let mut plain = CopyOptions::new().with_kernel(*kernel).with_threads(1);
+            let mut plain = CopyOptions { threads: Some(1), ..CopyOptions::default() }.with_kernel(*kernel);
             plain.tuning.around_from = around_from;
-            [plain.clone(), plain.with_checksum()]
+            [plain.clone(), CopyOptions { checksum: true, ..plain }]
         })
     })
 }
@@ -72,10 +73,10 @@ proptest! {
     fn threads_share_what_the_program_says(case in case(), threads in 2..5usize) {
         let trial = Trial::new(&case, 0, 0);
         for kernel in Kernel::available() {
-            let mut options = CopyOptions::new().with_kernel(*kernel).with_threads(threads);
+            let mut options = CopyOptions { threads: Some(threads), ..CopyOptions::default() }.with_kernel(*kernel);
             options.bytes_per_thread = 1;
             trial.verify(&options)?;
-            trial.verify(&options.with_checksum())?;
+            trial.verify(&CopyOptions { checksum: true, ..options })?;
         }
     }
 }
@@ -99,7 +100,7 @@ fn a_large_copy_takes_several_threads_and_goes_around_the_caches() {
     let bytes: Vec<u8> = (0..src).map(&mut fill).collect();
     source.write(0, &bytes).unwrap();
 
-    let options = CopyOptions::new().with_checksum();
+    let options = CopyOptions { checksum: true, ..CopyOptions::default() };
     let report = copy(&program, &source, &destination, &options).unwrap();
 
     let mut got = vec![0; dst];
@@ -120,7 +121,7 @@ fn a_large_copy_takes_several_threads_and_goes_around_the_caches() {
         let cores = std::thread::available_parallelism().map_or(1, |n| n.get());
         assert_eq!(report.threads, cores.min(2));
     }
-    let one = copy(&program, &source, &destination, &options.with_threads(1)).unwrap();
+    let one = copy(&program, &source, &destination, &CopyOptions { threads: Some(1), ..options }).unwrap();
     assert_eq!((one.threads, one.checksum), (1, report.checksum));
 }
 
@@ -130,7 +131,7 @@ fn one_memory_may_be_both_source_and_destination() {
     let bytes: Vec<u8> = (0..1024).map(noise(4)).collect();
     memory.write(0, &bytes).unwrap();
     let program = program(&[], 1024, &[(0, 100)]);
-    let options = CopyOptions::new().with_checksum();
+    let options = CopyOptions { checksum: true, ..CopyOptions::default() };
     let report = copy(&program, &memory, &memory.clone(), &options).unwrap();
     let mut moved = vec![0; 1024];
     memory.read(100, &mut moved).unwrap();
@@ -145,7 +146,7 @@ fn nothing_is_copied_if_anything_is_out_of_bounds() {
     source.write(0, &[1; 128]).unwrap();
     let destination = Memory::allocate(&[128]).unwrap();
     let program = program(&[], 64, &[(0, 0), (64, 65)]);
-    let error = copy(&program, &source, &destination, &CopyOptions::new()).unwrap_err();
+    let error = copy(&program, &source, &destination, &CopyOptions::default()).unwrap_err();
     assert_eq!(
         error,
         CheckError::OutOfBounds {
@@ -170,7 +171,7 @@ fn nothing_is_copied_if_anything_is_out_of_bounds() {
 #[test]
 fn an_empty_program_copies_nothing() {
     let memory = Memory::allocate(&[]).unwrap();
-    let options = CopyOptions::new().with_checksum();
+    let options = CopyOptions { checksum: true, ..CopyOptions::default() };
     let report = copy(&Program::default(), &memory, &memory, &options).unwrap();
     assert_eq!((report.bytes, report.chunks, report.threads), (0, 0, 1));
     assert_eq!(report.checksum, Some(Crc32c::new()));
@@ -178,8 +179,8 @@ fn an_empty_program_copies_nothing() {
 
 #[test]
 fn a_copy_takes_few_threads_unless_it_is_told_otherwise() {
-    let options = CopyOptions::new();
+    let options = CopyOptions::default();
     assert_eq!(options.threads(u64::MAX, || 192), DEFAULT_THREADS);
     assert_eq!(options.threads(u64::MAX, || 2), 2);
-    assert_eq!(options.with_threads(16).threads(u64::MAX, || 2), 16);
+    assert_eq!(CopyOptions { threads: Some(16), ..options }.threads(u64::MAX, || 2), 16);
 }

@@ -2,7 +2,7 @@
 //!
 //! Chunks that are put on a handle go into one file, a *pack*, which is flushed and published when a manifest
 //! is put; so a save costs about four flushes, whatever the number of its chunks. What lies where, and why in
-//! this order, is told in the manual's page on the file store; [`mod@format`] has the bytes.
+//! this order, is told in the manual's page on the file store.
 //!
 //! | file | what |
 //! |---|---|
@@ -21,7 +21,7 @@ mod collect;
 mod collect_plan;
 mod disk;
 mod files;
-pub mod format;
+pub(crate) mod format;
 mod index;
 mod inventory;
 mod locks;
@@ -38,7 +38,6 @@ mod store;
 mod tests;
 
 #[cfg(any(test, feature = "simulated"))]
-#[doc(hidden)]
-pub use disk::simulated;
+pub(crate) use disk::simulated;
 pub use options::FileOptions;
 pub use store::FileStore;

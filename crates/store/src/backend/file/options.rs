@@ -7,7 +7,6 @@ use crate::period;
 
 /// How to open a file store.
 #[derive(Clone, Debug)]
-#[non_exhaustive]
 pub struct FileOptions {
     /// What all files of the store may take together, in bytes. When a save needs more, the least recently
     /// used manifests go with what only they refer to. All handles of a store have to be opened with the same
@@ -41,35 +40,6 @@ impl FileOptions {
     /// The environment variable that says how long a call waits for a lock.
     pub const LOCK_TIMEOUT_VARIABLE: &str = "TRANSLOAD_FILE_LOCK_TIMEOUT";
 
-    /// No cap.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// Sets the cap in bytes.
-    pub fn with_cap(mut self, bytes: u64) -> Self {
-        self.cap = Some(bytes);
-        self
-    }
-
-    /// Sets the grace period.
-    pub fn with_grace(mut self, grace: Duration) -> Self {
-        self.grace = grace;
-        self
-    }
-
-    /// Sets how long a call waits for a lock.
-    pub fn with_lock_timeout(mut self, timeout: Duration) -> Self {
-        self.lock_timeout = timeout;
-        self
-    }
-
-    /// Sets whether a store that is made is for a group.
-    pub fn with_group(mut self, group: bool) -> Self {
-        self.group = group;
-        self
-    }
-
     /// With the cap that `TRANSLOAD_FILE_CAP` names, as `500GiB`, `1.5TiB` or `4096B`; for a group if
     /// `TRANSLOAD_FILE_GROUP` is `1`; with the [`lock_timeout`](Self::lock_timeout) of `TRANSLOAD_FILE_LOCK_TIMEOUT`,
     /// as `90s`.
@@ -77,7 +47,7 @@ impl FileOptions {
     /// # Errors
     /// [`StoreError::Unsupported`] if one is set and not of that form.
     pub fn from_env() -> Result<Self, StoreError> {
-        let mut options = Self::new();
+        let mut options = Self::default();
         if let Some(text) = std::env::var_os(Self::GROUP_VARIABLE) {
             options.group = match text.to_str() {
                 Some("1") => true,

@@ -13,5 +13,5 @@ mod store;
 #[cfg(test)]
 mod tests;
 
-pub use policy::{Policy, RECENCY_WINDOW};
+pub use policy::Policy;
 pub use store::MemoryStore;

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 
 /// How many of the keys that were used last never go, where nobody says otherwise.
-pub const RECENCY_WINDOW: usize = 8;
+pub(super) const RECENCY_WINDOW: usize = 8;
 
 /// Orders keys for eviction: lighter ones before heavier ones, among these what was put less often, among these what was not
 /// used for longer. Keys that are pinned, or among the last ones used, stay.

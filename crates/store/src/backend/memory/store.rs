@@ -17,8 +17,8 @@ use crate::uri::StoreUri;
 
 /// A handle of a store in memory. Its clones are handles of the same store, which goes with the last of them.
 ///
-/// What is put is visible at once. When the cap is reached, what goes is decided by a [`Policy`](super::Policy) with a window of
-/// [`RECENCY_WINDOW`](super::RECENCY_WINDOW): chunks that nothing refers to first, then manifests with the chunks that only they refer to.
+/// What is put is visible at once. When the cap is reached, what goes is decided by a [`Policy`](super::Policy) with a window
+/// of 8: chunks that nothing refers to first, then manifests with the chunks that only they refer to.
 /// Chunks that wait for their manifest are pinned. If that makes no room, a put fails with [`StoreError::Full`].
 ///
 /// As a plugin its scheme is anything.

@@ -141,10 +141,10 @@ fn collecting_takes_what_nothing_refers_to() {
     store.put_manifest(&name(1), hashes.as_bytes()).unwrap();
     store.delete_manifest(&name(0)).unwrap();
     put(&store, 3).unwrap();
-    let grace = collect(&CollectOptions::new());
+    let grace = collect(&CollectOptions::default());
     assert_eq!((grace.chunks, grace.in_grace), (0, 1));
-    let now = CollectOptions::new().with_grace(std::time::Duration::ZERO);
-    let dry = collect(&now.clone().with_dry_run(true));
+    let now = CollectOptions { grace: std::time::Duration::ZERO, ..CollectOptions::default() };
+    let dry = collect(&CollectOptions { dry_run: true, ..now.clone() });
     assert!(has(&store, 0));
     assert_eq!(collect(&now), dry);
     assert_eq!((dry.chunks, dry.manifests), (1, 0));

@@ -14,7 +14,6 @@ pub const CA_FILE: &str = "TRANSLOAD_REDIS_CA_FILE";
 
 /// How to talk to a server. [`Default`] reads no environment; [`from_env`](Self::from_env) does.
 #[derive(Clone)]
-#[non_exhaustive]
 pub struct RedisOptions {
     /// The password, where the server wants one. A user whom the URI names is logged in without one too, as
     /// servers allow for users with `nopass`.
@@ -55,25 +54,6 @@ impl RedisOptions {
             ca_file: std::env::var_os(CA_FILE).filter(|file| !file.is_empty()).map(PathBuf::from),
             ..Self::default()
         }
-    }
-
-    /// Sets the password.
-    pub fn with_password(mut self, password: impl Into<String>) -> Self {
-        self.password = Some(password.into());
-        self
-    }
-
-    /// Sets the file of certificate authorities.
-    pub fn with_ca_file(mut self, file: impl Into<PathBuf>) -> Self {
-        self.ca_file = Some(file.into());
-        self
-    }
-
-    /// Sets both time limits.
-    pub fn with_timeout(mut self, timeout: Duration) -> Self {
-        self.connect_timeout = timeout;
-        self.timeout = timeout;
-        self
     }
 }
 
@@ -219,7 +199,7 @@ mod tests {
 
     #[test]
     fn a_password_is_not_printed() {
-        let options = RedisOptions::default().with_password("hunter2");
+        let options = RedisOptions { password: Some("hunter2".into()), ..RedisOptions::default() };
         assert!(!format!("{options:?}").contains("hunter2"));
     }
 }

@@ -51,5 +51,5 @@ mod remote;
 mod store;
 mod writer;
 
-pub use options::S3Options;
+pub use options::{Config, S3Options};
 pub use store::S3Store;

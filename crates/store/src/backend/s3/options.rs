@@ -8,7 +8,6 @@ use crate::uri::{StoreUri, UriError};
 /// How to talk to a store. Credentials, region and endpoint come from the environment, as every S3 client
 /// reads them, unless a program sets them by [`with_config`](Self::with_config).
 #[derive(Clone, Debug)]
-#[non_exhaustive]
 pub struct S3Options {
     /// Requests under way at a time. 64.
     pub concurrency: usize,
@@ -29,12 +28,13 @@ pub struct S3Options {
     /// A chunk that is found there is written anew if it is older than this, so that no collection takes it
     /// from under a save. Collections with a grace period below twice as much are refused. 20 min.
     pub refresh: Duration,
-    pub(super) config: Config,
+    /// Further settings of the client; [`with_config`](Self::with_config) adds to them.
+    pub config: Config,
 }
 
-/// Keys and values. The values may be secrets.
+/// Keys that `AmazonS3ConfigKey` knows, and their values. The values may be secrets: `Debug` shows the keys alone.
 #[derive(Clone, Default)]
-pub(super) struct Config(pub(super) Vec<(String, String)>);
+pub struct Config(pub Vec<(String, String)>);
 
 impl fmt::Debug for Config {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -13,8 +13,7 @@ use crate::agent::lease::LeaseEnded;
 use crate::agent::promise::{CancelOnDrop, Handle};
 use crate::agent::request::{Blocks, Keeper};
 use crate::agent::transfer::{JobLabel, Started};
-use crate::lease::{LeaseSpec, OpenError};
-use crate::wire::{JobError, JobSpec, NoticeId, NoticeOutcome};
+use transload_wire::{JobError, JobSpec, LeaseSpec, NoticeId, NoticeOutcome, OpenError};
 
 impl Driver {
     pub(in crate::agent) fn lease(

@@ -8,11 +8,11 @@ use tokio::sync::{mpsc, oneshot};
 use super::event::DataEvent;
 use super::transfers::Memories;
 use crate::data::{Admitted, Arrivals, DataOptions, ReceiveError, Receiver, Region};
-use crate::ids::AgentId;
-use crate::path::Path;
 use crate::path::carrier::{Carrier, Host, Provider};
 use crate::quic::Endpoints;
-use crate::wire::stream::{StreamHeader, StreamTrailer};
+use transload_plan::ids::AgentId;
+use transload_wire::Path;
+use transload_wire::internal::stream::{StreamHeader, StreamTrailer};
 
 pub(super) type Carriers = BTreeMap<Path, Box<dyn Carrier>>;
 

@@ -16,14 +16,12 @@ use super::event::{ControlEvent, DataEvent};
 use super::log;
 use crate::data::Outgoing;
 use crate::identity::PeerIdentity;
-use crate::ids::AgentId;
-use crate::path::Path;
 use crate::path::carrier::{Link, Reporter};
-use crate::path::negotiation::{Negotiation, Order};
 use crate::quic::{ControlConnection, Endpoints};
-use crate::ticket::RankAddress;
-use crate::wire::message::Envelope;
-use crate::wire::{CloseReason, ConnId, Roles};
+use transload_plan::ids::AgentId;
+use transload_wire::internal::negotiation::{Negotiation, Order};
+use transload_wire::message::Envelope;
+use transload_wire::{CloseReason, ConnId, Path, RankAddress, Roles};
 
 /// Most events of control connections that wait for the driver. Whoever has one more waits with it, so a peer that sends
 /// faster than it is served feels the back-pressure of its connection.

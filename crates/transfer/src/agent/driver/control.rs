@@ -11,9 +11,9 @@ use tokio::time::sleep;
 use super::event::ControlEvent;
 use crate::data::BoxError;
 use crate::quic::{ControlReceiver, ControlSender};
-use crate::wire::ConnId;
-use crate::wire::frame;
-use crate::wire::message::Envelope;
+use transload_wire::ConnId;
+use transload_wire::internal::frame;
+use transload_wire::message::Envelope;
 
 /// Most bytes that wait to be sent to one peer. All that 1,024 transfers of one peer say at a time is
 /// less; one that asks and does not read the answers is given up.
@@ -121,8 +121,9 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use super::*;
-    use crate::identity::{Authority, Roles};
+    use crate::identity::Authority;
     use crate::quic::{ControlConnection, Endpoints, QuicOptions};
+    use transload_wire::Roles;
 
     fn bind(authority: &Authority, name: &str) -> Endpoints {
         let identity = authority.issue(&name.parse().unwrap(), Roles::all()).unwrap();

@@ -8,8 +8,8 @@ use tokio::sync::Semaphore;
 use tokio::task::spawn_blocking;
 use tokio::time::timeout;
 
-use crate::ids::{AgentId, ServiceName};
 use crate::quic::{ConnectError, ControlConnection, Endpoints};
+use transload_plan::ids::{AgentId, ServiceName};
 
 /// How many names of hosts are asked for at a time. A thread that asks waits for as long as the system's resolver does,
 /// often 10 s, where a name server does not answer, whatever our own patience.

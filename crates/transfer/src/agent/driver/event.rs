@@ -5,14 +5,13 @@ use tokio::sync::oneshot;
 use super::dial::DialError;
 use super::transfers::BoundRoute;
 use crate::data::{Landing, SendEvent};
-use crate::ids::{AgentId, TransferId};
-use crate::path::Path;
-use crate::path::negotiation::Report;
-use crate::plan::Plan;
 use crate::quic::ControlConnection;
-use crate::wire::message::Envelope;
-use crate::wire::stream::{StreamHeader, StreamTrailer};
-use crate::wire::{ConnId, PlanAsk, Planned};
+use transload_plan::Plan;
+use transload_plan::ids::{AgentId, TransferId};
+use transload_wire::internal::negotiation::Report;
+use transload_wire::internal::stream::{StreamHeader, StreamTrailer};
+use transload_wire::message::Envelope;
+use transload_wire::{ConnId, Path, PlanAsk, Planned};
 
 /// Tells of control connections. Peers wait while too many of these events are queued (back-pressure).
 pub(super) enum ControlEvent {

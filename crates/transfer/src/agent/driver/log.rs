@@ -6,10 +6,9 @@ use std::net::SocketAddr;
 
 use crate::agent::error::TransferError;
 use crate::agent::transfer::JobLabel;
-use crate::content::ContentFingerprint;
-use crate::lease::{LeaseEnd, LeaseKey};
-use crate::wire::message::Message;
-use crate::wire::{CloseReason, HelloRefusal, JobError, Refusal};
+use transload_plan::content::ContentFingerprint;
+use transload_wire::message::Message;
+use transload_wire::{CloseReason, HelloRefusal, JobError, LeaseEnd, LeaseKey, Refusal};
 
 pub(super) fn closed(agent: &str, address: SocketAddr, reason: &CloseReason) {
     match reason {

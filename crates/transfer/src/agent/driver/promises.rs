@@ -14,9 +14,8 @@ use crate::agent::promise::{CancelOnDrop, Handle, Promise, promise};
 use crate::agent::request::Keeper;
 use crate::agent::transfer::{JobLabel, JobResult};
 use crate::data::Fence;
-use crate::ids::AgentId;
-use crate::lease::LeaseKey;
-use crate::wire::{JobId, NoticeId, NoticeOutcome};
+use transload_plan::ids::AgentId;
+use transload_wire::{JobId, LeaseKey, NoticeId, NoticeOutcome};
 
 pub(super) struct Promises {
     leases: HashMap<LeaseKey, Leased>,
@@ -136,8 +135,9 @@ mod tests {
 
     use super::*;
     use crate::data::{Landing, RouteBytes};
-    use crate::ids::{LeaseSetId, Rank};
-    use crate::plan::RouteStream;
+    use transload_layout::Rank;
+    use transload_plan::RouteStream;
+    use transload_plan::ids::LeaseSetId;
 
     fn landing() -> Landing {
         let nothing = RouteStream::default();

@@ -12,9 +12,10 @@ use super::event::DataEvent;
 use crate::agent::metrics::{Chunks, Counters, RouteUnderWay};
 use crate::agent::request::Blocks;
 use crate::data::{Fence, Landing, Outgoing, Region, RegionError, RouteBytes, RouteError};
-use crate::ids::{Rank, TransferId};
-use crate::plan::{Plan, Side};
-use crate::wire::{ConnId, Flow, Path, Planned};
+use transload_layout::{Rank, Side};
+use transload_plan::Plan;
+use transload_plan::ids::TransferId;
+use transload_wire::{ConnId, Flow, Path, Planned};
 
 /// All transfers of an agent, whichever end of them is here.
 pub(super) struct Transfers {

@@ -10,6 +10,4 @@
 //! both and its kernels reach the source's memory, it maps the ring there; where not, it says so, and then both take the next path.
 
 #[cfg(feature = "cuda")]
-pub mod carrier;
-
-pub use transload_wire::path::device_ring::{DeviceRings, GpuId, Offer, Word};
+pub(crate) mod carrier;

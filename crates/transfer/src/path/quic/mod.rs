@@ -1,5 +1,5 @@
 //! The path over the network: lanes, QUIC connections of their own, with a stream for each part.
 
-pub mod carrier;
+pub(crate) mod carrier;
 
-pub use transload_wire::path::quic::{Lanes, Word};
+pub(crate) use transload_wire::internal::quic::{Lanes, Word};

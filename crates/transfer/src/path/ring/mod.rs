@@ -25,6 +25,6 @@
 //! runtime that it is called in. Each end of a ring is worked on a thread of its own ([`drive`](carrier::drive)), since
 //! it waits for the peer.
 
-pub mod carrier;
+pub(crate) mod carrier;
 
-pub use transload_wire::path::ring::{Rings, SocketName, SocketNameError, Token, Word};
+pub(crate) use transload_wire::internal::ring::{SocketName, Token, Word};

@@ -1,7 +1,8 @@
 //! Control messages.
 
 use super::*;
-use crate::wire::frame::{FrameError, MAX_FRAME};
+use crate::quic::error::ControlError;
+use transload_wire::internal::frame::{FrameError, MAX_FRAME};
 
 #[tokio::test]
 async fn messages_of_every_size_get_across_in_order() {

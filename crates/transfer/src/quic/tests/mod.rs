@@ -20,10 +20,9 @@ use rustls_pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::time::timeout;
 
 use super::*;
-use crate::{
-    identity::{Authority, Identity, PeerIdentity, Roles, tls},
-    ids::{AgentId, Nonce, ServiceName},
-};
+use crate::identity::{Authority, Identity, PeerIdentity, tls};
+use transload_plan::ids::{AgentId, Nonce, ServiceName};
+use transload_wire::Roles;
 
 /// Far more than anything here takes; a test that hangs fails by it.
 const PATIENCE: Duration = Duration::from_secs(60);

@@ -11,9 +11,9 @@ use std::time::Instant;
 
 use bytes::Bytes;
 use rustls::{ClientConnection, ServerConnection, Stream};
-use transload::transfer::identity::{Authority, Identity, Roles, tls};
-use transload::transfer::ids::AgentId;
-use transload::transfer::quic::{Endpoints, Lane, QuicOptions};
+use transload::transfer::internal::quic::{Endpoints, Lane};
+use transload::transfer::internal::tls;
+use transload::transfer::{AgentId, Authority, Identity, QuicOptions, Roles};
 
 /// GB/s from the first write to the last byte's arrival, or why it could not be measured.
 pub(super) type Speed = Result<f64, Failed>;
@@ -57,8 +57,7 @@ fn speed(expected: u64, actual: u64, took: std::time::Duration) -> Speed {
 /// Sends bytes over one QUIC lane, by reference, to a receiver that copies them into memory of its own: the limit
 /// of the network path, without plans, checksums or scattered memory.
 pub(super) async fn raw_quic(bytes: u64) -> Speed {
-    let mut options = QuicOptions::default();
-    options.lanes = 1;
+    let options = QuicOptions { lanes: 1, ..QuicOptions::default() };
     let any = SocketAddr::from((Ipv4Addr::LOCALHOST, 0));
     let [sender, receiver] = identities()?;
     let sender = Endpoints::bind(sender, options.clone(), any)?;

@@ -1,8 +1,8 @@
 //! `bench copy`: one thread runs plans between memories of its own.
 
 use transload::layout::Deployment;
-use transload::transfer::copy::{CopyOptions, copy};
-use transload::transfer::memory::Memory;
+use transload::transfer::Memory;
+use transload::transfer::memory::copy::{CopyOptions, copy};
 use transload::transfer::plan::BoundPlan;
 
 use super::case::{CANONICAL, Case, SIZES};
@@ -46,11 +46,7 @@ pub(super) fn run(effort: Effort) -> Result<Vec<Figure>, Failure> {
 }
 
 fn one_thread(checksum: bool) -> CopyOptions {
-    let options = CopyOptions::new().with_threads(1);
-    match checksum {
-        true => options.with_checksum(),
-        false => options,
-    }
+    CopyOptions { threads: Some(1), checksum, ..CopyOptions::default() }
 }
 
 /// Plans a case, with its blocks scattered over the pools.

@@ -2,7 +2,7 @@
 //! source's commit.
 
 use tokio::runtime::Runtime;
-use transload::transfer::wire::Path;
+use transload::transfer::Path;
 
 use super::baseline::{Failed, raw_quic, tcp_rustls};
 use super::case::{CANONICAL, Case, SIZES};

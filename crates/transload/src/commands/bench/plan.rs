@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use transload::layout::Deployment;
-use transload::transfer::plan::{BlockTable, BoundPlan, Plan, Request, Tables};
+use transload::transfer::plan::BoundPlan;
+use transload::transfer::{BlockTable, Plan, Request, Tables};
 
 use super::course::{Course, Effort, timed};
 use super::measure::Figure;

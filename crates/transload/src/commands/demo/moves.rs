@@ -2,8 +2,7 @@
 
 use std::time::Instant;
 
-use transload::transfer::plan::{Plan, Request};
-use transload::transfer::wire::Path;
+use transload::transfer::{Path, Plan, Request};
 
 use super::report::{On, Report, Transfer};
 use super::{Args, decode_shape, prefill_shape, third_shape};

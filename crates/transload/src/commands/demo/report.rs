@@ -7,7 +7,8 @@ use std::time::Duration;
 use serde::Serialize;
 use serde_json::{Value, json};
 use transload::layout::Deployment;
-use transload::transfer::plan::{BoundPlan, Plan};
+use transload::transfer::Plan;
+use transload::transfer::plan::BoundPlan;
 
 use crate::commands::engines::{Archived, Checked, Pulled};
 use crate::commands::plan::report::Report as PlanReport;

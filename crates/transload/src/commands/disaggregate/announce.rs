@@ -3,11 +3,10 @@
 use std::path::PathBuf;
 
 use clap::ValueHint;
-use transload_sidecar::Role;
 use transload_sidecar::announce::{AnnounceError, Announcement, announce};
 use transload_sidecar::etcd::Cluster;
 use transload_sidecar::settings::UpstreamTls;
-use transload_sidecar::target::ServerUrl;
+use transload_sidecar::{Role, ServerUrl};
 
 use super::common::ClientCertificate;
 use super::serve::{Ends, no_runtime};

@@ -6,9 +6,9 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{ArgAction, ValueHint};
-use transload::store::size;
+use transload::store::internal::size;
+use transload_sidecar::Otlp;
 use transload_sidecar::settings::{KvConnector, Limits, Mode, PrefillFailure, ServingTls, Settings, UpstreamTls};
-use transload_sidecar::telemetry::Otlp;
 
 use super::values::{self, Admin, Stage, Stages};
 use crate::failure::Failure;

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use clap::ArgAction;
 use transload_sidecar::discover::Source;
 use transload_sidecar::settings::{Choosing, Mode, Policy, Secret, Settings};
-use transload_sidecar::target::{ServerUrl, Target};
+use transload_sidecar::{ServerUrl, Target};
 
 use super::common::{Common, Environment, Protocol};
 use super::given::{Elsewhere, Given};

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use clap::ArgAction;
 use transload_sidecar::settings::{Beside, Mode, Settings};
-use transload_sidecar::target::{AllowList, ServerUrl, Target};
+use transload_sidecar::{AllowList, ServerUrl, Target};
 
 use super::common::{Common, Environment, Ignored, Protocol, SECURITY};
 use super::given::{Elsewhere, Given};

@@ -4,10 +4,9 @@ use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
 
-use transload::store::period::{self, PeriodError};
-use transload_sidecar::Role;
+use transload::store::internal::period::{self, PeriodError};
 use transload_sidecar::settings::{KvConnector, Policy, PrefillFailure};
-use transload_sidecar::target::ServerUrl;
+use transload_sidecar::{Role, ServerUrl};
 
 /// The longest period that an option takes: a day. Deadlines far away overflow clocks.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);

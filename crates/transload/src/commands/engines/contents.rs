@@ -6,9 +6,9 @@
 
 use std::fmt;
 
-use transload::layout::view::{Axis, ComponentView};
-use transload::layout::{Deployment, Rank};
-use transload::transfer::memory::{AccessError, Memory};
+use transload::layout::{Axis, ComponentView, Deployment, Rank};
+use transload::transfer::Memory;
+use transload::transfer::memory::AccessError;
 
 use super::gpu::GpuError;
 use crate::commands::random::mix;
@@ -196,8 +196,8 @@ impl fmt::Display for Wrong {
 
 #[cfg(test)]
 mod tests {
-    use transload::transfer::copy::{CopyOptions, copy};
-    use transload::transfer::plan::{Plan, Request};
+    use transload::transfer::memory::copy::{CopyOptions, copy};
+    use transload::transfer::{Plan, Request};
 
     use super::super::engine::{Engine, Party};
     use super::*;

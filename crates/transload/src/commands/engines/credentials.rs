@@ -1,7 +1,7 @@
 //! What the second process proves itself with, handed over through a pipe.
 
 use serde::{Deserialize, Serialize};
-use transload::transfer::identity::{Identity, IdentityError, TicketSecret};
+use transload::transfer::{Identity, IdentityError, TicketSecret};
 
 /// An identity in a form that can be sent. It holds secrets: only ever through a private pipe, never
 /// through arguments or the environment, which other users can read. So it has no `Debug`.
@@ -31,7 +31,8 @@ impl Credentials {
 
 #[cfg(test)]
 mod tests {
-    use transload::transfer::identity::{Authority, Roles, random_cluster_name};
+    use transload::transfer::internal::identity::random_cluster_name;
+    use transload::transfer::{Authority, Roles};
 
     use super::*;
 

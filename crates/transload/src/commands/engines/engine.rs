@@ -3,12 +3,11 @@
 use thiserror::Error;
 use transload::archive::Cache;
 use transload::layout::{Deployment, Rank};
-use transload::transfer::agent::{Agent, BindAgentError, RegisterError};
 #[cfg(feature = "cuda")]
 use transload::transfer::device::DeviceMemory;
-use transload::transfer::identity::Identity;
-use transload::transfer::memory::{Memory, MemoryError};
-use transload::transfer::plan::{BlockTable, Tables};
+use transload::transfer::memory::MemoryError;
+use transload::transfer::{Agent, BindAgentError, RegisterError};
+use transload::transfer::{BlockTable, Identity, Memory, Tables};
 
 use super::contents::{Checked, Contents, ContentsError};
 use super::gpu::{Gpu, GpuError, OnGpu};

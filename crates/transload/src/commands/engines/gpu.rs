@@ -12,11 +12,10 @@ pub(super) use without::{GpuError, OnGpu};
 #[cfg(feature = "cuda")]
 mod with {
     use transload::archive::Cache;
-    use transload::transfer::copy::CopyOptions;
-    use transload::transfer::data::Region;
     use transload::transfer::device::{self, DeviceMemory, Place};
-    use transload::transfer::memory::Memory;
+    use transload::transfer::memory::copy::CopyOptions;
     use transload::transfer::plan::program::{Nest, Placed, Program};
+    use transload::transfer::{Memory, Region};
 
     pub(in crate::commands::engines) use transload::transfer::device::DeviceError as GpuError;
     pub(in crate::commands) use transload::transfer::device::Gpu;
@@ -91,7 +90,7 @@ mod with {
             nests: vec![Nest { loops: Default::default(), run: bytes }],
             placed: vec![Placed { nest: 0, src: 0, dst: 0 }],
         };
-        device::copy(&program, from, to, &CopyOptions::new()).map(drop)
+        device::copy(&program, from, to, &CopyOptions::default()).map(drop)
     }
 }
 
@@ -101,8 +100,7 @@ mod without {
     use std::convert::Infallible;
 
     use transload::archive::Cache;
-    use transload::transfer::data::Region;
-    use transload::transfer::memory::Memory;
+    use transload::transfer::{Memory, Region};
 
     use crate::failure::Failure;
 

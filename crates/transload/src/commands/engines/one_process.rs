@@ -1,12 +1,8 @@
 //! Both agents in one process, with their caches on one GPU: two processes would take turns there, and each measure the other's.
 
-use transload::transfer::agent::{Agent, PullReport};
 use transload::transfer::device::DeviceMemory;
-use transload::transfer::identity::Role;
-use transload::transfer::ids::LeaseSetId;
 use transload::transfer::plan::program::Program;
-use transload::transfer::plan::{Plan, Request};
-use transload::transfer::wire::Path;
+use transload::transfer::{Agent, LeaseSetId, Path, Plan, PullReport, Request, Role};
 
 use super::broken;
 use super::engine::{Engine, Party};

@@ -4,12 +4,11 @@ use std::time::Duration;
 
 use tracing::info;
 use transload::layout::Deployment;
-use transload::transfer::agent::{Agent, PullReport, PullRequest, TransferError};
-use transload::transfer::identity::{Authority, AuthorityError, Identity, Role, Roles, random_cluster_name};
-use transload::transfer::ids::ServiceName;
-use transload::transfer::plan::Tables;
-use transload::transfer::ticket::Ticket;
-use transload::transfer::wire::{Path, PathSet};
+use transload::transfer::internal::identity::random_cluster_name;
+use transload::transfer::{
+    Agent, Authority, AuthorityError, Identity, Path, PathSet, PullReport, PullRequest, Role, Roles, ServiceName,
+    Tables, Ticket, TransferError,
+};
 
 use super::child::{ChildError, SourceProcess};
 use super::contents::{Checked, ContentsError};

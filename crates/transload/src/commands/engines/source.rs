@@ -6,11 +6,11 @@ use std::time::Duration;
 use thiserror::Error;
 use tokio::sync::mpsc;
 use transload::layout::{Deployment, Rank};
-use transload::transfer::agent::{Agent, Lease, LeaseEndError, LeaseOpenError, LeaseRequest};
-use transload::transfer::content::{Content, ContentDigest};
-use transload::transfer::identity::IdentityError;
-use transload::transfer::ids::{Direction, LeaseSetId};
-use transload::transfer::ticket::{Claims, MintError, Ticket};
+use transload::transfer::wire::MintError;
+use transload::transfer::{
+    Agent, Claims, Content, ContentDigest, Direction, IdentityError, Lease, LeaseEndError, LeaseOpenError,
+    LeaseRequest, LeaseSetId, Ticket,
+};
 
 use super::engine::{Engine, Party};
 use super::messages::{Answer, Order};

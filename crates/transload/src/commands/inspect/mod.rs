@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use clap::{ValueEnum, ValueHint};
 use transload::layout::catalog::{Engine, Serving};
-use transload::store::size;
+use transload::store::internal::size;
 
 use self::report::Report;
 use super::model::ModelArgs;

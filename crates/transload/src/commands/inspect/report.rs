@@ -6,9 +6,8 @@ use std::fmt::Write;
 use serde::Serialize;
 use transload::layout::catalog::{CacheDtype, HybridPage, Model, ModelGroup, Serving};
 use transload::layout::document::Value;
-use transload::layout::footprint::Footprint;
 use transload::layout::spec::ContentSizeError;
-use transload::layout::{Deployment, Group};
+use transload::layout::{Deployment, Footprint, Group};
 
 use super::Args;
 use crate::failure::Failure;

@@ -3,9 +3,10 @@
 
 use std::str::FromStr;
 
-use transload::layout::Deployment;
 use transload::layout::document::Document;
-use transload::transfer::plan::{BlockTable, BoundPlan, Plan, Request, Side, Tables};
+use transload::layout::{Deployment, Side};
+use transload::transfer::plan::BoundPlan;
+use transload::transfer::{BlockTable, Plan, Request, Tables};
 
 use crate::failure::Failure;
 

@@ -2,8 +2,8 @@
 
 use std::str::FromStr;
 
+use transload::layout::Allocation;
 use transload::layout::catalog::Serving;
-use transload::layout::placement::Allocation;
 use transload::layout::spec::ConvLayout;
 
 use crate::commands::model;

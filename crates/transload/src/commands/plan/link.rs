@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 use transload::layout::{Deployment, Rank};
-use transload::store::period::{self, PeriodError};
+use transload::store::internal::period::{self, PeriodError};
 use transload::transfer::plan::BoundPlan;
 
 use super::blocks::{BlockArgs, scattered_elsewhere};

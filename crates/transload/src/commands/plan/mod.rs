@@ -14,7 +14,7 @@ use std::{fs, io};
 
 use clap::{ValueEnum, ValueHint};
 use transload::layout::document::json_schema;
-use transload::transfer::plan::Request;
+use transload::transfer::Request;
 
 use self::blocks::BlockArgs;
 use self::link::LinkArgs;

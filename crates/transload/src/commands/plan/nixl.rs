@@ -6,10 +6,10 @@
 
 use serde::ser::SerializeSeq;
 use serde::{Serialize, Serializer};
-use transload::layout::placement::Allocation;
-use transload::layout::{Deployment, Rank};
+use transload::layout::{Allocation, Deployment, Rank, Side};
+use transload::transfer::Plan;
+use transload::transfer::plan::BoundPlan;
 use transload::transfer::plan::program::{Program, split_address};
-use transload::transfer::plan::{BoundPlan, Plan, Side};
 
 /// What regions are aligned to: a page of a GPU.
 const ALIGNMENT: u64 = 2 << 20;

@@ -4,7 +4,8 @@ use std::time::{Duration, Instant};
 
 use tracing::info;
 use transload::layout::Deployment;
-use transload::transfer::plan::{BindError, BoundPlan, Plan, PlanError, Request, Tables};
+use transload::transfer::plan::{BindError, BoundPlan, PlanError};
+use transload::transfer::{Plan, Request, Tables};
 
 use super::blocks::BlockArgs;
 use super::sides::SideArgs;

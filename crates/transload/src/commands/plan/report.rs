@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use serde::ser::SerializeSeq;
 use serde::{Serialize, Serializer};
-use transload::layout::placement::Allocation;
-use transload::layout::{Deployment, Group, Spec};
+use transload::layout::{Allocation, Deployment, Group, Spec};
+use transload::transfer::Plan;
 use transload::transfer::plan::program::{Program, split_address};
-use transload::transfer::plan::{BoundPlan, BoundRoute, ComponentSet, Plan};
+use transload::transfer::plan::{BoundPlan, BoundRoute, ComponentSet};
 
 use super::link::Estimate;
 use super::suggest::Suggestions;

@@ -9,8 +9,9 @@ use serde_json::{Value, json};
 use transload::store::conformance::{
     Finding, Item, Options, Report, Source, Subject, Verdict, check_in_children, item, items, run_in_child,
 };
+use transload::store::internal::period;
 use transload::store::loader::Library;
-use transload::store::{ManifestName, StoreUri, is_built_in, open, period};
+use transload::store::{ManifestName, StoreUri, is_built_in, open};
 
 use super::printable;
 use crate::command::Itself;
@@ -90,7 +91,7 @@ pub(super) fn run(args: Args, output: &mut Output) -> Result<(), Failure> {
     if let Some(name) = &args.child {
         return child(subject, name, &options);
     }
-    let options = options.with_border(!matches!(subject, Subject::Backend(_)));
+    let options = Options { border: !matches!(subject, Subject::Backend(_)), ..options };
     let chosen = items().filter(|item| args.chooses(item.name, &options));
     let chosen = chosen.count();
     let is_any = |part: &String| items().any(|item| item.name.contains(part.as_str()));
@@ -148,15 +149,15 @@ impl Args {
     fn options(&self) -> Options {
         let options = match self.quick {
             true => Options::quick(),
-            false => Options::new(),
+            false => Options::default(),
         };
-        let options = options.with_strict(self.strict).with_scratch(self.scratch);
-        let options = match self.seed {
-            Some(seed) => options.with_seed(seed),
-            None => options,
-        };
-        let items = self.items.iter();
-        items.fold(options, |options, item| options.with_only(item))
+        Options {
+            strict: self.strict,
+            scratch: self.scratch,
+            seed: self.seed.unwrap_or(options.seed),
+            only: self.items.clone(),
+            ..options
+        }
     }
 
     fn chooses(&self, name: &str, options: &Options) -> bool {

@@ -3,8 +3,9 @@
 use std::time::Duration;
 
 use serde_json::{Value, json};
+use transload::store::StoreError;
 use transload::store::backend::{CollectOptions, Collected, Inventory, Usage};
-use transload::store::{StoreError, period, size};
+use transload::store::internal::{period, size};
 
 use super::ls::{summary, usage};
 use super::{Store, follow, time};
@@ -49,10 +50,7 @@ pub(super) struct Args {
 pub(super) fn run(args: &Args, output: &mut Output) -> Result<(), Failure> {
     let store = Store::existing(&args.uri)?;
     let inventory = store.inventory()?;
-    let mut options = CollectOptions::new().with_grace(args.grace).with_dry_run(args.dry_run);
-    if let Some(cap) = args.cap {
-        options = options.with_cap(cap);
-    }
+    let options = CollectOptions { grace: args.grace, cap: args.cap, dry_run: args.dry_run };
     let bar = Progress::new("collecting", 1);
     let report = Report::of(args, inventory, &options, &bar);
     let report = report.map_err(|error| store.failed(&error))?;

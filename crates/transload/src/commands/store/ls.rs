@@ -4,7 +4,8 @@ use std::time::SystemTime;
 
 use serde::Serialize;
 use serde_json::{Value, json};
-use transload::store::backend::{ChunkEntry, ManifestEntry, Usage, is_leftover};
+use transload::store::backend::{ChunkEntry, ManifestEntry, Usage};
+use transload::store::internal::is_leftover;
 
 use super::objects::Shown;
 use super::records::Told;

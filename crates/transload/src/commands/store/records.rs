@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 
 use transload::archive::{self, objects};
 use transload::store::backend::{Fault, Inventory, ManifestEntry};
-use transload::store::{Backend, ChunkHash, ManifestName, StoreError, readable};
+use transload::store::internal::readable;
+use transload::store::{Backend, ChunkHash, ManifestName, StoreError};
 
 use super::objects::{Shown, short};
 use crate::show::{number, text};
@@ -189,8 +190,7 @@ mod tests {
     use transload::archive::{Archive, ComputedBy, Model, Prompt, SaveRequest, Sharing, TOKEN_CHUNK};
     use transload::layout::Rank;
     use transload::store::backend::file::{FileOptions, FileStore};
-    use transload::transfer::memory::Memory;
-    use transload::transfer::plan::{BlockTable, Tables};
+    use transload::transfer::{BlockTable, Memory, Tables};
 
     use super::*;
     use crate::commands::shapes::Llama;
@@ -210,7 +210,7 @@ mod tests {
             order: "NHD",
         };
         let folder = tempfile::tempdir().expect("a folder");
-        let store = FileStore::open(folder.path(), FileOptions::new()).expect("a store");
+        let store = FileStore::open(folder.path(), FileOptions::default()).expect("a store");
         let store = Arc::new(store);
         let deployment = shape.deployment().expect("a deployment");
         let by = ComputedBy::new("vllm", "0.32.0");

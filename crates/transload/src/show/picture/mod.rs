@@ -8,7 +8,8 @@ mod svg;
 mod tests;
 
 use transload::layout::Deployment;
-use transload::transfer::plan::{BoundPlan, Plan, Tables};
+use transload::transfer::plan::BoundPlan;
+use transload::transfer::{Plan, Tables};
 
 use self::panel::Panel;
 use self::svg::{MARGIN, Svg, fit};

@@ -1,10 +1,10 @@
 //! One group of a transfer: the first chunks of a rank's memory, and where they lie on the other side.
 
-use transload::layout::placement::Allocation;
 use transload::layout::spec::ConvLayout;
-use transload::layout::{Deployment, Group, Rank};
+use transload::layout::{Allocation, Deployment, Group, Rank, Side};
+use transload::transfer::BlockTable;
+use transload::transfer::plan::BoundRoute;
 use transload::transfer::plan::program::Loop;
-use transload::transfer::plan::{BlockTable, BoundRoute, Side};
 
 use super::Scene;
 use super::svg::{MARGIN, Svg, WIDTH, text_width};

@@ -1,8 +1,9 @@
 use std::collections::BTreeMap;
 
 use transload::document::{self, Syntax};
-use transload::layout::{Axis, Deployment, Rank};
-use transload::transfer::plan::{BlockTable, BoundPlan, Plan, Request, Side, Tables};
+use transload::layout::{Axis, Deployment, Rank, Side};
+use transload::transfer::plan::BoundPlan;
+use transload::transfer::{BlockTable, Plan, Request, Tables};
 
 use super::panel::{Chunk, Panel};
 use super::{Scene, plan_svg};

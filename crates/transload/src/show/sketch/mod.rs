@@ -127,7 +127,7 @@ impl Axes {
 impl Step {
     fn every(&self) -> String {
         match self.axis {
-            Some(Axis::Layer) if self.stride >= 1 << transload::layout::view::ALLOCATION_BITS => {
+            Some(Axis::Layer) if self.stride >= 1 << transload::layout::ALLOCATION_BITS => {
                 "each in an allocation of its own".to_owned()
             }
             _ => format!("every {}", exact_bytes(self.stride)),

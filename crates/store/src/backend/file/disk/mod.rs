@@ -5,7 +5,7 @@
 
 mod real;
 #[cfg(any(test, feature = "simulated"))]
-pub mod simulated;
+pub(crate) mod simulated;
 
 use std::fmt;
 use std::io;

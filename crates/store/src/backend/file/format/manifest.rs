@@ -22,7 +22,7 @@ const VERSION: u32 = 1;
 const HEADER: usize = 40;
 
 /// The longest file of a manifest, in bytes: 1 GiB. It is read as a whole.
-pub const LONGEST: u64 = 1 << 30;
+pub(crate) const LONGEST: u64 = 1 << 30;
 
 /// What the file of a manifest says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

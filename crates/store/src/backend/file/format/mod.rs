@@ -3,8 +3,8 @@
 //! All numbers are little-endian. Every part that is read has a checksum of its own, so that no length or
 //! offset is used before it is known to be the one that was written.
 
-pub mod manifest;
-pub mod pack;
+pub(crate) mod manifest;
+pub(crate) mod pack;
 
 /// What is wrong with bytes that should be a file of a store.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -18,7 +18,7 @@ impl Flaw {
 }
 
 /// The content of the marker file of a root.
-pub const MARKER: &[u8] = b"kv_store file, version 1\n";
+pub(crate) const MARKER: &[u8] = b"kv_store file, version 1\n";
 
 /// CRC-32C (Castagnoli), the checksum of everything here.
 pub fn checksum(bytes: &[u8]) -> u32 {

@@ -13,16 +13,16 @@ const MAGIC: [u8; 8] = *b"kvpack\r\n";
 const VERSION: u32 = 1;
 
 /// Length of a trailer in bytes.
-pub const TRAILER: usize = 40;
+pub(crate) const TRAILER: usize = 40;
 
 /// The longest index of a pack, in bytes: 256 MiB, which is 3 million chunks at least. It is read as a whole.
-pub const LONGEST_INDEX: u64 = 256 << 20;
+pub(crate) const LONGEST_INDEX: u64 = 256 << 20;
 
 /// The most chunks of a pack, whatever their hashes.
-pub const MOST_ENTRIES: u64 = LONGEST_INDEX / (ENTRY + ChunkHash::MAX as u64);
+pub(crate) const MOST_ENTRIES: u64 = LONGEST_INDEX / (ENTRY + ChunkHash::MAX as u64);
 
 /// The longest chunk, in bytes: 16 GiB, as the `s3` backend has it.
-pub const LONGEST_CHUNK: u64 = 16 << 30;
+pub(crate) const LONGEST_CHUNK: u64 = 16 << 30;
 
 /// What an entry of the index takes beside its hash, in bytes.
 const ENTRY: u64 = 1 + 8 + 8 + 4;
@@ -43,7 +43,7 @@ pub struct Entry {
 /// The last 40 bytes of a pack: length of the data (8), length of the index (8), number of entries (4),
 /// checksum of the index (4), version (4), checksum of the 28 bytes before (4), magic (8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Trailer {
+pub(crate) struct Trailer {
     /// Length of the data, and where the index begins.
     pub data_len: u64,
     /// Length of the index in bytes.
@@ -87,7 +87,7 @@ impl Trailer {
     ///
     /// # Errors
     /// Unless it is the trailer of a pack of exactly that length.
-    pub fn decode(trailer: &[u8; TRAILER], file_len: u64) -> Result<Self, Flaw> {
+    pub(crate) fn decode(trailer: &[u8; TRAILER], file_len: u64) -> Result<Self, Flaw> {
         let mut fields = Reader(trailer);
         let this =
             Self { data_len: fields.u64()?, index_len: fields.u64()?, entries: fields.u32()?, checksum: fields.u32()? };
@@ -118,7 +118,7 @@ impl Trailer {
     ///
     /// # Errors
     /// Unless the bytes are those that were written, and every entry lies inside the data.
-    pub fn decode_index(&self, index: &[u8]) -> Result<Vec<Entry>, Flaw> {
+    pub(crate) fn decode_index(&self, index: &[u8]) -> Result<Vec<Entry>, Flaw> {
         if index.len() as u64 != self.index_len || checksum(index) != self.checksum {
             return Err(Flaw::new("its index fails its checksum"));
         }

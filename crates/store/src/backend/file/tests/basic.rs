@@ -20,7 +20,7 @@ fn chunk(n: u32, len: usize) -> (ChunkHash, Vec<u8>) {
 }
 
 fn open(folder: &tempfile::TempDir) -> FileStore {
-    FileStore::open(folder.path(), FileOptions::new()).unwrap()
+    FileStore::open(folder.path(), FileOptions::default()).unwrap()
 }
 
 #[test]
@@ -89,13 +89,13 @@ fn collects_what_nothing_refers_to() {
     // Names one chunk of the second pack, in its bytes.
     store.put_manifest(&name("c"), chunks[7].0.as_bytes()).unwrap();
     let inventory = store.inventory().unwrap();
-    let now = CollectOptions::new().with_grace(Duration::ZERO);
+    let now = CollectOptions { grace: Duration::ZERO, ..CollectOptions::default() };
     let collected = inventory.collect(&now, &mut |_| ()).unwrap();
     assert_eq!(collected, Default::default());
     store.delete_manifest(&name("b")).unwrap();
-    let kept = inventory.collect(&CollectOptions::new(), &mut |_| ()).unwrap();
+    let kept = inventory.collect(&CollectOptions::default(), &mut |_| ()).unwrap();
     assert_eq!((kept.chunks, kept.in_grace), (0, 4));
-    let dry = inventory.collect(&now.clone().with_dry_run(true), &mut |_| ()).unwrap();
+    let dry = inventory.collect(&CollectOptions { dry_run: true, ..now.clone() }, &mut |_| ()).unwrap();
     let before = inventory.usage().unwrap().total_bytes;
     let other = open(&folder);
     let collected = inventory.collect(&now, &mut |_| ()).unwrap();
@@ -120,7 +120,7 @@ fn what_was_collected_between_put_and_manifest_is_an_error() {
     store.put_manifest(&name("a"), b"").unwrap();
     assert_eq!(store.put_chunk(&hash, &data).unwrap(), Put::AlreadyThere);
     other.delete_manifest(&name("a")).unwrap();
-    let now = CollectOptions::new().with_grace(Duration::ZERO);
+    let now = CollectOptions { grace: Duration::ZERO, ..CollectOptions::default() };
     other.inventory().unwrap().collect(&now, &mut |_| ()).unwrap();
     let error = store.put_manifest(&name("b"), b"").unwrap_err();
     assert!(matches!(error, StoreError::Collected { hash: h } if h == hash), "{error}");
@@ -134,7 +134,7 @@ fn what_was_collected_between_put_and_manifest_is_an_error() {
 fn the_cap_holds_and_the_least_recently_used_go() {
     let folder = tempfile::tempdir().unwrap();
     let cap = 1 << 20;
-    let options = FileOptions::new().with_cap(cap);
+    let options = FileOptions { cap: Some(cap), ..FileOptions::default() };
     let store = FileStore::open(folder.path(), options).unwrap();
     let inventory = store.inventory().unwrap();
     for n in 0..50 {
@@ -158,7 +158,7 @@ fn the_cap_holds_and_the_least_recently_used_go() {
 #[test]
 fn what_has_no_room_to_be_written_anew_goes() {
     let folder = tempfile::tempdir().unwrap();
-    let options = FileOptions::new().with_cap(1 << 20);
+    let options = FileOptions { cap: Some(1 << 20), ..FileOptions::default() };
     let store = FileStore::open(folder.path(), options).unwrap();
     let chunks: Vec<_> = (0..9).map(|n| chunk(n, 100_000)).collect();
     let mut batch = Vec::new();
@@ -197,9 +197,9 @@ fn a_store_is_found_from_below_and_nothing_else_becomes_one() {
     let folder = tempfile::tempdir().unwrap();
     let root = open(&folder);
     let below = folder.path().join("slot1/x");
-    let slot = FileStore::open(&below, FileOptions::new()).unwrap();
+    let slot = FileStore::open(&below, FileOptions::default()).unwrap();
     let uri = format!("file://{}/", below.display()).parse().unwrap();
-    let same = FileStore::open_uri(&uri, FileOptions::new()).unwrap();
+    let same = FileStore::open_uri(&uri, FileOptions::default()).unwrap();
     slot.put_manifest(&name("m"), b"1").unwrap();
     assert_eq!(same.get_manifest(&name("m")).unwrap().unwrap(), "1");
     assert_eq!(root.get_manifest(&name("slot1/x/m")).unwrap().unwrap(), "1");
@@ -208,7 +208,7 @@ fn a_store_is_found_from_below_and_nothing_else_becomes_one() {
     let other = tempfile::tempdir().unwrap();
     std::fs::write(other.path().join("precious"), "x").unwrap();
     for path in [other.path(), "relative".as_ref(), "/tmp/../tmp/x".as_ref()] {
-        let error = FileStore::open(path, FileOptions::new()).unwrap_err();
+        let error = FileStore::open(path, FileOptions::default()).unwrap_err();
         assert!(matches!(error, StoreError::Unsupported { .. }), "{error}");
     }
     assert_eq!(std::fs::read_dir(other.path()).unwrap().count(), 1);

@@ -14,7 +14,7 @@ use crate::backend::{Backend, CollectOptions};
 use crate::hash::ChunkHash;
 
 fn open_with_cap(disk: &SimulatedDisk, cap: u64) -> FileStore {
-    let options = FileOptions::new().with_cap(cap).with_grace(Duration::ZERO);
+    let options = FileOptions { cap: Some(cap), grace: Duration::ZERO, ..FileOptions::default() };
     FileStore::on_disk(Arc::new(disk.clone()), "", options).unwrap()
 }
 
@@ -83,7 +83,7 @@ fn no_manifest_goes_for_what_a_dead_process_left() {
     let cap = inventory.usage().unwrap().total_bytes;
     let left = disk.open(&format!("tmp/{}.pack", "0".repeat(32)), How::Create);
     left.unwrap().write_all_at(&[1; 5000], 0).unwrap();
-    let options = CollectOptions::new().with_cap(cap);
+    let options = CollectOptions { cap: Some(cap), ..CollectOptions::default() };
     let collected = inventory.collect(&options, &mut |_| ()).unwrap();
     assert_eq!(collected.manifests, 0);
     assert_eq!(inventory.usage().unwrap().total_bytes, cap);
@@ -178,7 +178,7 @@ fn a_collection_that_finds_damage_reaches_its_cap_all_the_same() {
     disk.tamper(&bad, |content| content[at] ^= 1);
     let inventory = store.inventory().unwrap();
     let cap = inventory.usage().unwrap().total_bytes - 25_000;
-    let options = CollectOptions::new().with_cap(cap);
+    let options = CollectOptions { cap: Some(cap), ..CollectOptions::default() };
     let before = inventory.usage().unwrap().total_bytes;
     let collected = collect_with(&store, options).unwrap();
     let after = inventory.usage().unwrap().total_bytes;
@@ -205,7 +205,7 @@ fn a_full_disk_gives_back_what_needs_no_copy() {
         let after = inventory.usage().unwrap().total_bytes;
         assert_eq!((collected.chunks, collected.bytes), (1, before - after));
         assert_eq!(lies(&disk, 2).0, half_empty);
-        let options = CollectOptions::new().with_cap(after - 25_000);
+        let options = CollectOptions { cap: Some(after - 25_000), ..CollectOptions::default() };
         let collected = collect_with(&store, options).unwrap();
         assert_eq!((collected.manifests, collected.chunks), (1, 2));
         assert!(store.get_manifest(&name(4)).unwrap().is_some());

@@ -45,7 +45,7 @@ fn deaths(last: Last) -> Vec<(SimulatedDisk, Expected)> {
             Last::Delete => expected.delete(&store, &name(0)),
             Last::Evict => {
                 expected.may_go();
-                collect_with(&store, CollectOptions::new().with_cap(0)).map(drop)
+                collect_with(&store, CollectOptions { cap: Some(0), ..CollectOptions::default() }).map(drop)
             }
         };
         left.push((disk.copy(), expected));

@@ -31,7 +31,7 @@ fn used() -> (SimulatedDisk, Expected) {
 #[test]
 fn it_is_opened_read_listed_and_verified() {
     for errno in [Errno::ROFS, Errno::ACCESS, Errno::PERM] {
-        for options in [FileOptions::new(), FileOptions::new().with_cap(1 << 20)] {
+        for options in [FileOptions::default(), FileOptions { cap: Some(1 << 20), ..FileOptions::default() }] {
             let (disk, expected) = used();
             disk.write_protect(errno);
             let before = disk.files();
@@ -52,7 +52,7 @@ fn it_is_opened_read_listed_and_verified() {
             inventory.chunks(&mut count).unwrap();
             assert_eq!((usage.manifests, usage.chunks), (manifests, chunks));
             assert!(manifests > 0 && chunks > 0);
-            let dry = CollectOptions::new().with_dry_run(true);
+            let dry = CollectOptions { dry_run: true, ..CollectOptions::default() };
             inventory.collect(&dry, &mut |_| ()).unwrap();
             assert_eq!(disk.files(), before);
         }

@@ -50,7 +50,7 @@ pub(super) fn open(disk: &SimulatedDisk) -> Result<FileStore, StoreError> {
 pub(super) const CAP: u64 = 4500;
 
 pub(super) fn open_capped(disk: &SimulatedDisk) -> Result<FileStore, StoreError> {
-    let options = FileOptions::new().with_cap(CAP);
+    let options = FileOptions { cap: Some(CAP), ..FileOptions::default() };
     FileStore::on_disk(Arc::new(disk.clone()), "", options)
 }
 
@@ -221,12 +221,12 @@ fn step_capped(store: &dyn Backend, expected: &mut Expected, random: &mut Random
 
 /// Collects without grace.
 pub(super) fn collect(store: &dyn Backend) -> Result<Collected, StoreError> {
-    collect_with(store, CollectOptions::new())
+    collect_with(store, CollectOptions::default())
 }
 
 /// As these options say, but without grace.
 pub(super) fn collect_with(store: &dyn Backend, options: CollectOptions) -> Result<Collected, StoreError> {
-    let now = options.with_grace(Duration::ZERO);
+    let now = CollectOptions { grace: Duration::ZERO, ..options };
     store.inventory().unwrap().collect(&now, &mut |_| ())
 }
 

@@ -1,12 +1,11 @@
 use super::*;
 use crate::agent::deployments::{Deployments, canonical, deployment};
-use crate::codec::Codec;
 use crate::data::RegionCursor;
-use crate::ids::{AgentId, DeploymentDigest, LeaseSetId, Nonce};
-use crate::lease::LeaseKey;
-use crate::memory::Memory;
-use crate::plan::{BlockTable, Request, Tables};
-use crate::wire::{BlocksOf, PlanAsk, Planner as _};
+use transload_memory::Memory;
+use transload_plan::codec::Codec;
+use transload_plan::ids::{AgentId, DeploymentDigest, LeaseSetId, Nonce};
+use transload_plan::{BlockTable, Request, Tables};
+use transload_wire::{BlocksOf, LeaseKey, PlanAsk, Planner as _};
 
 const TOKENS: u64 = 16;
 const BYTES: u64 = TOKENS * 32;

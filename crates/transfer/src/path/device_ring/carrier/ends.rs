@@ -7,12 +7,12 @@ use tokio::time::timeout;
 
 use super::{receive, send};
 use crate::data::{Receiver, SendError};
-use crate::device::Gpu;
-use crate::device::shuttle::{Shuttle, Slots};
-use crate::ids::AgentId;
 use crate::path::ring::carrier::handover::{Connection, HandoverError, in_driver};
 use crate::path::ring::carrier::staging::{RingShape, ShapeError};
 use crate::path::ring::carrier::{RingIn, RingOut};
+use transload_cuda::Gpu;
+use transload_cuda::internal::shuttle::{Shuttle, Slots};
+use transload_plan::ids::AgentId;
 
 /// How long the driver may take to make one: as long as a peer has for a step.
 const MADE_WITHIN: Duration = Duration::from_secs(2);

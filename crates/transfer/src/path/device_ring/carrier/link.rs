@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use super::ends;
 use crate::data::Receiver;
-use crate::device::Gpu;
-use crate::device::shuttle::Slots;
-use crate::ids::AgentId;
-use crate::path::device_ring::{GpuId, Offer, Word};
-use crate::path::negotiation::{Ending, decode, encode};
 use crate::path::ring;
 use crate::path::ring::carrier::RingOut;
 use crate::path::ring::carrier::handover::{Caches, Expected};
 use crate::path::ring::carrier::link::{Kind, NONSENSE, failed, fetch, guest, of_guest, over};
+use transload_cuda::Gpu;
+use transload_cuda::internal::shuttle::Slots;
+use transload_plan::ids::AgentId;
+use transload_wire::internal::device_ring::{GpuId, Offer, Word};
+use transload_wire::internal::negotiation::{Ending, decode, encode};
 
 /// Rings on one GPU.
 #[derive(Clone)]

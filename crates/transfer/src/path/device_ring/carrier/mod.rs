@@ -13,23 +13,23 @@ use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use crate::device::Gpu;
-use crate::path::Path;
 use crate::path::carrier::{Carrier, Host, Link, Provider, Reporter};
-use crate::path::device_ring::{DeviceRings, GpuId};
-use crate::path::negotiation::Negotiation;
 use crate::path::ring::carrier::handover::{Limits, Listener};
 use crate::path::ring::carrier::link::{RingLink, is_here};
+use transload_cuda::Gpu;
+use transload_wire::Path;
+use transload_wire::internal::device_ring::{DeviceRings, GpuId};
+use transload_wire::internal::negotiation::Negotiation;
 
 /// The path between agents whose memory is all on one GPU.
 #[derive(Clone, Debug)]
-pub struct DeviceRing {
+pub(crate) struct DeviceRing {
     gpu: Gpu,
 }
 
 impl DeviceRing {
     /// For an agent whose memory is all on this GPU.
-    pub fn new(gpu: &Gpu) -> Self {
+    pub(crate) fn new(gpu: &Gpu) -> Self {
         Self { gpu: gpu.clone() }
     }
 }

@@ -10,13 +10,13 @@ use std::time::Instant;
 use tokio::runtime::Handle;
 
 use super::record::Record;
-use crate::copy::Crc32c;
 use crate::data::{InStream, Operation, ReceiveError, Receiver, RegionError, Stretch};
-use crate::device::shuttle::Shuttle;
-use crate::ids::AgentId;
 use crate::path::ring::carrier::RingIn;
 use crate::path::ring::carrier::staging::{Consumer, ReadWindow, RingError};
-use crate::wire::stream::{HEADER, TRAILER};
+use transload_cuda::internal::shuttle::Shuttle;
+use transload_memory::copy::Crc32c;
+use transload_plan::ids::AgentId;
+use transload_wire::internal::stream::{HEADER, TRAILER};
 
 /// Receives all streams of a ring that `peer` fills, until the ring is gone. To be called inside a tokio runtime.
 pub(super) fn serve(

@@ -1,7 +1,7 @@
 //! What a slot of host memory says of its slot of device memory.
 
 use crate::path::ring::carrier::staging::{ReadWindow, RingError, WriteWindow};
-use crate::wire::stream::{HEADER, TRAILER};
+use transload_wire::internal::stream::{HEADER, TRAILER};
 
 /// How many bytes of a stream lie in device memory, and what stands before and behind them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

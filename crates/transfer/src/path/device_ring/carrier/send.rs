@@ -8,13 +8,13 @@ use std::io;
 use std::time::{Duration, Instant};
 
 use super::record::Record;
-use crate::copy::Crc32c;
 use crate::data::{Inside, Operation, Part, RegionError, RouteCursor, SendError, SendEvent};
-use crate::device::shuttle::{Shuttle, Slots};
 use crate::path::ring::carrier::RingOut;
 use crate::path::ring::carrier::send::{TURN, Turn, wait_for_slot};
 use crate::path::ring::carrier::staging::{Producer, RingError};
-use crate::wire::stream::StreamTrailer;
+use transload_cuda::internal::shuttle::{Shuttle, Slots};
+use transload_memory::copy::Crc32c;
+use transload_wire::internal::stream::StreamTrailer;
 
 /// A ring to send over.
 pub(super) fn start(producer: Producer, shuttle: Shuttle, stall: Duration) -> io::Result<RingOut> {

@@ -12,12 +12,12 @@ use tokio::time::{sleep, timeout};
 
 use super::{Lanes, Word};
 use crate::data::Outgoing;
-use crate::ids::{AgentId, Nonce};
-use crate::path::Path;
 use crate::path::carrier::{Carrier, Host, Link, Provider, Reporter};
-use crate::path::negotiation::{Ending, Negotiation, Order, Way, decode, encode};
 use crate::path::sending::Sending;
 use crate::quic::{CloseCode, ConnectionLost, Lane, LaneSession};
+use transload_plan::ids::{AgentId, Nonce};
+use transload_wire::Path;
+use transload_wire::internal::negotiation::{Ending, Negotiation, Order, Way, decode, encode};
 
 pub use send::LaneOut;
 
@@ -29,7 +29,7 @@ const FAREWELL: Duration = Duration::from_secs(1);
 
 /// The path over the network.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Quic;
+pub(crate) struct Quic;
 
 impl Provider for Quic {
     fn path(&self) -> Path {

@@ -2,13 +2,11 @@
 
 use bytes::Bytes;
 
-use crate::{
-    copy::Crc32c,
-    data::{BufferPool, DataOptions, Encoder, Inside, Outgoing, Part, RouteCursor, SendError, SendEvent},
-    path::sending::Sender,
-    quic::{CloseCode, Lane},
-    wire::stream::StreamTrailer,
-};
+use crate::data::{BufferPool, DataOptions, Encoder, Inside, Outgoing, Part, RouteCursor, SendError, SendEvent};
+use crate::path::sending::Sender;
+use crate::quic::{CloseCode, Lane};
+use transload_memory::copy::Crc32c;
+use transload_wire::internal::stream::StreamTrailer;
 
 /// A lane to send over, and its buffers. Clones are the same lane.
 #[derive(Clone, Debug)]

@@ -7,8 +7,8 @@ use tokio::task::JoinHandle;
 use super::RingOut;
 use crate::data::Outgoing;
 use crate::path::carrier::Reporter;
-use crate::path::negotiation::{Ending, Way};
 use crate::path::sending::Sending;
+use transload_wire::internal::negotiation::{Ending, Way};
 
 /// What is under way at both ends. Dropping it ends that.
 pub(in crate::path) struct Ends {

@@ -10,11 +10,11 @@ use super::handover::{self, Caches, Connection, Expected, HandoverError, Limits,
 use super::staging::{RingError, RingShape};
 use super::{RingIn, RingOut, random_token};
 use crate::data::{Outgoing, Receiver, Region, SharedMemory};
-use crate::ids::AgentId;
-use crate::path::Path;
 use crate::path::carrier::{Carrier, Host, Link, Provider, Reporter};
-use crate::path::negotiation::{Ending, Negotiation, Order, decode, encode};
-use crate::path::ring::{Rings, Word};
+use transload_plan::ids::AgentId;
+use transload_wire::Path;
+use transload_wire::internal::negotiation::{Ending, Negotiation, Order, decode, encode};
+use transload_wire::internal::ring::{Rings, Word};
 
 /// How long a peer may take to fetch a ring that it was told of.
 const FETCHED_WITHIN: Duration = Duration::from_secs(5);
@@ -24,7 +24,7 @@ const REGISTERED_WITHIN: Duration = Duration::from_secs(2);
 
 /// The path between agents of one host.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Ring;
+pub(crate) struct Ring;
 
 impl Provider for Ring {
     fn path(&self) -> Path {

@@ -24,7 +24,6 @@ const TMPFS_MAGIC: i64 = 0x0102_1994;
 /// What is wrong with a descriptor that claims to be a sealed memory.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-#[expect(missing_docs, reason = "the messages name the fields")]
 pub enum MemfdFault {
     /// It is no memfd of ordinary pages, or cannot be asked.
     #[error("the descriptor is no memfd of ordinary pages")]

@@ -3,16 +3,17 @@
 mod doorbell;
 mod drive;
 pub(in crate::path) mod ends;
-pub mod handover;
+pub(crate) mod handover;
 pub(in crate::path) mod link;
 mod memfd;
 mod receive;
 pub(in crate::path) mod send;
-pub mod staging;
+pub(crate) mod staging;
 
 pub use doorbell::Doorbell;
-pub use drive::{Driven, drive};
-pub use link::Ring;
+pub(crate) use drive::Driven;
+pub use drive::drive;
+pub(crate) use link::Ring;
 pub use receive::RingIn;
 pub use send::RingOut;
 

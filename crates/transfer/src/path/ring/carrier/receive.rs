@@ -13,16 +13,12 @@ use std::{
 
 use tokio::runtime::Handle;
 
-use crate::{
-    copy::Crc32c,
-    data::{InStream, Inside, Intake, Operations, ReceiveError, Receiver, RegionCursor, RegionError},
-    ids::AgentId,
-    path::ring::carrier::{
-        Doorbell, Driven, drive,
-        staging::{Consumer, ReadWindow, RingError},
-    },
-    wire::stream::HEADER,
-};
+use crate::data::{InStream, Inside, Intake, Operations, ReceiveError, Receiver, RegionCursor, RegionError};
+use crate::path::ring::carrier::staging::{Consumer, ReadWindow, RingError};
+use crate::path::ring::carrier::{Doorbell, Driven, drive};
+use transload_memory::copy::Crc32c;
+use transload_plan::ids::AgentId;
+use transload_wire::internal::stream::HEADER;
 
 /// A ring that is being received from. Dropping it hangs the ring up.
 #[derive(Debug)]

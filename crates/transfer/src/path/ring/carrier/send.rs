@@ -15,18 +15,12 @@ use std::{
 
 use tokio::{runtime::Handle, sync::oneshot};
 
-use crate::{
-    copy::Crc32c,
-    data::{Inside, Operation, Outgoing, Part, RegionCursor, RegionError, SendError, SendEvent},
-    path::{
-        ring::carrier::{
-            Doorbell, Driven, drive,
-            staging::{Producer, RingError},
-        },
-        sending::Sender,
-    },
-    wire::stream::{HEADER, StreamTrailer, TRAILER},
-};
+use crate::data::{Inside, Operation, Outgoing, Part, RegionCursor, RegionError, SendError, SendEvent};
+use crate::path::ring::carrier::staging::{Producer, RingError};
+use crate::path::ring::carrier::{Doorbell, Driven, drive};
+use crate::path::sending::Sender;
+use transload_memory::copy::Crc32c;
+use transload_wire::internal::stream::{HEADER, StreamTrailer, TRAILER};
 
 /// A staging ring to send over. Clones are the same ring; it is hung up when the last one and the last
 /// transfer on it are gone.

@@ -1,7 +1,7 @@
 //! Between agents in two processes on one GPU, beside the same two in memory of the host.
 
+use transload::transfer::Path;
 use transload::transfer::device::Gpu;
-use transload::transfer::wire::Path;
 
 use super::Bench;
 use crate::commands::bench::case::{Case, SIZES};

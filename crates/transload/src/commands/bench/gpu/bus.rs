@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::time::Duration;
 
 use transload::transfer::device::DeviceError;
-use transload::transfer::device::measure::PinnedMemory;
+use transload::transfer::device::internal::measure::PinnedMemory;
 
 use super::Bench;
 use super::ground::{Ground, Way};

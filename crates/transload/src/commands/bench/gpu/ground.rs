@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use transload::transfer::copy::{CopyOptions, copy as on_the_host};
-use transload::transfer::device::measure::Meter;
+use transload::transfer::Memory;
+use transload::transfer::device::internal::measure::Meter;
 use transload::transfer::device::{DeviceError, DeviceMemory, Gpu, copy};
-use transload::transfer::memory::Memory;
+use transload::transfer::memory::copy::{CopyOptions, copy as on_the_host};
 use transload::transfer::plan::program::{Loop, Nest, Placed, Program};
 
 use crate::commands::engines::broken;
@@ -44,7 +44,7 @@ impl Ground {
             wrong: BTreeMap::new(),
         };
         fill(&ground.random, bytes, 1)?;
-        copy(&whole(bytes), &ground.random, &ground.source, &CopyOptions::new())?;
+        copy(&whole(bytes), &ground.random, &ground.source, &CopyOptions::default())?;
         Ok(ground)
     }
 
@@ -72,7 +72,7 @@ impl Ground {
     /// Runs a program each way, and gives those that are wrong, and why.
     fn check(&self, program: &Program) -> Result<Vec<(Way, String)>, Failure> {
         fill(&self.expected, self.bytes, 2)?;
-        on_the_host(program, &self.random, &self.expected, &CopyOptions::new()).map_err(broken)?;
+        on_the_host(program, &self.random, &self.expected, &CopyOptions::default()).map_err(broken)?;
         let ways = [Way::ToHost, Way::Within, Way::Slots, Way::FromHost].into_iter();
         let wrong = ways.filter_map(|way| Some((way, self.check_way(way, program).err()?.wrong())));
         Ok(wrong.collect())
@@ -81,7 +81,7 @@ impl Ground {
     /// Runs a program over bytes that nothing else is to be written over, and compares every byte with what the host makes of it.
     fn check_way(&self, way: Way, program: &Program) -> Result<(), Failure> {
         let Self { source, random, destination, found, .. } = self;
-        let (options, all) = (CopyOptions::new(), whole(self.bytes));
+        let (options, all) = (CopyOptions::default(), whole(self.bytes));
         let to_destination = |run: &dyn Fn() -> Result<(), DeviceError>| {
             copy(&all, found, destination, &options)?;
             run()?;

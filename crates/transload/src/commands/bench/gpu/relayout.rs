@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use transload::transfer::copy::{CopyOptions, copy as on_the_host};
-use transload::transfer::device::measure::{ChunkList, Meter};
+use transload::transfer::Memory;
+use transload::transfer::device::internal::measure::{ChunkList, Meter};
 use transload::transfer::device::{DeviceMemory, Gpu, copy};
-use transload::transfer::memory::Memory;
+use transload::transfer::memory::copy::{CopyOptions, copy as on_the_host};
 use transload::transfer::plan::program::Program;
 
 use super::Bench;
@@ -113,7 +113,7 @@ fn check_places(gpu: &Gpu, program: &Program, [from, to]: [u64; 2]) -> Result<Ve
     for memory in [&expected, &found] {
         fill(memory, to, 4)?;
     }
-    let options = CopyOptions::new();
+    let options = CopyOptions::default();
     on_the_host(program, &random, &expected, &options).map_err(broken)?;
     let mut places = Vec::new();
     for _ in 0..PLACES {

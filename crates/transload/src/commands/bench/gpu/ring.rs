@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use transload::transfer::Path;
 use transload::transfer::device::Gpu;
-use transload::transfer::device::measure::Meter;
-use transload::transfer::wire::Path;
+use transload::transfer::device::internal::measure::Meter;
 
 use super::Bench;
 use super::ground::{Ground, Way};

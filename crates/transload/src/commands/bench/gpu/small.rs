@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::time::Duration;
 
-use transload::transfer::device::measure::{ChunkList, PinnedMemory, SUBMITTED};
+use transload::transfer::device::internal::measure::{ChunkList, PinnedMemory, SUBMITTED};
 
 use super::Bench;
 use super::ground::{Ground, transposing};

@@ -87,7 +87,7 @@ impl<'a> Stored<'a> {
 
     /// Opens the store without the environment's settings, which may have a cap or another backend.
     fn open(&self) -> Result<FileStore, Failure> {
-        FileStore::open(&self.at, FileOptions::new()).map_err(failed)
+        FileStore::open(&self.at, FileOptions::default()).map_err(failed)
     }
 
     /// Saves chunks, and the manifest that makes all of it durable. Returns GB/s.

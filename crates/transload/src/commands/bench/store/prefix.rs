@@ -6,8 +6,7 @@ use redis::cmd;
 use transload::archive::{Archive, ArchiveError, Model, Prompt, SaveRequest, TOKEN_CHUNK};
 use transload::layout::{Deployment, Rank};
 use transload::store::Backend;
-use transload::transfer::memory::Memory;
-use transload::transfer::plan::{BlockTable, Tables};
+use transload::transfer::{BlockTable, Memory, Tables};
 
 use super::server::Server;
 use super::{failed, refused};

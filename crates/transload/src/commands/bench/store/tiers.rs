@@ -10,10 +10,8 @@ use transload::archive::{Archive, Model, Prompt, SaveRequest};
 use transload::layout::Rank;
 use transload::store::Backend;
 use transload::store::backend::file::{FileOptions, FileStore};
-use transload::store::backend::tier::Write;
-use transload::store::backend::{MemoryStore, Tier, TierStore};
-use transload::transfer::memory::Memory;
-use transload::transfer::plan::{BlockTable, Tables};
+use transload::store::backend::{MemoryStore, Tier, TierStore, Write};
+use transload::transfer::{BlockTable, Memory, Tables};
 
 use super::prefix::unkept;
 use super::{Chunks, failed, refused};
@@ -47,7 +45,7 @@ pub(super) fn run(course: &mut Course, dir: &Path) -> Result<Vec<Figure>, Failur
         .tempdir_in(dir)
         .map_err(refused(format!("a folder in {}", dir.display())))?;
     let file = || -> Result<Arc<dyn Backend>, Failure> {
-        let store = FileStore::open(here.path().join("store"), FileOptions::new());
+        let store = FileStore::open(here.path().join("store"), FileOptions::default());
         Ok(Arc::new(store.map_err(failed)?))
     };
     let prompt = Prompted::new()?;

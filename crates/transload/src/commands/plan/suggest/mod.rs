@@ -10,7 +10,7 @@ use std::fmt::Write;
 
 use serde::Serialize;
 use transload::layout::Deployment;
-use transload::transfer::plan::Request;
+use transload::transfer::Request;
 
 use self::change::{Change, ORDERS};
 use self::search::{Cost, Search, Way};

@@ -7,7 +7,7 @@ use serde::Serialize;
 use transload::layout::document::Document;
 use transload::layout::spec::Attention;
 use transload::layout::{Deployment, Rank, Side, Spec};
-use transload::transfer::plan::{Plan, Request};
+use transload::transfer::{Plan, Request};
 
 use super::change::{Change, ORDERS, conv_layout};
 use crate::commands::plan::blocks;

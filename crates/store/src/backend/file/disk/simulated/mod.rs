@@ -23,7 +23,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rustix::io::Errno;
 
-pub use self::faults::{Mistake, Trouble};
+pub use self::faults::Mistake;
+pub(crate) use self::faults::Trouble;
 pub use self::losses::Random;
 use self::world::{Inode, ROOT, World};
 use super::super::{FileOptions, FileStore, root};
@@ -74,7 +75,7 @@ impl SimulatedDisk {
     /// # Errors
     /// As [`FileStore::open`].
     pub fn open_store(&self) -> Result<FileStore, StoreError> {
-        FileStore::on_disk(Arc::new(self.clone()), "", FileOptions::new())
+        FileStore::on_disk(Arc::new(self.clone()), "", FileOptions::default())
     }
 
     fn of(world: World) -> Self {

@@ -12,8 +12,8 @@ use tokio::task::{AbortHandle, JoinSet};
 use super::message::{self, decode_greeting, encode_greeting};
 use super::socket::{self, Packets};
 use super::{Caches, Connection, HandoverError, Limits, Token};
-use crate::path::ring::SocketName;
 use crate::path::ring::carrier::random_socket;
+use transload_wire::internal::ring::SocketName;
 
 /// A listening socket with a random name, served by a task of the runtime it was bound in.
 ///

@@ -11,7 +11,7 @@ use blake3::{Hash, keyed_hash};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use super::{Caches, HandoverError, Token};
-use crate::path::negotiation;
+use transload_wire::internal::negotiation;
 
 /// Most bytes of a packet; the longest is a greeting of 40.
 pub(super) const MAX_PACKET: usize = 256;

@@ -24,14 +24,14 @@ use tokio::sync::Semaphore;
 
 pub use listener::{Expected, Listener};
 
-pub use super::memfd::MemfdFault;
+pub(crate) use super::memfd::MemfdFault;
 
 use self::message::{Answer, Offer};
 use self::socket::Packets;
 use super::memfd;
 use super::staging::{Consumer, Mapped, Producer, Ring, RingShape, ShapeError};
-use crate::path::negotiation::encode;
-use crate::path::ring::{SocketName, Token};
+use transload_wire::internal::negotiation::encode;
+use transload_wire::internal::ring::{SocketName, Token};
 
 /// Bounds on what a peer may cost.
 #[derive(Clone, Debug)]
@@ -89,7 +89,7 @@ pub async fn connect(name: &SocketName, token: &Token, limits: &Limits) -> Resul
 
 /// The same, and tells the other side where our caches are, if that understands it: an agent that knows nothing of caches on devices hangs
 /// up on such a hello, which leaves the token unspent, and hears the one that it knows.
-pub async fn connect_with(
+pub(crate) async fn connect_with(
     name: &SocketName,
     token: &Token,
     limits: &Limits,

@@ -19,7 +19,7 @@ use tokio::net::{UnixListener, UnixStream};
 
 use super::HandoverError;
 use super::message::{MAX_DESCRIPTORS, MAX_PACKET};
-use crate::path::ring::SocketName;
+use transload_wire::internal::ring::SocketName;
 
 pub(super) fn listen(name: &SocketName) -> io::Result<UnixListener> {
     let socket = open()?;

@@ -5,9 +5,9 @@ use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 use super::{Ring, RingError, RingShape, add_to, check, corrupt};
-use crate::copy::{Crc32c, Cursor};
 use crate::data::{SharedMemory, Stretch};
 use crate::path::ring::carrier::doorbell::Doorbell;
+use transload_memory::copy::{Crc32c, Cursor};
 
 /// The destination's end of a ring. Dropping it hangs up.
 pub struct Consumer {

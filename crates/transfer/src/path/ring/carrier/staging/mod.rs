@@ -39,13 +39,16 @@ mod tests;
 
 use std::time::Duration;
 
-pub use consumer::{Consumer, ReadWindow};
-pub use producer::{Producer, WriteWindow};
-pub use shape::{RingShape, ShapeError};
+pub use consumer::Consumer;
+pub(crate) use consumer::ReadWindow;
+pub use producer::Producer;
+pub(crate) use producer::WriteWindow;
+pub use shape::RingShape;
+pub(crate) use shape::ShapeError;
 
 pub(super) use control::{Mapped, Ring};
 
-use crate::copy::{Crc32c, StreamError};
+use transload_memory::copy::{Crc32c, StreamError};
 
 /// How long an end looks for news before it sleeps: as long as the other takes for a slot of short chunks, 256 KiB at
 /// 11 GB/s. With less, an end that is a little faster than the other sleeps after each slot and is woken for each:

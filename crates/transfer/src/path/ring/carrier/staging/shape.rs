@@ -68,7 +68,6 @@ impl RingShape {
 /// A ring that cannot be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-#[expect(missing_docs, reason = "the messages name the fields")]
 pub enum ShapeError {
     /// Too few or too many slots.
     #[error("a ring has 2 to {MAX_SLOTS} slots, not {slots}")]

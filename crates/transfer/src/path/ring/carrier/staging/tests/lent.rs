@@ -1,6 +1,6 @@
 use super::*;
-use crate::copy::Crc32c;
 use crate::data::Stretch;
+use transload_memory::copy::Crc32c;
 
 /// Lends bytes 100 to 150 of the slot behind so many that are being filled.
 fn lend(producer: &mut Producer, ahead: usize) -> Stretch {
