@@ -222,7 +222,9 @@ impl Plan {
         let (fate, reclaimed) = match kept_bytes {
             kept_bytes if kept_bytes == TRAILER as u64 => (Fate::Drop, len),
             _ if damaged.any(|&chunk| !self.removed_chunks[chunk]) => (Fate::Keep, 0),
-            kept_bytes if kept_bytes <= len / 2 || census.packs[pack].spoiled => (Fate::Rewrite, len.saturating_sub(kept_bytes)),
+            kept_bytes if kept_bytes <= len / 2 || census.packs[pack].spoiled => {
+                (Fate::Rewrite, len.saturating_sub(kept_bytes))
+            }
             _ => (Fate::Keep, 0),
         };
         self.frees = self.frees + reclaimed - std::mem::replace(&mut self.reclaimed[pack], reclaimed);
