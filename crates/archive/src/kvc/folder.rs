@@ -192,7 +192,7 @@ impl Folder {
             }
             match path.extension()?.to_str()? {
                 "tmp" => Some(Ok(Entry::Temporary { path })),
-                "kvc" => look(path).transpose(),
+                "kvc" => read_entry(path).transpose(),
                 _ => None,
             }
         }))
@@ -200,7 +200,7 @@ impl Folder {
 }
 
 /// Reads the head of a `.kvc` file. Returns `None` if it was removed meanwhile.
-fn look(path: PathBuf) -> Result<Option<Entry>, FolderError> {
+fn read_entry(path: PathBuf) -> Result<Option<Entry>, FolderError> {
     let head = match open_file(&path).and_then(|mut file| Head::read(&mut file)) {
         Ok(head) => head,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
