@@ -131,7 +131,7 @@ pub enum ArchiveError {
         /// What is wrong with it.
         why: &'static str,
     },
-    /// What a rank saved was collected before it was published. Nothing is published.
+    /// A collection removed what a rank had saved before it was published. Nothing is published.
     #[error(
         "a collection removed what a rank has saved before it was published: the save took longer than the \
              collection's grace period; save once more"

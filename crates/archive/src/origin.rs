@@ -34,8 +34,8 @@ impl fmt::Display for ComputedBy {
     }
 }
 
-/// What two engines must have in common to find each other's saved caches. With `Version`, an engine that corrects its
-/// computation in a new minor version does not find what it computed before.
+/// The part of two engines' descriptions that has to be equal for them to find each other's saved caches. With
+/// `Version`, an engine that corrects its computation in a new minor version does not find what it computed before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Sharing {
     /// Nothing, so all engines share.

@@ -60,7 +60,7 @@ pub(crate) struct End {
     pub(crate) root: Option<Root>,
 }
 
-/// What one rank has saved. Pass it to [`Archive::publish`], possibly in another process.
+/// The result of one rank's save. Pass it to [`Archive::publish`], possibly in another process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
     pub(crate) record: PartRecord,

@@ -37,12 +37,12 @@ pub(crate) struct Class {
     pub(crate) members: Vec<(usize, usize)>,
 }
 
-/// What a request needs of a group to continue at a position.
+/// The part of a group's cache that a request needs to continue at a position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Growth {
     /// Everything from the first token on.
     All,
-    /// Only the last tokens (a sliding window, or a chunk of attention). The engine may not keep more.
+    /// The last tokens only (a sliding window, or a chunk of attention). The engine may not keep more.
     Window,
     /// One state of exactly that position.
     Recurrent,

@@ -16,12 +16,12 @@ pub struct Partition {
     replication: Replication,
 }
 
-/// When several ranks may hold the same unit.
+/// The condition under which several ranks may hold the same unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Replication {
-    /// Whenever there are more ranks than units (attention heads).
+    /// There are more ranks than units (attention heads).
     Any,
-    /// Only if there is a single unit, which is then complete on every rank (the groups of Mamba2).
+    /// There is a single unit, which is then complete on every rank (the groups of Mamba2).
     OnlySingle,
 }
 
@@ -149,7 +149,7 @@ impl Partition {
     /// unit in common, or if other [`senders`](Self::senders) serve the destination.
     ///
     /// # Errors
-    /// Those of [`owned`](Self::owned), for either side.
+    /// The errors of [`owned`](Self::owned), for either side.
     pub fn served(
         self,
         (src_tp, src): (u32, u32),

@@ -24,7 +24,7 @@ impl Plan {
     /// Plans the routes of some ranks of one side, as needed by an agent that holds their memory.
     ///
     /// # Errors
-    /// Those of [`compile`](Self::compile), and an error if the side has no such rank.
+    /// The errors of [`compile`](Self::compile), and one if the side has no such rank.
     pub fn compile_for(
         src: &Deployment,
         dst: &Deployment,
@@ -40,7 +40,7 @@ impl Plan {
     /// Plans the route between two ranks. The plan has no routes if they share nothing.
     ///
     /// # Errors
-    /// Those of [`compile`](Self::compile), and an error if a side has no such rank.
+    /// The errors of [`compile`](Self::compile), and one if a side has no such rank.
     pub fn compile_route(
         src: &Deployment,
         dst: &Deployment,

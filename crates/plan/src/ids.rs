@@ -141,7 +141,7 @@ impl InstanceName {
     /// Makes a default name for an instance from its host's name and a port, which differs between engines on one host.
     /// So the name stays the same after a restart.
     ///
-    /// Of a long host name the end is kept, because it distinguishes pods.
+    /// The end of a long host name is kept, because it distinguishes pods.
     pub fn at(host: &str, port: u16) -> Self {
         let allowed = |c: char| if is_name_character(c) { c } else { '-' };
         let host: String = host.chars().map(allowed).collect();

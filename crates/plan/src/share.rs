@@ -38,7 +38,7 @@ mod tests {
     use super::*;
     use crate::sides::Sides;
 
-    /// What each of `of` replicas sends of the states 3 to 50, in blocks of 8 at the destination.
+    /// Returns the part that each of `of` replicas sends of the states 3 to 50, in blocks of 8 at the destination.
     fn shares(of: u32, layers: u64, end: u64, blocks_outside: bool) -> Vec<(Range<u64>, u64, u64)> {
         let states = StateRange { first: 3, end, block: Sides { src: 5, dst: 8 } };
         let shares = (0..of).map(|index| {

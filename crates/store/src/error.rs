@@ -52,7 +52,7 @@ pub enum StoreError {
     Damaged {
         /// The chunk, manifest or file that is damaged.
         what: String,
-        /// What was expected and what was found.
+        /// The expected and the found content.
         how: String,
     },
     /// The store's size cap leaves no room, even after everything evictable was evicted.

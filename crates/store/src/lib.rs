@@ -38,7 +38,7 @@ pub use open::{is_built_in, open, open_existing};
 pub use reading::readable;
 pub use uri::{StoreUri, UriError};
 
-/// What `transload-archive` shares with this crate. No part of the interface.
+/// Functions that `transload-archive` uses too. They are not part of the interface.
 #[doc(hidden)]
 pub mod internal {
     pub use crate::folder::{flush as flush_folder, make as make_folder};

@@ -31,7 +31,7 @@ pub fn open(uri: &str) -> Result<Arc<dyn Backend>, StoreError> {
 /// its call to open has no such option.
 ///
 /// # Errors
-/// Those of [`open`], and [`StoreError::NotThere`] if there is no store. A Redis database always exists.
+/// The errors of [`open`], and [`StoreError::NotThere`] if there is no store. A Redis database always exists.
 pub fn open_existing(uri: &str) -> Result<Arc<dyn Backend>, StoreError> {
     open_or(uri, Absent::Refuse)
 }

@@ -62,7 +62,7 @@ pub fn parse(text: &str) -> Result<Duration, PeriodError> {
 /// Reads a time limit: a period that is not 0.
 ///
 /// # Errors
-/// Those of [`parse`], and [`PeriodError::NoTime`].
+/// The errors of [`parse`], and [`PeriodError::NoTime`].
 pub fn parse_limit(text: &str) -> Result<Duration, PeriodError> {
     match parse(text)? {
         Duration::ZERO => Err(PeriodError::NoTime { text: text.into() }),

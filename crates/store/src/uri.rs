@@ -31,7 +31,7 @@ pub enum UriError {
     Wrong {
         /// The text that was passed.
         uri: String,
-        /// What a right URI would look like.
+        /// The form of a valid URI.
         why: String,
     },
 }

@@ -35,6 +35,7 @@ pub fn on_threads<I: Sync, S, T: Send, E: Send>(
         }
     };
     std::thread::scope(|scope| {
+        // This thread works too, so the work is done even if no other thread starts.
         for _ in 1..threads.min(items.len()) {
             let _ = Builder::new().spawn_scoped(scope, worker);
         }

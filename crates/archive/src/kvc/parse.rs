@@ -62,7 +62,7 @@ pub struct Info<'a> {
     pub save_reason: SaveReason,
     /// The number of tokens in the header. The valid ones are [`tokens`](Self::tokens).
     pub cached_token_count: u32,
-    /// How often the file was loaded.
+    /// The number of times that the file was loaded.
     pub hit_count: u32,
     /// The size in tokens of the context.
     pub context_size: u32,

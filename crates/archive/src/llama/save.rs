@@ -35,7 +35,7 @@ impl States {
     /// and not with its answer.
     ///
     /// # Errors
-    /// Those of [`save`](Self::save).
+    /// The errors of [`save`](Self::save).
     pub fn save_turn(&self, prompt: usize, tokens: &[u32], state: &[u8]) -> Result<Saved, LlamaError> {
         match &self.kind {
             Kind::Rows(rows) => self.save_rows(rows, tokens, state),

@@ -20,7 +20,7 @@ use transload_plan::{BlockTable, Plan, Request, Side, Tables};
 use super::LlamaError;
 use super::format::LAYER_HEAD;
 
-/// What one cell stores of a layer's keys or values.
+/// The keys or values that one cell stores for a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Rows {
     /// The type, in llama.cpp's numbering.

@@ -80,7 +80,7 @@ impl Objects {
     /// `None` for a miss, as in [`get`](Self::get).
     ///
     /// # Errors
-    /// Those of [`get`](Self::get).
+    /// The errors of [`get`](Self::get).
     pub fn read(&self, key: &[u8]) -> Result<Option<(Info, Vec<u8>)>, ObjectError> {
         let names = self.names(&[key])?;
         let Some(found) = self.find(&[key], &names)?.pop().flatten() else {

@@ -470,6 +470,7 @@ impl<'a> Config<'a> {
     ///
     /// If engines do not know the algorithm, they keep the model's type. So does this, and reports the key as not read.
     fn quantized_cache(&self) -> Result<Option<CacheDtype>, ConfigError> {
+        // Configs of models with several parts may have the table at the top level.
         let places = [Some(self.table), self.outer].into_iter().flatten();
         let keys = ["quantization_config", "compression_config"];
         let mut found = places.flat_map(|place| keys.iter().filter_map(|key| place.get(key)));

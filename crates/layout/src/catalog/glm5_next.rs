@@ -6,8 +6,7 @@
 //! | `kda` | linear attention | as in [Kimi Linear](super::kimi_linear) | the sequence |
 //! | `mla` | the others | `[512]` | one |
 //! | `indexer` | as for `mla` | `[[data 128], [scale 4]]` | 16 tokens |
-//! | `indexer-state` | as for `mla` | `[[key 128], [score 128]]` bf16 | one of the last group, while that is incomplete
-//! |
+//! | `indexer-state` | as for `mla` | `[[key 128], [score 128]]` bf16 | one of the incomplete group |
 //!
 //! `indexer-state` is what vLLM's indexer needs to continue at any token. vLLM keeps it in a ring, one block for each
 //! request, with all keys before all scores. An engine that decodes speculatively has a longer ring.

@@ -70,7 +70,7 @@ use crate::deployment::LayerSet;
 use crate::document::{Value, nearest};
 use crate::spec::Spec;
 
-/// What a model caches in total, independent of the number of ranks.
+/// The caches of a model in total, independent of the number of ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Model {
     /// The `model_type` of its text part.
@@ -201,14 +201,14 @@ fn kins() -> impl Iterator<Item = &'static Kin> {
 pub struct UnknownFamily {
     /// The `model_type`.
     pub family: String,
-    /// The known ones that are called most like it, the nearest first.
+    /// The known families with the most similar names, the nearest first.
     pub nearest: Vec<&'static str>,
-    /// What it caches that no kind of spec says, where that is why it is not in the catalog.
+    /// The data that no kind of spec describes, if that is the reason why the family is not in the catalog.
     pub why: Option<&'static str>,
 }
 
 impl UnknownFamily {
-    /// How many known families a message lists.
+    /// The number of known families that a message lists.
     const NEAREST: usize = 5;
 
     fn of(family: &str) -> Self {

@@ -11,7 +11,7 @@ use crate::deployment::MAX_LAYERS;
 use crate::document::Value;
 use crate::spec::Spec;
 
-/// What a layer keeps of earlier tokens.
+/// The kind of a layer, by what it keeps of earlier tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mixer {
     /// One state for the whole sequence.

@@ -1,6 +1,6 @@
 //! Families that are known and refused, because no kind of spec describes what they cache.
 
-/// What vLLM 0.32 keeps for these families that no spec describes. Each text continues a sentence.
+/// The data of these families in vLLM 0.32 that no spec describes. Each text continues a sentence.
 const REFUSED: &[(&str, &str)] = &[
     ("inkling_mm_model", INKLING),
     ("inkling_model", INKLING),

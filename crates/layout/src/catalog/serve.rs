@@ -16,7 +16,7 @@ pub enum Engine {
     Vllm,
 }
 
-/// How a side serves a model. Absent values are chosen.
+/// The settings with which a side serves a model. Those that are not set get defaults.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Serving {
     /// The side's name, for display.
@@ -34,7 +34,7 @@ pub struct Serving {
     /// The physical order of the groups that [take orders](GroupDocument::takes_orders). The default is that of each
     /// kind.
     pub order: Option<String>,
-    /// Which content axis of convolutions is the outer one.
+    /// The outer content axis of convolutions.
     pub conv_layout: ConvLayout,
     /// Whether there is one allocation, or one for each layer.
     pub allocation: Allocation,

@@ -173,6 +173,7 @@ impl GroupCheck<'_> {
         for stage in stages {
             let slots = layers.ids().partition_point(|id| *id < stage.start)
                 ..layers.ids().partition_point(|id| *id < stage.end);
+            // The placement depends only on the number of layers, so stages with equally many share one.
             let known = by_slots.iter().find(|(count, _)| *count == slots.len());
             let placement = match known {
                 Some((_, index)) => *index,

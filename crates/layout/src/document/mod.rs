@@ -92,7 +92,8 @@ impl GroupDocument {
     }
 }
 
-/// Where the values of a [`GroupDocument`] come from, so that each fault is reported once, at the right field.
+/// The fields from which the values of a [`GroupDocument`] come, so that each fault is reported once, at the right
+/// field.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Origin {
     /// The group's index in the original text.

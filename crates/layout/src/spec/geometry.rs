@@ -7,19 +7,19 @@ use crate::partition::{Partition, Replication};
 /// The components of a spec, and their arrangement on the content axis `C`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Geometry {
-    /// What one slot of a block stores.
+    /// The content of one slot of a block.
     pub states: States,
     /// The bytes of one element; 1 if the content is plain bytes.
     pub element_bytes: u64,
     /// The components, in memory order.
     pub components: SmallVec<[Component; 4]>,
-    /// How the components share a state's content.
+    /// The way in which the components share a state's content.
     pub arrangement: Arrangement,
     /// Whether, by default, all data of one component in a block precede those of the next (data, then scales).
     pub components_apart: bool,
 }
 
-/// What one slot of a block stores.
+/// The content of one slot of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum States {
     /// A state of this many tokens.
@@ -48,7 +48,7 @@ impl Component {
     }
 }
 
-/// How the components of a spec share the axes `H` and `C`.
+/// The way in which the components of a spec share the axes `H` and `C`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Arrangement {
     /// `H` is the units. `C` is each component's content of that unit, one after another.

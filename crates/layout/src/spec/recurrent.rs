@@ -10,7 +10,7 @@ use super::{Arrangement, Component, FieldValue, Geometry, States};
 use crate::dtype::Dtype;
 use crate::partition::{Partition, Replication};
 
-/// Which of a convolution's two content axes is the outer one.
+/// The outer one of a convolution's two content axes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ConvLayout {
     /// `[channels, taps]`.
@@ -34,7 +34,7 @@ pub struct Mamba2Conv {
     pub conv_states: u64,
     /// Type of all three.
     pub dtype: Dtype,
-    /// Which content axis is the outer one.
+    /// The outer content axis.
     pub conv_layout: ConvLayout,
 }
 
@@ -66,7 +66,7 @@ pub struct GdnConv {
     pub conv_states: u64,
     /// Type of all three.
     pub dtype: Dtype,
-    /// Which content axis is the outer one.
+    /// The outer content axis.
     pub conv_layout: ConvLayout,
 }
 
@@ -92,7 +92,7 @@ pub struct Mamba1Conv {
     pub conv_states: u64,
     /// Type of its elements.
     pub dtype: Dtype,
-    /// Which content axis is the outer one.
+    /// The outer content axis.
     pub conv_layout: ConvLayout,
 }
 

@@ -14,12 +14,12 @@ const ROUND: f32 = 8_388_608.0;
 
 type Lanes<T> = [T; GROUP];
 
-/// Which values form a group.
+/// The axis along which values form a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Along {
-    /// Those of one element over all tokens. Used for keys, some of whose elements are large in all tokens.
+    /// The values of one element over all tokens. Used for keys, some of whose elements are large in all tokens.
     Tokens,
-    /// Those of one token over all elements.
+    /// The values of one token over all elements.
     Elements,
 }
 

@@ -184,7 +184,7 @@ mod tests {
         guard.needed([manifest]).unwrap()
     }
 
-    /// In a thread of its own, and in order with everything else.
+    /// Runs `work` in another thread and waits for it.
     fn elsewhere<T: Send>(work: impl FnOnce() -> T + Send) -> T {
         thread::scope(|scope| scope.spawn(work).join().unwrap())
     }
@@ -225,7 +225,7 @@ mod tests {
         let error = elsewhere(|| guard.gone(&needed(&guard, b""), &[hash(1)])).unwrap();
         assert!(matches!(error, StoreError::Collected { hash: lost } if lost == hash(1)));
         let fails = |manifest: &[u8]| guard.needed([&b"other"[..], manifest]).is_err();
-        // Whoever names it; the thread that put it, once; and nobody else.
+        // It fails manifests that name it, and one manifest of the thread that put it; no others.
         assert!(fails(hash(1).as_bytes()));
         assert!(fails(hash(1).to_string().as_bytes()));
         assert!(!fails(hash(2).as_bytes()));

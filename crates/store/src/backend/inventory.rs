@@ -136,7 +136,7 @@ pub struct Progress {
 pub struct Fault {
     /// The chunk, manifest or file.
     pub what: String,
-    /// What was expected and what was found.
+    /// The expected and the found content.
     pub how: String,
 }
 

@@ -92,7 +92,7 @@ pub trait Backend: fmt::Debug + Send + Sync {
     /// Returns whether it was removed.
     ///
     /// # Errors
-    /// Those of [`manifest_revision`](Self::manifest_revision).
+    /// The errors of [`manifest_revision`](Self::manifest_revision).
     fn delete_revision(&self, name: &ManifestName, revision: &Revision) -> Result<bool, StoreError> {
         let _ = (name, revision);
         Err(Revision::unsupported())

@@ -217,7 +217,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What the scan has to find, the slow way.
+    /// Does what the scan does, without an index: looks for the hash's bytes and hex digits.
     fn oracle(manifest: &[u8], hash: &ChunkHash) -> bool {
         let contains = |needle: &[u8]| manifest.windows(needle.len()).any(|w| w == needle);
         let lower = manifest.to_ascii_lowercase();
@@ -269,7 +269,7 @@ mod tests {
         assert_eq!(references.take_new(), [hashes[5], hashes[7]]);
     }
 
-    /// How many look-ups a manifest costs.
+    /// Returns the number of look-ups that a manifest costs.
     fn visits(hashes: &[ChunkHash], manifest: &[u8]) -> usize {
         let mut starts = Starts::default();
         for hash in hashes {

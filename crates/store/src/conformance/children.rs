@@ -321,8 +321,8 @@ mod tests {
         }
     }
 
-    /// What reads its stderr to the end, which is when nobody is left who could write there. Otherwise it would
-    /// take the ten minutes of the process that stays behind.
+    /// The end of stderr shows that no process is left that could write to it. Otherwise reading would take the ten
+    /// minutes of the remaining process.
     #[test]
     fn what_a_child_has_started_ends_with_it() {
         let item = of(Source::Contract);
@@ -353,7 +353,7 @@ mod tests {
             println!("NOT RUN: there is no setsid");
             return;
         }
-        // Goes on when it is known to have left the group, which is killed then.
+        // The script continues when that process has left the group, which is killed then.
         let stays = "setsid sh -c 'echo $$ > \"$PID\"; exec sleep 600' & \
                      until [ -s \"$PID\" ]; do sleep 0.01; done";
         for (script, verdict) in

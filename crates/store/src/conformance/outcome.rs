@@ -39,7 +39,7 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// What was observed, or why the item stopped.
+/// The observation that an item reports, or the reason why it stopped.
 pub(super) type Outcome = Result<String, Stop>;
 
 /// The reason for the early end of an item.

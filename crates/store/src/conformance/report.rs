@@ -15,7 +15,7 @@ pub struct Finding {
     pub item: &'static Item,
     /// The verdict.
     pub verdict: Verdict,
-    /// What was observed, or why nothing was tried.
+    /// The observation, or the reason why nothing was tried.
     pub seen: String,
     /// Manifests of the item that could not be removed.
     pub left: Vec<ManifestName>,

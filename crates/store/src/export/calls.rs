@@ -49,7 +49,7 @@ pub(super) unsafe extern "C" fn close<P: Plugin>(handle: Handle) {
 }
 
 /// # Safety
-/// As `kv_store_v1.h` says: `handle` is NULL or open, and each pointer is NULL or valid for its length.
+/// As in `kv_store_v1.h`: `handle` is NULL or open, and each pointer is NULL or valid for its length.
 pub(super) unsafe extern "C" fn put_chunk<P: Plugin>(
     handle: Handle,
     hash: *const u8,
@@ -70,7 +70,7 @@ pub(super) unsafe extern "C" fn put_chunk<P: Plugin>(
 }
 
 /// # Safety
-/// Those of [`put_chunk`].
+/// The same as for [`put_chunk`].
 pub(super) unsafe extern "C" fn get_chunk<P: Plugin>(
     handle: Handle,
     hash: *const u8,
@@ -94,7 +94,7 @@ pub(super) unsafe extern "C" fn get_chunk<P: Plugin>(
 }
 
 /// # Safety
-/// Those of [`put_chunk`], and `name` is NULL or a C string.
+/// The same as for [`put_chunk`], and `name` is NULL or a C string.
 pub(super) unsafe extern "C" fn put_manifest<P: Plugin>(
     handle: Handle,
     name: *const c_char,
@@ -112,7 +112,7 @@ pub(super) unsafe extern "C" fn put_manifest<P: Plugin>(
 }
 
 /// # Safety
-/// Those of [`put_manifest`].
+/// The same as for [`put_manifest`].
 pub(super) unsafe extern "C" fn get_manifest<P: Plugin>(
     handle: Handle,
     name: *const c_char,
@@ -135,7 +135,7 @@ pub(super) unsafe extern "C" fn get_manifest<P: Plugin>(
 }
 
 /// # Safety
-/// Those of [`put_manifest`].
+/// The same as for [`put_manifest`].
 pub(super) unsafe extern "C" fn delete_manifest<P: Plugin>(handle: Handle, name: *const c_char) -> c_int {
     let body = |backend: &P| {
         // SAFETY: as the caller promises.
@@ -148,7 +148,7 @@ pub(super) unsafe extern "C" fn delete_manifest<P: Plugin>(handle: Handle, name:
 }
 
 /// # Safety
-/// Those of [`put_chunk`], and `hashes` is NULL or valid for `hash_len * n_hashes` bytes.
+/// The same as for [`put_chunk`], and `hashes` is NULL or valid for `hash_len * n_hashes` bytes.
 pub(super) unsafe extern "C" fn prefetch_chunks<P: Plugin>(
     handle: Handle,
     hashes: *const u8,

@@ -49,7 +49,7 @@ impl Library {
     /// operator's choice takes precedence over built-in backends.
     ///
     /// # Errors
-    /// Those of [`find`](Self::find), but instead of [`LoadError::NotFound`] it returns `None`.
+    /// The errors of [`find`](Self::find), but `Ok(None)` instead of [`LoadError::NotFound`].
     pub fn find_named(scheme: &str) -> Result<Option<Arc<Self>>, LoadError> {
         find::file_name(scheme)?;
         Self::locate(scheme).map(Self::load).transpose()

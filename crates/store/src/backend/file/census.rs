@@ -132,6 +132,7 @@ impl Census {
                 }
                 other => other.map_err(StoreError::io(format!("read {path}")))?,
             };
+            // An empty file takes the place of a manifest that is removed.
             if bytes.is_empty() {
                 return Ok(());
             }

@@ -34,7 +34,7 @@ pub(super) enum Fate {
 pub(super) struct Plan {
     /// Manifests to remove.
     pub(super) manifests: Vec<usize>,
-    /// How many of them are leftovers. The others are evicted.
+    /// The number of leftovers among them. The others are evicted.
     leftovers: u64,
     /// The fate of each pack.
     pub(super) fates: Vec<Fate>,

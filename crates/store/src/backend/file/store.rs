@@ -83,7 +83,8 @@ impl FileStore {
     /// file system or for lack of permission, can be read, listed and verified; writes fail.
     ///
     /// # Errors
-    /// Those of [`open`](Self::open), and [`StoreError::NotThere`] if neither the folder nor one above it is a store.
+    /// The errors of [`open`](Self::open), and [`StoreError::NotThere`] if neither the folder nor one above it is a
+    /// store.
     pub fn open_existing(path: impl AsRef<Path>, options: FileOptions) -> Result<Self, StoreError> {
         let root = root::open_existing(path.as_ref())?;
         Self::on_disk(root.disk, &root.prefix, options)
@@ -92,7 +93,7 @@ impl FileStore {
     /// Opens `file:///absolute/path`.
     ///
     /// # Errors
-    /// Those of [`open`](Self::open), and [`StoreError::Uri`] if the URI has another form.
+    /// The errors of [`open`](Self::open), and [`StoreError::Uri`] if the URI has another form.
     pub fn open_uri(uri: &StoreUri, options: FileOptions) -> Result<Self, StoreError> {
         Self::open(path_of(uri)?, options)
     }
@@ -100,7 +101,7 @@ impl FileStore {
     /// Opens a store like [`open_uri`](Self::open_uri), but never creates one.
     ///
     /// # Errors
-    /// Those of [`open_existing`](Self::open_existing) and [`open_uri`](Self::open_uri).
+    /// The errors of [`open_existing`](Self::open_existing) and [`open_uri`](Self::open_uri).
     pub fn open_existing_uri(uri: &StoreUri, options: FileOptions) -> Result<Self, StoreError> {
         Self::open_existing(path_of(uri)?, options)
     }

@@ -155,7 +155,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What KVBoost does at each eviction: it sorts all that may go.
+    /// Chooses the same chunk as KVBoost, which sorts all unpinned ones at each eviction.
     fn sorted(order: &[(u8, f64, u64, bool)], window: usize) -> Option<u8> {
         let old = &order[..order.len().saturating_sub(window)];
         let mut free: Vec<_> = old.iter().filter(|(.., pinned)| !pinned).collect();

@@ -10,10 +10,13 @@
 //! |---|---|
 //! | `kv_store_format` | text with the format and its version |
 //! | `c/<hash in lower-case hex>` | a chunk: a header of 16 bytes, then its bytes |
-//! | `m/n-<escaped name>`, `m/h-<BLAKE3 of a long name>` | a manifest: header, its name with its length, the time of
-//! the put, the chunks put before it, its bytes; empty if it was removed |
+//! | `m/n-<escaped name>`, `m/h-<BLAKE3 of a long name>` | a manifest; an empty object if it was removed |
 //!
-//! The header holds the length and a CRC32C of the value and its key, so a changed value is an error.
+//! A manifest's object has a header, the name with its length, the time of the put, the chunks put before it, and the
+//! manifest's bytes.
+//!
+//! The header of chunks and manifests holds the length and a CRC32C of the value and its key, so a changed value is an
+//! error.
 //!
 //! Credentials, region and endpoint come from the environment, as other S3 clients read them: `AWS_ACCESS_KEY_ID`,
 //! `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`, `AWS_REGION`, `AWS_ENDPOINT_URL`, `AWS_ALLOW_HTTP=true` for an

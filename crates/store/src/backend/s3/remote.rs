@@ -490,7 +490,7 @@ fn during(what: &'static str, path: &Path) -> impl FnOnce(Error) -> StoreError {
 mod tests {
     use super::*;
 
-    /// That 416 itself is known is shown by reading empty objects from servers.
+    /// Tests of real servers read empty objects, which shows that 416 is recognized.
     #[test]
     fn digits_of_a_key_are_no_status() {
         let error = |status: &str| {

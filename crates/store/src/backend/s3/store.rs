@@ -56,7 +56,8 @@ impl S3Store {
     /// Opens a store like [`open`](Self::open), but never creates one.
     ///
     /// # Errors
-    /// Those of [`open`](Self::open), and [`StoreError::NotThere`] if neither the path nor one above it is a store.
+    /// The errors of [`open`](Self::open), and [`StoreError::NotThere`] if neither the path nor one above it is a
+    /// store.
     pub fn open_existing(uri: &StoreUri, options: S3Options) -> Result<Self, StoreError> {
         let (bucket, path) = options::parse(uri)?;
         let remote = Remote::new(&bucket, &options)?;

@@ -24,12 +24,12 @@ struct State {
     last: u64,
 }
 
-/// How to write a chunk. A retry uses the same way.
+/// The way to write a chunk. A retry uses the same way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum How {
-    /// Only if it does not exist.
+    /// Writes it only if it does not exist.
     Create,
-    /// Over an existing one, to refresh its age and repair it.
+    /// Overwrites an existing one, to refresh its age and repair it.
     Refresh,
 }
 

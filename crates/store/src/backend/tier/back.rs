@@ -58,7 +58,7 @@ struct QueuedCopy {
     chunks: Vec<ChunkHash>,
     /// The digest of its bytes. If it was put again, it is copied with the chunks of the later put instead.
     digest: blake3::Hash,
-    /// How often a tier has refused it.
+    /// The number of times that a tier has refused it.
     refusals: u32,
 }
 

@@ -13,12 +13,12 @@ use crate::error::StoreError;
 use crate::hash::ChunkHash;
 use crate::name::ManifestName;
 
-/// When a put reaches the tiers below the first one that outlives the process.
+/// The moment at which a put reaches the tiers below the first one that outlives the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Write {
     /// Before the put returns. It has succeeded once the last tier has the value.
     Through,
-    /// In the background, in the order of the puts. A crash loses only these copies.
+    /// Later, in the background, in the order of the puts. A crash loses only these copies.
     Back,
 }
 

@@ -89,13 +89,13 @@ pub(super) trait File: fmt::Debug + Send + Sync {
 /// The purpose of opening a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum How {
-    /// To read an existing file.
+    /// Opens an existing file to read it.
     Read,
-    /// To read and write an existing file.
+    /// Opens an existing file to read and write it.
     Write,
-    /// To write a file that does not exist yet.
+    /// Creates a file to write it.
     Create,
-    /// To lock an existing folder.
+    /// Opens an existing folder to lock it.
     Folder,
 }
 

@@ -72,7 +72,7 @@ impl SimulatedDisk {
     /// Opens the store on this disk.
     ///
     /// # Errors
-    /// Those of [`FileStore::open`].
+    /// The errors of [`FileStore::open`].
     pub fn open_store(&self) -> Result<FileStore, StoreError> {
         FileStore::on_disk(Arc::new(self.clone()), "", FileOptions::new())
     }
