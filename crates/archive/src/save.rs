@@ -41,7 +41,7 @@ impl SaveRequest {
 /// same.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Missing {
-    /// The digest of its cache and model.
+    /// The digest of the archive's cache and model.
     cache: [u8; 32],
     /// A random id of this save, so that parts of two saves are never combined.
     pub(crate) save: [u8; 32],

@@ -78,7 +78,7 @@ impl BoundRoute {
         &self.shape.components
     }
 
-    /// Returns its chunks, counted for each nest.
+    /// Returns the route's chunks, counted for each nest.
     pub fn chunk_counts(&self) -> impl Iterator<Item = ChunkCount> + '_ {
         let shape = &*self.shape;
         let nests = shape.program.nests.iter().zip(&shape.components);
@@ -94,7 +94,7 @@ impl BoundRoute {
         self.chunk_counts().map(|count| count.length * count.chunks).sum()
     }
 
-    /// Returns the number of its chunks.
+    /// Returns the number of chunks that it moves.
     pub fn chunks(&self) -> u64 {
         self.chunk_counts().map(|count| count.chunks).sum()
     }

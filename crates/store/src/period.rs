@@ -18,7 +18,7 @@ pub enum PeriodError {
     /// The text is not a number with a unit, or the number is too large.
     #[error("{text:?} is no period; write a number and a unit, as 90s, 30min or 1h")]
     NoPeriod { text: String },
-    /// The period is 0 where it has to take some time.
+    /// The period is 0, but a limit has to be longer.
     #[error("{text} leaves no time at all; write at least 1ms")]
     NoTime { text: String },
 }

@@ -30,7 +30,7 @@ pub struct Mamba2Conv {
     pub groups: u64,
     /// Channels of `B` and of `C` per group.
     pub state_size: u64,
-    /// Taps that are kept.
+    /// The number of taps kept.
     pub conv_states: u64,
     /// Type of all three.
     pub dtype: Dtype,
@@ -62,7 +62,7 @@ pub struct GdnConv {
     pub value_heads: u64,
     /// Channels of `v` per value head.
     pub value_head_dim: u64,
-    /// Taps that are kept.
+    /// The number of taps kept.
     pub conv_states: u64,
     /// Type of all three.
     pub dtype: Dtype,
@@ -88,7 +88,7 @@ pub struct GdnSsm {
 pub struct Mamba1Conv {
     /// Channels of the whole model.
     pub d_inner: u64,
-    /// Taps that are kept.
+    /// The number of taps kept.
     pub conv_states: u64,
     /// Type of its elements.
     pub dtype: Dtype,

@@ -8,8 +8,8 @@ use std::sync::{Arc, Weak};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
-/// A thread's chunks are forgotten after this time without a put, or when there are more than `CHUNKS`: the manifest of
-/// the thread that did publish refers to them. 65,536 chunks take 5 to 8 MiB.
+/// A thread's chunks are forgotten after this time without a put, or when there are more than `CHUNKS`. Usually another
+/// thread has published a manifest that refers to them. 65,536 chunks take 5 to 8 MiB.
 const TIME: Duration = Duration::from_secs(3600);
 const CHUNKS: usize = 65_536;
 

@@ -21,7 +21,7 @@ use crate::error::StoreError;
 struct Outcome {
     /// The bytes reclaimed.
     freed: u64,
-    /// Packs could not be rewritten, because the disk has no room for a copy.
+    /// Whether some packs could not be rewritten because the disk has no room for a copy.
     no_room: bool,
     /// The number of packs that stay because a damaged chunk was found in them.
     damaged: u64,

@@ -24,11 +24,11 @@ pub(super) fn command(words: &[&[u8]]) -> Cmd {
 /// A reply of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Reply {
-    /// `+OK`
+    /// A status, such as `+OK`.
     Status(String),
-    /// `-ERR ...`: the server understood the command and refused it.
+    /// An error, such as `-ERR ...`: the server understood the command and refused it.
     Error(String),
-    /// `:1`
+    /// An integer, such as `:1`.
     Int(i64),
     /// A string.
     Bulk(Vec<u8>),
