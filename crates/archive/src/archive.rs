@@ -1,4 +1,4 @@
-//! The archive of one model: what it is made of, and how it is set up.
+//! The archive of one model.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::shape::Shape;
 
 /// The saved prefixes of one model in a store.
 ///
-/// Cheap to clone; to be used from any thread.
+/// An archive is cheap to clone and can be used from any thread.
 #[derive(Clone, Debug)]
 pub struct Archive {
     pub(crate) store: Arc<dyn Backend>,
@@ -20,22 +20,22 @@ pub struct Archive {
     pub(crate) shape: Arc<Shape>,
     pub(crate) fingerprint: [u8; 32],
     pub(crate) codec: Codec,
-    /// Of the cache and the model: what everything that is handed from process to process is bound to.
+    /// The digest of the cache and the model. Everything that passes between processes is bound to it.
     pub(crate) cache: [u8; 32],
-    /// A deployment of the model, to name what differs in another.
+    /// A deployment of the model, to name the differences in another.
     pub(crate) reference: Arc<Deployment>,
     pub(crate) threads: usize,
 }
 
-/// How many threads hash and copy for one rank, unless told otherwise: as many as the machine has cores, and at
-/// most so many. BLAKE3 makes some 3 GB/s a thread, and the engine beside it needs its cores.
+/// The default number of threads that hash and copy for one rank: one for each core of the machine, up to this number.
+/// BLAKE3 processes about 3 GB/s a thread, and the engine needs its cores.
 const DEFAULT_THREADS: usize = 4;
 
 impl Archive {
-    /// The archive of a model whose cache is that of `deployment`, in `store`.
+    /// Returns the archive, in `store`, of a model whose cache is that of `deployment`.
     ///
     /// # Errors
-    /// If the cache cannot be cut into pieces.
+    /// Returns an error if the cache cannot be divided into pieces.
     pub fn new(store: Arc<dyn Backend>, model: Model, deployment: &Deployment) -> Result<Self, ArchiveError> {
         let shape = Shape::of(deployment)?;
         let codec = Codec::Exact;
@@ -53,18 +53,18 @@ impl Archive {
         })
     }
 
-    /// How many threads hash and copy for one rank (0 counts as 1).
+    /// Sets the number of threads that hash and copy for one rank (0 counts as 1).
     #[must_use]
     pub fn with_threads(mut self, threads: usize) -> Self {
         self.threads = threads.max(1);
         self
     }
 
-    /// Stores keys and values in a smaller form. What is saved so is another cache: an archive finds what one of its own codec
-    /// saved.
+    /// Sets the codec, which stores keys and values in a smaller form. A codec makes a separate cache: an archive finds
+    /// only what an archive with the same codec saved.
     ///
-    /// Blocks that hold anything restored from an archive of a codec that is not [exact](Codec::Exact), or computed on
-    /// that, are not what their names say in others: save them in archives of that codec only.
+    /// If blocks contain anything restored with a codec that is not [exact](Codec::Exact), or computed from that, save
+    /// them only in archives of that codec. In other archives their names would be wrong.
     #[must_use]
     pub fn with_codec(mut self, codec: Codec) -> Self {
         self.codec = codec;
@@ -73,17 +73,17 @@ impl Archive {
         self
     }
 
-    /// How it stores keys and values.
+    /// Returns the codec of keys and values.
     pub fn codec(&self) -> Codec {
         self.codec
     }
 
-    /// The store that it is in.
+    /// Returns the archive's store.
     pub fn store(&self) -> &Arc<dyn Backend> {
         &self.store
     }
 
-    /// The keys of all whole token chunks of a prompt, the empty prefix first.
+    /// Returns the keys of all whole token chunks of a prompt, the empty prefix first.
     pub fn keys(&self, prompt: &Prompt<'_>) -> Vec<PrefixKey> {
         prompt.chain(&self.fingerprint, &self.model)
     }

@@ -1,4 +1,4 @@
-//! The wait for what an engine has submitted, before its blocks are touched.
+//! Waiting for the work that an engine has submitted, before its blocks are touched.
 
 use std::sync::OnceLock;
 use std::sync::mpsc::{RecvTimeoutError, channel};
@@ -8,13 +8,13 @@ use transload_cuda::{DeviceError, Mark};
 
 use crate::{ArchiveError, Permit};
 
-/// How often it is looked whether the permission still stands.
-const LOOK: Duration = Duration::from_millis(10);
+/// The interval at which the permit is checked.
+const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
-/// How long a mark is waited for: longer than any step of an engine, and than what a lease may last.
-const MOST: Duration = Duration::from_secs(3600);
+/// The longest wait for a mark. It exceeds any step of an engine and any lease.
+const TIMEOUT: Duration = Duration::from_secs(3600);
 
-/// A mark that has to be done before blocks are touched.
+/// A mark that the GPU has to reach before blocks are touched.
 #[derive(Debug)]
 pub(crate) struct Before {
     mark: Mark,
@@ -26,23 +26,23 @@ impl Before {
         Self { mark, done: OnceLock::new() }
     }
 
-    /// Waits until the mark is done, for an hour at most, or the permission is revoked.
+    /// Waits until the mark is reached. Fails after an hour, or when the permit is revoked.
     pub(crate) fn wait(&self, permit: &Permit) -> Result<(), ArchiveError> {
         if self.done.get().is_some() {
             return Ok(());
         }
-        let (begun, (tell, told)) = (Instant::now(), channel());
-        // Nobody listens any more where the permission was revoked.
-        self.mark.when_done(move |done| drop(tell.send(done)));
+        let (begun, (sender, receiver)) = (Instant::now(), channel());
+        // The receiver may be gone, because the permit was revoked.
+        self.mark.when_done(move |done| drop(sender.send(done)));
         loop {
-            match told.recv_timeout(LOOK) {
+            match receiver.recv_timeout(CHECK_INTERVAL) {
                 Ok(done) => {
                     done?;
                     let _ = self.done.set(());
                     return Ok(());
                 }
-                Err(RecvTimeoutError::Timeout) if begun.elapsed() > MOST => {
-                    return Err(ArchiveError::NoMark { within: MOST });
+                Err(RecvTimeoutError::Timeout) if begun.elapsed() > TIMEOUT => {
+                    return Err(ArchiveError::NoMark { within: TIMEOUT });
                 }
                 Err(RecvTimeoutError::Timeout) => permit.during(|| Ok(()))?,
                 Err(RecvTimeoutError::Disconnected) => return Err(DeviceError::ThreadGone.into()),

@@ -8,13 +8,13 @@ use transload_plan::program::Program;
 
 use crate::ArchiveError;
 
-/// The memory that an engine has for one group of a rank: what blocks are saved out of, and restored into.
+/// The memory of an engine for one group of a rank. Blocks are saved from it and restored into it.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub enum Cache {
     /// Memory of the host.
     Host(Memory),
-    /// Memory of a GPU. What is saved or restored crosses the bus in pieces, through the buffers that the GPU has for transfers.
+    /// Memory of a GPU. Data crosses the bus in pieces, through the GPU's transfer buffers.
     #[cfg(feature = "cuda")]
     Device(DeviceMemory),
 }
@@ -33,7 +33,7 @@ impl From<DeviceMemory> for Cache {
 }
 
 impl Cache {
-    /// The caches that a caller has, of whichever kind.
+    /// Converts a caller's memories of any kind.
     pub(crate) fn all(caches: &[impl Clone + Into<Self>]) -> Vec<Self> {
         caches.iter().cloned().map(Into::into).collect()
     }
@@ -47,9 +47,9 @@ impl Cache {
     }
 }
 
-/// Runs a program. When this returns, nothing touches either memory any more.
+/// Runs a program. When it returns, nothing accesses either memory any more.
 pub(crate) fn copy(program: &Program, from: &Cache, to: &Cache) -> Result<(), ArchiveError> {
-    // Token chunks are copied by several threads already.
+    // Several threads copy token chunks already.
     let options = CopyOptions { threads: Some(1), ..CopyOptions::default() };
     #[cfg(feature = "cuda")]
     transload_cuda::copy_until_done(program, from.place(), to.place(), &options)?;

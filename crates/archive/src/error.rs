@@ -1,4 +1,4 @@
-//! What can go wrong between an engine's blocks and a store.
+//! Errors between an engine's blocks and a store.
 
 #[cfg(feature = "cuda")]
 use transload_cuda::DeviceError;
@@ -9,14 +9,14 @@ use transload_store::{ChunkHash, StoreError};
 
 use crate::manifest::Unreadable;
 
-/// Why blocks could not be saved or restored.
+/// Describes why blocks could not be saved or restored.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ArchiveError {
     /// The store failed.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// The deployment does not hold the cache that the archive is of.
+    /// The deployment does not have the archive's cache.
     #[error("the deployment does not hold what this archive keeps: {0}")]
     OtherCache(#[from] BridgeError),
     /// A group of the archive is not in the deployment.
@@ -25,142 +25,141 @@ pub enum ArchiveError {
         /// The group's name.
         group: String,
     },
-    /// A rank that the deployment does not have.
+    /// The deployment has no such rank.
     #[error("there is no rank {rank}: the deployment's ranks are 0 to {last}")]
     NoSuchRank {
-        /// The rank asked for.
+        /// The requested rank.
         rank: u32,
-        /// The highest there is.
+        /// The highest rank.
         last: u32,
     },
-    /// Not one memory or block table for each group of the deployment's document.
+    /// There is not exactly one memory or block table for each group of the deployment's document.
     #[error("{given} {what} for the {groups} groups of the deployment: give one for each")]
     Count {
-        /// Memories or block tables.
+        /// The kind of the arguments: memories or block tables.
         what: &'static str,
-        /// How many were given.
+        /// The number of arguments.
         given: usize,
-        /// How many groups there are.
+        /// The number of groups.
         groups: usize,
     },
-    /// States of so many tokens do not go into a token chunk.
+    /// States of this many tokens do not divide a token chunk.
     #[error("group \"{group}\": states of {tokens} tokens do not divide a token chunk of 256")]
     TokensPerState {
-        /// The group.
+        /// The group's name.
         group: String,
-        /// Tokens of one state.
+        /// The tokens of one state.
         tokens: u64,
     },
     /// Recurrent and other specs share a page.
     #[error("group \"{group}\" holds recurrent state and other caches in one page; give them a group each")]
     MixedGroup {
-        /// The group.
+        /// The group's name.
         group: String,
     },
-    /// The group cannot be laid out as pieces.
+    /// The group cannot be divided into pieces.
     #[error("group \"{group}\" cannot be cut into pieces: {why}")]
     Layout {
-        /// The group.
+        /// The group's name.
         group: String,
-        /// What stands in the way.
+        /// The reason.
         why: &'static str,
     },
-    /// The archive's own layout of a group cannot be placed.
+    /// The archive's own layout of a group is not valid.
     #[error("the archive's layout of the deployment cannot be placed: {0}")]
     Document(#[from] Faults),
-    /// There is no plan between engine and archive.
+    /// There is no plan between the engine and the archive.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// A block table does not suit the tokens to move.
+    /// A block table does not fit the tokens to move.
     #[error(transparent)]
     Bind(#[from] BindError),
-    /// An engine's memory is not as large as its deployment says.
+    /// The engine's memory does not have the size that its deployment says.
     #[error(transparent)]
     Copy(#[from] CheckError),
-    /// Memory of a GPU could not be read or written, or work of the GPU that was to be awaited failed: mostly since the device is lost.
+    /// Memory of a GPU could not be accessed, or awaited work of the GPU failed. Usually the device is lost.
     #[cfg(feature = "cuda")]
     #[error(transparent)]
     Device(DeviceError),
-    /// The GPU did not come to a mark.
+    /// The GPU did not reach a mark in time.
     #[cfg(feature = "cuda")]
     #[error("the work that comes before the blocks are touched was not done within {within:?}")]
     NoMark {
-        /// How long it was waited for.
+        /// The time waited for the mark.
         within: std::time::Duration,
     },
-    /// There is no memory for a token chunk.
+    /// There is not enough memory for a token chunk.
     #[error(transparent)]
     Memory(#[from] MemoryError),
-    /// Bytes of a memory could not be reached.
+    /// Bytes of a memory could not be accessed.
     #[error(transparent)]
     Access(#[from] AccessError),
-    /// More tokens are to be saved than the prompt has, or the state is said to be behind them.
+    /// A save asks for more tokens than the prompt has, or says that its state is beyond the prompt.
     #[error("{what} is {tokens}, but the prompt has {prompt} tokens")]
     BehindPrompt {
-        /// What was said.
+        /// The name of the value.
         what: &'static str,
         /// Its value.
         tokens: u64,
         /// Length of the prompt.
         prompt: u64,
     },
-    /// The parts of the ranks do not make a whole: publish nothing.
+    /// The ranks' parts are incomplete together. Nothing is published.
     #[error(
         "the parts do not hold all of tokens {from} to {to} of group \"{group}\": unit {unit} of {what} lacks \
              layer {layer}, or has it twice; give the part of every rank of one save"
     )]
     Incomplete {
-        /// The group.
+        /// The group's name.
         group: String,
-        /// First token of the segment.
+        /// The segment's first token.
         from: u64,
-        /// One past its last token.
+        /// One past the segment's last token.
         to: u64,
         /// Components of the class.
         what: String,
         /// The unit.
         unit: u64,
-        /// Index of the first layer that is missing or there twice, in the group's layers.
+        /// The first layer that is missing or present twice, as an index into the group's layers.
         layer: u32,
     },
-    /// Something that came from elsewhere (a part, a list of what is missing, a found prefix) is not of this
-    /// archive.
+    /// A value from another process (a part, a list of what is missing, a found prefix) is not of this archive.
     #[error("{what} cannot be used: {why}")]
     Unusable {
-        /// What it should be.
+        /// The kind of the value.
         what: &'static str,
         /// What is wrong with it.
         why: &'static str,
     },
-    /// What a rank has saved was collected before it was published. Nothing is published.
+    /// A collection removed what a rank had saved before it was published. Nothing is published.
     #[error(
         "a collection removed what a rank has saved before it was published: the save took longer than the \
              collection's grace period; save once more"
     )]
     Expired,
-    /// The engine's blocks may not be touched any more.
+    /// The permit for the engine's blocks was revoked.
     #[error("the blocks are the engine's again: this was given up")]
     Revoked,
-    /// What waits for the store has all the memory that it may have.
+    /// Chunks that wait to be saved have used up their memory.
     #[error("what waits to be saved has all of its {bytes} bytes of memory")]
     StagingFull {
-        /// How much that is.
+        /// The limit in bytes.
         bytes: u64,
     },
-    /// A piece of a saved prefix is gone: its store has lost or evicted it.
+    /// A piece of a saved prefix is missing: the store has lost or evicted it.
     #[error("chunk {hash} of the saved prefix is gone; {usable} tokens before it may still be there")]
     Missing {
-        /// The piece.
+        /// The missing piece.
         hash: ChunkHash,
-        /// Tokens before the token chunk that lacks it.
+        /// The tokens before the token chunk of that piece.
         usable: u64,
     },
     /// A piece of a saved prefix is not what was saved.
     #[error("chunk {hash} of the saved prefix is damaged; {usable} tokens before it may be whole")]
     Damaged {
-        /// The piece.
+        /// The damaged piece.
         hash: ChunkHash,
-        /// Tokens before the token chunk that has it.
+        /// The tokens before the token chunk of that piece.
         usable: u64,
     },
 }

@@ -1,4 +1,4 @@
-//! The longest saved prefix of a prompt.
+//! The search for the longest saved prefix of a prompt.
 
 use serde::{Deserialize, Serialize};
 use transload_store::ManifestName;
@@ -8,29 +8,29 @@ use crate::key::{PrefixKey, Prompt, TOKEN_CHUNK};
 use crate::record::{Root, Unreadable};
 use crate::{Archive, ArchiveError, Codec};
 
-/// A prefix that is saved whole, and where its pieces are. Made by one process, it serves every rank.
+/// A complete saved prefix and the location of its pieces. One process finds it, and every rank can use it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Found {
-    /// The cache and model that it is of.
+    /// The digest of its cache and model.
     cache: [u8; 32],
     codec: Codec,
-    /// The roots of 1 to n token chunks; at the last one every group can go on.
+    /// The roots of 1 to n token chunks. At the last one, every group can continue.
     pub(crate) roots: Vec<Root>,
 }
 
 impl Found {
-    /// How many tokens can be restored; 0 if nothing is saved.
+    /// Returns how many tokens can be restored; 0 if nothing is saved.
     pub fn tokens(&self) -> u64 {
         self.roots.len() as u64 * TOKEN_CHUNK
     }
 
-    /// How its keys and values are stored. Where that is not [exact](Codec::Exact), the blocks that it is restored into, and what is
-    /// computed on them, may be saved in archives of that codec only.
+    /// Returns the codec of its keys and values. If it is not [exact](Codec::Exact), save the blocks that it is
+    /// restored into, and what is computed from them, only in archives of that codec.
     pub fn codec(&self) -> Codec {
         self.codec
     }
 
-    /// The same prefix, at most so many tokens long: as long as every group can go on there.
+    /// Shortens the prefix to at most this many tokens, and further to a position where every group can continue.
     #[must_use]
     pub fn shorten(mut self, tokens: u64) -> Self {
         let most = (tokens / TOKEN_CHUNK).min(self.roots.len() as u64) as usize;
@@ -45,7 +45,7 @@ impl Found {
         Self { cache, codec, roots }
     }
 
-    /// Whether it is of this cache: it may come from another process.
+    /// Checks that it belongs to this archive's cache, since it may come from another process.
     pub(crate) fn check(&self, archive: &Archive) -> Result<(), ArchiveError> {
         let unusable = |why| ArchiveError::unusable("a found prefix", why);
         if (self.cache, self.codec) != (archive.cache, archive.codec) {
@@ -66,7 +66,7 @@ impl Found {
         Ok(())
     }
 
-    /// The root that it ends with.
+    /// Returns its last root.
     pub(crate) fn last(&self) -> Option<&Root> {
         self.roots.last()
     }
@@ -75,37 +75,37 @@ impl Found {
 impl Archive {
     /// Finds the longest prefix of a prompt that can be restored.
     ///
-    /// Round trips: with a store that answers n names at once ([`Backend::batch`](transload_store::Backend::batch)), as
-    /// many as whole token chunks / n; with one that answers one at a time, a binary search, and then every
-    /// root of what was found, since an eviction may have left a hole before it.
+    /// A store that answers n names at once ([`Backend::batch`](transload_store::Backend::batch)) takes one round trip
+    /// for every n token chunks. A store that answers one at a time takes a binary search, and then a read of every
+    /// root that was found, since an eviction may have left a gap.
     ///
     /// # Errors
-    /// If the store fails. What is not there, or cannot be read, is not saved.
+    /// Returns an error if the store fails. A missing or unreadable root counts as not saved.
     pub fn find(&self, prompt: &Prompt<'_>) -> Result<Found, ArchiveError> {
         let roots = self.contiguous(&self.keys(prompt))?;
         Ok(Found::of(self.cache, self.codec, roots))
     }
 
-    /// The roots of 1, 2, ... token chunks, up to the first that is not there.
+    /// Returns the roots of 1, 2, ... token chunks, up to the first that is missing.
     pub(crate) fn contiguous(&self, keys: &[PrefixKey]) -> Result<Vec<Root>, ArchiveError> {
         let width = self.store.batch().max(1);
         let mut roots: Vec<Option<Root>> = vec![None; keys.len()];
-        // The root of `there` chunks was seen (the empty prefix needs none), that of `gone` was not.
-        let (mut there, mut gone) = (0, keys.len());
-        while gone - there > 1 {
-            let probes = spread(there, gone, width);
+        // Invariant: the root of `present` chunks exists (or is the empty prefix), and that of `absent` does not.
+        let (mut present, mut absent) = (0, keys.len());
+        while absent - present > 1 {
+            let probes = spread(present, absent, width);
             let seen = self.roots(keys, &probes)?;
             for (probe, root) in probes.into_iter().zip(seen) {
                 if root.is_none() {
-                    gone = probe;
+                    absent = probe;
                     break;
                 }
                 roots[probe] = root;
-                there = probe;
+                present = probe;
             }
         }
-        // Those that the search skipped.
-        let unseen = (1..=there).filter(|&index| roots[index].is_none());
+        // Read those that the search skipped.
+        let unseen = (1..=present).filter(|&index| roots[index].is_none());
         let unseen: Vec<usize> = unseen.collect();
         for probes in unseen.rchunks(width) {
             for (probe, root) in probes.iter().zip(self.roots(keys, probes)?) {
@@ -115,11 +115,11 @@ impl Archive {
         Ok(roots.into_iter().skip(1).map_while(|root| root).collect())
     }
 
-    /// The roots of so many token chunks (ascending), in one round trip if the store can. One that cannot be read
-    /// is not there.
+    /// Returns the roots of these numbers of token chunks (ascending), in one round trip if the store can. An
+    /// unreadable root counts as missing.
     ///
-    /// They are asked for from the longest on: stores evict what was not used for longest, and a prefix without
-    /// its beginning is of no use.
+    /// The longest is requested first: stores evict what was unused for longest, and a prefix without its beginning is
+    /// useless.
     pub(crate) fn roots(&self, keys: &[PrefixKey], chunks: &[usize]) -> Result<Vec<Option<Root>>, ArchiveError> {
         let names = chunks.iter().rev().map(|&n| keys[n].root_name());
         let names: Vec<ManifestName> = names.collect();
@@ -134,11 +134,11 @@ impl Archive {
     }
 }
 
-/// At most `width` places strictly between two, evenly spread, ascending.
-fn spread(there: usize, gone: usize, width: usize) -> Vec<usize> {
-    let between = gone - there - 1;
+/// Returns at most `width` positions strictly between two bounds, evenly spread, in ascending order.
+fn spread(present: usize, absent: usize, width: usize) -> Vec<usize> {
+    let between = absent - present - 1;
     let count = between.min(width);
-    (1..=count).map(|i| there + (i * (between + 1)).div_ceil(count + 1).min(between)).collect()
+    (1..=count).map(|i| present + (i * (between + 1)).div_ceil(count + 1).min(between)).collect()
 }
 
 #[cfg(test)]
@@ -149,12 +149,12 @@ mod tests {
     fn probes_are_between_and_all_where_there_is_room() {
         assert_eq!(spread(0, 9, 100), (1..9).collect::<Vec<_>>());
         assert_eq!(spread(3, 5, 1), [4]);
-        for gone in 2..60 {
+        for absent in 2..60 {
             for width in 1..70 {
-                let probes = spread(0, gone, width);
-                assert_eq!(probes.len(), width.min(gone - 1));
-                assert!(probes.windows(2).all(|pair| pair[0] < pair[1]), "{gone} {width}: {probes:?}");
-                assert!(probes[0] > 0 && probes[probes.len() - 1] < gone);
+                let probes = spread(0, absent, width);
+                assert_eq!(probes.len(), width.min(absent - 1));
+                assert!(probes.windows(2).all(|pair| pair[0] < pair[1]), "{absent} {width}: {probes:?}");
+                assert!(probes[0] > 0 && probes[probes.len() - 1] < absent);
             }
         }
         assert_eq!(spread(0, 513, 1), [257]);

@@ -1,4 +1,4 @@
-//! What the manifests of an archive say, for people and for checks.
+//! Parsing of an archive's manifests for display and checks.
 
 use transload_store::{ChunkHash, ManifestName, StoreError};
 
@@ -7,28 +7,28 @@ use crate::origin::ComputedBy;
 use crate::record::{PartRecord, Root, Segment};
 use crate::{Codec, NAMES};
 
-/// A manifest of an archive, without what only the model's cache could tell: names of groups and components.
+/// A manifest of an archive, without the names of groups and components, which only the model's cache has.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Record {
     /// A saved prefix.
     Root {
-        /// Its key.
+        /// The prefix's key.
         key: PrefixKey,
         /// The key of the prefix that is one token chunk shorter.
         parent: PrefixKey,
-        /// Its length in tokens.
+        /// The prefix's length in tokens.
         tokens: u64,
-        /// How its keys and values are stored.
+        /// The codec of its keys and values.
         codec: Codec,
-        /// The engine that computed it, if its saver said.
+        /// The engine that computed it, if known.
         computed_by: Option<ComputedBy>,
-        /// For each group, by name, what it adds; `None` where it has no snapshot of the group.
+        /// For each group, ordered by name, what this root adds. `None` if the root has no snapshot of the group.
         groups: Vec<Option<Vec<Held>>>,
     },
-    /// What one rank saved.
+    /// The pieces that one rank saved.
     Part {
-        /// For each group, by name.
+        /// For each group, ordered by name.
         groups: Vec<Vec<Held>>,
     },
 }
@@ -41,16 +41,16 @@ pub struct Held {
     pub from: u64,
     /// One past the last token.
     pub to: u64,
-    /// The store chunks.
+    /// The store chunks of the pieces.
     pub pieces: Vec<ChunkHash>,
 }
 
 impl Record {
-    /// Reads a manifest; `None` if its name is not one of an archive. The name may have a prefix in front, as
-    /// those of handles that were opened below a store's root do.
+    /// Parses a manifest. Returns `None` if its name is not that of an archive. The name may have a prefix in front, as
+    /// in a store whose handle was opened below its root.
     ///
     /// # Errors
-    /// [`StoreError::Damaged`] if it is not what its name says.
+    /// [`StoreError::Damaged`] if the manifest does not match its name.
     pub fn read(name: &ManifestName, manifest: &[u8]) -> Option<Result<Self, StoreError>> {
         let at = name.as_str().rfind(NAMES)?;
         let own = &name.as_str()[at + NAMES.len()..];
@@ -82,7 +82,7 @@ impl Record {
         })
     }
 
-    /// Every store chunk that it needs.
+    /// Returns every store chunk that the manifest needs.
     pub fn pieces(&self) -> impl Iterator<Item = &ChunkHash> {
         let (roots, parts): (&[_], &[_]) = match self {
             Self::Root { groups, .. } => (groups, &[]),

@@ -1,4 +1,4 @@
-//! Names of saved prefixes: a chain of hashes over the tokens, one for each token chunk.
+//! Keys of saved prefixes: a chain of hashes over the tokens, with one key for each token chunk.
 //!
 //! ```text
 //! K(0) = BLAKE3 derive_key("transload archive 2 prefix") of
@@ -7,9 +7,9 @@
 //!        K(i-1), 256 token ids, the multimodal items that begin among them
 //! ```
 //!
-//! So K(i) stands for the first 256 * i tokens and for everything else that decides what a cache holds; who
-//! does not know the salt cannot guess it. Integers are little endian, token ids `u32`; texts are a `u64`
-//! length and their bytes; what may be absent is 0, or 1 and the value; lists have a `u64` count first.
+//! So K(i) identifies the first 256 * i tokens and everything else that determines the cache's content. It cannot be
+//! guessed without the salt. Integers are little-endian, and token ids are `u32`. A text is its length as a `u64`, then
+//! its bytes. An optional value is 0, or 1 and the value. A list begins with its length as a `u64`.
 
 use std::fmt;
 
@@ -19,24 +19,25 @@ use transload_store::ManifestName;
 
 use crate::origin::{ComputedBy, Sharing};
 
-/// Tokens in one token chunk, whatever the block sizes of engines.
+/// The number of tokens in a token chunk, whatever the block sizes of engines.
 ///
-/// Saved prefixes end at multiples of it, so half of it is what a request recomputes on average. Pieces of
-/// fewer tokens would be small (64 KiB a head and 8 layers of 128 B keys at 64), of more tokens rarely whole.
+/// Saved prefixes end at multiples of it, so a request recomputes half of it on average. With fewer tokens, pieces
+/// would be small (64 tokens of 128-byte keys for a head and 8 layers are 64 KiB). With more tokens, whole token chunks
+/// would be rare.
 pub const TOKEN_CHUNK: u64 = 256;
 
-/// Begins the names of all manifests of an archive.
+/// The prefix of the names of all manifests of an archive.
 pub const NAMES: &str = "transload.archive/2/";
 
 const PREFIX: &str = "transload archive 2 prefix";
 const LINK: &str = "transload archive 2 token chunk";
 
-/// The name of a prefix of whole token chunks.
+/// The key of a prefix of whole token chunks.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct PrefixKey(pub [u8; 32]);
 
 impl PrefixKey {
-    /// The name of the root manifest of this prefix.
+    /// Returns the name of this prefix's root manifest.
     pub fn root_name(&self) -> ManifestName {
         ManifestName::new(format!("{NAMES}{self}")).expect("84 characters of ASCII")
     }
@@ -54,25 +55,25 @@ impl fmt::Debug for PrefixKey {
     }
 }
 
-/// Which model computed a cache, and with what. Two caches of one identity are interchangeable, token for token.
+/// The identity of the model that computed a cache. Caches with the same identity are interchangeable, token for token.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Model {
-    /// Its name, as the operator calls it.
+    /// The operator's name for the model.
     pub name: String,
-    /// What tells its weights apart from others of that name: a revision, or a digest of the files.
+    /// What distinguishes its weights from others with that name: a revision, or a digest of the files.
     pub weights: String,
     pub(crate) computed_by: Option<ComputedBy>,
     sharing: Sharing,
 }
 
 impl Model {
-    /// A model by name and weights, whatever computes it.
+    /// Identifies a model by name and weights, whatever engine computes it.
     pub fn new(name: impl Into<String>, weights: impl Into<String>) -> Self {
         Self { name: name.into(), weights: weights.into(), computed_by: None, sharing: Sharing::Any }
     }
 
-    /// Says which engine computes what is saved, and how much of that another one has to have in common to find it.
-    /// All servers that share a store have the same `sharing`.
+    /// Sets the engine that computes the cache, and how much another engine must have in common with it to find the
+    /// cache. All servers that share a store must use the same `sharing`.
     #[must_use]
     pub fn with_engine(mut self, computed_by: ComputedBy, sharing: Sharing) -> Self {
         self.computed_by = Some(computed_by);
@@ -80,14 +81,14 @@ impl Model {
         self
     }
 
-    /// What a cache of this model is bound to.
+    /// Returns the digest that a cache of this model is bound to.
     pub(crate) fn digest(&self, fingerprint: &[u8; 32]) -> [u8; 32] {
         let mut hasher = Hasher::new_derive_key("transload archive 2 model");
         self.identify(&mut hasher, fingerprint);
         *hasher.finalize().as_bytes()
     }
 
-    /// Hashes everything that tells its caches apart from others.
+    /// Hashes everything that distinguishes its caches from others.
     fn identify(&self, hasher: &mut Hasher, fingerprint: &[u8; 32]) {
         hasher.update(fingerprint);
         text(hasher, self.name.as_bytes());
@@ -99,7 +100,7 @@ impl Model {
     }
 }
 
-/// A prompt: its token ids, and what else decides what its cache holds.
+/// A prompt: its token ids, and everything else that determines the content of its cache.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct Prompt<'a> {
@@ -107,52 +108,52 @@ pub struct Prompt<'a> {
     adapter: Option<&'a [u8]>,
     salt: Option<&'a [u8]>,
     embeddings: Option<[u8; 32]>,
-    /// Position, length, identifier.
+    /// Position, length and identifier of each item.
     multimodal: Vec<(u64, u64, &'a [u8])>,
 }
 
 impl<'a> Prompt<'a> {
-    /// Of these tokens, from the sequence's first one on.
+    /// Returns a prompt of these tokens, which begin with the sequence's first.
     pub fn new(tokens: &'a [u32]) -> Self {
         Self { tokens, adapter: None, salt: None, embeddings: None, multimodal: Vec::new() }
     }
 
-    /// The adapter (LoRA) that computes it. None is not the same as an empty name.
+    /// Sets the adapter (LoRA) that computes the prompt. No adapter differs from an empty name.
     pub fn adapter(mut self, id: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
         self.adapter = Some(id.as_ref());
         self
     }
 
-    /// The tenant's secret: only who knows it finds, or can name, what was saved with it.
+    /// Sets the tenant's secret. Without it, saved prefixes can be neither found nor named.
     pub fn salt(mut self, salt: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
         self.salt = Some(salt.as_ref());
         self
     }
 
-    /// BLAKE3-256 (or another 256-bit digest) of the prompt embeddings, where a prompt has some.
+    /// Sets the BLAKE3-256 (or another 256-bit) digest of the prompt embeddings, if the prompt has any.
     pub fn embeddings(mut self, digest: [u8; 32]) -> Self {
         self.embeddings = Some(digest);
         self
     }
 
-    /// An image, sound or other item whose placeholder covers `length` tokens from `position` on. The order
-    /// of calls does not matter.
+    /// Adds an image, sound or other item whose placeholder covers `length` tokens from `position` on. The order of
+    /// calls does not matter.
     pub fn multimodal(mut self, identifier: &'a (impl AsRef<[u8]> + ?Sized), position: u64, length: u64) -> Self {
         self.multimodal.push((position, length, identifier.as_ref()));
         self
     }
 
-    /// How many token ids there are.
+    /// Returns the number of tokens.
     pub fn len(&self) -> u64 {
         self.tokens.len() as u64
     }
 
-    /// Whether there are none.
+    /// Tells whether there are no tokens.
     pub fn is_empty(&self) -> bool {
         self.tokens.is_empty()
     }
 
-    /// K(0) to K(n), n whole token chunks.
+    /// Returns K(0) to K(n) for n whole token chunks.
     pub(crate) fn chain(&self, fingerprint: &[u8; 32], model: &Model) -> Vec<PrefixKey> {
         let mut hasher = Hasher::new_derive_key(PREFIX);
         model.identify(&mut hasher, fingerprint);

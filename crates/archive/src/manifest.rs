@@ -1,12 +1,12 @@
-//! The form of the manifests that this crate writes.
+//! The encoding of the manifests that this crate writes.
 //!
-//! A record is eight bytes that say what follows, a body in postcard (unsigned integers as LEB128, texts and
-//! lists with their length in front, an option as 0 or 1 and the value, 32-byte hashes as they are), and the
-//! BLAKE3-256 of all that.
+//! A record is eight magic bytes, a body in postcard, and the BLAKE3-256 of both. In postcard, unsigned integers are
+//! LEB128, texts and lists begin with their length, an option is 0 or 1 and the value, and 32-byte hashes are
+//! unchanged.
 
 use serde::{Serialize, de::DeserializeOwned};
 
-/// Why bytes are not the record they should be.
+/// The reason why bytes are not a valid record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Unreadable(pub(crate) &'static str);
 

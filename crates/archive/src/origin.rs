@@ -1,4 +1,4 @@
-//! What computed a cache, and which engines share what they have saved.
+//! The engine that computed a cache, and which engines share saved caches.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,19 +8,19 @@ use serde::{Deserialize, Serialize};
 /// The engine that computed a cache.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ComputedBy {
-    /// Its name: `vllm`.
+    /// The engine's name: `vllm`.
     pub engine: String,
-    /// Its exact version: `0.32.1+cpu`.
+    /// The exact version: `0.32.1+cpu`.
     pub version: String,
 }
 
 impl ComputedBy {
-    /// An engine by name and exact version.
+    /// Names an engine by its name and exact version.
     pub fn new(engine: impl Into<String>, version: impl Into<String>) -> Self {
         Self { engine: engine.into(), version: version.into() }
     }
 
-    /// The minor version: what is in front of the second dot, without a local part (`0.32` of `0.32.1+cpu`).
+    /// Returns the minor version: the part in front of the second dot, without a local part (`0.32` of `0.32.1+cpu`).
     pub fn minor_version(&self) -> &str {
         let public = self.version.split('+').next().unwrap_or_default();
         let minor = public.match_indices('.').nth(1);
@@ -34,21 +34,21 @@ impl fmt::Display for ComputedBy {
     }
 }
 
-/// How much two engines have in common when one finds what the other has saved. An engine that mends how it
-/// computes a cache does not find what it computed before, if its version tells the two apart.
+/// The part of two engines' descriptions that has to be equal for them to find each other's saved caches. With
+/// `Version`, an engine that corrects its computation in a new minor version does not find what it computed before.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Sharing {
-    /// Nothing: all engines share.
+    /// Nothing, so all engines share.
     Any,
     /// The engine's name.
     Engine,
-    /// Its name and minor version.
+    /// The engine's name and minor version.
     #[default]
     Version,
 }
 
 impl Sharing {
-    /// The engine and the version that enter the names of what is saved.
+    /// Returns the engine and the version that are part of the names of what is saved.
     pub(crate) fn of(self, by: &ComputedBy) -> (Option<&str>, Option<&str>) {
         match self {
             Self::Any => (None, None),
@@ -58,7 +58,7 @@ impl Sharing {
     }
 }
 
-/// A text that is none of `any`, `engine` and `version`.
+/// The error for a text that is none of `any`, `engine` and `version`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` does not say which engines share what they save: write any, engine or version")]
 pub struct NoSharing(String);

@@ -1,13 +1,13 @@
-//! The permission to touch an engine's blocks, for as long as they are the request's.
+//! The permission to access an engine's blocks while they belong to the request.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use crate::ArchiveError;
 
-/// The permission to read or write an engine's blocks. It can be revoked while a store or a GPU is waited for: then the blocks
-/// may be used again once the permission is [quiet](Self::is_quiet), however long the store takes.
+/// The permission to read or write an engine's blocks. It can be revoked while a store or a GPU is waited for. The
+/// blocks can be used again once the permit is [quiet](Self::is_quiet), however long the store takes.
 ///
-/// Clones are the same permission.
+/// Clones share the permission.
 #[derive(Clone, Debug, Default)]
 pub struct Permit(Arc<Mutex<State>>);
 
@@ -18,37 +18,37 @@ struct State {
 }
 
 impl Permit {
-    /// A permission that stands.
+    /// Returns a valid permission.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Ends the permission: no copy begins any more. It waits for nothing, neither for copies under way, of which
-    /// [`is_quiet`](Self::is_quiet) tells: one that a GPU does ends when that gets to it, if ever.
+    /// Ends the permission, so that no copy starts any more. It does not wait for copies in progress;
+    /// [`is_quiet`](Self::is_quiet) reports their end. A copy on a GPU ends when the GPU gets to it, if ever.
     pub fn revoke(&self) {
         self.state().is_revoked = true;
     }
 
-    /// Whether the permission was revoked and its last copy is over: nothing touches the blocks any more. Each thread has at
-    /// most one token chunk of one group under way.
+    /// Tells whether the permission is revoked and its last copy has ended, so that nothing accesses the blocks any
+    /// more. Each thread copies at most one token chunk of one group at a time.
     pub fn is_quiet(&self) -> bool {
         let state = self.state();
         state.is_revoked && state.copies == 0
     }
 
-    /// Runs a copy, if the permission stands when it begins.
+    /// Runs a copy if the permission is valid.
     pub(crate) fn during<T>(&self, copy: impl FnOnce() -> Result<T, ArchiveError>) -> Result<T, ArchiveError> {
         let _under_way = UnderWay::begin(self)?;
         copy()
     }
 
-    /// What a panicking thread left behind is whole: the lock is held for single changes only.
+    /// Locks the state, also after a panic. Each lock guards a single change, so the state is never half changed.
     fn state(&self) -> MutexGuard<'_, State> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// A copy that the permission counts, also where it panics.
+/// A copy that the permit counts until it is dropped, even if it panics.
 struct UnderWay<'a>(&'a Permit);
 
 impl<'a> UnderWay<'a> {

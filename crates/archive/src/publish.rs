@@ -1,4 +1,4 @@
-//! Roots: what makes the parts of all ranks a saved prefix.
+//! Roots: the manifests that combine the parts of all ranks into a saved prefix.
 
 use std::collections::BTreeMap;
 
@@ -10,33 +10,32 @@ use crate::save::{Missing, Part, part_name};
 use crate::shape::{GroupShape, Growth};
 use crate::{Archive, ArchiveError};
 
-/// What [`Archive::publish`] made visible.
+/// The result of [`Archive::publish`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Published {
-    /// Root manifests that were written.
+    /// The number of root manifests that were written.
     pub roots: u64,
-    /// Of those, the ones at which every group can go on.
+    /// The number of those roots at which every group can continue.
     pub restorable: u64,
 }
 
-/// The pieces of all parts, by the tokens they are of.
+/// The pieces of all parts, by their range of tokens.
 type Spans = BTreeMap<(u64, u64), Vec<Piece>>;
 
 impl Archive {
-    /// Publishes what was missing, from the parts of all ranks: one root manifest for each whole token chunk.
+    /// Publishes a save from the parts of all ranks: one root manifest for each whole token chunk that was missing.
     ///
-    /// Roots that somebody else has published meanwhile stay, and get the snapshots that they lack. Longer
-    /// prefixes come first, so that a prefix is seen when it is whole, and its beginning is what a store evicts
-    /// last. Then the part manifests go. Those of a save that is never published stay, with their pieces, for the grace
-    /// period of a collection.
+    /// Roots that another process has published meanwhile stay, and get the snapshots that they lack. Longer prefixes
+    /// are written first, so that a visible prefix is complete, and a store evicts its beginning last. Then the part
+    /// manifests are removed. Parts of a save that is never published stay, with their pieces, for the grace period of
+    /// a collection.
     ///
     /// # Errors
-    /// [`ArchiveError::Incomplete`] if the parts do not hold every head of every layer, and
-    /// [`ArchiveError::Unusable`] if one is of another save: then nothing is published.
-    /// Neither if a collection has removed a part, because the save took longer than its grace period
-    /// ([`ArchiveError::Expired`]). If the store fails, some
-    /// of the longer prefixes may be there, without those before them; a later save completes them.
+    /// Nothing is published in three cases: [`ArchiveError::Incomplete`] if the parts lack a head of a layer,
+    /// [`ArchiveError::Unusable`] if one belongs to another save, and [`ArchiveError::Expired`] if a collection has
+    /// removed a part because the save took longer than its grace period. If the store fails, some longer prefixes may
+    /// exist without the shorter ones; a later save completes them.
     pub fn publish(&self, missing: &Missing, parts: &[Part]) -> Result<Published, ArchiveError> {
         missing.check(self)?;
         let groups = self.merge(missing, parts)?;
@@ -48,7 +47,7 @@ impl Archive {
                 key: missing.keys[*chunks],
                 parent: missing.keys[*chunks - 1],
                 chunks: *chunks as u64,
-                // Of whose root stands: snapshots are added to it.
+                // An existing root keeps its engine, since only snapshots are added to it.
                 computed_by: match &known {
                     Some(known) => known.computed_by.clone(),
                     None => self.model.computed_by.clone(),
@@ -62,7 +61,7 @@ impl Archive {
                     None => shape.segments(root.chunks * TOKEN_CHUNK, spans)?,
                 });
             }
-            // A snapshot that no engine has any more changes nothing.
+            // There is no new snapshot, so the root would not change.
             if known.is_some_and(|known| known.groups == root.groups) {
                 continue;
             }
@@ -78,7 +77,7 @@ impl Archive {
         for part in parts {
             self.store.delete_manifest(&part_name(&part.encode()))?;
         }
-        // What these go on from was used before they were put, and would be evicted before them.
+        // The shorter prefixes were last used before these were put, so they would be evicted first. Use them again.
         if let (Some(first), false) = (ends.first(), manifests.is_empty()) {
             let before: Vec<usize> = (1..*first).collect();
             for chunks in before.rchunks(self.store.batch().max(1)) {
@@ -88,9 +87,9 @@ impl Archive {
         Ok(published)
     }
 
-    /// That what the ranks saved was not collected meanwhile. Where reading a part is a use of it, it will not be for
-    /// another grace period. On S3, which does not know what was read, a collection that runs by now may yet take the
-    /// pieces of a save that took longer than its grace period, and the roots then miss them.
+    /// Checks that what the ranks saved was not collected meanwhile. Where reading counts as a use, it then stays for
+    /// another grace period. On S3, which does not record reads, a collection that is running may still remove the
+    /// pieces of a save that took longer than the grace period. The roots then lack them.
     fn check_parts(&self, parts: &[Part]) -> Result<(), ArchiveError> {
         let names = parts
             .iter()
@@ -105,7 +104,7 @@ impl Archive {
         Ok(())
     }
 
-    /// The pieces of all parts.
+    /// Merges the pieces of all parts.
     fn merge(&self, missing: &Missing, parts: &[Part]) -> Result<Vec<Spans>, ArchiveError> {
         let mut groups: Vec<Spans> = vec![Spans::new(); self.shape.groups.len()];
         for part in parts {
@@ -130,8 +129,8 @@ impl Archive {
 }
 
 impl GroupShape {
-    /// What a root of `end` tokens holds of the group; `None` where no snapshot was taken there, or not by every
-    /// rank.
+    /// Returns the segments of the group in a root of `end` tokens. `None` if no snapshot was taken there, or not by
+    /// every rank.
     fn segments(&self, end: u64, spans: &Spans) -> Result<Option<Vec<Segment>>, ArchiveError> {
         let segment = |(from, to): (u64, u64)| -> Result<Segment, ArchiveError> {
             let pieces = spans.get(&(from, to)).cloned().unwrap_or_default();
@@ -159,7 +158,7 @@ impl GroupShape {
         }
     }
 
-    /// That sorted pieces hold every layer of every unit of every class exactly once.
+    /// Checks that sorted pieces contain every layer of every unit of every class exactly once.
     fn whole(&self, from: u64, to: u64, pieces: &[Piece]) -> Result<(), ArchiveError> {
         let mut pieces = pieces.iter().peekable();
         for (index, class) in self.classes.iter().enumerate() {
@@ -187,7 +186,7 @@ impl GroupShape {
         }
         match pieces.next() {
             None => Ok(()),
-            // Two ranks that both claim to be the first to hold it.
+            // Two ranks both claim to be the first that holds it.
             Some(piece) => Err(ArchiveError::Incomplete {
                 group: self.name.clone(),
                 from,
@@ -199,7 +198,7 @@ impl GroupShape {
         }
     }
 
-    /// The components of a class: `k+v`, `x+ssm`.
+    /// Returns the names of a class's components: `k+v`, `x+ssm`.
     fn class_name(&self, class: usize) -> String {
         let members = self.classes[class].members.iter();
         let names = members.map(|&(spec, component)| self.specs[spec].geometry().components[component].name);

@@ -1,4 +1,4 @@
-//! One rank of a deployment: its share of the pieces, and when its blocks may be touched.
+//! A rank of a deployment: its share of the pieces, and the conditions for accessing its blocks.
 
 #[cfg(feature = "cuda")]
 use transload_cuda::Mark;
@@ -12,22 +12,24 @@ use crate::before::Before;
 use crate::staging::RankGroup;
 use crate::{Archive, ArchiveError, Cache, Permit};
 
-/// One rank of a deployment, as the archive sees it.
+/// A rank of a deployment, which saves and restores its share.
 #[derive(Debug)]
 pub struct RankArchive {
     pub(crate) archive: Archive,
     pub(crate) permit: Permit,
     #[cfg(feature = "cuda")]
     before: Option<Before>,
-    /// By group of the archive's shape: which group of the deployment's document, and what this rank holds.
+    /// For each group of the archive's shape: the index of the group in the deployment's document, and this rank's
+    /// share.
     pub(crate) groups: Vec<(usize, Option<RankGroup>)>,
 }
 
 impl Archive {
-    /// One rank of a deployment of the same model, whatever its TP, PP, block sizes and orders.
+    /// Returns a rank of a deployment of the same model. TP, PP, block sizes and orders may differ from other
+    /// deployments.
     ///
     /// # Errors
-    /// If the deployment holds another cache, or has no such rank.
+    /// Returns an error if the deployment has another cache, or no such rank.
     pub fn rank(&self, deployment: &Deployment, rank: Rank) -> Result<RankArchive, ArchiveError> {
         pair_groups(&self.reference, deployment)?;
         let last = deployment.tp() * deployment.pp() - 1;
@@ -50,16 +52,16 @@ impl Archive {
 }
 
 impl RankArchive {
-    /// Touches the engine's blocks only as long as `permit` stands.
+    /// Accesses the engine's blocks only while `permit` is valid.
     #[must_use]
     pub fn with_permit(mut self, permit: Permit) -> Self {
         self.permit = permit;
         self
     }
 
-    /// Touches the engine's blocks only once the GPU has come to `mark`: behind what computes them, for a save, or what reads them
-    /// for the last time, for a restore. A restore reads the store meanwhile. Revoking the [permit](Self::with_permit)
-    /// ends the wait.
+    /// Accesses the engine's blocks only after the GPU has reached `mark`. For a save, the mark follows the work that
+    /// computes the blocks; for a restore, it follows the last work that reads them. A restore reads the store
+    /// meanwhile. Revoking the [permit](Self::with_permit) ends the wait.
     #[cfg(feature = "cuda")]
     #[must_use]
     pub fn with_mark(mut self, mark: Mark) -> Self {
@@ -67,7 +69,7 @@ impl RankArchive {
         self
     }
 
-    /// Runs a copy from or to the engine's blocks, when it may.
+    /// Runs a copy from or to the engine's blocks once the mark is reached, if the permit is valid.
     pub(crate) fn touch(&self, copy: impl FnOnce() -> Result<(), ArchiveError>) -> Result<(), ArchiveError> {
         #[cfg(feature = "cuda")]
         if let Some(before) = &self.before {
@@ -76,8 +78,8 @@ impl RankArchive {
         self.permit.during(copy)
     }
 
-    /// Runs `work` on the items of groups that this rank holds, each with the engine's memory and table of its group
-    /// and a staging block that its thread uses again.
+    /// Runs `work` on the items whose groups this rank holds. Each call gets the engine's memory and block table of the
+    /// item's group, and a staging block that its thread reuses.
     pub(crate) fn on_groups<I: Sync, T: Default + Send>(
         &self,
         items: &[I],

@@ -1,12 +1,12 @@
-//! Reading what a store may have lost or damaged.
+//! Reading of chunks that may be missing or damaged.
 
 use bytes::Bytes;
 use transload_store::{Backend, ChunkHash, ManifestName, StoreError};
 
-/// Takes what was read of a chunk if it is whole; otherwise asks the store again, below any copy that may be wrong.
+/// Returns a chunk that was read if it is intact. Otherwise reads it again, bypassing copies that may be wrong.
 ///
 /// # Errors
-/// [`StoreError::Damaged`] if its bytes are wrong there, too, or whatever the store fails with.
+/// [`StoreError::Damaged`] if the second read returns wrong bytes too, or any other error of the store.
 pub(crate) fn whole_chunk(
     store: &dyn Backend,
     hash: &ChunkHash,
@@ -30,20 +30,20 @@ pub(crate) fn whole_chunk(
     }
 }
 
-/// Removes a manifest that names what is gone or damaged, unless it has been put or healed since: `is_useless` says of the
-/// bytes that are there now whether they still are of no use.
+/// Removes a manifest that names a missing or damaged chunk, unless it was put again or repaired meanwhile.
+/// `is_useless` tells, of the bytes stored now, whether they are still of no use.
 ///
-/// Where the store cannot tell two puts apart, one that is put in the same instant may go with it: the next save writes it
-/// again, and nothing wrong is read. If it stayed, every read through it would fail, and no save would mend it, since it
-/// seems to be there.
+/// If the store cannot tell two puts apart, a manifest that is put at the same moment may be removed too. The next save
+/// writes it again, and nothing wrong is read. If the manifest stayed, every read through it would fail, and no save
+/// would repair it, because it seems to exist.
 pub(crate) fn forget(store: &dyn Backend, name: &ManifestName, is_useless: impl Fn(&[u8]) -> bool) {
-    // First which put it is, then whether it still is of no use: one that is put from here on is another one, and what was
-    // saved again before is seen.
+    // Read the revision before the check: a manifest that is put after this has another revision, and a repair before
+    // this is seen by the check.
     let removed = match store.manifest_revision(name) {
         Ok(Some((there, revision))) if is_useless(&there) => store.delete_revision(name, &revision).map(drop),
         other => other.map(drop),
     };
-    // If any of it fails, the next reader meets the same error.
+    // If this fails, the next reader gets the same error and tries again.
     if let Err(StoreError::Unsupported { .. }) = removed
         && let Ok(Some(there)) = store.get_manifest(name)
         && is_useless(&there)

@@ -1,4 +1,4 @@
-//! What is written down: root manifests and part manifests.
+//! Root manifests and part manifests.
 //!
 //! Both are [records](crate::record).
 
@@ -12,28 +12,28 @@ use crate::origin::ComputedBy;
 use crate::shape::{GroupShape, Growth, Shape};
 
 const ROOT: &[u8; 8] = b"TLroot\x02\n";
-/// Begins a root whose pieces a codec has encoded; the codec's name follows.
+/// The magic bytes of a root whose pieces a codec has encoded. The codec's name follows.
 const ENCODED_ROOT: &[u8; 8] = b"TLroot\x03\n";
 const PART: &[u8; 8] = b"TLpart\x02\n";
 
-/// A saved prefix: what its last token chunk adds, and where its parent stands.
+/// A saved prefix: its parent, and what its last token chunk adds.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Root {
-    /// Its own name, so that a manifest put under another name is found out.
+    /// The prefix's key, so that a manifest under a wrong name is detected.
     pub(crate) key: PrefixKey,
-    /// The prefix that is one token chunk shorter.
+    /// The key of the prefix that is one token chunk shorter.
     pub(crate) parent: PrefixKey,
-    /// Length of the prefix in token chunks.
+    /// The prefix's length in token chunks.
     pub(crate) chunks: u64,
-    /// The exact engine that computed it, for people: its key says which engines share it.
+    /// The engine that computed it, for display. The key determines which engines share it.
     pub(crate) computed_by: Option<ComputedBy>,
-    /// For each group of the cache, by name: the pieces. `None` where no snapshot of a windowed or recurrent
-    /// group was taken at this position.
+    /// For each group of the cache, ordered by name, its pieces. `None` if no snapshot of a windowed or recurrent group
+    /// was taken at this position.
     pub(crate) groups: Vec<Option<Vec<Segment>>>,
 }
 
-/// Tokens `[from, to)` of one group, inside one token chunk; for recurrent groups, the state after `to` tokens
-/// (`from` is 0).
+/// Tokens `[from, to)` of one group within one token chunk. For recurrent groups, the state after `to` tokens (`from`
+/// is 0).
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Segment {
     pub(crate) from: u64,
@@ -41,29 +41,29 @@ pub(crate) struct Segment {
     pub(crate) pieces: Vec<Piece>,
 }
 
-/// Units of one class over a span of layers: a store chunk.
+/// Units of one class over a span of layers, stored as one chunk.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub(crate) struct Piece {
-    /// Which class of the group, in the order of their first components.
+    /// The index of the group's class. Classes are ordered by their first components.
     pub(crate) class: u32,
     /// The first unit (head, group of heads) of that class.
     pub(crate) unit: u64,
-    /// How many units.
+    /// The number of units.
     pub(crate) units: u64,
-    /// First layer of the span, counted in the group's layers.
+    /// The span's first layer, as an index into the group's layers.
     pub(crate) layer: u32,
-    /// How many layers.
+    /// The number of layers.
     pub(crate) layers: u32,
-    /// BLAKE3-256 of the bytes, which is the store chunk's hash.
+    /// The BLAKE3-256 of the bytes, which is also the store chunk's hash.
     pub(crate) hash: [u8; 32],
 }
 
-/// What one rank saved.
+/// The pieces that one rank saved.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct PartRecord {
-    /// The save that it is of: [`Missing::save`](crate::save::Missing).
+    /// The save that they belong to: [`Missing::save`](crate::save::Missing).
     pub(crate) save: [u8; 32],
-    /// For each group, what was saved.
+    /// For each group, its segments.
     pub(crate) groups: Vec<Vec<Segment>>,
 }
 
@@ -75,7 +75,7 @@ impl Root {
         }
     }
 
-    /// Reads a root of an archive of this codec.
+    /// Parses a root of an archive with this codec.
     pub(crate) fn decode(codec: Codec, bytes: &[u8]) -> Result<Self, Unreadable> {
         match Self::decode_any(bytes)? {
             (of, root) if of == codec => Ok(root),
@@ -83,7 +83,7 @@ impl Root {
         }
     }
 
-    /// Reads a root, and how its pieces are stored.
+    /// Parses a root. Returns the codec of its pieces too.
     pub(crate) fn decode_any(bytes: &[u8]) -> Result<(Codec, Self), Unreadable> {
         if !bytes.starts_with(ENCODED_ROOT) {
             return Ok((Codec::Exact, decode(ROOT, bytes)?));
@@ -95,7 +95,7 @@ impl Root {
         }
     }
 
-    /// Whether it is the root of these keys, and everything in it is of this cache and of its place.
+    /// Checks that it is the root of these keys, and that its contents fit this cache and position.
     pub(crate) fn check(
         &self,
         shape: &Shape,
@@ -132,7 +132,7 @@ impl Root {
     }
 }
 
-/// Whether segments, ascending, leave out no token of `needed`, each inside one token chunk.
+/// Tells whether segments, in ascending order, cover `needed`, each within one token chunk.
 fn covers(segments: &[Segment], needed: std::ops::Range<u64>) -> bool {
     let mut at = needed.start;
     segments.iter().all(|segment| {
@@ -144,7 +144,7 @@ fn covers(segments: &[Segment], needed: std::ops::Range<u64>) -> bool {
 }
 
 impl Segment {
-    /// Whether every piece is one of the group. That none is missing is asked by who needs them.
+    /// Checks that every piece exists in the group. Readers check that none is missing.
     fn check(&self, group: &GroupShape) -> Result<(), Unreadable> {
         let all = self.pieces.iter().all(|piece| {
             let class = group.classes.get(piece.class as usize);
@@ -168,7 +168,7 @@ impl PartRecord {
         decode(PART, bytes)
     }
 
-    /// Whether every piece in it is one of this cache.
+    /// Checks that every piece exists in this cache.
     pub(crate) fn check(&self, shape: &Shape) -> Result<(), Unreadable> {
         if self.groups.len() != shape.groups.len() {
             return Err(Unreadable("it does not have the groups of this cache"));

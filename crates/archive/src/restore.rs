@@ -1,4 +1,4 @@
-//! Restoring one rank's share.
+//! Restoring of one rank's share.
 
 use transload_memory::Memory;
 use transload_plan::Tables;
@@ -12,47 +12,48 @@ use crate::shape::Growth;
 use crate::staging::{RankGroup, Span};
 use crate::{ArchiveError, Cache, RankArchive};
 
-/// What [`RankArchive::restore`] did.
+/// The result of [`RankArchive::restore`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Restored {
-    /// Tokens after which every group of this rank can go on.
+    /// The number of tokens after which every group of this rank can continue.
     pub tokens: u64,
-    /// Pieces read.
+    /// The number of pieces that were read.
     pub pieces: u64,
-    /// Their bytes.
+    /// The bytes of these pieces.
     pub bytes: u64,
 }
 
-/// The most bytes that one thread asks a store for at once, unless one piece is longer: enough to fill a network's round trip, few enough
-/// to hold beside an engine.
+/// The maximum bytes that one thread requests from a store at once, unless a single piece is longer: enough to hide a
+/// network's round trip, and little enough memory for an engine's process.
 const IN_FLIGHT: u64 = 64 << 20;
 
 struct Item<'a> {
     group: usize,
     root: &'a Root,
     segment: &'a Segment,
-    /// Of the segment, the tokens that are wanted.
+    /// The segment's tokens to restore.
     wanted: Span,
 }
 
 impl RankArchive {
-    /// Restores this rank's share of a saved prefix into its blocks: the tokens from `start` on (those before
-    /// are there already), and the snapshots of windowed and recurrent groups at its end. With a `start` at
-    /// its end there is nothing to do.
+    /// Restores this rank's share of a saved prefix into its blocks: the tokens from `start` on (the blocks hold the
+    /// earlier ones already), and the snapshots of windowed and recurrent groups at the prefix's end. If `start` is at
+    /// the end, nothing is done.
     ///
-    /// `caches` and `tables` are as for [`save`](Self::save). Every piece is checked against its hash before
-    /// a byte of it is written.
+    /// `caches` and `tables` are as for [`save`](Self::save). Every piece is checked against its hash before any of its
+    /// bytes is written.
     ///
     /// # Errors
-    /// [`ArchiveError::Missing`] or [`Damaged`](ArchiveError::Damaged) if a piece is not what was saved;
-    /// what the blocks hold then is not defined. The root that names such a piece is removed if nobody has put it
-    /// again meanwhile, so that the next [`find`](crate::Archive::find) ends before it; where the store cannot tell
-    /// two puts apart (behind `kv_store_v1`), one that is put in that instant may go too. The next save writes the root
-    /// anew, and a piece that is gone; a damaged one only once its store has let go of it, since a store keeps what it has under a hash.
-    /// [`ArchiveError::Revoked`], once the [permit](Self::with_permit) is.
-    /// Otherwise if a table or memory does not suit the deployment (then nothing was written), or the store
-    /// fails.
+    /// - [`ArchiveError::Missing`] or [`Damaged`](ArchiveError::Damaged) if a piece is not what was saved. The contents
+    ///   of the blocks are then undefined. The root that names the piece is removed unless it was put again meanwhile,
+    ///   so that the next [`find`](crate::Archive::find) ends before it. If the store cannot tell two puts apart
+    ///   (behind `kv_store_v1`), a root that is put at that moment may be removed too. The next save writes the root
+    ///   again, and a missing piece too. It replaces a damaged piece only after the store has dropped it, since a store
+    ///   keeps what it has under a hash.
+    /// - [`ArchiveError::Revoked`] if the [permit](Self::with_permit) is revoked.
+    /// - Another error if a table or memory does not fit the deployment (then nothing was written), or if the store
+    ///   fails.
     pub fn restore(
         &self,
         found: &Found,
@@ -66,7 +67,7 @@ impl RankArchive {
         found.check(&self.archive)?;
         let items = self.wanted(found, start);
         self.check_tables(&items, tables)?;
-        self.announce(&items)?;
+        self.prefetch(&items)?;
         let group = |item: &Item<'_>| item.group;
         let done = self.on_groups(&items, group, (caches, tables), |held, item, cache, block| {
             let read = self.fetch(held, item, block)?;
@@ -81,7 +82,7 @@ impl RankArchive {
         })
     }
 
-    /// The segments to read: of every root for what grows, of the last one for snapshots.
+    /// Returns the segments to read: of every root for growing groups, of the last root for snapshots.
     fn wanted<'a>(&self, found: &'a Found, start: u64) -> Vec<Item<'a>> {
         let mut items = Vec::new();
         let Some(last) = found.last().filter(|_| start < found.tokens()) else {
@@ -112,9 +113,9 @@ impl RankArchive {
         items
     }
 
-    /// Tells the store of everything that will be read, in about that order: most segments have few pieces for a
-    /// rank, and would cost a round trip each.
-    fn announce(&self, items: &[Item<'_>]) -> Result<(), ArchiveError> {
+    /// Announces everything that will be read to the store, in about that order. Most segments have few pieces for a
+    /// rank, and would take a round trip each.
+    fn prefetch(&self, items: &[Item<'_>]) -> Result<(), ArchiveError> {
         let mut hashes: Vec<ChunkHash> = Vec::new();
         for item in items {
             if let Some(held) = &self.groups[item.group].1 {
@@ -126,7 +127,7 @@ impl RankArchive {
         Ok(self.archive.store.prefetch_chunks(&hashes)?)
     }
 
-    /// That every block to be written is there, and only once: spans are bound one by one later, and on several
+    /// Checks that every block to be written exists and is unique. The spans are bound one at a time later, on several
     /// threads.
     fn check_tables(&self, items: &[Item<'_>], tables: &Tables) -> Result<(), ArchiveError> {
         for (index, (position, held)) in self.groups.iter().enumerate() {
@@ -141,7 +142,7 @@ impl RankArchive {
         Ok(())
     }
 
-    /// Reads the pieces of a segment that this rank has a share in, and puts that into a staging block.
+    /// Reads the pieces of a segment that this rank shares, and writes its share into a staging block.
     fn fetch(&self, held: &RankGroup, item: &Item<'_>, block: &Memory) -> Result<(u64, u64), ArchiveError> {
         let span = item.segment.span();
         let shared = |piece: &&Piece| held.share(piece).is_some();
@@ -151,7 +152,7 @@ impl RankArchive {
             return Err(ArchiveError::unusable("a root", why));
         }
         let codec = self.archive.codec;
-        // What a codec stores exactly comes on top of its codes.
+        // Values that a codec stores exactly follow its codes.
         let bytes = |piece: &Piece| match codec.is_exact() {
             true => held.piece_bytes(piece, span),
             false => held
@@ -174,7 +175,7 @@ impl RankArchive {
             rest = later;
             let hashes: Vec<ChunkHash> = now.iter().map(|piece| piece.hash.into()).collect();
             let read = match store.get_chunks(&hashes) {
-                // One of them is; find out which.
+                // The batch does not say which one is damaged. Read one at a time.
                 Err(StoreError::Damaged { .. }) => hashes.iter().map(|hash| store.get_chunk(hash)).collect(),
                 Ok(read) => read.into_iter().map(Ok).collect(),
                 Err(error) => vec![Err(error)],
@@ -200,7 +201,7 @@ impl RankArchive {
         Ok((pieces.len() as u64, total))
     }
 
-    /// Removes a root whose pieces are not what was saved, unless it has been put or healed since.
+    /// Removes a root that names a missing or damaged piece, unless it was put again or repaired meanwhile.
     fn forget(&self, found: &Found, error: &ArchiveError) {
         if let ArchiveError::Missing { hash, usable } | ArchiveError::Damaged { hash, usable } = error
             && let Some(root) = found.roots.get((usable / TOKEN_CHUNK) as usize)
@@ -210,8 +211,8 @@ impl RankArchive {
         }
     }
 
-    /// Whether a piece that was missing or damaged is there after all, as this root needs it. So it is taken to be where
-    /// the store cannot be asked: a root is removed only for what is known.
+    /// Tells whether a missing or damaged piece is intact after all, as this root needs it. If the store cannot be
+    /// asked, it counts as intact, because a root is removed only for certain damage.
     fn is_healed(&self, root: &Root, hash: &ChunkHash) -> bool {
         let data = match self.archive.store.get_chunk(hash) {
             Ok(Some(data)) => data,
@@ -241,12 +242,12 @@ impl Segment {
 }
 
 impl RankGroup {
-    /// How long a piece of these tokens is in memory.
+    /// Returns the length of a piece of these tokens in memory.
     pub(crate) fn piece_bytes(&self, piece: &Piece, span: Span) -> u64 {
         self.unit_bytes(piece.class as usize, piece.layers, span) * piece.units
     }
 
-    /// Whether the pieces hold every layer of every unit of this rank exactly once.
+    /// Tells whether the pieces contain every layer of every unit of this rank exactly once.
     fn complete(&self, pieces: &[&Piece]) -> bool {
         for (index, class) in self.classes.iter().enumerate() {
             for unit in class.units.clone() {

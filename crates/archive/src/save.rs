@@ -1,4 +1,4 @@
-//! Saving one rank's share.
+//! Saving of one rank's share.
 
 use std::ops::Range;
 
@@ -13,23 +13,23 @@ use crate::shape::{GroupShape, Growth};
 use crate::staging::{RankGroup, Span};
 use crate::{Archive, ArchiveError, Cache, NAMES, RankArchive};
 
-/// What an engine has to save.
+/// A request to save a prompt's blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SaveRequest {
-    /// How many tokens of the prompt its blocks hold.
+    /// The number of the prompt's tokens that the blocks hold.
     pub tokens: u64,
-    /// After how many tokens its recurrent state is, where the model has one. Only a state at a multiple of
+    /// The number of tokens that the recurrent state covers, if the model has one. Only a state at a multiple of
     /// [`TOKEN_CHUNK`] can be saved.
     pub state: Option<u64>,
 }
 
 impl SaveRequest {
-    /// The first `tokens` tokens, no recurrent state.
+    /// Requests the first `tokens` tokens, without a recurrent state.
     pub fn tokens(tokens: u64) -> Self {
         Self { tokens, state: None }
     }
 
-    /// A recurrent state after so many tokens.
+    /// Adds a recurrent state after this many tokens.
     #[must_use]
     pub fn with_state(mut self, tokens: u64) -> Self {
         self.state = Some(tokens);
@@ -37,44 +37,45 @@ impl SaveRequest {
     }
 }
 
-/// What of a prompt is not saved yet. Made once, it goes to every rank, so that all save the same.
+/// The parts of a prompt that are not saved yet. It is computed once and passed to every rank, so that all save the
+/// same.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Missing {
-    /// The cache and model that it is of.
+    /// The digest of the archive's cache and model.
     cache: [u8; 32],
-    /// Tells this save from all others, so that parts of two are never put together.
+    /// A random id of this save, so that parts of two saves are never combined.
     pub(crate) save: [u8; 32],
-    /// Keys of 0, 1, ... token chunks.
+    /// The keys of 0, 1, ... token chunks.
     pub(crate) keys: Vec<PrefixKey>,
     pub(crate) state: Option<u64>,
-    /// Ascending.
+    /// The positions to save, in ascending order.
     pub(crate) ends: Vec<End>,
 }
 
-/// A position in whole token chunks at which something is missing.
+/// A position, in whole token chunks, at which something is missing.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct End {
     pub(crate) chunks: u64,
-    /// The root that is there, without some snapshot; `None` where there is none.
+    /// The existing root that lacks a snapshot, or `None` if there is no root.
     pub(crate) root: Option<Root>,
 }
 
-/// What one rank has saved: to be handed to [`Archive::publish`], also by way of another process.
+/// The result of one rank's save. Pass it to [`Archive::publish`], possibly in another process.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Part {
     pub(crate) record: PartRecord,
-    /// Bytes that were not in the store before. It stays in the process that saved: 0 after
-    /// [`decode`](Self::decode).
+    /// Bytes that the store did not have before. Only the process that saved knows them: after [`decode`](Self::decode)
+    /// the value is 0.
     pub written: u64,
 }
 
 impl Missing {
-    /// Whether everything that can be saved is saved.
+    /// Tells whether everything that can be saved is saved.
     pub fn is_empty(&self) -> bool {
         self.ends.is_empty()
     }
 
-    /// Whether it is of this cache: it may come from another process.
+    /// Checks that it belongs to this archive's cache, since it may come from another process.
     pub(crate) fn check(&self, archive: &Archive) -> Result<(), ArchiveError> {
         let unusable = |why| ArchiveError::unusable("what is missing", Unreadable(why));
         if self.cache != archive.cache {
@@ -97,12 +98,12 @@ impl Missing {
 }
 
 impl Part {
-    /// As bytes, for [`decode`](Self::decode) in another process.
+    /// Encodes the part, for [`decode`](Self::decode) in another process.
     pub fn encode(&self) -> Vec<u8> {
         self.record.encode()
     }
 
-    /// Reads what [`encode`](Self::encode) wrote. What it names is checked when it is published.
+    /// Decodes what [`encode`](Self::encode) wrote. Its contents are checked when it is published.
     ///
     /// # Errors
     /// [`ArchiveError::Unusable`].
@@ -114,14 +115,14 @@ impl Part {
 }
 
 impl Archive {
-    /// What of the first tokens of a prompt is not saved yet.
+    /// Returns which of a prompt's first tokens are not saved yet.
     ///
     /// # Errors
-    /// If the store fails, or the request is for more tokens than the prompt has.
+    /// Returns an error if the store fails, or if the request is for more tokens than the prompt has.
     pub fn missing(&self, prompt: &Prompt<'_>, request: &SaveRequest) -> Result<Missing, ArchiveError> {
-        let said = [("the number of tokens to save", request.tokens)];
+        let requested = [("the number of tokens to save", request.tokens)];
         let state = request.state.map(|state| ("the position of the recurrent state", state));
-        for (what, tokens) in said.into_iter().chain(state) {
+        for (what, tokens) in requested.into_iter().chain(state) {
             if tokens > prompt.len() {
                 return Err(ArchiveError::BehindPrompt { what, tokens, prompt: prompt.len() });
             }
@@ -130,7 +131,7 @@ impl Archive {
         keys.truncate((request.tokens / TOKEN_CHUNK) as usize + 1);
         let roots = self.contiguous(&keys)?;
         let saved = roots.len() as u64;
-        // Snapshots of earlier positions were not at hand when these were saved, and are even less so now.
+        // Snapshots at earlier positions were unavailable when these were saved, and the engine does not have them now.
         let newest = keys.len() as u64 - 1;
         let lacking = roots.into_iter().filter(|root| {
             self.shape.groups.iter().zip(&root.groups).any(|(group, segments)| {
@@ -152,7 +153,7 @@ impl Archive {
     }
 }
 
-/// One group's span, to be saved.
+/// A span of one group to save.
 #[derive(Debug)]
 pub(crate) struct Item {
     pub(crate) group: usize,
@@ -169,7 +170,7 @@ pub(crate) struct Raw {
 }
 
 impl Archive {
-    /// Puts a piece into the store. The piece, and how many of its bytes were not there before.
+    /// Puts a piece into the store. Returns it with the number of its bytes that the store did not have.
     pub(crate) fn put_piece(&self, raw: &Raw) -> Result<(Piece, u64), ArchiveError> {
         let hash = blake3::hash(&raw.bytes);
         let put = self.store.put_chunk(&ChunkHash::from(hash), &raw.bytes)?;
@@ -188,7 +189,7 @@ impl Archive {
         Ok((piece, new))
     }
 
-    /// Publishes what one rank has saved of these items as a part manifest.
+    /// Publishes a part manifest of what one rank has saved.
     pub(crate) fn put_part(
         &self,
         save: [u8; 32],
@@ -215,18 +216,18 @@ impl Archive {
 }
 
 impl RankArchive {
-    /// Saves this rank's share of what is missing, and publishes a part manifest of it. The blocks must not
-    /// change before it returns.
+    /// Saves this rank's share of what is missing, and publishes a part manifest. The blocks must not change before it
+    /// returns.
     ///
-    /// `caches` and `tables` are one memory, of the host or of a GPU (see [`Cache`]), and one block table for each group, in the order of the
-    /// deployment's document; entry i of a table is the block of tokens `[i*block_size, (i+1)*block_size)`,
-    /// [`BlockTable::NONE`] for one that the engine no longer has (vLLM writes its null block, 0, there:
-    /// translate it). Windowed groups are saved where their tables have every block that is needed.
+    /// `caches` and `tables` are one memory, of the host or of a GPU (see [`Cache`]), and one block table for each
+    /// group, in the order of the deployment's document. Entry i of a table is the block of tokens `[i*block_size,
+    /// (i+1)*block_size)`, or [`BlockTable::NONE`] for a block that the engine no longer has. (vLLM writes its null
+    /// block, 0, there: translate it.) Windowed groups are saved if their tables have every block that is needed.
     ///
     /// # Errors
-    /// If a table or memory does not suit the deployment, or the store fails. Nothing that was saved before
-    /// is lost, and nothing of this is visible as a saved prefix before [`Archive::publish`]. After
-    /// [`StoreError::Collected`] (a collection came between) save once more.
+    /// Returns an error if a table or memory does not fit the deployment, or if the store fails. Earlier saves are
+    /// unaffected, and nothing of this one is visible as a saved prefix before [`Archive::publish`]. After
+    /// [`StoreError::Collected`] (a collection interfered), save again.
     pub fn save(
         &self,
         missing: &Missing,
@@ -244,7 +245,7 @@ impl RankArchive {
         self.archive.put_part(missing.save, self.groups.len(), &items, saved)
     }
 
-    /// The spans that this rank has to save something of.
+    /// Returns the spans of which this rank has to save a share.
     pub(crate) fn items(
         &self,
         missing: &Missing,
@@ -269,7 +270,7 @@ impl RankArchive {
                     spans.extend(spans_of(shape, held, end.chunks, missing.state, table)?);
                 }
             }
-            // Neighbouring windows share their whole chunks.
+            // Windows of neighbouring positions share whole token chunks.
             spans.sort_unstable();
             spans.dedup();
             items.extend(spans.into_iter().map(|span| Item { group, span }));
@@ -277,7 +278,7 @@ impl RankArchive {
         Ok(items)
     }
 
-    /// The pieces of a span that this rank saves, copied out of the engine's blocks.
+    /// Copies the pieces of a span that this rank saves out of the engine's blocks.
     pub(crate) fn gather(
         &self,
         held: &RankGroup,
@@ -302,12 +303,12 @@ impl RankArchive {
         Ok(pieces)
     }
 
-    /// The units of a rank, as pieces take them.
+    /// Divides a rank's units into the bundles of pieces.
     fn bundles(&self, group: usize, class: usize, units: Range<u64>) -> impl Iterator<Item = Range<u64>> {
         let bundle = self.archive.shape.groups[group].classes[class].bundle;
         let mut start = units.start;
         std::iter::from_fn(move || {
-            // Cut where every other rank cuts.
+            // Cut at multiples of the bundle, as every other rank does.
             let end = (start / bundle + 1).saturating_mul(bundle).min(units.end);
             let cut = start..end;
             start = end;
@@ -316,13 +317,13 @@ impl RankArchive {
     }
 }
 
-/// The name of a part manifest.
+/// Returns the name of a part manifest.
 pub(crate) fn part_name(part: &[u8]) -> ManifestName {
     let name = format!("{NAMES}part/{}", blake3::hash(part).to_hex());
     ManifestName::new(name).expect("89 characters of ASCII")
 }
 
-/// What a group has to save for a prefix of so many token chunks.
+/// Returns the spans that a group has to save for a prefix of this many token chunks.
 fn spans_of(
     shape: &GroupShape,
     held: &RankGroup,
@@ -339,7 +340,7 @@ fn spans_of(
     }
 }
 
-/// The spans of a window that ends at `end`, or none at all if a block of it is gone.
+/// Returns the spans of a window that ends at `end`, or none if a block of it is missing.
 fn window_spans(shape: &GroupShape, held: &RankGroup, end: u64, table: &BlockTable) -> Result<Vec<Span>, ArchiveError> {
     let needed = shape.needed(end);
     let mut spans = Vec::new();
@@ -348,7 +349,7 @@ fn window_spans(shape: &GroupShape, held: &RankGroup, end: u64, table: &BlockTab
         let chunk = from / TOKEN_CHUNK * TOKEN_CHUNK;
         let to = chunk + TOKEN_CHUNK;
         let whole = Span { from: chunk, to };
-        // A whole chunk is the same piece in every window that it is part of.
+        // Save a whole token chunk if possible, because it is the same piece in every window that contains it.
         let span = if from > chunk && shape.is_longer_than_a_chunk() && held.has(whole, table)? {
             whole
         } else {

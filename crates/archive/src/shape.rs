@@ -1,4 +1,4 @@
-//! What is cut into pieces: the groups of a model's cache, whoever holds it.
+//! The shape of a model's cache: what is divided into pieces, independent of ranks.
 
 use blake3::Hasher;
 use transload_layout::Deployment;
@@ -8,41 +8,41 @@ use transload_plan::codec::Codec;
 use crate::ArchiveError;
 use crate::key::{TOKEN_CHUNK, text};
 
-/// The groups of a model's cache by name, without ranks, blocks and orders.
+/// The groups of a model's cache, ordered by name, without ranks, blocks and orders.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Shape {
     pub(crate) groups: Vec<GroupShape>,
 }
 
-/// One group of a [`Shape`].
+/// A group of a [`Shape`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct GroupShape {
     pub(crate) name: String,
-    /// Global layer ids, ascending.
+    /// The global layer ids, ascending.
     pub(crate) layers: Vec<u32>,
-    /// Its specs, as the archive lays them out.
+    /// The group's specs in the archive's layout.
     pub(crate) specs: Vec<Spec>,
     pub(crate) classes: Vec<Class>,
     pub(crate) growth: Growth,
 }
 
-/// Components of a group that have equally many units, so that unit u of each of them is always on the same
-/// ranks: heads of keys and values, heads of `x` and of the state behind it. A piece holds one unit of a class, or a bundle of them.
+/// Components of a group with the same number of units, so that unit u of each of them is always on the same ranks:
+/// heads of keys and values, or heads of `x` and of its state. A piece holds one unit of a class, or a bundle of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Class {
     pub(crate) units: u64,
-    /// How many units a piece has, unless a rank holds fewer.
+    /// The number of units in a piece. A rank may hold fewer.
     pub(crate) bundle: u64,
-    /// (spec, component), in document order.
+    /// Pairs (spec, component), in document order.
     pub(crate) members: Vec<(usize, usize)>,
 }
 
-/// What a request needs of a group to go on at some position.
+/// The part of a group's cache that a request needs to continue at a position.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Growth {
     /// Everything from the first token on.
     All,
-    /// The last tokens only (a sliding window, or a chunk of attention), which an engine may not keep longer.
+    /// The last tokens only (a sliding window, or a chunk of attention). The engine may not keep more.
     Window,
     /// One state of exactly that position.
     Recurrent,
@@ -84,10 +84,10 @@ impl Shape {
         Ok(Self { groups })
     }
 
-    /// BLAKE3-256 of everything that two caches have to agree on for their pieces to be the same.
+    /// Returns the BLAKE3-256 of everything that two caches must share for their pieces to be equal.
     ///
-    /// Per group by name: name, global layer ids, and per spec its kind and the fields that the two sides of
-    /// a transfer have to agree on, by name; numbers as `u64`. At the end the codec's name, unless it is exact.
+    /// For each group, by name: its name, its global layer ids, and for each spec its kind and the fields that both
+    /// sides of a transfer must agree on, by name. Numbers are `u64`. The codec's name follows, unless it is exact.
     pub(crate) fn fingerprint(&self, codec: Codec) -> [u8; 32] {
         let mut hasher = Hasher::new_derive_key("transload archive 2 cache");
         count(&mut hasher, TOKEN_CHUNK);
@@ -125,24 +125,24 @@ impl Shape {
 }
 
 impl GroupShape {
-    /// The tokens that the group needs for a request to go on at position `end`.
+    /// Returns the tokens that the group needs for a request to continue at position `end`.
     pub(crate) fn needed(&self, end: u64) -> std::ops::Range<u64> {
         let from = self.specs.iter().map(|spec| spec.first_token_needed(0, end));
         from.min().unwrap_or(0).min(end)..end
     }
 
-    /// The longest that a window of it can be, in tokens.
+    /// Tells whether the group's window can be at least as long as a token chunk.
     pub(crate) fn is_longer_than_a_chunk(&self) -> bool {
         let end = 1 << 32;
         self.needed(end).start + TOKEN_CHUNK <= end
     }
 }
 
-/// The most pieces that a class is cut into for a token chunk and a span of layers. No model has more heads; the
+/// The maximum number of pieces of a class for a token chunk and a span of layers. No model has more heads. The
 /// channels of Mamba1 (thousands, each a few bytes a layer) are bundled.
 const MOST_PIECES: u64 = 128;
 
-/// The components of all specs by their number of units, in the order of their first members.
+/// Groups the components of all specs by their number of units, in the order of their first members.
 fn classes(specs: &[Spec]) -> Vec<Class> {
     let mut classes: Vec<Class> = Vec::new();
     for (index, spec) in specs.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! Saving in two steps: out of the engine's blocks at once, and into the store however long that takes.
+//! Saving in two steps: a copy out of the engine's blocks at once, and a save into the store that may take longer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -9,9 +9,9 @@ use transload_store::internal::on_threads;
 use crate::save::{Item, Raw};
 use crate::{Archive, ArchiveError, Cache, Missing, Part, RankArchive};
 
-/// Memory for what is saved while its store takes it, shared by all saves that were given it.
+/// A budget of memory for data that waits to be saved. All saves that use it share it.
 ///
-/// Clones are the same memory.
+/// Clones share the budget.
 #[derive(Clone, Debug)]
 pub struct Staging(Arc<Budget>);
 
@@ -22,13 +22,13 @@ struct Budget {
 }
 
 impl Staging {
-    /// Room for so many bytes. They are allocated when they are needed.
+    /// Returns a budget of this many bytes. They are allocated when needed.
     pub fn new(bytes: u64) -> Self {
         let used = AtomicU64::new(0);
         Self(Arc::new(Budget { bytes, used }))
     }
 
-    /// Bytes in use.
+    /// Returns the bytes in use.
     pub fn used(&self) -> u64 {
         self.0.used.load(Ordering::Relaxed)
     }
@@ -36,7 +36,7 @@ impl Staging {
     fn take(&self, bytes: u64) -> Result<Taken, ArchiveError> {
         let taken = Taken { budget: self.0.clone(), bytes };
         let before = self.0.used.fetch_add(bytes, Ordering::Relaxed);
-        // Where it is too much, dropping it gives it back.
+        // If this is over the limit, dropping `taken` gives it back.
         if before.saturating_add(bytes) > self.0.bytes {
             return Err(ArchiveError::StagingFull { bytes: self.0.bytes });
         }
@@ -44,7 +44,7 @@ impl Staging {
     }
 }
 
-/// A part of a [`Staging`], given back when it is dropped.
+/// A reservation in a [`Staging`], given back when dropped.
 #[derive(Debug)]
 struct Taken {
     budget: Arc<Budget>,
@@ -57,18 +57,18 @@ impl Drop for Taken {
     }
 }
 
-/// What one rank has to save: pieces out of the engine's blocks, which may be used again.
+/// The pieces that one rank has copied and not saved yet. The engine's blocks may be used again.
 #[derive(Debug)]
 pub struct Staged {
     save: [u8; 32],
     groups: usize,
     items: Vec<Item>,
-    /// Of each item.
+    /// The pieces of each item.
     pieces: Vec<Vec<(Raw, Taken)>>,
 }
 
 impl Staged {
-    /// Bytes of all its pieces.
+    /// Returns the bytes of all its pieces.
     pub fn bytes(&self) -> u64 {
         let pieces = self.pieces.iter().flatten();
         pieces.map(|(_, taken)| taken.bytes).sum()
@@ -76,12 +76,14 @@ impl Staged {
 }
 
 impl RankArchive {
-    /// Copies this rank's share of what is missing out of its blocks, for [`Archive::put`]. No store is waited for.
+    /// Copies this rank's share of what is missing out of its blocks, for [`Archive::put`]. It does not wait for the
+    /// store.
     ///
-    /// Arguments are those of [`save`](Self::save).
+    /// The arguments are those of [`save`](Self::save).
     ///
     /// # Errors
-    /// [`ArchiveError::StagingFull`]; [`ArchiveError::Revoked`]; and if a table or memory does not suit the deployment.
+    /// [`ArchiveError::StagingFull`]; [`ArchiveError::Revoked`]; or an error if a table or memory does not fit the
+    /// deployment.
     pub fn stage(
         &self,
         missing: &Missing,
@@ -105,10 +107,10 @@ impl RankArchive {
 }
 
 impl Archive {
-    /// Saves what was staged, and publishes a part manifest of it.
+    /// Saves what was staged, and publishes a part manifest.
     ///
     /// # Errors
-    /// If the store fails; see [`RankArchive::save`].
+    /// Returns an error if the store fails; see [`RankArchive::save`].
     pub fn put(&self, staged: &Staged) -> Result<Part, ArchiveError> {
         let save = |(): &mut (), pieces: &Vec<(Raw, Taken)>| {
             let pieces = pieces.iter().map(|(raw, _)| self.put_piece(raw));

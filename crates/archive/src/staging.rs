@@ -1,8 +1,8 @@
-//! One group on one rank: between an engine's layout and pieces.
+//! Conversion between an engine's layout and pieces, for one group on one rank.
 //!
-//! The archive's layout is one more deployment, with the engine's own ranks, one block of 256 tokens and an
-//! order in which every piece is contiguous, layer by layer. A plan between the two moves the bytes; what
-//! differs in TP and PP between saver and reader is bridged by pieces, which belong to no rank.
+//! The archive's layout is one more deployment: the engine's own ranks, one block of 256 tokens, and an order in which
+//! every piece is contiguous in each layer. A plan between the two moves the bytes. Differences in TP and PP between
+//! saver and reader do not matter, because pieces belong to no rank.
 
 use std::ops::Range;
 
@@ -19,45 +19,45 @@ use crate::key::TOKEN_CHUNK;
 use crate::record::Piece;
 use crate::shape::{GroupShape, Growth};
 
-/// One group on one rank of a deployment.
+/// A group on one rank of a deployment.
 #[derive(Clone, Debug)]
 pub(crate) struct RankGroup {
     engine: Deployment,
     archive: Deployment,
     rank: Rank,
     recurrent: bool,
-    /// Which of the group's layers, by index, this rank holds.
+    /// The layers that this rank holds, as indices into the group's layers.
     pub(crate) layers: Range<u32>,
-    /// By class of the group.
+    /// One entry for each class of the group.
     pub(crate) classes: Vec<RankClass>,
     bytes: usize,
 }
 
-/// One class of a group on one rank.
+/// A class of a group on one rank.
 #[derive(Clone, Debug)]
 pub(crate) struct RankClass {
-    /// The units that the rank holds.
+    /// The units that this rank holds.
     pub(crate) units: Range<u64>,
-    /// Whether it is the first of the ranks that hold them: the one that saves them.
+    /// Whether this rank is the first of those that hold these units. The first one saves them.
     pub(crate) first: bool,
     pub(crate) members: Vec<Member>,
 }
 
-/// Where one component, or several that share every state, lie in the staging block.
+/// The location of a component in the staging block, or of several that are adjacent in every state.
 #[derive(Clone, Debug)]
 pub(crate) struct Member {
     offset: u64,
     unit_stride: u64,
     layer_stride: u64,
-    /// Bytes of one state of one unit; states follow one another.
+    /// The bytes of one state of one unit. States are contiguous.
     pub(crate) state: u64,
-    /// Tokens of one state; 0 where one state stands for the whole sequence.
+    /// The tokens of one state; 0 if one state stands for the whole sequence.
     tokens: u64,
-    /// How a codec reads its states; `None` if no codec encodes it.
+    /// How a codec interprets the states; `None` if no codec encodes them.
     pub(crate) rows: Option<Rows>,
 }
 
-/// The tokens `[from, to)` of one group inside one token chunk; see [`Segment`](crate::record::Segment).
+/// The tokens `[from, to)` of one group within one token chunk; see [`Segment`](crate::record::Segment).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Span {
     pub(crate) from: u64,
@@ -65,14 +65,14 @@ pub(crate) struct Span {
 }
 
 impl RankGroup {
-    /// The group on `rank`, or `None` if that rank holds none of its layers.
+    /// Returns the group on `rank`, or `None` if that rank holds none of its layers.
     pub(crate) fn new(shape: &GroupShape, deployment: &Deployment, rank: Rank) -> Result<Option<Self>, ArchiveError> {
         let (tp_rank, stage) = deployment.split_rank(rank);
         let position = deployment.groups().iter().position(|group| group.name() == shape.name);
         let Some(position) = position else {
             return Err(ArchiveError::NoGroup { group: shape.name.clone() });
         };
-        // Which heads lie in an entry depends on the TP size then, and nothing outside can tell them apart.
+        // With packed heads, the heads of an entry depend on the TP size, and their bytes cannot be separated.
         let packed = |spec: &Spec| matches!(spec, Spec::Opaque(spec) if spec.packed_heads.is_some());
         if deployment.tp() > 1 && shape.specs.iter().any(packed) {
             return Err(ArchiveError::layout(&shape.name, "heads lie inside its entries (packed_heads), and tp > 1"));
@@ -81,8 +81,8 @@ impl RankGroup {
         if slots.is_empty() {
             return Ok(None);
         }
-        let engine = alone(deployment, position, |_| {})?;
-        let archive = alone(deployment, position, |document| {
+        let engine = single_group(deployment, position, |_| {})?;
+        let archive = single_group(deployment, position, |document| {
             let group = &mut document.groups[0];
             group.block_size = TOKEN_CHUNK;
             group.num_blocks = 1;
@@ -122,7 +122,7 @@ impl RankGroup {
         }))
     }
 
-    /// Memory for one token chunk of the group as the archive lays it out.
+    /// Allocates memory for one token chunk of the group in the archive's layout.
     pub(crate) fn staging(&self) -> Result<Memory, ArchiveError> {
         Ok(Memory::allocate(&[self.bytes])?)
     }
@@ -139,7 +139,7 @@ impl RankGroup {
         run(&plan, tables, cache, &staging.clone().into())
     }
 
-    /// Copies a span out of a staging block into the engine's blocks.
+    /// Copies a span of a staging block into the engine's blocks.
     pub(crate) fn scatter(
         &self,
         span: Span,
@@ -151,7 +151,7 @@ impl RankGroup {
         run(&plan, tables, &staging.clone().into(), cache)
     }
 
-    /// Whether the engine's table has a block for every token of the span.
+    /// Tells whether the engine's table has a block for every token of the span.
     pub(crate) fn has(&self, span: Span, table: &BlockTable) -> Result<bool, ArchiveError> {
         let plan = self.plan(&self.engine, &self.archive, span)?;
         let BlockTable::List(blocks) = table else {
@@ -165,7 +165,7 @@ impl RankGroup {
         Ok(entries.into_iter().all(held))
     }
 
-    /// That the engine's table has a block of its own for each entry that a stretch of tokens touches.
+    /// Checks that the engine's table has a separate block for each entry that a range of tokens uses.
     pub(crate) fn check_table(&self, span: Span, table: &BlockTable) -> Result<(), ArchiveError> {
         let plan = self.plan(&self.engine, &self.engine, span)?;
         let tables = Tables(vec![table.clone()]);
@@ -173,7 +173,7 @@ impl RankGroup {
         Ok(())
     }
 
-    /// Bytes of one unit of a class over so many layers.
+    /// Returns the bytes of one unit of a class over this many layers.
     pub(crate) fn unit_bytes(&self, class: usize, layers: u32, span: Span) -> u64 {
         let members = self.classes[class].members.iter();
         let layer = members.map(|member| {
@@ -183,8 +183,8 @@ impl RankGroup {
         layer.sum::<u64>() * u64::from(layers)
     }
 
-    /// The bytes of some units over all layers of this rank: unit by unit, in each layer by layer, in each the
-    /// components of the class one after another, in each its states, in each its content.
+    /// Reads the bytes of some units over all layers of this rank. They are ordered by unit, then layer, then component
+    /// of the class, then state, then content.
     pub(crate) fn read_piece(
         &self,
         staging: &Memory,
@@ -206,7 +206,7 @@ impl RankGroup {
         Ok(piece)
     }
 
-    /// Puts what this rank holds of a piece into a staging block. `data` has the length of the piece.
+    /// Writes this rank's share of a piece into a staging block. `data` has the length of the piece.
     pub(crate) fn write_piece(
         &self,
         staging: &Memory,
@@ -231,7 +231,7 @@ impl RankGroup {
         Ok(())
     }
 
-    /// The units and layers of a piece that this rank holds too.
+    /// Returns the units and layers of a piece that this rank holds too.
     pub(crate) fn share(&self, piece: &Piece) -> Option<(Range<u64>, Range<u32>)> {
         let own = &self.classes[piece.class as usize].units;
         let units = piece.unit.max(own.start)..(piece.unit + piece.units).min(own.end);
@@ -240,7 +240,7 @@ impl RankGroup {
         (!units.is_empty() && !layers.is_empty()).then_some((units, layers))
     }
 
-    /// Where a unit lies in the staging block: (address, bytes), neighbours joined.
+    /// Returns the location of a unit in the staging block as (address, bytes), with neighbours joined.
     fn runs(&self, class: usize, unit: u64, layers: Range<u32>, span: Span) -> Vec<(u64, usize)> {
         let class = &self.classes[class];
         let unit = unit - class.units.start;
@@ -263,13 +263,13 @@ impl RankGroup {
     }
 
     fn plan(&self, src: &Deployment, dst: &Deployment, span: Span) -> Result<Plan, ArchiveError> {
-        // A recurrent state travels with any token.
+        // A recurrent state is part of the transfer of any token, so request all from the first on.
         let start = if self.recurrent { 0 } else { span.from };
         let request = Request { start, tokens: span.to - start, by_layer: false, codec: Codec::Exact };
         Ok(Plan::compile_route(src, dst, &request, self.rank, self.rank)?)
     }
 
-    /// The staging block is the one of the span's token chunk.
+    /// Returns a table in which the staging block is that of the span's token chunk.
     fn staging_table(&self, span: Span) -> Tables {
         let chunk = if self.recurrent { 0 } else { (span.to - 1) / TOKEN_CHUNK };
         let mut blocks = vec![BlockTable::NONE; chunk as usize];
@@ -279,7 +279,8 @@ impl RankGroup {
 }
 
 impl Member {
-    /// The states of a token chunk that a span covers. A state of k tokens belongs to a span that has its last.
+    /// Returns the states of a token chunk that a span contains. A state of k tokens belongs to the span with its last
+    /// token.
     pub(crate) fn states(&self, span: Span) -> (u64, u64) {
         if self.tokens == 0 {
             return (0, 1);
@@ -296,14 +297,15 @@ fn run(plan: &Plan, (src, dst): (&Tables, &Tables), from: &Cache, to: &Cache) ->
     Ok(())
 }
 
-/// The deployment with one of its groups only, attending to everything: which tokens to move is decided here.
-fn alone(
+/// Returns the deployment with only one of its groups, without windows, because this crate decides which tokens to
+/// move.
+fn single_group(
     deployment: &Deployment,
     group: usize,
     change: impl FnOnce(&mut Document),
 ) -> Result<Deployment, ArchiveError> {
     let mut document = deployment.document().clone();
-    // What is split over pipeline stages stays the whole model.
+    // Keep the split into pipeline stages of the whole model.
     let layers = (0..deployment.pp()).map(|stage| deployment.stage_layers(stage));
     document.pp_layers = Some(layers.map(|layers| layers.len() as u64).collect());
     document.num_layers = Some(u64::from(deployment.stage_layers(deployment.pp() - 1).end));
@@ -315,7 +317,7 @@ fn alone(
     Ok(Deployment::from_document(document)?)
 }
 
-/// An order in which the bytes of one unit are contiguous layer by layer.
+/// Returns an order in which the bytes of one unit are contiguous in each layer.
 fn piece_order(specs: &[Spec]) -> Option<String> {
     let [spec] = specs else {
         return None;
@@ -331,7 +333,7 @@ fn piece_order(specs: &[Spec]) -> Option<String> {
     }
 }
 
-/// The components of a class, those joined that share every state.
+/// Returns the components of a class. Those that are adjacent in every state are joined.
 fn members(shape: &GroupShape, views: &[&ComponentView]) -> Result<Vec<Member>, ArchiveError> {
     let mut members = Vec::new();
     let mut views = views.iter().peekable();
@@ -345,7 +347,7 @@ fn members(shape: &GroupShape, views: &[&ComponentView]) -> Result<Vec<Member>, 
                 (dim.extent, dim.stride)
             })
         };
-        // K and V of one state follow one another; then come K and V of the next.
+        // Keys and values of one state are adjacent, followed by those of the next state.
         while let Some(next) = views.peek()
             && next.spec == view.spec
             && strides(next) == strides(view)
@@ -378,7 +380,7 @@ fn content_bytes(view: &ComponentView) -> u64 {
     view.view.dims.iter().filter(is_content).map(|dim| dim.extent).product()
 }
 
-/// Whether the content of a state is contiguous and row-major.
+/// Tells whether the content of a state is contiguous and row-major.
 fn dense(view: &ComponentView) -> bool {
     let content: Vec<&Dim> = view.view.dims.iter().filter(is_content).collect();
     let mut expected = 1;

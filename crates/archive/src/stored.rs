@@ -1,7 +1,7 @@
-//! A piece is stored as it is, or encoded.
+//! The stored form of a piece: unchanged or encoded.
 //!
-//! Keys and values are encoded one layer of one unit at a time, so that what is stored depends on neither TP nor PP. The
-//! values that a codec stores exactly follow behind all codes of the piece.
+//! Keys and values are encoded one layer of one unit at a time, so the stored form depends on neither TP nor PP. Values
+//! that a codec stores exactly follow all codes of the piece.
 
 use std::borrow::Cow;
 
@@ -11,7 +11,7 @@ use crate::record::Piece;
 use crate::staging::{Member, RankGroup, Span};
 
 impl RankGroup {
-    /// Gives the stored form of a piece whose bytes are `raw`.
+    /// Returns the stored form of a piece.
     pub(crate) fn encode(&self, codec: Codec, class: usize, span: Span, raw: Vec<u8>) -> Vec<u8> {
         let members = &self.classes[class].members;
         if !members.iter().any(|member| member.is_encoded(codec)) {
@@ -33,7 +33,7 @@ impl RankGroup {
         codes
     }
 
-    /// The bytes of a piece that is stored as `data`; `None` if no piece is stored so.
+    /// Returns the bytes of a stored piece, or `None` if `data` is not a valid stored form.
     pub(crate) fn decode<'a>(&self, codec: Codec, piece: &Piece, span: Span, data: &'a [u8]) -> Option<Cow<'a, [u8]>> {
         let members = &self.classes[piece.class as usize].members;
         let bytes = usize::try_from(self.piece_bytes(piece, span)).ok()?;
@@ -59,7 +59,7 @@ impl RankGroup {
         exact.is_empty().then_some(Cow::Owned(raw))
     }
 
-    /// How long a piece of these tokens is as it is stored, but for values that its codec stores exactly.
+    /// Returns the stored length of a piece of these tokens, without the values that its codec stores exactly.
     pub(crate) fn stored_bytes(&self, codec: Codec, piece: &Piece, span: Span) -> Option<u64> {
         let members = self.classes[piece.class as usize].members.iter();
         let stored = members.map(|member| member.stored_bytes(codec, span));
@@ -73,7 +73,7 @@ impl Member {
         !codec.is_exact() && self.rows.is_some()
     }
 
-    /// Bytes of the states of a span, in one layer of one unit.
+    /// Returns the bytes of a span's states, in one layer of one unit.
     fn bytes(&self, span: Span) -> usize {
         let (first, end) = self.states(span);
         ((end - first) * self.state) as usize

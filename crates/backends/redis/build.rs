@@ -1,5 +1,5 @@
-//! Keeps the C functions of crates below out of the plugin's symbols, and the plugin in its process, as in
-//! `crates/backends/s3/build.rs`: where all plugins are built at once, they share those crates.
+//! Hides the C functions of other crates from the plugin's symbols, and keeps the plugin loaded, as in
+//! `crates/backends/s3/build.rs`. It is needed here too, because plugins that are built together share these crates.
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");

@@ -1,4 +1,4 @@
-//! A checked deployment: one side of a transfer, with the place of every byte on every rank.
+//! A checked deployment: one side of a transfer, with the location of every byte on every rank.
 
 mod builder;
 mod check;
@@ -17,24 +17,25 @@ use crate::placement::{Allocation, Placement};
 use crate::spec::Spec;
 use crate::view::ComponentView;
 
-/// The most ranks (`tp * pp`) a deployment may have.
+/// The maximum number of ranks (`tp * pp`) of a deployment.
 ///
-/// Large enough for any machine there is, small enough that a document cannot make us allocate much.
+/// It is large enough for existing machines, and small enough that a document cannot cause large allocations.
 pub(crate) const MAX_RANKS: u64 = 4096;
 
-/// The most groups a deployment may have; real ones have up to about five.
+/// The maximum number of groups of a deployment. Real ones have up to about five.
 pub(crate) const MAX_GROUPS: usize = 64;
 
-/// The most specs of a group. Real pages have two or three; plans count components in 64 bits.
+/// The maximum number of specs of a group. Real pages have two or three. Plans keep sets of components as 64 bits, and
+/// a spec has at most four components.
 pub(crate) const MAX_SPECS: usize = 16;
 
-/// The most layers a model may have. Layer slots are the upper 20 bits of an address.
+/// The maximum number of layers of a model. Layer slots are the upper 20 bits of an address.
 pub const MAX_LAYERS: u64 = 65_536;
 
-/// The largest number that a size field may have (2^40); placement checks their products.
+/// The largest value of a size field (2^40). Placement checks products of sizes.
 pub(crate) const MAX_SIZE: u64 = 1 << 40;
 
-/// The most blocks that a rank may have: a block table holds 32 bits for each.
+/// The maximum number of blocks of a rank: block tables have 32-bit entries.
 pub(crate) const MAX_BLOCKS: u64 = u32::MAX as u64;
 
 /// A rank of a deployment: `pp_rank * tp + tp_rank`.
@@ -47,8 +48,7 @@ impl fmt::Display for Rank {
     }
 }
 
-/// One side of a transfer, checked: every size fits, every order suits its spec, no two positions
-/// share bytes.
+/// One side of a transfer, checked: every size fits, every order suits its spec, and no two positions share bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Deployment {
     document: Document,
@@ -69,9 +69,9 @@ pub struct Group {
     allocation: Allocation,
     specs: Vec<Spec>,
     tp: u32,
-    /// For each pipeline stage, which of `layers` (by index) it holds.
+    /// For each pipeline stage, the range of `layers` (by index) that it holds.
     stages: Vec<Stage>,
-    /// Where they lie: stages with equally many layers share one.
+    /// The placements. Stages with the same number of layers share one.
     placements: Vec<Placement>,
 }
 
@@ -94,7 +94,7 @@ impl Deployment {
         report.unless(checked)
     }
 
-    /// Checks a document whose fields are typed already.
+    /// Checks a document that is already typed.
     ///
     /// # Errors
     /// All faults of the document, each with its key path.
@@ -106,37 +106,37 @@ impl Deployment {
         report.unless(checked)
     }
 
-    /// The document that it was made from, defaults filled in.
+    /// Returns the document that it was made from, with defaults filled in.
     pub fn document(&self) -> &Document {
         &self.document
     }
 
-    /// The side's name, for people.
+    /// Returns the side's name, for display.
     pub fn name(&self) -> &str {
         &self.document.name
     }
 
-    /// Ranks of tensor parallelism.
+    /// Returns the number of tensor-parallel ranks.
     pub fn tp(&self) -> u32 {
         self.tp
     }
 
-    /// Stages of pipeline parallelism.
+    /// Returns the number of pipeline stages.
     pub fn pp(&self) -> u32 {
         self.stages.len() as u32
     }
 
-    /// All ranks, ascending.
+    /// Returns all ranks, in ascending order.
     pub fn ranks(&self) -> impl Iterator<Item = Rank> + use<> {
         (0..self.tp * self.pp()).map(Rank)
     }
 
-    /// The TP rank and the pipeline stage of a rank.
+    /// Returns the TP rank and the pipeline stage of a rank.
     pub fn split_rank(&self, rank: Rank) -> (u32, u32) {
         (rank.0 % self.tp, rank.0 / self.tp)
     }
 
-    /// The global layers that a pipeline stage holds.
+    /// Returns the global layers that a pipeline stage holds.
     ///
     /// # Panics
     /// If there is no such stage.
@@ -144,19 +144,19 @@ impl Deployment {
         self.stages[stage as usize].clone()
     }
 
-    /// The pipeline stages that hold any of these global layers.
+    /// Returns the pipeline stages that hold any of these global layers.
     pub fn stages_of(&self, layers: &Range<u32>) -> Range<u32> {
         let before = self.stages.partition_point(|stage| stage.end <= layers.start);
         let until = self.stages.partition_point(|stage| stage.start < layers.end);
         before as u32..until.max(before) as u32
     }
 
-    /// The groups, as the document lists them.
+    /// Returns the groups, in the document's order.
     pub fn groups(&self) -> &[Group] {
         &self.groups
     }
 
-    /// The group of this name, and its index.
+    /// Returns the index of the group of this name, and the group.
     pub fn group(&self, name: &str) -> Option<(usize, &Group)> {
         let mut groups = self.groups.iter().enumerate();
         groups.find(|(_, group)| group.name == name)
@@ -164,33 +164,33 @@ impl Deployment {
 }
 
 impl Group {
-    /// The name by which the two sides' groups are matched.
+    /// Returns the name by which groups of the two sides are matched.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// All its layers, on all pipeline stages.
+    /// Returns all its layers, on all pipeline stages.
     pub fn layers(&self) -> &LayerSet {
         &self.layers
     }
 
-    /// Tokens per block.
+    /// Returns the tokens per block.
     pub fn block_size(&self) -> u64 {
         self.block_size
     }
 
-    /// Blocks on every rank.
+    /// Returns the number of blocks on every rank.
     pub fn num_blocks(&self) -> u32 {
         self.num_blocks
     }
 
-    /// The order that was given, if one was.
+    /// Returns the order in the document, if there is one.
     pub fn order(&self) -> Option<&Order> {
         self.order.as_ref()
     }
 
-    /// The order that it lies in: the one given, or the default of its kind. `LB` for pages of several
-    /// specs, inside of which the document's sequence of specs decides.
+    /// Returns the physical order: that of the document, or the default of the group's kind. For pages of several specs
+    /// it is `LB`, inside of which the specs lie in the document's sequence.
     pub fn physical_order(&self) -> Order {
         match (&self.order, &self.specs[..]) {
             (Some(order), _) => order.clone(),
@@ -199,23 +199,23 @@ impl Group {
         }
     }
 
-    /// One allocation, or one for each layer.
+    /// Returns whether there is one allocation, or one for each layer.
     pub fn allocation(&self) -> Allocation {
         self.allocation
     }
 
-    /// The specs whose states a block's page holds one after another.
+    /// Returns the specs, whose states lie one after another in the page of a block.
     pub fn specs(&self) -> &[Spec] {
         &self.specs
     }
 
-    /// Whether it holds recurrent state: one state for the whole sequence, in the first block.
+    /// Tells whether the group holds recurrent state: one state for the whole sequence, in the first block.
     pub fn is_recurrent(&self) -> bool {
         self.specs.iter().all(Spec::is_recurrent)
     }
 
-    /// Which of its [`layers`](Self::layers), by index, a pipeline stage holds; they are its layer
-    /// slots 0, 1, … there.
+    /// Returns which of its [`layers`](Self::layers), by index, a pipeline stage holds. They are the layer slots 0, 1,
+    /// … of that stage.
     ///
     /// # Panics
     /// If there is no such stage.
@@ -223,7 +223,7 @@ impl Group {
         self.stages[stage as usize].layers.clone()
     }
 
-    /// Where the group lies on each rank of a pipeline stage.
+    /// Returns the group's placement on each rank of a pipeline stage.
     ///
     /// # Panics
     /// If there is no such stage.
@@ -231,8 +231,8 @@ impl Group {
         &self.placements[self.stages[stage as usize].placement]
     }
 
-    /// The views of all components on one rank, in an order that every peer derives alike: by spec,
-    /// then by component.
+    /// Returns the views of all components on one rank, ordered by spec and then by component, so that every peer
+    /// derives the same order.
     ///
     /// # Panics
     /// If there is no such rank.
@@ -244,7 +244,7 @@ impl Group {
             let count = view.units.end;
             let geometry = self.specs[view.spec].geometry();
             let units = geometry.components[view.component].partition.units();
-            // Exact when tp divides the units; the shared unit when the units divide tp.
+            // This is exact if tp divides the units. If the units divide tp, it is the shared unit.
             let start = (u128::from(tp_rank) * u128::from(units) / u128::from(self.tp)) as u64;
             view.units = start..start + count;
             view

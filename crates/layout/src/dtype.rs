@@ -6,9 +6,8 @@ use serde::{Deserialize, Serialize};
 
 /// The type of one element of a cache's content.
 ///
-/// Formats that pack several values into a byte, or values with their scales, have no element that
-/// could be told apart: describe them with the `opaque`, `compressed` or `indexer` spec kinds, which
-/// count bytes.
+/// Some formats pack several values into a byte, or values with their scales, and have no separate elements. Describe
+/// these with the spec kinds `opaque`, `compressed` or `indexer`, which have sizes in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[allow(missing_docs)] // the names say it all
 pub enum Dtype {
@@ -25,7 +24,7 @@ pub enum Dtype {
 }
 
 impl Dtype {
-    /// Every type with the name that documents are written with.
+    /// Every type with its name in documents.
     pub const ALL: [(Dtype, &'static str); 10] = [
         (Dtype::F64, "f64"),
         (Dtype::F32, "f32"),
@@ -39,7 +38,7 @@ impl Dtype {
         (Dtype::U8, "u8"),
     ];
 
-    /// What torch and vLLM call these types.
+    /// The names of these types in torch and vLLM.
     pub const ALIASES: [(Dtype, &'static str); 15] = [
         (Dtype::F64, "float64"),
         (Dtype::F32, "float32"),
@@ -58,24 +57,24 @@ impl Dtype {
         (Dtype::U8, "uint8"),
     ];
 
-    /// Every name that is understood, the one that documents are written with first.
+    /// Returns every known name. The names in documents come first.
     pub fn names() -> impl Iterator<Item = (&'static str, Self)> {
         let all = Self::ALL.iter().chain(&Self::ALIASES);
         all.map(|(dtype, name)| (*name, *dtype))
     }
 
-    /// The type of this name: a document's (`bf16`), or that of torch or vLLM (`bfloat16`).
+    /// Returns the type of this name, as in documents (`bf16`), torch or vLLM (`bfloat16`).
     pub fn from_name(name: &str) -> Option<Self> {
         let mut names = Self::names();
         names.find(|(known, _)| *known == name).map(|(_, d)| d)
     }
 
-    /// The name that documents are written with.
+    /// Returns the name in documents.
     pub fn name(self) -> &'static str {
         Self::ALL.iter().find(|(d, _)| *d == self).map_or("unknown", |(_, n)| n)
     }
 
-    /// Size of one element in bytes.
+    /// Returns the size of one element in bytes.
     pub const fn bytes(self) -> u64 {
         match self {
             Dtype::F64 => 8,

@@ -1,10 +1,10 @@
-//! How much room a cache takes: for a token, a sequence, a block; whole, or on one rank.
+//! The size of a cache: for a token, a sequence or a block, in total or on one rank.
 
 use std::ops::Range;
 
 use crate::spec::{ContentSizeError, Spec};
 
-/// What one layer that caches some specs takes, for one sequence, on one rank.
+/// The size of one layer's cache with some specs, for one sequence on one rank.
 ///
 /// ```
 /// use transload_layout::{Dtype, Footprint};
@@ -26,19 +26,19 @@ pub struct Footprint {
     parts: Vec<Part>,
 }
 
-/// One spec's share.
+/// The share of one spec.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Part {
     spec: Spec,
-    /// Of one state, all the rank's heads together.
+    /// The bytes of one state with all heads of the rank.
     state_bytes: u64,
 }
 
 impl Footprint {
-    /// Of one layer on each of `tp` ranks; with a `tp` of 1, of the whole model.
+    /// Returns the footprint of one layer on each of `tp` ranks. With a `tp` of 1 it is that of the whole model.
     ///
     /// # Errors
-    /// When the units of a spec do not go into `tp`, or a state does not fit into 64 bits.
+    /// Returns an error if `tp` does not divide the units of a spec, or if a state does not fit into 64 bits.
     pub fn of(specs: &[Spec], tp: u32) -> Result<Self, ContentSizeError> {
         let parts = specs.iter().map(|spec| {
             let heads = spec.num_heads(tp)?;
@@ -52,8 +52,8 @@ impl Footprint {
         Ok(Self { parts: parts.collect::<Result<_, _>>()? })
     }
 
-    /// Bytes that one more token costs in a long sequence, whose windows are full. A state of several
-    /// tokens counts in parts.
+    /// Returns the bytes that one more token takes in a long sequence, whose windows are full. A state of several
+    /// tokens counts proportionally.
     pub fn bytes_per_token(&self) -> f64 {
         let growing = self.parts.iter().filter_map(|part| {
             let tokens = part.spec.tokens_per_state()?;
@@ -63,12 +63,13 @@ impl Footprint {
         growing.sum()
     }
 
-    /// Bytes that a long sequence takes whatever its length: full windows and chunks, recurrent state.
+    /// Returns the bytes that any long sequence takes, whatever its length: full windows and chunks, and recurrent
+    /// state.
     pub fn fixed_bytes(&self) -> u128 {
         let fixed = self.parts.iter().map(|part| {
             let states = match (part.spec.tokens_per_state(), part.spec.reach()) {
                 (None, _) => 1,
-                // As many as there are right after one was finished.
+                // The number right after a state was finished.
                 (Some(tokens), Some(reach)) if tokens > 0 => reach.div_ceil(tokens),
                 (Some(_), _) => 0,
             };
@@ -77,8 +78,8 @@ impl Footprint {
         fixed.sum()
     }
 
-    /// Bytes of the states that a sequence of this many tokens keeps: an unfinished state of several tokens
-    /// is not kept yet.
+    /// Returns the bytes of the states that a sequence of this many tokens keeps. An unfinished state of several tokens
+    /// does not count.
     pub fn sequence_bytes(&self, tokens: u64) -> u128 {
         let kept = self.parts.iter().map(|part| {
             let states = part.spec.states_kept(tokens);
@@ -87,8 +88,8 @@ impl Footprint {
         kept.sum()
     }
 
-    /// Bytes of one block of `block_size` tokens: all its states. A recurrent cache has one state in
-    /// any block.
+    /// Returns the bytes of one block of `block_size` tokens with all its states. A recurrent cache has one state in a
+    /// block of any size.
     pub fn block_bytes(&self, block_size: u64) -> u128 {
         let pages = self.parts.iter().map(|part| {
             let states = match part.spec.tokens_per_state() {
@@ -100,8 +101,7 @@ impl Footprint {
         pages.sum()
     }
 
-    /// Bytes of the blocks that a sequence of this many tokens has to keep: those that any kept token
-    /// lies in.
+    /// Returns the bytes of the blocks that a sequence of this many tokens keeps: those with any kept token.
     pub fn allocated_bytes(&self, tokens: u64, block_size: u64) -> u128 {
         let specs = self.parts.iter().map(|part| &part.spec);
         let recurrent = specs.clone().all(Spec::is_recurrent);
@@ -115,7 +115,7 @@ impl Footprint {
 }
 
 impl Spec {
-    /// How many of the newest tokens are kept at most; `None` where all are.
+    /// Returns the maximum number of newest tokens that are kept, or `None` if all are.
     fn reach(&self) -> Option<u64> {
         match self {
             Spec::Attention(spec) => match (spec.sliding_window, spec.chunk_size) {
@@ -128,7 +128,7 @@ impl Spec {
         }
     }
 
-    /// The tokens of a sequence that the newest of them attends to.
+    /// Returns the tokens of a sequence that its newest token attends to.
     fn tokens_kept(&self, tokens: u64) -> Range<u64> {
         let Some(newest) = tokens.checked_sub(1) else {
             return 0..0;
@@ -136,7 +136,7 @@ impl Spec {
         self.first_token_needed(0, newest)..tokens
     }
 
-    /// The finished states of a sequence that are still kept.
+    /// Returns the finished states of a sequence that are still kept.
     fn states_kept(&self, tokens: u64) -> Range<u64> {
         match self.tokens_per_state() {
             None => 0..tokens.min(1),

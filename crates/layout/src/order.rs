@@ -1,14 +1,14 @@
-//! The grammar of physical orders: which axis is outside which in memory.
+//! The grammar of physical orders, which nest the axes in memory.
 //!
 //! An order lists axes, outermost first.
 //!
-//! | written | means |
+//! | text | meaning |
 //! |---|---|
 //! | `LBSHC` | any permutation of the five axes (`N` may stand for `S`, as vLLM writes it) |
 //! | `NHD`, `HND` | `LBSHC` and `LBHSC` |
 //! | `[0,1,3,2,4]` | the same as indices into `[L, B, S, H, C]`: `LBHSC` |
-//! | `KLBSHD` | `C` written out as key/value `K` and element `D`: a pool of keys, then one of values |
-//! | `LBH[DS,SD]` | after shared outer axes, each component in an order of its own, one after another |
+//! | `KLBSHD` | `C` written as key/value `K` and element `D`: a pool of keys, then one of values |
+//! | `LBH[DS,SD]` | after shared outer axes, each component has its own order; they lie one after another |
 //!
 //! An axis that always has extent 1 (`H` of a latent cache, `S` of a recurrent one) may be left out.
 
@@ -19,7 +19,7 @@ use thiserror::Error;
 
 use crate::spec::Geometry;
 
-/// One letter of an order.
+/// A letter of an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Letter {
     /// Layer slots.
@@ -34,7 +34,7 @@ pub enum Letter {
     C,
     /// Key or value.
     K,
-    /// Elements of a key, a value, or of whatever one component's content is.
+    /// Elements of a key, a value, or another component's content.
     D,
 }
 
@@ -62,89 +62,89 @@ impl fmt::Display for Letter {
 /// Letters, outermost first.
 pub type Letters = SmallVec<[Letter; 6]>;
 
-/// A physical order, well formed in itself; whether it suits a spec is asked when both meet.
+/// A physical order that is well-formed. Whether it fits a spec is checked during placement.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Order {
     /// The axes that all components share, outermost first.
     pub shared: Letters,
-    /// After them, each component's own axes, if the order has brackets.
+    /// The inner axes of each component, if the order has brackets.
     pub apart: Option<Vec<Letters>>,
 }
 
-/// Why a text is not an order, or not one for this spec.
+/// Describes why a text is not an order, or not one for this spec.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum OrderError {
-    /// A character that is no axis.
+    /// The text contains a character that is not an axis.
     #[error("'{found}' is no axis: an order is made of L, B, S (or N), H and C, with C also as K and D")]
     UnknownLetter {
         /// The character.
         found: char,
     },
-    /// An axis that stands there twice.
+    /// An axis occurs twice.
     #[error("axis {letter} is given twice")]
     Repeated {
         /// The axis.
         letter: Letter,
     },
-    /// An axis that is not there.
+    /// An axis is missing.
     #[error("axis {letter} is missing: every order has L, B, S, H and C (or D)")]
     Missing {
         /// The axis.
         letter: Letter,
     },
-    /// `C` together with `K` or `D`, which are its parts.
+    /// `C` occurs together with `K` or `D`, which are its parts.
     #[error("C cannot stand beside K or D, which are its parts")]
     ContentTwice,
-    /// `K` together with brackets, which say it already.
+    /// `K` occurs together with brackets, which already separate keys and values.
     #[error(
         "K has no place beside brackets, which give the key and the value an order each already, as \
          in L[BSHD,BSHD]"
     )]
     KeyValueTwice,
-    /// `C` or `D` outside of the brackets, where all components would share it.
+    /// `C` or `D` occurs outside of the brackets, where all components would share it.
     #[error("{letter} belongs inside of the brackets, into every order, as in LBSH[D,D]")]
     ContentShared {
         /// The axis.
         letter: Letter,
     },
-    /// A bracket without an order, or with nothing between two commas.
+    /// A bracket is empty, or has nothing between two commas.
     #[error("an order in the brackets is empty: each component has one, as in LBSH[D,D]")]
     EmptyPart,
-    /// A bracket that is not closed, or something after it.
+    /// A bracket is not closed, or something follows it.
     #[error("a bracket has to be closed and to end the order, as in LBH[DS,SD]")]
     Bracket,
-    /// An array that is no permutation of 0..5.
+    /// An array is not a permutation of 0..5.
     #[error("a stride-order array is a permutation of [0, 1, 2, 3, 4], which are L, B, S, H, C")]
     Array,
-    /// A bracket with more or fewer orders than the spec has components.
+    /// A bracket has more or fewer orders than the spec has components.
     #[error("the bracket gives {given} orders, but a spec of kind {kind} has {components} components")]
     ComponentCount {
-        /// Orders in the bracket.
+        /// The number of orders in the bracket.
         given: usize,
-        /// Kind of the spec.
+        /// The kind of the spec.
         kind: &'static str,
-        /// Components of the spec.
+        /// The number of the spec's components.
         components: usize,
     },
-    /// `K` for a spec that has no keys and values.
+    /// `K` occurs, but the spec has no keys and values.
     #[error("K (key or value) is no axis of a spec of kind {kind}")]
     NoKeyValue {
-        /// Kind of the spec.
+        /// The kind of the spec.
         kind: &'static str,
     },
-    /// `K` outside `C` where keys and values differ in width.
+    /// `K` is separated from `D`, but keys and values differ in width.
     #[error(
         "K outside D needs keys and values of one width, but head_dim is {head_dim} and v_head_dim \
          {v_head_dim}; give each component an order, as in L[BSHD,BSHD]"
     )]
     UnequalWidths {
-        /// Elements of a key.
+        /// The elements of a key.
         head_dim: u64,
-        /// Elements of a value.
+        /// The elements of a value.
         v_head_dim: u64,
     },
-    /// A group of several specs in another order than pages.
+    /// A group of several specs has another order than pages.
     #[error(
         "a group of several specs is ordered by pages, which are laid out in one way only: write LB, or \
          nothing"
@@ -153,7 +153,7 @@ pub enum OrderError {
 }
 
 impl Order {
-    /// `LBSHC`, also called NHD: the identity, and the default.
+    /// Returns `LBSHC`, also called NHD: the identity, and the default.
     pub fn nhd() -> Self {
         use Letter::{B, C, H, L, S};
         Self::flat(&[L, B, S, H, C])
@@ -163,13 +163,12 @@ impl Order {
         Self { shared: letters.into(), apart: None }
     }
 
-    /// `LB`: pages of several specs, one for each layer and block.
+    /// Returns `LB`: pages of several specs, one for each layer and block.
     pub(crate) fn pages() -> Self {
         Self::flat(&[Letter::L, Letter::B])
     }
 
-    /// What a kind of spec is ordered by unless a document says otherwise: `LBSHC`, or `LB[SD,SD]` where
-    /// its components lie apart in every block.
+    /// Returns the default order of a kind of spec: `LBSHC`, or `LB[SD,SD]` if its components lie apart in every block.
     pub(crate) fn of_kind(geometry: &Geometry) -> Self {
         if !geometry.components_apart {
             return Self::nhd();
@@ -178,10 +177,10 @@ impl Order {
         Self { apart: Some(vec![own; geometry.components.len()]), ..Self::pages() }
     }
 
-    /// Parses an order as people type it.
+    /// Parses the text of an order.
     ///
     /// # Errors
-    /// When a letter is unknown or given twice, or a bracket is not closed or has an empty part.
+    /// Returns an error if a letter is unknown or repeated, or a bracket is not closed or has an empty part.
     ///
     /// ```
     /// use transload_layout::order::Order;
@@ -217,10 +216,10 @@ impl Order {
         Ok(Self { shared, apart: Some(apart) })
     }
 
-    /// An order from a stride-order array: indices into `[L, B, S, H, C]`, outermost first.
+    /// Converts a stride-order array: indices into `[L, B, S, H, C]`, outermost first.
     ///
     /// # Errors
-    /// When it is no permutation of 0..5.
+    /// Returns an error unless it is a permutation of 0..5.
     pub fn from_stride_order(array: &[u64]) -> Result<Self, OrderError> {
         use Letter::{B, C, H, L, S};
         let mut shared = Letters::new();

@@ -1,77 +1,77 @@
-//! How whole things (heads, groups, channels) are shared out among the ranks of tensor parallelism.
+//! Partitions of units (heads, groups, channels) over tensor-parallel ranks.
 
 use std::ops::Range;
 
 use thiserror::Error;
 
-/// `units` whole things over the ranks of one TP group.
+/// A partition of `units` indivisible units over the ranks of one TP group.
 ///
 /// - `units % tp == 0`: rank r owns units `[r*units/tp, (r+1)*units/tp)`.
 /// - `tp % units == 0`: each unit is *replicated* on `tp/units` neighbouring ranks, rank r holding unit
 ///   `r*units/tp` (the grouping that vLLM uses).
-/// - anything else is a [`PartitionError`].
+/// - Anything else is a [`PartitionError`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Partition {
     units: u64,
     replication: Replication,
 }
 
-/// When a rank may hold a unit that other ranks hold too.
+/// The condition under which several ranks may hold the same unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Replication {
-    /// Whenever there are more ranks than units (attention heads).
+    /// There are more ranks than units (attention heads).
     Any,
-    /// Only when there is a single unit, which is then whole on every rank (the groups of Mamba2).
+    /// There is a single unit, which is then complete on every rank (the groups of Mamba2).
     OnlySingle,
 }
 
-/// Why nobody can say which units a rank owns.
+/// Describes why a partition is impossible.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum PartitionError {
-    /// Units that do not go into a TP size.
+    /// The TP size does not divide the units.
     #[error("{units} cannot be shared out over tp = {tp}: {}", match .replication {
         Replication::Any => "one has to divide the other",
         Replication::OnlySingle => "tp has to divide it, unless it is 1",
     })]
     Indivisible {
-        /// How many units there are.
+        /// The number of units.
         units: u64,
-        /// Over how many ranks they were to be shared out.
+        /// The number of ranks.
         tp: u32,
         /// The rule that forbids it.
         replication: Replication,
     },
-    /// A rank beyond the last.
+    /// The rank does not exist.
     #[error("there is no TP rank {rank} of {tp}")]
     NoSuchRank {
-        /// The rank asked for.
+        /// The requested rank.
         rank: u32,
-        /// How many ranks there are.
+        /// The number of ranks.
         tp: u32,
     },
-    /// A unit beyond the last.
+    /// The unit does not exist.
     #[error("there is no unit {unit} of {units}")]
     NoSuchUnit {
-        /// The unit asked for.
+        /// The requested unit.
         unit: u64,
-        /// How many units there are.
+        /// The number of units.
         units: u64,
     },
 }
 
 impl Partition {
-    /// `units` things (at least 1) under a replication rule.
+    /// Returns a partition of `units` units (at least 1) with a replication rule.
     pub const fn new(units: u64, replication: Replication) -> Self {
         Self { units, replication }
     }
 
-    /// How many units there are in the whole model.
+    /// Returns the number of units in the whole model.
     pub const fn units(self) -> u64 {
         self.units
     }
 
-    /// How many units each of `tp` ranks owns (the same on all of them).
+    /// Returns the number of units that each of `tp` ranks holds. It is the same for all of them.
     ///
     /// # Errors
     /// [`PartitionError::Indivisible`].
@@ -89,7 +89,7 @@ impl Partition {
         }
     }
 
-    /// The units that `rank` of `tp` holds.
+    /// Returns the units that `rank` of `tp` holds.
     ///
     /// # Errors
     /// [`PartitionError::Indivisible`], [`PartitionError::NoSuchRank`].
@@ -98,12 +98,12 @@ impl Partition {
         if rank >= tp {
             return Err(PartitionError::NoSuchRank { rank, tp });
         }
-        // rank * units / tp is exact when tp divides units, and the shared unit when units divides tp.
+        // This is exact if tp divides the units. If the units divide tp, it is the shared unit.
         let start = (u128::from(rank) * u128::from(self.units) / u128::from(tp)) as u64;
         Ok(start..start + count)
     }
 
-    /// The ranks of `tp` that hold `unit`, ascending.
+    /// Returns the ranks of `tp` that hold `unit`, in ascending order.
     ///
     /// # Errors
     /// [`PartitionError::Indivisible`], [`PartitionError::NoSuchUnit`].
@@ -123,11 +123,11 @@ impl Partition {
         }
     }
 
-    /// The ranks of `src_tp` that send something to destination rank `dst` of `dst_tp`, ascending.
+    /// Returns the ranks of `src_tp` that send to destination rank `dst` of `dst_tp`, in ascending order.
     ///
-    /// Where k source ranks hold a unit and m destination ranks need it, the j-th of these (both
-    /// ascending) reads replicas `floor(j * k / m)` to `floor((j + 1) * k / m) - 1`, and the first of them
-    /// where that is none: one replica for m >= k, and for m < k as many as keep them all busy.
+    /// If k source ranks hold a unit and m destination ranks need it, the j-th destination (both ascending) reads
+    /// replicas `floor(j * k / m)` to `floor((j + 1) * k / m) - 1`, or the first of these if the range is empty. So for
+    /// m >= k it reads from one replica, and for m < k from several, which keeps all replicas busy.
     ///
     /// # Errors
     /// [`PartitionError::Indivisible`], [`PartitionError::NoSuchRank`].
@@ -136,7 +136,7 @@ impl Partition {
         let first = self.holders(src_tp, wanted.start)?;
         let readers = self.holders(dst_tp, wanted.start)?;
         if readers.len() == 1 {
-            // Nobody else needs these units, so every rank that holds one of them sends.
+            // No other rank needs these units, so every rank that holds one of them sends.
             return Ok(first.start..self.holders(src_tp, wanted.end - 1)?.end);
         }
         let (k, m) = (first.len() as u64, readers.len() as u64);
@@ -145,11 +145,11 @@ impl Partition {
         Ok(first.start + replicas.start as u32..first.start + replicas.end as u32)
     }
 
-    /// What source rank `src` of `src_tp` sends to destination rank `dst` of `dst_tp`, or `None` if that
-    /// is nothing: they hold no unit both, or other [`senders`](Self::senders) serve the destination.
+    /// Returns what source rank `src` of `src_tp` sends to destination rank `dst` of `dst_tp`. `None` if they have no
+    /// unit in common, or if other [`senders`](Self::senders) serve the destination.
     ///
     /// # Errors
-    /// As [`owned`](Self::owned), for either side.
+    /// The errors of [`owned`](Self::owned), for either side.
     pub fn served(
         self,
         (src_tp, src): (u32, u32),
@@ -170,30 +170,30 @@ impl Partition {
     }
 }
 
-/// What one source rank sends to one destination rank.
+/// The data that one source rank sends to one destination rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Served {
-    /// The units, of the whole model.
+    /// The units, numbered in the whole model.
     pub units: Range<u64>,
-    /// Which part of their bytes this source rank sends.
+    /// The part of their bytes that this source rank sends.
     pub share: Share,
 }
 
-/// One of several replicas that share out the same work among themselves.
+/// One of several replicas that divide the same work among themselves.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Share {
-    /// Which of them it is, counted from 0.
+    /// The index of the replica, from 0.
     pub index: u32,
-    /// How many they are; at least 1.
+    /// The number of replicas, at least 1.
     pub of: u32,
 }
 
 impl Share {
-    /// Which of `count` things in a row this replica takes: `ceil(index * count / of)` to
-    /// `ceil((index + 1) * count / of) - 1`.
+    /// Returns which of `count` consecutive items this replica takes: `ceil(index * count / of)` to `ceil((index + 1) *
+    /// count / of) - 1`.
     ///
-    /// Their stretches follow one another and differ in length by one at most. A single thing is taken
-    /// by the first replica.
+    /// The replicas' ranges are consecutive, and their lengths differ by one at most. A single item goes to the first
+    /// replica.
     pub fn stretch(self, count: u64) -> Range<u64> {
         let cut = |index: u32| {
             let things = u128::from(index) * u128::from(count);

@@ -1,4 +1,4 @@
-//! Slicing one rank's cache for another: what both of them hold.
+//! Slicing: the parts of one rank's cache that another rank holds too.
 
 use std::fmt;
 use std::ops::Range;
@@ -13,15 +13,14 @@ use crate::partition::Served;
 use crate::spec::Spec;
 use crate::view::{Axis, ComponentView};
 
-/// One of the two ends of a transfer.
+/// An end of a transfer.
 ///
-/// They are not alike: where several source ranks hold the same unit, it is the destination ranks that are
-/// dealt among them.
+/// The ends differ: if several source ranks hold the same unit, the destination ranks are distributed among them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Side {
-    /// Where the bytes come from.
+    /// The end that the bytes come from.
     Source,
-    /// Where they go.
+    /// The end that the bytes go to.
     Destination,
 }
 
@@ -34,78 +33,76 @@ impl fmt::Display for Side {
     }
 }
 
-/// A rank of tensor parallelism.
+/// A tensor-parallel rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct TpRank {
-    /// How many ranks there are.
+    /// The number of ranks.
     pub tp: u32,
-    /// Which one it is.
+    /// The rank's number.
     pub rank: u32,
 }
 
-/// Why views cannot be sliced for another rank.
+/// Describes why views cannot be sliced for another rank.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum SliceError {
-    /// The units of a component do not go into one of the TP sizes, or one of the ranks is not there.
+    /// A TP size does not divide the units of a component, or a rank does not exist.
     #[error(transparent)]
     Partition(#[from] PartitionError),
-    /// A view of a spec that the other side's group does not have.
+    /// The other side's group does not have the view's spec.
     #[error("view {view} is of spec {spec}, but the other side's group has {specs}")]
     NoSuchSpec {
-        /// Which view.
+        /// The index of the view.
         view: usize,
-        /// Its spec.
+        /// The index of its spec.
         spec: usize,
-        /// How many the other side has.
+        /// The number of specs on the other side.
         specs: usize,
     },
-    /// A view of a component that the other side's spec does not have.
+    /// The other side's spec does not have the view's component.
     #[error("view {view} is of component {component}, but a spec of kind {kind} has {components}")]
     NoSuchComponent {
-        /// Which view.
+        /// The index of the view.
         view: usize,
-        /// Its component.
+        /// The index of its component.
         component: usize,
-        /// Kind of the other side's spec.
+        /// The kind of the other side's spec.
         kind: &'static str,
-        /// How many components that has.
+        /// The number of that spec's components.
         components: usize,
     },
-    /// A view whose units are not those that the rank holds: it is another rank's.
+    /// The view's units are not those of the rank, so it belongs to another rank.
     #[error(
         "view {view} ({component}) has units {given:?} of the model on {positions} positions, but the \
          rank holds units {held:?}"
     )]
     NotMine {
-        /// Which view.
+        /// The index of the view.
         view: usize,
         /// The component's name.
         component: &'static str,
-        /// The units that it says it has.
+        /// The units of the view.
         given: Range<u64>,
-        /// How many positions its axis of units has.
+        /// The number of positions on its axis of units.
         positions: u64,
-        /// The units that a rank like mine holds.
+        /// The units that the rank holds.
         held: Range<u64>,
     },
 }
 
-/// The parts of *my* views that travel between me and another rank, in an order that both derive
-/// alike: as my views are listed, by spec and by component, units ascending.
+/// Returns the parts of *my* views that travel between me and another rank. Their order is that of my views (by spec
+/// and component), with ascending units, so both ranks derive the same list.
 ///
-/// `my_views` are views of one group on my rank, as [`make_meta_kv_cache`] lists them, and `other_specs`
-/// are the [specs](crate::Group::specs) of the same group on the other side. Views keep their semantic
-/// shape `[L, B, S, H, C]`; only `H` gets narrower. Ranks that share nothing, or whose units another
-/// replica serves, give an empty list.
+/// `my_views` are the views of one group on my rank, from [`make_meta_kv_cache`]. `other_specs` are the
+/// [specs](crate::Group::specs) of the same group on the other side. Views keep their semantic shape `[L, B, S, H, C]`;
+/// only `H` becomes narrower. The list is empty if the ranks share nothing, or if another replica serves their units.
 ///
-/// Layers and blocks are not looked at: they are the plan's business. So where several replicas
-/// [share the work](Served) for one destination rank, each of them has these views, and the plan says which
-/// layers or tokens of them each one sends.
+/// Layers and blocks are not considered, since the plan handles them. So if several replicas [share the work](Served)
+/// for a destination rank, each has these views, and the plan determines which layers or tokens each one sends.
 ///
 /// # Errors
-/// When the views are not those of rank `me`, the other side's group is another one, there is no such
-/// rank, or units do not go into one of the TP sizes.
+/// Returns an error if the views are not those of rank `me`, if the other side's group differs, if a rank does not
+/// exist, or if a TP size does not divide the units.
 ///
 /// ```
 /// use transload_layout::{Deployment, Dtype, Group, Rank, Side, Spec, TpRank};
@@ -170,13 +167,13 @@ pub fn slice_for_tp_transfer(
     Ok(slices)
 }
 
-/// The part of a view with these units of the whole model, all of which it has.
+/// Narrows a view to these units of the whole model, all of which it must have.
 fn narrow_units(mine: &ComponentView, units: Range<u64>) -> ComponentView {
     let local = units.start - mine.units.start..units.end - mine.units.start;
     ComponentView { view: mine.view.narrow(Axis::Unit, local), units, ..mine.clone() }
 }
 
-/// Meta views of everything a rank caches, group by group: shapes and strides without memory.
+/// Returns meta views of everything that a rank caches, by group: shapes and strides without memory.
 ///
 /// # Panics
 /// If the deployment has no such rank.

@@ -1,24 +1,22 @@
-//! Views: where the bytes of one component lie, as offset, extents and byte strides.
+//! Views: the location of one component's bytes, as offset, extents and byte strides.
 //!
-//! A view is a tensor without memory (a *meta* tensor): it says where every byte would be, and
-//! holds none.
+//! A view is a tensor without memory (a *meta* tensor): it describes where every byte would be.
 //!
-//! **Addresses.** The memory of one rank and group is an address space of 64 bits. The upper 20 bits
-//! number the allocation (always 0 where the group lies in one; the layer slot where each layer has
-//! its own), the lower [`ALLOCATION_BITS`] are the byte offset inside it. A step from layer to layer
-//! is thereby a stride like any other.
+//! **Addresses.** The memory of one rank and group is an address space of 64 bits. The upper 20 bits are the number of
+//! the allocation: always 0 for a single allocation, or the layer slot if each layer has its own. The lower
+//! [`ALLOCATION_BITS`] are the byte offset inside it. So a step from layer to layer is a stride like any other.
 
 use std::ops::Range;
 
 use smallvec::SmallVec;
 
-/// The number of low bits of an address that are the offset inside one allocation.
+/// The number of low bits of an address that hold the offset inside an allocation.
 pub const ALLOCATION_BITS: u32 = 44;
 
-/// The most bytes that one allocation may have (8 TiB).
+/// The maximum size of an allocation in bytes (8 TiB).
 ///
-/// Half of what an offset could count, so that a step inside one allocation is never as long as one that
-/// leads into the next, and no run goes on from one allocation into another.
+/// It is half of what an offset can hold. So a step inside an allocation is always shorter than one into the next, and
+/// no run of bytes continues into another allocation.
 pub const MAX_ALLOCATION_BYTES: u64 = 1 << (ALLOCATION_BITS - 1);
 
 /// Splits an address into the number of its allocation and the byte offset inside it.
@@ -26,7 +24,7 @@ pub const fn split_address(address: u64) -> (usize, u64) {
     ((address >> ALLOCATION_BITS) as usize, address & ((1 << ALLOCATION_BITS) - 1))
 }
 
-/// What stepping along an axis of a [`View`] means.
+/// The meaning of a step along an axis of a [`View`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Axis {
     /// `L`: to the next layer slot of this rank.
@@ -37,39 +35,39 @@ pub enum Axis {
     State,
     /// `H`: to the next unit (head, group, channel) that this rank owns.
     Unit,
-    /// `C`: along a content axis of the component, numbered as its spec lists them.
+    /// `C`: along a content axis of the component, numbered as in its spec.
     Content(u8),
     /// Inside one element.
     Byte,
 }
 
-/// One axis of a [`View`].
+/// An axis of a [`View`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Dim {
-    /// What it steps along.
+    /// The meaning of a step.
     pub axis: Axis,
-    /// How many positions it has.
+    /// The number of positions.
     pub extent: u64,
-    /// Bytes from one position to the next.
+    /// The distance in bytes from one position to the next.
     pub stride: u64,
 }
 
-/// A region of one address space: `offset` plus, for each dim, a position times its stride.
+/// A region of an address space. An address is `offset` plus, for each dim, a position times its stride.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct View {
-    /// Address of the first byte.
+    /// The address of the first byte.
     pub offset: u64,
     /// The axes, each at most once, in the order `L, B, S, H, C…, byte`.
     pub dims: SmallVec<[Dim; 8]>,
 }
 
 impl View {
-    /// The dim of `axis`. An axis that a view lacks has extent 1.
+    /// Returns the dim of `axis`. An axis that the view lacks has extent 1.
     pub fn dim(&self, axis: Axis) -> Dim {
         self.dims.iter().copied().find(|d| d.axis == axis).unwrap_or(Dim { axis, extent: 1, stride: 0 })
     }
 
-    /// The part of the view with positions `range` of `axis` (positions it must have).
+    /// Returns the part of the view with positions `range` of `axis`, which must exist.
     #[must_use]
     pub fn narrow(&self, axis: Axis, range: Range<u64>) -> Self {
         let mut narrowed = self.clone();
@@ -83,12 +81,12 @@ impl View {
         narrowed
     }
 
-    /// How many bytes the view holds.
+    /// Returns the number of bytes in the view.
     pub fn bytes(&self) -> u64 {
         self.dims.iter().map(|d| d.extent).product()
     }
 
-    /// Extents in the semantic order `[L, B, S, H, C]`, content in bytes.
+    /// Returns the extents in the semantic order `[L, B, S, H, C]`, with the content in bytes.
     pub fn shape(&self) -> [u64; 5] {
         let content =
             self.dims.iter().filter(|d| matches!(d.axis, Axis::Content(_) | Axis::Byte)).map(|d| d.extent).product();
@@ -105,12 +103,12 @@ impl View {
 /// The view of one component of one spec on one rank.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct ComponentView {
-    /// Which spec of its group, counted as the document lists them.
+    /// The index of the spec in its group.
     pub spec: usize,
-    /// Which component of that spec, counted as the spec lists them.
+    /// The index of the component in its spec.
     pub component: usize,
-    /// The units of the whole model that its `H` axis holds.
+    /// The units of the whole model on its `H` axis.
     pub units: Range<u64>,
-    /// Where its bytes are.
+    /// The location of its bytes.
     pub view: View,
 }

@@ -1,4 +1,4 @@
-//! Bad documents: each fault has a key path and says what would be right, and all come in one report.
+//! Invalid documents: every fault has a key path and a correct alternative, and one report contains all of them.
 
 use serde_json::{Value as Json, json};
 use transload_layout::catalog::CacheDtype;
@@ -125,7 +125,7 @@ fn products_that_overflow_name_the_field_that_is_too_large() {
     assert_fault(&document, "group[0].offset", "offset plus");
 }
 
-/// A run must never be able to go on from one allocation into the next.
+/// A run must never continue from one allocation into the next.
 #[test]
 fn an_allocation_has_at_most_8_tib() {
     let layers = |num_blocks: u64| {
@@ -294,7 +294,7 @@ fn all_faults_come_in_one_report() {
     }
 }
 
-/// The paths of all faults of a document, in order.
+/// Returns the paths of all faults of a document, in order.
 fn paths(document: &Json) -> Vec<String> {
     let faults = check(document).unwrap_err();
     println!("{faults}\n");

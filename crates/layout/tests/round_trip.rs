@@ -1,4 +1,4 @@
-//! Documents of any shape: what is written is read as the same, and is refused where it was refused before.
+//! Documents of any shape: writing and reading one gives the same document, or the same faults.
 
 use proptest::collection::vec;
 use proptest::option;
@@ -32,7 +32,7 @@ proptest! {
     }
 }
 
-/// The strategy is no use if few of its documents are deployments.
+/// The strategy is only useful if many of its documents are deployments.
 #[test]
 fn many_of_these_documents_are_deployments() {
     use proptest::strategy::ValueTree;
@@ -46,7 +46,7 @@ fn many_of_these_documents_are_deployments() {
     assert!((50..450).contains(&good), "{good} of 500");
 }
 
-/// A size: mostly one that others divide.
+/// Returns a size, mostly one that others divide.
 fn size() -> impl Strategy<Value = u64> {
     prop_oneof![
         60 => select(vec![1, 2, 4, 4, 8, 16, 64]),

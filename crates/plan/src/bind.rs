@@ -17,53 +17,53 @@ use crate::sides::Sides;
 use crate::table::{BindError, Lookup, MAX_PLACES, Tables};
 use crate::tokens::Segment;
 
-/// A plan with the block tables of both sides: what one process can run that reaches both memories.
+/// A plan with the block tables of both sides. A process that reaches both memories can run it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BoundPlan {
-    /// One for each route and group that has anything to move.
+    /// One entry for each route and group that has anything to move.
     pub routes: Vec<BoundRoute>,
 }
 
-/// What one source rank copies to one destination rank in one group.
+/// The copies from one source rank to one destination rank in one group.
 ///
-/// Routes that differ in nothing but where they start share their places, so counting them costs
-/// O(nests) each, however long a sequence is.
+/// Routes that differ only in their start addresses share their places. So counting costs O(nests) for each of them,
+/// however long a sequence is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BoundRoute {
     /// The source rank.
     pub src_rank: Rank,
     /// The destination rank.
     pub dst_rank: Rank,
-    /// Index of the group in the plan.
+    /// The index of the group in the plan.
     pub group: usize,
     shape: Arc<BoundShape>,
-    /// Where the shape starts on each side.
+    /// The start address of the shape on each side.
     start: Sides<u64>,
 }
 
-/// What routes alike do, as if they started at 0 on both sides.
+/// The common part of routes of the same shape, as if they started at 0 on both sides.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct BoundShape {
     program: Program,
     /// For each nest, the components that it moves.
     components: Vec<ComponentSet>,
-    /// For each nest, in how many places it runs.
+    /// For each nest, the number of places where it runs.
     places: Vec<u64>,
 }
 
-/// Chunks of one length, of the same components.
+/// The number of chunks with the same length and components.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkCount {
-    /// The components that travel in each.
+    /// The components in each chunk.
     pub components: ComponentSet,
-    /// Bytes of each.
+    /// The bytes of each chunk.
     pub length: u64,
-    /// How many there are.
+    /// The number of chunks.
     pub chunks: u64,
 }
 
 impl BoundRoute {
-    /// What to copy, in the addresses of that rank and group on each side. Costs O(places).
+    /// Returns the program of the copies, in the addresses of this rank and group on each side. Costs O(places).
     pub fn program(&self) -> Program {
         let mut program = self.shape.program.clone();
         for place in &mut program.placed {
@@ -73,12 +73,12 @@ impl BoundRoute {
         program
     }
 
-    /// For each nest of the [program](Self::program), the components that it moves.
+    /// Returns, for each nest of the [program](Self::program), the components that it moves.
     pub fn components(&self) -> &[ComponentSet] {
         &self.shape.components
     }
 
-    /// Its chunks, counted nest by nest.
+    /// Returns the route's chunks, counted for each nest.
     pub fn chunk_counts(&self) -> impl Iterator<Item = ChunkCount> + '_ {
         let shape = &*self.shape;
         let nests = shape.program.nests.iter().zip(&shape.components);
@@ -89,29 +89,29 @@ impl BoundRoute {
         })
     }
 
-    /// How many bytes it moves.
+    /// Returns the number of bytes that it moves.
     pub fn bytes(&self) -> u64 {
         self.chunk_counts().map(|count| count.length * count.chunks).sum()
     }
 
-    /// In how many chunks.
+    /// Returns the number of chunks that it moves.
     pub fn chunks(&self) -> u64 {
         self.chunk_counts().map(|count| count.chunks).sum()
     }
 }
 
 impl BoundPlan {
-    /// How many bytes move.
+    /// Returns the number of bytes that the whole plan moves.
     pub fn bytes(&self) -> u64 {
         self.routes.iter().map(BoundRoute::bytes).sum()
     }
 
-    /// In how many chunks.
+    /// Returns the number of chunks of the whole transfer.
     pub fn chunks(&self) -> u64 {
         self.routes.iter().map(BoundRoute::chunks).sum()
     }
 
-    /// How many chunks there are of each length in bytes.
+    /// Returns the number of chunks of each length in bytes.
     pub fn histogram(&self) -> BTreeMap<u64, u64> {
         let mut chunks = BTreeMap::new();
         for count in self.routes.iter().flat_map(BoundRoute::chunk_counts) {
@@ -122,16 +122,16 @@ impl BoundPlan {
 }
 
 impl Plan {
-    /// Binds all routes to the block tables of both sides. Runs merge across blocks that are
-    /// neighbours on both sides, in whatever order the tables list them.
+    /// Binds all routes to the block tables of both sides. Runs are merged across blocks that are neighbours on both
+    /// sides, whatever their order in the tables.
     ///
     /// # Errors
-    /// When a table is too short, lists a block that does not exist, or would write one twice; or there are
+    /// Returns an error if a table is too short, lists a missing block, or would write a block twice; or if there are
     /// more than [`MAX_PLACES`].
     pub fn bind(&self, src: &Tables, dst: &Tables) -> Result<BoundPlan, BindError> {
         let tables = Sides { src, dst };
         let lookups = Sides::try_of(|side| Lookup::of_plan(self, side, tables[side]))?;
-        // Most routes differ in units only, so they share their shapes, or at least their segments.
+        // Most routes differ only in their units, so they share their shapes or at least their segments.
         let mut shapes: HashMap<RouteShape, Arc<BoundShape>> = HashMap::new();
         let mut segments = Segments::new();
         let mut places = 0u64;
@@ -165,7 +165,7 @@ impl Plan {
     }
 }
 
-/// Segments that are made already: of which group and class, and whether their ends are open.
+/// Segments made so far, by group, class, and whether their ends are open.
 type Segments = HashMap<(usize, Class, bool), Vec<Segment>>;
 
 impl BoundShape {

@@ -1,17 +1,17 @@
-//! Whether two deployments hold the same cache, and which groups and specs pair up.
+//! The comparison of two deployments: whether they hold the same cache, and how their groups pair up.
 
 use thiserror::Error;
 use transload_layout::{Deployment, Group, Spec};
 
-/// Two deployments that cannot be bridged: the first field that differs, with both values.
+/// The error for deployments with different caches: the first field that differs, with both values.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{field} differs: {source_value} at the source, {destination_value} at the destination")]
 pub struct BridgeError {
-    /// The field, as `group "attn": spec[0].head_dim`.
+    /// The field, such as `group "attn": spec[0].head_dim`.
     pub field: String,
-    /// What the source has.
+    /// The source's value.
     pub source_value: String,
-    /// What the destination has.
+    /// The destination's value.
     pub destination_value: String,
 }
 
@@ -21,7 +21,7 @@ impl BridgeError {
     }
 }
 
-/// Pairs the groups of two deployments by name, in the order in which the source lists them.
+/// Pairs the groups of two deployments by name, in the source's order.
 ///
 /// # Errors
 /// The first field in which the two caches differ, with both values.
@@ -60,7 +60,7 @@ fn check_group(src: &Deployment, dst: &Deployment, group: &Group, other: &Group)
         return Err(BridgeError::new(field, kinds(group), kinds(other)));
     }
     for (i, (spec, twin)) in group.specs().iter().zip(other.specs()).enumerate() {
-        // Equal structs are the common case, and comparing them allocates nothing.
+        // Compare the structs first: they are usually equal, and this does not allocate.
         if spec != twin {
             for ((field, a), (_, b)) in spec.identity().into_iter().zip(twin.identity()) {
                 if a != b {

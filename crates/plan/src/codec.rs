@@ -1,15 +1,15 @@
-//! Codecs store keys and values in less room, and not exactly.
+//! Codecs: lossy compression of keys and values.
 //!
-//! A codec encodes values in groups of up to 32. A group has a scale s and a minimum lo, and each of its values a code q of 8 or 4
-//! bits, which is read as lo + q s. Some elements of keys are large in all tokens, so that groups of keys run along tokens;
-//! groups of values run along elements. What each byte is says docs/src/reference/archive.md.
+//! A codec encodes values in groups of up to 32. A group has a scale s and a minimum lo. Each value becomes a code q of
+//! 8 or 4 bits, which decodes to lo + q s. Some elements of keys are large in all tokens, so groups of keys run along
+//! tokens, and groups of values along elements. docs/src/reference/archive.md specifies every byte.
 //!
-//! **The bound.** Before x' is rounded to the type of x, |x - x'| <= s/2 + 2^-10 (|lo| + hi - lo), where lo and hi are the least
-//! and the greatest value of the group. That rounding at most doubles it. The bound holds since a group is stored exactly
-//! where s is no normal f16, or lo or hi is not finite in f16.
+//! **The bound.** Before the decoded value x' is rounded to the type of x, |x - x'| <= s/2 + 2^-10 (|lo| + hi - lo),
+//! where lo and hi are the smallest and the largest value of the group. That rounding at most doubles the error. The
+//! bound holds because a group is stored exactly if s is not a normal f16, or if lo or hi is not finite in f16.
 //!
-//! **The same on every machine.** All that is calculated are single operations of IEEE 754 in f32, each rounded to the nearest.
-//! A product q s has 19 bits at most, so that it changes nothing where it is fused with the sum.
+//! **The same on every machine.** Only single operations of IEEE 754 in f32 are used, each rounded to nearest. A
+//! product q s has at most 19 bits, so fusing it with the sum does not change the result.
 
 mod bits;
 mod error;
@@ -29,16 +29,17 @@ pub use error::Undecodable;
 use bits::Float;
 use tile::{Along, Form, GROUP, Tile};
 
-/// How values are stored.
+/// The way in which values are stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum Codec {
-    /// As they are.
+    /// Unchanged.
     #[default]
     Exact,
-    /// Each element in 8 bits; the scale and minimum of its group add 1 bit each element: 0.5625 of bf16.
+    /// Each element in 8 bits. The scale and minimum of its group add 1 bit to each element: 0.5625 of the size of
+    /// bf16.
     Q8,
-    /// Each element in 4 bits, and 1 bit likewise: 0.3125 of bf16.
+    /// Each element in 4 bits, plus 1 bit for scale and minimum: 0.3125 of the size of bf16.
     Q4,
 }
 
@@ -46,12 +47,12 @@ impl Codec {
     /// All codecs.
     pub const ALL: &[Self] = &[Self::Exact, Self::Q8, Self::Q4];
 
-    /// Whether what is decoded is what was encoded, bit for bit.
+    /// Tells whether decoded values equal the encoded ones bit for bit.
     pub fn is_exact(self) -> bool {
         self == Self::Exact
     }
 
-    /// The name that settings and formats use.
+    /// Returns the name in settings and formats.
     pub fn name(self) -> &'static str {
         match self {
             Self::Exact => "exact",
@@ -67,7 +68,7 @@ impl fmt::Display for Codec {
     }
 }
 
-/// A text that names no codec.
+/// The error for a text that is not a codec's name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no codec: write exact, q8 or q4")]
 pub struct NoCodec(String);
@@ -81,8 +82,8 @@ impl FromStr for Codec {
     }
 }
 
-/// Tells what a stretch of memory holds, token by token: the elements of a key, and then those of a value. Either may be
-/// 0: where keys lie apart from values.
+/// The content of a run of memory for each token: the elements of a key, followed by those of a value. Either number
+/// may be 0, if keys and values are stored apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Rows {
     float: Float,
@@ -91,7 +92,8 @@ pub struct Rows {
 }
 
 impl Rows {
-    /// `None` for a type that codecs do not take: they take f32, f16 and bf16.
+    /// Returns the rows of these elements, or `None` for a type that codecs do not support. They support f32, f16 and
+    /// bf16.
     pub fn new(dtype: Dtype, keys: usize, values: usize) -> Option<Self> {
         let float = match dtype {
             Dtype::F32 => Float::F32,
@@ -102,7 +104,7 @@ impl Rows {
         Some(Self { float, keys, values })
     }
 
-    /// Some components of a spec, counted as it lists them: codecs take the keys and the values of attention.
+    /// Returns the rows of some components of a spec, by index. Codecs support the keys and values of attention.
     pub fn of(spec: &Spec, components: RangeInclusive<usize>) -> Option<Self> {
         let Spec::Attention(spec) = spec else {
             return None;
@@ -115,7 +117,7 @@ impl Rows {
         Self::new(spec.dtype, keys, values)
     }
 
-    /// Bytes of so many tokens as they are; `None` if that is no size.
+    /// Returns the bytes of this many tokens before encoding, or `None` if the size overflows.
     pub fn bytes(self, tokens: usize) -> Option<usize> {
         let elements = self.keys.checked_add(self.values)?;
         elements.checked_mul(self.float.bytes())?.checked_mul(tokens)
@@ -131,10 +133,11 @@ impl Codec {
         }
     }
 
-    /// How many bytes of codes [`encode`](Self::encode) makes of so many tokens; `None` if that is no size.
+    /// Returns the bytes of codes that [`encode`](Self::encode) makes of this many tokens, or `None` if the size
+    /// overflows.
     pub fn encoded_bytes(self, rows: Rows, tokens: usize) -> Option<usize> {
         let bytes = rows.bytes(tokens)?;
-        // Nothing becomes more than 2.5 times as long: so the sum below cannot overflow.
+        // Nothing grows by more than a factor of 2.5, so the sum below cannot overflow.
         bytes.checked_mul(3)?;
         let Some(form) = self.form() else {
             return Some(bytes);
@@ -142,8 +145,8 @@ impl Codec {
         Some(rows.tiles(form, tokens).map(|tile| tile.bytes()).sum())
     }
 
-    /// Appends the codes of the values in `from`, a whole number of rows, to `codes`, and the values of groups that are stored
-    /// exactly to `exact`.
+    /// Appends the codes of the values in `from`, a whole number of rows, to `codes`. Values of groups that are stored
+    /// exactly are appended to `exact`.
     ///
     /// # Panics
     /// If `from` ends within a row.
@@ -158,11 +161,11 @@ impl Codec {
         }
     }
 
-    /// Writes the values of whole rows into `to`, out of what [`encode`](Self::encode) made of them: all of `codes`, and
-    /// the beginning of `exact`, which is taken off it.
+    /// Decodes what [`encode`](Self::encode) made into whole rows in `to`. It uses all of `codes` and removes what it
+    /// needs from the front of `exact`.
     ///
     /// # Errors
-    /// If no values are encoded so; what `to` holds then is not defined.
+    /// Returns an error if the codes are invalid. The content of `to` is then undefined.
     ///
     /// # Panics
     /// If `to` ends within a row.
@@ -187,7 +190,7 @@ impl Codec {
 }
 
 impl Rows {
-    /// How many tokens so many bytes are of.
+    /// Returns the number of tokens in this many bytes.
     fn tokens(self, bytes: usize) -> usize {
         let row = self.bytes(1).unwrap_or(usize::MAX);
         match bytes.checked_rem(row) {
@@ -197,7 +200,7 @@ impl Rows {
         }
     }
 
-    /// The tiles of so many tokens, as they are stored: of each 32 tokens those of keys, and then those of values.
+    /// Returns the tiles of this many tokens in storage order: for each 32 tokens those of keys, then those of values.
     fn tiles(self, form: Form, tokens: usize) -> impl Iterator<Item = Tile> {
         let one = self.float.bytes();
         let stride = (self.keys + self.values) * one;

@@ -15,15 +15,16 @@ impl Plan {
     /// Plans every route between two deployments.
     ///
     /// # Errors
-    /// When the two do not hold the same cache, or the range of tokens, or what moves, is absurd.
+    /// Returns an error if the deployments hold different caches, or if the range of tokens or the amount of data is
+    /// too large.
     pub fn compile(src: &Deployment, dst: &Deployment, request: &Request) -> Result<Self, PlanError> {
         Self::compile_some(src, dst, request, Sides::default())
     }
 
-    /// Plans the routes of some ranks of one side: what an agent needs that holds their memory.
+    /// Plans the routes of some ranks of one side, as needed by an agent that holds their memory.
     ///
     /// # Errors
-    /// As [`compile`](Self::compile); and when the side has no such rank.
+    /// The errors of [`compile`](Self::compile), and one if the side has no such rank.
     pub fn compile_for(
         src: &Deployment,
         dst: &Deployment,
@@ -36,10 +37,10 @@ impl Plan {
         Self::compile_some(src, dst, request, only)
     }
 
-    /// Plans the one route between two ranks. A plan without routes says that they share nothing.
+    /// Plans the route between two ranks. The plan has no routes if they share nothing.
     ///
     /// # Errors
-    /// As [`compile`](Self::compile); and when a side has no such rank.
+    /// The errors of [`compile`](Self::compile), and one if a side has no such rank.
     pub fn compile_route(
         src: &Deployment,
         dst: &Deployment,

@@ -1,13 +1,12 @@
-//! What was computed: the digest that a lease is bound to and a pull must state.
+//! The digest of a cache's content. A lease is bound to it, and a pull must state it.
 //!
-//! Blocks are only as good as the tokens they were computed from. A pull that asks for other
-//! content than the lease holds (a reference that was mixed up, reused or outlived its request) is
-//! refused by this digest before a byte moves.
+//! Blocks are only valid for the tokens that they were computed from. By this digest, a pull for other content than the
+//! lease's is refused before any byte moves: its reference was mixed up, reused, or outlived its request.
 //!
 //! **Canonical encoding.** BLAKE3 in key derivation mode, context
 //! `transload 1 content of a KV cache`, over:
 //!
-//! | bytes | what |
+//! | bytes | content |
 //! |---|---|
 //! | `u64` | number of tokens |
 //! | `u32` each | token ids |
@@ -17,7 +16,7 @@
 //! | 0, or 1 `bytes` | cache salt |
 //! | 0, or 1 and 32 bytes | digest of the prompt embeddings |
 //!
-//! Integers are little endian; `bytes` is a `u64` length and that many bytes.
+//! Integers are little-endian. `bytes` is a `u64` length and that many bytes.
 
 use std::fmt;
 
@@ -26,16 +25,16 @@ use serde::{Deserialize, Serialize};
 const CONTEXT: &str = "transload 1 content of a KV cache";
 const FINGERPRINT: &str = "transload 1 fingerprint of content in logs";
 
-/// BLAKE3-256 of everything that determines what a request's blocks hold.
+/// The BLAKE3-256 of everything that determines the content of a request's blocks.
 ///
-/// Stating it proves that the asker knows the content, so it is a secret between those who do: it is compared in
-/// constant time and never printed. Logs show its [`fingerprint`](Self::fingerprint).
+/// Stating it proves knowledge of the content, so it is a secret of those who have it. It is compared in constant time
+/// and never printed. Logs show its [`fingerprint`](Self::fingerprint).
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub struct ContentDigest(pub [u8; 32]);
 
 impl ContentDigest {
-    /// Makes a number for logs, by which two agents that share `secret` (the cluster's) can be seen to mean the same
-    /// content. It proves nothing, and says nothing to who lacks the secret.
+    /// Returns a number for logs. It shows that two agents with the same `secret` (the cluster's) mean the same
+    /// content. It proves nothing, and reveals nothing without the secret.
     pub fn fingerprint(&self, secret: &[u8; 32]) -> ContentFingerprint {
         let mut hasher = blake3::Hasher::new_derive_key(FINGERPRINT);
         hasher.update(secret).update(&self.0);
@@ -60,7 +59,7 @@ impl fmt::Debug for ContentDigest {
     }
 }
 
-/// What logs show of a [`ContentDigest`].
+/// The form of a [`ContentDigest`] in logs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ContentFingerprint(u64);
 
@@ -70,12 +69,12 @@ impl fmt::Display for ContentFingerprint {
     }
 }
 
-/// Why content cannot be described.
+/// Describes why content cannot be described.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages name the fields")]
 pub enum ContentError {
-    /// Fewer token ids were given than are valid.
+    /// There are fewer token ids than valid tokens.
     #[error("{valid} tokens are said to be valid, but only {given} token ids were given")]
     MissingTokens { valid: u64, given: u64 },
 }
@@ -105,7 +104,7 @@ pub struct Content<'a> {
 }
 
 impl<'a> Content<'a> {
-    /// The first `valid` of `tokens`: those whose keys, values or states the blocks hold.
+    /// Describes the first `valid` of `tokens`, whose keys, values or states the blocks hold.
     pub fn first(valid: u64, tokens: &'a [u32]) -> Result<Self, ContentError> {
         let missing = ContentError::MissingTokens { valid, given: tokens.len() as u64 };
         let valid = usize::try_from(valid).map_err(|_| missing.clone())?;
@@ -118,16 +117,16 @@ impl<'a> Content<'a> {
         })
     }
 
-    /// The adapter (LoRA) that computed it. None is not the same as an empty name.
+    /// Sets the adapter (LoRA) that computed the content. No adapter differs from an empty name.
     pub fn adapter(mut self, id: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
         self.adapter = Some(id.as_ref());
         self
     }
 
-    /// An image, sound or other item whose placeholder covers `length` tokens from `position` on.
+    /// Adds an image, sound or other item whose placeholder covers `length` tokens from `position` on.
     ///
-    /// The order of calls does not matter. An item that begins behind the valid tokens had no part
-    /// in them and is left out.
+    /// The order of calls does not matter. An item that begins after the valid tokens did not affect them and is left
+    /// out.
     pub fn multimodal(mut self, identifier: &'a (impl AsRef<[u8]> + ?Sized), position: u64, length: u64) -> Self {
         if position < self.tokens.len() as u64 {
             self.multimodal.push((position, length, identifier.as_ref()));
@@ -135,19 +134,19 @@ impl<'a> Content<'a> {
         self
     }
 
-    /// The salt that keeps this request's cache apart from others.
+    /// Sets the salt that separates this request's cache from others.
     pub fn cache_salt(mut self, salt: &'a (impl AsRef<[u8]> + ?Sized)) -> Self {
         self.cache_salt = Some(salt.as_ref());
         self
     }
 
-    /// BLAKE3-256 (or another 256-bit digest) of the prompt embeddings, where a prompt has some.
+    /// Sets the BLAKE3-256 (or another 256-bit) digest of the prompt embeddings, if the prompt has any.
     pub fn prompt_embeddings(mut self, digest: [u8; 32]) -> Self {
         self.prompt_embeddings = Some(digest);
         self
     }
 
-    /// The digest of all of it.
+    /// Returns the digest of the content.
     #[must_use]
     pub fn digest(mut self) -> ContentDigest {
         let mut hasher = blake3::Hasher::new_derive_key(CONTEXT);

@@ -1,21 +1,21 @@
-//! Digests of plans: two peers that computed the same plan have the same digest of it.
+//! Digests of plans. Two peers that computed the same plan get the same digest.
 
 use crate::ids::PlanDigest;
 use crate::plan::Plan;
 use crate::request::Request;
 use crate::route::Route;
 
-/// Names the rules by which plans are made, replica choice and stream order included. Whatever changes
-/// those changes this.
+/// The version of the rules by which plans are made, including replica choice and stream order. Change it whenever they
+/// change.
 const VERSION: &[u8] = b"transload.plan rules 4";
 
 impl Plan {
-    /// The digest of all routes.
+    /// Returns the digest of all routes.
     pub fn digest(&self) -> PlanDigest {
         self.digest_of(&self.routes)
     }
 
-    /// The digest of one route: what the two ranks of it compare.
+    /// Returns the digest of one route, which its two ranks compare.
     pub fn route_digest(&self, route: &Route) -> PlanDigest {
         self.digest_of(std::slice::from_ref(route))
     }
@@ -36,7 +36,8 @@ impl Plan {
 struct Writer(blake3::Hasher);
 
 impl Writer {
-    /// Every field is of fixed length or preceded by its length, so that no two plans read alike.
+    /// Hashes a route. Every field has a fixed length or follows its length, so different plans cannot have the same
+    /// encoding.
     fn route(&mut self, plan: &Plan, route: &Route) {
         let ranks = [route.src_rank.0.into(), route.dst_rank.0.into()];
         self.numbers(&ranks);

@@ -1,44 +1,43 @@
-//! Why there is no plan, and the limits that it has.
+//! Errors of planning, and the limits of a plan.
 
 use thiserror::Error;
 use transload_layout::Side;
 
 use crate::bridge::BridgeError;
 
-/// The largest token position there may be (2^40), so that sums of sizes never overflow.
+/// The largest token position (2^40), so that sums of sizes never overflow.
 pub(crate) const MAX_TOKENS: u64 = 1 << 40;
 
-/// The most bytes that a plan moves (256 PiB), so that neither sums of chunks nor the sizes of lists of them
-/// overflow.
+/// The maximum number of bytes that a plan moves (256 PiB), so that neither sums of chunks nor sizes of lists overflow.
 pub(crate) const MAX_BYTES: u64 = 1 << 58;
 
-/// The most slices of a plan: a component on one route, for layers that travel alike.
+/// The maximum number of slices in a plan. A slice is a component on one route, for layers that travel together.
 ///
-/// Each takes half a KiB or so, so a plan stays below 200 MB. Between two deployments of 256 ranks of
-/// tensor parallelism, 8 stages and 10 components there are 20,000.
+/// A slice takes about half a KiB, so a plan stays below 200 MB. Two deployments of 256 tensor-parallel ranks, 8 stages
+/// and 10 components have 20,000 slices.
 pub const MAX_SLICES: u64 = 1 << 18;
 
-/// Why there is no plan.
+/// Describes why there is no plan.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages name the fields")]
 pub enum PlanError {
-    /// The two sides do not hold the same cache.
+    /// The two sides hold different caches.
     #[error(transparent)]
     Bridge(#[from] BridgeError),
-    /// A range of tokens that ends beyond 2^40.
+    /// The range of tokens ends beyond 2^40.
     #[error("tokens {start} + {tokens} end beyond the last position there may be, {MAX_TOKENS}")]
     TooManyTokens { start: u64, tokens: u64 },
-    /// More bytes than any cluster has.
+    /// The plan would move more bytes than any cluster has.
     #[error("{bytes} bytes would move, more than the most there may be, {MAX_BYTES}")]
     TooManyBytes { bytes: u128 },
-    /// More slices than a plan may have.
+    /// The plan would have too many slices.
     #[error(
         "the plan could have {slices} slices, more than the most there may be, {MAX_SLICES}: one for \
          each component on each pair of ranks that share it"
     )]
     TooManySlices { slices: u128 },
-    /// A rank that a deployment does not have.
+    /// The deployment has no such rank.
     #[error("{side} has no rank {rank}: its ranks are 0 to {last}")]
     NoSuchRank { side: Side, rank: u32, last: u32 },
 }

@@ -1,4 +1,4 @@
-//! How far a nest goes along the token axis, and the nests that are made for each such extent.
+//! The extent of a nest along the token axis, and the nests made for each extent.
 
 use std::collections::HashMap;
 use std::iter::{Zip, zip};
@@ -11,27 +11,28 @@ use crate::nest::Strided;
 use crate::sides::Sides;
 use crate::tokens::Segment;
 
-/// How many steps a nest takes along states and blocks, and where it may be placed.
+/// The number of a nest's steps along states and blocks, and a condition on its places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Extent {
     pub(crate) states: u64,
-    /// Neighbouring blocks of both sides that the nest goes through, each with `states` states.
+    /// The number of neighbouring blocks on both sides, each with `states` states.
     pub(crate) blocks: u64,
-    /// Whether the nest starts at state 0 of a block wherever it is placed.
+    /// Whether the nest starts at state 0 of a block at each of its places.
     pub(crate) zero: Sides<bool>,
 }
 
-/// The nests of a class for each extent that occurs: few extents repeat over many segments.
+/// The nests of a class for each extent. Few extents repeat over many segments.
 #[derive(Default)]
 pub(crate) struct NestsByExtent {
-    /// With the index that the first of the nests has in a program.
+    /// For each extent, the program's index of the first nest, and the nests.
     made: Vec<(Extent, u32, SmallVec<[Strided; 4]>)>,
-    /// Finds what was made after the first few, which are faster to look through.
+    /// Finds extents after the first few, which are faster to search linearly.
     by_extent: HashMap<Extent, usize>,
 }
 
 impl NestsByExtent {
-    /// The nests for a segment, made where their extent occurs for the first time, each with its index in the program.
+    /// Returns the nests of a segment, each with its index in the program. They are made when their extent occurs for
+    /// the first time.
     pub(crate) fn get(
         &mut self,
         segment: &Segment,

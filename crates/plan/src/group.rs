@@ -1,4 +1,4 @@
-//! What all routes of a group have in common: its components, and which of their states travel.
+//! The part of a plan that all routes of a group share: its components, and which of their states travel.
 
 use std::ops::Range;
 
@@ -12,33 +12,33 @@ use crate::request::Request;
 use crate::sides::Sides;
 use crate::tokens::StateRange;
 
-/// What all routes of a group have in common.
+/// The part of a plan that all routes of a group share.
 #[derive(Clone, Debug)]
 pub(crate) struct GroupPlan {
     pub(crate) name: String,
-    /// Its index in each side's own document.
+    /// The group's index in each side's own document.
     pub(crate) index: Sides<usize>,
     pub(crate) num_blocks: Sides<u32>,
     pub(crate) components: Vec<ComponentPlan>,
-    /// The distinct ranges of states that its specs move.
+    /// The distinct ranges of states that the specs move.
     pub(crate) ranges: Vec<StateRange>,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct ComponentPlan {
     pub(crate) name: &'static str,
-    /// Index of its spec, if that is attention, whose keys and values are known as kv together.
+    /// The index of its spec, if that is attention. Its keys and values together are named kv.
     pub(crate) attention: Option<usize>,
-    /// What codecs take it for, if they do.
+    /// The rows in which codecs encode it, if they do.
     pub(crate) rows: Option<Rows>,
     pub(crate) partition: Partition,
-    /// How many destination ranks need each unit.
+    /// The number of destination ranks that need each unit.
     pub(crate) readers: u64,
-    /// Index into the group's `ranges`.
+    /// An index into the group's `ranges`.
     pub(crate) range: usize,
 }
 
-/// Pairs the groups and works out which states of each travel.
+/// Pairs the groups, and determines which states of each travel.
 pub(crate) fn groups(src: &Deployment, dst: &Deployment, request: &Request) -> Result<Vec<GroupPlan>, PlanError> {
     let end = request.start.checked_add(request.tokens);
     if end.is_none_or(|end| end > MAX_TOKENS) {
@@ -86,7 +86,8 @@ impl GroupPlan {
         hull(touched.filter(|entries| !entries.is_empty()))
     }
 
-    /// The layer slots that two stages have in common, counted over the whole group, and each side's first slot.
+    /// Returns the layer slots that two stages have in common, as indices into the whole group, and each side's first
+    /// slot.
     pub(crate) fn slots_in_common(
         &self,
         ranks: &Sides<Ranks<'_>>,
@@ -100,7 +101,7 @@ impl GroupPlan {
         (slots.map(|slots| slots.start), both)
     }
 
-    /// How each component is shared out among ranks, of those that move anything.
+    /// Returns the partitions of the components that move anything.
     pub(crate) fn partitions(&self) -> impl Iterator<Item = Partition> {
         let components = self.components.iter();
         let moving = components.filter(|component| self.ranges[component.range].count() > 0);

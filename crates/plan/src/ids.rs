@@ -1,4 +1,4 @@
-//! The names by which agents, deployments, lease sets and transfers are known.
+//! The identifiers of agents, deployments, lease sets and transfers.
 
 use std::borrow::Cow;
 use std::fmt;
@@ -10,26 +10,26 @@ use serde::{Deserialize, Serialize, Serializer};
 use transload_layout::Deployment;
 pub use transload_layout::Rank;
 
-/// Longest name of a cluster, a service or an instance, in bytes.
+/// The longest name of a cluster, a service or an instance, in bytes.
 pub const MAX_NAME: usize = 64;
 
-/// Why a text is not a name.
+/// Describes why a text is not a name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages name the fields")]
 pub enum NameError {
-    /// It is empty.
+    /// The text is empty.
     #[error("a name must not be empty")]
     Empty,
-    /// It is too long.
+    /// The text is too long.
     #[error("a name has at most {MAX_NAME} bytes, this one has {bytes}")]
     TooLong { bytes: usize },
-    /// It holds a character other than letters, digits, `.`, `_`, `~` and `-`.
+    /// The text contains a character other than letters, digits, `.`, `_`, `~` and `-`.
     #[error("a name is made of ASCII letters, digits and . _ ~ -, not of {found:?}")]
     Character { found: char },
 }
 
-/// Checks for 1 to [`MAX_NAME`] letters, digits, `.`, `_`, `~` and `-`.
+/// Checks that a name has 1 to [`MAX_NAME`] letters, digits, `.`, `_`, `~` and `-`.
 fn check_name(text: &str) -> Result<(), NameError> {
     if text.is_empty() {
         return Err(NameError::Empty);
@@ -43,17 +43,17 @@ fn check_name(text: &str) -> Result<(), NameError> {
     }
 }
 
-/// Checks for `SERVICE/INSTANCE` or `SERVICE`.
+/// Checks that a name has the form `SERVICE/INSTANCE` or `SERVICE`.
 fn check_agent(text: &str) -> Result<(), NameError> {
     text.splitn(2, '/').try_for_each(check_name)
 }
 
-/// The unreserved characters of RFC 3986: a name stands in the URI of a certificate as it is.
+/// Tells whether a character is unreserved in RFC 3986, because certificates contain names in URIs without escaping.
 fn is_name_character(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '~' | '-')
 }
 
-/// Makes a type of a checked text, which is parsed, printed and sent as that text.
+/// Defines a type for a checked text, which is parsed, printed and sent as that text.
 macro_rules! text {
     ($(#[$doc:meta])* $name:ident, $check:path) => {
         $(#[$doc])*
@@ -68,7 +68,7 @@ macro_rules! text {
                 Ok(Self(Arc::from(text.as_ref())))
             }
 
-            /// The name as text.
+            /// Returns the name as text.
             pub fn as_str(&self) -> &str {
                 &self.0
             }
@@ -111,37 +111,37 @@ macro_rules! text {
 }
 
 text! {
-    /// The name of a cluster: the agents that share a certificate authority and a ticket key.
+    /// The name of a cluster: all agents that share a certificate authority and a ticket key.
     ClusterName, check_name
 }
 
 text! {
-    /// The name of a service, as certificates state it: of all engines that have one certificate.
+    /// The name of a service in certificates. A service is all engines that have one certificate.
     ServiceName, check_name
 }
 
 text! {
-    /// The name of an engine instance below its service: what tells replicas with one certificate apart.
+    /// The name of an engine instance within its service. It distinguishes replicas with the same certificate.
     InstanceName, check_name
 }
 
 text! {
-    /// The name of an agent: `SERVICE/INSTANCE`. Unique in a cluster, as long as instances of one service have
-    /// names of their own.
+    /// The name of an agent: `SERVICE/INSTANCE`. It is unique in a cluster if the instances of each service have
+    /// different names.
     ///
-    /// The service is proved by the agent's certificate, and the instance is what the agent says of itself. An agent
-    /// may also have its service's name alone, where there is one of it.
+    /// The agent's certificate proves the service, and the agent itself states the instance. If a service has only one
+    /// agent, that agent may have the service's name alone.
     AgentId, check_agent
 }
 
-/// Longest name of a host that [`InstanceName::at`] keeps whole, so that port and rank have room behind it.
+/// The longest part of a host's name that [`InstanceName::at`] keeps, which leaves room for the port and rank.
 const MAX_HOST_PART: usize = 52;
 
 impl InstanceName {
-    /// Makes a name for an instance that was given none, of its host's and a port, as two engines of one host have
-    /// different ones. So it is the same after a restart.
+    /// Makes a default name for an instance from its host's name and a port, which differs between engines on one host.
+    /// So the name stays the same after a restart.
     ///
-    /// A long host name keeps its end, which tells pods apart.
+    /// The end of a long host name is kept, because it distinguishes pods.
     pub fn at(host: &str, port: u16) -> Self {
         let allowed = |c: char| if is_name_character(c) { c } else { '-' };
         let host: String = host.chars().map(allowed).collect();
@@ -151,36 +151,36 @@ impl InstanceName {
 }
 
 impl AgentId {
-    /// An instance of a service.
+    /// Names an instance of a service.
     pub fn of(service: &ServiceName, instance: &InstanceName) -> Self {
         Self(format!("{service}/{instance}").into())
     }
 
-    /// The service that it belongs to.
+    /// Returns the service that the agent belongs to.
     pub fn service(&self) -> &str {
         self.0.split_once('/').map_or(&self.0, |(service, _)| service)
     }
 
-    /// Its name below the service, if it has one.
+    /// Returns the instance's name, if the agent has one.
     pub fn instance(&self) -> Option<&str> {
         self.0.split_once('/').map(|(_, instance)| instance)
     }
 
-    /// Whether `other` is this agent, or, where this is a service's name alone, an agent of that service.
+    /// Tells whether `other` is this agent or, if this is only a service's name, an agent of that service.
     pub fn includes(&self, other: &AgentId) -> bool {
         self == other || (self.instance().is_none() && self.service() == other.service())
     }
 }
 
 impl From<&AgentId> for ServiceName {
-    /// The service of an agent.
+    /// Returns the service of an agent.
     fn from(agent: &AgentId) -> Self {
         Self(agent.service().into())
     }
 }
 
 impl From<&ServiceName> for AgentId {
-    /// The one agent of a service.
+    /// Returns the only agent of a service.
     fn from(service: &ServiceName) -> Self {
         Self(service.0.clone())
     }
@@ -207,59 +207,57 @@ macro_rules! identifier {
 }
 
 identifier! {
-    /// Names the leases of one request on all ranks of a deployment. Random, 128 bits.
+    /// The id of a request's leases on all ranks of a deployment: 128 random bits.
     LeaseSetId, 16
 }
 
 identifier! {
-    /// Names one attempt to move one route. Never used twice.
+    /// The id of one attempt to move one route. It is never reused.
     TransferId, 16
 }
 
 identifier! {
-    /// BLAKE3-256 of a deployment's canonical document.
+    /// The BLAKE3-256 of a deployment's canonical document.
     DeploymentDigest, 32
 }
 
 identifier! {
-    /// BLAKE3-256 of everything that a plan says; block tables are no part of it.
+    /// The BLAKE3-256 of everything in a plan. Block tables are not part of it.
     PlanDigest, 32
 }
 
 impl DeploymentDigest {
-    /// The digest of a canonical document.
+    /// Returns the digest of a canonical document.
     pub fn of(document: &[u8]) -> Self {
         Self(*blake3::hash(document).as_bytes())
     }
 
-    /// The digest by which agents know a deployment, for whoever has no agent: a scheduler, say.
+    /// Returns the digest by which agents know a deployment, for code without an agent, such as a scheduler.
     ///
     /// # Errors
-    /// When the document cannot be encoded, which no document that was checked does.
+    /// Returns an error if the document cannot be encoded, which does not happen for checked documents.
     pub fn of_deployment(deployment: &Deployment) -> Result<Self, postcard::Error> {
         canonical_document(deployment).map(|document| Self::of(&document))
     }
 }
 
-/// Encodes a deployment canonically: agents send these bytes, and its [digest](DeploymentDigest) is made of them.
+/// Encodes a deployment canonically. Agents send these bytes, and its [digest](DeploymentDigest) is computed from them.
 ///
 /// # Errors
-/// When the document cannot be encoded, which no document that was checked does.
+/// Returns an error if the document cannot be encoded, which does not happen for checked documents.
 pub fn canonical_document(deployment: &Deployment) -> Result<Vec<u8>, postcard::Error> {
     postcard::to_allocvec(deployment.document())
 }
 
-/// One life of a deployment: all ranks of an engine instance share it, and a restarted engine has
-/// another.
+/// One life of a deployment. All ranks of an engine instance share it, and a restarted engine has another one.
 ///
-/// Ordered by the time of the start. Where a peer shows a newer one than before, everything that
-/// belonged to the older is dropped at once; where a clock was set back and a new life looks older,
-/// that happens when the old connections are found dead.
+/// Incarnations are ordered by start time. When a peer shows a newer one, everything of the older is dropped at once.
+/// If a clock was set back and a new life looks older, that happens when the old connections are found dead.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Incarnation(pub u128);
 
 impl Incarnation {
-    /// From the wall clock at the start (milliseconds since 1970) and 64 random bits.
+    /// Combines the wall clock at the start (milliseconds since 1970) and 64 random bits.
     pub fn new(started_ms: u64, random: u64) -> Self {
         Self((u128::from(started_ms) << 64) | u128::from(random))
     }
@@ -277,15 +275,14 @@ impl fmt::Debug for Incarnation {
     }
 }
 
-/// A secret that a data stream or a lane shows to be admitted: 128 unguessable bits for each attempt.
+/// A secret that admits a data stream or a lane: 128 unguessable bits for each attempt.
 ///
-/// It travels only on authenticated control connections and at the head of what it admits, and is
-/// never printed.
+/// It travels only on authenticated control connections and at the beginning of what it admits. It is never printed.
 #[derive(Clone, Copy, Serialize, Deserialize)]
 pub struct Nonce(pub [u8; 16]);
 
 impl PartialEq for Nonce {
-    /// Compares in constant time, so that the time does not tell how much of a guess was right.
+    /// Compares in constant time, so that the time does not reveal how much of a guess was right.
     fn eq(&self, other: &Self) -> bool {
         let pairs = self.0.iter().zip(&other.0);
         pairs.fold(0, |differ, (a, b)| differ | (a ^ b)) == 0
@@ -300,12 +297,12 @@ impl fmt::Debug for Nonce {
     }
 }
 
-/// Which way bytes move between the owner of a lease set and the holder of its ticket.
+/// The direction in which bytes move between the owner of a lease set and the holder of its ticket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub enum Direction {
     /// The holder reads the owner's blocks.
     Pull,
-    /// The holder writes into blocks that the owner has opened.
+    /// The holder writes into blocks under the owner's write lease.
     Push,
 }
 

@@ -1,23 +1,23 @@
-//! The last joints of a bound program: chunks that segments of different extents leave side by side.
+//! The final step of binding: joins chunks of different segments that are adjacent.
 
 use std::collections::HashMap;
 
 use crate::nest::{ComponentSet, simplify};
 use crate::program::{Nest, Placed, Program};
 
-/// Joins chunks that lie together on both sides and go through the same loops. `components` are those of
-/// each nest; nests and places stay as they are where nothing joins.
+/// Joins chunks that are adjacent on both sides and have the same loops. `components` has an entry for each nest. If
+/// nothing joins, nests and places are unchanged.
 ///
-/// Costs O(places) time where these come in the order of the destination, as those of segments do that
-/// place one nest for each set of loops, and nothing joins; else a sort.
+/// Costs O(places) if nothing joins and the places are in the order of the destination, as they are when segments place
+/// one nest for each set of loops. Otherwise it sorts.
 pub(crate) fn join_neighbours(program: &mut Program, components: &mut Vec<ComponentSet>) {
-    let alike = first_alike(&program.nests);
-    let first_of = |p: &Placed| alike[p.nest as usize];
+    let first_same = first_with_same_loops(&program.nests);
+    let first_of = |p: &Placed| first_same[p.nest as usize];
     let run_of = |p: &Placed| program.nests[p.nest as usize].run;
-    if lie_apart(&program.placed, &alike, run_of) {
+    if are_separate(&program.placed, &first_same, run_of) {
         return;
     }
-    // By the destination, where no two lie at one place.
+    // Sort by the destination, where all places differ.
     let mut places = program.placed.clone();
     places.sort_unstable_by_key(|p| (first_of(p), p.dst));
     let mut joined: Vec<(Placed, u64, ComponentSet)> = Vec::with_capacity(places.len());
@@ -51,23 +51,23 @@ pub(crate) fn join_neighbours(program: &mut Program, components: &mut Vec<Compon
     (*program, *components) = (made, sets);
 }
 
-/// Finds, for each nest, the first one with the same loops.
-fn first_alike(nests: &[Nest]) -> Vec<u32> {
+/// Returns, for each nest, the first one with the same loops.
+fn first_with_same_loops(nests: &[Nest]) -> Vec<u32> {
     let mut first = HashMap::new();
     let nests = (0..).zip(nests);
     nests.map(|(index, nest)| *first.entry(&nest.loops).or_insert(index)).collect()
 }
 
-/// Whether nothing joins, as far as one look at the places in their order can tell.
-fn lie_apart(places: &[Placed], alike: &[u32], run: impl Fn(&Placed) -> u64) -> bool {
-    let mut latest: Vec<Option<&Placed>> = vec![None; alike.len()];
+/// Tells whether nothing joins, as far as one pass over the places in order can tell.
+fn are_separate(places: &[Placed], first_same: &[u32], run: impl Fn(&Placed) -> u64) -> bool {
+    let mut latest: Vec<Option<&Placed>> = vec![None; first_same.len()];
     places.iter().all(|p| {
-        let before = latest[alike[p.nest as usize] as usize].replace(p);
+        let before = latest[first_same[p.nest as usize] as usize].replace(p);
         before.is_none_or(|last| last.dst < p.dst && !follows(last, run(last), p))
     })
 }
 
-/// Whether `next` starts where `run` bytes from `place` end, on both sides.
+/// Tells whether `next` starts where `run` bytes from `place` end, on both sides.
 fn follows(place: &Placed, run: u64, next: &Placed) -> bool {
     place.src + run == next.src && place.dst + run == next.dst
 }
@@ -145,8 +145,8 @@ mod tests {
             let nest = |place: &Placed| &after.nests[place.nest as usize];
             for a in &after.placed {
                 for b in &after.placed {
-                    let alike = nest(a).loops == nest(b).loops;
-                    prop_assert!(!(alike && follows(a, nest(a).run, b)), "{a:?} and {b:?}");
+                    let same_loops = nest(a).loops == nest(b).loops;
+                    prop_assert!(!(same_loops && follows(a, nest(a).run, b)), "{a:?} and {b:?}");
                 }
             }
         }

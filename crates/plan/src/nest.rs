@@ -1,4 +1,4 @@
-//! From strides on two sides to the fewest, longest chunks.
+//! Conversion of strides on two sides to the fewest, longest chunks.
 
 use std::ops::Range;
 
@@ -10,23 +10,23 @@ use crate::program::{Loop, Nest, Placed, Program};
 use crate::sides::{Sides, both};
 use crate::tokens::Place;
 
-/// Which components a nest moves, as bits: the n-th component of a group, counted over its specs.
+/// A set of components as bits. The n-th bit is the n-th component of a group, counted over its specs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct ComponentSet(pub u64);
 
 impl ComponentSet {
-    /// The set of one component.
+    /// Returns the set of one component.
     pub(crate) fn one(index: usize) -> Self {
         Self(1 << (index as u64 % 64))
     }
 
-    /// Whether the n-th component is in it.
+    /// Tells whether the n-th component is in the set.
     pub fn contains(self, index: usize) -> bool {
         self.0 & Self::one(index).0 != 0
     }
 }
 
-/// A nest and the addresses of its first chunk.
+/// A nest, with the addresses of its first chunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Strided {
     pub(crate) components: ComponentSet,
@@ -34,8 +34,8 @@ pub(crate) struct Strided {
     pub(crate) nest: Nest,
 }
 
-/// Where a nest starts on one side, as a function of block and state: `base + block * block_stride +
-/// state * state_stride`.
+/// The start address of a nest on one side, as a function of block and state: `base + block * block_stride + state *
+/// state_stride`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub(crate) struct Origin {
     pub(crate) base: u64,
@@ -48,8 +48,8 @@ impl Origin {
         self.base + place.block * self.block_stride + place.state * self.state_stride
     }
 
-    /// Whether `next` starts right after `run` bytes from here, whatever the block (and whatever the
-    /// state, unless that is 0 everywhere).
+    /// Tells whether `next` starts right after `run` bytes from here, for every block and every state. With
+    /// `state_is_zero`, only state 0 matters.
     fn runs_into(self, next: Self, run: u64, state_is_zero: bool) -> bool {
         self.base + run == next.base
             && self.block_stride == next.block_stride
@@ -57,11 +57,11 @@ impl Origin {
     }
 }
 
-/// Drops loops of one step, sorts the rest, and merges whatever chains on both sides.
+/// Drops loops of one step, sorts the rest, and merges loops that chain on both sides.
 pub(crate) fn simplify(mut loops: SmallVec<[Loop; 8]>, mut run: u64) -> Nest {
     loops.retain(|l| l.count != 1);
-    // Outermost first by destination stride, so that writes go through memory once and in order;
-    // loops from one allocation to the next stay outside of all others.
+    // Sort outermost first by destination stride, so that writes go through memory once and in order. Loops from one
+    // allocation to the next stay outside of all others.
     loops.sort_by_key(|l| {
         let crosses = l.src.max(l.dst) >> ALLOCATION_BITS != 0;
         std::cmp::Reverse((crosses, l.dst, l.src))
@@ -80,9 +80,9 @@ pub(crate) fn simplify(mut loops: SmallVec<[Loop; 8]>, mut run: u64) -> Nest {
     Nest { loops: merged, run }
 }
 
-/// Joins nests whose chunks follow one another on both sides, as often as that is possible.
+/// Joins nests whose chunks are adjacent on both sides, as often as possible.
 ///
-/// `zero` says for which side the state is 0 wherever these nests are placed.
+/// `zero` tells for each side whether the state is 0 at all places of these nests.
 pub(crate) fn fuse(nests: &mut SmallVec<[Strided; 4]>, zero: Sides<bool>) {
     let follows = |a: &Strided, b: &Strided| {
         a.nest.loops == b.nest.loops && both(|side| a.at[side].runs_into(b.at[side], a.nest.run, zero[side]))
@@ -102,43 +102,42 @@ pub(crate) fn fuse(nests: &mut SmallVec<[Strided; 4]>, zero: Sides<bool>) {
     }
 }
 
-/// The loop over two views along an axis of which both have as many positions.
+/// Returns the loop over two views along an axis, which has the same extent in both.
 pub(crate) fn strides(src: &ComponentView, dst: &ComponentView, axis: Axis) -> Loop {
     let (src, dst) = (src.view.dim(axis), dst.view.dim(axis));
     Loop { count: src.extent, src: src.stride, dst: dst.stride }
 }
 
-/// Why two lists of views do not pair up.
+/// Describes why two lists of views do not pair up.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages name the fields")]
 pub enum PairError {
-    /// Not as many on one side as on the other.
+    /// The lists have different lengths.
     #[error("{src} views at the source, {dst} at the destination")]
     Count { src: usize, dst: usize },
-    /// Two views of different things, each a spec and a component of it.
+    /// Two views are of different specs or components.
     #[error(
         "view {index} is of component {} of spec {} at the source, but {} of {} at the destination",
         src.1, src.0, dst.1, dst.0
     )]
     Component { index: usize, src: (usize, usize), dst: (usize, usize) },
-    /// Two views of the same component, but of different heads, groups or channels of the whole model.
+    /// Two views are of the same component, but of different units of the whole model.
     #[error("view {index} has units {src:?} at the source and {dst:?} at the destination")]
     Units { index: usize, src: Range<u64>, dst: Range<u64> },
-    /// Two views of different shapes.
+    /// Two views have different shapes.
     #[error("view {index}: {axis:?} has {src} positions at the source and {dst} at the destination")]
     Extent { index: usize, axis: Axis, src: u64, dst: u64 },
 }
 
-/// The chunks between two lists of views that pair up: runs contiguous on both sides, as long as they
-/// can be, as loop nests. Views whose chunks follow one another on both sides are joined.
+/// Returns the chunks between two lists of views that pair up: the longest runs that are contiguous on both sides, as
+/// loop nests. Views whose chunks are adjacent on both sides are joined.
 ///
-/// Each view's every axis is taken as it is, blocks included: this is the transfer of whole caches
-/// with equal block sizes and the identity as block table. [`Plan`](crate::Plan) does the same with
-/// any block sizes and tables.
+/// All axes are used as they are, including blocks. So this is the transfer of whole caches with equal block sizes and
+/// identical block tables. [`Plan`](crate::Plan) supports any block sizes and tables.
 ///
 /// # Errors
-/// When the views of a pair are not of the same component, of the same units and of the same shape.
+/// Returns an error if the views of a pair differ in component, units or shape.
 ///
 /// ```
 /// use transload_layout::{Deployment, Dtype, Group, Rank, Side, Spec, TpRank};
@@ -185,7 +184,7 @@ pub fn jointly_contiguous_chunks(src: &[ComponentView], dst: &[ComponentView]) -
     })
 }
 
-/// The loops over two views of the same things.
+/// Returns the loops over two views of the same component.
 fn paired(index: usize, src: &ComponentView, dst: &ComponentView) -> Result<SmallVec<[Loop; 8]>, PairError> {
     let of = |view: &ComponentView| (view.spec, view.component);
     if of(src) != of(dst) {

@@ -1,9 +1,9 @@
-//! The bytes of a route in the order in which a codec takes them.
+//! The order of a route's bytes for a codec.
 //!
-//! A *piece* has the keys, or the values, of one head in one layer, of the tokens of one window: 256 of the sequence, or what
-//! travels of them. It has them token by token, and is encoded by itself. So what becomes of a value depends on no
-//! layout, and only where replicas share out tokens inside of a window on how many ranks there are. What no codec takes
-//! is cut into pieces too, and stays as it is.
+//! A *piece* has the keys, or the values, of one head in one layer, for the tokens of one window: 256 of the sequence,
+//! or those of them that travel. It has them token by token, and is encoded independently. So the encoding of a value
+//! does not depend on any layout. It depends on the number of ranks only if replicas divide tokens inside a window.
+//! Components that no codec encodes are divided into pieces too, and stay unchanged.
 
 use std::ops::Range;
 
@@ -15,27 +15,27 @@ use crate::route::{RouteGroup, Slice};
 use crate::table::Lookup;
 use crate::tokens::StateRange;
 
-/// Tokens of a window.
+/// The tokens of a window.
 const WINDOW: u64 = 256;
 
-/// Bytes of a piece that no codec takes.
+/// The bytes of a piece that no codec encodes.
 const PLAIN: u64 = 64 << 10;
 
-/// How the bytes of a section are cut into pieces, which are encoded by themselves.
+/// The division of a section's bytes into pieces, which are encoded independently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pieces {
-    /// What is in each; `None` for what no codec takes.
+    /// The content of each piece; `None` if no codec encodes it.
     pub rows: Option<Rows>,
-    /// Bytes of each. The last may have fewer where no codec takes them.
+    /// The bytes of each piece. If no codec encodes them, the last may be shorter.
     pub bytes: u64,
 }
 
 impl Pieces {
-    /// Of what no codec takes.
+    /// Pieces that no codec encodes.
     pub(crate) const PLAIN: Self = Self { rows: None, bytes: PLAIN };
 }
 
-/// A slice that a codec takes, on one side.
+/// A slice that a codec encodes, on one side.
 pub(crate) struct Coded<'a> {
     pub(crate) slice: &'a Slice,
     pub(crate) rows: Rows,
@@ -44,8 +44,8 @@ pub(crate) struct Coded<'a> {
 }
 
 impl Coded<'_> {
-    /// What lies one after another in the stream: a program for windows of one size each, window by window, layer by layer,
-    /// head by head.
+    /// Returns the programs of consecutive parts of the stream. Each has windows of one size, ordered by window, layer
+    /// and head.
     pub(crate) fn programs(&self, side: Side, lookup: &Lookup<'_>) -> Vec<(StreamProgram, Pieces)> {
         let windows: Vec<StateRange> = windows(self.slice.class.range).collect();
         let alike = windows.chunk_by(|a, b| a.count() == b.count());
@@ -58,7 +58,7 @@ impl Coded<'_> {
 
     fn program(&self, windows: &[StateRange], side: Side, lookup: &Lookup<'_>) -> StreamProgram {
         let (mut program, mut end) = (Program::default(), 0);
-        // Which nest moves so many tokens of a head.
+        // The nest for each number of tokens of a head.
         let mut by_states: Vec<(u64, u32)> = Vec::new();
         for window in windows {
             let mut cuts: Vec<(u32, u64)> = Vec::new();
@@ -78,9 +78,9 @@ impl Coded<'_> {
             }
             for slot in self.slots.clone() {
                 for unit in 0..self.slice.units.count {
-                    let further = slot * self.slice.layers.stride(side) + unit * self.slice.units.stride(side);
+                    let offset = slot * self.slice.layers.stride(side) + unit * self.slice.units.stride(side);
                     for &(nest, at) in &cuts {
-                        program.placed.push(Placed { nest, src: at + further, dst: end });
+                        program.placed.push(Placed { nest, src: at + offset, dst: end });
                         end += program.nests[nest as usize].bytes();
                     }
                 }
@@ -89,7 +89,7 @@ impl Coded<'_> {
         StreamProgram::made_dense(program, end)
     }
 
-    /// So many tokens of one block, of one head in one layer.
+    /// Returns the nest of this many tokens of one block, of one head in one layer.
     fn nest(&self, states: u64, side: Side) -> Nest {
         let tokens = Loop::new(states, self.slice.at.map(|origin| origin.state_stride));
         let loops = [tokens].into_iter().chain(self.slice.loops.iter().copied());
@@ -98,7 +98,7 @@ impl Coded<'_> {
     }
 }
 
-/// The most places in which the nests of a slice start, of so many layers.
+/// Returns the maximum number of places where the nests of a slice start, for this many layers.
 pub(crate) fn most_places(slice: &Slice, layers: u64) -> u64 {
     let range = slice.class.range;
     let cuts = range.segments().saturating_add(range.count() / WINDOW + 1);
@@ -107,14 +107,14 @@ pub(crate) fn most_places(slice: &Slice, layers: u64) -> u64 {
 }
 
 impl RouteGroup {
-    /// The group with the slices of these components only.
+    /// Returns the group with only the slices of these components.
     pub(crate) fn with_components(&self, wanted: impl Fn(usize) -> bool) -> Self {
         let slices = self.slices.iter().filter(|slice| wanted(slice.component));
         Self { slices: slices.cloned().collect(), ..self.clone() }
     }
 }
 
-/// The states of a range, window by window.
+/// Splits the states of a range by window.
 fn windows(range: StateRange) -> impl Iterator<Item = StateRange> {
     let windows = range.first / WINDOW..range.end.div_ceil(WINDOW);
     let cut = windows.map(move |window| StateRange {

@@ -1,4 +1,4 @@
-//! A plan, and what can be read off it.
+//! Plans, and the information that they contain.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -20,35 +20,36 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// What the plan moves.
+    /// Returns the request that the plan moves.
     pub fn request(&self) -> &Request {
         &self.request
     }
 
-    /// The routes, by destination rank, then source rank. Pairs of ranks that share nothing have none.
+    /// Returns the routes, ordered by destination rank and then source rank. Pairs of ranks that share nothing have no
+    /// route.
     pub fn routes(&self) -> &[Route] {
         &self.routes
     }
 
-    /// The route between two ranks.
+    /// Returns the route between two ranks.
     pub fn route(&self, src_rank: Rank, dst_rank: Rank) -> Option<&Route> {
         let mut routes = self.routes.iter();
         routes.find(|route| route.src_rank == src_rank && route.dst_rank == dst_rank)
     }
 
-    /// How many slices it has: what its size goes by, half a KiB or so for each.
+    /// Returns the number of slices. It determines the plan's size, about half a KiB for each.
     pub fn slices(&self) -> u64 {
         let groups = self.routes.iter().flat_map(|route| &route.groups);
         groups.map(|group| group.slices.len() as u64).sum()
     }
 
-    /// How many bytes a route moves.
+    /// Returns the number of bytes that a route moves.
     pub fn route_bytes(&self, route: &Route) -> u64 {
         route.groups.iter().map(RouteGroup::bytes).sum()
     }
 
-    /// How many bytes move, those that several destination ranks need counted once. Of a plan of
-    /// [all routes](Self::compile).
+    /// Returns the number of bytes that move, where bytes that several destination ranks need count once. The plan must
+    /// be one of [all routes](Self::compile).
     pub fn distinct_bytes(&self) -> u64 {
         let mut moved: HashMap<(usize, usize), u64> = HashMap::new();
         for group in self.routes.iter().flat_map(|route| &route.groups) {
@@ -62,28 +63,28 @@ impl Plan {
         distinct.sum()
     }
 
-    /// Names of the groups, in the order in which tables list them (that of the source's document).
+    /// Returns the names of the groups in the order of block tables, which is that of the source's document.
     pub fn group_names(&self) -> impl ExactSizeIterator<Item = &str> {
         self.groups.iter().map(|group| group.name.as_str())
     }
 
-    /// Which group of a side's own document a group of the plan is.
+    /// Returns the index of a group of the plan in a side's own document.
     pub fn group_of(&self, side: Side, group: usize) -> usize {
         self.groups[group].index[side]
     }
 
-    /// Which entries of a side's block table a request touches in a group.
+    /// Returns the entries of a side's block table that a request uses in a group.
     pub fn table_entries(&self, group: usize, side: Side) -> Range<u64> {
         self.groups[group].entries(side)
     }
 
-    /// Segments: stretches of tokens inside one block of each side, over all groups.
+    /// Returns the number of segments (ranges of tokens inside one block of each side) over all groups.
     pub fn segments(&self) -> u64 {
         let ranges = self.groups.iter().flat_map(|group| &group.ranges);
         ranges.map(|range| range.segments()).sum()
     }
 
-    /// Names of the components of a set, those that travel together joined: `kv`, `x+B+C+ssm`.
+    /// Returns the names of a set's components. Keys and values together are one name: `kv`, `x+B+C+ssm`.
     pub fn component_names(&self, group: usize, set: ComponentSet) -> String {
         let components = self.groups[group].components.iter().enumerate();
         let mut names: Vec<&str> = Vec::new();

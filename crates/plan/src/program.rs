@@ -1,13 +1,12 @@
-//! What a plan becomes once block tables are bound: loop nests over chunks, and where each starts.
+//! Programs: plans bound to block tables, as loop nests over chunks with their start addresses.
 //!
-//! A [`Program`] is the one form that all copy engines run. Between two memories its two sides are
-//! two address spaces; between a memory and a byte stream ([`StreamProgram`]) the second side is
-//! the offset in the stream, which is dense.
+//! All copy engines run the same form, a [`Program`]. Between two memories, its sides are two address spaces. Between a
+//! memory and a byte stream ([`StreamProgram`]), the second side is the offset in the stream, which is dense.
 //!
-//! Addresses are those of [`split_address`]: the upper bits number the allocation, so that a
-//! loop over layers is a stride like any other. An allocation has at most half the bytes that an offset
-//! could count ([`MAX_ALLOCATION_BYTES`](transload_layout::MAX_ALLOCATION_BYTES)), so no run is ever
-//! as long as the step into the next one, and none goes on there.
+//! Addresses are those of [`transload_layout::view`]. The upper bits number the allocation, so that a loop over layers
+//! is a stride like any other. An allocation has at most half the bytes that an offset can hold
+//! ([`MAX_ALLOCATION_BYTES`](transload_layout::view::MAX_ALLOCATION_BYTES)), so a run is always shorter than a step
+//! into the next allocation, and never continues there.
 
 use smallvec::SmallVec;
 use thiserror::Error;
@@ -19,7 +18,7 @@ use crate::sides::Sides;
 /// One loop of a [`Nest`]: `count` steps, each moving both sides by its stride in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Loop {
-    /// How many steps; at least 2 in a finished nest.
+    /// The number of steps, at least 2 in a finished nest.
     pub count: u64,
     /// Bytes from one step to the next on the source side.
     pub src: u64,
@@ -46,23 +45,23 @@ impl Loop {
 pub struct Nest {
     /// The loops, outermost first.
     pub loops: SmallVec<[Loop; 4]>,
-    /// Length of each chunk in bytes; never 0.
+    /// The length of each chunk in bytes, never 0.
     pub run: u64,
 }
 
 impl Nest {
-    /// How many chunks the nest has.
+    /// Returns the number of chunks of the nest.
     pub fn chunks(&self) -> u64 {
         self.loops.iter().map(|l| l.count).product()
     }
 
-    /// How many bytes the nest moves.
+    /// Returns the number of bytes that the nest moves.
     pub fn bytes(&self) -> u64 {
         self.chunks() * self.run
     }
 
-    /// The nest as one side sees it: between its own strides and a dense stream in loop order. Loops that chain in this
-    /// side's memory merge, since they always do in the stream.
+    /// Returns one side of the nest: between its own strides and a dense stream in loop order. Loops that chain in this
+    /// side's memory are merged, since they always chain in the stream.
     pub(crate) fn dense(&self, side: Side) -> Self {
         let mut dense = Self { loops: SmallVec::new(), run: self.run };
         let mut stream = self.run;
@@ -80,14 +79,14 @@ impl Nest {
     }
 }
 
-/// A nest at its place: the addresses of its first chunk.
+/// A nest at a place: the addresses of its first chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Placed {
-    /// Index into [`Program::nests`].
+    /// An index into [`Program::nests`].
     pub nest: u32,
-    /// Address of the first chunk's first byte on the source side.
+    /// The address of the first chunk's first byte on the source side.
     pub src: u64,
-    /// Address of its first byte on the destination side.
+    /// The address of its first byte on the destination side.
     pub dst: u64,
 }
 
@@ -96,19 +95,19 @@ pub struct Placed {
 pub struct Program {
     /// The distinct nests; many places share one.
     pub nests: Vec<Nest>,
-    /// Where they run, in the order of the bytes.
+    /// The places where they run, in the order of the bytes.
     pub placed: Vec<Placed>,
 }
 
 impl Program {
-    /// How many bytes the program moves.
+    /// Returns the number of bytes that the program moves.
     pub fn bytes(&self) -> u64 {
         self.placed_nests().map(Nest::bytes).sum()
     }
 
-    /// One side of the program: between its memory and a dense stream of the program's bytes, in their order.
+    /// Returns one side of the program: between its memory and a dense stream of the program's bytes, in order.
     ///
-    /// The program was checked, so that its sizes fit into 64 bits.
+    /// The program must be checked, so that its sizes fit into 64 bits.
     pub fn stream(&self, side: Side) -> StreamProgram {
         let mut end = 0;
         let placed = self.placed.iter().map(|placed| {
@@ -133,7 +132,7 @@ impl Program {
         }
     }
 
-    /// How many chunks the program moves.
+    /// Returns the number of chunks that the program moves.
     pub fn chunks(&self) -> u64 {
         self.placed_nests().map(Nest::chunks).sum()
     }
@@ -162,25 +161,25 @@ fn expand(loops: &[Loop], run: u64, src: u64, dst: u64, chunk: &mut impl FnMut(u
 
 /// A program between one memory (its `src` side) and a byte stream (its `dst` side).
 ///
-/// The stream is dense: the first place starts at stream offset 0, each next one where the one
-/// before ended, and inside a nest the stream strides are the products of the inner extents. A
-/// gather runs it from memory to stream, a scatter from stream to memory.
+/// The stream is dense: the first place starts at stream offset 0, and each next one where the previous ended. Inside a
+/// nest the stream strides are the products of the inner extents. A gather runs it from memory to stream, a scatter
+/// from stream to memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StreamProgram {
     program: Program,
     bytes: u64,
 }
 
-/// A program whose second side is no dense stream.
+/// The error for a program whose second side is not a dense stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error(
     "place {place} is no dense part of a stream that has {end} bytes before it: places follow one \
      another, loops have the strides of their order, and nothing is empty"
 )]
 pub struct NotDense {
-    /// Index into [`Program::placed`] of the first place that is none.
+    /// The index in [`Program::placed`] of the first place that is not dense.
     pub place: usize,
-    /// Bytes of the stream before it.
+    /// The bytes of the stream before it.
     pub end: u64,
 }
 
@@ -188,7 +187,7 @@ impl StreamProgram {
     /// Wraps a program whose `dst` side is dense as described above. Costs O(places).
     ///
     /// # Errors
-    /// [`NotDense`] names the first place that is not, or whose nest is not there.
+    /// [`NotDense`] names the first place that is not dense or whose nest does not exist.
     pub fn new(program: Program) -> Result<Self, NotDense> {
         let mut end = 0;
         for (place, placed) in program.placed.iter().enumerate() {
@@ -200,25 +199,25 @@ impl StreamProgram {
         Ok(Self { program, bytes: end })
     }
 
-    /// Wraps a program of `bytes` bytes that was made dense.
+    /// Wraps a program that is known to be dense, with `bytes` bytes.
     pub(crate) fn made_dense(program: Program, bytes: u64) -> Self {
         let made = Self { program, bytes };
         debug_assert_eq!(Self::new(made.program.clone()).as_ref(), Ok(&made));
         made
     }
 
-    /// The program, with the memory as `src` and the stream as `dst`.
+    /// Returns the program, with the memory as `src` and the stream as `dst`.
     pub fn program(&self) -> &Program {
         &self.program
     }
 
-    /// Length of the stream in bytes.
+    /// Returns the length of the stream in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 }
 
-/// How many bytes a nest has in a stream, if its loops are dense there.
+/// Returns the bytes of a nest in a stream, if its loops are dense there.
 fn dense_bytes(nest: &Nest) -> Option<u64> {
     let mut dense = nest.run;
     for l in nest.loops.iter().rev() {

@@ -1,4 +1,4 @@
-//! Which stages and ranks of both sides have a part in a plan.
+//! The stages and ranks of both sides that take part in a plan.
 
 use std::ops::Range;
 
@@ -7,7 +7,7 @@ use transload_layout::{Deployment, Rank, Side};
 use crate::error::PlanError;
 use crate::sides::Sides;
 
-/// The stages of one side that have a part in a plan, and the ranks within each.
+/// The stages of one side that take part in a plan, and the TP ranks within each.
 pub(crate) struct Ranks<'a> {
     pub(crate) deployment: &'a Deployment,
     pub(crate) stages: Range<u32>,
@@ -16,7 +16,7 @@ pub(crate) struct Ranks<'a> {
 }
 
 impl<'a> Ranks<'a> {
-    /// All ranks of a deployment; or the stages and the places in them that some ranks span.
+    /// Returns all ranks of a deployment, or the smallest ranges of stages and TP ranks that contain the ranks `only`.
     pub(crate) fn of(deployment: &'a Deployment, side: Side, only: Option<&'a [Rank]>) -> Result<Self, PlanError> {
         let (mut stages, mut tp) = (0..deployment.pp(), 0..deployment.tp());
         if let Some(only) = only {
@@ -31,24 +31,24 @@ impl<'a> Ranks<'a> {
         Ok(Self { deployment, stages, tp, only })
     }
 
-    /// Whether a rank that they span is one of those that were asked for.
+    /// Tells whether a rank in these ranges is one of the requested ranks.
     pub(crate) fn include(&self, rank: Rank) -> bool {
         self.only.is_none_or(|only| only.contains(&rank))
     }
 }
 
-/// What two ranges have in common.
+/// Returns the intersection of two ranges.
 pub(crate) fn overlap<T: Ord + Copy>(a: &Range<T>, b: &Range<T>) -> Range<T> {
     a.start.max(b.start)..a.end.min(b.end)
 }
 
-/// From the start of the first range to the end of the last.
+/// Returns the smallest range that contains all ranges.
 pub(crate) fn hull<T: Ord + Default>(ranges: impl Iterator<Item = Range<T>>) -> Range<T> {
     let all = ranges.reduce(|a, b| a.start.min(b.start)..a.end.max(b.end));
     all.unwrap_or_default()
 }
 
-/// The pairs of stages that hold layers in common.
+/// Returns the pairs of stages that have layers in common.
 pub(crate) fn stages(ranks: &Sides<Ranks<'_>>) -> Vec<Sides<u32>> {
     let mut pairs = Vec::new();
     for dst in ranks.dst.stages.clone() {

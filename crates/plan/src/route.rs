@@ -12,81 +12,80 @@ use crate::program::Loop;
 use crate::sides::{SIDES, Sides};
 use crate::tokens::StateRange;
 
-/// What one source rank sends one destination rank.
+/// The data that one source rank sends to one destination rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
     /// The source rank.
     pub src_rank: Rank,
     /// The destination rank.
     pub dst_rank: Rank,
-    /// For each group that has anything for this route.
+    /// The groups that have data on this route.
     pub(crate) groups: Vec<RouteGroup>,
 }
 
 /// The slices of one group on one route that travel for the same layers.
 ///
-/// Most groups have one on each route. Where replicas share out layers, components that are replicated
-/// travel for fewer layers than others, and the group has several, each for layers of its own.
+/// Most groups have one of these on each route. If replicas divide layers, replicated components travel for fewer
+/// layers than others. Then the group has several, each for other layers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct RouteGroup {
-    /// Index of the group in the plan.
+    /// The index of the group in the plan.
     pub(crate) group: usize,
-    /// The global layers that two stages have in common; the same for all routes between them.
+    /// The global layers that two stages have in common. All routes between them share this list.
     pub(crate) in_common: Arc<[u32]>,
-    /// Which of them travel.
+    /// The part of these layers that travels.
     pub(crate) slots: Range<usize>,
     /// The slices.
     pub(crate) slices: SmallVec<[Slice; 2]>,
 }
 
-/// A component's units that both ranks hold, with strides on both sides. Blocks and states are left
-/// to block tables.
+/// The units of a component that both ranks hold, with strides on both sides. Block tables determine blocks and states.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Slice {
     pub(crate) component: usize,
     pub(crate) class: Class,
-    /// Where it starts.
+    /// The start address.
     pub(crate) at: Sides<Origin>,
-    /// Layers; kept apart from the other loops since streams may go layer by layer.
+    /// The loop over layers. It is separate because streams may be ordered by layer.
     pub(crate) layers: Loop,
     pub(crate) units: Loop,
-    /// Content and bytes.
+    /// The loops over content and bytes.
     pub(crate) loops: SmallVec<[Loop; 4]>,
 }
 
-/// How slices are placed along the token axis: which states travel, and how the blocks of both sides and the
-/// states in them lie to one another. Those of one class may share segments.
+/// The placement of slices along the token axis: which states travel, and how the blocks of both sides and the states
+/// in them are laid out. Slices of one class may share segments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Class {
     /// The states that travel.
     pub(crate) range: StateRange,
-    /// Whether states and blocks step alike, so that a state's place is linear in
-    /// `block * states_per_block + state`.
+    /// Whether states and blocks have matching strides, so that a state's address is linear in `block *
+    /// states_per_block + state`.
     pub(crate) linear: Sides<bool>,
-    /// Whether blocks lie closer together than the states of one block: on both sides, or on one where
-    /// the blocks of the other hold one state each.
+    /// Whether the stride of blocks is smaller than that of states: on both sides, or on one side if the other's blocks
+    /// hold one state each.
     pub(crate) states_outside: bool,
 }
 
-/// A stretch of states that slices of some classes move all alike.
+/// A range of states that slices of some classes all move in the same way.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Piece {
-    /// What they have in common, for this stretch.
+    /// The common class of these slices for this range.
     pub(crate) class: Class,
     pub(crate) classes: SmallVec<[Class; 2]>,
 }
 
-/// What one source rank sends one destination rank of a group, as if it started at 0 on both sides: what
-/// routes have in common that differ in ranks only.
+/// The data of one group on a route, as if it started at 0 on both sides. Routes that differ only in their ranks share
+/// it.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct RouteShape {
     group: usize,
-    /// For each stretch of layers, how many they are, and the slices.
+    /// For each range of layers, the number of layers and the slices.
     parts: SmallVec<[(usize, SmallVec<[Slice; 2]>); 1]>,
 }
 
 impl RouteShape {
-    /// The shape of one group on a route, and where that starts on each side.
+    /// Returns the shape of one group on a route, and its start address on each side.
     pub(crate) fn of(parts: &[RouteGroup]) -> (Self, Sides<u64>) {
         let slices = || parts.iter().flat_map(|part| &part.slices);
         let start = Sides::of(|side| {
@@ -109,25 +108,25 @@ impl RouteShape {
 }
 
 impl Slice {
-    /// How many bytes one unit has of one state.
+    /// Returns the bytes of one unit of one state.
     pub(crate) fn unit_bytes(&self) -> u64 {
         self.loops.iter().map(|l| l.count).product()
     }
 
-    /// Where it starts in a layer slot.
+    /// Returns the start address in a layer slot.
     pub(crate) fn at_slot(&self, slot: u64) -> Sides<Origin> {
         Sides::of(|side| Origin { base: self.at[side].base + slot * self.layers.stride(side), ..self.at[side] })
     }
 }
 
 impl RouteGroup {
-    /// The global layers that travel.
+    /// Returns the global layers that travel.
     pub(crate) fn layers(&self) -> &[u32] {
         &self.in_common[self.slots.clone()]
     }
 
-    /// The fewest nests that move `extent` of the slices of these classes, whose steps are the same;
-    /// with `layer`, of that layer slot only.
+    /// Returns the fewest nests that move `extent` of the slices of these classes, which have the same steps. With
+    /// `layer`, only for that layer slot.
     pub(crate) fn nests(&self, classes: &[Class], extent: Extent, layer: Option<u64>) -> SmallVec<[Strided; 4]> {
         let mut nests = SmallVec::new();
         for slice in self.slices.iter().filter(|s| classes.contains(&s.class)) {
@@ -153,7 +152,7 @@ impl RouteGroup {
         nests
     }
 
-    /// The most places in which its nests can start, whatever the tables.
+    /// Returns the maximum number of places where its nests can start, for any tables.
     pub(crate) fn most_places(&self) -> u64 {
         let classes = self.slices.iter().map(|slice| slice.class);
         let places = classes.map(|class| match class.states_outside {
@@ -163,18 +162,18 @@ impl RouteGroup {
         places.fold(0, u64::saturating_add)
     }
 
-    /// How many bytes it moves.
+    /// Returns the number of bytes that it moves.
     pub(crate) fn bytes(&self) -> u64 {
         let slices = self.slices.iter();
         slices.map(|slice| self.slice_bytes(slice)).sum()
     }
 
-    /// How many of them are one slice's.
+    /// Returns the number of bytes that one of its slices moves.
     pub(crate) fn slice_bytes(&self, slice: &Slice) -> u64 {
         slice.class.range.count() * slice.unit_bytes() * slice.units.count * self.layers().len() as u64
     }
 
-    /// The distinct classes of its slices, in order.
+    /// Returns the distinct classes of its slices, in order.
     pub(crate) fn classes(&self) -> SmallVec<[Class; 2]> {
         let mut classes = SmallVec::new();
         for slice in &self.slices {
@@ -185,11 +184,11 @@ impl RouteGroup {
         classes
     }
 
-    /// The states that travel, cut so that slices of different ranges can move together wherever they
-    /// move the same part of a block.
+    /// Divides the states that travel, so that slices of different ranges can move together where they move the same
+    /// part of a block.
     ///
-    /// Most groups have one range, and are one piece for each class. Where there are more, the blocks in
-    /// which one begins or ends are pieces of their own.
+    /// Most groups have one range, and one piece for each class. If there are several ranges, the blocks in which a
+    /// range begins or ends are separate pieces.
     pub(crate) fn pieces(&self) -> SmallVec<[Piece; 2]> {
         let classes = self.classes();
         let mut pieces: SmallVec<[Piece; 2]> = SmallVec::new();

@@ -1,21 +1,21 @@
-//! Segments: the token axis cut at both sides' blocks, and joined again where blocks are neighbours.
+//! Segments: the token axis, cut at both sides' blocks and joined again where blocks are neighbours.
 
 use crate::route::Class;
 use crate::sides::{Sides, both};
 use crate::table::Lookup;
 use crate::tokens::{Place, Segment};
 
-/// What a side's blocks are like for some slices.
+/// The properties of a side's blocks for some slices.
 #[derive(Clone, Copy)]
 struct Blocks {
-    /// States in each.
+    /// The number of states in a block.
     size: u64,
-    /// Whether a block goes on where the one before it in memory ends.
+    /// Whether a block continues where the previous one in memory ends.
     linear: bool,
 }
 
 impl Blocks {
-    /// The place `blocks` blocks further on, in each of which there are `states` states.
+    /// Returns the place `blocks` blocks later, in each of which there are `states` states.
     fn further(self, place: Place, states: u64, blocks: u64) -> Place {
         if self.linear {
             let at = place.block * self.size + place.state + states * blocks;
@@ -24,38 +24,37 @@ impl Blocks {
         Place { block: place.block + blocks, ..place }
     }
 
-    /// Whether `next` comes right after `states` states from `last`, along the states of one block
-    /// or, where that is the same, into the next.
-    fn go_on(self, last: Place, states: u64, next: Place) -> bool {
+    /// Tells whether `next` follows directly after `states` states from `last`, inside the same block or, if blocks are
+    /// linear, into the next.
+    fn continues(self, last: Place, states: u64, next: Place) -> bool {
         let end = last.block * self.size + last.state + states;
         end == next.block * self.size + next.state && (self.linear || last.block == next.block)
     }
 
-    /// Whether `next` is the same stretch of the next block, after `blocks` blocks of `states` states.
-    fn repeat(self, last: Place, states: u64, blocks: u64, next: Place) -> bool {
+    /// Tells whether `next` is the same range of the next block, after `blocks` blocks of `states` states.
+    fn repeats(self, last: Place, states: u64, blocks: u64, next: Place) -> bool {
         if self.linear {
-            return self.go_on(last, states * blocks, next);
+            return self.continues(last, states * blocks, next);
         }
         next.block == last.block + blocks && next.state == last.state
     }
 }
 
-/// Cuts the token axis at both sides' blocks, and joins what lies together on both sides again, in
-/// whatever order the tables list it.
+/// Cuts the token axis at both sides' blocks, and joins again what is adjacent on both sides, whatever the order of the
+/// tables.
 ///
-/// With `open`, the first and the last block of each stretch stay by themselves, for the slices of another
-/// stretch to join them. Costs O(cuts) time; and memory for what is left only, where the destination's
-/// table lists its blocks in the order of memory.
+/// With `open`, the first and the last block of each range stay separate, so that slices of another range can join
+/// them. Costs O(cuts) time. If the destination's table lists its blocks in memory order, it takes memory only for the
+/// resulting segments.
 pub(crate) fn make(class: Class, open: bool, lookups: Sides<Lookup<'_>>) -> Vec<Segment> {
     let states_outside = class.states_outside;
     let cuts = || {
         let cuts =
             class.range.cuts().map(|cut| Segment { at: Sides::of(|side| lookups[side].place(cut.at[side])), ..cut });
-        // Where blocks lie closer together than states, it is each state that may go on in the next
-        // block.
+        // If the stride of blocks is smaller than that of states, each single state may continue in the next block.
         cuts.flat_map(move |cut| states(cut, states_outside))
     };
-    // By the destination, which lists a block only once: what joins is next to each other there.
+    // Order by the destination, where each block occurs only once, so that segments that join are next to each other.
     let in_memory = |segment: &Segment| match (states_outside, segment.at.dst) {
         (false, Place { block, state }) => (block, state),
         (true, Place { block, state }) => (state, block),
@@ -74,13 +73,13 @@ pub(crate) fn make(class: Class, open: bool, lookups: Sides<Lookup<'_>>) -> Vec<
     }
 }
 
-/// Joins segments that come in the order of the destination's memory: along the states first, and what comes
-/// of that from block to block.
+/// Joins segments that arrive in the order of the destination's memory: first along the states, then the results from
+/// block to block.
 struct Joiner {
     blocks: Sides<Blocks>,
     along_states: bool,
     from_block_to_block: bool,
-    /// What may still go on along its states.
+    /// The segment that may still continue along its states.
     latest: Option<Segment>,
     done: Vec<Segment>,
 }
@@ -100,7 +99,7 @@ impl Joiner {
         let blocks = self.blocks;
         if let Some(last) = &mut self.latest
             && self.along_states
-            && both(|side| blocks[side].go_on(last.at[side], last.states, next.at[side]))
+            && both(|side| blocks[side].continues(last.at[side], last.states, next.at[side]))
         {
             last.states += next.states;
             return;
@@ -110,13 +109,13 @@ impl Joiner {
         }
     }
 
-    /// Takes a segment that goes no further along its states.
+    /// Adds a segment that cannot continue along its states.
     fn settle(&mut self, next: Segment) {
         let blocks = self.blocks;
         if let Some(last) = self.done.last_mut()
             && self.from_block_to_block
             && last.states == next.states
-            && both(|side| blocks[side].repeat(last.at[side], last.states, last.blocks, next.at[side]))
+            && both(|side| blocks[side].repeats(last.at[side], last.states, last.blocks, next.at[side]))
         {
             last.blocks += 1;
             return;
@@ -131,7 +130,7 @@ impl Joiner {
         self.done
     }
 
-    /// Finishes with the first and the last block of each segment apart, so that slices of another piece can join
+    /// Finishes with the first and the last block of each segment separate, so that slices of another piece can join
     /// them.
     fn finish_open(self) -> Vec<Segment> {
         let blocks = self.blocks;
@@ -153,7 +152,7 @@ impl Joiner {
     }
 }
 
-/// A segment as it is, or its states one by one.
+/// Returns a segment unchanged, or its states one by one.
 fn states(segment: Segment, apart: bool) -> impl Iterator<Item = Segment> {
     let (count, states) = match apart {
         false => (1, segment.states),

@@ -1,15 +1,13 @@
-//! How several source ranks that hold the same bytes share out the sending of them.
+//! The division of work among source ranks that hold the same bytes.
 //!
-//! Which replicas serve a destination rank is [`Partition::senders`]' business. Among these, each takes a
-//! stretch of the layers that the two ranks have in common. Two cases divide by tokens instead, cut at the
-//! ends of the destination's blocks:
-//! - blocks lie outside layers in the destination's memory. The destination decides since it orders the
-//!   stream: there, bytes may run on from layer to layer inside a block, and a cut between layers would
-//!   make two chunks of one;
-//! - there are fewer layers than replicas.
+//! [`Partition::senders`] determines which replicas serve a destination rank. Each of these sends a range of the layers
+//! that the two ranks have in common. In two cases they divide tokens instead, at the ends of the destination's blocks:
+//! - Blocks are outside layers in the destination's memory. The destination's order counts since it orders the stream.
+//!   There, bytes may be contiguous from layer to layer inside a block, and a cut between layers would split a chunk.
+//! - There are fewer layers than replicas.
 //!
-//! What lies in one block of the destination is divided by layers all the same, and one layer of one block
-//! comes from the first replica.
+//! Data within a single block of the destination is still divided by layers. A single layer of a single block is sent
+//! by the first replica.
 //!
 //! [`Partition::senders`]: transload_layout::Partition::senders
 
@@ -19,7 +17,7 @@ use transload_layout::Share;
 
 use crate::tokens::StateRange;
 
-/// The layers, counted from the first in common, and the states that one replica sends.
+/// Returns the layers (counted from the first common one) and the states that one replica sends.
 pub(crate) fn divide(share: Share, layers: u64, states: StateRange, blocks_outside: bool) -> (Range<u64>, StateRange) {
     let blocks = states.entries(states.block.dst);
     let count = blocks.end - blocks.start;
@@ -40,7 +38,7 @@ mod tests {
     use super::*;
     use crate::sides::Sides;
 
-    /// What each of `of` replicas sends of the states 3 to 50, in blocks of 8 at the destination.
+    /// Returns the part that each of `of` replicas sends of the states 3 to 50, in blocks of 8 at the destination.
     fn shares(of: u32, layers: u64, end: u64, blocks_outside: bool) -> Vec<(Range<u64>, u64, u64)> {
         let states = StateRange { first: 3, end, block: Sides { src: 5, dst: 8 } };
         let shares = (0..of).map(|index| {

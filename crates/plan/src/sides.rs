@@ -1,4 +1,4 @@
-//! What is alike at the two ends of a transfer.
+//! Pairs of values, one for each end of a transfer.
 
 use std::ops::{Index, IndexMut};
 
@@ -6,7 +6,7 @@ use transload_layout::Side;
 
 pub(crate) const SIDES: [Side; 2] = [Side::Source, Side::Destination];
 
-/// One thing for each side.
+/// A value for each side.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Sides<T> {
     pub(crate) src: T,
@@ -18,7 +18,7 @@ impl<T> Sides<T> {
         Self { src: make(Side::Source), dst: make(Side::Destination) }
     }
 
-    /// The first error is the source's.
+    /// Makes both values. If both fail, it returns the source's error.
     pub(crate) fn try_of<E>(mut make: impl FnMut(Side) -> Result<T, E>) -> Result<Self, E> {
         Ok(Self { src: make(Side::Source)?, dst: make(Side::Destination)? })
     }
@@ -48,7 +48,7 @@ impl<T> IndexMut<Side> for Sides<T> {
     }
 }
 
-/// Whether something holds on both sides.
+/// Tells whether a condition holds on both sides.
 pub(crate) fn both(holds: impl FnMut(Side) -> bool) -> bool {
     SIDES.into_iter().all(holds)
 }

@@ -1,4 +1,4 @@
-//! How large a plan becomes, told before any of it is made.
+//! The size of a plan, computed before the plan is made.
 
 use std::collections::HashMap;
 
@@ -9,8 +9,8 @@ use crate::group::GroupPlan;
 use crate::ranks::{Ranks, overlap};
 use crate::sides::Sides;
 
-/// Checks that a plan between these stages would not have too many slices. Costs O(stages) and O(ranks) for
-/// each component, and no memory.
+/// Checks that a plan between these stages would not have too many slices. It costs O(stages), and O(ranks) for each
+/// component, and allocates almost nothing.
 pub(crate) fn check(ranks: &Sides<Ranks<'_>>, stages: &[Sides<u32>], groups: &[GroupPlan]) -> Result<(), PlanError> {
     let Sides { src, dst } = ranks;
     let (src_tp, dst_tp) = (src.deployment.tp(), dst.deployment.tp());
@@ -23,14 +23,14 @@ pub(crate) fn check(ranks: &Sides<Ranks<'_>>, stages: &[Sides<u32>], groups: &[G
         for partition in group.partitions() {
             each += *pairs.entry(partition).or_insert_with(|| {
                 let senders = dst.tp.clone().map(|rank| {
-                    // Units went into both TP sizes when the deployments were checked.
+                    // The check of the deployments has ensured that both TP sizes fit the units.
                     let senders = partition.senders(src_tp, (dst_tp, rank));
                     overlap(&senders.unwrap_or(0..0), &src.tp).len() as u128
                 });
                 senders.sum()
             });
         }
-        // Replicas that share out layers cut all slices of a route where the stretch of one begins or ends.
+        // If replicas divide layers, all slices of a route are cut where a replica's range begins or ends.
         let replicas = |partition: &Partition, tp| partition.holders(tp, 0).map_or(1, |holders| holders.len());
         let share = |partition: &Partition| replicas(partition, src_tp) > replicas(partition, dst_tp);
         let stretches = match pairs.len() {

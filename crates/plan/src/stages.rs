@@ -1,4 +1,4 @@
-//! From two pipeline stages to the routes between their ranks.
+//! The routes between the ranks of two pipeline stages.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -13,9 +13,9 @@ use crate::route::{Class, Route, RouteGroup, Slice};
 use crate::share::divide;
 use crate::sides::{SIDES, Sides, both};
 
-/// One pipeline stage of each side, with the views of their groups paired up.
+/// A pipeline stage of each side, with the views of their groups paired up.
 pub(crate) struct Stages<'a> {
-    /// TP sizes.
+    /// The TP sizes.
     tp: Sides<u32>,
     stages: Sides<u32>,
     groups: Vec<StageGroup<'a>>,
@@ -28,15 +28,15 @@ struct StageGroup<'a> {
     pairs: Vec<ViewPair>,
 }
 
-/// A component's views on TP rank 0 of both sides; other ranks differ only in which units they hold.
+/// A component's views on TP rank 0 of both sides. Other ranks differ only in their units.
 struct ViewPair {
     slice: Slice,
-    /// Whether blocks lie outside layers at the destination.
+    /// Whether blocks are outside layers at the destination.
     blocks_outside: bool,
 }
 
 impl StageGroup<'_> {
-    /// Slices that travel for some of the layers each, put together where they travel for the same.
+    /// Groups slices that travel for some of the layers by the layers that they travel for.
     fn by_layers(&self, slices: SmallVec<[(Range<u64>, Slice); 2]>) -> impl Iterator<Item = RouteGroup> {
         let ends = slices.iter().flat_map(|(slots, _)| [slots.start, slots.end]);
         let mut ends: SmallVec<[u64; 4]> = ends.collect();
@@ -80,7 +80,7 @@ impl<'a> Stages<'a> {
         Self { tp: Sides::of(|side| ranks[side].deployment.tp()), stages, groups: paired }
     }
 
-    /// The source's TP ranks among which are all that send anything to a TP rank of the destination.
+    /// Returns the smallest range of the source's TP ranks that contains all senders to a TP rank of the destination.
     pub(crate) fn senders(&self, dst_rank: u32) -> Range<u32> {
         let partitions = self.groups.iter().flat_map(|group| group.plan.partitions());
         hull(partitions.filter_map(|partition| {
@@ -89,14 +89,14 @@ impl<'a> Stages<'a> {
         }))
     }
 
-    /// The route between two TP ranks of these stages, if they share anything.
+    /// Returns the route between two TP ranks of these stages, if they share anything.
     pub(crate) fn route(&self, src_rank: u32, dst_rank: u32) -> Option<Route> {
         let ranks = Sides { src: (self.tp.src, src_rank), dst: (self.tp.dst, dst_rank) };
         let mut groups = Vec::new();
         for group in &self.groups {
             let mut slices: SmallVec<[(Range<u64>, Slice); 2]> = SmallVec::new();
             for (component, pair) in group.plan.components.iter().zip(&group.pairs) {
-                // Units went into both TP sizes when the deployments were checked.
+                // The check of the deployments has ensured that both TP sizes fit the units.
                 let Ok(Some(served)) = component.partition.served(ranks.src, ranks.dst) else {
                     continue;
                 };
@@ -127,7 +127,7 @@ impl<'a> Stages<'a> {
     }
 }
 
-/// Pairs two views of one component, leaving out units, blocks and states.
+/// Pairs two views of one component, without units, blocks and states.
 fn pair(component: usize, plan: &GroupPlan, views: Sides<ComponentView>, first_layers: Sides<u64>) -> ViewPair {
     let strides = |axis| nest::strides(&views.src, &views.dst, axis);
     let step = |axis| Sides::of(|side| views[side].view.dim(axis).stride);
@@ -135,14 +135,14 @@ fn pair(component: usize, plan: &GroupPlan, views: Sides<ComponentView>, first_l
     let (mut blocks, mut states) = (step(Axis::Block), step(Axis::State));
     let layers = strides(Axis::Layer);
     let blocks_outside = blocks.dst > layers.dst;
-    let alone = plan.num_blocks.map(|blocks| blocks == 1);
+    let single_block = plan.num_blocks.map(|blocks| blocks == 1);
     for side in SIDES {
-        // Where there is one block, there is no step from block to block: any stride will do, and this one
-        // is the same for all components.
-        if alone[side] {
+        // With a single block there is no step from block to block, so any stride works. Use one that is the same for
+        // all components.
+        if single_block[side] {
             blocks[side] = 0;
         }
-        // Where a block holds one state, there is no step from state to state inside it.
+        // With one state in a block there is no step between states.
         if range.block[side] == 1 {
             states[side] = blocks[side];
         }
@@ -155,8 +155,8 @@ fn pair(component: usize, plan: &GroupPlan, views: Sides<ComponentView>, first_l
         .collect();
     let class = Class {
         range,
-        linear: Sides::of(|side| alone[side] || blocks[side] == states[side] * range.block[side]),
-        states_outside: both(|side| blocks[side] <= states[side] && !alone[side]) && blocks != states,
+        linear: Sides::of(|side| single_block[side] || blocks[side] == states[side] * range.block[side]),
+        states_outside: both(|side| blocks[side] <= states[side] && !single_block[side]) && blocks != states,
     };
     ViewPair {
         slice: Slice {

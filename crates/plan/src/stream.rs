@@ -1,10 +1,9 @@
-//! Binding a plan to one side's block tables: that side's half of a byte stream.
+//! Binding of a plan to one side's block tables, which gives that side's half of a byte stream.
 //!
-//! The bytes of a route travel in an order that the plan alone decides, so that each peer gathers or
-//! scatters with its own block table and never learns the other's: group by group, in each segment by
-//! segment in token order, in each the fused slices one after another. Plans
-//! [by layer](crate::Request::by_layer) put the layers outside of all that; plans with a
-//! [codec](crate::Request::codec) have [pieces](crate::pieces) in each.
+//! The plan alone determines the order of a route's bytes. So each peer gathers or scatters with its own block table
+//! and does not need the other's. The order is by group, then by segment in token order, then by fused slice. In plans
+//! [by layer](crate::Request::by_layer) the layer comes first. In plans with a [codec](crate::Request::codec) each of
+//! these has [pieces](crate::pieces).
 
 use transload_layout::Side;
 
@@ -20,29 +19,29 @@ use crate::table::{BindError, Lookup, Tables};
 /// One side's half of the byte stream of a route.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct RouteStream {
-    /// How what a codec takes of it is encoded on its way.
+    /// The codec of the parts that a codec encodes.
     pub codec: Codec,
-    /// What lies one after another in the stream.
+    /// The consecutive parts of the stream.
     pub sections: Vec<Section>,
 }
 
-/// A stretch of a stream that comes from or goes to one group's memory.
+/// A part of a stream that comes from or goes to one group's memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Section {
-    /// Index of the group in the plan.
+    /// The index of the group in the plan.
     pub group: usize,
-    /// The global layer, if the plan goes by layer.
+    /// The global layer, if the plan is by layer.
     pub layer: Option<u32>,
-    /// Stream offset of its first byte.
+    /// The stream offset of its first byte.
     pub start: u64,
-    /// Its bytes, with stream offsets counted from `start`.
+    /// The program for its bytes, with stream offsets counted from `start`.
     pub program: StreamProgram,
-    /// How it is cut, if the plan has a codec.
+    /// The division into pieces, if the plan has a codec.
     pub pieces: Option<Pieces>,
 }
 
 impl RouteStream {
-    /// Length of the whole stream in bytes.
+    /// Returns the length of the whole stream in bytes.
     pub fn bytes(&self) -> u64 {
         let last = self.sections.last();
         last.map_or(0, |section| section.start + section.program.bytes())
@@ -53,7 +52,7 @@ impl Plan {
     /// Binds a route to the block tables of one side.
     ///
     /// # Errors
-    /// When a table is too short, lists a block that does not exist, or would write one twice.
+    /// Returns an error if a table is too short, lists a missing block, or would write a block twice.
     pub fn bind_stream(&self, route: &Route, side: Side, tables: &Tables) -> Result<RouteStream, BindError> {
         let lookups = Lookup::of_plan(self, side, tables)?;
         let mut order: Vec<(Option<u32>, usize, Option<u64>)> = Vec::new();
@@ -88,7 +87,8 @@ impl Plan {
         Ok(stream)
     }
 
-    /// The most places that binding a route to a stream takes: 24 bytes and some nanoseconds each. Costs O(slices).
+    /// Returns the maximum number of places that binding a route to a stream takes. Each takes 24 bytes and some
+    /// nanoseconds. Costs O(slices).
     pub fn most_places(&self, route: &Route) -> u64 {
         let of_group = |group: &RouteGroup| {
             let layers = group.layers().len() as u64;
@@ -113,7 +113,7 @@ fn section(group: &RouteGroup, layer: Option<u32>, program: StreamProgram, piece
     Section { group: group.group, layer, start: 0, program, pieces }
 }
 
-/// One group's part of a stream, in pieces.
+/// Returns one group's part of a stream, in pieces.
 fn pieces(
     group: &RouteGroup,
     planned: &GroupPlan,
@@ -136,7 +136,7 @@ fn pieces(
     coded.chain([plain]).collect()
 }
 
-/// One group's part of a stream as a program.
+/// Returns one group's part of a stream as a program.
 fn half(group: &RouteGroup, side: Side, slot: Option<u64>, lookup: &Lookup<'_>) -> StreamProgram {
     let (mut program, mut end) = (Program::default(), 0);
     for class in group.classes() {

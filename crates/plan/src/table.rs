@@ -1,4 +1,4 @@
-//! Block tables: which physical block holds which tokens.
+//! Block tables, which map tokens to physical blocks.
 
 use std::ops::Range;
 
@@ -9,27 +9,26 @@ use crate::group::GroupPlan;
 use crate::plan::Plan;
 use crate::tokens::Place;
 
-/// The most places in which the nests of a bound plan may start, before neighbours are joined. A place takes
-/// 24 bytes, and the segment that it comes from 56. A million tokens in blocks of one token have 2 million for
-/// each group of keys and values.
+/// The maximum number of places in a bound plan, before neighbours are joined. A place takes 24 bytes, and its segment
+/// 56. A million tokens in blocks of one token have 2 million places for each group of keys and values.
 pub const MAX_PLACES: u64 = 1 << 25;
 
-/// The physical blocks of a sequence in one group: entry i holds tokens `[i*block_size,
-/// (i+1)*block_size)`, counted from position 0 whatever the request's start is.
+/// The physical blocks of a sequence in one group. Entry i holds tokens `[i*block_size, (i+1)*block_size)`, counted
+/// from position 0 even if the request starts later.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Default)]
 pub enum BlockTable {
-    /// Block i is entry i.
+    /// Entry i is block i.
     #[default]
     Identity,
-    /// As listed; [`BlockTable::NONE`] for an entry that is never touched.
+    /// The blocks in order, with [`BlockTable::NONE`] for entries that are not used.
     List(Vec<u32>),
 }
 
 impl BlockTable {
-    /// An entry that has no block (before a sliding window, say).
+    /// An entry without a block (for example, before a sliding window).
     pub const NONE: u32 = u32::MAX;
 
-    /// The block of an entry, if it has one.
+    /// Returns the block of an entry, if it has one.
     pub(crate) fn get(&self, entry: u64) -> Option<u32> {
         match self {
             BlockTable::Identity => u32::try_from(entry).ok(),
@@ -52,7 +51,7 @@ impl From<Vec<u32>> for BlockTable {
 pub struct Tables(pub Vec<BlockTable>);
 
 impl Tables {
-    /// Tables in which block i is entry i, in every group of a plan.
+    /// Returns tables in which entry i is block i, for every group of a plan.
     pub fn identity(plan: &Plan) -> Self {
         Self(vec![BlockTable::Identity; plan.group_names().len()])
     }
@@ -64,12 +63,12 @@ impl Tables {
         }
     }
 
-    /// Whether these can be tables of a deployment, listed as its document lists the groups, for a sequence of
-    /// `tokens` tokens: what can be known before there is a plan.
+    /// Checks these tables against a deployment and a sequence of `tokens` tokens, as far as possible without a plan.
+    /// They are in the order of the deployment's groups.
     ///
     /// # Errors
-    /// When there is not one for each group, one of a group that is not recurrent ends before the sequence does, or
-    /// one lists a block that does not exist.
+    /// Returns an error if there is not one table for each group, if a table of a non-recurrent group ends before the
+    /// sequence does, or if a table lists a missing block.
     pub fn check(&self, deployment: &Deployment, side: Side, tokens: u64) -> Result<(), BindError> {
         let groups = deployment.groups();
         self.check_count(side, groups.len())?;
@@ -89,10 +88,10 @@ impl Tables {
 }
 
 impl Plan {
-    /// Tables listed as a side's own document lists its groups, in the order of the plan.
+    /// Reorders tables from the order of a side's own document to that of the plan.
     ///
     /// # Errors
-    /// When there is not one table for each group.
+    /// Returns an error if there is not one table for each group.
     pub fn arrange(&self, side: Side, own: &Tables) -> Result<Tables, BindError> {
         own.check_count(side, self.groups.len())?;
         let groups = 0..self.groups.len();
@@ -101,35 +100,35 @@ impl Plan {
     }
 }
 
-/// Block tables that do not suit a plan.
+/// Describes why block tables do not fit a plan.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages name the fields")]
 pub enum BindError {
-    /// Not one table for each group.
+    /// There is not one table for each group.
     #[error("{side} gives {given} block tables for {groups} groups")]
     TableCount { side: Side, given: usize, groups: usize },
-    /// A table that ends before the request does.
+    /// A table ends before the request does.
     #[error("group \"{group}\": the table of {side} has {given} blocks, {needed} are needed")]
     TooShort { side: Side, group: String, given: u64, needed: u64 },
-    /// An entry without a block that the request touches.
+    /// The request uses an entry without a block.
     #[error("group \"{group}\": entry {entry} of the table of {side} has no block")]
     NoBlock { side: Side, group: String, entry: u64 },
-    /// A block that the side does not have.
+    /// The side has no such block.
     #[error(
         "group \"{group}\": entry {entry} of the table of {side} is block {block}, but there are \
          {num_blocks} blocks"
     )]
     NoSuchBlock { side: Side, group: String, entry: u64, block: u64, num_blocks: u32 },
-    /// More places than a bound plan may have.
+    /// The bound plan would have too many places.
     #[error("the tokens fall into too many pieces: a plan bound to block tables has {MAX_PLACES} at most")]
     TooManyPlaces,
-    /// A destination block that would be written twice.
+    /// A destination block would be written twice.
     #[error("group \"{group}\": block {block} stands twice in the table of the destination")]
     Repeated { group: String, block: u32 },
 }
 
-/// The table of one group, and what it is checked against.
+/// The table of one group, with the context for its checks.
 struct GroupTable<'a> {
     side: Side,
     group: &'a str,
@@ -138,7 +137,7 @@ struct GroupTable<'a> {
 }
 
 impl GroupTable<'_> {
-    /// Checks that it has these entries, and the side the blocks in them; with `gaps`, some may have no block.
+    /// Checks that the table has these entries, and the side their blocks. With `gaps`, entries may have no block.
     fn check(&self, mut entries: Range<u64>, gaps: bool) -> Result<(), BindError> {
         let (side, group) = (self.side, || self.group.to_owned());
         match self.table {
@@ -151,7 +150,7 @@ impl GroupTable<'_> {
                 });
             }
             BlockTable::List(_) => {}
-            // The last block is the highest.
+            // Entry i is block i, so checking the last one suffices.
             BlockTable::Identity => entries.start = entries.start.max(entries.end.saturating_sub(1)),
         }
         for entry in entries {
@@ -176,14 +175,14 @@ impl GroupTable<'_> {
     }
 }
 
-/// Looks the entries of one side's table up, with every check made once and beforehand.
+/// Looks up entries of one side's table, which has been checked once before.
 #[derive(Clone, Copy)]
 pub(crate) struct Lookup<'a> {
     table: &'a BlockTable,
 }
 
 impl<'a> Lookup<'a> {
-    /// Checks every entry that a request touches, in the tables of all groups.
+    /// Checks every entry that a request uses, in the tables of all groups.
     pub(crate) fn of_plan(plan: &Plan, side: Side, tables: &'a Tables) -> Result<Vec<Self>, BindError> {
         tables.check_count(side, plan.groups.len())?;
         let groups = plan.groups.iter().zip(&tables.0);
@@ -205,7 +204,7 @@ impl<'a> Lookup<'a> {
         Ok(Self { table })
     }
 
-    /// A place in the block of an entry that was checked.
+    /// Returns the place in the block of an entry, which must be checked.
     pub(crate) fn place(&self, in_entry: Place) -> Place {
         let block = self.table.get(in_entry.block);
         debug_assert!(block.is_some());
@@ -213,9 +212,9 @@ impl<'a> Lookup<'a> {
     }
 }
 
-/// A block that is listed twice, of blocks below `num_blocks`.
+/// Returns a block that is listed twice. All blocks are below `num_blocks`.
 fn repeated(blocks: &[u32], num_blocks: u32) -> Option<u32> {
-    // A bit for each block there is, or a sorted copy of the list: whichever is smaller.
+    // Use a bit for each existing block, or a sorted copy of the list, whichever is smaller.
     if blocks.len() < num_blocks as usize / 32 {
         let mut sorted = blocks.to_vec();
         sorted.sort_unstable();

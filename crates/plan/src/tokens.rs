@@ -1,4 +1,4 @@
-//! The token axis: which states travel, and where both sides' blocks cut them.
+//! The token axis: the states that travel, and where both sides' blocks cut them.
 
 use std::ops::Range;
 
@@ -7,22 +7,22 @@ use transload_layout::spec::{Spec, States};
 use crate::request::Request;
 use crate::sides::Sides;
 
-/// States of one spec that travel, and how many a block of each side holds.
+/// The states of one spec that travel, and the number of states in a block of each side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct StateRange {
     /// The first state, counted from the sequence's start.
     pub(crate) first: u64,
-    /// One past the last.
+    /// The state after the last.
     pub(crate) end: u64,
-    /// States per block.
+    /// The states per block.
     pub(crate) block: Sides<u64>,
 }
 
 impl StateRange {
-    /// The states of `spec` that a request moves, between blocks of so many tokens.
+    /// Returns the states of `spec` that a request moves, between blocks of this many tokens.
     ///
-    /// A state of k tokens travels if its last token is in the range; an unfinished one does not exist.
-    /// Windows and chunks move only what is still needed. Recurrent state is one state in one block.
+    /// A state of k tokens travels if its last token is in the range; an unfinished one does not exist. Windows and
+    /// chunks only move what is still needed. Recurrent state is one state in one block.
     pub(crate) fn of(spec: &Spec, request: &Request, block_tokens: Sides<u64>) -> Self {
         let end = request.start + request.tokens;
         match spec.geometry().states {
@@ -35,24 +35,25 @@ impl StateRange {
         }
     }
 
-    /// How many states.
+    /// Returns the number of states.
     pub(crate) fn count(self) -> u64 {
         self.end.saturating_sub(self.first)
     }
 
-    /// The first end of a block of either side at or after a state.
+    /// Returns the first end of a block of either side at or after a state.
     pub(crate) fn block_end_from(self, state: u64) -> u64 {
         let next = self.block.map(|block| state.div_ceil(block) * block);
         next.src.min(next.dst)
     }
 
-    /// The last end of a block of either side at or before a state.
+    /// Returns the last end of a block of either side at or before a state.
     pub(crate) fn block_end_until(self, state: u64) -> u64 {
         let last = self.block.map(|block| state / block * block);
         last.src.max(last.dst)
     }
 
-    /// Stretches of states inside one block of each side, in token order, by the entries of block tables.
+    /// Returns the ranges of states inside one block of each side, in token order. Their places are entries of block
+    /// tables.
     pub(crate) fn cuts(self) -> impl Iterator<Item = Segment> {
         let mut state = self.first;
         std::iter::from_fn(move || {
@@ -67,12 +68,12 @@ impl StateRange {
         })
     }
 
-    /// How many [`cuts`](Self::cuts) there are.
+    /// Returns the number of [`cuts`](Self::cuts).
     pub(crate) fn segments(self) -> u64 {
         if self.count() == 0 {
             return 0;
         }
-        // Ends of blocks inside the stretch, those that both sides have counted once.
+        // Ends of blocks inside the range. Those that both sides share are counted once.
         let inside = |block: u64| (self.end - 1) / block - self.first / block;
         let Sides { src, dst } = self.block;
         let (mut a, mut b) = (src, dst);
@@ -83,7 +84,7 @@ impl StateRange {
         1 + inside(src) + inside(dst) - common.map_or(0, inside)
     }
 
-    /// The entries of a block table that these states touch, on a side with `block` states a block.
+    /// Returns the entries of a block table that these states use, on a side with `block` states in a block.
     pub(crate) fn entries(self, block: u64) -> Range<u64> {
         if self.count() == 0 {
             return 0..0;
@@ -92,22 +93,22 @@ impl StateRange {
     }
 }
 
-/// A stretch of states in one block of each side, or in neighbouring blocks of both.
+/// A range of states in one block of each side, or in neighbouring blocks of both.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Segment {
-    /// Where it starts.
+    /// The place where it starts.
     pub(crate) at: Sides<Place>,
     pub(crate) states: u64,
-    /// How many blocks of each side, with `states` states in each.
+    /// The number of blocks on each side, with `states` states in each.
     pub(crate) blocks: u64,
 }
 
-/// A state of one side.
+/// A state on one side.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
-    /// A block of its memory; before it is looked up, the entry of the block table.
+    /// A block of its memory, or an entry of the block table before the look-up.
     pub(crate) block: u64,
-    /// Which of the block's states.
+    /// The index of the state in the block.
     pub(crate) state: u64,
 }
 

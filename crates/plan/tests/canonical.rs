@@ -1,4 +1,4 @@
-//! The canonical case (Llama-3-70B, 2,048 tokens, TP 4 to TP 8): its chunk counts are known.
+//! The canonical case (Llama-3-70B, 2,048 tokens, TP 4 to TP 8), with known chunk counts.
 
 use transload_layout::{Deployment, Dtype, Group, Rank, Spec};
 use transload_plan::codec::Codec;
@@ -16,13 +16,13 @@ fn side(tp: u32, block: u32, order: &str) -> Deployment {
         .unwrap()
 }
 
-/// A table with no two neighbours that are neighbours in another one's steps, too.
+/// Returns a table that never joins with one of another step: no two consecutive entries are neighbouring blocks.
 fn scattered(entries: u32, step: u32) -> Tables {
     let blocks = (0..entries).map(|i| i * step % 509).collect();
     Tables(vec![BlockTable::List(blocks)])
 }
 
-/// Chunks and chunk length per decode rank.
+/// Returns the number of chunks and their length for each decode rank.
 fn chunks(src: (u32, u32, &str), dst: (u32, u32, &str)) -> (u64, u64) {
     let src_tables = scattered(2048 / src.1, 37);
     let dst_tables = scattered(2048 / dst.1, 41);

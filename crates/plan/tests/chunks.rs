@@ -1,4 +1,4 @@
-//! Pairs of layouts of which it is known how few chunks they need.
+//! Pairs of layouts with a known minimum of chunks.
 
 use serde_json::{Value as Json, json};
 use transload_layout::Deployment;
@@ -14,7 +14,7 @@ fn side(group: Json) -> Deployment {
     Deployment::from_value(&document).unwrap()
 }
 
-/// Attention of one head, 8 bytes for each token.
+/// Returns the spec of attention with one head and 8 bytes for each token.
 fn attention() -> Json {
     json!({"kind": "attention", "heads": 1, "head_dim": 4, "dtype": "u8"})
 }
@@ -53,7 +53,8 @@ fn specs_of_different_windows_move_together_where_both_do() {
     assert_eq!(chunks(&dense, &dense, BlockTable::Identity), 4 * 2);
 }
 
-/// A whole block and a part of one, in which data and scales lie apart: what ends one begins the next.
+/// A whole block and a part of the next, with data and scales apart: the first one's scales end where the next one's
+/// data begin.
 #[test]
 fn a_ragged_block_goes_on_from_the_whole_one() {
     let index = json!({"kind": "indexer", "data_bytes": 128, "scale_bytes": 4});
@@ -65,7 +66,7 @@ fn a_ragged_block_goes_on_from_the_whole_one() {
     }
 }
 
-/// A source may list a block again, for prompts that repeat.
+/// A source may list a block repeatedly, for prompts that repeat.
 #[test]
 fn repeated_source_blocks_join_too() {
     let latent = json!({"kind": "mla", "latent": 4, "dtype": "u8"});
@@ -103,7 +104,7 @@ fn what_travels_together_is_named_together() {
     assert_eq!(plan.component_names(0, set), "q+k+v");
 }
 
-/// No run goes on from one allocation into another, however long they are.
+/// No run continues from one allocation into another, even for the longest ones.
 #[test]
 fn the_longest_allocations_stay_apart() {
     let spec = json!({"kind": "attention", "heads": 1, "head_dim": 512, "dtype": "u8"});
@@ -117,7 +118,7 @@ fn the_longest_allocations_stay_apart() {
     assert!(bound.histogram().into_keys().eq([1 << 43]));
 }
 
-/// Neither memory nor time for blocks that nobody lists, or that join at once.
+/// Blocks that are not listed, or that join at once, cost neither memory nor time.
 #[test]
 fn a_hundred_million_blocks_bind() {
     let blocks = u32::MAX;

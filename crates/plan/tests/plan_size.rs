@@ -1,4 +1,4 @@
-//! Plans that would be too large: refused before anything is allocated, by whatever documents.
+//! Plans that are too large are refused before anything is allocated, for any documents.
 
 use serde_json::{Value as Json, json};
 use transload_layout::document::Value;
@@ -13,7 +13,7 @@ fn side(fields: Json) -> Deployment {
     Deployment::from_value(&document).unwrap()
 }
 
-/// Groups of latents, which every rank has, each of all layers.
+/// Returns groups of latents, which every rank has, each for all layers.
 fn groups(groups: u32, layers: u32) -> Json {
     let group = |index| {
         json!({"name": format!("g{index}"), "layers": format!("0-{}", layers - 1),
@@ -46,7 +46,7 @@ fn the_largest_documents_are_told_what_a_plan_may_have() {
     assert_eq!(found.map(|plan| plan.routes().len()), Ok(4096));
 }
 
-/// Ranks and stages that have nothing to do with one another cost nothing.
+/// Pairs of ranks and stages that share nothing cost nothing.
 #[test]
 fn many_stages_and_ranks_with_little_to_move_are_planned() {
     let wide = |tp, pp| side(json!({"tp": tp, "pp": pp, "group": groups(2, 4096)}));

@@ -1,60 +1,61 @@
-//! `kv_store_v1` as C sees it: `include/kv_store_v1.h` in Rust.
+//! The C interface `kv_store_v1`: `include/kv_store_v1.h` in Rust.
 //!
 //! A backend is a shared object `libkv_store_<scheme>.so` that exports one symbol,
 //! [`GET_VTABLE`], of type [`GetVtable`]. Inputs are borrowed for the call; outputs come from C `malloc` and
 //! belong to the caller; a handle may be used from several threads at once; nothing unwinds across.
 //!
-//! On a version 1 table, `prefetch_chunks` may be NULL or *not there at all*: 64 bytes, and nothing mapped
-//! behind them. Whoever reads a foreign table therefore reads its fields through raw pointers and never forms
-//! a reference to the whole of it; [`crate::loader`] does so.
+//! In a version 1 table, `prefetch_chunks` may be NULL or absent: the table then has 64 bytes, and no memory need be
+//! mapped behind them. Code that reads a foreign table must therefore read its fields through raw pointers and never
+//! form a reference to the whole table. [`crate::loader`] does so.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
-/// The exported symbol.
+/// The name of the exported symbol.
 pub const GET_VTABLE: &CStr = c"kv_store_get_vtable";
 
-/// Version of a table without `prefetch_chunks`.
+/// The version of a table without `prefetch_chunks`.
 pub const VERSION_1: u32 = 1;
 
-/// Version of a table with `prefetch_chunks`.
+/// The version of a table with `prefetch_chunks`.
 pub const VERSION_2: u32 = 2;
 
-/// `put_chunk`: stored.
+/// `put_chunk` stored the chunk.
 pub const STORED: c_int = 0;
 
-/// `put_chunk`: was there already.
+/// `put_chunk` found that the chunk exists already.
 pub const ALREADY_THERE: c_int = 1;
 
-/// `get_*`: not there; `-ENOENT`. The contract asks for a negative code, for this and for errors alike; with
-/// these three, the backends of this crate say which it is. A consumer that knows only the sign loses nothing.
+/// `get_*` found no such value (`-ENOENT`). The contract only requires negative codes for a missing value and for
+/// errors. The backends of this crate distinguish them with this code and the two below; consumers may look at the sign
+/// alone.
 pub const MISSING: c_int = -2;
 
-/// The store failed; `-EIO`. One line on stderr says why.
+/// The store failed (`-EIO`). One line on stderr says why.
 pub const ERROR: c_int = -5;
 
-/// An argument is none: a NULL pointer, a length out of range, a name that is not UTF-8; `-EINVAL`.
+/// An argument is invalid (`-EINVAL`): a NULL pointer, a length out of range, or a name that is not UTF-8.
 pub const INVALID: c_int = -22;
 
-/// Length in bytes of a table of version 1, which ends after `delete_manifest`.
+/// The length in bytes of a version 1 table, which ends after `delete_manifest`.
 pub const VERSION_1_LEN: usize = 64;
 
 /// An open store, as its backend represents it.
 pub type Handle = *mut c_void;
 
-/// Type of the exported symbol: the table, which lives as long as the library is loaded.
+/// The type of the exported symbol. It returns the table, which lives as long as the library is loaded.
 pub type GetVtable = unsafe extern "C" fn() -> *const Vtable;
 
-/// `const char *uri` to a handle, or NULL with the reason on stderr.
+/// Opens the store of a URI (`const char *uri`). Returns NULL on failure, with the reason on stderr.
 pub type Open = unsafe extern "C" fn(uri: *const c_char) -> Handle;
 
 /// Closes a handle.
 pub type Close = unsafe extern "C" fn(handle: Handle);
 
-/// 0 stored, 1 was there already, negative error.
+/// Returns 0 if the chunk was stored, 1 if it existed already, and a negative value on errors.
 pub type PutChunk =
     unsafe extern "C" fn(handle: Handle, hash: *const u8, hash_len: usize, data: *const u8, data_len: usize) -> c_int;
 
-/// 0, negative for an error or a chunk that is not there.
+/// Returns 0, or a negative value for an error or a missing chunk.
 pub type GetChunk = unsafe extern "C" fn(
     handle: Handle,
     hash: *const u8,
@@ -63,22 +64,23 @@ pub type GetChunk = unsafe extern "C" fn(
     out_len: *mut usize,
 ) -> c_int;
 
-/// 0, negative error.
+/// Returns 0, or a negative value on errors.
 pub type PutManifest =
     unsafe extern "C" fn(handle: Handle, name: *const c_char, data: *const u8, data_len: usize) -> c_int;
 
-/// 0, negative for an error or a manifest that is not there.
+/// Returns 0, or a negative value for an error or a missing manifest.
 pub type GetManifest =
     unsafe extern "C" fn(handle: Handle, name: *const c_char, out: *mut *mut u8, out_len: *mut usize) -> c_int;
 
-/// 0, also when it was not there; negative error.
+/// Returns 0, even if there was no such manifest, or a negative value on errors.
 pub type DeleteManifest = unsafe extern "C" fn(handle: Handle, name: *const c_char) -> c_int;
 
-/// `n_hashes` hashes of `hash_len` bytes laid end to end. 0, negative error, which is never fatal.
+/// Takes `n_hashes` hashes of `hash_len` bytes laid end to end. Returns 0, or a negative value on errors, which are
+/// never fatal.
 pub type PrefetchChunks =
     unsafe extern "C" fn(handle: Handle, hashes: *const u8, hash_len: usize, n_hashes: usize) -> c_int;
 
-/// `kv_store_vtable`. Every function is optional in the type because a foreign table may hold NULL.
+/// The C struct `kv_store_vtable`. Every function is optional in the type because a foreign table may hold NULL.
 #[repr(C)]
 #[derive(Clone, Copy, Debug)]
 #[expect(missing_docs, reason = "the types say what each is")]

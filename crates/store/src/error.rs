@@ -1,4 +1,4 @@
-//! What can go wrong in a store.
+//! Errors of stores.
 
 use std::error::Error;
 use std::io;
@@ -6,23 +6,23 @@ use std::io;
 use crate::hash::ChunkHash;
 use crate::uri::UriError;
 
-/// Why an operation on a store failed. What is merely not there is `None`, not an error.
+/// Describes why an operation on a store failed. A value that does not exist is `None`, not an error.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
-    /// The key of a chunk has a length that no store takes.
+    /// A chunk's key has a length that no store accepts.
     #[error("a chunk's hash has 1 to 64 bytes, not {len}")]
     HashLength {
-        /// Its length in bytes.
+        /// The key's length in bytes.
         len: usize,
     },
     /// The text of a hash is not hex.
     #[error("`{text}` is not a hash: write its bytes as hex digits, two each")]
     HashText {
-        /// What was given.
+        /// The text that is not a hash.
         text: String,
     },
-    /// The name of a manifest cannot be one.
+    /// A text cannot be a manifest's name.
     #[error("`{name}` cannot name a manifest: {why}")]
     Name {
         /// The name, or its beginning.
@@ -33,10 +33,10 @@ pub enum StoreError {
     /// The URI does not name a store.
     #[error(transparent)]
     Uri(#[from] UriError),
-    /// A store was to be opened that is not there, without making one.
+    /// The store does not exist, and the call was not allowed to create it.
     #[error("there is no store at {place}, nor above it")]
     NotThere {
-        /// Where it was looked for.
+        /// The place that was searched.
         place: String,
     },
     /// The value is longer than this store takes.
@@ -47,78 +47,78 @@ pub enum StoreError {
         /// The longest value in bytes.
         most: u64,
     },
-    /// What is stored is not what was put: it fails its checksum or cannot be read as what it should be.
+    /// The stored value is not the one that was put: its checksum is wrong, or it cannot be parsed.
     #[error("{what} is damaged: {how}")]
     Damaged {
-        /// Which chunk, manifest or file.
+        /// The chunk, manifest or file that is damaged.
         what: String,
-        /// What was expected and what was found.
+        /// The expected and the found content.
         how: String,
     },
-    /// The store's size cap leaves no room, also after everything that may go was evicted.
+    /// The store's size cap leaves no room, even after everything evictable was evicted.
     #[error("the store is full: {needed} bytes more would exceed its cap of {cap} bytes")]
     Full {
-        /// How many bytes were needed.
+        /// The number of bytes needed.
         needed: u64,
         /// The cap in bytes.
         cap: u64,
     },
-    /// Somebody else did not give a lock back in time. What others see has not changed. Chunks that were put for a
-    /// manifest that could not be published may be lost with it: put both again.
+    /// Another process or thread did not release a lock in time. What readers see has not changed. The chunks that were
+    /// put for the unpublished manifest may be lost with it: put both again.
     #[error("{lock} was not given back within {waited:?}: whoever holds it works for that long, or was stopped")]
     Locked {
-        /// The lock's file, or what stands for it inside a process.
+        /// The lock's file, or its name inside a process.
         lock: String,
-        /// How long it was waited for.
+        /// The time waited for the lock.
         waited: std::time::Duration,
     },
-    /// A chunk that was there when it was put again has been collected before the manifest came. Put the
-    /// chunks of this manifest again, then the manifest.
+    /// A chunk that existed when it was put again was collected before the manifest was put. Put the chunks of this
+    /// manifest again, then the manifest.
     #[error("chunk {hash} was collected before the manifest that needs it: put both again")]
     Collected {
-        /// Which chunk.
+        /// The chunk that was collected.
         hash: ChunkHash,
     },
     /// An earlier failure left this handle unable to say what is stored. Open the store again.
     #[error("this handle failed earlier ({why}); open the store again")]
     Poisoned {
-        /// What failed then.
+        /// The earlier failure.
         why: String,
     },
-    /// The store cannot do this.
+    /// The store does not support this operation.
     #[error("{what} is not possible here: {why}")]
     Unsupported {
-        /// What was asked for.
+        /// The operation that was requested.
         what: &'static str,
-        /// Why this store cannot do it.
+        /// Why this store does not support it.
         why: String,
     },
-    /// The system under the store refused.
+    /// The operating system reported an error.
     #[error("cannot {action}: {source}")]
     Io {
-        /// What was being done, to what: `write packs/3f/9a.pack`.
+        /// The action that failed and its object: `write packs/3f/9a.pack`.
         action: String,
-        /// What the system said.
+        /// The error of the operating system.
         source: io::Error,
     },
-    /// A backend behind a network, or somebody else's library, refused.
+    /// A remote backend, or a library of another vendor, reported an error.
     #[error("{action} failed: {source}")]
     Remote {
-        /// What was being done, to what.
+        /// The action that failed and its object.
         action: String,
-        /// What the other side said.
+        /// The error that the other side reported.
         source: Box<dyn Error + Send + Sync>,
     },
 }
 
 impl StoreError {
-    /// An [`Io`](Self::Io) error, for `map_err`.
+    /// Returns a function that makes an [`Io`](Self::Io) error, for `map_err`.
     pub fn io(action: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let action = action.into();
         move |source| Self::Io { action, source }
     }
 
-    /// A [`Remote`](Self::Remote) error.
+    /// Returns a [`Remote`](Self::Remote) error.
     pub fn remote(action: impl Into<String>, source: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::Remote { action: action.into(), source: source.into() }
     }

@@ -1,12 +1,12 @@
-//! Folders that stay where they were made, also after a loss of power.
+//! Creation of folders that survive a loss of power.
 
 use std::fs::{self, DirBuilder, File, Permissions};
 use std::io;
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::Path;
 
-/// Makes a folder, and those above it that are missing, and flushes the entries of what was made. With a mode, that is
-/// the mode of all that are made, whatever the umask.
+/// Creates a folder and its missing parents, and flushes the entries of all that it created. All of them get `mode`, if
+/// there is one, whatever the umask.
 pub fn make(path: &Path, mode: Option<u32>) -> io::Result<()> {
     let missing: Vec<&Path> = path.ancestors().take_while(|path| !path.is_dir()).collect();
     let mut builder = DirBuilder::new();
@@ -27,7 +27,7 @@ pub fn make(path: &Path, mode: Option<u32>) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes the entries of a folder durable.
+/// Flushes the entries of a folder to disk.
 pub fn flush(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }

@@ -1,4 +1,4 @@
-//! The name of a store chunk: whatever hash the consumer chose.
+//! The key of a store chunk: a hash of the consumer's choice.
 
 use std::fmt;
 use std::str::FromStr;
@@ -8,22 +8,22 @@ use crate::error::StoreError;
 /// The key of a store chunk: 1 to 64 bytes that its consumer computed, 8 for xxh3-64 (llama.cpp), 32 for
 /// SHA-256 (oMLX) or BLAKE3 (`transload-archive`).
 ///
-/// A backend never computes hashes and gives no meaning to the bytes. Its text is lower-case hex.
+/// A backend never computes hashes and gives no meaning to the bytes. As text, a hash is lower-case hex.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ChunkHash {
-    // Zeroes behind the length, so that the derived comparisons are those of the slices.
+    // The bytes behind the length are zero, so that the derived comparisons are those of the slices.
     bytes: [u8; Self::MAX],
     len: u8,
 }
 
 impl ChunkHash {
-    /// The longest key, in bytes: SHA-512 fits.
+    /// The longest key, in bytes. SHA-512 fits.
     pub const MAX: usize = 64;
 
     /// Takes the bytes of a hash.
     ///
     /// # Errors
-    /// [`StoreError::HashLength`] unless there are 1 to 64 of them.
+    /// [`StoreError::HashLength`] unless there are 1 to 64 bytes.
     pub fn new(hash: &[u8]) -> Result<Self, StoreError> {
         if hash.is_empty() || hash.len() > Self::MAX {
             return Err(StoreError::HashLength { len: hash.len() });
@@ -33,7 +33,7 @@ impl ChunkHash {
         Ok(Self { bytes, len: hash.len() as u8 })
     }
 
-    /// The bytes, as they were given.
+    /// Returns the bytes, unchanged.
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.len)]
     }

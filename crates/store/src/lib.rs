@@ -37,7 +37,7 @@ pub use name::ManifestName;
 pub use open::{is_built_in, open, open_existing};
 pub use uri::{StoreUri, UriError};
 
-/// What our own tests, benches and crates share with this one. No part of the interface: it changes without notice.
+/// Functions that `transload-archive` uses too. They are not part of the interface.
 #[doc(hidden)]
 pub mod internal {
     pub use crate::backend::is_leftover;

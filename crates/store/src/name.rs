@@ -33,7 +33,7 @@ impl ManifestName {
         Ok(Self(name))
     }
 
-    /// The name, as it was given.
+    /// Returns the name, unchanged.
     pub fn as_str(&self) -> &str {
         &self.0
     }

@@ -1,4 +1,4 @@
-//! From a URI to a store.
+//! Opening of a store by its URI.
 
 use std::sync::Arc;
 
@@ -10,10 +10,10 @@ use crate::uri::StoreUri;
 
 /// Opens the store that a URI names, with the backend that its scheme names:
 ///
-/// 1. `libkv_store_<scheme>.so` in a folder of `KV_STORE_LIBRARY_PATH`, also where the scheme is one of ours,
-///    so that an operator decides;
+/// `libkv_store_<scheme>.so` in a folder of `KV_STORE_LIBRARY_PATH`. It comes first even if the scheme is one of ours,
+/// so that an operator can replace a backend;
 /// 2. the backend of this crate, if it was built with the feature of that name;
-/// 3. `libkv_store_<scheme>.so` where the system looks for libraries.
+/// `libkv_store_<scheme>.so` where the system searches for libraries.
 ///
 /// ```no_run
 /// let store = transload_store::open("file:///var/kv")?;
@@ -21,21 +21,21 @@ use crate::uri::StoreUri;
 /// ```
 ///
 /// # Errors
-/// If the text is no URI, there is no such backend, or it cannot open the store.
+/// Returns an error if the text is no URI, if no such backend exists, or if the backend cannot open the store.
 pub fn open(uri: &str) -> Result<Arc<dyn Backend>, StoreError> {
     open_or(uri, Absent::Make)
 }
 
-/// As [`open`], but a backend of this crate makes no store where there is none. Whether a library does is up
-/// to it: its one call to open has no such choice.
+/// Opens a store like [`open`], but backends of this crate do not create a missing one. A plugin may create it, since
+/// its call to open has no such option.
 ///
 /// # Errors
-/// As [`open`], and [`StoreError::NotThere`] if there is no store. A Redis database is always one.
+/// The errors of [`open`], and [`StoreError::NotThere`] if there is no store. A Redis database always exists.
 pub fn open_existing(uri: &str) -> Result<Arc<dyn Backend>, StoreError> {
     open_or(uri, Absent::Refuse)
 }
 
-/// What to do where there is no store.
+/// The reaction to a missing store.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Absent {
     Make,
@@ -46,7 +46,7 @@ fn open_or(uri: &str, absent: Absent) -> Result<Arc<dyn Backend>, StoreError> {
     open_with(&uri.parse()?, absent, None)
 }
 
-/// With a cap that goes before the environment's.
+/// Opens a store. `cap`, if there is one, takes precedence over the environment's.
 fn open_with(uri: &StoreUri, absent: Absent, cap: Option<u64>) -> Result<Arc<dyn Backend>, StoreError> {
     if let Some(library) = Library::find_named(uri.scheme())? {
         if cap.is_some() {
@@ -70,7 +70,7 @@ fn open_with(uri: &StoreUri, absent: Absent, cap: Option<u64>) -> Result<Arc<dyn
     }
 }
 
-/// The store behind a backend of this crate, if there is one for the scheme.
+/// Opens a store with a backend of this crate. Returns `None` if the scheme is not one of ours.
 fn built_in(uri: &StoreUri, absent: Absent, cap: Option<u64>) -> Option<Result<Arc<dyn Backend>, StoreError>> {
     if uri.scheme() == "memory" {
         return Some(memory(uri, cap).map(|store| Arc::new(store) as _));
@@ -99,8 +99,9 @@ fn memory(uri: &StoreUri, cap: Option<u64>) -> Result<MemoryStore, StoreError> {
     MemoryStore::open_uri(uri, cap)
 }
 
-/// Tiers that are not there are left out where none is to be made, but not the last one, which says what there is, nor the
-/// first that outlives the process where manifests may be pending there.
+/// Opens a tier store. With [`Absent::Refuse`], missing tiers are left out, with two exceptions. The last tier must
+/// exist, because it defines what is stored. With write-back, so must the first tier that outlives the process, because
+/// manifests may be pending there.
 fn tiers(uri: &StoreUri, absent: Absent) -> Result<Arc<dyn Backend>, StoreError> {
     let parts = tier::parts::parse(uri)?;
     let write = match uri.scheme() {
@@ -152,12 +153,12 @@ fn s3(uri: &StoreUri, absent: Absent) -> Result<Arc<dyn Backend>, StoreError> {
     }))
 }
 
-/// Whether a scheme is one of this crate, also where it was built without the feature.
+/// Tells whether a scheme belongs to this crate, even if the crate was built without the feature.
 pub fn is_built_in(scheme: &str) -> bool {
     tier::parts::is_tier(scheme) || ["memory", "file", "redis", "rediss", "s3"].contains(&scheme)
 }
 
-/// Why no backend of this crate was taken.
+/// Explains why no backend of this crate was used.
 fn without(scheme: &str) -> String {
     match is_built_in(scheme) {
         true => format!("this program was built without the feature for `{scheme}`"),

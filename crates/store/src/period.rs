@@ -1,4 +1,4 @@
-//! Periods as people write them: `90s`, `30min`.
+//! Parsing of periods: `90s`, `30min`.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use thiserror::Error;
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages name the fields")]
 pub enum PeriodError {
-    /// The text is a number without a unit, by which people mean minutes as often as seconds.
+    /// The text is a number without a unit. People mean minutes by it as often as seconds.
     #[error("{text} has no unit; write {text}s or {text}min, or {text}ms for thousandths of a second")]
     NoUnit { text: String },
     /// The unit is not known.
@@ -18,7 +18,7 @@ pub enum PeriodError {
     /// The text is not a number with a unit, or the number is too large.
     #[error("{text:?} is no period; write a number and a unit, as 90s, 30min or 1h")]
     NoPeriod { text: String },
-    /// The period is 0 where it has to take some time.
+    /// The period is 0, but a limit has to be longer.
     #[error("{text} leaves no time at all; write at least 1ms")]
     NoTime { text: String },
 }
@@ -59,10 +59,10 @@ pub fn parse(text: &str) -> Result<Duration, PeriodError> {
     Duration::try_from_secs_f64(value * seconds).map_err(|_| no_period())
 }
 
-/// Reads how long something may take: a period that is not nothing.
+/// Reads a time limit: a period that is not 0.
 ///
 /// # Errors
-/// As [`parse`], and [`PeriodError::NoTime`].
+/// The errors of [`parse`], and [`PeriodError::NoTime`].
 pub fn parse_limit(text: &str) -> Result<Duration, PeriodError> {
     match parse(text)? {
         Duration::ZERO => Err(PeriodError::NoTime { text: text.into() }),

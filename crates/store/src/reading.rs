@@ -1,19 +1,19 @@
-//! Reading what a store may have lost or damaged.
+//! Reading of values that may be lost or damaged.
 
 use bytes::Bytes;
 
 use crate::error::StoreError;
 
-/// Reads values in one call of the store. What the store finds damaged is `None`, as what it does not have.
+/// Reads values in one call of the store. Damaged values yield `None`, like missing ones.
 ///
 /// # Errors
-/// If the store fails in any other way.
+/// Returns an error if the store fails in any other way.
 pub fn readable<K>(
     keys: &[K],
     read: impl Fn(&[K]) -> Result<Vec<Option<Bytes>>, StoreError>,
 ) -> Result<Vec<Option<Bytes>>, StoreError> {
     match read(keys) {
-        // One of them is; find out which.
+        // The batch does not say which value is damaged, so read one at a time.
         Err(StoreError::Damaged { .. }) => keys
             .chunks(1)
             .map(|key| match read(key) {

@@ -1,21 +1,21 @@
-//! Sizes as people write them: `500GiB`.
+//! Parsing of sizes: `500GiB`.
 
 use thiserror::Error;
 
 use crate::error::StoreError;
 
-/// Why a text is no size.
+/// Says why a text is not a size.
 #[derive(Clone, Debug, Error, PartialEq, Eq)]
 #[non_exhaustive]
 #[expect(missing_docs, reason = "the messages name the fields")]
 pub enum SizeError {
-    /// A number alone: people mean GiB by it as often as bytes.
+    /// The text is a number without a unit. People mean GiB by it as often as bytes.
     #[error("{text} has no unit; write {text}GiB or {text}MiB, or {text}B for bytes")]
     NoUnit { text: String },
-    /// A unit of nothing that is known.
+    /// The unit is not known.
     #[error("{unit:?} is no unit of size; the units are B, KiB, MiB, GiB and TiB (kB, MB, GB and TB of 1000)")]
     NoSuchUnit { unit: String },
-    /// No number, or more than 64 bits can count.
+    /// The text is not a number with a unit, or the number does not fit in 64 bits.
     #[error("{text:?} is no size; write a number and a unit, as 40GiB")]
     NoSize { text: String },
 }
@@ -54,7 +54,7 @@ pub fn parse(text: &str) -> Result<u64, SizeError> {
         "TiB" | "T" => 1 << 40,
         unit => return Err(SizeError::NoSuchUnit { unit: unit.into() }),
     };
-    // To the byte where there is no fraction.
+    // Integers are exact. Floating point would round large ones.
     if let Ok(whole) = number.parse::<u64>() {
         return whole.checked_mul(scale).ok_or_else(no_size);
     }
@@ -65,10 +65,10 @@ pub fn parse(text: &str) -> Result<u64, SizeError> {
     }
 }
 
-/// The size that an environment variable names, if it is set.
+/// Reads a size from an environment variable, if it is set.
 ///
 /// # Errors
-/// [`StoreError::Unsupported`] if it is set to what is no size.
+/// [`StoreError::Unsupported`] if the variable is set to a text that is not a size.
 pub(crate) fn from_env(variable: &str) -> Result<Option<u64>, StoreError> {
     let Some(text) = std::env::var_os(variable) else {
         return Ok(None);

@@ -1,60 +1,59 @@
-//! Where a store is: `scheme://rest`.
+//! The URI of a store: `scheme://rest`.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A store's URI, taken apart no further than every store needs: the scheme chooses the backend, and the
-/// backend reads the rest.
+/// The URI of a store. The scheme chooses the backend, and the backend parses the rest.
 ///
-/// Secrets have no place in it, since URIs end up in logs and process lists: user information with a
-/// password (`redis://:secret@host`) is refused here for all schemes.
+/// It must not contain secrets, since URIs end up in logs and process lists: user information with a password
+/// (`redis://:secret@host`) is refused for all schemes.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct StoreUri {
     text: String,
     scheme: usize,
 }
 
-/// Why a text is not the URI of a store.
+/// Says why a text is not the URI of a store.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum UriError {
     /// There is no scheme.
     #[error("`{uri}` is not a store's URI: it begins with a scheme, as in file:///var/kv")]
     NoScheme {
-        /// What was given.
+        /// The text that was passed.
         uri: String,
     },
-    /// There is a password in it. The URI is not repeated.
+    /// The URI contains a password. The error does not repeat the URI.
     #[error("a store's URI must not contain a password: take it out, and set it in the environment")]
     Secret,
-    /// The rest does not fit the scheme.
+    /// The rest of the URI does not fit the scheme.
     #[error("`{uri}` is not a store's URI: {why}")]
     Wrong {
-        /// What was given.
+        /// The text that was passed.
         uri: String,
-        /// What would be right.
+        /// The form of a valid URI.
         why: String,
     },
 }
 
 impl StoreUri {
-    /// The scheme: `file`, `redis`, `s3`, or the name in somebody's `libkv_store_<scheme>.so`. Lower-case
-    /// letters, digits, `_`, `+`, `-` and `.`, a letter first; so it is never a path.
+    /// Returns the scheme: `file`, `redis`, `s3`, or the name in a plugin's `libkv_store_<scheme>.so`. It begins with a
+    /// lower-case letter and consists of lower-case letters, digits, `_`, `+`, `-` and `.`, so it is never a path.
     pub fn scheme(&self) -> &str {
         &self.text[..self.scheme]
     }
 
-    /// What follows `scheme://`.
+    /// Returns the part after `scheme://`.
     pub fn rest(&self) -> &str {
         &self.text[self.scheme + 3..]
     }
 
-    /// The URI as it was given.
+    /// Returns the URI, unchanged.
     pub fn as_str(&self) -> &str {
         &self.text
     }
 
-    /// An error about this URI.
+    /// Returns an error about this URI.
     pub fn wrong(&self, why: impl Into<String>) -> UriError {
         UriError::Wrong { uri: self.text.clone(), why: why.into() }
     }
@@ -71,7 +70,8 @@ impl FromStr for StoreUri {
 
     fn from_str(uri: &str) -> Result<Self, UriError> {
         let (scheme, rest) = uri.split_once("://").unwrap_or(("", uri));
-        // Before any message could repeat it, and in every URI that stands in this one.
+        // Search for passwords before any error could repeat the URI. A tier's URI contains those of other stores, so
+        // search them too.
         let secret = |rest: &str| {
             let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
             let user = authority.rsplit_once('@').map(|(user, _)| user);

@@ -1,11 +1,11 @@
-//! Many small pieces of work on a few threads.
+//! Parallel work on many small items.
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread::Builder;
 
-/// Runs `work` on every item, each thread with a state of its own that `begin` makes, and gives the results in
-/// the order of the items. The first error ends all. Where the system has no more threads, fewer do it.
+/// Runs `work` on every item and returns the results in the order of the items. `begin` makes a state for each thread.
+/// The first error ends all threads. If the system cannot start that many threads, fewer do the work.
 pub fn on_threads<I: Sync, S, T: Send, E: Send>(
     threads: usize,
     items: &[I],
@@ -35,6 +35,7 @@ pub fn on_threads<I: Sync, S, T: Send, E: Send>(
         }
     };
     std::thread::scope(|scope| {
+        // This thread works too, so the work is done even if no other thread starts.
         for _ in 1..threads.min(items.len()) {
             let _ = Builder::new().spawn_scoped(scope, worker);
         }
@@ -48,7 +49,7 @@ pub fn on_threads<I: Sync, S, T: Send, E: Send>(
     Ok(results.into_iter().map(|(_, result)| result).collect())
 }
 
-/// What a panicking worker left behind is whole: nothing here is changed in steps.
+/// Locks a mutex, also after a panic. Each lock guards a single change, so no value is ever half changed.
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|broken| broken.into_inner())
 }

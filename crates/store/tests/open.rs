@@ -29,7 +29,7 @@ fn a_scheme_of_nobody_is_named_with_its_library() {
 #[cfg(feature = "redis")]
 #[test]
 fn a_server_that_is_not_there_is_an_error() {
-    // Port 1 is nobody's.
+    // Nothing listens on port 1.
     let why = refusal("redis://127.0.0.1:1/0");
     assert!(why.contains("127.0.0.1"), "{why}");
 }

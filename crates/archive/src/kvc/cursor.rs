@@ -1,29 +1,29 @@
-//! Reading fields one behind the other.
+//! Sequential parsing of fields.
 
 use std::fmt;
 
-/// Token ids as they lie in a file.
+/// Token ids in the bytes of a file.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Tokens<'a>(&'a [[u8; 4]]);
 
 impl<'a> Tokens<'a> {
-    /// `None` unless there are whole ids.
+    /// Returns `None` if the last id is incomplete.
     pub(super) fn new(bytes: &'a [u8]) -> Option<Self> {
         let (ids, rest) = bytes.as_chunks();
         rest.is_empty().then_some(Self(ids))
     }
 
-    /// How many there are.
+    /// Returns the number of tokens.
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Tells whether there are no tokens.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// The ids, first token first.
+    /// Returns the ids in order.
     pub fn iter(&self) -> impl ExactSizeIterator<Item = u32> + use<'a> {
         self.0.iter().map(|id| u32::from_le_bytes(*id))
     }
@@ -35,7 +35,7 @@ impl fmt::Debug for Tokens<'_> {
     }
 }
 
-/// Where reading has come to.
+/// A position in the bytes.
 pub(super) struct Cursor<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -54,7 +54,7 @@ impl<'a> Cursor<'a> {
         self.at == self.bytes.len()
     }
 
-    /// The next so many bytes; `None`, and no step further, where there are fewer.
+    /// Takes the next `len` bytes. Returns `None`, without advancing, if there are fewer.
     pub(super) fn take(&mut self, len: usize) -> Option<&'a [u8]> {
         let taken = self.bytes.get(self.at..)?.get(..len)?;
         self.at += len;
@@ -73,7 +73,7 @@ impl<'a> Cursor<'a> {
         self.array().map(|bytes| u32::from_le_bytes(*bytes))
     }
 
-    /// A length in four bytes and so many bytes.
+    /// Takes a length of four bytes and that many bytes.
     pub(super) fn prefixed(&mut self) -> Option<&'a [u8]> {
         let len = self.u32()?;
         self.take(len.try_into().ok()?)

@@ -1,4 +1,4 @@
-//! Writing a file.
+//! Writing of a file.
 
 use std::io::{self, Write};
 
@@ -7,10 +7,10 @@ use super::names::{FingerprintMode, QuantType, SaveReason};
 use super::parse::{FIXED, Info, PayloadSum};
 use super::tlv;
 
-/// A file that is to be written: everything but its payload, which may stay where it is.
+/// A file to write, except for its payload, which need not be in memory.
 ///
-/// Fields have the widths that they have in the file, so nothing wraps as it does where erllama is given
-/// larger numbers; and there is no [`QuantType`] for the byte that could not be read again.
+/// Fields have the same widths as in the file, so no number wraps, as it does in erllama. There is no [`QuantType`] for
+/// the byte that cannot be read again.
 ///
 /// ```
 /// # use transload_archive::kvc::{self, Draft, FingerprintMode, QuantType, SaveReason};
@@ -44,22 +44,22 @@ pub struct Draft {
     save_reason_detail: Vec<u8>,
 }
 
-/// What cannot be written.
+/// Describes why a draft cannot be written.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DraftError {
-    /// A section's length does not fit into its four bytes.
+    /// The length of a section does not fit into its four bytes.
     #[error("the {section} section would have {bytes} bytes; {most} are the most", most = u32::MAX)]
     TooLong {
         /// `prompt` or `TLV`.
         section: &'static str,
-        /// Its length in bytes.
+        /// The section's length in bytes.
         bytes: u64,
     },
 }
 
 impl Draft {
-    /// Of a sequence, with the reason `unknown`, no times, and zeroes and nothing elsewhere.
+    /// Returns the draft of a sequence. The save reason is `unknown`, and the other fields are zero or empty.
     pub fn new(
         fingerprint: [u8; 32],
         fingerprint_mode: FingerprintMode,
@@ -86,67 +86,67 @@ impl Draft {
         }
     }
 
-    /// Why it is saved.
+    /// Sets the reason for saving.
     pub fn with_save_reason(mut self, reason: SaveReason) -> Self {
         self.save_reason = reason;
         self
     }
 
-    /// More about that; left out of the file where it is empty.
+    /// Sets the details of that reason. An empty text is omitted from the file.
     pub fn with_save_reason_detail(mut self, detail: impl Into<Vec<u8>>) -> Self {
         self.save_reason_detail = detail.into();
         self
     }
 
-    /// Bits of the cache's elements.
+    /// Sets the bits of the cache's elements.
     pub fn with_quant_bits(mut self, bits: u8) -> Self {
         self.quant_bits = bits;
         self
     }
 
-    /// How often it was loaded.
+    /// Sets how often the file was loaded.
     pub fn with_hit_count(mut self, hits: u32) -> Self {
         self.hit_count = hits;
         self
     }
 
-    /// Tokens of the context that it is saved from.
+    /// Sets the size in tokens of the context.
     pub fn with_context_size(mut self, tokens: u32) -> Self {
         self.context_size = tokens;
         self
     }
 
-    /// When it was made and last used, in seconds since 1970.
+    /// Sets the times of creation and last use, in seconds since 1970.
     pub fn with_times(mut self, creation: u64, last_used: u64) -> Self {
         self.creation_time = creation;
         self.last_used_time = last_used;
         self
     }
 
-    /// The prompt, for people.
+    /// Sets the prompt's text, for display.
     pub fn with_prompt_text(mut self, prompt: impl Into<Vec<u8>>) -> Self {
         self.prompt_text = prompt.into();
         self
     }
 
-    /// Where it is saved; left out of the file where it is empty.
+    /// Sets the host's name. An empty name is omitted from the file.
     pub fn with_hostname(mut self, hostname: impl Into<Vec<u8>>) -> Self {
         self.hostname = hostname.into();
         self
     }
 
-    /// By which version; left out of the file where it is empty.
+    /// Sets erllama's version. An empty text is omitted from the file.
     pub fn with_erllama_version(mut self, version: impl Into<Vec<u8>>) -> Self {
         self.erllama_version = version.into();
         self
     }
 
-    /// The key that the file will have.
+    /// Returns the key of the file.
     pub fn key(&self) -> CacheKey {
         CacheKey::new(&self.fingerprint, self.quant_type, &self.ctx_params_hash, self.tokens.iter().copied())
     }
 
-    /// Everything before a payload that has been summed: with the payload behind it, it is the file.
+    /// Returns everything in front of the payload. The file is this followed by the payload.
     ///
     /// # Errors
     /// [`DraftError::TooLong`].
@@ -156,7 +156,7 @@ impl Draft {
         let mut out = Vec::with_capacity(offset);
         out.extend(b"KVC\x01");
         out.extend([self.quant_bits, self.save_reason.byte(), 0, 0]);
-        // The section of the tokens could not be written if their number did not fit.
+        // If the number of tokens did not fit, their section would be too long, which is refused below.
         out.extend((self.tokens.len() as u32).to_le_bytes());
         out.extend(self.hit_count.to_le_bytes());
         out.extend(self.context_size.to_le_bytes());
@@ -176,7 +176,7 @@ impl Draft {
     /// Writes the whole file.
     ///
     /// # Errors
-    /// Those of writing, and [`DraftError`] in one of kind [`io::ErrorKind::InvalidInput`].
+    /// Errors of writing, and [`DraftError`] in one of kind [`io::ErrorKind::InvalidInput`].
     pub fn write(&self, payload: &[u8], to: &mut impl Write) -> io::Result<()> {
         let mut sum = PayloadSum::new();
         sum.update(payload);
@@ -185,7 +185,7 @@ impl Draft {
         to.write_all(payload)
     }
 
-    /// In the order in which erllama writes them, which is not that of their tags.
+    /// Encodes the records in erllama's order, which is not that of their tags.
     fn records(&self) -> Vec<u8> {
         let ids: Vec<u8> = self.tokens.iter().flat_map(|id| id.to_le_bytes()).collect();
         let count = (self.tokens.len() as u32).to_le_bytes();
@@ -202,12 +202,12 @@ impl Draft {
         ];
         let mut out = Vec::new();
         for (tag, value) in records {
-            // No tokens are a value, nothing about the host is none.
+            // An empty list of tokens is written. Other empty values are omitted.
             if value.is_empty() && tag != tlv::TOKEN_IDS {
                 continue;
             }
             out.push(tag);
-            // A value too long makes the section too long, which is refused as a whole.
+            // A value that is too long makes the section too long, which is refused as a whole.
             out.extend((value.len() as u32).to_le_bytes());
             out.extend(value);
         }
@@ -215,8 +215,8 @@ impl Draft {
     }
 }
 
-/// What was read, to be written again: byte for byte the same file if it was written by erllama or here.
-/// Unknown TLVs, gaps and reserved bytes of others are not kept.
+/// Converts a parsed file so that it can be written again. The result is byte for byte the same if erllama or this
+/// module wrote it. Unknown TLVs, gaps and reserved bytes of other writers are lost.
 impl From<&Info<'_>> for Draft {
     fn from(info: &Info<'_>) -> Self {
         let optional = |value: Option<&[u8]>| value.unwrap_or_default().to_vec();

@@ -1,32 +1,32 @@
-//! What is wrong with a file.
+//! Errors in a KVC file.
 
 use super::key::CacheKey;
 
-/// The first thing that is wrong with a file, in the order in which erllama looks.
+/// The first error in a file, in the order of erllama's checks.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum KvcError {
-    /// There is no whole header of 48 bytes that begins with `KVC`.
+    /// The file has no complete header of 48 bytes that begins with `KVC`.
     #[error("{}", header(*len, start))]
     BadHeader {
         /// The file's length in bytes.
         len: u64,
-        /// Its first bytes, as far as there are three.
+        /// Its first bytes, at most three.
         start: Vec<u8>,
     },
-    /// Byte 3.
+    /// Byte 3 has an unknown version.
     #[error("byte 3 says version {found}; 1 is the only one there is")]
     UnsupportedVersion {
-        /// The version.
+        /// The version found.
         found: u8,
     },
-    /// Byte 5.
+    /// Byte 5 has an unknown save reason.
     #[error("byte 5 says save reason {found}; there are 0 to 5")]
     UnknownSaveReason {
-        /// The byte.
+        /// The byte found.
         found: u8,
     },
-    /// The file ends before the 24 bytes behind the header do.
+    /// The file ends within the 24 bytes behind the header.
     #[error("the file has {len} bytes, too few for its header and trailer, which have 72")]
     BadTrailer {
         /// The file's length in bytes.
@@ -37,38 +37,38 @@ pub enum KvcError {
     BadLengthPrefixedSection {
         /// `prompt` or `TLV`.
         name: &'static str,
-        /// Where its length stands in the file.
+        /// The offset of its length in the file.
         at: u64,
-        /// How long it claims to be, or `None` where the length itself is cut off.
+        /// Its claimed length, or `None` if the length itself is truncated.
         len: Option<u32>,
-        /// How many bytes there are behind its length, or from `at` where that is cut off.
+        /// The bytes in the file after its length, or from `at` on if that is truncated.
         left: u64,
     },
-    /// A TLV record reaches over the end of its section.
+    /// A TLV record extends beyond its section.
     #[error("the TLV record at byte {at} reaches over the end of its section, which is at byte {end}")]
     BadTlv {
-        /// Where the record begins in the file.
+        /// The record's offset in the file.
         at: u64,
-        /// Where the section ends.
+        /// The section's end.
         end: u64,
     },
-    /// TLV 02.
+    /// TLV 02 has an unknown fingerprint mode.
     #[error("TLV 02 at byte {at} says fingerprint mode {found}; there are 0 to 2")]
     UnknownFingerprintMode {
-        /// The byte.
+        /// The byte found.
         found: u8,
-        /// Where the record begins in the file.
+        /// The record's offset in the file.
         at: u64,
     },
-    /// TLV 03.
+    /// TLV 03 has an unknown quant type.
     #[error("TLV 03 at byte {at} says quant type {found}; there are 0 to 29")]
     UnknownQuantByte {
-        /// The byte.
+        /// The byte found.
         found: u8,
-        /// Where the record begins in the file.
+        /// The record's offset in the file.
         at: u64,
     },
-    /// Header and trailer disagree.
+    /// Header and trailer give different lengths of the payload.
     #[error("the payload has {header} bytes by the header (byte 40) and {trailer} by the trailer (byte 56)")]
     PayloadLengthMismatch {
         /// payload_byte_count.
@@ -76,7 +76,7 @@ pub enum KvcError {
         /// payload_length.
         trailer: u64,
     },
-    /// The payload reaches over the end of the file.
+    /// The payload extends beyond the file.
     #[error("the payload ends at byte {end}, and the file has {len}: {} are missing", end - u128::from(*len))]
     Truncated {
         /// payload_offset + payload_length.
@@ -84,7 +84,7 @@ pub enum KvcError {
         /// The file's length in bytes.
         len: u64,
     },
-    /// The file goes on behind the payload.
+    /// The file continues after the payload.
     #[error("the payload ends at byte {end}, and the file has {len}: {} are too many", len - end)]
     TrailingBytes {
         /// payload_offset + payload_length.
@@ -92,36 +92,36 @@ pub enum KvcError {
         /// The file's length in bytes.
         len: u64,
     },
-    /// A TLV that has to be there is not, or has another length than it should.
+    /// A required TLV is missing or has the wrong length.
     #[error("there is no TLV {tag:02x} ({name}) of {size}")]
     MissingTlv {
-        /// Its tag.
+        /// The TLV's tag.
         tag: u8,
-        /// What it is.
+        /// The TLV's name.
         name: &'static str,
-        /// How long it has to be, in words.
+        /// The required length, in words.
         size: &'static str,
     },
     /// The payload is not the one that was saved.
     #[error("the payload has the CRC32C {actual:08x}; the trailer (byte 64) says {expected:08x}")]
     CrcMismatch {
-        /// What the trailer says.
+        /// The checksum in the trailer.
         expected: u32,
-        /// What was computed.
+        /// The computed checksum.
         actual: u32,
     },
-    /// The file is of another sequence, model or context.
+    /// The file is that of another sequence, model or context.
     #[error("the file has the key {actual}, not {expected}")]
     KeyMismatch {
-        /// What was asked for.
+        /// The requested key.
         expected: CacheKey,
-        /// What was computed from the file.
+        /// The key computed from the file.
         actual: CacheKey,
     },
 }
 
 impl KvcError {
-    /// The names of all errors, as erllama has them.
+    /// The names of all errors in erllama.
     pub const CODES: [&str; 14] = [
         "bad_header",
         "unsupported_version",
@@ -139,7 +139,7 @@ impl KvcError {
         "key_mismatch",
     ];
 
-    /// The name of this error, as erllama has it.
+    /// Returns the name of this error in erllama.
     pub const fn code(&self) -> &'static str {
         let index = match self {
             Self::BadHeader { .. } => 0,

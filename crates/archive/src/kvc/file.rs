@@ -1,4 +1,4 @@
-//! Reading a file on disk whose payload need not fit into memory, and its one field that changes.
+//! Reading of a file whose payload need not fit into memory, and updating of its hit count.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read, Seek, SeekFrom};
@@ -8,30 +8,29 @@ use std::path::Path;
 use super::error::KvcError;
 use super::parse::{FIXED, Info, PayloadSum};
 
-/// Bytes of one read while a payload is summed: more brings nothing (CRC32C of 1 MiB takes 0.05 ms).
+/// The bytes of one read while a payload is summed. More is no faster (CRC32C of 1 MiB takes 0.05 ms).
 const PIECE: usize = 1 << 20;
 
-/// Where hit_count stands.
+/// The offset of hit_count.
 const HIT_COUNT: u64 = 12;
 
-/// What stands before the payload of a file.
+/// The part of a file in front of its payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Head {
     bytes: Vec<u8>,
     file_len: u64,
 }
 
-/// Opens a file to read it, and waits for nobody: a pipe or a device, which has no end that could be known
-/// before, is refused.
+/// Opens a file for reading, without blocking. Pipes and devices are refused, since they have no known length.
 ///
 /// # Errors
-/// Those of opening, and [`io::ErrorKind::InvalidInput`] if it is no regular file.
+/// Errors of opening, and [`io::ErrorKind::InvalidInput`] if it is not a regular file.
 pub fn open_file(path: &Path) -> io::Result<File> {
     open_regular(path, OpenOptions::new().read(true))
 }
 
 fn open_regular(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
-    // Without this, opening a pipe waits for its other end. Regular files do not know it.
+    // Without this flag, opening a pipe waits for its other end. It does not affect regular files.
     let file = options.custom_flags(libc::O_NONBLOCK).open(path)?;
     match file.metadata()?.is_file() {
         true => Ok(file),
@@ -40,22 +39,22 @@ fn open_regular(path: &Path, options: &mut OpenOptions) -> io::Result<File> {
 }
 
 impl Head {
-    /// Reads no more than header, prompt and TLVs, as far as they are there. Memory grows with what is
-    /// read and not with what a length in the file claims.
+    /// Reads the header, the prompt and the TLVs, as far as they exist. Memory grows with what is read, not with the
+    /// lengths that the file claims.
     ///
     /// # Errors
-    /// Those of reading; what is read may be anything: see [`info`](Self::info).
+    /// Errors of reading. The content is not checked; see [`info`](Self::info).
     pub fn read(file: &mut (impl Read + Seek)) -> io::Result<Self> {
         let mut file_len = file.seek(SeekFrom::End(0))?;
         file.rewind()?;
         let mut bytes = Vec::new();
         let mut wanted = FIXED as u64 + 4;
-        // The fixed part with the prompt's length; the prompt with the TLVs' length; the TLVs.
+        // First the fixed part with the prompt's length, then the prompt with the TLVs' length, then the TLVs.
         for last in [false, false, true] {
             let missing = wanted.min(file_len) - bytes.len() as u64;
             let read = file.by_ref().take(missing).read_to_end(&mut bytes)?;
             if (read as u64) < missing {
-                // It was cut while being read.
+                // The file was truncated meanwhile.
                 file_len = bytes.len() as u64;
             }
             let Some(len) = bytes.last_chunk().filter(|_| wanted <= file_len && !last) else {
@@ -67,25 +66,25 @@ impl Head {
         Ok(Self { bytes, file_len })
     }
 
-    /// What it says.
+    /// Parses the head.
     ///
     /// # Errors
-    /// The first thing that is wrong; CRC and key are not looked at.
+    /// The first error found. CRC and key are not checked.
     pub fn info(&self) -> Result<Info<'_>, KvcError> {
         Info::parse(&self.bytes, self.file_len)
     }
 
-    /// The file's length in bytes.
+    /// Returns the file's length in bytes.
     pub fn file_len(&self) -> u64 {
         self.file_len
     }
 }
 
 impl Info<'_> {
-    /// Reads the payload out of the file, piece by piece; `progress` is told how many bytes were read.
+    /// Reads the payload in pieces and sums it. Calls `progress` with the number of bytes read.
     ///
     /// # Errors
-    /// Those of reading. Whether it is the payload that was saved says [`check_payload`](Self::check_payload).
+    /// Errors of reading. [`check_payload`](Self::check_payload) then tells whether it is the payload that was saved.
     pub fn sum_payload(&self, file: &mut (impl Read + Seek), mut progress: impl FnMut(u64)) -> io::Result<PayloadSum> {
         file.seek(SeekFrom::Start(self.payload_offset))?;
         let mut sum = PayloadSum::new();
@@ -105,15 +104,15 @@ impl Info<'_> {
     }
 }
 
-/// Writes the hit count of a file in place, as erllama does after each load.
+/// Updates the hit count of a file in place, as erllama does after each load.
 ///
-/// One write of four bytes that never cross a sector: a reader and a crash see the old count or the new
-/// one. It is not flushed, and of two processes that count at the same time the later one wins: the count
-/// is for choosing what to evict, and neither CRC nor key cover it.
+/// It is one write of four bytes within a sector, so a reader, and a crash, see the old or the new count. It is not
+/// flushed. If two processes count at the same time, the later one wins: the count only helps to choose what to evict,
+/// and neither CRC nor key cover it.
 ///
 /// # Errors
-/// [`io::ErrorKind::InvalidData`] with a [`KvcError`] inside if the file's head is wrong, in which case
-/// nothing is written; otherwise those of [`open_file`], reading and writing.
+/// [`io::ErrorKind::InvalidData`] with a [`KvcError`] inside if the file's head is invalid, in which case nothing is
+/// written; otherwise errors of [`open_file`], reading and writing.
 pub fn set_hit_count(path: &Path, hit_count: u32) -> io::Result<()> {
     let mut file = open_regular(path, OpenOptions::new().read(true).write(true))?;
     let head = Head::read(&mut file)?;

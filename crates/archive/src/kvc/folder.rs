@@ -1,4 +1,4 @@
-//! The folder that an engine keeps its files in: `<64 hex digits of the key>.kvc`.
+//! An engine's folder of files: `<64 hex digits of the key>.kvc`.
 
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
@@ -15,20 +15,19 @@ use super::parse::{self, PayloadSum};
 
 /// A folder of KVC files.
 ///
-/// It publishes and reads as erllama does and deletes nothing: erllama's habits of sweeping at its start,
-/// and of deleting what does not load, are for whoever owns the folder. [`entries`](Self::entries) says
-/// what that would be.
+/// It publishes and reads like erllama, and deletes nothing. erllama sweeps its folder at start and deletes files that
+/// do not load; here that is left to the folder's owner. [`entries`](Self::entries) lists the candidates.
 #[derive(Clone, Debug)]
 pub struct Folder {
     path: PathBuf,
 }
 
-/// What [`Folder::publish`] found.
+/// The outcome of [`Folder::publish`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Published {
-    /// The file was not there; it is now.
+    /// The file did not exist, and was published.
     New,
-    /// A file of this key was there already, is right, and was kept.
+    /// An intact file with this key existed and was kept.
     AlreadyThere,
 }
 
@@ -36,59 +35,59 @@ pub enum Published {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Entry {
-    /// A file whose head is right, and whose name is that of its key.
+    /// A file with a valid head whose name is that of its key.
     Kvc {
-        /// Its key.
+        /// The file's key.
         key: CacheKey,
-        /// Its length in bytes.
+        /// The file's length in bytes.
         bytes: u64,
     },
-    /// A file called `.kvc` that is wrong, or is another key's.
+    /// A `.kvc` file that is invalid or has another key than its name.
     Wrong {
-        /// Where it is.
+        /// The path of the file.
         path: PathBuf,
         /// What is wrong with it.
         error: KvcError,
     },
-    /// A file called `.tmp`: of a writer that is at work, or died.
+    /// A `.tmp` file of a writer that is active or died.
     Temporary {
-        /// Where it is.
+        /// The path of the file.
         path: PathBuf,
     },
 }
 
-/// Why a folder could not be used.
+/// Describes why an operation on a folder failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FolderError {
-    /// The system refused.
+    /// The system reported an error.
     #[error("cannot {action} {}: {source}", path.display())]
     Io {
-        /// What was being done.
+        /// The action that failed.
         action: &'static str,
-        /// To which file.
+        /// The path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The draft cannot be written.
     #[error(transparent)]
     Draft(#[from] DraftError),
-    /// A file is not what it should be.
+    /// A file is invalid.
     #[error("{} is damaged: {source}", path.display())]
     Wrong {
-        /// Where it is.
+        /// The path of the file.
         path: PathBuf,
         /// What is wrong with it.
         source: KvcError,
     },
 }
 
-/// Tells temporary files of one process apart.
+/// A counter that makes the names of this process's temporary files unique.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
 impl Folder {
-    /// The folder at `path`, made if it is not there, and durable then, as are those above it that were made.
+    /// Opens the folder at `path`. Creates it and its missing parents if needed, and flushes their entries.
     ///
     /// # Errors
     /// [`FolderError::Io`].
@@ -98,20 +97,19 @@ impl Folder {
         Ok(Self { path })
     }
 
-    /// Where the file of a key is, or would be.
+    /// Returns the path of a key's file, whether it exists or not.
     pub fn path(&self, key: &CacheKey) -> PathBuf {
         self.path.join(key.file_name())
     }
 
-    /// Publishes a file: whole, durable, and without ever replacing one that is there.
+    /// Publishes a complete, durable file. It never replaces an existing one.
     ///
-    /// As erllama does: a temporary file that nobody else has, its data flushed, a link under the name of
-    /// the key, the temporary name removed, the folder flushed, and what is there read again.
+    /// The steps are erllama's: write and flush a temporary file, link it under the key's name, remove the temporary
+    /// name, flush the folder, and read the file back.
     ///
     /// # Errors
-    /// Nothing was published, with two exceptions. With [`FolderError::Wrong`] a file of this name was there
-    /// before and is damaged; and where the folder could not be flushed, the file is there, and may not be any
-    /// more after a loss of power.
+    /// Nothing was published, with two exceptions. With [`FolderError::Wrong`], a damaged file of this name exists. If
+    /// the folder could not be flushed, the file exists but may be lost with a loss of power.
     pub fn publish(&self, draft: &Draft, payload: &[u8]) -> Result<Published, FolderError> {
         let mut sum = PayloadSum::new();
         sum.update(payload);
@@ -126,13 +124,13 @@ impl Folder {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(Published::AlreadyThere),
             Err(source) => Err(failed("link", &path)(source)),
         });
-        // Ours alone, whether or not it came to a link. If it stays, it is one more temporary file of the dead.
+        // Remove it in any case. If that fails, it is a temporary file without an owner.
         let _ = fs::remove_file(&temporary);
         let published = linked?;
         flush_folder(&self.path).map_err(failed("flush the folder", &self.path))?;
         match self.load(&key)? {
             Some(_) => Ok(published),
-            // Removed meanwhile, or a symbolic link of this name that leads nowhere.
+            // It was removed meanwhile, or the name is a dangling symbolic link.
             None => {
                 let gone = io::Error::from(io::ErrorKind::NotFound);
                 Err(failed("read what was published as", &path)(gone))
@@ -140,7 +138,7 @@ impl Folder {
         }
     }
 
-    /// A new file that nobody else has. Names left behind by dead processes are passed over.
+    /// Creates a new file with a unique name. Names that dead processes left are skipped.
     fn temporary(&self, key: &CacheKey) -> Result<(File, PathBuf), FolderError> {
         loop {
             let number = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -154,10 +152,10 @@ impl Folder {
         }
     }
 
-    /// The file of a key, read and verified, or `None`. [`parse`](super::parse()) takes it apart.
+    /// Reads and verifies the file of a key. Returns `None` if there is none. [`parse`](super::parse()) parses it.
     ///
     /// # Errors
-    /// [`FolderError::Wrong`] if it is damaged or another key's.
+    /// [`FolderError::Wrong`] if the file is damaged or has another key.
     pub fn load(&self, key: &CacheKey) -> Result<Option<Vec<u8>>, FolderError> {
         let path = self.path(key);
         let read = open_file(&path).and_then(|mut file| {
@@ -175,11 +173,11 @@ impl Folder {
         Ok(Some(file))
     }
 
-    /// The files of the folder that are KVC files by name, in no order; their heads are read, their payloads
-    /// are not. Others are passed over, and so is what is no regular file, whatever its name is.
+    /// Returns the KVC files of the folder, by name and in no particular order. Their heads are read, their payloads
+    /// are not. Other files are skipped, and so is everything that is not a regular file.
     ///
     /// # Errors
-    /// [`FolderError::Io`], of the folder or of one of its files.
+    /// [`FolderError::Io`], for the folder or for one of its files.
     pub fn entries(&self) -> Result<impl Iterator<Item = Result<Entry, FolderError>> + use<>, FolderError> {
         let here = self.path.clone();
         let entries = fs::read_dir(&here).map_err(failed("list", &here))?;
@@ -188,21 +186,21 @@ impl Folder {
                 Ok(entry) => entry.path(),
                 Err(error) => return Some(Err(failed("list", &here)(error))),
             };
-            // A symbolic link is what it leads to. What cannot be looked at tells so when it is read.
+            // Follow symbolic links. An error shows up when the file is read.
             if path.metadata().is_ok_and(|meta| !meta.is_file()) {
                 return None;
             }
             match path.extension()?.to_str()? {
                 "tmp" => Some(Ok(Entry::Temporary { path })),
-                "kvc" => look(path).transpose(),
+                "kvc" => read_entry(path).transpose(),
                 _ => None,
             }
         }))
     }
 }
 
-/// One `.kvc` file; `None` if it went away in the meantime.
-fn look(path: PathBuf) -> Result<Option<Entry>, FolderError> {
+/// Reads the head of a `.kvc` file. Returns `None` if it was removed meanwhile.
+fn read_entry(path: PathBuf) -> Result<Option<Entry>, FolderError> {
     let head = match open_file(&path).and_then(|mut file| Head::read(&mut file)) {
         Ok(head) => head,
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -211,7 +209,7 @@ fn look(path: PathBuf) -> Result<Option<Entry>, FolderError> {
     let named = path.file_stem().and_then(|stem| stem.to_str());
     let named: Option<CacheKey> = named.and_then(|stem| stem.parse().ok());
     let checked = head.info().and_then(|info| {
-        // A name that is no key finds no file, and so is nobody's fault.
+        // A name that is no key is never looked up, so it does no harm.
         named.map_or(Ok(()), |named| info.check_key(&named))?;
         Ok(info.key())
     });

@@ -1,4 +1,4 @@
-//! The key of a file: what it is found by.
+//! The key of a file.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,12 +7,12 @@ use sha2::{Digest, Sha256};
 
 use super::names::QuantType;
 
-/// The key of a cached sequence, and with `.kvc` behind it the name of its file: SHA-256 of the model's
-/// fingerprint, the quant byte, the hash of the context's parameters, and the token ids as `u32` each.
+/// The key of a cached sequence; with `.kvc` appended it is the file's name. It is the SHA-256 of the model's
+/// fingerprint, the quant byte, the hash of the context's parameters, and the token ids as `u32`.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct CacheKey([u8; 32]);
 
-/// A text that is no key.
+/// The error for a text that is not a key.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{text}` is no key: it has 64 hex digits, as in the name of a file")]
 pub struct KeyTextError {
@@ -20,7 +20,7 @@ pub struct KeyTextError {
 }
 
 impl CacheKey {
-    /// The key of a sequence.
+    /// Computes the key of a sequence.
     pub fn new(
         fingerprint: &[u8; 32],
         quant_type: QuantType,
@@ -37,12 +37,12 @@ impl CacheKey {
         Self(hash.finalize().into())
     }
 
-    /// The 32 bytes.
+    /// Returns the 32 bytes.
     pub const fn as_bytes(&self) -> &[u8; 32] {
         &self.0
     }
 
-    /// The name of the file in its folder.
+    /// Returns the name of the file in its folder.
     pub fn file_name(&self) -> String {
         format!("{self}.kvc")
     }

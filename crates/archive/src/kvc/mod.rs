@@ -1,9 +1,8 @@
-//! KVC files: what erllama keeps of a sequence's cache on disk ("KVC v2"; the version byte is 1).
+//! KVC files: erllama's format for the cache of a sequence on disk ("KVC v2"; the version byte is 1).
 //!
-//! [`parse`] reads what is in memory and borrows from it, [`Head`] reads a file whose payload is too long
-//! for that, [`Draft`] writes, and [`Folder`] is the folder that an engine keeps them in. The bytes and the
-//! order of the checks are those of erllama, so the first thing that is wrong with a file has the same
-//! name here as there ([`KvcError::code`]).
+//! [`parse`] reads a file in memory and borrows from it. [`Head`] reads a file whose payload is too long for that.
+//! [`Draft`] writes a file, and [`Folder`] is an engine's folder of files. The bytes and the order of the checks are
+//! erllama's, so the first error in a file has the same name here and there ([`KvcError::code`]).
 //!
 //! All numbers are little-endian:
 //!
@@ -13,8 +12,8 @@
 //! | 3 | 1 | version: 1 |
 //! | 4 | 1 | quant_bits |
 //! | 5 | 1 | [save reason](SaveReason) |
-//! | 6 | 2 | reserved: written 0, ignored |
-//! | 8 | 4 | cached_token_count: how many tokens; not checked by anybody |
+//! | 6 | 2 | reserved: written as 0, ignored |
+//! | 8 | 4 | cached_token_count: the number of tokens; never checked |
 //! | 12 | 4 | hit_count: [rewritten in place](set_hit_count) |
 //! | 16 | 4 | context_size |
 //! | 20 | 4 | reserved |
@@ -25,10 +24,10 @@
 //! | 68 | 4 | reserved |
 //! | 72 | 4 + n | n, and the prompt: any bytes, for people only |
 //! | | 4 + n | n, and TLV records: tag (1 byte), length (4), value |
-//! | payload_offset | payload_length | payload: ends where the file ends |
+//! | payload_offset | payload_length | payload, up to the end of the file |
 //!
-//! A file is known by its [key](CacheKey), not by its first bytes: `KVC` and a version of 1 begin the files
-//! of other programs too, and there the same save reasons mean something else.
+//! A file is identified by its [key](CacheKey), not by its first bytes: files of other programs begin with `KVC` and
+//! version 1 too, and give the same save reasons other meanings.
 
 mod cursor;
 mod draft;

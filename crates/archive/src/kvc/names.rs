@@ -1,9 +1,9 @@
-//! What single bytes of a file mean.
+//! The meanings of single bytes in a file.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A name that stands for no byte.
+/// The error for a name that stands for no byte.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{name}` is no {what}; there are {known}")]
 pub struct UnknownName {
@@ -22,10 +22,10 @@ macro_rules! named_bytes {
         }
 
         impl $type {
-            /// All of them, by their bytes.
+            /// All values, ordered by byte.
             pub const ALL: &[Self] = &[$(Self::$variant),*];
 
-            /// What a byte means.
+            /// Returns the meaning of a byte.
             pub const fn from_byte(byte: u8) -> Option<Self> {
                 match byte {
                     $($byte => Some(Self::$variant),)*
@@ -33,12 +33,12 @@ macro_rules! named_bytes {
                 }
             }
 
-            /// The byte that it is written as.
+            /// Returns the byte in the file.
             pub const fn byte(self) -> u8 {
                 self as u8
             }
 
-            /// Its name, as erllama has it.
+            /// Returns the name in erllama.
             pub const fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant => $name,)*
@@ -70,7 +70,7 @@ macro_rules! named_bytes {
 }
 
 named_bytes! {
-    /// Why a sequence was saved.
+    /// The reason why a sequence was saved.
     SaveReason, "save reason":
     Unknown = 0 "unknown",
     Cold = 1 "cold",
@@ -81,7 +81,7 @@ named_bytes! {
 }
 
 named_bytes! {
-    /// How the model's fingerprint was taken.
+    /// The way in which the model's fingerprint was computed.
     FingerprintMode, "fingerprint mode":
     Safe = 0 "safe",
     GgufChunked = 1 "gguf_chunked",
@@ -89,8 +89,8 @@ named_bytes! {
 }
 
 named_bytes! {
-    /// The model's quantisation. erllama writes one that it does not know as 255, and can never read that
-    /// file again; so there is none for it here.
+    /// The model's quantisation. erllama writes 255 for an unknown one and cannot read that file again, so there is no
+    /// variant for it.
     QuantType, "quant type":
     F32 = 0 "f32",
     F16 = 1 "f16",

@@ -1,4 +1,4 @@
-//! Reading a file that is in memory. Nothing is copied, and nothing is allocated.
+//! Parsing of a file in memory, without copies and allocations.
 
 use std::fmt;
 
@@ -10,27 +10,27 @@ use super::key::CacheKey;
 use super::names::{FingerprintMode, QuantType, SaveReason};
 use super::tlv::{self, Fields};
 
-/// Bytes of header and trailer, with which every file begins.
+/// The bytes of header and trailer, with which every file begins.
 pub(super) const FIXED: usize = 72;
 const HEADER: usize = 48;
 
-/// A file in memory whose head is right. Its payload is not checked before [`verify`](Self::verify).
+/// A file in memory with a valid head. [`verify`](Self::verify) checks its payload.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Kvc<'a> {
-    /// Everything but the payload.
+    /// Everything except the payload.
     pub info: Info<'a>,
-    /// The payload, as it lies in the file.
+    /// The payload, borrowed from the file.
     pub payload: &'a [u8],
 }
 
-/// Reads a whole file, without looking at its payload.
+/// Parses a whole file without checking its payload.
 ///
 /// # Errors
-/// The first thing that is wrong. CRC and key are not looked at: see [`Kvc::verify`].
+/// The first error found. CRC and key are not checked: see [`Kvc::verify`].
 pub fn parse(file: &[u8]) -> Result<Kvc<'_>, KvcError> {
     let info = Info::parse(file, file.len() as u64)?;
     let end = info.payload_offset + info.payload_length;
-    // Both fit: the info was checked against the file's length.
+    // Neither overflows: the info was checked against the file's length.
     let payload = file
         .get(info.payload_offset as usize..)
         .ok_or(KvcError::Truncated { end: end.into(), len: file.len() as u64 })?;
@@ -38,7 +38,7 @@ pub fn parse(file: &[u8]) -> Result<Kvc<'_>, KvcError> {
 }
 
 impl Kvc<'_> {
-    /// Checks the payload's CRC, and then the key where one is given.
+    /// Checks the payload's CRC, and then the key if one is passed.
     ///
     /// # Errors
     /// [`KvcError::CrcMismatch`], [`KvcError::KeyMismatch`].
@@ -50,56 +50,56 @@ impl Kvc<'_> {
     }
 }
 
-/// Everything that a file says of itself, as it stands there.
+/// The fields of a file, unchanged.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Info<'a> {
-    /// 1.
+    /// The version, always 1.
     pub version: u8,
-    /// Bits of the cache's elements, as the writer saw it.
+    /// The bits of the cache's elements, as the writer recorded them.
     pub quant_bits: u8,
-    /// Why it was saved.
+    /// The reason for saving.
     pub save_reason: SaveReason,
-    /// How many tokens there are, by the header. Those that count are [`tokens`](Self::tokens).
+    /// The number of tokens in the header. The valid ones are [`tokens`](Self::tokens).
     pub cached_token_count: u32,
-    /// How often it was loaded.
+    /// The number of times that the file was loaded.
     pub hit_count: u32,
-    /// Tokens of the context that it was saved from.
+    /// The size in tokens of the context.
     pub context_size: u32,
-    /// Seconds since 1970.
+    /// The time of creation, in seconds since 1970.
     pub creation_time: u64,
-    /// Seconds since 1970.
+    /// The time of the last use, in seconds since 1970.
     pub last_used_time: u64,
-    /// Bytes of the payload, by the header: equal to [`payload_length`](Self::payload_length).
+    /// The payload's length in the header, equal to [`payload_length`](Self::payload_length).
     pub payload_byte_count: u64,
-    /// Where the payload begins, in bytes from the start of the file. May be anywhere.
+    /// The payload's offset from the start of the file. It may have any value.
     pub payload_offset: u64,
-    /// Bytes of the payload.
+    /// The payload's length in bytes.
     pub payload_length: u64,
-    /// CRC32C (Castagnoli) that the payload should have.
+    /// The expected CRC32C (Castagnoli) of the payload.
     pub payload_crc32c: u32,
-    /// The prompt or a part of it, for people; mostly UTF-8. It is not part of the key.
+    /// The prompt or a part of it, for display; usually UTF-8. It is not part of the key.
     pub prompt_text: &'a [u8],
-    /// Of the model.
+    /// The model's fingerprint.
     pub fingerprint: [u8; 32],
-    /// How that was taken.
+    /// The way in which the fingerprint was computed.
     pub fingerprint_mode: FingerprintMode,
-    /// Of the model.
+    /// The model's quantisation.
     pub quant_type: QuantType,
-    /// Hash of those parameters of the context that decide over the cache's contents.
+    /// The hash of the context parameters that affect the cache's content.
     pub ctx_params_hash: [u8; 32],
-    /// The tokens whose cache this is.
+    /// The tokens of the cached sequence.
     pub tokens: Tokens<'a>,
-    /// Where it was saved.
+    /// The host that saved the file.
     pub hostname: Option<&'a [u8]>,
-    /// By which version.
+    /// The version of erllama that saved it.
     pub erllama_version: Option<&'a [u8]>,
-    /// More about the save reason.
+    /// Details of the save reason.
     pub save_reason_detail: Option<&'a [u8]>,
 }
 
 impl<'a> Info<'a> {
-    /// Reads a file of `file_len` bytes, of which `head` are the first: all, or all up to the end of the TLV
+    /// Parses a file of `file_len` bytes. `head` is its beginning: all of it, or everything up to the end of the TLV
     /// section.
     pub(super) fn parse(head: &'a [u8], file_len: u64) -> Result<Self, KvcError> {
         let mut from = Cursor::new(head);
@@ -135,7 +135,7 @@ impl<'a> Info<'a> {
             payload_length,
             payload_crc32c: u32_at(trailer, 16),
             prompt_text,
-            // In this order: the first that is missing is the one that is named.
+            // Keep this order: the error names the first missing field.
             fingerprint: required(fields.fingerprint, tlv::FINGERPRINT, "fingerprint", "32 bytes")?,
             fingerprint_mode: required(fields.fingerprint_mode, tlv::FINGERPRINT_MODE, "fingerprint_mode", "1 byte")?,
             quant_type: required(fields.quant_type, tlv::QUANT_TYPE, "quant_type", "1 byte")?,
@@ -147,12 +147,12 @@ impl<'a> Info<'a> {
         })
     }
 
-    /// The key of the sequence, computed from the file.
+    /// Computes the key of the sequence.
     pub fn key(&self) -> CacheKey {
         CacheKey::new(&self.fingerprint, self.quant_type, &self.ctx_params_hash, self.tokens.iter())
     }
 
-    /// Whether this is the file of that key.
+    /// Checks that the file has this key.
     ///
     /// # Errors
     /// [`KvcError::KeyMismatch`].
@@ -164,11 +164,11 @@ impl<'a> Info<'a> {
         }
     }
 
-    /// Whether a payload that was read piece by piece is the one that was saved.
+    /// Checks that a payload that was read in pieces is the one that was saved.
     ///
     /// # Errors
-    /// [`KvcError::Truncated`] if it is shorter than it was when its length was read (and with
-    /// [`KvcError::TrailingBytes`] likewise), [`KvcError::CrcMismatch`].
+    /// [`KvcError::Truncated`] or [`KvcError::TrailingBytes`] if the file was truncated or extended after its head was
+    /// read, and [`KvcError::CrcMismatch`].
     pub fn check_payload(&self, sum: &PayloadSum) -> Result<(), KvcError> {
         let end = self.payload_offset + self.payload_length;
         let len = self.payload_offset.saturating_add(sum.bytes());
@@ -187,7 +187,7 @@ impl<'a> Info<'a> {
     }
 }
 
-/// Length and CRC32C of a payload that passes by in pieces.
+/// The length and CRC32C of a payload, computed piece by piece.
 #[derive(Clone)]
 pub struct PayloadSum {
     digest: Digest,
@@ -195,25 +195,25 @@ pub struct PayloadSum {
 }
 
 impl PayloadSum {
-    /// Of nothing yet.
+    /// Returns the sum of an empty payload.
     pub fn new() -> Self {
         Self { digest: Digest::new(CrcAlgorithm::Crc32Iscsi), bytes: 0 }
     }
 
-    /// The next piece.
+    /// Adds the next piece.
     pub fn update(&mut self, piece: &[u8]) {
         self.digest.update(piece);
         self.bytes = self.bytes.saturating_add(piece.len() as u64);
     }
 
-    /// How many bytes have passed.
+    /// Returns the bytes added so far.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// CRC32C (Castagnoli) of all of them.
+    /// Returns the CRC32C (Castagnoli) of all bytes.
     pub fn crc32c(&self) -> u32 {
-        // The CRC is the lower half of what serves for 64 bits too.
+        // The digest has 64 bits for other algorithms too. This CRC is the lower half.
         self.digest.finalize() as u32
     }
 }
@@ -230,7 +230,7 @@ impl fmt::Debug for PayloadSum {
     }
 }
 
-/// The prompt, or all TLV records.
+/// Takes the prompt or the TLV section.
 fn section<'a>(from: &mut Cursor<'a>, name: &'static str, file_len: u64) -> Result<&'a [u8], KvcError> {
     let at = from.at() as u64;
     let bad = |len: Option<u32>, from: u64| KvcError::BadLengthPrefixedSection {
@@ -260,7 +260,7 @@ fn required<T>(field: Option<T>, tag: u8, name: &'static str, size: &'static str
     field.ok_or(KvcError::MissingTlv { tag, name, size })
 }
 
-/// The number at byte `at` of a header or trailer, which is there: both are arrays.
+/// Returns the number at byte `at` of a header or trailer. Callers pass offsets inside these arrays.
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
     let number = bytes.get(at..).and_then(<[u8]>::first_chunk);
     number.map_or(0, |number| u32::from_le_bytes(*number))

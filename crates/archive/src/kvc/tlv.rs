@@ -1,4 +1,4 @@
-//! The tags of TLV records, and their one reading.
+//! The tags of TLV records, and their parsing.
 
 use super::cursor::{Cursor, Tokens};
 use super::error::KvcError;
@@ -11,11 +11,11 @@ pub(super) const CTX_PARAMS_HASH: u8 = 4;
 pub(super) const HOSTNAME: u8 = 5;
 pub(super) const ERLLAMA_VERSION: u8 = 6;
 pub(super) const SAVE_REASON_DETAIL: u8 = 7;
-/// Written, and read by nobody: the length of the token ids counts.
+/// Written and never read: the length of the token ids gives the number.
 pub(super) const TOKEN_ID_COUNT: u8 = 8;
 pub(super) const TOKEN_IDS: u8 = 9;
 
-/// What the records say. Of several with one tag, the last that fits counts.
+/// The values of the records. If a tag occurs several times, the last valid value counts.
 #[derive(Default)]
 pub(super) struct Fields<'a> {
     pub(super) fingerprint: Option<[u8; 32]>,
@@ -29,7 +29,7 @@ pub(super) struct Fields<'a> {
 }
 
 impl<'a> Fields<'a> {
-    /// Reads the records of a section that begins at byte `start` of the file.
+    /// Parses the records of a section that begins at byte `start` of the file.
     pub(super) fn read(section: &'a [u8], start: usize) -> Result<Self, KvcError> {
         let mut fields = Self::default();
         let mut records = Cursor::new(section);
@@ -43,8 +43,7 @@ impl<'a> Fields<'a> {
         Ok(fields)
     }
 
-    /// Unknown tags are from the future, and values of another length than their tag's are no values:
-    /// both are passed over.
+    /// Sets a field. Unknown tags and values of the wrong length are skipped.
     fn set(&mut self, tag: u8, value: &'a [u8], at: u64) -> Result<(), KvcError> {
         match (tag, value) {
             (FINGERPRINT, _) => set(&mut self.fingerprint, value.try_into().ok()),
@@ -67,7 +66,7 @@ impl<'a> Fields<'a> {
     }
 }
 
-/// Keeps the earlier value where there is no new one.
+/// Keeps the earlier value if there is no new one.
 fn set<T>(field: &mut Option<T>, value: Option<T>) {
     if value.is_some() {
         *field = value;

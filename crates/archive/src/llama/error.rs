@@ -1,4 +1,4 @@
-//! What can go wrong with states of llama.cpp.
+//! Errors of states of llama.cpp.
 
 use transload_layout::document::Faults;
 use transload_memory::{CheckError, MemoryError};
@@ -9,105 +9,105 @@ use super::format::{MAGIC, SESSION_MAGIC, SESSION_VERSION};
 use crate::ArchiveError;
 use crate::objects::ObjectError;
 
-/// Why the bytes of a state could not be saved, restored or read. Offsets count from the first byte that was given.
+/// Describes why the bytes of a state could not be saved, restored or parsed. Offsets count from the first byte passed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LlamaError {
-    /// The bytes end inside something.
+    /// The bytes end too early.
     #[error("the state is cut: {what} at byte {at} takes {needed} bytes, and {left} are left")]
     Cut {
-        /// What they end inside of.
+        /// The part that is incomplete.
         what: &'static str,
-        /// Where it begins.
+        /// The part's offset.
         at: usize,
-        /// How long it says it is, in bytes.
+        /// The part's length in bytes.
         needed: u128,
-        /// Bytes from there on.
+        /// The bytes from that offset on.
         left: usize,
     },
-    /// It is no state, or one of another version.
+    /// The bytes are not a state of the known version.
     #[error("this is no state of a version that can be read: it begins with {found:#010x} and not with {MAGIC:#010x}")]
     Magic {
-        /// What it begins with.
+        /// The first number found.
         found: u32,
     },
-    /// It is no session file, or one of another version.
+    /// The bytes are not a session file of the known version.
     #[error(
         "this is no session file of a version that can be read: it begins with {magic:#010x}, version {version}, and not \
          with {SESSION_MAGIC:#010x}, version {SESSION_VERSION}"
     )]
     Session {
-        /// What it begins with.
+        /// The first number found.
         magic: u32,
-        /// The number that follows.
+        /// The version found.
         version: u32,
     },
     /// The state does not hold exactly one stream of cells.
     #[error("the state has {found} streams; that of one sequence has 1")]
     Streams {
-        /// How many it has.
+        /// The number of streams.
         found: u32,
     },
-    /// It is the state of a sequence without tokens.
+    /// The sequence of the state has no tokens.
     #[error("the state has no cells")]
     Empty,
-    /// Whether values are transposed is neither yes nor no.
+    /// The flag for transposed values is neither 0 nor 1.
     #[error("byte {at} says {found} where 1 would be transposed values and 0 others")]
     Transposed {
-        /// What it says.
+        /// The flag's value.
         found: u32,
-        /// Where.
+        /// The flag's offset.
         at: usize,
     },
-    /// No model has so many layers, or none.
+    /// The number of layers is impossible.
     #[error("the state has {found} layers; 1 to {most} are possible")]
     Layers {
-        /// How many it says.
+        /// The number of layers found.
         found: u32,
-        /// The most there can be.
+        /// The largest possible number.
         most: u64,
     },
-    /// The rows of a layer cannot be.
+    /// The rows of a layer are impossible.
     #[error("the {side} of layer {layer} are {bytes} bytes a cell of type {kind}: {why}")]
     Row {
         /// `keys` or `values`.
         side: &'static str,
         /// The layer, counted from 0.
         layer: usize,
-        /// The type, as llama.cpp numbers them.
+        /// The type, in llama.cpp's numbering.
         kind: i32,
-        /// Bytes of a row.
+        /// The bytes of a row.
         bytes: u64,
-        /// What is wrong with that.
+        /// The reason.
         why: &'static str,
     },
-    /// Something follows the last layer.
+    /// Bytes follow the last layer.
     #[error(
         "{bytes} bytes follow the last layer: this is the state of a model with windows or recurrent layers, which is only \
          saved whole, or it is damaged"
     )]
     Rest {
-        /// How many.
+        /// The number of these bytes.
         bytes: usize,
     },
-    /// The cells are not those of one sequence from its first token on.
+    /// The cells are not those of a single sequence from its first token on.
     #[error(
         "cell {cell} of the state is {found}: only positions 0 to {last}, once each in one sequence, can be saved by rows"
     )]
     Cell {
         /// The cell, counted from 0.
         cell: usize,
-        /// What it is.
+        /// A description of the cell.
         found: String,
-        /// The last position there should be.
+        /// The last expected position.
         last: usize,
     },
-    /// The state is of other tokens.
+    /// The state does not fit the tokens.
     #[error("{tokens} tokens were given with a state of {cells} cells")]
     Tokens {
-        /// How many tokens were given.
+        /// The number of tokens passed.
         tokens: usize,
-        /// How many cells the state has.
+        /// The number of cells in the state.
         cells: usize,
     },
     /// The state has other layers, types or row lengths.
@@ -116,7 +116,7 @@ pub enum LlamaError {
     /// Rows could not be saved or restored.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
-    /// What lies behind the last whole token chunk could not be saved or restored.
+    /// The rest after the last whole token chunk could not be saved or restored.
     #[error(transparent)]
     Objects(#[from] ObjectError),
     /// The state cannot be described as a deployment.
@@ -125,10 +125,10 @@ pub enum LlamaError {
     /// There is no plan between two layouts of the rows.
     #[error(transparent)]
     Plan(#[from] PlanError),
-    /// Cells do not suit the rows to copy.
+    /// The cells do not fit the rows to copy.
     #[error(transparent)]
     Bind(#[from] BindError),
-    /// Rows are not where they should be.
+    /// Rows are outside of their memory.
     #[error(transparent)]
     Copy(#[from] CheckError),
     /// The state does not fit in memory.

@@ -1,16 +1,16 @@
-//! Numbers of the form that states and session files have.
+//! Constants of the format of states and session files.
 
-/// The first four bytes of a state, which change with its format.
+/// The first number of a state. It changes with the format.
 pub(super) const MAGIC: u32 = 0xaf14_3cd8;
 
-/// The first four bytes of a session file: `ggsq`.
+/// The first number of a session file: `ggsq`.
 pub(super) const SESSION_MAGIC: u32 = 0x6767_7371;
 
 /// The version of session files.
 pub(super) const SESSION_VERSION: u32 = 3;
 
-/// Bytes of a state in front of its streams.
+/// The bytes of a state in front of its streams.
 pub(super) const HEAD: usize = 8;
 
-/// Bytes in front of the rows of a layer.
+/// The bytes in front of a layer's rows.
 pub(super) const LAYER_HEAD: usize = 12;

@@ -1,4 +1,4 @@
-//! Finding the longest saved beginning of a prompt, and making a state of it.
+//! The search for the longest saved beginning of a prompt, and its restoration as a state.
 
 use transload_layout::Rank;
 use transload_memory::Access;
@@ -8,7 +8,7 @@ use super::LlamaError;
 use super::format::{HEAD, LAYER_HEAD, MAGIC};
 use super::save::{behind_table, meta};
 use super::shape::{RowLayout, Shape};
-use super::states::{CHUNK, Kind, ObjectKey, PLACES, Rows, States, names, places};
+use super::states::{CHUNK, Kind, ObjectKey, Rows, SLOTS, States, names, slots};
 use crate::objects::Info;
 use crate::{ArchiveError, Prompt};
 
@@ -16,33 +16,33 @@ use crate::{ArchiveError, Prompt};
 #[derive(Clone, Debug)]
 pub struct Found {
     tokens: usize,
-    /// By whole token chunks; none where states are kept whole.
+    /// The rows of whole token chunks; none if states are kept whole.
     rows: Option<crate::Found>,
-    /// What lies behind them, or the whole state.
-    object: Option<Object>,
+    /// The rest after them, or the whole state.
+    object: Option<StoredObject>,
 }
 
 #[derive(Clone, Debug)]
-struct Object {
+struct StoredObject {
     key: ObjectKey,
     info: Info,
 }
 
 impl Found {
-    /// How many tokens of the prompt the state will be of; never 0.
+    /// Returns how many tokens of the prompt the state will have, at least 1.
     pub fn tokens(&self) -> usize {
         self.tokens
     }
 }
 
-/// One look-up asks for the whole states behind so many prefixes: those of 16,384 tokens, 512 names.
+/// The number of prefixes whose states one look-up searches for: 16,384 tokens, 512 names.
 const PREFIXES: usize = 64;
 
 impl States {
     /// Finds the longest saved beginning of a prompt.
     ///
     /// # Errors
-    /// If the store fails. What is not there, or cannot be read, is not saved.
+    /// Returns an error if the store fails. A missing or unreadable state counts as not saved.
     pub fn find(&self, tokens: &[u32]) -> Result<Option<Found>, LlamaError> {
         match &self.kind {
             Kind::Rows(rows) => self.find_rows(rows, tokens),
@@ -53,14 +53,14 @@ impl States {
     fn find_rows(&self, rows: &Rows, tokens: &[u32]) -> Result<Option<Found>, LlamaError> {
         let found = rows.archive.find(&Prompt::new(tokens))?;
         let whole = found.tokens() as usize;
-        let keys = places(&self.keys(&tokens[..whole])[whole / CHUNK..]);
+        let keys = slots(&self.keys(&tokens[..whole])[whole / CHUNK..]);
         let there = self.objects.has(&names(&keys))?;
         let rests = keys.into_iter().zip(there);
         let rests = rests.filter_map(|(key, info)| {
             let info = info.filter(|info| info.bytes == cells(info) as u64 * rows.shape.cell_bytes())?;
             let pairs = info.meta.chunks_exact(4).zip(&tokens[whole..]);
             let shared = pairs.take_while(|(saved, token)| **saved == token.to_le_bytes());
-            Some((shared.count(), Object { key, info }))
+            Some((shared.count(), StoredObject { key, info }))
         });
         let (shared, rest) = rests.max_by_key(|(shared, _)| *shared).unzip();
         let shared = shared.unwrap_or(0);
@@ -69,18 +69,18 @@ impl States {
     }
 
     fn find_whole(&self, tokens: &[u32]) -> Result<Option<Found>, LlamaError> {
-        let keys: Vec<_> = places(&self.keys(tokens)).into_iter().enumerate().collect();
-        // The longest is what is wanted, and usually the prompt goes on where one ended not long ago.
-        for keys in keys.rchunks(PLACES * PREFIXES) {
+        let keys: Vec<_> = slots(&self.keys(tokens)).into_iter().enumerate().collect();
+        // Search from the longest prefix: usually a prompt continues one that was saved recently.
+        for keys in keys.rchunks(SLOTS * PREFIXES) {
             let there = self.objects.has(&names(keys.iter().map(|(_, key)| key)))?;
             let found = keys.iter().zip(there);
-            let found = found.filter_map(|((place, key), info)| {
-                let (info, whole) = (info?, place / PLACES * CHUNK);
+            let found = found.filter_map(|((slot, key), info)| {
+                let (info, whole) = (info?, slot / SLOTS * CHUNK);
                 let behind = tokens.get(whole..whole + cells(&info))?;
                 (meta(behind) == info.meta && whole + behind.len() > 0).then(|| Found {
                     tokens: whole + behind.len(),
                     rows: None,
-                    object: Some(Object { key: *key, info }),
+                    object: Some(StoredObject { key: *key, info }),
                 })
             });
             if let Some(longest) = found.max_by_key(|found| found.tokens) {
@@ -90,14 +90,15 @@ impl States {
         Ok(None)
     }
 
-    /// Makes the state that was found, for `llama_state_seq_set_data`: cells 0, 1, ... of one sequence, with values as the
-    /// context wants them. `None` if a part of it is gone or damaged by now, or was replaced: find again then, since that
-    /// was forgotten.
+    /// Builds the state for `llama_state_seq_set_data`: cells 0, 1, ... of one sequence, with values laid out as the
+    /// context needs them. Returns `None` if a part of it was removed, replaced or found damaged meanwhile. That part
+    /// is forgotten, so search again.
     ///
-    /// Memory is taken for the prompt's tokens, and for what was read; never because a manifest says so.
+    /// Memory is allocated for the prompt's tokens and for what was read, but never for a length that a manifest
+    /// claims.
     ///
     /// # Errors
-    /// If the store fails.
+    /// Returns an error if the store fails.
     pub fn restore(&self, found: &Found) -> Result<Option<Vec<u8>>, LlamaError> {
         match (&self.kind, &found.rows, &found.object) {
             (Kind::Rows(rows), Some(chunks), object) => {
@@ -112,7 +113,7 @@ impl States {
         &self,
         rows: &Rows,
         chunks: &crate::Found,
-        (object, tokens): (Option<&Object>, usize),
+        (object, tokens): (Option<&StoredObject>, usize),
     ) -> Result<Option<Vec<u8>>, LlamaError> {
         let mut rest = Vec::new();
         if let Some(object) = object {
@@ -128,8 +129,8 @@ impl States {
         let rank = rows.archive.rank(&deployment, Rank(0))?;
         let whole = chunks.tokens() as usize;
         let memory = (state.as_mut_ptr(), state.len());
-        // SAFETY: `state` is not used otherwise before this returns; the archive's threads end, and its clones of the memories go,
-        // before its calls return.
+        // SAFETY: `state` is not used otherwise before this returns. The archive's threads and its clones of the
+        // memories end before its calls return.
         let restored = unsafe {
             rows.shape.with_memories(&layout, memory, Access::ReadWrite, |memories| {
                 let tables = Tables(vec![BlockTable::Identity; memories.len()]);
@@ -151,30 +152,30 @@ impl States {
         }
     }
 
-    /// Reads an object, if it is the one that was found.
-    fn read(&self, object: &Object) -> Result<Option<Vec<u8>>, LlamaError> {
+    /// Reads an object. Returns `None` unless it is still the one that was found.
+    fn read(&self, object: &StoredObject) -> Result<Option<Vec<u8>>, LlamaError> {
         let read = self.objects.read(&object.key)?;
         Ok(read.and_then(|(info, bytes)| (info == object.info).then_some(bytes)))
     }
 }
 
 impl Rows {
-    /// How rows lie in a state of so many cells for the context that restores.
+    /// Returns the layout of rows in a state of this many cells for the context that restores.
     fn layout(&self, cells: usize) -> RowLayout {
-        // Streams, cells, each cell, how values lie, layers.
+        // Streams, cells, each cell, transposition, layers.
         let at = HEAD + 4 + 4 + 12 * cells + 4 + 4;
         RowLayout::in_state(cells, self.transposed, at)
     }
 }
 
 impl Shape {
-    /// Where the last layer ends.
+    /// Returns the offset after the last layer.
     fn end(&self, layout: &RowLayout) -> usize {
         let layers = self.rows.len() * LAYER_HEAD;
         layout.at + layers + self.cell_bytes() as usize * layout.cells
     }
 
-    /// Writes everything but the rows of a state.
+    /// Writes everything except the rows of a state.
     fn write_heads(&self, layout: &RowLayout, state: &mut [u8]) {
         let cells = layout.cells as u32;
         let mut head = vec![MAGIC, 0, 1, cells];
@@ -184,8 +185,8 @@ impl Shape {
             bytes.copy_from_slice(&word.to_le_bytes());
         }
         let mut at = layout.at;
-        for (place, rows) in self.rows.iter().enumerate() {
-            let element = rows.element().filter(|_| layout.transposed && place >= self.layers);
+        for (slot, rows) in self.rows.iter().enumerate() {
+            let element = rows.element().filter(|_| layout.transposed && slot >= self.layers);
             let row = match element {
                 Some(element) => element | (rows.bytes / element) << 32,
                 None => rows.bytes,
@@ -197,7 +198,7 @@ impl Shape {
     }
 }
 
-/// How many tokens an object is of, behind its whole token chunks.
+/// Returns how many tokens an object has after its whole token chunks.
 fn cells(info: &Info) -> usize {
     info.meta.len() / 4
 }

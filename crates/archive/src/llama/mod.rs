@@ -1,17 +1,19 @@
-//! States of llama.cpp: what its `llama_state_seq_get_data` says of a sequence, kept so that other conversations find it.
+//! States of llama.cpp: keeps what `llama_state_seq_get_data` returns for a sequence, so that other conversations find
+//! it.
 //!
-//! A state is one run of bytes, and that of 32 tokens is no beginning of that of 64. Kept as it is, each turn of a chat
-//! would cost all turns before it again. Here its *rows*, what one cell stores of a layer's keys or values, go into the [archive](crate) by
-//! whole token chunks, sorted by position. So turns share what they have in common, and the longest saved prefix of any
-//! prompt is found. Whether values are transposed (they are where flash attention is off) makes no difference to what is saved: a
-//! state that was saved one way is restored the other.
+//! A state is one run of bytes, and the state of 32 tokens is not a prefix of that of 64. Stored as it is, each turn of
+//! a chat would store all earlier turns again. Here its *rows* (what one cell stores of a layer's keys or values) go
+//! into the [archive](crate) in whole token chunks, sorted by position. So turns share their common tokens, and the
+//! longest saved prefix of any prompt is found. Saved rows do not depend on whether values are transposed, as they are
+//! when flash attention is off: a state saved in one form can be restored in the other.
 //!
-//! Behind the last whole token chunk there are up to 255 tokens. Their rows are the *rest*: an [object](crate::objects)
-//! under the key of the token chunk before them, with their tokens beside it. A prompt may share any number of these.
-//! There are eight places for each prefix of whole token chunks: a rest replaces the one that it continues.
+//! Up to 255 tokens follow the last whole token chunk. Their rows are the *rest*: an [object](crate::objects) under the
+//! key of the preceding token chunk, stored with its tokens. A prompt may share any number of these tokens. Each prefix
+//! of whole token chunks has eight slots for rests. A rest replaces the one that it continues.
 //!
-//! Models with sliding windows or recurrent layers have caches of several kinds in a state, and one that stands at one position
-//! cannot stand at another. Their states are kept [whole](States::whole), and found where a prompt begins with exactly their tokens.
+//! Models with sliding windows or recurrent layers have caches of several kinds in a state. Such a state at one
+//! position cannot be cut to an earlier one. These states are kept [whole](States::whole), and found if a prompt begins
+//! with exactly their tokens.
 //!
 //! ```
 //! use std::sync::Arc;

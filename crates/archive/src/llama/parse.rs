@@ -1,6 +1,6 @@
-//! The bytes of a state, read without trusting any length.
+//! Parsing of a state, without trusting any length in it.
 //!
-//! Little endian, without padding, as llama.cpp writes them:
+//! All fields are little-endian, without padding, as llama.cpp writes them:
 //!
 //! ```text
 //! u32 0xaf143cd8, u32 of no meaning, u32 number of streams
@@ -17,28 +17,28 @@ use super::LlamaError;
 use super::format::MAGIC;
 use super::shape::{Rows, Shape};
 
-/// One cell of a state.
+/// A cell of a state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cell {
     pub(super) position: i32,
-    /// How many sequences it is in.
+    /// The number of sequences that it belongs to.
     pub(super) sequences: u32,
 }
 
-/// Where everything is in the bytes of one cache of a state.
+/// The parsed first cache of a state, with the offsets of its parts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct State {
     pub(super) cells: Vec<Cell>,
     pub(super) transposed: bool,
     pub(super) shape: Shape,
-    /// Where the first layer begins.
+    /// The offset of the first layer.
     pub(super) layers_at: usize,
-    /// Where the last one ends.
+    /// The offset after the last layer.
     pub(super) end: usize,
 }
 
 impl State {
-    /// Reads the state of a sequence, of which nothing is left over.
+    /// Parses the state of a sequence. All bytes must be used.
     pub(super) fn parse(bytes: &[u8]) -> Result<Self, LlamaError> {
         let mut reader = Reader { bytes, at: 0 };
         head(&mut reader)?;
@@ -49,7 +49,7 @@ impl State {
         }
     }
 
-    /// Reads one cache, from the number of its streams on.
+    /// Parses one cache, which begins with the number of its streams.
     pub(super) fn read(reader: &mut Reader<'_>) -> Result<Self, LlamaError> {
         streams(reader)?;
         let cells = cells(reader)?;
@@ -70,7 +70,7 @@ impl State {
         for layer in 0..layers {
             rows.push(reader.rows("keys", layer, cells.len(), false)?);
         }
-        // Latents are keys and values at once.
+        // Models with latents have no values, and end here.
         if reader.at < reader.bytes.len() {
             let keys_end = reader.at;
             let values = (0..layers).map(|layer| reader.rows("values", layer, cells.len(), transposed));
@@ -84,11 +84,11 @@ impl State {
     }
 }
 
-/// Checks what every state begins with, whatever its model's caches are.
+/// Checks the beginning that all states share, whatever the model's caches.
 pub(super) fn check_head(bytes: &[u8]) -> Result<(), LlamaError> {
     let mut reader = Reader { bytes, at: 0 };
     head(&mut reader)?;
-    // One stream of cells, or one cell of recurrent state.
+    // This is one stream of cells, or one cell of recurrent state.
     streams(&mut reader)
 }
 
@@ -122,15 +122,15 @@ fn cells(reader: &mut Reader<'_>) -> Result<Vec<Cell>, LlamaError> {
     Ok(cells)
 }
 
-/// Whether the cache of recurrent layers could begin here: one cell, of the last position, with no sequences listed, and
-/// nothing transposed. Behind latents it follows at once, where other models have values.
+/// Tells whether the cache of recurrent layers may begin here: one cell, at the last position, without listed sequences
+/// and without transposition. It follows latents directly, where other models have values.
 fn is_recurrent(bytes: &[u8], cells: &[Cell]) -> bool {
     let last = cells.iter().map(|cell| cell.position).max();
     let head = [1, last.unwrap_or_default(), 0, 0].map(i32::to_le_bytes);
     bytes.starts_with(head.as_flattened())
 }
 
-/// Reads from front to end.
+/// A sequential reader.
 #[derive(Debug)]
 pub(super) struct Reader<'a> {
     pub(super) bytes: &'a [u8],
@@ -152,7 +152,7 @@ impl<'a> Reader<'a> {
         Ok(u32::from_le_bytes(bytes.try_into().expect("four bytes")))
     }
 
-    /// The rows of one side of a layer, behind what is said of them.
+    /// Reads the header and the rows of one side of a layer.
     fn rows(&mut self, side: &'static str, layer: usize, cells: usize, transposed: bool) -> Result<Rows, LlamaError> {
         let kind = self.u32("the type of a layer")?.cast_signed();
         let (low, high) = (self.u32("the rows of a layer")?, self.u32("the rows of a layer")?);

@@ -8,41 +8,41 @@ use transload_store::Put;
 use super::LlamaError;
 use super::parse::{State, check_head};
 use super::shape::RowLayout;
-use super::states::{CHUNK, Kind, ObjectKey, PLACES, Rows, States, names, places};
+use super::states::{CHUNK, Kind, ObjectKey, Rows, SLOTS, States, names, slots};
 use crate::objects::{Info, Source};
 use crate::{Prompt, SaveRequest};
 
-/// What [`States::save`] did.
+/// The result of [`States::save`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Saved {
-    /// Bytes of the state that were not in the store before.
+    /// Bytes of the state that the store did not have.
     pub bytes: u64,
 }
 
 impl States {
-    /// Saves the state of a sequence of these tokens. What is saved already is not written again.
+    /// Saves the state of a sequence of these tokens. Parts that are saved already are not written again.
     ///
     /// # Errors
-    /// If the state cannot be read; if it is not one of these tokens at positions 0, 1, ..., once each in one sequence, or
-    /// of the layers that this was opened for (states that are kept whole tell neither); or if the store fails.
+    /// Returns an error if the state cannot be parsed or the store fails. States that are saved by rows must also have
+    /// these tokens at positions 0, 1, ..., once each in one sequence, and the layers of the sample.
     pub fn save(&self, tokens: &[u32], state: &[u8]) -> Result<Saved, LlamaError> {
         self.save_turn(0, tokens, state)
     }
 
-    /// Saves as [`save`](Self::save) does, and leaves the state of the first `prompt` tokens where it is. Otherwise a state
-    /// that is kept whole takes the place of one that it continues: the next turn of a chat may begin with the prompt of this
-    /// one, and not with its answer.
+    /// Saves like [`save`](Self::save), but does not replace the state of the first `prompt` tokens. Otherwise a state
+    /// that is kept whole replaces the one that it continues. The next turn of a chat may begin with this turn's prompt
+    /// and not with its answer.
     ///
     /// # Errors
-    /// As for [`save`](Self::save).
+    /// The errors of [`save`](Self::save).
     pub fn save_turn(&self, prompt: usize, tokens: &[u32], state: &[u8]) -> Result<Saved, LlamaError> {
         match &self.kind {
             Kind::Rows(rows) => self.save_rows(rows, tokens, state),
             Kind::Whole => {
                 check_head(state)?;
-                let bytes = match self.room(prompt, tokens)? {
-                    Some(room) => self.put(&room, state)?,
+                let bytes = match self.slot(prompt, tokens)? {
+                    Some(slot) => self.put(&slot, state)?,
                     None => 0,
                 };
                 Ok(Saved { bytes })
@@ -59,15 +59,15 @@ impl States {
         let layout = RowLayout::in_state(tokens.len(), state.transposed, state.layers_at);
         let memory = (bytes.as_ptr().cast_mut(), bytes.len());
         let whole = tokens.len() / CHUNK * CHUNK;
-        let behind = tokens.len() - whole;
-        let room = match behind {
+        let after_chunks = tokens.len() - whole;
+        let slot = match after_chunks {
             0 => None,
-            _ => self.room(0, tokens)?,
+            _ => self.slot(0, tokens)?,
         };
         let mut rest = Vec::new();
         let mut saved = Saved::default();
-        // SAFETY: `bytes` is borrowed for all of it and only read; the archive's threads end, and its clones of the memories go, before
-        // its calls return.
+        // SAFETY: `bytes` is borrowed until the end and only read. The archive's threads and its clones of the memories
+        // end before its calls return.
         unsafe {
             rows.shape.with_memories(&layout, memory, Access::Read, |memories| {
                 let prompt = Prompt::new(tokens);
@@ -80,45 +80,45 @@ impl States {
                     rows.archive.publish(&missing, std::slice::from_ref(&part))?;
                     saved.bytes += part.written;
                 }
-                if room.is_none() {
+                if slot.is_none() {
                     return Ok(());
                 }
-                rest.resize(behind * rows.shape.cell_bytes() as usize, 0);
-                let dense = RowLayout::dense(behind);
+                rest.resize(after_chunks * rows.shape.cell_bytes() as usize, 0);
+                let dense = RowLayout::dense(after_chunks);
                 let own = (rest.as_mut_ptr(), rest.len());
                 // SAFETY: `rest` is not used otherwise before this returns, and the copy ends with it.
                 rows.shape.with_memories(&dense, own, Access::ReadWrite, |into| {
                     let from = (memories, &layout, &cells);
-                    let into = (into, &dense, &behind_table(whole, behind));
+                    let into = (into, &dense, &behind_table(whole, after_chunks));
                     rows.shape.copy(whole..tokens.len(), from, into)
                 })
             })?;
         }
-        if let Some(room) = room {
-            saved.bytes += self.put(&room, &rest)?;
+        if let Some(slot) = slot {
+            saved.bytes += self.put(&slot, &rest)?;
         }
         Ok(saved)
     }
 
-    /// Finds a place for what is kept of a sequence behind its whole token chunks, other than that of its first `prompt`
-    /// tokens; `None` if as much is there already.
-    fn room(&self, prompt: usize, tokens: &[u32]) -> Result<Option<Room>, LlamaError> {
+    /// Finds a slot for the rest or the whole state of a sequence, except that of its first `prompt` tokens. Returns
+    /// `None` if it is saved already.
+    fn slot(&self, prompt: usize, tokens: &[u32]) -> Result<Option<Slot>, LlamaError> {
         let chunks = tokens.len() / CHUNK;
         let meta = meta(&tokens[chunks * CHUNK..]);
-        let keys = places(&self.keys(tokens)[chunks..]);
+        let keys = slots(&self.keys(tokens)[chunks..]);
         let there = self.objects.has(&names(&keys))?;
-        // A rest is of use to all beginnings of its tokens, a whole state is not.
+        // A rest also serves all prefixes of its tokens. A whole state does not.
         let has_more = |info: &Info| info.meta.starts_with(&meta);
         if matches!(self.kind, Kind::Rows(_)) && there.iter().flatten().any(has_more) {
             return Ok(None);
         }
         let prompt = tokens.get(chunks * CHUNK..prompt).map(self::meta);
-        let key = keys[place(&there, &meta, prompt.as_deref())];
-        Ok(Some(Room { key, meta }))
+        let key = keys[slot(&there, &meta, prompt.as_deref())];
+        Ok(Some(Slot { key, meta }))
     }
 
-    /// Puts what is kept of a sequence into its place. How many bytes were not in the store before.
-    fn put(&self, Room { key, meta }: &Room, value: &[u8]) -> Result<u64, LlamaError> {
+    /// Puts a rest or a whole state into its slot. Returns how many bytes the store did not have.
+    fn put(&self, Slot { key, meta }: &Slot, value: &[u8]) -> Result<u64, LlamaError> {
         let parts = &[value.into()];
         let put = self.objects.put(&[Source { key, meta, parts }])?;
         Ok(match put[0] {
@@ -128,34 +128,34 @@ impl States {
     }
 }
 
-/// A place for an object, and the tokens that go with it, behind the whole token chunks of the place.
-struct Room {
+/// A slot for an object, and the tokens after the slot's whole token chunks.
+struct Slot {
     key: ObjectKey,
     meta: Vec<u8>,
 }
 
-/// Which place these tokens take: that of what they continue, or an empty one, or any, but not that of their prompt. The
-/// last is chosen by the tokens, so that no place is replaced more often than others.
-fn place(there: &[Option<Info>], behind: &[u8], prompt: Option<&[u8]>) -> usize {
-    let saved = |place: usize| Some(&there[place].as_ref()?.meta[..]);
-    let free = |place: &usize| prompt.is_none() || saved(*place) != prompt;
-    let continued = (0..PLACES).filter(free).filter_map(|place| {
-        let saved = saved(place)?;
-        behind.starts_with(saved).then_some((saved.len(), place))
+/// Chooses a slot for these tokens: that of the tokens they continue, or else an empty one, or else any, but not that
+/// of their prompt. The last choice depends on the tokens, so that no slot is replaced more often than others.
+fn slot(there: &[Option<Info>], after_chunks: &[u8], prompt: Option<&[u8]>) -> usize {
+    let saved = |slot: usize| Some(&there[slot].as_ref()?.meta[..]);
+    let free = |slot: &usize| prompt.is_none() || saved(*slot) != prompt;
+    let continued = (0..SLOTS).filter(free).filter_map(|slot| {
+        let saved = saved(slot)?;
+        after_chunks.starts_with(saved).then_some((saved.len(), slot))
     });
     let any = || {
-        let first = usize::from(blake3::hash(behind).as_bytes()[0]);
-        let mut places = (first..first + PLACES).map(|place| place % PLACES);
-        places.find(free).unwrap_or(0)
+        let first = usize::from(blake3::hash(after_chunks).as_bytes()[0]);
+        let mut slots = (first..first + SLOTS).map(|slot| slot % SLOTS);
+        slots.find(free).unwrap_or(0)
     };
     match continued.max() {
-        Some((_, place)) => place,
+        Some((_, slot)) => slot,
         None => there.iter().position(Option::is_none).unwrap_or_else(any),
     }
 }
 
 impl State {
-    /// The cell of each position.
+    /// Returns the cell of each position.
     fn cells_by_position(&self, tokens: usize) -> Result<BlockTable, LlamaError> {
         let cells = self.cells.len();
         if cells != tokens {
@@ -180,14 +180,14 @@ impl State {
     }
 }
 
-/// Tokens as they stand beside an object.
+/// Encodes tokens as the meta of an object.
 pub(super) fn meta(tokens: &[u32]) -> Vec<u8> {
     tokens.iter().flat_map(|token| token.to_le_bytes()).collect()
 }
 
-/// The blocks of rows that begin behind `whole` tokens.
-pub(super) fn behind_table(whole: usize, behind: usize) -> BlockTable {
+/// Returns the block table of dense rows that follow `whole` tokens.
+pub(super) fn behind_table(whole: usize, after_chunks: usize) -> BlockTable {
     let mut table = vec![BlockTable::NONE; whole];
-    table.extend(0..behind as u32);
+    table.extend(0..after_chunks as u32);
     BlockTable::List(table)
 }

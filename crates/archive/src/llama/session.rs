@@ -1,4 +1,4 @@
-//! The files of `llama_state_seq_save_file`.
+//! The files that `llama_state_seq_save_file` writes.
 
 use serde::Serialize;
 
@@ -7,49 +7,50 @@ use super::format::{SESSION_MAGIC, SESSION_VERSION};
 use super::parse::{Reader, State};
 use super::shape::Rows;
 
-/// What a session file holds: the tokens of a sequence, and its state without the first eight bytes.
+/// A session file: the tokens of a sequence, and its state without the first eight bytes.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Session {
-    /// The tokens, as llama.cpp numbers them.
+    /// The tokens, in llama.cpp's numbering.
     pub tokens: Vec<u32>,
-    /// How many cells the (first) cache has.
+    /// The number of cells in the (first) cache.
     pub cells: usize,
-    /// The lowest and the highest position of a cell.
+    /// The lowest and the highest position of the cells.
     pub positions: (i32, i32),
-    /// How many layers there are.
+    /// The number of layers.
     pub layers: usize,
-    /// Runs of layers with equal keys, in their order.
+    /// Runs of layers with equal keys, in order.
     pub keys: Vec<Layers>,
-    /// The same of values; none where latents are both.
+    /// Runs of layers with equal values, in order; empty if latents are both.
     pub values: Vec<Layers>,
     /// Whether values are transposed.
     #[serde(rename = "values_transposed")]
     pub transposed: bool,
-    /// Bytes behind the first cache: of sliding windows, or of recurrent layers.
+    /// The bytes after the first cache: those of sliding windows or of recurrent layers.
     #[serde(rename = "rest_bytes")]
     pub rest: usize,
 }
 
-/// Neighbouring layers whose rows are alike.
+/// Consecutive layers with equal rows.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
 pub struct Layers {
-    /// How many layers.
+    /// The number of layers.
     pub layers: usize,
-    /// Their type: `f16`, `q8_0`; `type N` for one without a name here.
+    /// The type: `f16`, `q8_0`; `type N` if it has no name here.
     #[serde(rename = "type")]
     pub dtype: String,
-    /// Bytes of the row of one cell.
+    /// The bytes of one cell's row.
     #[serde(rename = "row_bytes")]
     pub row: u64,
 }
 
 impl Session {
-    /// Reads a session file.
+    /// Parses a session file.
     ///
     /// # Errors
-    /// If it is none, is of another version, or ends before the rows of the last layer do.
+    /// Returns an error if the bytes are not a session file of the known version, or end before the last layer's rows
+    /// do.
     pub fn read(file: &[u8]) -> Result<Self, LlamaError> {
         let mut reader = Reader { bytes: file, at: 0 };
         let magic = reader.u32("the magic number")?;

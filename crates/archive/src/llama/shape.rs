@@ -1,9 +1,9 @@
-//! What decides whether two states can be told apart from their rows alone, and how rows lie in memory.
+//! The shape of a state's rows, and their layout in memory.
 //!
-//! The archive and its planner know memory as deployments. That of a state has blocks of one token, which are its cells, in
-//! whatever order; each layer is an allocation of its own, since there is something in front of it; and the layers whose
-//! rows have one type and length make a group. Rows of numbers are vectors of these, which is what it takes to transpose them; any
-//! other type is opaque.
+//! The archive and its planner describe memory as deployments. The deployment of a state has blocks of one token, which
+//! are the cells in any order. Each layer is an allocation of its own, since a header precedes its rows. Layers whose
+//! rows have the same type and length form a group. Rows of numbers are described as vectors, so that they can be
+//! transposed; rows of any other type are opaque.
 
 use std::collections::BTreeMap;
 
@@ -18,10 +18,10 @@ use transload_plan::{BlockTable, Plan, Request, Side, Tables};
 use super::LlamaError;
 use super::format::LAYER_HEAD;
 
-/// What one cell stores of the keys, or of the values, of a layer.
+/// The keys or values that one cell stores for a layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Rows {
-    /// The type, as llama.cpp numbers them.
+    /// The type, in llama.cpp's numbering.
     pub(super) kind: i32,
     pub(super) bytes: u64,
 }
@@ -30,24 +30,24 @@ pub(super) struct Rows {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
     pub(super) layers: usize,
-    /// Of the keys of each layer, and then of the values, if there are any.
+    /// The keys of each layer, and then the values, if there are any.
     pub(super) rows: Vec<Rows>,
 }
 
-/// How the rows of all layers lie in some bytes.
+/// The layout of all layers' rows in a run of bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RowLayout {
     pub(super) cells: usize,
     /// Whether values are transposed.
     pub(super) transposed: bool,
-    /// Where the first layer begins.
+    /// The offset of the first layer.
     pub(super) at: usize,
-    /// Bytes in front of the rows of each layer.
+    /// The bytes in front of each layer's rows.
     pub(super) head: usize,
 }
 
 impl Rows {
-    /// Bytes of one number, of types that are made of numbers.
+    /// Returns the bytes of one number, if the type consists of numbers.
     pub(super) fn element(&self) -> Option<u64> {
         self.dtype().map(Dtype::bytes)
     }
@@ -61,7 +61,7 @@ impl Rows {
         }
     }
 
-    /// The name of the type, or its number among llama.cpp's.
+    /// Returns the name of the type, or its number in llama.cpp.
     pub(super) fn type_name(&self) -> String {
         let name = match self.kind {
             2 => "q4_0",
@@ -86,28 +86,28 @@ impl Rows {
 }
 
 impl Shape {
-    /// Bytes of one cell over all layers.
+    /// Returns the bytes of one cell over all layers.
     pub(super) fn cell_bytes(&self) -> u64 {
         self.rows.iter().map(|rows| rows.bytes).sum()
     }
 
-    /// Places in `rows` of the members of each group. The type is a part of the name, and so of what the archive tells
-    /// caches apart by: rows of two quantized types can be equally long.
+    /// Returns, for each group, the indices of its members in `rows`. The name contains the type, so the archive
+    /// distinguishes caches by it: rows of two quantized types can have the same length.
     fn groups(&self) -> BTreeMap<String, Vec<usize>> {
         let mut groups: BTreeMap<String, Vec<usize>> = BTreeMap::new();
-        for (place, rows) in self.rows.iter().enumerate() {
-            let side = if place < self.layers { "k" } else { "v" };
+        for (member, rows) in self.rows.iter().enumerate() {
+            let side = if member < self.layers { "k" } else { "v" };
             let name = format!("{side}-{}-{}", rows.kind, rows.bytes);
-            groups.entry(name).or_default().push(place);
+            groups.entry(name).or_default().push(member);
         }
         groups
     }
 
-    /// Rows that lie like this, as a deployment.
+    /// Describes rows of this layout as a deployment.
     pub(super) fn deployment(&self, layout: &RowLayout) -> Result<Deployment, LlamaError> {
-        let groups = self.groups().into_iter().map(|(name, places)| {
-            let values = places[0] >= self.layers;
-            let layers = places.iter().map(|place| (place % self.layers).to_string());
+        let groups = self.groups().into_iter().map(|(name, members)| {
+            let values = members[0] >= self.layers;
+            let layers = members.iter().map(|member| (member % self.layers).to_string());
             let order = match values && layout.transposed {
                 true => "LCBSH",
                 false => "LBSHC",
@@ -122,7 +122,7 @@ impl Shape {
                 offset: 0,
                 block_stride: None,
                 layer_stride: None,
-                specs: vec![self.rows[places[0]].spec()],
+                specs: vec![self.rows[members[0]].spec()],
             }
         });
         Ok(Deployment::from_document(Document {
@@ -136,11 +136,11 @@ impl Shape {
         })?)
     }
 
-    /// Lets `work` have the rows that lie in `len` bytes from `start` on: a memory for each group.
+    /// Calls `work` with the rows that lie in `len` bytes from `start` on, as one memory for each group.
     ///
     /// # Safety
-    /// The bytes can be read, and written if `access` says so, until this returns, and no reference to them is used
-    /// meanwhile. `work` keeps no clone of a memory.
+    /// Until this returns, the bytes can be read, and written if `access` says so, and no reference to them is used.
+    /// `work` keeps no clone of a memory.
     pub(super) unsafe fn with_memories<T>(
         &self,
         layout: &RowLayout,
@@ -150,7 +150,7 @@ impl Shape {
     ) -> Result<T, LlamaError> {
         let mut at = layout.at;
         let parts = self.rows.iter().map(|rows| {
-            // The parser, or who made the bytes, has seen that they fit.
+            // The parser, or the caller that made the bytes, has checked that they fit.
             let bytes = rows.bytes as usize * layout.cells;
             let from = at + layout.head;
             at = from + bytes;
@@ -158,9 +158,9 @@ impl Shape {
             (start.wrapping_add(from), bytes)
         });
         let parts: Vec<_> = parts.collect();
-        let memories = self.groups().into_values().map(|places| {
-            let parts: Vec<_> = places.into_iter().map(|place| parts[place]).collect();
-            // SAFETY: the parts are inside the bytes, which the caller keeps until no memory is there any more.
+        let memories = self.groups().into_values().map(|members| {
+            let parts: Vec<_> = members.into_iter().map(|member| parts[member]).collect();
+            // SAFETY: the parts are inside the bytes, which the caller keeps until no memory exists any more.
             unsafe { Memory::from_raw_parts(&parts, access, None) }
         });
         work(&memories.collect::<Result<Vec<_>, _>>()?)
@@ -188,12 +188,12 @@ impl Shape {
 }
 
 impl RowLayout {
-    /// As rows are kept: one behind the other, layer by layer.
+    /// Returns the layout of stored rows: one after another, layer by layer.
     pub(super) fn dense(cells: usize) -> Self {
         Self { cells, transposed: false, at: 0, head: 0 }
     }
 
-    /// As in a state, whose first layer begins at `at`.
+    /// Returns the layout in a state whose first layer begins at `at`.
     pub(super) fn in_state(cells: usize, transposed: bool, at: usize) -> Self {
         Self { cells, transposed, at, head: LAYER_HEAD }
     }

@@ -10,22 +10,22 @@ use super::shape::{RowLayout, Shape};
 use crate::objects::Objects;
 use crate::{Archive, Model, PrefixKey, Prompt, TOKEN_CHUNK};
 
-/// Tokens of a token chunk.
+/// The tokens of a token chunk.
 pub(super) const CHUNK: usize = TOKEN_CHUNK as usize;
 
-/// The namespace of the objects that hold rests and whole states.
+/// The namespace of objects that hold rests and whole states.
 pub const NAMESPACE: &[u8] = b"transload.llama/1";
 
-/// How many rests, or whole states, are kept behind one prefix of whole token chunks: of short chats with one model, or of
-/// chats that share a system prompt. Each costs a name more in a look-up.
-pub(super) const PLACES: usize = 8;
+/// The number of rests, or whole states, that are kept after one prefix of whole token chunks: of short chats with a
+/// model, or of chats with a common system prompt. Each adds a name to a look-up.
+pub(super) const SLOTS: usize = 8;
 
-/// In the place of the shape of rows, where states are kept whole.
+/// Takes the place of the rows' shape in keys, for states that are kept whole.
 const WHOLE: &str = "transload llama 1 whole states";
 
-/// The saved states of one model in a store.
+/// The saved states of a model in a store.
 ///
-/// To be used from any thread.
+/// It can be used from any thread.
 #[derive(Debug)]
 pub struct States {
     pub(super) model: Model,
@@ -43,19 +43,20 @@ pub(super) enum Kind {
 pub(super) struct Rows {
     pub(super) archive: Archive,
     pub(super) shape: Shape,
-    /// Whether values are transposed in states that are restored.
+    /// Whether restored states have transposed values.
     pub(super) transposed: bool,
 }
 
 impl States {
-    /// The states of a model of which each token leaves a row in every layer.
+    /// Returns the states of a model in which each token leaves a row in every layer.
     ///
-    /// `sample` is any state of the context that will restore, of one cell at least: it says how many layers there are, of
-    /// which types and lengths, and whether values are transposed. All but the last is a part of the names of what is
-    /// saved. `model` has to say whatever else decides the numbers: weights, adapters, rope settings.
+    /// `sample` is any state, with at least one cell, of the context that will restore. It shows the number of layers,
+    /// their types and lengths, and whether values are transposed. All of these except transposition are part of the
+    /// names of what is saved. `model` must include everything else that affects the numbers: weights, adapters, rope
+    /// settings.
     ///
     /// # Errors
-    /// If the sample cannot be read, or has caches of several kinds.
+    /// Returns an error if the sample cannot be parsed, or has caches of several kinds.
     pub fn new(store: Arc<dyn Backend>, model: Model, sample: &[u8]) -> Result<Self, LlamaError> {
         let State { shape, transposed, .. } = State::parse(sample)?;
         let reference = shape.deployment(&RowLayout::dense(1))?;
@@ -65,21 +66,21 @@ impl States {
         Ok(Self { model, kind, objects })
     }
 
-    /// The states of a model with sliding windows or recurrent layers, kept whole.
+    /// Returns the states of a model with sliding windows or recurrent layers, which are kept whole.
     ///
-    /// `model` has to say everything that two contexts that can read each other's states have in common, types of the
-    /// caches among it.
+    /// `model` must include everything that two contexts need in common to read each other's states, such as the types
+    /// of the caches.
     pub fn whole(store: Arc<dyn Backend>, model: Model) -> Result<Self, LlamaError> {
         Ok(Self { model, kind: Kind::Whole, objects: Objects::new(store, NAMESPACE)? })
     }
 
-    /// The store that they are in.
+    /// Returns the store.
     #[must_use]
     pub fn store(&self) -> &Arc<dyn Backend> {
         self.objects.store()
     }
 
-    /// The keys of all whole token chunks of these tokens, the empty prefix first.
+    /// Returns the keys of all whole token chunks of these tokens, the empty prefix first.
     pub(super) fn keys(&self, tokens: &[u32]) -> Vec<PrefixKey> {
         let prompt = Prompt::new(tokens);
         match &self.kind {
@@ -89,21 +90,21 @@ impl States {
     }
 }
 
-/// The key of an object: that of a prefix, and the number of one of its places.
+/// The key of an object: that of a prefix, and the number of a slot.
 pub(super) type ObjectKey = [u8; 33];
 
-/// The keys of all places behind these prefixes, one prefix after the other.
-pub(super) fn places(prefixes: &[PrefixKey]) -> Vec<ObjectKey> {
-    let key = |PrefixKey(prefix): &PrefixKey, place| {
-        let mut key: ObjectKey = [place; 33];
+/// Returns the keys of all slots of these prefixes, one prefix after another.
+pub(super) fn slots(prefixes: &[PrefixKey]) -> Vec<ObjectKey> {
+    let key = |PrefixKey(prefix): &PrefixKey, slot| {
+        let mut key: ObjectKey = [slot; 33];
         key[..32].copy_from_slice(prefix);
         key
     };
     let keys = prefixes.iter();
-    keys.flat_map(|prefix| (0..PLACES as u8).map(move |place| key(prefix, place))).collect()
+    keys.flat_map(|prefix| (0..SLOTS as u8).map(move |slot| key(prefix, slot))).collect()
 }
 
-/// Turns keys into the slices that `Objects` takes.
+/// Converts keys to the slices that `Objects` takes.
 pub(super) fn names<'a>(keys: impl IntoIterator<Item = &'a ObjectKey>) -> Vec<&'a [u8]> {
     keys.into_iter().map(|key| &key[..]).collect()
 }

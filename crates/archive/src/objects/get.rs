@@ -12,45 +12,45 @@ use crate::reading::{forget, whole_chunk};
 /// An object to read.
 #[derive(Debug)]
 pub struct Target<'a, 'p> {
-    /// Its key.
+    /// The object's key.
     pub key: &'a [u8],
-    /// The memory that takes its bytes, one part behind the other: as long together as the object.
+    /// The memory for its bytes, one part after another. The parts together must have the object's length.
     pub parts: &'a mut [PartMut<'p>],
 }
 
 /// A piece to read.
 #[derive(Debug)]
 struct Piece<'a> {
-    /// The place of its object in the batch.
+    /// The index of its object in the batch.
     object: usize,
     hash: ChunkHash,
     parts: Vec<PartMut<'a>>,
 }
 
-/// A piece that cannot be read: its hash, and how long it should be.
+/// A piece that cannot be read: its hash and its expected length.
 type Broken = (ChunkHash, u64);
 
-/// Bytes of pieces that one thread asks a store for at once: enough to fill a network's round trip, few enough to hold
-/// beside an engine.
+/// The bytes of pieces that one thread requests from a store at once: enough to hide a network's round trip, and little
+/// enough memory for an engine's process.
 const IN_FLIGHT: u64 = 16 << 20;
 
 impl Objects {
-    /// Reads objects into the memory that is given for each. For each, what is known of it; or `None`, a *miss*, if it is
-    /// not there, has another length than its parts together, or a piece of it is gone or damaged. A piece is checked
-    /// before a byte of it is written, so the parts of a miss hold what they held, or whole pieces that came before the
-    /// damage was found: nothing of use.
+    /// Reads objects into the memory of each target. Returns the info of each object, or `None` (a *miss*) if it does
+    /// not exist, has another length than its parts together, or has a missing or damaged piece. A piece is checked
+    /// before any of its bytes is written. After a miss the contents of the parts are undefined: unchanged, or with
+    /// some whole pieces.
     ///
-    /// An object with a piece that is gone or damaged is removed, unless somebody has put it again meanwhile, so that the
-    /// next [`put`](Self::put) of it writes what is missing.
+    /// An object with a missing or damaged piece is removed, unless it has been put again meanwhile. So the next
+    /// [`put`](Self::put) of it writes what is missing.
     ///
     /// # Errors
-    /// [`ObjectError::Key`], and then nothing was read; or if the store fails, and then what the parts hold is not
-    /// defined.
+    /// [`ObjectError::Key`] if a key is invalid, and then nothing was read. If the store fails, the contents of the
+    /// parts are undefined.
     pub fn get(&self, targets: &mut [Target<'_, '_>]) -> Result<Vec<Option<Info>>, ObjectError> {
         let keys: Vec<&[u8]> = targets.iter().map(|target| target.key).collect();
         let names = self.names(&keys)?;
         let found = self.find(&keys, &names)?;
-        // One of another length is a miss.
+        // An object of another length is a miss.
         let fits = found
             .into_iter()
             .zip(&*targets)
@@ -76,11 +76,11 @@ impl Objects {
         Ok(read.collect())
     }
 
-    /// Reads an object whatever its length: memory is taken for what was read, and not for what its manifest says. `None` is
-    /// a miss, as for [`get`](Self::get).
+    /// Reads an object of any length. Memory is allocated for what was read, not for what its manifest claims. Returns
+    /// `None` for a miss, as in [`get`](Self::get).
     ///
     /// # Errors
-    /// As for [`get`](Self::get).
+    /// The errors of [`get`](Self::get).
     pub fn read(&self, key: &[u8]) -> Result<Option<(Info, Vec<u8>)>, ObjectError> {
         let names = self.names(&[key])?;
         let Some(found) = self.find(&[key], &names)?.pop().flatten() else {
@@ -92,7 +92,7 @@ impl Objects {
         let mut rest = &hashes[..];
         while !rest.is_empty() {
             let start = bytes.len();
-            // As much as was read, so that the threads have work.
+            // Double the buffer each time, but start with enough work for all threads.
             let step = (4 * IN_FLIGHT as usize).max(start) / PIECE;
             let (hashes, later) = rest.split_at(step.min(rest.len()));
             rest = later;
@@ -111,15 +111,15 @@ impl Objects {
         Ok(Some((found.record.info(), bytes)))
     }
 
-    /// Removes an object one of whose pieces could not be read, unless it was put again.
+    /// Removes an object with an unreadable piece, unless it was put again.
     fn forget_broken(&self, name: &ManifestName, manifest: &[u8], broken: &Broken) {
         forget(&*self.store, name, |there| there == manifest && !self.is_healed(broken));
     }
 
-    /// Reads pieces, on a few threads, and notes of each object the first one that cannot be read.
+    /// Reads pieces on several threads, and records the first unreadable piece of each object.
     fn fill(&self, pieces: Vec<Piece<'_>>, broken: &[OnceLock<Broken>]) -> Result<(), StoreError> {
         let hashes: Vec<ChunkHash> = pieces.iter().map(|piece| piece.hash).collect();
-        // A hint: what is wrong is told by reading.
+        // A prefetch is a hint. Reading reports the errors.
         let _ = self.store.prefetch_chunks(&hashes);
         let together = self.store.batch().max(1);
         let mut loads: Vec<Mutex<Vec<Piece<'_>>>> = Vec::new();
@@ -138,7 +138,7 @@ impl Objects {
             &loads,
             || Ok(()),
             |(), load| {
-                // No other thread has it.
+                // No other thread uses this load.
                 let mut load = load.lock().unwrap_or_else(PoisonError::into_inner);
                 self.load(&mut load, broken)
             },
@@ -146,7 +146,7 @@ impl Objects {
         Ok(())
     }
 
-    /// Reads pieces at once, but for those of objects that are broken.
+    /// Reads pieces in one batch, except those of objects that are known to be broken.
     fn load(&self, pieces: &mut Vec<Piece<'_>>, broken: &[OnceLock<Broken>]) -> Result<(), StoreError> {
         pieces.retain(|piece| broken[piece.object].get().is_none());
         let hashes: Vec<ChunkHash> = pieces.iter().map(|piece| piece.hash).collect();
@@ -157,7 +157,7 @@ impl Objects {
                 Ok(Some(data)) => piece.write(&data),
                 Err(error) if !matches!(error, StoreError::Damaged { .. }) => return Err(error),
                 Ok(None) | Err(_) => {
-                    // Another piece of it may be noted already.
+                    // Another piece of the object may be recorded already.
                     let _ = broken[piece.object].set((piece.hash, piece.bytes()));
                 }
             }
@@ -165,8 +165,8 @@ impl Objects {
         Ok(())
     }
 
-    /// Whether a piece that could not be read is there after all. So it is taken to be where the store cannot be asked: an
-    /// object is removed only for what is known.
+    /// Tells whether an unreadable piece is readable after all. If the store cannot be asked, it counts as readable,
+    /// because an object is removed only for certain damage.
     fn is_healed(&self, (hash, bytes): &Broken) -> bool {
         match self.store.get_chunk(hash) {
             Ok(Some(data)) => data.len() as u64 == *bytes && is_of(hash, &data),

@@ -1,4 +1,4 @@
-//! What objects there are.
+//! Listing of objects.
 
 use std::collections::HashMap;
 use std::time::SystemTime;
@@ -13,20 +13,20 @@ use super::{Info, ObjectError, Objects, name};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Listed {
-    /// Its key.
+    /// The object's key.
     pub key: Vec<u8>,
-    /// What is known of it.
+    /// The object's length and meta.
     pub info: Info,
-    /// When it was last put, read or looked up, as exactly as the store knows.
+    /// The time of the last put, read or look-up, as exactly as the store knows it.
     pub last_used: Option<SystemTime>,
 }
 
 impl Objects {
-    /// Lists the objects of this namespace, in no order; that is no use of them where the store can tell. Those that
-    /// cannot be read are left out.
+    /// Lists the objects of this namespace, in no particular order. Where the store can avoid it, last-used times are
+    /// not updated. Unreadable objects are left out.
     ///
     /// # Errors
-    /// [`StoreError::Unsupported`] where the store cannot list what it has, as behind `kv_store_v1`; or if it fails.
+    /// [`StoreError::Unsupported`] if the store has no listing, as behind `kv_store_v1`; or an error of the store.
     pub fn list(&self) -> Result<Vec<Listed>, ObjectError> {
         let inventory = self.store.inventory().ok_or(StoreError::Unsupported {
             what: "listing objects",
@@ -45,7 +45,7 @@ impl Objects {
         for names in names.chunks(self.store.batch().max(1)) {
             let manifests = readable(names, |names| inventory.peek_manifests(names))?;
             for (name, manifest) in names.iter().zip(manifests) {
-                // It may be gone since it was listed.
+                // It may have been removed since it was listed.
                 let record = manifest.and_then(|manifest| Record::read(name, &manifest)?.ok());
                 if let Some(record) = record.filter(|record| record.namespace[..] == *self.namespace) {
                     listed.push(Listed {

@@ -1,17 +1,17 @@
-//! Bytes of an engine under the engine's own keys.
+//! Objects: bytes of an engine under the engine's own keys.
 //!
-//! Some engines name what they cache by hashes of their own, and keep it in a layout that nobody else reads. To a store
-//! that is an *object*: bytes under a key, and up to 4 KiB of *meta* beside them, in which the engine writes what it needs
-//! to read them (a shape, a dtype). Here such engines get what stores have: bytes that several objects share are kept once,
-//! a cap, a damaged byte that is a miss and not data, and `transload store` to look into it.
+//! Some engines name what they cache by hashes of their own, and keep it in a layout that only they read. In a store
+//! that is an *object*: bytes under a key, with up to 4 KiB of *meta*, in which the engine writes what it needs to read
+//! them (a shape, a dtype). Such engines get the features of stores: deduplication, a cap, damaged data that reads as a
+//! miss, and inspection with `transload store`.
 //!
-//! An object is one manifest and its *pieces*, store chunks of 4 MiB (the last one shorter) under the BLAKE3-256 of their
-//! bytes. All calls take batches, and none holds more of an object in memory than a few pieces for each thread.
+//! An object is one manifest and its *pieces*: store chunks of 4 MiB (the last one may be shorter) under the BLAKE3-256
+//! of their bytes. All calls take batches, and none holds more than a few pieces for each thread in memory.
 //!
-//! - Keys are any 1 to 4,096 bytes. So is the *namespace*, which is a part of every name. An engine whose keys stay the same
-//!   while its weights change has to change the namespace with them.
-//! - An object is taken to be decided by its key, length and meta: [`put`](Objects::put) writes nothing if an object of
-//!   equal length and meta is there, and replaces any other.
+//! - Keys have 1 to 4,096 bytes of any kind. So does the *namespace*, which is a part of every name. An engine whose
+//!   keys stay the same while its weights change has to change the namespace with them.
+//! - Key, length and meta identify an object's content: [`put`](Objects::put) writes nothing if an object of equal
+//!   length and meta exists, and replaces any other.
 //! - [`get`](Objects::get) checks every piece against its hash.
 //!
 //! ```

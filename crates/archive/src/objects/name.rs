@@ -1,8 +1,8 @@
-//! What the manifest of an object is called.
+//! The names of objects' manifests.
 
 use transload_store::ManifestName;
 
-/// Begins the names of all manifests of objects.
+/// The prefix of the names of all manifests of objects.
 pub const NAMES: &str = "transload.objects/1/";
 
 /// The longest key and the longest namespace, in bytes.
@@ -10,21 +10,22 @@ pub const LONGEST_NAME: usize = 4096;
 
 const CONTEXT: &str = "transload.objects/1 name";
 
-/// Whether these bytes can be a key or a namespace.
+/// Tells whether these bytes can be a key or a namespace.
 pub(super) fn is_name(name: &[u8]) -> bool {
     (1..=LONGEST_NAME).contains(&name.len())
 }
 
-/// What the names of a namespace's manifests begin with. Two namespaces may share it, if somebody has worked for that.
+/// Returns the prefix of the names of a namespace's manifests. Two namespaces can share it only through a deliberate
+/// collision.
 pub(super) fn beginning(namespace: &[u8]) -> String {
     let digest = blake3::hash(namespace).to_hex();
     format!("{NAMES}{}/", &digest[..32])
 }
 
-/// The name of the manifest of a key. Both are [names](is_name).
+/// Returns the name of a key's manifest. Both arguments must be [valid](is_name).
 pub(super) fn manifest(namespace: &[u8], key: &[u8]) -> ManifestName {
     let mut hasher = blake3::Hasher::new_derive_key(CONTEXT);
-    // At most 4,096.
+    // A namespace has at most 4,096 bytes.
     hasher.update(&(namespace.len() as u32).to_le_bytes());
     hasher.update(namespace).update(key);
     let digest = hasher.finalize().to_hex();

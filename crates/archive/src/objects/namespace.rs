@@ -1,4 +1,4 @@
-//! The objects of one namespace, and looking them up.
+//! The objects of a namespace, and looking them up.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use super::record::{Info, Record};
 
 /// The objects of one namespace in a store.
 ///
-/// Cheap to clone; to be used from any thread.
+/// It is cheap to clone and can be used from any thread.
 #[derive(Clone, Debug)]
 pub struct Objects {
     pub(super) store: Arc<dyn Backend>,
@@ -20,12 +20,12 @@ pub struct Objects {
     pub(super) threads: usize,
 }
 
-/// How many threads hash and copy for one call, unless told otherwise: as many as the machine has cores, and at most so
-/// many. BLAKE3 makes some 3 GB/s a thread, and the engine beside it needs its cores.
+/// The default number of threads that hash and copy for one call: one for each core of the machine, up to this number.
+/// BLAKE3 processes about 3 GB/s a thread, and the engine needs its cores.
 const DEFAULT_THREADS: usize = 4;
 
 impl Objects {
-    /// The objects of a namespace.
+    /// Returns the objects of a namespace.
     ///
     /// # Errors
     /// [`ObjectError::Namespace`] unless it has 1 to 4,096 bytes.
@@ -37,33 +37,34 @@ impl Objects {
         Ok(Self { store, namespace: namespace.into(), threads: cores.min(DEFAULT_THREADS) })
     }
 
-    /// How many threads hash and copy for one call (0 counts as 1).
+    /// Sets the number of threads that hash and copy for one call (0 counts as 1).
     #[must_use]
     pub fn with_threads(mut self, threads: usize) -> Self {
         self.threads = threads.max(1);
         self
     }
 
-    /// The store that they are in.
+    /// Returns the store.
     pub fn store(&self) -> &Arc<dyn Backend> {
         &self.store
     }
 
-    /// Looks objects up, in one call of [`Backend::get_manifests`]. What is there may still turn out to have lost pieces
-    /// when it is read.
+    /// Looks up objects, in one call of [`Backend::get_manifests`]. Pieces of an existing object may still be missing,
+    /// which only a read finds.
     ///
     /// # Errors
-    /// [`ObjectError::Key`], or if the store fails. What cannot be read is not there.
+    /// [`ObjectError::Key`], or an error of the store. An unreadable object counts as missing.
     pub fn has(&self, keys: &[&[u8]]) -> Result<Vec<Option<Info>>, ObjectError> {
         let found = self.find(keys, &self.names(keys)?)?;
         Ok(found.into_iter().map(|found| Some(found?.record.info())).collect())
     }
 
-    /// Removes objects; not an error if there are none. Pieces that nothing else needs go with the store's next
+    /// Removes objects. A missing one is not an error. Pieces that nothing else needs are removed by the store's next
     /// collection.
     ///
     /// # Errors
-    /// [`ObjectError::Key`], and then nothing was removed; or if the store fails, and then those before may be gone.
+    /// [`ObjectError::Key`], and then nothing was removed; or an error of the store, and then earlier objects may be
+    /// removed.
     pub fn delete(&self, keys: &[&[u8]]) -> Result<(), ObjectError> {
         for name in self.names(keys)? {
             self.store.delete_manifest(&name)?;
@@ -71,7 +72,7 @@ impl Objects {
         Ok(())
     }
 
-    /// The names of the manifests of these keys.
+    /// Returns the names of these keys' manifests.
     pub(super) fn names(&self, keys: &[&[u8]]) -> Result<Vec<ManifestName>, ObjectError> {
         let names = keys.iter().enumerate().map(|(at, key)| {
             if !name::is_name(key) {
@@ -82,10 +83,10 @@ impl Objects {
         names.collect()
     }
 
-    /// The manifests of these keys. One that cannot be read, or is of another key, is not there.
+    /// Returns the manifests of these keys. One that is unreadable or has another key counts as missing.
     ///
-    /// They are asked for from the last on: engines put the blocks of a prompt in their order, stores evict what was not
-    /// used for longest, and the end of a prompt is of no use without its beginning.
+    /// They are requested from last to first: engines put the blocks of a prompt in order, stores evict what was unused
+    /// for longest, and the end of a prompt is useless without its beginning.
     pub(super) fn find(&self, keys: &[&[u8]], names: &[ManifestName]) -> Result<Vec<Option<Found>>, StoreError> {
         let names: Vec<ManifestName> = names.iter().rev().cloned().collect();
         let manifests = readable(&names, |names| self.store.get_manifests(names))?;

@@ -1,12 +1,13 @@
-//! The memory that objects are put from and read into: parts, and their pieces.
+//! The memory that objects are put from and read into.
 
 use std::marker::PhantomData;
 
 use super::record::PIECE;
 
-/// Memory whose bytes are put. Others may write it meanwhile, as Python and an engine may: it is copied once, through a
-/// pointer, so that no reference to it exists, and what is hashed and stored is the copy. Rust knows no copy of memory that is
-/// being written; that of the platform is relied on to copy some bytes or others, which nobody looks at before it has ended.
+/// Memory whose bytes are put. Other code, such as Python or an engine, may write to it meanwhile. So it is copied
+/// once, through a pointer and without a Rust reference, and the copy is hashed and stored. Rust has no defined copy of
+/// memory that is being written. This relies on the platform's copy to yield some bytes, which are not used before it
+/// has ended.
 #[derive(Clone, Copy, Debug)]
 pub struct Part<'a> {
     start: *const u8,
@@ -14,20 +15,20 @@ pub struct Part<'a> {
     memory: PhantomData<&'a [u8]>,
 }
 
-/// Memory that is read into. Others may read and write it meanwhile, and see any of the bytes.
+/// Memory that is read into. Other code may read and write it meanwhile, and see any of the bytes.
 #[derive(Debug)]
 pub struct PartMut<'a>(Part<'a>);
 
-// SAFETY: as of `&[u8]`, any thread may read the memory; whoever made the part has promised that it is there.
+// SAFETY: as for `&[u8]`, any thread may read the memory, whose existence the constructor's caller has promised.
 unsafe impl Send for Part<'_> {}
 // SAFETY: as above.
 unsafe impl Sync for Part<'_> {}
 
 impl<'a> Part<'a> {
-    /// Takes memory that is no slice of Rust's.
+    /// Takes memory that is not a Rust slice.
     ///
     /// # Safety
-    /// Until the end of `'a` the memory is there and may be read, if there are any bytes.
+    /// The memory exists and can be read until the end of `'a`, unless `len` is 0.
     pub unsafe fn from_raw_parts(start: *const u8, len: usize) -> Self {
         let memory = PhantomData;
         Self { start, len, memory }
@@ -39,11 +40,12 @@ impl<'a> Part<'a> {
         (Self { len: at, ..self }, later)
     }
 
-    /// Appends a copy of its bytes.
+    /// Appends a copy of the bytes.
     pub(super) fn append_to(self, copy: &mut Vec<u8>) {
         copy.reserve(self.len);
         let spare = copy.spare_capacity_mut().as_mut_ptr().cast::<u8>();
-        // SAFETY: `copy` has room for so many bytes, and as many can be read here, which both constructors have been promised.
+        // SAFETY: `copy` has room for this many bytes, and both constructors' callers promised that as many can be read
+        // here.
         unsafe {
             spare.copy_from_nonoverlapping(self.start, self.len);
             copy.set_len(copy.len() + self.len);
@@ -52,19 +54,19 @@ impl<'a> Part<'a> {
 }
 
 impl<'a> PartMut<'a> {
-    /// Takes memory that is no slice of Rust's.
+    /// Takes memory that is not a Rust slice.
     ///
     /// # Safety
-    /// Until the end of `'a` the memory is there and may be written, if there are any bytes.
+    /// The memory exists and can be written until the end of `'a`, unless `len` is 0.
     pub unsafe fn from_raw_parts(start: *mut u8, len: usize) -> Self {
         let memory = PhantomData;
         Self(Part { start, len, memory })
     }
 
-    /// Fills it with as many of these bytes, and gives the others.
+    /// Fills the memory from the front of `data`, and returns the remaining bytes.
     pub(super) fn fill<'b>(&mut self, data: &'b [u8]) -> &'b [u8] {
         let (now, later) = data.split_at(self.0.len);
-        // SAFETY: so many bytes can be written here, which both constructors have been promised.
+        // SAFETY: both constructors' callers promised that this many bytes can be written here.
         unsafe { self.0.start.cast_mut().copy_from(now.as_ptr(), now.len()) };
         later
     }
@@ -73,7 +75,7 @@ impl<'a> PartMut<'a> {
 impl<'a, T: AsRef<[u8]> + ?Sized> From<&'a T> for Part<'a> {
     fn from(memory: &'a T) -> Self {
         let bytes = memory.as_ref();
-        // SAFETY: it is borrowed for so long.
+        // SAFETY: the slice is borrowed for `'a`.
         unsafe { Self::from_raw_parts(bytes.as_ptr(), bytes.len()) }
     }
 }
@@ -81,12 +83,12 @@ impl<'a, T: AsRef<[u8]> + ?Sized> From<&'a T> for Part<'a> {
 impl<'a, T: AsMut<[u8]> + ?Sized> From<&'a mut T> for PartMut<'a> {
     fn from(memory: &'a mut T) -> Self {
         let bytes = memory.as_mut();
-        // SAFETY: it is borrowed for so long, to be written.
+        // SAFETY: the slice is borrowed mutably for `'a`.
         unsafe { Self::from_raw_parts(bytes.as_mut_ptr(), bytes.len()) }
     }
 }
 
-/// Cuts parts that make up an object, one behind the other, into its pieces: the parts of each.
+/// Divides the consecutive parts of an object into pieces, each of which is a list of parts.
 pub(super) fn pieces<'a>(parts: impl IntoIterator<Item = Part<'a>>) -> Vec<Vec<Part<'a>>> {
     let mut pieces: Vec<Vec<Part<'a>>> = Vec::new();
     let mut room = 0;
@@ -105,20 +107,20 @@ pub(super) fn pieces<'a>(parts: impl IntoIterator<Item = Part<'a>>) -> Vec<Vec<P
     pieces
 }
 
-/// Cuts parts to be filled in the same way.
+/// Divides parts to be filled in the same way.
 pub(super) fn pieces_mut<'a>(parts: &'a mut [PartMut<'_>]) -> impl Iterator<Item = Vec<PartMut<'a>>> {
     let pieces = pieces(parts.iter_mut().map(|part| part.0));
     pieces.into_iter().map(|parts| parts.into_iter().map(PartMut).collect())
 }
 
-/// How many bytes parts make up.
+/// Returns the total length of parts.
 pub(super) fn total<'a>(parts: impl IntoIterator<Item = &'a Part<'a>>) -> u64 {
-    // One memory may be given many times.
+    // The sum may exceed memory, because the same memory may be passed many times.
     let parts = parts.into_iter().map(|part| part.len as u64);
     parts.fold(0, u64::saturating_add)
 }
 
-/// How many bytes parts to be filled make up.
+/// Returns the total length of parts to be filled.
 pub(super) fn total_mut(parts: &[PartMut<'_>]) -> u64 {
     total(parts.iter().map(|part| &part.0))
 }

@@ -14,26 +14,25 @@ use crate::reading::whole_chunk;
 /// An object to put.
 #[derive(Clone, Copy, Debug)]
 pub struct Source<'a> {
-    /// Its key.
+    /// The object's key.
     pub key: &'a [u8],
-    /// What to put beside it, at most 4 KiB.
+    /// The object's meta, at most 4 KiB.
     pub meta: &'a [u8],
-    /// The memory whose bytes make it up, one behind the other.
+    /// The memory with its bytes, one part after another.
     pub parts: &'a [Part<'a>],
 }
 
 impl Objects {
-    /// Puts objects. One that is there with equal length and meta stays as it is, and nothing is written; any other
-    /// is replaced. Of a key that is there twice, the last one counts. All are one publish: under a cap, they have to fit
-    /// together. When this returns, objects are as durable as the
-    /// store makes its manifests.
+    /// Puts objects. An existing object of equal length and meta stays, and nothing is written; any other is replaced.
+    /// If a key occurs several times, the last one counts. All are published together, so under a cap they have to fit
+    /// together. When this returns, the objects are as durable as the store makes its manifests.
     ///
-    /// For each, whether it was [stored](Put::Stored) or [there already](Put::AlreadyThere).
+    /// Returns for each whether it was [stored](Put::Stored) or [existed already](Put::AlreadyThere).
     ///
     /// # Errors
-    /// [`ObjectError::Key`], [`Meta`](ObjectError::Meta) and [`TooLarge`](ObjectError::TooLarge), and then nothing was put;
-    /// or if the store fails, and then some may be put. [`StoreError::Collected`] says that a collection without grace
-    /// came between twice: put them again.
+    /// [`ObjectError::Key`], [`Meta`](ObjectError::Meta) and [`TooLarge`](ObjectError::TooLarge), and then nothing was
+    /// put; or an error of the store, and then some objects may be put. [`StoreError::Collected`] means that
+    /// collections without a grace period interfered twice: put the objects again.
     pub fn put(&self, sources: &[Source<'_>]) -> Result<Vec<Put>, ObjectError> {
         let keys: Vec<&[u8]> = sources.iter().map(|source| source.key).collect();
         let names = self.names(&keys)?;
@@ -54,7 +53,7 @@ impl Objects {
             }
         }
         match self.publish(&new) {
-            // What was put and not published yet was collected, or was lost with another thread's save.
+            // Unpublished pieces were collected, or were lost with the failed save of another thread.
             Err(StoreError::Collected { .. }) => self.publish(&new)?,
             other => other?,
         }
@@ -63,14 +62,14 @@ impl Objects {
 
     /// Puts the pieces of objects, and publishes their manifests together.
     ///
-    /// The last one comes first: see [`find`](Self::find). Also, a store takes what the first manifest of several was put
-    /// with to be needed for as long as that one is there, so it had better be the first to go.
+    /// They go from last to first: see [`find`](Self::find). Also, a store keeps the chunks of a batch for as long as
+    /// its first manifest exists, so that should be the one that is evicted first.
     fn publish(&self, sources: &[Source<'_>]) -> Result<(), StoreError> {
         let mut manifests = Vec::with_capacity(sources.len());
         let pieces: Vec<_> = sources.iter().map(|source| pieces(source.parts.iter().copied())).collect();
         let all: Vec<&Vec<Part<'_>>> = pieces.iter().flatten().collect();
         let begin = || Ok(Vec::new());
-        // A copy is hashed and put: the caller's memory may change between the two.
+        // Hash and put a copy, because the caller's memory may change in between.
         let put = |together: &mut Vec<u8>, parts: &&Vec<Part<'_>>| {
             together.clear();
             parts.iter().for_each(|part| part.append_to(together));
@@ -95,12 +94,12 @@ impl Objects {
         }
     }
 
-    /// Puts a piece, and makes sure that it can be read where the store had it already: an object that was found damaged is
-    /// put in order to heal it, maybe by another process than the one that found it.
+    /// Puts a piece. If the store has it already, this checks that it is readable, because the put may serve to repair
+    /// a damaged object, maybe one that another process found.
     fn put_piece(&self, data: &[u8]) -> Result<[u8; 32], StoreError> {
         let hash = *blake3::hash(data).as_bytes();
         let chunk = ChunkHash::from(hash);
-        // A store that has found a chunk damaged writes it when it is put again.
+        // A store that has found a chunk damaged stores it again at the next put.
         for _ in 0..2 {
             if self.store.put_chunk(&chunk, data)? == Put::Stored {
                 return Ok(hash);
@@ -120,7 +119,7 @@ impl Objects {
 }
 
 impl Source<'_> {
-    /// Whether it can be an object, but for its key.
+    /// Checks everything except the key.
     fn check(&self, at: usize) -> Result<(), ObjectError> {
         let (len, bytes) = (self.meta.len(), total(self.parts));
         if len > LONGEST_META {

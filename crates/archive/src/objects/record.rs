@@ -8,8 +8,8 @@ use crate::manifest::{self, Unreadable};
 
 const MAGIC: &[u8; 8] = b"TLobjs\x01\n";
 
-/// The length of every piece but the last, in bytes: large enough that a store's work for each is nothing, small enough
-/// to hold some beside an engine.
+/// The length in bytes of every piece except the last: large enough to make the store's work for each negligible, small
+/// enough to hold some in an engine's process.
 pub const PIECE: usize = 4 << 20;
 
 /// The largest object, in bytes.
@@ -18,41 +18,41 @@ pub const LARGEST: u64 = 64 << 30;
 /// The longest meta of an object, in bytes.
 pub const LONGEST_META: usize = 4096;
 
-/// The longest manifest in bytes: names, meta, the hashes of all pieces, and room for what is around them.
+/// The longest manifest in bytes: names, meta, the hashes of all pieces, and room for the encoding.
 const LONGEST: usize = 2 * LONGEST_NAME + LONGEST_META + (LARGEST / PIECE as u64) as usize * 32 + 256;
 
 /// The manifest of an object.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[non_exhaustive]
 pub struct Record {
-    /// The namespace of its name, so that a manifest put under another name is found out.
+    /// The object's namespace, so that a manifest under a wrong name is detected.
     pub namespace: Vec<u8>,
-    /// The key of its name.
+    /// The object's key.
     pub key: Vec<u8>,
     /// The object's length in bytes.
     pub bytes: u64,
-    /// What its engine put beside it.
+    /// The engine's meta.
     pub meta: Vec<u8>,
-    /// The BLAKE3-256 of each piece, which is the store chunk's hash.
+    /// The BLAKE3-256 of each piece, which is also the store chunk's hash.
     pub(super) pieces: Vec<[u8; 32]>,
 }
 
-/// The length and the engine's meta of an object, which are read without its bytes.
+/// The length and the meta of an object, which can be read without its bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Info {
-    /// Its length in bytes.
+    /// The object's length in bytes.
     pub bytes: u64,
-    /// What its engine put beside it.
+    /// The engine's meta.
     pub meta: Vec<u8>,
 }
 
 impl Record {
-    /// Reads a manifest; `None` if its name is not one of an object. The name may have a prefix in front, as those of
-    /// handles that were opened below a store's root do.
+    /// Parses a manifest. Returns `None` if its name is not that of an object. The name may have a prefix in front, as
+    /// in a store whose handle was opened below its root.
     ///
     /// # Errors
-    /// [`StoreError::Damaged`] if it is not what its name says.
+    /// [`StoreError::Damaged`] if the manifest does not match its name.
     pub fn read(name: &ManifestName, manifest: &[u8]) -> Option<Result<Self, StoreError>> {
         let own = &name.as_str()[name.as_str().rfind(NAMES)?..];
         let record = Self::decode(manifest).and_then(|record| {
@@ -67,7 +67,7 @@ impl Record {
         }))
     }
 
-    /// Every store chunk that it needs, in the order of the object's bytes.
+    /// Returns every store chunk that the object needs, in the order of its bytes.
     pub fn pieces(&self) -> impl Iterator<Item = ChunkHash> {
         self.pieces.iter().map(|hash| (*hash).into())
     }

@@ -1,4 +1,4 @@
-//! What erllama says of damaged files, we say too.
+//! Damaged files give the same errors as erllama's.
 
 use std::collections::BTreeSet;
 
@@ -7,7 +7,7 @@ use transload_archive::kvc::{CacheKey, KvcError, parse};
 
 use crate::vectors::{self, told, told_error};
 
-/// What a full read gives: `Null` for nothing wrong.
+/// Returns the result of a full read: `Null`, or the error in the form of the vectors.
 fn full(file: &[u8], key: &CacheKey) -> Value {
     let read = parse(file).and_then(|kvc| kvc.verify(Some(key)));
     read.map_or_else(|error| told_error(&error), |()| Value::Null)
@@ -33,7 +33,7 @@ fn every_error_is_that_of_erllama() {
     }
 }
 
-/// A good file with bytes at `at` replaced.
+/// Returns a valid file with the bytes from `at` on replaced.
 fn with(at: usize, bytes: &[u8]) -> Vec<u8> {
     let golden = vectors::all("golden").swap_remove(0);
     let mut file = golden.file("golden").unwrap();
@@ -41,7 +41,7 @@ fn with(at: usize, bytes: &[u8]) -> Vec<u8> {
     file
 }
 
-/// Where the values of TLV 02 and 03 stand in that file.
+/// The offsets of the values of TLV 02 and 03 in that file.
 const MODE: usize = 0x7f;
 const QUANT: usize = 0x85;
 
@@ -64,7 +64,7 @@ fn every_error_there_is_can_happen() {
     assert_eq!(seen, all);
 }
 
-/// Each fault is put into a file that has all the later ones already.
+/// Each fault is added to a file that has all the later ones already.
 #[test]
 fn the_first_fault_is_the_one_that_is_told() {
     let mut file = with(0, b"KVC");
@@ -102,10 +102,10 @@ fn lengths_that_overflow_are_truncations() {
     }
 }
 
-/// Known tags with a value of another length are passed over, and so are unknown ones.
+/// Known tags with a value of another length are skipped, as are unknown tags.
 #[test]
 fn values_of_the_wrong_length_are_none() {
-    // TLV 08, which nobody reads, becomes token ids of 4 bytes and then of what is no whole id.
+    // TLV 08, which no reader uses, becomes token ids of 4 bytes and then an incomplete id.
     let ids = 0xab;
     let file = with(ids, &[9]);
     assert_eq!(parse(&file).unwrap().info.tokens.len(), 5, "the last one counts");

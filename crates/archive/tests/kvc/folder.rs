@@ -83,7 +83,7 @@ fn nothing_is_deleted_and_everything_is_told() {
     assert_eq!(files(dir.path()), before);
 }
 
-/// Also where it was there before: whoever publishes learns that nobody can load it.
+/// This also holds for a file that existed before. The caller learns that the file cannot be loaded.
 #[test]
 fn a_damaged_file_in_the_way_is_an_error() {
     let dir = tempfile::tempdir().unwrap();
@@ -116,7 +116,7 @@ fn what_a_dead_writer_left_is_in_nobodys_way() {
     }
 }
 
-/// Whoever publishes learns that nobody can load it: a name that leads nowhere is taken, and no file.
+/// The caller learns that the file cannot be loaded: the name is taken by a dangling link.
 #[test]
 fn a_link_that_leads_nowhere_is_no_file_that_is_there() {
     let dir = tempfile::tempdir().unwrap();

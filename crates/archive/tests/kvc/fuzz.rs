@@ -1,11 +1,11 @@
-//! What the fuzz target `kvc` checks, of its corpus and of all vectors.
+//! The checks of the fuzz target `kvc`, on its corpus and on all vectors.
 
 use std::path::Path;
 
 #[path = "../../../../fuzz/checks/kvc.rs"]
 mod check;
 
-/// Every file of a folder: whole, cut off, and with each byte of its head changed.
+/// Checks every file of a folder: whole, cut off, and with each byte of its head changed.
 fn replay(folder: &Path) -> usize {
     let mut inputs = 0;
     for entry in std::fs::read_dir(folder).unwrap() {

@@ -1,4 +1,4 @@
-//! What erllama wrote reads alike, and is written alike.
+//! Files that erllama wrote are read correctly, and written identically.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use transload_archive::kvc::{Draft, KvcError, parse};
 
 use crate::vectors::{self, Vector, hex, told, told_error, unhex};
 
-/// The payload of a file: the same words in most, the name of the quantisation in the others.
+/// Returns the payload of a file: the name of the quantization in some files, and the same words in the others.
 fn payload(vector: &Vector, info: &Value) -> Vec<u8> {
     let payload = match vector.name.contains("_quant_") {
         true => info["quant_type"].as_str().unwrap().into(),
@@ -19,7 +19,7 @@ fn payload(vector: &Vector, info: &Value) -> Vec<u8> {
     payload
 }
 
-/// The file, made from what erllama made it from.
+/// Returns the input from which erllama made the file.
 fn draft(info: &Value) -> Draft {
     let number = |name: &str| info[name].as_u64().unwrap();
     let hash = |name: &str| unhex(&info[name]).try_into().unwrap();
@@ -96,7 +96,7 @@ fn what_was_read_is_written_byte_for_byte() {
     }
 }
 
-/// erllama takes a fingerprint of 31 bytes, and then cannot read what it wrote. Here it has no type.
+/// erllama accepts a fingerprint of 31 bytes, and then cannot read its own file. Here the type excludes that.
 #[test]
 fn what_erllama_cannot_read_again_has_its_error() {
     let vectors = vectors::all("golden");
@@ -108,8 +108,8 @@ fn what_erllama_cannot_read_again_has_its_error() {
     assert!(matches!(error, KvcError::MissingTlv { tag: 1, .. }));
 }
 
-/// Where erllama was given more than a field holds, the golden file has what was left of it, and here the
-/// field's type has no room for more.
+/// If erllama was given a number that is too large for its field, the golden file contains the lower bits. Here the
+/// field's type excludes that.
 #[test]
 fn numbers_that_wrapped_are_read_as_they_stand() {
     let vectors = vectors::all("golden");

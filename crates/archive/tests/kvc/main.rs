@@ -1,7 +1,7 @@
-//! KVC files, against those that erllama wrote and what it said of damaged ones.
+//! Tests of KVC files against files that erllama wrote, and against its errors for damaged ones.
 //!
-//! `vectors/` holds files made by erllama, and for each what erllama read from it: `base` is what it read
-//! from the first, and each file's `info` is where it differs from that.
+//! `vectors/` contains files made by erllama, each with what erllama read from it. `base` is what it read from the
+//! first file, and each file's `info` lists the differences from that.
 
 mod corrupt;
 mod folder;

@@ -1,4 +1,4 @@
-//! Files whose payload is not read at once, and the hit count.
+//! Files whose payload is read later, and the hit count.
 
 use std::fs;
 use std::io::{self, Cursor, Read, Seek, SeekFrom};
@@ -7,7 +7,7 @@ use transload_archive::kvc::{Head, KvcError, parse, set_hit_count};
 
 use crate::vectors;
 
-/// Both ways of reading a file say the same.
+/// Both ways of reading a file agree.
 #[test]
 fn a_head_says_what_the_whole_file_says() {
     for kind in ["golden", "corrupt"] {
@@ -28,7 +28,7 @@ fn a_head_says_what_the_whole_file_says() {
     }
 }
 
-/// A file of the given length that is all zeroes behind what is known.
+/// A file of the given length with zeroes after its known start.
 struct Sparse {
     start: Vec<u8>,
     len: u64,

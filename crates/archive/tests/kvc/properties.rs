@@ -50,8 +50,8 @@ proptest! {
         prop_assert_eq!([&prefix[..], &payload].concat(), file);
     }
 
-    /// A byte that changes is noticed by the reader, the CRC or the key, or it changes what is read: except
-    /// in what nobody reads, which is the reserved bytes and both counts of tokens.
+    /// The reader, the CRC or the key detects a changed byte, or what is read changes. The reserved bytes and both
+    /// counts of tokens are exceptions, because they are not read.
     #[test]
     fn a_changed_byte_is_noticed(
         draft in drafts(),

@@ -1,4 +1,4 @@
-//! The vectors, and what is read from a file in their form.
+//! The vectors, and the form in which they describe a file.
 
 use std::fs;
 use std::path::PathBuf;
@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use serde_json::{Map, Value, json};
 use transload_archive::kvc::{CacheKey, Info, KvcError};
 
-/// One file, with what erllama says of it.
+/// A file, with erllama's result for it.
 pub(crate) struct Vector {
     pub(crate) name: String,
     pub(crate) said: Value,
@@ -31,7 +31,7 @@ pub(crate) fn folder() -> PathBuf {
 }
 
 impl Vector {
-    /// The bytes of the file, if it is kept: one is too long, and is written anew.
+    /// Returns the bytes of the file, if it is stored. One file is too long, so its test makes it.
     pub(crate) fn file(&self, kind: &str) -> Option<Vec<u8>> {
         fs::read(folder().join(kind).join(&self.name)).ok()
     }
@@ -40,7 +40,7 @@ impl Vector {
         self.said["key"].as_str().unwrap().parse().unwrap()
     }
 
-    /// Everything that erllama read from it, where it could.
+    /// Returns everything that erllama read from it, if erllama could.
     pub(crate) fn info(&self) -> Option<Value> {
         let mut info = self.base.clone();
         info.extend(self.said.get("info")?.as_object().unwrap().clone());
@@ -63,7 +63,7 @@ pub(crate) fn unhex(text: &Value) -> Vec<u8> {
     digits.map(|pair| u8::from_str_radix(std::str::from_utf8(pair).unwrap(), 16).unwrap()).collect()
 }
 
-/// What was read here, in the form of the vectors.
+/// Returns what was read here, in the form of the vectors.
 pub(crate) fn told(info: &Info<'_>) -> Value {
     let mut told = json!({
         "magic": hex(b"KVC"),
@@ -98,7 +98,7 @@ pub(crate) fn told(info: &Info<'_>) -> Value {
     told
 }
 
-/// An error in the form of the vectors.
+/// Returns an error in the form of the vectors.
 pub(crate) fn told_error(error: &KvcError) -> Value {
     let mut told = json!({ "tag": error.code() });
     let mut add = |name: &str, value: Value| told[name] = value;

@@ -7,11 +7,11 @@ use transload_archive::llama::{LlamaError, States};
 use transload_store::internal::simulated::{Mistake, SimulatedDisk};
 use transload_test_stores::assert_right;
 
-/// How long the turns of a chat are, in tokens.
+/// The lengths of a chat's turns, in tokens.
 const TURNS: [u32; 3] = [200, 300, 560];
 const LOSSES: u64 = 2;
 
-/// The state of that many tokens: one layer, four bytes for a key and for a value.
+/// Returns the state of this many tokens: one layer, with four bytes for a key and four for a value.
 fn state(tokens: u32) -> Vec<u8> {
     let mut words = vec![0xaf14_3cd8, 0, 1, tokens];
     words.extend((0..tokens).flat_map(|position| [position, 1, 0]));
@@ -27,7 +27,8 @@ fn states(disk: &SimulatedDisk) -> Result<States, LlamaError> {
     States::new(Arc::new(disk.open_store()?), Model::new("m", "w"), &state(1))
 }
 
-/// Saves one turn after the other. How long the last one is whose save returned, and the first one whose did not.
+/// Saves one turn after the other. Returns the length of the last one whose save succeeded, and the error of the next
+/// one, if it failed.
 fn live(disk: &SimulatedDisk) -> (u32, Option<LlamaError>) {
     let mut saved = 0;
     for count in TURNS {
@@ -40,7 +41,7 @@ fn live(disk: &SimulatedDisk) -> (u32, Option<LlamaError>) {
     (saved, None)
 }
 
-/// That a prompt finds what was saved, or more, and that it is right.
+/// Checks that a prompt finds at least what was saved, and that it is correct.
 fn check(disk: &SimulatedDisk, saved: u32) -> Result<(), String> {
     let load = || {
         let states = states(disk)?;
@@ -61,7 +62,7 @@ fn check(disk: &SimulatedDisk, saved: u32) -> Result<(), String> {
     }
 }
 
-/// Returns the number of points and what was wrong at some.
+/// Stops the process at each change and loses power. Returns the number of cases and the failures.
 fn power_fails(mistake: Mistake) -> (u64, Vec<String>) {
     let (empty, mut points, mut wrong) = (SimulatedDisk::with_store(), 0, Vec::new());
     for stop in 0.. {
@@ -93,7 +94,7 @@ fn what_was_saved_survives_a_loss_of_power_at_any_change() {
     assert_right(power_fails(Mistake::None), 100);
 }
 
-/// The test above can fail.
+/// The test above must detect these mistakes.
 #[test]
 fn a_store_that_does_not_flush_is_found() {
     let (_, wrong) = power_fails(Mistake::NoFileFlush(".pack"));

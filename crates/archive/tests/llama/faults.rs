@@ -12,7 +12,7 @@ use crate::flawed::{Flaw, Flawed};
 use crate::oracle::{f16, sorted, tokens};
 use crate::{load, states};
 
-/// Whatever fails: what is restored is right, and what comes later works.
+/// Whatever fails, restored states are correct, and later calls work.
 #[test]
 fn a_call_that_fails_leaves_a_shorter_prefix_at_worst() {
     let (model, own) = (f16(2, 8), tokens(1, 700));
@@ -70,7 +70,7 @@ fn a_call_that_fails_leaves_a_shorter_prefix_at_worst() {
     assert!(faults > 50 && failures > 30, "{faults}, {failures}");
 }
 
-/// What has lost a piece is not found again, and the next save mends it.
+/// A state that has lost a piece is not found any more, and the next save repairs it.
 #[test]
 fn what_lost_a_piece_is_a_miss_and_healed() {
     let (model, own) = (f16(2, 8), tokens(1, 300));
@@ -101,7 +101,7 @@ fn what_lost_a_piece_is_a_miss_and_healed() {
     }
 }
 
-/// A rest that was replaced after it was found is not mistaken for the one that was.
+/// A rest that is replaced after it was found is not mistaken for the one that was found.
 #[test]
 fn a_rest_of_other_tokens_is_a_miss() {
     let (model, own) = (f16(1, 8), tokens(1, 50));

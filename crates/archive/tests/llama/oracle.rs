@@ -1,4 +1,4 @@
-//! States as llama.cpp writes them, said plainly and apart from the library's reader.
+//! An independent writer of states in llama.cpp's format.
 
 /// The rows of a model: type and bytes of each layer's keys, and of its values.
 #[derive(Clone, Debug)]
@@ -7,12 +7,12 @@ pub(crate) struct Model {
     pub(crate) values: Vec<(i32, u64)>,
 }
 
-/// A cache of f16 everywhere.
+/// Returns a model whose keys and values are all f16.
 pub(crate) fn f16(layers: usize, row: u64) -> Model {
     Model { keys: vec![(1, row); layers], values: vec![(1, row); layers] }
 }
 
-/// Bytes of one number of a type that can be transposed.
+/// Returns the bytes of one number of a type that can be transposed.
 fn element(kind: i32) -> u64 {
     match kind {
         0 => 4,
@@ -21,7 +21,7 @@ fn element(kind: i32) -> u64 {
     }
 }
 
-/// What a token leaves in a layer: it depends on everything before it, as in a model.
+/// Returns the row of a token in a layer. As in a model, it depends on all tokens before it.
 fn row(history: &blake3::Hash, side: u8, layer: usize, bytes: u64) -> Vec<u8> {
     let mut hasher = blake3::Hasher::new();
     hasher.update(history.as_bytes()).update(&[side]);
@@ -31,7 +31,7 @@ fn row(history: &blake3::Hash, side: u8, layer: usize, bytes: u64) -> Vec<u8> {
     row
 }
 
-/// The state of these tokens, whose cells are of the positions in `order`.
+/// Returns the state of these tokens, with cells of the positions in `order`.
 pub(crate) fn state(model: &Model, tokens: &[u32], order: &[usize], transposed: bool) -> Vec<u8> {
     let mut history = Vec::new();
     let mut hasher = blake3::Hasher::new();
@@ -74,7 +74,7 @@ pub(crate) fn state(model: &Model, tokens: &[u32], order: &[usize], transposed: 
     bytes
 }
 
-/// The state of these tokens with cells in the order of positions.
+/// Returns the state of these tokens, with cells in the order of positions.
 pub(crate) fn sorted(model: &Model, tokens: &[u32], transposed: bool) -> Vec<u8> {
     let order: Vec<usize> = (0..tokens.len()).collect();
     state(model, tokens, &order, transposed)

@@ -9,7 +9,7 @@ use transload_store::backend::MemoryStore;
 use crate::oracle::{Model, sorted, state, tokens};
 use crate::{load, states};
 
-/// Rows of numbers, and of blocks of q8_0, q4_0, and a type that nobody knows.
+/// Rows of numbers, of q8_0 and q4_0 blocks, and of an unknown type.
 fn rows() -> impl Strategy<Value = (i32, u64)> {
     (0..6_usize, 1..4_u64).prop_map(|(kind, blocks)| {
         let (kind, bytes) = [(0, 4), (1, 2), (30, 2), (8, 34), (2, 18), (99, 7)][kind];

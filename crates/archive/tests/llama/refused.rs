@@ -10,7 +10,7 @@ use transload_store::backend::MemoryStore;
 use crate::oracle::{Model, f16, sorted, state, tokens};
 use crate::{load, states};
 
-/// Where the words of a state of three cells stand.
+/// Offsets of the words in a state of three cells.
 const STREAMS: usize = 8;
 const CELLS: usize = 12;
 const FIRST_CELL: usize = 16;
@@ -83,7 +83,7 @@ fn transposed_values_are_made_of_numbers() {
     assert!(refused(values + 8, 0).contains("the values of layer 0 are 0 bytes a cell"));
 }
 
-/// Cut at every byte, it is an error, and nothing is saved.
+/// A state cut at any byte is an error, and nothing is saved.
 #[test]
 fn a_state_that_is_cut_is_refused() {
     for (model, transposed) in

@@ -13,7 +13,7 @@ fn file(tokens: &[u32], state: &[u8]) -> Vec<u8> {
     file
 }
 
-/// The cache of recurrent layers of a sequence of so many tokens.
+/// Returns the cache of recurrent layers for a sequence of this many tokens.
 fn recurrent(count: usize) -> Vec<u8> {
     let words = [1, count as u32 - 1, 0, 0, 2, 0, 64, 0];
     let mut bytes: Vec<u8> = words.into_iter().flat_map(u32::to_le_bytes).collect();

@@ -1,4 +1,4 @@
-//! Turns of chats: what they share is kept once, and the newest is found.
+//! Turns of chats: what they share is stored once, and the newest turn is found.
 
 use std::sync::Arc;
 
@@ -28,7 +28,7 @@ fn a_turn_writes_its_own_tokens_and_the_rest() {
     assert_eq!(load(&states, &own).unwrap().0, 900);
     assert_eq!(load(&states, &own[..850]).unwrap().0, 850);
 
-    // Another branch has a place of its own.
+    // Another branch has its own slot.
     let branch = [&own[..780], &tokens(2, 50)].concat();
     let state = sorted(&model, &branch, false);
     assert_eq!(states.save(&branch, &state).unwrap().bytes, 62 * cell);
@@ -37,7 +37,7 @@ fn a_turn_writes_its_own_tokens_and_the_rest() {
     assert_eq!(load(&states, &tokens(3, 500)), None);
 }
 
-/// Several short chats are kept, each of them once; so are those behind the same 256 tokens.
+/// Several short chats are stored, each of them once. The same holds for chats that share their first 256 tokens.
 #[test]
 fn eight_chats_do_not_replace_each_other() {
     for is_whole in [false, true] {
@@ -61,7 +61,7 @@ fn eight_chats_do_not_replace_each_other() {
                     assert_eq!(save(&own).bytes, 0, "nothing twice");
                 }
             }
-            // One more replaces one, and the chats that are left go on in their own places.
+            // A ninth chat replaces one, and the remaining chats keep their slots.
             save(&chat(9, 100));
             let kept = || (1..=9).filter(|seed| is_kept(&chat(*seed, 100))).count();
             assert_eq!(kept(), 8);
@@ -72,7 +72,7 @@ fn eight_chats_do_not_replace_each_other() {
     }
 }
 
-/// What a key or value is made of is a part of every name, as is the identity.
+/// The element types of keys and values are part of every name, as is the identity.
 #[test]
 fn rows_of_other_types_are_never_found() {
     let store: Arc<dyn Backend> = Arc::new(MemoryStore::new());
@@ -122,7 +122,8 @@ fn whole_states_are_found_for_exactly_their_tokens() {
     assert_eq!(load(&states, &long).unwrap().0, 700);
 }
 
-/// The next turn of a chat may begin with the prompt of this one and another answer: both states stay, however many turns.
+/// The next turn of a chat may begin with this turn's prompt and another answer. Both states stay, after any number of
+/// turns.
 #[test]
 fn the_end_of_a_turn_does_not_replace_its_prompt() {
     for shared in [0, 250, 270] {

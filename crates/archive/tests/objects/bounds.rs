@@ -1,4 +1,4 @@
-//! What is refused, and what is as large or as small as can be.
+//! Refused arguments, and the largest and smallest accepted ones.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use transload_test_stores::forward;
 
 use crate::model::{content, get, put};
 
-/// The name of an object's manifest, after the manual.
+/// Returns the name of an object's manifest, as the manual defines it.
 pub(crate) fn name(namespace: &[u8], key: &[u8]) -> ManifestName {
     let mut hasher = blake3::Hasher::new_derive_key("transload.objects/1 name");
     hasher.update(&u32::try_from(namespace.len()).unwrap().to_le_bytes());
@@ -75,7 +75,7 @@ fn meta_has_4096_bytes_at_most() {
     assert!(matches!(error, ObjectError::Meta { at: 0, len } if len == LONGEST_META + 1));
 }
 
-/// The same memory over and over: 64 GiB of it.
+/// The parts share the same memory, 64 GiB in total.
 #[test]
 fn objects_have_64_gib_at_most() {
     let objects = new();
@@ -124,7 +124,7 @@ fn batches_may_be_empty_or_long() {
     assert!(objects.has(&keys).unwrap().iter().all(Option::is_none));
 }
 
-/// The last one counts, and is read as often as it is asked for.
+/// The last object of a key counts. A read returns it as often as the key is listed.
 #[test]
 fn a_key_may_be_there_twice() {
     let objects = new();
@@ -158,7 +158,7 @@ fn another_length_or_meta_replaces_and_equal_ones_write_nothing() {
     assert_eq!(get(&objects, b"one", 4), Some((b"n".to_vec(), b"four".to_vec())));
 }
 
-/// Keys and namespaces that look like paths, patterns or one another.
+/// Keys and namespaces that look like paths, like patterns or like each other.
 #[test]
 fn no_two_names_are_one() {
     let folder = tempfile::tempdir().unwrap();
@@ -179,7 +179,7 @@ fn no_two_names_are_one() {
     }
 }
 
-/// The manual's page, byte by byte.
+/// The format in the manual, byte by byte.
 #[test]
 fn a_manifest_lies_as_the_manual_says() {
     let store: Arc<dyn Backend> = Arc::new(MemoryStore::new());
@@ -206,7 +206,7 @@ fn a_manifest_lies_as_the_manual_says() {
     assert!(Record::read(&"slot1".parse().unwrap(), &manifest).is_none());
 }
 
-/// Whose sum was computed with the `blake3` package of Python.
+/// The digest in the example was computed with Python's `blake3` package.
 #[test]
 fn the_manuals_example_is_one() {
     let store: Arc<dyn Backend> = Arc::new(MemoryStore::new());
@@ -218,7 +218,7 @@ fn the_manuals_example_is_one() {
     assert!(digits.ends_with(sum), "{digits}");
 }
 
-/// A store that has what `kv_store_v1` asks for, as one behind a plugin.
+/// A store with only the functions that `kv_store_v1` requires, like one behind a plugin.
 #[derive(Debug, Default)]
 struct Plain(MemoryStore);
 

@@ -1,4 +1,4 @@
-//! What objects have of their store: pieces that are kept once, a cap, collections.
+//! Properties that objects have from their store: shared pieces, a cap, and collections.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ fn what_objects_share_is_kept_once_and_goes_with_the_last() {
 
 const LEN: usize = 100_000;
 
-/// The least recently used go; an object that is looked up is used.
+/// The least recently used objects are evicted. A look-up counts as a use.
 #[test]
 fn a_cap_takes_what_was_not_used_for_longest() {
     let folder = tempfile::tempdir().unwrap();
@@ -72,7 +72,7 @@ fn a_cap_takes_what_was_not_used_for_longest() {
     }
 }
 
-/// Of what is put or looked up together, the end goes first.
+/// Among objects that are put or looked up together, the last one is evicted first.
 #[test]
 fn the_first_of_a_batch_is_used_last() {
     let folder = tempfile::tempdir().unwrap();

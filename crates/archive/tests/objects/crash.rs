@@ -14,10 +14,10 @@ const LIVES: u64 = 6;
 const STEPS: u32 = 5;
 const LOSSES: u64 = 2;
 
-/// Of each key, the lengths that its object may have; `None` for no object.
+/// For each key, the lengths that its object may have; `None` for no object.
 type Expected = BTreeMap<u8, Vec<Option<usize>>>;
 
-/// Some objects have bytes in common.
+/// Returns the bytes of an object. Some objects share theirs.
 fn value(key: u8, len: usize) -> Vec<u8> {
     vec![key % 3; len]
 }
@@ -26,7 +26,7 @@ fn objects(disk: &SimulatedDisk) -> Result<Objects, ObjectError> {
     Ok(Objects::new(Arc::new(disk.open_store()?), b"ns")?.with_threads(1))
 }
 
-/// Puts, puts others in their place, removes and collects, as the seed says. Ends at the first error.
+/// Puts, replaces, removes and collects at random. Ends at the first error.
 fn live(disk: &SimulatedDisk, expected: &mut Expected, random: &mut Random, steps: u32) -> Result<(), ObjectError> {
     let objects = objects(disk)?;
     for _ in 0..steps {
@@ -63,7 +63,7 @@ fn put_some(objects: &Objects, expected: &mut Expected, random: &mut Random) -> 
     Ok(())
 }
 
-/// What is there is one of what may be, and whole: nothing that is found misses a piece.
+/// Checks that each object has an allowed length, and that no object that is found has a missing piece.
 fn check(disk: &SimulatedDisk, expected: &Expected) -> Result<(), String> {
     let objects = objects(disk).map_err(|error| format!("cannot be opened: {error}"))?;
     for (key, values) in expected {
@@ -84,7 +84,7 @@ fn check(disk: &SimulatedDisk, expected: &Expected) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns the number of points and what was wrong at some.
+/// Stops the process at each change and loses power. Returns the number of cases and the failures.
 fn power_fails(lives: std::ops::Range<u64>, mistake: Mistake) -> (u64, Vec<String>) {
     let (empty, mut points, mut wrong) = (SimulatedDisk::with_store(), 0, Vec::new());
     for seed in lives {
@@ -122,7 +122,7 @@ fn what_was_put_survives_a_loss_of_power_at_any_change() {
     assert_right(power_fails(0..count("TRANSLOAD_TEST_LIVES", LIVES), Mistake::None), 500);
 }
 
-/// The test above can fail.
+/// The test above must detect these mistakes.
 #[test]
 fn a_store_that_does_not_flush_is_found() {
     for mistake in [Mistake::NoFileFlush(".pack"), Mistake::NoFolderFlush("manifests/")] {

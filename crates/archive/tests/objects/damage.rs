@@ -1,4 +1,4 @@
-//! Objects whose pieces or manifests are gone or not what was put.
+//! Objects with missing or damaged pieces or manifests.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -21,7 +21,7 @@ fn objects(store: &Arc<Flawed>) -> Objects {
     Objects::new(store, b"ns").unwrap().with_threads(1)
 }
 
-/// The hashes of the pieces of [`content`] of this seed.
+/// Returns the hashes of the pieces of [`content`] with this seed.
 fn pieces(seed: u64) -> Vec<ChunkHash> {
     let bytes = content(seed, LEN);
     bytes.chunks(PIECE).map(|piece| blake3::hash(piece).into()).collect()
@@ -33,7 +33,7 @@ fn flaws(piece: &[u8]) -> [Flaw; 4] {
     [Flaw::Lost, Flaw::Other(flipped.into()), Flaw::Other(Bytes::copy_from_slice(&piece[1..])), Flaw::Refused]
 }
 
-/// Whoever puts it, whether or not the handle has read what is damaged.
+/// Any handle can put it, whether or not it has read the damaged piece.
 #[test]
 fn a_flawed_piece_is_a_miss_and_the_next_put_heals_it() {
     let bytes = content(1, LEN);
@@ -64,7 +64,7 @@ fn a_flawed_piece_is_a_miss_and_the_next_put_heals_it() {
     }
 }
 
-/// A piece that nobody has read since it was damaged is put again with another object.
+/// A piece that was not read since it was damaged is written again with another object that contains it.
 #[test]
 fn a_put_makes_sure_of_what_is_there_already() {
     let bytes = content(1, LEN);
@@ -80,7 +80,7 @@ fn a_put_makes_sure_of_what_is_there_already() {
     }
 }
 
-/// Nothing is called stored that is not.
+/// An object must not be reported as stored if it is not.
 #[test]
 fn a_store_that_keeps_what_is_damaged_takes_no_object_of_it() {
     let bytes = content(1, LEN);
@@ -96,7 +96,7 @@ fn a_store_that_keeps_what_is_damaged_takes_no_object_of_it() {
     }
 }
 
-/// Between a reader's finding that an object is of no use and its removal, somebody puts or mends it.
+/// After a reader found an object broken and before it removes it, the object is put again or repaired.
 #[test]
 fn an_object_that_is_put_again_meanwhile_is_not_removed() {
     for (meanwhile, is_left) in [
@@ -128,7 +128,7 @@ fn a_store_without_revisions_heals() {
     assert!(get(&objects, b"one", LEN) == Some((vec![], bytes)));
 }
 
-/// A store that cannot be asked is an error and no miss, and what it has stays.
+/// If the store cannot be asked, that is an error and not a miss, and its objects stay.
 #[test]
 fn silence_is_no_miss() {
     let store = Arc::new(Flawed::default());
@@ -143,7 +143,7 @@ fn silence_is_no_miss() {
     assert!(objects.has(&[b"one"]).unwrap()[0].is_some());
 }
 
-/// A collection, or another thread's save that failed, came between: the pieces are put once more.
+/// A collection, or a failed save of another thread, came in between. The pieces are put once more.
 #[test]
 fn what_was_collected_before_it_was_published_is_put_again() {
     for (collections, is_put) in [(1, true), (2, false)] {
@@ -157,7 +157,7 @@ fn what_was_collected_before_it_was_published_is_put_again() {
     }
 }
 
-/// However many keys there are.
+/// This holds for any number of keys.
 #[test]
 fn a_look_up_is_one_call_of_the_store() {
     let store = Arc::new(Flawed::default());
@@ -176,7 +176,7 @@ fn a_look_up_is_one_call_of_the_store() {
     }
 }
 
-/// Cut at every byte, with every bit another, longer, of another key, of another namespace.
+/// The manifest is cut at every byte, has each bit flipped, is longer, or belongs to another key or namespace.
 #[test]
 fn a_manifest_that_is_not_as_it_was_put_is_a_miss_and_replaced() {
     let store: Arc<dyn Backend> = Arc::new(MemoryStore::new());
@@ -218,7 +218,7 @@ fn pack(root: &Path) -> PathBuf {
     packs.next().unwrap().unwrap().path()
 }
 
-/// One process finds what is damaged on disk, and another one, which has not, puts it again.
+/// One process finds damage on the disk. Another one, which has not seen it, puts the object again.
 #[test]
 fn in_a_folder_whoever_puts_it_heals_it() {
     let folder = tempfile::tempdir().unwrap();
@@ -247,7 +247,7 @@ fn in_a_folder_whoever_puts_it_heals_it() {
     }
 }
 
-/// A manifest that the store refuses ends nobody's batch.
+/// A manifest that the store refuses does not end the batch.
 #[test]
 fn in_a_folder_a_damaged_manifest_is_a_miss() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Calls of a store that fail: each kind, at each call.
+//! Failing calls of a store: each kind of failure, at each call.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use transload_test_stores::{Call, Effect, Faulty, Plan};
 
 use crate::model::{content, get};
 
-/// Of each key, the lengths that its object may have; `None` for no object.
+/// For each key, the lengths that its object may have; `None` for no object.
 type Expected = BTreeMap<u8, Vec<Option<usize>>>;
 
 enum Step {
@@ -30,7 +30,7 @@ const LIFE: &[Step] = &[
     Step::Get(&[1, 2, 3, 4]),
 ];
 
-/// The bytes of a key's object: two keys share theirs.
+/// Returns the bytes of a key's object. Two keys share them.
 fn value(key: u8, len: usize) -> Vec<u8> {
     content((key % 2).into(), len)
 }
@@ -84,7 +84,7 @@ fn step(objects: &Objects, step: &Step, expected: &mut Expected) -> Result<(), O
     Ok(())
 }
 
-/// What fails is an error or a miss, what comes after it works, and what is there is one of what was put.
+/// A failing call is an error or a miss. Later calls work, and each existing object is one that was put.
 #[test]
 fn a_call_that_fails_leaves_what_was_there_or_what_came() {
     let calls = [
@@ -130,7 +130,7 @@ fn a_call_that_fails_leaves_what_was_there_or_what_came() {
     assert!(faults > 100 && failures > 60, "{faults}, {failures}");
 }
 
-/// What is there is one of what may be, whole; and all of it can be put.
+/// Checks that each object has an allowed length and intact bytes, and that every object can be put.
 fn check(objects: &Objects, expected: &Expected, why: &str) {
     for (key, values) in expected {
         let found = objects.has(&[&[*key]]).unwrap().pop().unwrap();

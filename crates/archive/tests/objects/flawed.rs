@@ -8,7 +8,7 @@ use transload_store::backend::{MemoryStore, Revision};
 use transload_store::{Backend, ChunkHash, ManifestName, Put, StoreError};
 use transload_test_stores::forward;
 
-/// What became of a chunk.
+/// The state of a lost or damaged chunk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Flaw {
     Lost,
@@ -16,14 +16,14 @@ pub(crate) enum Flaw {
     Other(Bytes),
     /// The store finds that it is damaged.
     Refused,
-    /// Nobody can say.
+    /// The store returns an error when it is asked.
     Silent,
 }
 
-/// When a damaged chunk that is put again is written.
+/// The condition for a damaged chunk to be written again when it is put.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Heals {
-    /// Once it was read, as our backends do.
+    /// It was read since, as in our backends.
     #[default]
     Read,
     Never,
@@ -33,24 +33,24 @@ pub(crate) enum Heals {
 #[derive(Debug, Default)]
 pub(crate) struct Flawed {
     pub(crate) store: MemoryStore,
-    /// With whether it was read since.
+    /// The flaws, each with whether the chunk was read since.
     pub(crate) flaws: Mutex<HashMap<ChunkHash, (Flaw, bool)>>,
     pub(crate) heals: Heals,
     pub(crate) no_revisions: bool,
-    /// What somebody else does just before a manifest's revision is looked up.
+    /// An event just before a manifest's revision is looked up.
     pub(crate) meanwhile: Mutex<Option<Meanwhile>>,
     pub(crate) look_ups: Mutex<u32>,
-    /// How many of the next manifests find that a collection came between.
+    /// The number of the next manifests for which a collection has removed their chunks.
     pub(crate) collections: Mutex<u32>,
 }
 
 #[derive(Clone, Debug)]
 pub(crate) enum Meanwhile {
-    /// Puts the same manifest once more, between the look and the removal.
+    /// The same manifest is put again, between the look-up and the removal.
     Puts,
-    /// Mends all chunks.
+    /// All chunks are repaired.
     Mends,
-    /// The chunks cannot be asked for any more.
+    /// The store returns errors for the chunks.
     Silences,
 }
 

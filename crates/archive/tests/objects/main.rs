@@ -24,7 +24,7 @@ fn in_memory_they_are_a_map() {
     live(&|| store.clone(), steps(5000), 1);
 }
 
-/// With collections in between, and handles that close.
+/// Collects in between, and closes and opens handles.
 #[test]
 fn in_a_folder_they_are_a_map() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Random steps, held against a map.
+//! Random steps, compared with a map.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use transload_archive::objects::{Objects, PIECE, Part, PartMut, Source, Target};
 use transload_store::backend::CollectOptions;
 use transload_store::{Backend, Put};
 
-/// How many steps to make: `TRANSLOAD_TEST_STEPS` of them, or as many as usual.
+/// Returns the number of steps: `TRANSLOAD_TEST_STEPS`, or the usual number.
 pub(crate) fn steps(usual: u64) -> u64 {
     let text = std::env::var("TRANSLOAD_TEST_STEPS").ok();
     text.and_then(|text| text.parse().ok()).unwrap_or(usual)
@@ -34,7 +34,7 @@ impl Random {
         }
     }
 
-    /// Cuts bytes in places of no meaning.
+    /// Cuts bytes at random positions.
     fn cuts<'a>(&mut self, mut bytes: &'a [u8]) -> Vec<Part<'a>> {
         let mut parts = Vec::new();
         for _ in 0..self.below(4) {
@@ -47,7 +47,7 @@ impl Random {
     }
 }
 
-/// Some bytes that differ with their seed; objects share them.
+/// Returns bytes that depend only on the seed, so objects share them.
 pub(crate) fn content(seed: u64, len: usize) -> Vec<u8> {
     let mut bytes = vec![0; len];
     let key = blake3::hash(&seed.to_le_bytes());
@@ -62,7 +62,7 @@ pub(crate) fn put(objects: &Objects, key: &[u8], meta: &[u8], bytes: &[u8]) -> P
     objects.put(&[source]).unwrap()[0]
 }
 
-/// What is read of a key, and its meta, if it has this length.
+/// Returns the meta and bytes of a key's object, if it has this length.
 pub(crate) fn get(objects: &Objects, key: &[u8], len: usize) -> Option<(Vec<u8>, Vec<u8>)> {
     let mut bytes = vec![0x5a; len];
     let mut parts = [(&mut bytes).into()];
@@ -76,7 +76,7 @@ type Model = BTreeMap<(Vec<u8>, Vec<u8>), (Vec<u8>, Vec<u8>)>;
 
 const NAMESPACES: [&[u8]; 3] = [b"model", b"\0", b"mode"];
 
-/// One of few keys, so that steps meet; of any bytes.
+/// Returns one of a few keys with unusual bytes, so that steps often use the same key.
 fn key(random: &mut Random) -> Vec<u8> {
     match random.below(12) {
         0 => b"..".to_vec(),
@@ -89,7 +89,7 @@ fn key(random: &mut Random) -> Vec<u8> {
     }
 }
 
-/// Puts, looks up, reads, removes, lists and collects, as the seed says. What `open` opens is always the same store.
+/// Puts, looks up, reads, removes, lists and collects at random. `open` always opens the same store.
 pub(crate) fn live(open: &dyn Fn() -> Arc<dyn Backend>, steps: u64, seed: u64) {
     let mut random = Random(seed);
     let mut model = Model::new();

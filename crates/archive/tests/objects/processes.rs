@@ -27,13 +27,13 @@ fn open(root: &Path) -> Arc<FileStore> {
     Arc::new(FileStore::open(root, FileOptions::default()).unwrap())
 }
 
-/// All objects of this length and key have the same bytes, so whatever is read can be told.
+/// Returns the bytes of an object. They depend only on key and length, so a reader knows what to expect.
 fn value(key: u64, len: usize) -> Vec<u8> {
     content((key % 3) << 32 | len as u64, len)
 }
 
-/// Collections have no grace, so what a put found may be gone before it is published, and objects may miss pieces: then
-/// they are misses. What is read is never anything else than what was put.
+/// Collections have no grace. So pieces that a put found may be removed before it publishes its object, and objects
+/// with missing pieces are misses. A read never returns anything but what was put.
 #[test]
 fn what_is_read_is_what_was_put() {
     let folder = tempfile::tempdir().unwrap();

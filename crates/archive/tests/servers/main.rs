@@ -1,4 +1,4 @@
-//! Archives and objects on servers: what they cost there, and that they heal.
+//! Archives and objects on servers: the number of round trips, and repair.
 
 #[path = "../objects/model.rs"]
 mod model;

@@ -1,4 +1,4 @@
-//! What an archive costs on a server that is a round trip away.
+//! The number of round trips of an archive on a server.
 
 use std::sync::Arc;
 
@@ -10,13 +10,14 @@ use transload_store::Backend;
 use transload_store::backend::redis::RedisStore;
 use transload_test_stores::{bytes, server};
 
-/// 512 token chunks of 256 tokens.
+/// The length of the prompt: 512 token chunks of 256 tokens.
 const TOKENS: u32 = 128 << 10;
 
-/// What a look-up of a prompt of [`TOKENS`] may cost, whatever of it is there; and restoring its 512 pieces.
+/// The maximum number of round trips for a look-up of a prompt of [`TOKENS`], whatever part of it exists, and for
+/// restoring its 512 pieces.
 const MOST_ROUND_TRIPS: u64 = 12;
 
-/// One rank, one small layer: 32 bytes a token.
+/// Returns a deployment of one rank and one small layer, with 32 bytes a token.
 fn deployment(order: &str, block: u32) -> Deployment {
     let group = Group::builder("attn", "0", Spec::attention(1, 8, Dtype::Bf16));
     let blocks = (TOKENS / block).into();
@@ -82,7 +83,7 @@ fn a_long_prompt_is_found_in_few_round_trips() {
     assert!(contents(&restored) == content);
 }
 
-/// How many tokens are found, and in how many round trips.
+/// Returns the number of tokens found, and the number of round trips.
 fn look_up(store: &Arc<RedisStore>, engine: &Deployment, tokens: &[u32]) -> (u64, u64) {
     let shared: Arc<dyn Backend> = store.clone();
     let archive = Archive::new(shared, Model::new("a model", "its weights"), engine).unwrap();

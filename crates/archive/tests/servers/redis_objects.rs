@@ -15,7 +15,7 @@ fn they_are_a_map() {
     live(&|| Arc::new(server.open("/0/slot")), steps(1000), 3);
 }
 
-/// What reading 128 small objects may cost.
+/// The maximum number of round trips for reading 128 small objects.
 const MOST_ROUND_TRIPS: u64 = 12;
 
 #[test]
@@ -45,7 +45,7 @@ fn a_look_up_and_a_load_are_few_round_trips() {
     assert_eq!(memory, keys);
 }
 
-/// The server evicts a piece, or a bit of it flips; one handle finds out, and another one puts it again.
+/// The server evicts a piece, or a bit of it flips. One handle finds that out, and another one puts it again.
 #[test]
 fn whoever_puts_it_heals_it() {
     let server = server!();

@@ -15,7 +15,7 @@ fn they_are_a_map() {
     }
 }
 
-/// A piece is gone or another one, one handle finds out, and another one puts it again.
+/// A piece is lost or has other bytes. One handle finds that out, and another one puts it again.
 #[test]
 fn whoever_puts_it_heals_it() {
     let server = Server::s3s();

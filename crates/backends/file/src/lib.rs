@@ -1,5 +1,5 @@
-//! `libkv_store_file.so`: stores in a folder, `file:///absolute/path`, for every engine that speaks
-//! `kv_store_v1`. What it does is [`FileStore`]'s.
+//! `libkv_store_file.so`: stores in a folder, `file:///absolute/path`, for every engine with `kv_store_v1`.
+//! [`FileStore`] does the work.
 
 use transload_store::backend::file::FileStore;
 

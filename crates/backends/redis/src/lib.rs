@@ -1,5 +1,5 @@
-//! `libkv_store_redis.so`: stores in a Redis or Valkey server, `redis://host[:port][/db[/prefix]]`, for every
-//! engine that speaks `kv_store_v1`. What it does is [`RedisStore`]'s.
+//! `libkv_store_redis.so`: stores in a Redis or Valkey server, `redis://host[:port][/db[/prefix]]`, for every engine
+//! with `kv_store_v1`. [`RedisStore`] does the work.
 
 use transload_store::backend::redis::RedisStore;
 

@@ -1,8 +1,7 @@
-//! Keys and values in every layer, of every token: `[layers, B, S, kv_heads, [K, V]]` as `attn`.
+//! Families that cache keys and values of every token in every layer: `[layers, B, S, kv_heads, [K, V]]` as `attn`.
 //!
-//! Heads that share keys and values (`num_key_value_heads`) default to all of them where the class has no
-//! number of its own; `head_dim`, where a config has it, is not always `hidden_size / num_attention_heads`
-//! (Qwen3, Gemma).
+//! The number of heads with keys and values (`num_key_value_heads`) defaults to all heads if the class has no preset.
+//! `head_dim` is read if a config has it, since it is not always `hidden_size / num_attention_heads` (Qwen3, Gemma).
 
 use std::collections::BTreeMap;
 
@@ -55,7 +54,7 @@ pub(super) const KINS: &[Kin] = &[Kin {
         ("seed_oss", &class(64, 4096, 80).kv(8).dim(128).presets),
         ("solar_open", &class(48, 4096, 64).kv(8).dim(128).presets),
         ("stablelm", &class(32, 2560, 32).kv(32).presets),
-        // Every head has keys and values of its own: their configs know no other number.
+        // Every head has keys and values of its own. These configs have no other number.
         ("biogpt", &class(24, 1024, 16).presets),
         ("gpt_neox", &class(44, 6144, 64).presets),
         ("opt", &class(12, 768, 12).presets),
@@ -71,17 +70,17 @@ fn caches(config: &Config<'_>) -> Result<Layers, ConfigError> {
     in_every_layer(config, layers, &keys_and_values(config)?)
 }
 
-/// The same attention in every layer, but for those with keys of their own.
+/// Returns layers that all cache the same attention, except those with keys of their own in `per_layer_config`.
 pub(super) fn in_every_layer(config: &Config<'_>, layers: u64, attention: &Attention) -> Result<Layers, ConfigError> {
-    let (mut layers, own) = (Layers::of(layers), OwnKeys::read(config, layers)?);
+    let (mut layers, own) = (Layers::of(layers), LayerOverrides::read(config, layers)?);
     for layer in layers.ids() {
-        let attention = own.applied(layer, Sees::All, attention.clone())?;
+        let attention = own.applied(layer, Mask::All, attention.clone())?;
         layers.add(layer, "attn", [Spec::Attention(attention)]);
     }
     Ok(layers)
 }
 
-/// What a layer of grouped-query attention caches, all tokens of it.
+/// Returns what a layer of grouped-query attention caches, for all tokens.
 pub(super) fn keys_and_values(config: &Config<'_>) -> Result<Attention, ConfigError> {
     let heads = match config.optional("num_key_value_heads")? {
         Some(heads) if heads > 0 => heads,
@@ -95,7 +94,7 @@ pub(super) fn keys_and_values(config: &Config<'_>) -> Result<Attention, ConfigEr
     attention(config, heads, head_dim(config)?)
 }
 
-/// Keys and values of one width, of all tokens.
+/// Returns keys and values of one width, for all tokens.
 pub(super) fn attention(config: &Config<'_>, heads: u64, head_dim: u64) -> Result<Attention, ConfigError> {
     Ok(Attention {
         heads,
@@ -107,7 +106,7 @@ pub(super) fn attention(config: &Config<'_>, heads: u64, head_dim: u64) -> Resul
     })
 }
 
-/// `head_dim`, or what is left for each head of `hidden_size`.
+/// Returns `head_dim`, or the share of each head in `hidden_size`.
 pub(super) fn head_dim(config: &Config<'_>) -> Result<u64, ConfigError> {
     match config.optional("head_dim")? {
         Some(0) => Err(config.fault("head_dim", "cannot be 0")),
@@ -120,20 +119,20 @@ pub(super) fn head_dim(config: &Config<'_>) -> Result<u64, ConfigError> {
     }
 }
 
-/// Which tokens a layer is made to see, whether or not the model has a size for that.
+/// The attention mask that a layer type asks for. Its size may be absent from the config.
 #[derive(Clone, Copy)]
-pub(super) enum Sees {
+pub(super) enum Mask {
     All,
     Window,
     Chunk,
 }
 
-/// Layers that differ from the rest in their heads or their windows: `per_layer_config`, tables of keys by
-/// layer, which any config may have.
-pub(super) struct OwnKeys<'a>(BTreeMap<u64, Config<'a>>);
+/// Layers whose heads or windows differ from the rest. Any config may have them, in `per_layer_config`: a table of keys
+/// for each such layer.
+pub(super) struct LayerOverrides<'a>(BTreeMap<u64, Config<'a>>);
 
-impl<'a> OwnKeys<'a> {
-    /// Of a model with this many layers.
+impl<'a> LayerOverrides<'a> {
+    /// Reads the overrides of a model with this many layers.
     pub(super) fn read(config: &Config<'a>, layers: u64) -> Result<Self, ConfigError> {
         const KEY: &str = "per_layer_config";
         let mut own = BTreeMap::new();
@@ -152,7 +151,7 @@ impl<'a> OwnKeys<'a> {
                 let Some(keys) = table.entered(name, value)? else {
                     continue;
                 };
-                // Names of modules, which only the model's own code knows.
+                // Names of modules. Only the model's own code knows what they cache.
                 if keys.texts("skip")?.is_some_and(|skipped| !skipped.is_empty()) {
                     return Err(keys.fault("skip", "may leave out a cache or not: it is not known"));
                 }
@@ -162,13 +161,13 @@ impl<'a> OwnKeys<'a> {
         Ok(Self(own))
     }
 
-    /// Whether the config has any.
+    /// Tells whether the config has overrides.
     pub(super) fn any(&self) -> bool {
         !self.0.is_empty()
     }
 
-    /// What this layer caches, where the others cache `attention`.
-    pub(super) fn applied(&self, layer: u64, sees: Sees, mut attention: Attention) -> Result<Attention, ConfigError> {
+    /// Returns what this layer caches, given what the other layers cache.
+    pub(super) fn applied(&self, layer: u64, mask: Mask, mut attention: Attention) -> Result<Attention, ConfigError> {
         let Some(keys) = self.0.get(&layer) else {
             return Ok(attention);
         };
@@ -179,10 +178,10 @@ impl<'a> OwnKeys<'a> {
             attention.head_dim = keys.positive("head_dim")?;
             attention.v_head_dim = attention.head_dim;
         }
-        let (key, reach) = match sees {
-            Sees::All => return Ok(attention),
-            Sees::Window => ("sliding_window", &mut attention.sliding_window),
-            Sees::Chunk => ("attention_chunk_size", &mut attention.chunk_size),
+        let (key, reach) = match mask {
+            Mask::All => return Ok(attention),
+            Mask::Window => ("sliding_window", &mut attention.sliding_window),
+            Mask::Chunk => ("attention_chunk_size", &mut attention.chunk_size),
         };
         if keys.get(key).is_some() {
             *reach = match keys.optional(key)? {

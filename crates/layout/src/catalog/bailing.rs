@@ -1,7 +1,7 @@
-//! Ling 3 (`bailing_hybrid`): pages of Kimi delta attention as `kda`, latents as `mla` in the last layer of every
-//! `layer_group_size`.
+//! Ling 3 (`bailing_hybrid`): pages of Kimi delta attention as `kda`, and latents as `mla` in the last of every
+//! `layer_group_size` layers.
 //!
-//! Ling 2.5 has the same name and lightning attention in place of KDA; its configs lack `short_conv_kernel_size`.
+//! Ling 2.5 has the same name, and lightning attention instead of KDA. Its configs lack `short_conv_kernel_size`.
 
 use super::Kin;
 use super::config::Preset::Number;

@@ -1,5 +1,4 @@
-//! Bamba: keys and values as `attn` in the layers of `attn_layer_indices`, Mamba2 pages as `mamba` in all
-//! others.
+//! Bamba: keys and values as `attn` in the layers of `attn_layer_indices`, and Mamba2 pages as `mamba` in all others.
 
 use super::Kin;
 use super::attention::keys_and_values;

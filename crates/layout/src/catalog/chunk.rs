@@ -1,11 +1,11 @@
-//! Keys and values of every token in some layers, of one chunk's tokens in the others:
-//! `[layers, B, S, kv_heads, [K, V]]` as `attn` and as `chunk`.
+//! Families that cache keys and values of every token in some layers and of a chunk's tokens in the others: `[layers,
+//! B, S, kv_heads, [K, V]]` as `attn` and as `chunk`.
 //!
-//! A token in a chunked layer sees those of its own stretch of `attention_chunk_size` positions, and no token
-//! before. Layers that rotate positions are the chunked ones.
+//! A token in a chunked layer attends only to tokens of its own chunk of `attention_chunk_size` positions. The chunked
+//! layers are those that rotate positions.
 
 use super::Kin;
-use super::attention::{OwnKeys, Sees, keys_and_values};
+use super::attention::{LayerOverrides, Mask, keys_and_values};
 use super::config::{Config, ConfigError, Presets};
 use super::layers::Layers;
 use super::presets::class;
@@ -28,13 +28,13 @@ fn caches(config: &Config<'_>) -> Result<Layers, ConfigError> {
         },
         ..full.clone()
     };
-    let own = OwnKeys::read(config, layers.ids().end)?;
+    let own = LayerOverrides::read(config, layers.ids().end)?;
     for (layer, chunked) in layers.ids().zip(chunked) {
-        let (sees, attention) = match chunked {
-            true => (Sees::Chunk, &chunk),
-            false => (Sees::All, &full),
+        let (mask, attention) = match chunked {
+            true => (Mask::Chunk, &chunk),
+            false => (Mask::All, &full),
         };
-        let attention = own.applied(layer, sees, attention.clone())?;
+        let attention = own.applied(layer, mask, attention.clone())?;
         let name = match attention.chunk_size {
             Some(_) => "chunk",
             None => "attn",
@@ -44,13 +44,13 @@ fn caches(config: &Config<'_>) -> Result<Layers, ConfigError> {
     Ok(layers)
 }
 
-/// Which layers see their chunk only.
+/// Returns which layers attend to their chunk only.
 fn chunked(config: &Config<'_>, layers: u64) -> Result<Vec<bool>, ConfigError> {
     let known = [("full_attention", false), ("chunked_attention", true)];
-    if let Some(said) = config.words_by_layer("layer_types", layers, &known)? {
-        return Ok(said);
+    if let Some(listed) = config.words_by_layer("layer_types", layers, &known)? {
+        return Ok(listed);
     }
-    // Despite its name, 1 in this list is a layer that rotates. An empty one is as good as none.
+    // Despite its name, 1 in this list is a layer that rotates. An empty list counts as absent.
     if config.numbers("no_rope_layers")?.is_some_and(|list| !list.is_empty())
         && let Some(rotates) = config.numbers_by_layer("no_rope_layers", layers)?
     {

@@ -1,8 +1,7 @@
-//! Reads keys of a `config.json`, with the values that its config class has where a key is absent.
+//! Reading of keys of a `config.json`, with the presets of its config class for absent keys.
 //!
-//! Other than in a [document](crate::document), keys that nobody asks for are no faults: a config is
-//! about much more than caches. Which of them [may be](super::unread) about caches is told with the answer. The
-//! first fault found is the one that is told.
+//! Unlike in a [document](crate::document), unknown keys are not errors: a config describes much more than caches. The
+//! result lists those that [may be](super::unread) about caches. Only the first error found is reported.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -16,30 +15,30 @@ use crate::deployment::{MAX_LAYERS, MAX_SIZE};
 use crate::document::Value;
 use crate::dtype::Dtype;
 
-/// Why a config does not say what the model caches.
+/// Describes why a config does not tell what the model caches.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ConfigError {
-    /// A key is missing, or has a value that it cannot have.
+    /// A key is missing or has an invalid value.
     #[error("{path}: {problem}")]
     Key {
         /// The key, as a path: `text_config.head_dim`.
         path: String,
-        /// What is wrong, and what would be right.
+        /// The error, with what would be right.
         problem: String,
     },
-    /// The whole is no config.
+    /// The value is no config at all.
     #[error("{0}")]
     NoConfig(String),
-    /// A `model_type` that is not in the catalog.
+    /// The `model_type` is not in the catalog.
     #[error(transparent)]
     UnknownFamily(#[from] UnknownFamily),
-    /// A type that this model's cache cannot have.
+    /// The model's cache cannot have the requested type.
     #[error("{0}")]
     Dtype(String),
 }
 
-/// What a config class puts where a key is absent.
+/// The value that a config class gives to an absent key.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Preset {
     Number(u64),
@@ -48,26 +47,26 @@ pub(super) enum Preset {
     Texts(&'static [&'static str]),
 }
 
-/// The presets of a config class. A key without one has to be there, or is optional.
+/// The presets of a config class. A key without a preset is required or optional.
 pub(super) type Presets = &'static [(&'static str, Preset)];
 
-/// The element type of a cache of keys and values, or the packed format that stands in for one.
+/// The element type of a cache of keys and values, or a packed format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CacheDtype {
-    /// One element after the other, all of this type.
+    /// Elements of this type, unpacked.
     Plain(Dtype),
-    /// vLLM's `fp8_ds_mla`, for MLA only: the latent in fp8, a float32 scale for every 128 elements, and the
+    /// vLLM's `fp8_ds_mla`, for MLA only. It has the latent in fp8, a float32 scale for every 128 elements, and the
     /// rotary part in bf16: 656 bytes a token in DeepSeek V3.2.
     Fp8DsMla,
-    /// vLLM's `nvfp4_ds_mla`, for latents of sparse attention only: two elements in a byte, an fp8 scale for
+    /// vLLM's `nvfp4_ds_mla`, for latents of sparse attention only. It has two elements in a byte, an fp8 scale for
     /// every 16 of them, and the rotary part in fp8: 352 bytes a token in DeepSeek V3.2.
     Nvfp4DsMla,
-    /// Rows of elements with their scales, one for the key and one for the value of a token and head.
+    /// Rows of packed elements with their scales. Each token and head has a row for the key and one for the value.
     Packed(Packed),
 }
 
 impl CacheDtype {
-    /// Names of what is no plain type, as engines and configs write them.
+    /// The names of packed formats in engines and configs.
     const PACKED: [(&'static str, CacheDtype); 12] = {
         use CacheDtype::{Fp8DsMla, Nvfp4DsMla};
         use Packed::{Fp8PerTokenHead, Int4PerTokenHead, Int8PerTokenHead, Nvfp4, UltraQuant};
@@ -87,7 +86,7 @@ impl CacheDtype {
         ]
     };
 
-    /// The type of this name: a document's (`bf16`), vLLM's (`fp8_e4m3`) or torch's (`bfloat16`).
+    /// Returns the type of this name, as in a document (`bf16`), vLLM (`fp8_e4m3`) or torch (`bfloat16`).
     pub fn from_name(name: &str) -> Option<Self> {
         let name = name.strip_prefix("torch.").unwrap_or(name);
         let plain = Dtype::from_name(name).map(Self::Plain);
@@ -95,7 +94,7 @@ impl CacheDtype {
         plain.or_else(|| packed.find(|(known, _)| *known == name).map(|(_, d)| *d))
     }
 
-    /// The name that engines have for it.
+    /// Returns the engines' name for the type.
     pub fn name(self) -> &'static str {
         if let Self::Plain(dtype) = self {
             return dtype.name();
@@ -104,7 +103,7 @@ impl CacheDtype {
         packed.find(|(_, known)| *known == self).map_or("unknown", |(name, _)| name)
     }
 
-    /// Every name that is understood.
+    /// Returns every known name.
     pub fn names() -> impl Iterator<Item = &'static str> {
         let packed = Self::PACKED.iter().map(|(name, _)| *name);
         Dtype::names().map(|(name, _)| name).chain(packed)
@@ -115,36 +114,36 @@ const fn turboquant(key_bits: u64, value_bits: u64) -> CacheDtype {
     CacheDtype::Packed(Packed::TurboQuant { key_bits, value_bits })
 }
 
-/// One table of a config.
+/// A table of a config.
 pub(super) struct Config<'a> {
-    /// Where it is: empty for the whole.
+    /// The path of the table, empty for the whole config.
     pub(super) path: String,
     pub(super) table: &'a Value,
-    /// The table around it, which may say the type of elements in its place.
+    /// The enclosing table, which may name the element type instead.
     pub(super) outer: Option<&'a Value>,
-    /// What its class puts where a key is absent.
+    /// The presets of its class.
     pub(super) presets: Presets,
-    /// The cache's type, where the operator chose it.
+    /// The cache's type, if the operator chose one.
     pub(super) cache_dtype: Option<CacheDtype>,
-    /// What was taken for granted so far, for all tables of the config.
+    /// The assumptions made so far, over all tables of the config.
     pub(super) assumed: Rc<RefCell<Vec<Assumption>>>,
-    /// Paths of the keys that were asked for so far, in all tables of the config.
+    /// The paths of the keys read so far, over all tables of the config.
     pub(super) read: Rc<RefCell<BTreeSet<String>>>,
-    /// The key of `quantization_config` that names a cache's type which nobody knows.
+    /// The key of `quantization_config` that names an unknown cache type.
     pub(super) unknown_cache: Rc<Cell<Option<&'static str>>>,
 }
 
-/// A value that was taken for granted, since a config does not have its key.
+/// A value that was assumed because the config lacks the key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Assumption {
     /// The key, as a path: `text_config.head_dim`.
     pub key: String,
-    /// What was taken: the preset of the config class, or what other keys make of it.
+    /// The assumed value: the preset of the config class, or a value derived from other keys.
     pub value: String,
 }
 
 impl<'a> Config<'a> {
-    /// The path of one key.
+    /// Returns the path of a key.
     pub(super) fn path_of(&self, key: &str) -> String {
         match self.path.as_str() {
             "" => key.to_owned(),
@@ -152,7 +151,7 @@ impl<'a> Config<'a> {
         }
     }
 
-    /// A fault of one key.
+    /// Returns an error about a key.
     pub(super) fn fault(&self, key: &str, problem: impl Into<String>) -> ConfigError {
         ConfigError::Key { path: self.path_of(key), problem: problem.into() }
     }
@@ -165,7 +164,7 @@ impl<'a> Config<'a> {
         self.fault(key, format!("is missing: it has to be {wanted}"))
     }
 
-    /// What the config says; `None` where it says nothing. Null is a value.
+    /// Returns the value of a key, which may be null, or `None` if the key is absent.
     pub(super) fn get(&self, key: &str) -> Option<&'a Value> {
         let value = self.table.get(key)?;
         self.read.borrow_mut().insert(self.path_of(key));
@@ -177,8 +176,8 @@ impl<'a> Config<'a> {
         presets.find(|(known, _)| *known == key).map(|(_, p)| *p)
     }
 
-    /// The same, where it is taken since the key is not there.
-    fn taken(&self, key: &str) -> Option<Preset> {
+    /// Returns the preset of an absent key, and records it as an assumption.
+    fn assumed_preset(&self, key: &str) -> Option<Preset> {
         let preset = self.preset(key)?;
         match preset {
             Preset::Number(number) => self.assume(key, number),
@@ -189,7 +188,7 @@ impl<'a> Config<'a> {
         Some(preset)
     }
 
-    /// Notes what is taken where a key is not there.
+    /// Records an assumed value of an absent key.
     pub(super) fn assume(&self, key: &str, value: impl ToString) {
         let (key, value) = (self.path_of(key), value.to_string());
         let mut assumed = self.assumed.borrow_mut();
@@ -198,30 +197,30 @@ impl<'a> Config<'a> {
         }
     }
 
-    /// A size or a count that may be null, or absent where the class has none either.
+    /// Reads a size or count. It may be null, or absent if the class has no preset.
     pub(super) fn optional(&self, key: &str) -> Result<Option<u64>, ConfigError> {
         match self.get(key) {
             Some(Value::Null) => Ok(None),
             Some(value) => self.sized(key, value).map(Some),
-            None => Ok(match self.taken(key) {
+            None => Ok(match self.assumed_preset(key) {
                 Some(Preset::Number(number)) => Some(number),
                 _ => None,
             }),
         }
     }
 
-    /// A size or a count; null is as good as absent.
+    /// Reads a size or count. Null counts as absent.
     pub(super) fn number(&self, key: &str) -> Result<u64, ConfigError> {
         if let Some(number) = self.optional(key)? {
             return Ok(number);
         }
-        match self.taken(key) {
+        match self.assumed_preset(key) {
             Some(Preset::Number(number)) => Ok(number),
             _ => Err(self.missing(key, "a whole number")),
         }
     }
 
-    /// A size or a count that cannot be 0; null is as good as absent.
+    /// Reads a size or count that must not be 0. Null counts as absent.
     pub(super) fn positive(&self, key: &str) -> Result<u64, ConfigError> {
         match self.number(key)? {
             0 => Err(self.fault(key, "cannot be 0")),
@@ -229,7 +228,8 @@ impl<'a> Config<'a> {
         }
     }
 
-    /// A size that cannot be 0, or `None` where it is absent, null or `"auto"`: for the family to derive.
+    /// Reads a size that must not be 0. Returns `None` if it is absent, null or `"auto"`, so that the family derives
+    /// it.
     pub(super) fn unless_auto(&self, key: &str) -> Result<Option<u64>, ConfigError> {
         match (self.get(key), self.preset(key)) {
             (Some(Value::Text(text)), _) if text == "auto" => Ok(None),
@@ -238,7 +238,7 @@ impl<'a> Config<'a> {
         }
     }
 
-    /// How many layers the model has.
+    /// Reads the number of layers.
     pub(super) fn layers(&self, key: &str) -> Result<u64, ConfigError> {
         let layers = self.positive(key)?;
         if layers > MAX_LAYERS {
@@ -248,7 +248,7 @@ impl<'a> Config<'a> {
         Ok(layers)
     }
 
-    /// One of `parts` equal parts of a size.
+    /// Returns a size divided by `parts`, which must divide it.
     pub(super) fn share(&self, whole: &str, parts: &str) -> Result<u64, ConfigError> {
         let (size, count) = (self.positive(whole)?, self.positive(parts)?);
         if !size.is_multiple_of(count) {
@@ -258,7 +258,7 @@ impl<'a> Config<'a> {
         Ok(size / count)
     }
 
-    /// The product of two sizes, neither of them 0.
+    /// Returns the product of two sizes, neither of them 0.
     pub(super) fn product(&self, a: &str, b: &str) -> Result<u64, ConfigError> {
         let product = self.positive(a)?.checked_mul(self.positive(b)?);
         product
@@ -277,20 +277,20 @@ impl<'a> Config<'a> {
         }
     }
 
-    /// Yes or no; null is as good as absent, and absent without a preset is no.
+    /// Reads a boolean. Null counts as absent, and absent without a preset as false.
     pub(super) fn flag(&self, key: &str) -> Result<bool, ConfigError> {
         match self.get(key) {
             Some(Value::Bool(flag)) => Ok(*flag),
-            None | Some(Value::Null) => Ok(matches!(self.taken(key), Some(Preset::Flag(true)))),
+            None | Some(Value::Null) => Ok(matches!(self.assumed_preset(key), Some(Preset::Flag(true)))),
             Some(other) => Err(self.mistyped(key, "true or false", other)),
         }
     }
 
-    /// A text that may be absent; null is as good as absent.
+    /// Reads an optional text. Null counts as absent.
     pub(super) fn text(&self, key: &str) -> Result<Option<&'a str>, ConfigError> {
         match self.get(key) {
             Some(Value::Text(text)) => Ok(Some(text)),
-            None | Some(Value::Null) => Ok(match self.taken(key) {
+            None | Some(Value::Null) => Ok(match self.assumed_preset(key) {
                 Some(Preset::Text(text)) => Some(text),
                 _ => None,
             }),
@@ -298,12 +298,12 @@ impl<'a> Config<'a> {
         }
     }
 
-    /// A list of texts that may be absent; null is as good as absent.
+    /// Reads an optional list of texts. Null counts as absent.
     pub(super) fn texts(&self, key: &str) -> Result<Option<Vec<&'a str>>, ConfigError> {
         let items = match self.get(key) {
             Some(Value::List(items)) => items,
             None | Some(Value::Null) => {
-                return Ok(match self.taken(key) {
+                return Ok(match self.assumed_preset(key) {
                     Some(Preset::Texts(texts)) => Some(texts.to_vec()),
                     _ => None,
                 });
@@ -317,7 +317,7 @@ impl<'a> Config<'a> {
         texts.collect::<Result<_, _>>().map(Some)
     }
 
-    /// A list of numbers that may be absent; null is as good as absent.
+    /// Reads an optional list of numbers. Null counts as absent.
     pub(super) fn numbers(&self, key: &str) -> Result<Option<Vec<u64>>, ConfigError> {
         let items = match self.get(key) {
             Some(Value::List(items)) => items,
@@ -329,10 +329,10 @@ impl<'a> Config<'a> {
         numbers.collect::<Result<_, _>>().map(Some)
     }
 
-    /// What a list says of each layer, in words that are known; null is as good as absent.
+    /// Reads an optional list with a known word for each layer. Null counts as absent.
     ///
-    /// It may go on with the layers that predict further tokens (`num_nextn_predict_layers`), which are not
-    /// among the model's: what it says of them is left out.
+    /// The list may continue with layers that predict further tokens (`num_nextn_predict_layers`). They are not part of
+    /// the model and are left out.
     pub(super) fn words_by_layer<T: Copy>(
         &self,
         key: &str,
@@ -355,13 +355,13 @@ impl<'a> Config<'a> {
         meant.collect::<Result<_, _>>().map(Some)
     }
 
-    /// The same in numbers.
+    /// Reads an optional list with a number for each layer, like [`words_by_layer`](Self::words_by_layer).
     pub(super) fn numbers_by_layer(&self, key: &str, layers: u64) -> Result<Option<Vec<u64>>, ConfigError> {
         let numbers = self.numbers(key)?;
         numbers.map(|numbers| self.by_layer(key, layers, numbers)).transpose()
     }
 
-    /// A list with an entry for each layer, without those of layers that predict further tokens.
+    /// Checks that a list has an entry for each layer, and drops entries of layers that predict further tokens.
     pub(super) fn by_layer<T>(&self, key: &str, layers: u64, mut items: Vec<T>) -> Result<Vec<T>, ConfigError> {
         let further = self.optional("num_nextn_predict_layers")?.unwrap_or(0);
         let found = items.len() as u64;
@@ -373,7 +373,7 @@ impl<'a> Config<'a> {
         Ok(items)
     }
 
-    /// A table inside of this one, whose keys have no presets; null is as good as absent.
+    /// Returns an inner table, whose keys have no presets. Null counts as absent.
     pub(super) fn inside(&self, key: &str) -> Result<Option<Config<'a>>, ConfigError> {
         match self.get(key) {
             Some(value) => self.entered(key, value),
@@ -381,7 +381,7 @@ impl<'a> Config<'a> {
         }
     }
 
-    /// The same of an entry that is at hand.
+    /// Returns a value of this table as an inner table, like [`inside`](Self::inside).
     pub(super) fn entered(&self, key: &str, value: &'a Value) -> Result<Option<Config<'a>>, ConfigError> {
         let table = match value {
             Value::Null => return Ok(None),
@@ -401,8 +401,8 @@ impl<'a> Config<'a> {
         }))
     }
 
-    /// The model's own element type: what states are kept in, and keys and values unless the cache's type
-    /// is another.
+    /// Returns the model's own element type. States have this type, and so do keys and values unless the cache has
+    /// another.
     pub(super) fn model_dtype(&self) -> Result<Dtype, ConfigError> {
         for (inside, value) in [(true, Some(self.table)), (false, self.outer)] {
             for key in ["dtype", "torch_dtype"] {
@@ -411,7 +411,7 @@ impl<'a> Config<'a> {
                     Some(Value::Text(name)) => name,
                     Some(other) => return Err(self.mistyped(key, "the name of a type", other)),
                 };
-                // "auto" leaves it to the checkpoint's tensors.
+                // "auto" means the type of the checkpoint's tensors.
                 if name == "auto" {
                     continue;
                 }
@@ -425,8 +425,7 @@ impl<'a> Config<'a> {
         Ok(Dtype::Bf16)
     }
 
-    /// An element type that a key of its own names, as `mamba_ssm_cache_dtype` does; `None` where the key
-    /// is absent, null or `auto`.
+    /// Returns the element type in a key such as `mamba_ssm_cache_dtype`. `None` if the key is absent, null or `auto`.
     pub(super) fn dtype_of(&self, key: &str) -> Result<Option<Dtype>, ConfigError> {
         match self.text(key)? {
             None | Some("auto") => Ok(None),
@@ -437,9 +436,9 @@ impl<'a> Config<'a> {
         }
     }
 
-    /// The type that keys, values and latents are cached in: the one asked for, else the one that the
-    /// checkpoint's quantisation names, else the model's. Rows that are packed come from elements of the
-    /// model's own type, and [are packed](super::packed) once it is known what each layer caches.
+    /// Returns the type of cached keys, values and latents: the operator's, else that of the checkpoint's quantisation,
+    /// else the model's. Packed rows start as elements of the model's type, and [are packed](super::packed) once it is
+    /// known what each layer caches.
     pub(super) fn cache_dtype(&self) -> Result<CacheDtype, ConfigError> {
         match self.wanted_cache()? {
             None | Some(CacheDtype::Packed(_)) => Ok(CacheDtype::Plain(self.model_dtype()?)),
@@ -447,7 +446,7 @@ impl<'a> Config<'a> {
         }
     }
 
-    /// The type that an operator or the checkpoint wants in place of the model's.
+    /// Returns the type that the operator or the checkpoint chose instead of the model's.
     pub(super) fn wanted_cache(&self) -> Result<Option<CacheDtype>, ConfigError> {
         match self.cache_dtype {
             Some(dtype) => Ok(Some(dtype)),
@@ -455,7 +454,7 @@ impl<'a> Config<'a> {
         }
     }
 
-    /// Reads the type of a cache that has no packed form; a packed one is an error.
+    /// Returns the type of a cache that has no packed form. A packed one is an error.
     pub(super) fn plain_cache_dtype(&self) -> Result<Dtype, ConfigError> {
         match self.cache_dtype()? {
             CacheDtype::Plain(dtype) => Ok(dtype),
@@ -466,12 +465,12 @@ impl<'a> Config<'a> {
         }
     }
 
-    /// The type that a checkpoint brings the scales for: `quantization_config` of compressed-tensors
+    /// Returns the cache type for which a checkpoint has scales: from `quantization_config` of compressed-tensors
     /// (`kv_cache_scheme`) or of ModelOpt (`kv_cache_quant_algo`, which may be in a table `quantization`).
     ///
-    /// Engines keep to the model's type where they do not know the algorithm. So does this, and the key counts
-    /// as not read.
+    /// If engines do not know the algorithm, they keep the model's type. So does this, and reports the key as not read.
     fn quantized_cache(&self) -> Result<Option<CacheDtype>, ConfigError> {
+        // Configs of models with several parts may have the table at the top level.
         let places = [Some(self.table), self.outer].into_iter().flatten();
         let keys = ["quantization_config", "compression_config"];
         let mut found = places.flat_map(|place| keys.iter().filter_map(|key| place.get(key)));
@@ -513,7 +512,7 @@ impl<'a> Config<'a> {
     }
 }
 
-/// A plain element type by any of its names.
+/// Returns the plain element type of this name.
 fn dtype_named(name: &str) -> Result<Dtype, String> {
     match CacheDtype::from_name(name) {
         Some(CacheDtype::Plain(dtype)) => Ok(dtype),

@@ -1,20 +1,21 @@
-//! DeepSeek V4: one vector is key and value of a token, whole on every rank, and most layers keep it of the last
-//! few tokens only, beside vectors that stand for several tokens each.
+//! DeepSeek V4: one vector is key and value of a token, complete on every rank. Most layers keep it only for the last
+//! few tokens, and also keep vectors that each stand for several tokens.
 //!
-//! | group | layers | a state | of |
+//! | group | layers | content of a state | tokens of a state |
 //! |---|---|---|---|
-//! | `window` | all | `[[data 576], [scale 8]]` | a token of the last 128 |
-//! | `c4` | that compress 4 to 1 | the same | 4 tokens |
-//! | `c4-state` | the same | `[2048]` f32: two rows of values, two of scores | a token of the last 8 |
-//! | `indexer` | the same | `[[data 128], [scale 4]]` | 4 tokens |
-//! | `indexer-state` | the same | `[512]` f32 | a token of the last 8 |
-//! | `c128` | that compress 128 to 1 | as of `window` | 128 tokens |
-//! | `c128-state` | the same | `[1024]` f32: a row of values, one of scores | a token of the last 128 |
+//! | `window` | all | `[[data 576], [scale 8]]` | one of the last 128 |
+//! | `c4` | those that compress 4 to 1 | as in `window` | 4 tokens |
+//! | `c4-state` | as for `c4` | `[2048]` f32: two rows of values, two of scores | one of the last 8 |
+//! | `indexer` | as for `c4` | `[[data 128], [scale 4]]` | 4 tokens |
+//! | `indexer-state` | as for `c4` | `[512]` f32 | one of the last 8 |
+//! | `c128` | those that compress 128 to 1 | as in `window` | 128 tokens |
+//! | `c128-state` | as for `c128` | `[1024]` f32: a row of values, one of scores | one of the last 128 |
 //!
-//! The states are what vLLM's compressors need to go on from any token: what is not compressed yet, and with 4
-//! to 1 the 4 tokens before, since stretches overlap. Data are fp8, but for the rotated part in bf16, with a
-//! scale of a byte for every 64 elements and one byte to spare. Pages are padded to a multiple of 576 bytes,
-//! which is a stride of the deployment and no part of these shapes. A cache of plain rows (`bf16`) has no scales.
+//! The `-state` groups are what vLLM's compressors need to continue at any token: tokens that are not compressed yet
+//! and, with 4 to 1, the 4 tokens before, because groups of tokens overlap. Data are fp8, except the rotated part in
+//! bf16, with a scale of one byte for every 64 elements and one byte of padding. Pages are padded to a multiple of 576
+//! bytes, which is a stride of the deployment and not part of these shapes. A cache of plain rows (`bf16`) has no
+//! scales.
 
 use super::Kin;
 use super::config::Preset::Number;
@@ -35,7 +36,7 @@ const PRESETS: Presets = &[
     ("num_nextn_predict_layers", Number(1)),
 ];
 
-/// What a layer keeps beside its window.
+/// The compressed vectors that a layer keeps in addition to its window.
 #[derive(Clone, Copy)]
 enum Compression {
     Nothing,
@@ -53,7 +54,7 @@ fn caches(config: &Config<'_>) -> Result<Layers, ConfigError> {
     let (c4, c128) = (row.compressed(4), row.compressed(128));
     let index = Spec::Indexer(index_keys(config, 4)?);
     let state = |rows: u64, elements: u64, tokens| {
-        // As many rows of scores as of values.
+        // There are as many rows of scores as of values.
         Spec::Mla(Mla { latent: 2 * rows * elements, dtype: Dtype::F32, sliding_window: Some(tokens) })
     };
     for (layer, compression) in layers.ids().zip(compressions(config, layers.ids().end)?) {
@@ -75,8 +76,8 @@ fn caches(config: &Config<'_>) -> Result<Layers, ConfigError> {
     Ok(layers)
 }
 
-/// What each layer does: `layer_types`, or `compress_ratios` of the published configs, or the class's pattern:
-/// two layers 128 to 1, then 128 to 1 and 4 to 1 in turn.
+/// Returns the compression of each layer: from `layer_types`, or `compress_ratios` of published configs, or the class's
+/// pattern (two layers 128 to 1, then alternately 128 to 1 and 4 to 1).
 fn compressions(config: &Config<'_>, layers: u64) -> Result<Vec<Compression>, ConfigError> {
     let known = [
         ("sliding_attention", Nothing),
@@ -84,8 +85,8 @@ fn compressions(config: &Config<'_>, layers: u64) -> Result<Vec<Compression>, Co
         ("heavily_compressed_attention", OneHundredTwentyEightToOne),
     ];
     rates(config)?;
-    if let Some(said) = config.words_by_layer("layer_types", layers, &known)? {
-        return Ok(said);
+    if let Some(listed) = config.words_by_layer("layer_types", layers, &known)? {
+        return Ok(listed);
     }
     let Some(mut ratios) = config.numbers("compress_ratios")? else {
         let pattern = |layer: u64| match layer >= 2 && !layer.is_multiple_of(2) {
@@ -94,7 +95,7 @@ fn compressions(config: &Config<'_>, layers: u64) -> Result<Vec<Compression>, Co
         };
         return Ok((0..layers).map(pattern).collect());
     };
-    // Published lists go on with layers that only draft, however many there are.
+    // Published lists continue with any number of layers that only draft.
     ratios.truncate(layers as usize);
     let ratios = config.by_layer("compress_ratios", layers, ratios)?;
     let ratios = ratios.iter().enumerate().map(|(layer, ratio)| match ratio {
@@ -109,7 +110,7 @@ fn compressions(config: &Config<'_>, layers: u64) -> Result<Vec<Compression>, Co
     ratios.collect()
 }
 
-/// The rates behind the names of `layer_types`: engines know 4 and 128, and no others.
+/// Checks the rates of the names in `layer_types`. Engines support only 4 and 128.
 fn rates(config: &Config<'_>) -> Result<(), ConfigError> {
     let Some(rates) = config.inside("compress_rates")? else {
         return Ok(());
@@ -125,10 +126,10 @@ fn rates(config: &Config<'_>) -> Result<(), ConfigError> {
     Ok(())
 }
 
-/// One vector, which is key and value.
+/// A vector that is both key and value.
 struct Row {
     elements: u64,
-    /// Bytes of data and of scales, where it is packed; else all are bf16.
+    /// The bytes of data and of scales, if it is packed. Otherwise all elements are bf16.
     packed: Option<(u64, u64)>,
 }
 
@@ -157,7 +158,7 @@ impl Row {
         }
     }
 
-    /// Of each of the last few tokens.
+    /// Returns the spec of a window of this many tokens.
     fn of_window(&self, tokens: u64) -> Spec {
         match self.packed {
             Some((data_bytes, scale_bytes)) => Spec::Compressed(ScaledLatent {
@@ -170,7 +171,7 @@ impl Row {
         }
     }
 
-    /// Of every stretch of so many tokens.
+    /// Returns the spec of vectors that each stand for this many tokens.
     fn compressed(&self, tokens_per_state: u64) -> Spec {
         match self.packed {
             Some((data_bytes, scale_bytes)) => {

@@ -1,11 +1,11 @@
-//! dots3.note: latents as `mla` and the keys of an indexer as `indexer` in some layers, wider latents of a window's tokens
-//! as `window` in the others.
+//! dots3.note: latents as `mla` and an indexer's keys as `indexer` in some layers, and wider latents of a window's
+//! tokens as `window` in the others.
 //!
 //! vLLM makes the rows of `mla` as long as those of `window`, so that all layers have pages of one size: of 1024 + 64
-//! elements, 512 + 64 are written. What vLLM keeps is what there is to move. Its kernels for such rows read the
-//! model's own type only.
+//! elements, 512 + 64 are written. This module describes what vLLM keeps. vLLM's kernels for such rows read only the
+//! model's own type.
 //!
-//! Keys are those of published configs (`swa_kv_lora_rank`, …), which vLLM reads.
+//! The keys are those of published configs (`swa_kv_lora_rank`, …), which vLLM reads.
 
 use super::Kin;
 use super::config::Preset::{Flag, Number};
@@ -49,7 +49,8 @@ fn caches(config: &Config<'_>) -> Result<Layers, ConfigError> {
     Ok(layers)
 }
 
-/// The config class has layers without an indexer, and layers that say their own sizes. vLLM reads neither.
+/// Refuses configs with layers without an indexer or with sizes of their own. The config class has these, and vLLM does
+/// not read them.
 fn known_to_vllm(config: &Config<'_>) -> Result<(), ConfigError> {
     if config.get("use_dsa").is_some() && !config.flag("use_dsa")? {
         let problem = "cannot be false: in vLLM 0.32 every layer without a window has an indexer";
@@ -64,17 +65,17 @@ fn known_to_vllm(config: &Config<'_>) -> Result<(), ConfigError> {
     }
 }
 
-/// Which layers see a window: as `layer_types` has it, or all but the first two and every fourth.
+/// Returns which layers have a window: from `layer_types`, or else all except the first two and every fourth.
 fn windowed(config: &Config<'_>, layers: u64) -> Result<Vec<bool>, ConfigError> {
     let known = [("indexed_attention", false), ("full_attention", false), ("sliding_attention", true)];
-    if let Some(said) = config.words_by_layer("layer_types", layers, &known)? {
-        return Ok(said);
+    if let Some(listed) = config.words_by_layer("layer_types", layers, &known)? {
+        return Ok(listed);
     }
     let any = config.flag("use_sliding_window")?;
     Ok((0..layers).map(|layer| any && layer >= 2 && layer % 4 != 1).collect())
 }
 
-/// What a layer caches of all tokens, and what of a window's.
+/// Returns what a layer caches of all tokens, and what of a window's tokens.
 fn rows(config: &Config<'_>) -> Result<(Spec, Spec), ConfigError> {
     const ROTATED: &str = "swa_qk_rope_head_dim";
     let rotated = match config.get(ROTATED) {

@@ -1,6 +1,6 @@
-//! Falcon-H1: every layer has both a Mamba2 page (`mamba`) and keys and values (`attn`), side by side.
+//! Falcon-H1: every layer has both a Mamba2 page (`mamba`) and keys and values (`attn`).
 //!
-//! Channels of the Mamba2 part are `mamba_d_ssm`, and `mamba_expand * hidden_size` only where that is null.
+//! The Mamba2 part has `mamba_d_ssm` channels, or `mamba_expand * hidden_size` if that key is null.
 
 use super::Kin;
 use super::attention::keys_and_values;

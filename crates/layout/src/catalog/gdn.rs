@@ -1,9 +1,9 @@
-//! Gated delta nets: pages of a convolution (`q`, `k`, `v`) and a state as `gdn` in three layers of four,
-//! keys and values as `attn` in the fourth.
+//! Families with gated delta nets: pages of a convolution (`q`, `k`, `v`) and a state as `gdn` in three layers of four,
+//! and keys and values as `attn` in the fourth.
 //!
-//! The convolution keeps the last `kernel - 1` inputs in the model's type; the state is
-//! `[value_heads, value_head_dim, key_head_dim]`, in the model's type too. Qwen3.5 may name another for it
-//! (`mamba_ssm_dtype`, published as float32), which vLLM follows for that family only.
+//! The convolution keeps the last `kernel - 1` inputs in the model's type. The state is `[value_heads, value_head_dim,
+//! key_head_dim]`, in the model's type too. Qwen3.5 may name another type for it (`mamba_ssm_dtype`, published as
+//! float32), which vLLM uses for that family only.
 
 use super::Kin;
 use super::attention::keys_and_values;
@@ -19,7 +19,7 @@ const QWEN3_NEXT: Presets = &qwen_class(48, 2048, 2).presets;
 const QWEN3_5: Presets = &qwen_class(32, 4096, 4).presets;
 const QWEN3_5_MOE: Presets = &qwen_class(40, 2048, 2).presets;
 
-/// A class of Qwen's: they differ in layers, elements of a hidden state, and heads with keys and values.
+/// Returns one of Qwen's classes. They differ in layers, hidden size, and heads with keys and values.
 const fn qwen_class(layers: u64, hidden: u64, kv_heads: u64) -> Class {
     class(layers, hidden, 16)
         .kv(kv_heads)
@@ -70,8 +70,8 @@ fn qwen(config: &Config<'_>, ssm_dtype: Dtype) -> Result<Layers, ConfigError> {
     hybrid(config, &mixers, &heads, ssm_dtype)
 }
 
-/// OLMo Hybrid: without a list every fourth layer attends, or the last of fewer than four. The sizes of its
-/// states follow from those of attention where they are absent.
+/// Returns the layers of OLMo Hybrid. Without a list, every fourth layer attends, or the last of fewer than four.
+/// Absent sizes of states follow from those of attention.
 fn olmo_hybrid(config: &Config<'_>) -> Result<Layers, ConfigError> {
     let layers = config.layers("num_hidden_layers")?;
     let mixers = match listed_all(config, "layer_types", WORDS)? {
@@ -85,7 +85,7 @@ fn olmo_hybrid(config: &Config<'_>) -> Result<Layers, ConfigError> {
     };
     let heads = config.positive("num_attention_heads")?;
     let key_heads = or("linear_num_key_heads", heads)?;
-    // Sizes end at 2^40, so three quarters are safe.
+    // Sizes are at most 2^40, so the product cannot overflow.
     let key_head_dim = config.positive("hidden_size")? * 3 / 4 / key_heads;
     let key_head_dim = or("linear_key_head_dim", key_head_dim)?;
     if key_head_dim == 0 {
@@ -101,7 +101,7 @@ fn olmo_hybrid(config: &Config<'_>) -> Result<Layers, ConfigError> {
     hybrid(config, &mixers, &heads, config.model_dtype()?)
 }
 
-/// Heads of a gated delta net.
+/// The heads of a gated delta net.
 struct Heads {
     key_heads: u64,
     value_heads: u64,

@@ -1,11 +1,11 @@
-//! Windows in most layers, `[layers, B, S, kv_heads, [K, V]]` as `window` and as `attn`; from Gemma 3n on the
-//! last `num_kv_shared_layers` look at the cache of an earlier layer of their kind and own none, and in Gemma 4
-//! layers that see everything have wider and fewer heads.
+//! Gemma: windows in most layers, `[layers, B, S, kv_heads, [K, V]]` as `window` and as `attn`. From Gemma 3n on, the
+//! last `num_kv_shared_layers` layers use the cache of an earlier layer of their kind and have none. In Gemma 4,
+//! full-attention layers have fewer and wider heads.
 //!
-//! Gemma 4's values are its keys in those layers (`attention_k_eq_v`), yet both are normed, and cached.
+//! Gemma 4's values equal its keys in those layers (`attention_k_eq_v`) before both are normed, so both are cached.
 
 use super::Kin;
-use super::attention::{OwnKeys, keys_and_values};
+use super::attention::{LayerOverrides, keys_and_values};
 use super::config::{Config, ConfigError, Presets};
 use super::layers::Layers;
 use super::presets::class;
@@ -20,7 +20,7 @@ pub(super) const KINS: &[Kin] = &[
     Kin { members: &[("gemma3n_text", GEMMA3N)], caches: gemma3n },
     Kin { members: &[("gemma4_text", GEMMA4), ("gemma4_unified_text", GEMMA4_UNIFIED)], caches: gemma4 },
     Kin {
-        // The model that drafts for a Gemma 4: all its layers look at the caches of that.
+        // The draft model of a Gemma 4. All its layers use the target model's caches.
         members: &[("gemma4_assistant_text", GEMMA4)],
         caches: |config| Ok(Layers::of(config.layers("num_hidden_layers")?)),
     },
@@ -36,7 +36,7 @@ const GEMMA4: Presets =
 const GEMMA4_UNIFIED: Presets =
     &class(30, 2304, 8).kv(4).dim(256).window(1024).and("num_kv_shared_layers", 0).and("global_head_dim", 512).presets;
 
-/// The window, in tokens: encoders (`use_bidirectional_attention`) look to both sides.
+/// Returns the window in tokens. Encoders (`use_bidirectional_attention`) look to both sides.
 fn window(config: &Config<'_>) -> Result<Option<u64>, ConfigError> {
     use crate::document::Value::{Bool, Text};
     let both_sides = match config.get("use_bidirectional_attention") {
@@ -59,14 +59,14 @@ fn gemma3n(config: &Config<'_>) -> Result<Layers, ConfigError> {
 fn gemma4(config: &Config<'_>) -> Result<Layers, ConfigError> {
     let layers = config.layers("num_hidden_layers")?;
     let mut windowed = windowed(config, layers, full_every(6))?;
-    // The class sees to it, whatever a config says.
+    // The class makes the last layer attend to everything, whatever the config says.
     if let Some(last) = windowed.last_mut() {
         *last = false;
     }
     let plain = keys_and_values(config)?;
     let local = Attention { sliding_window: window(config)?, ..plain.clone() };
-    // Configs that newer releases wrote say of each layer what these keys said of all.
-    if OwnKeys::read(config, layers)?.any() {
+    // Newer configs give sizes for each layer, and the keys below no longer apply.
+    if LayerOverrides::read(config, layers)?.any() {
         return owned(config, &windowed, &plain, &local);
     }
     let mut full = plain;
@@ -78,7 +78,7 @@ fn gemma4(config: &Config<'_>) -> Result<Layers, ConfigError> {
     owned(config, &windowed, &full, &local)
 }
 
-/// The caches of layers that own one: all but the last few.
+/// Returns the caches of the layers that have one: all except the last few.
 fn owned(config: &Config<'_>, windowed: &[bool], full: &Attention, local: &Attention) -> Result<Layers, ConfigError> {
     const SHARED: &str = "num_kv_shared_layers";
     let layers = windowed.len() as u64;

@@ -1,15 +1,15 @@
-//! GLM-5.3-Flash (`glm5_next`): pages of Kimi delta attention as `kda` in three layers of four, and in the fourth
-//! latents as `mla`, which has no rotated part, and the keys by which stretches of `index_kpool` tokens are chosen.
+//! GLM-5.3-Flash (`glm5_next`): pages of Kimi delta attention as `kda` in three layers of four. The fourth has latents
+//! without a rotated part as `mla`, and keys that choose groups of `index_kpool` tokens.
 //!
-//! | group | layers | a state | of |
+//! | group | layers | content of a state | tokens of a state |
 //! |---|---|---|---|
-//! | `kda` | of linear attention | as of [Kimi Linear](super::kimi_linear) | the sequence |
-//! | `mla` | the others | `[512]` | a token |
-//! | `indexer` | the same | `[[data 128], [scale 4]]` | 16 tokens |
-//! | `indexer-state` | the same | `[[key 128], [score 128]]` bf16 | a token of the last stretch, while it is not full |
+//! | `kda` | linear attention | as in [Kimi Linear](super::kimi_linear) | the sequence |
+//! | `mla` | the others | `[512]` | one |
+//! | `indexer` | as for `mla` | `[[data 128], [scale 4]]` | 16 tokens |
+//! | `indexer-state` | as for `mla` | `[[key 128], [score 128]]` bf16 | one of the incomplete group |
 //!
-//! The last is what vLLM's indexer needs to go on from any token. vLLM keeps it in a ring, a block for each request, all
-//! keys before all scores; an engine that decodes speculatively has a longer one.
+//! `indexer-state` is what vLLM's indexer needs to continue at any token. vLLM keeps it in a ring, one block for each
+//! request, with all keys before all scores. An engine that decodes speculatively has a longer ring.
 
 use super::Kin;
 use super::config::Preset::Number;
@@ -77,8 +77,8 @@ fn caches(config: &Config<'_>) -> Result<Layers, ConfigError> {
     Ok(layers)
 }
 
-/// In the config class a layer may take over the choice of an earlier one. vLLM does not read that, and gives each an
-/// indexer: neither count would hold for both.
+/// Returns the error for a layer that takes over another layer's choice. vLLM ignores that and gives every layer an
+/// indexer, so the two would disagree about what is cached.
 fn shared(config: &Config<'_>, layer: u64) -> ConfigError {
     let mut keys = ["indexer_types", "index_topk_pattern"].into_iter();
     let key = keys.find(|key| config.get(key).is_some());
@@ -88,8 +88,8 @@ fn shared(config: &Config<'_>, layer: u64) -> ConfigError {
     config.fault(key.unwrap_or("index_topk_freq"), problem)
 }
 
-/// `fp8` is fp8 here, since the kernels that read latents in `fp8_ds_mla` take that alone by its own name, and then
-/// with a rotated part of zeros: 656 bytes.
+/// Returns the spec of the latents. Here `fp8` means plain fp8. Kernels that read latents in `fp8_ds_mla` need that
+/// name, and a rotated part of zeros: 656 bytes.
 fn latent(config: &Config<'_>) -> Result<Spec, ConfigError> {
     let (rank, rotated) = (config.positive("kv_lora_rank")?, config.number("qk_rope_head_dim")?);
     let wanted = config.wanted_cache()?;

@@ -1,5 +1,5 @@
-//! Granite 4: Mamba2 pages as `mamba` in most layers, keys and values as `attn` in the others. The dense
-//! Granite 4 models have the same class and only layers of attention.
+//! Granite 4: Mamba2 pages as `mamba` in most layers, and keys and values as `attn` in the others. The dense Granite 4
+//! models have the same class and only attention layers.
 
 use super::Kin;
 use super::attention::keys_and_values;
@@ -25,7 +25,7 @@ const GRANITE_MOE_HYBRID: Presets = &[
 pub(super) const KIN: Kin = Kin { members: &[("granitemoehybrid", GRANITE_MOE_HYBRID)], caches };
 
 fn caches(config: &Config<'_>) -> Result<Layers, ConfigError> {
-    // The class takes both names for the list.
+    // The class accepts both names for the list.
     let key = match config.get("layer_types") {
         None => "layers_block_type",
         Some(_) => "layer_types",

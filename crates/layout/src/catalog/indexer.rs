@@ -1,8 +1,8 @@
-//! Sparse attention over latents: `[layers, B, S, 1, [latent]]` as `mla`, and the keys by which tokens are
-//! chosen, `[layers, B, S, 1, [data], [scale]]` as `indexer`.
+//! Families with sparse attention over latents: `[layers, B, S, 1, [latent]]` as `mla`, and the keys that choose
+//! tokens, `[layers, B, S, 1, [data], [scale]]` as `indexer`.
 //!
-//! The index keys are fp8 with a float32 scale for every 128 elements, whatever the latents are; in a block all
-//! data lie before all scales. Layers that take over the choice of an earlier one have no indexer.
+//! The index keys are fp8 with a float32 scale for every 128 elements, whatever type the latents have. In a block all
+//! data precede all scales. Layers that use the choice of an earlier layer have no indexer.
 
 use super::Kin;
 use super::config::Preset::Number;
@@ -22,18 +22,18 @@ pub(super) const KINS: &[Kin] = &[
         },
     },
     Kin {
-        // The first layer chooses, then one in four.
+        // The first layer chooses, and then one in four.
         members: &[("hy_v4", HY_V4), ("hy_v4_vl_text", GLM_MOE_DSA)],
         caches: |config| {
             let count = config.layers("num_hidden_layers")?;
-            let said = config.words_by_layer("indexer_types", count, &WORDS)?;
+            let listed = config.words_by_layer("indexer_types", count, &WORDS)?;
             let rule = |layer: u64| layer == 0 || layer % 4 == 1;
-            caches(config, &said.unwrap_or_else(|| (0..count).map(rule).collect()))
+            caches(config, &listed.unwrap_or_else(|| (0..count).map(rule).collect()))
         },
     },
 ];
 
-/// Whether a layer chooses tokens by itself.
+/// The words for a layer that chooses tokens itself, and one that does not.
 const WORDS: [(&str, bool); 2] = [("full", true), ("shared", false)];
 
 const HY_V4: Presets = &[
@@ -60,7 +60,7 @@ const GLM_MOE_DSA: Presets = &[
 fn caches(config: &Config<'_>, choosing: &[bool]) -> Result<Layers, ConfigError> {
     let mut layers = Layers::of(choosing.len() as u64);
     let latent = match config.cache_dtype()? {
-        // Sparse kernels have a format of their own for fp8, and vLLM takes it where fp8 is asked for.
+        // Sparse kernels have their own fp8 format, which vLLM uses when fp8 is requested.
         CacheDtype::Plain(Dtype::F8E4M3) => packed(config)?,
         CacheDtype::Nvfp4DsMla => packed_in_nvfp4(config)?,
         _ => latent(config)?,
@@ -75,8 +75,8 @@ fn caches(config: &Config<'_>, choosing: &[bool]) -> Result<Layers, ConfigError>
     Ok(layers)
 }
 
-/// The latent in 4 bits with an fp8 scale for every 16 elements, the rotated part in fp8: 352 bytes of 512 + 64
-/// elements.
+/// Returns the packed spec: the latent in 4 bits with an fp8 scale for every 16 elements, and the rotated part in fp8.
+/// 512 + 64 elements take 352 bytes.
 fn packed_in_nvfp4(config: &Config<'_>) -> Result<Spec, ConfigError> {
     let (rank, rotated) = (config.positive("kv_lora_rank")?, config.positive("qk_rope_head_dim")?);
     if !rank.is_multiple_of(16) {
@@ -91,7 +91,7 @@ fn packed_in_nvfp4(config: &Config<'_>) -> Result<Spec, ConfigError> {
     }))
 }
 
-/// Keys of an indexer: 128 bytes and 4 of scale with 128 elements.
+/// Returns the spec of an indexer's keys: 128 bytes and 4 bytes of scale for 128 elements.
 pub(super) fn index_keys(config: &Config<'_>, tokens_per_state: u64) -> Result<ScaledLatent, ConfigError> {
     let elements = config.positive("index_head_dim")?;
     if !elements.is_multiple_of(128) {
@@ -101,12 +101,12 @@ pub(super) fn index_keys(config: &Config<'_>, tokens_per_state: u64) -> Result<S
     Ok(ScaledLatent { data_bytes: elements, scale_bytes: elements / 128 * 4, tokens_per_state, sliding_window: None })
 }
 
-/// Which layers have an indexer: by name, by letter (F full, S shared), or one in every `index_topk_freq` from
-/// `index_skip_topk_offset` on. All of them, where a config says nothing.
+/// Returns which layers have an indexer: by name, by letter (F full, S shared), or one in every `index_topk_freq` from
+/// `index_skip_topk_offset` on. By default all of them have one.
 pub(super) fn choosing(config: &Config<'_>, layers: u64) -> Result<Vec<bool>, ConfigError> {
     const PATTERN: &str = "index_topk_pattern";
-    if let Some(said) = config.words_by_layer("indexer_types", layers, &WORDS)? {
-        return Ok(said);
+    if let Some(listed) = config.words_by_layer("indexer_types", layers, &WORDS)? {
+        return Ok(listed);
     }
     if let Some(Value::List(_)) = config.get(PATTERN) {
         let known = [WORDS[0], WORDS[1], ("F", true), ("S", false)];

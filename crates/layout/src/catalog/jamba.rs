@@ -1,5 +1,5 @@
-//! Jamba: keys and values as `attn` in every `attn_layer_period`th layer, beginning with
-//! `attn_layer_offset`; Mamba1 pages as `mamba` in all others.
+//! Jamba: keys and values as `attn` in every `attn_layer_period`th layer, from `attn_layer_offset` on, and Mamba1 pages
+//! as `mamba` in all others.
 
 use super::Kin;
 use super::attention::keys_and_values;

@@ -1,11 +1,10 @@
-//! Kimi Linear: pages of Kimi delta attention as `kda` in three layers of four, latents as `mla` in the
-//! fourth.
+//! Kimi Linear: pages of Kimi delta attention as `kda` in three layers of four, and latents as `mla` in the fourth.
 //!
-//! KDA is a gated delta net with as many key heads as value heads, all equally wide: vLLM keeps the inputs
-//! of its three convolutions as the `q`, `k` and `v` channels of one, in the model's type, and a state of
-//! `[heads, head_dim, head_dim]` in float32 whatever the model's type is.
+//! KDA is a gated delta net with as many key heads as value heads, all of the same width. vLLM keeps the inputs of its
+//! three convolutions as the `q`, `k` and `v` channels of one, in the model's type. The state is `[heads, head_dim,
+//! head_dim]` in float32, whatever the model's type is.
 //!
-//! Published configs keep the layers in `linear_attn_config`, **counted from 1**.
+//! Published configs list the layers in `linear_attn_config`, **counted from 1**.
 
 use super::Kin;
 use super::config::Preset::Number;
@@ -37,16 +36,18 @@ fn caches(config: &Config<'_>) -> Result<Layers, ConfigError> {
     )
 }
 
-/// `layer_types`, else the two lists of `linear_attn_config`, else what the class has where there is
-/// neither (layers 4, 8, … counted from 0, which is not where the published models have them).
+/// Returns the kind of each layer: from `layer_types`, else from the two lists of `linear_attn_config`, else from the
+/// class's default (layers 4, 8, … counted from 0, unlike the published models).
 fn mixers(config: &Config<'_>, linear: Option<&Config<'_>>) -> Result<Vec<Mixer>, ConfigError> {
     let layers = config.layers("num_hidden_layers")?;
     if let Some(mixers) = listed_all(config, "layer_types", WORDS)? {
         return Ok(mixers);
     }
-    let given = |linear: &Config<'_>, key| Ok::<_, ConfigError>(linear.numbers(key)?.is_some());
+    let has_list = |linear: &Config<'_>, key| Ok::<_, ConfigError>(linear.numbers(key)?.is_some());
     match linear {
-        Some(linear) if given(linear, KDA_LAYERS)? || given(linear, FULL_LAYERS)? => numbered(config, linear, layers),
+        Some(linear) if has_list(linear, KDA_LAYERS)? || has_list(linear, FULL_LAYERS)? => {
+            numbered(config, linear, layers)
+        }
         _ => Ok(Mixer::each(layers, |layer| layer > 0 && layer % 4 == 0)),
     }
 }
@@ -54,8 +55,8 @@ fn mixers(config: &Config<'_>, linear: Option<&Config<'_>>) -> Result<Vec<Mixer>
 const KDA_LAYERS: &str = "kda_layers";
 const FULL_LAYERS: &str = "full_attn_layers";
 
-/// Both lists together have to name each layer once. Engines read the first alone, the class both, and
-/// neither of them where one is missing; so one is as good as no answer.
+/// Reads the two lists, which together have to name each layer once. Engines read only the first, and the class needs
+/// both. So a single list is refused as ambiguous.
 fn numbered(config: &Config<'_>, linear: &Config<'_>, layers: u64) -> Result<Vec<Mixer>, ConfigError> {
     let mut mixers = vec![None; layers as usize];
     for (key, mixer) in [(KDA_LAYERS, Mixer::Recurrent), (FULL_LAYERS, Mixer::Attention)] {
@@ -65,9 +66,9 @@ fn numbered(config: &Config<'_>, linear: &Config<'_>, layers: u64) -> Result<Vec
         };
         for (i, number) in numbers.into_iter().enumerate() {
             let fault = |problem| Err(linear.fault(&format!("{key}[{i}]"), problem));
-            let place = number.checked_sub(1).and_then(|i| usize::try_from(i).ok());
-            match place.and_then(|place| mixers.get_mut(place)) {
-                Some(place @ None) => *place = Some(mixer),
+            let slot = number.checked_sub(1).and_then(|i| usize::try_from(i).ok());
+            match slot.and_then(|slot| mixers.get_mut(slot)) {
+                Some(slot @ None) => *slot = Some(mixer),
                 Some(Some(_)) => return fault(format!("names layer {number} a second time")),
                 None => {
                     let range = format!("is {number}, but layers are counted from 1 to {layers}");
@@ -85,22 +86,22 @@ fn numbered(config: &Config<'_>, linear: &Config<'_>, layers: u64) -> Result<Vec
     Ok(mixers.into_iter().flatten().collect())
 }
 
-/// What a layer of Kimi delta attention keeps, by the inner table or the keys beside it.
+/// Returns what a layer of Kimi delta attention keeps. Sizes are in the inner table or next to it.
 pub(super) fn page(config: &Config<'_>, linear: Option<&Config<'_>>) -> Result<Vec<Spec>, ConfigError> {
-    // Each size by itself: in the inner table, else beside it.
-    let place = |inner, outer| match linear {
+    // Each size may be in either table. The inner one takes precedence.
+    let slot = |inner, outer| match linear {
         Some(linear) if linear.get(inner).is_some() => (linear, inner),
         _ => (config, outer),
     };
-    let (table, key) = place("num_heads", "linear_num_heads");
+    let (table, key) = slot("num_heads", "linear_num_heads");
     let heads = table.positive(key)?;
-    let (table, key) = place("head_dim", "linear_head_dim");
+    let (table, key) = slot("head_dim", "linear_head_dim");
     let head_dim = table.positive(key)?;
-    let (table, key) = place("short_conv_kernel_size", "linear_conv_kernel_dim");
+    let (table, key) = slot("short_conv_kernel_size", "linear_conv_kernel_dim");
     kda(config, heads, head_dim, taps(table, key)?)
 }
 
-/// Kimi delta attention with so many heads, and inputs that its convolutions remember.
+/// Returns Kimi delta attention with this many heads, whose convolutions keep `conv_states` inputs.
 pub(super) fn kda(config: &Config<'_>, heads: u64, head_dim: u64, conv_states: u64) -> Result<Vec<Spec>, ConfigError> {
     let conv = GdnConv {
         key_heads: heads,

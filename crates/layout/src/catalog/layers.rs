@@ -1,4 +1,4 @@
-//! Gathers what each layer caches into groups of layers that cache the same.
+//! Grouping of layers that cache the same.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -7,80 +7,80 @@ use super::{Model, ModelGroup};
 use crate::deployment::LayerSet;
 use crate::spec::Spec;
 
-/// What the layers of a model cache, noted layer by layer in ascending order.
+/// The caches of a model's layers, added layer by layer in ascending order.
 #[derive(Debug)]
 pub(super) struct Layers {
     count: u64,
     groups: Vec<Gathered>,
-    /// Places in `groups`: every layer may have a group of its own, so none is looked for one by one.
-    places: HashMap<(&'static str, Vec<Spec>), usize>,
-    /// Groups of each name.
+    /// Indices into `groups`. Every layer may have its own group, so a linear search would be slow.
+    indices: HashMap<(&'static str, Vec<Spec>), usize>,
+    /// The number of groups of each name.
     namesakes: HashMap<&'static str, usize>,
 }
 
 #[derive(Debug)]
 struct Gathered {
     name: &'static str,
-    /// Tells it from others of the same name; the first is 1.
+    /// Distinguishes groups of the same name, from 1 on.
     number: usize,
     layers: Vec<u32>,
     specs: Vec<Spec>,
 }
 
 impl Layers {
-    /// Of a model with this many layers, whether they own a cache or not.
+    /// Returns an empty set for a model with this many layers, including those without a cache.
     pub(super) fn of(count: u64) -> Self {
-        Self { count, groups: Vec::new(), places: HashMap::new(), namesakes: HashMap::new() }
+        Self { count, groups: Vec::new(), indices: HashMap::new(), namesakes: HashMap::new() }
     }
 
-    /// Says that there are more layers than these: the last own no cache.
+    /// Appends layers without a cache.
     pub(super) fn followed_by(self, more: u64) -> Self {
         Self { count: self.count + more, ..self }
     }
 
-    /// Every layer, counted from 0.
+    /// Returns the ids of all layers, counted from 0.
     pub(super) fn ids(&self) -> std::ops::Range<u64> {
         0..self.count
     }
 
-    /// Notes a cache that a layer owns: one spec, or those of one page. Layers that cache the same under
-    /// one name are one group; where they differ, the later group has a number: `attn`, `attn-2`.
+    /// Adds a cache of a layer: one spec, or those of one page. Layers that cache the same under one name form a group.
+    /// If they differ, the later group gets a number: `attn`, `attn-2`.
     pub(super) fn add(&mut self, layer: u64, name: &'static str, specs: impl Into<Vec<Spec>>) {
         let (specs, layer) = (specs.into(), layer as u32);
-        match self.places.entry((name, specs)) {
-            Entry::Occupied(place) => self.groups[*place.get()].layers.push(layer),
-            Entry::Vacant(place) => {
+        match self.indices.entry((name, specs)) {
+            Entry::Occupied(index) => self.groups[*index.get()].layers.push(layer),
+            Entry::Vacant(index) => {
                 let namesakes = self.namesakes.entry(name).or_default();
                 *namesakes += 1;
                 self.groups.push(Gathered {
                     name,
                     number: *namesakes,
                     layers: vec![layer],
-                    specs: place.key().1.clone(),
+                    specs: index.key().1.clone(),
                 });
-                place.insert(self.groups.len() - 1);
+                index.insert(self.groups.len() - 1);
             }
         }
     }
 
-    /// Whether any layer caches such a spec.
+    /// Tells whether any layer caches a matching spec.
     pub(super) fn any(&self, is: impl Fn(&Spec) -> bool) -> bool {
         self.groups.iter().flat_map(|group| &group.specs).any(is)
     }
 
-    /// Has `change` rewrite the specs of each layer and group, given the layer's number and the group's name.
+    /// Rewrites the specs of each layer and group with `change`, which gets the layer's number and the group's name.
     pub(super) fn mapped<E>(
         self,
         mut change: impl FnMut(u64, &str, &mut Vec<Spec>) -> Result<(), E>,
     ) -> Result<Self, E> {
         let mut mapped = Self::of(self.count);
         let mut caches: Vec<(u32, usize)> = Vec::new();
-        for (place, group) in self.groups.iter().enumerate() {
-            caches.extend(group.layers.iter().map(|layer| (*layer, place)));
+        for (index, group) in self.groups.iter().enumerate() {
+            caches.extend(group.layers.iter().map(|layer| (*layer, index)));
         }
         caches.sort_unstable();
-        for (layer, place) in caches {
-            let Some(group) = self.groups.get(place) else {
+        for (layer, index) in caches {
+            let Some(group) = self.groups.get(index) else {
                 continue;
             };
             let (layer, mut specs) = (layer.into(), group.specs.clone());

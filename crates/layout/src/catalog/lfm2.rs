@@ -1,8 +1,8 @@
-//! LFM2: a short convolution keeps the last `conv_L_cache - 1` inputs of each channel as `conv`, the other
-//! layers keys and values as `attn`.
+//! LFM2: a short convolution keeps the last `conv_L_cache - 1` inputs of each channel as `conv`. The other layers have
+//! keys and values as `attn`.
 //!
-//! There is no state beside the convolution's inputs, which are shared out as those of a Mamba1 layer are;
-//! so one spec of that kind is the whole page.
+//! There is no state besides the convolution's inputs, which are partitioned like those of a Mamba1 layer. So one spec
+//! of that kind is the whole page.
 
 use super::Kin;
 use super::attention::keys_and_values;
@@ -34,7 +34,7 @@ pub(super) const LFM2_MOE_KIN: Kin = Kin {
     members: &[("lfm2_moe", LFM2_MOE)],
     caches: |config| match listed_all(config, "layer_types", WORDS)? {
         Some(mixers) => hybrid(config, &mixers),
-        // Its class has no answer of its own.
+        // Its class has no default.
         None => Err(config.fault("layer_types", "is missing: it has to list conv or full_attention for each layer")),
     },
 };
@@ -42,7 +42,7 @@ pub(super) const LFM2_MOE_KIN: Kin = Kin {
 const WORDS: &[Word] =
     &[("conv", Mixer::Recurrent), ("full_attention", Mixer::Attention), ("attention", Mixer::Attention)];
 
-/// `layer_types`, else the indices of `full_attn_idxs`; without either, every layer attends.
+/// Reads `layer_types`, or else the indices of `full_attn_idxs`. Without either, every layer attends.
 fn lfm2(config: &Config<'_>) -> Result<Layers, ConfigError> {
     let layers = config.layers("num_hidden_layers")?;
     let mixers = match listed_all(config, "layer_types", WORDS)? {

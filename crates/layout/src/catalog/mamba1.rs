@@ -1,8 +1,8 @@
-//! Mamba1 in every layer: `[layers, B, 1, [x], [ssm]]` as `mamba`, one page of two specs, both shared out by
-//! channels and in the model's type.
+//! Families with Mamba1 in every layer: `[layers, B, 1, [x], [ssm]]` as `mamba`, one page of two specs, both
+//! partitioned by channel and in the model's type.
 //!
-//! A config's `intermediate_size` goes before `expand * hidden_size`: Falcon-Mamba has an `expand` of 16
-//! that it does not mean.
+//! A config's `intermediate_size` takes precedence over `expand * hidden_size`: the `expand` of 16 in Falcon-Mamba is
+//! wrong.
 
 use super::Kin;
 use super::config::Preset::Number;
@@ -35,7 +35,7 @@ fn caches(config: &Config<'_>) -> Result<Layers, ConfigError> {
     Ok(layers)
 }
 
-/// A page of one layer: the convolution's inputs, then the state.
+/// Returns the page of one layer: the convolution's inputs, then the state.
 pub(super) fn page(
     config: &Config<'_>,
     d_inner: u64,

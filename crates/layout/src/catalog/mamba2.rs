@@ -1,13 +1,13 @@
-//! Mamba2 in every layer: `[layers, B, 1, [x, B, C], [ssm]]` as `mamba`, one page of two specs.
+//! Families with Mamba2 in every layer: `[layers, B, 1, [x, B, C], [ssm]]` as `mamba`, one page of two specs.
 //!
-//! The convolution keeps the last `kernel - 1` inputs of `x`, `B` and `C`, in the model's type. vLLM lays
-//! them out as `[taps, channels]` (`SD`) unless it is told otherwise. The state is
-//! `[heads, head_dim, state_size]`, in the same type unless the family says another.
+//! The convolution keeps the last `kernel - 1` inputs of `x`, `B` and `C`, in the model's type. By default vLLM lays
+//! them out as `[taps, channels]` (`SD`). The state is `[heads, head_dim, state_size]`, in the same type unless the
+//! family names another.
 //!
-//! Groups: vLLM hands `B` and `C` out by groups where tp divides them, and repeats them whole on every rank
-//! where there is one. It sizes pages for a tp that does not divide several groups too (one group a rank,
-//! as if there were tp of them), but its Mamba2 layer then refuses to start, and so does a
-//! [deployment](crate::Deployment) of these specs. A model of 8 groups thus goes over 1, 2, 4 or 8 ranks.
+//! vLLM distributes `B` and `C` by group if tp divides the groups, and repeats them on every rank if there is one
+//! group. It also computes page sizes for other values of tp (one group a rank, as if there were tp of them), but then
+//! its Mamba2 layer refuses to start. A [deployment](crate::Deployment) of these specs refuses too. So a model with 8
+//! groups runs on 1, 2, 4 or 8 ranks.
 
 use super::Kin;
 use super::config::Preset::Number;
@@ -49,7 +49,7 @@ fn caches(config: &Config<'_>) -> Result<Layers, ConfigError> {
     Ok(layers)
 }
 
-/// What a family calls the sizes of its Mamba2 layers.
+/// The names of a family's keys for the sizes of its Mamba2 layers.
 pub(super) struct Keys {
     pub(super) heads: &'static str,
     pub(super) head_dim: &'static str,
@@ -58,7 +58,7 @@ pub(super) struct Keys {
     pub(super) conv_kernel: &'static str,
 }
 
-/// Keys of the families that put Mamba2 between (or beside) layers of attention.
+/// The keys of families that have both Mamba2 and attention.
 pub(super) const HYBRID_KEYS: Keys = Keys {
     heads: "mamba_n_heads",
     head_dim: "mamba_d_head",
@@ -67,22 +67,22 @@ pub(super) const HYBRID_KEYS: Keys = Keys {
     conv_kernel: "mamba_d_conv",
 };
 
-/// Channels of `x`, all heads together.
+/// The number of channels of `x`, over all heads.
 pub(super) struct Inner {
     pub(super) size: u64,
-    /// What says so, for a message.
+    /// The key or expression that gives the size, for messages.
     pub(super) called: &'static str,
 }
 
 impl Inner {
-    /// `mamba_expand * hidden_size`, as most hybrids have it.
+    /// Returns `mamba_expand * hidden_size`, the size in most hybrids.
     pub(super) fn expanded(config: &Config<'_>) -> Result<Self, ConfigError> {
         Ok(Self { size: config.product("mamba_expand", "hidden_size")?, called: "mamba_expand * hidden_size" })
     }
 }
 
-/// A page of one layer: the convolution's inputs, then the state. Without a `head_dim` it is what is left
-/// for each head.
+/// Returns the page of one layer: the convolution's inputs, then the state. Without a `head_dim`, the channels are
+/// divided among the heads.
 pub(super) fn page(
     config: &Config<'_>,
     keys: &Keys,
@@ -120,7 +120,7 @@ pub(super) fn page(
     Ok(vec![Spec::Mamba2Conv(conv), Spec::Mamba2Ssm(ssm)])
 }
 
-/// The page of a hybrid with `mamba_*` keys, whose `mamba_d_head` may be `"auto"`.
+/// Returns the page of a hybrid with `mamba_*` keys, whose `mamba_d_head` may be `"auto"`.
 pub(super) fn hybrid_page(config: &Config<'_>, inner: &Inner) -> Result<Vec<Spec>, ConfigError> {
     let head_dim = config.unless_auto(HYBRID_KEYS.head_dim)?;
     page(config, &HYBRID_KEYS, inner, head_dim, config.model_dtype()?)

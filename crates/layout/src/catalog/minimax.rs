@@ -1,16 +1,16 @@
-//! MiniMax Text-01 and M1: lightning attention keeps one state `[heads, head_dim, head_dim]` a layer as
-//! `linear`, the other layers keys and values as `attn`.
+//! MiniMax Text-01 and M1: lightning attention keeps one state `[heads, head_dim, head_dim]` a layer as `linear`. The
+//! other layers have keys and values as `attn`.
 //!
-//! The state has a head for each *query* head, in the model's type. Published configs list the layers as
-//! numbers (`attn_type_list`: 0 linear, 1 full); the class of `transformers` as `layer_types`, and where
-//! both are absent every second layer is linear, beginning with the second.
+//! The state has a head for each *query* head, in the model's type. Published configs list the layers as numbers
+//! (`attn_type_list`: 0 linear, 1 full), and the class of `transformers` as `layer_types`. If both are absent, every
+//! second layer is linear, from the second on.
 
 use super::Kin;
 use super::attention::{head_dim, keys_and_values};
 use super::config::Preset::Number;
 use super::config::{Config, ConfigError, Presets};
 use super::layers::Layers;
-use super::recurrent::{Mixer, WORDS, as_many, gather, listed_all};
+use super::recurrent::{Mixer, WORDS, check_count, gather, listed_all};
 use crate::spec::{Linear, Spec};
 
 const MINIMAX: Presets = &[
@@ -31,8 +31,7 @@ pub(super) const KIN: Kin = Kin {
     },
 };
 
-/// What the original checkpoints call themselves. Their classes are not in `transformers`, so nothing is
-/// taken for granted.
+/// The names in the original checkpoints. Their classes are not in `transformers`, so nothing is assumed.
 pub(super) const ORIGINAL_KIN: Kin = Kin {
     members: &[("minimax_text_01", &[]), ("minimax_m1", &[])],
     caches: |config| match mixers(config)? {
@@ -78,5 +77,5 @@ fn mixers(config: &Config<'_>) -> Result<Option<Vec<Mixer>>, ConfigError> {
         }
     });
     let mixers = mixers.collect::<Result<_, _>>()?;
-    as_many(config, TYPES, mixers, config.layers("num_hidden_layers")?).map(Some)
+    check_count(config, TYPES, mixers, config.layers("num_hidden_layers")?).map(Some)
 }

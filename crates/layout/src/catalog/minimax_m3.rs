@@ -1,7 +1,7 @@
-//! MiniMax M3: keys and values in every layer, `[layers, B, S, kv_heads, [K, V]]` as `attn`, and in those of sparse
-//! attention the keys by which blocks of tokens are chosen, `[layers, B, S, 1, [key]]` as `indexer`.
+//! MiniMax M3: keys and values in every layer, `[layers, B, S, kv_heads, [K, V]]` as `attn`. Layers with sparse
+//! attention also have keys that choose blocks of tokens, `[layers, B, S, 1, [key]]` as `indexer`.
 //!
-//! An index key is bf16, whatever the cache's type is (vLLM has fp8 as an option of its own).
+//! An index key is bf16, whatever type the cache has (vLLM has a separate option for fp8).
 
 use super::Kin;
 use super::attention::{in_every_layer, keys_and_values};
@@ -18,7 +18,7 @@ pub(super) const KIN: Kin = Kin { members: &[("minimax_m3_vl_text", PRESETS), ("
 fn caches(config: &Config<'_>) -> Result<Layers, ConfigError> {
     let count = config.layers("num_hidden_layers")?;
     let mut layers = in_every_layer(config, count, &keys_and_values(config)?)?;
-    // Published configs say it in a table of their own; those that `transformers` wrote beside it.
+    // Published configs have it in a separate table, and those written by `transformers` next to it.
     let published = config.inside("sparse_attention_config")?;
     let latent = match &published {
         Some(table) if table.get("sparse_index_dim").is_some() => table.positive("sparse_index_dim")?,
@@ -35,14 +35,14 @@ fn caches(config: &Config<'_>) -> Result<Layers, ConfigError> {
 
 fn sparse(config: &Config<'_>, published: Option<&Config<'_>>, layers: u64) -> Result<Vec<bool>, ConfigError> {
     let known = [("full_attention", false), ("minimax_m3_sparse", true), ("indexed_attention", true)];
-    if let Some(said) = config.words_by_layer("layer_types", layers, &known)? {
-        return Ok(said);
+    if let Some(listed) = config.words_by_layer("layer_types", layers, &known)? {
+        return Ok(listed);
     }
     if let Some(table) = published
         && (table.get("use_sparse_attention").is_none() || table.flag("use_sparse_attention")?)
-        && let Some(said) = table.numbers_by_layer("sparse_attention_freq", layers)?
+        && let Some(listed) = table.numbers_by_layer("sparse_attention_freq", layers)?
     {
-        return Ok(said.iter().map(|sparse| *sparse != 0).collect());
+        return Ok(listed.iter().map(|sparse| *sparse != 0).collect());
     }
     Ok(vec![false; layers as usize])
 }

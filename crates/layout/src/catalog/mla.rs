@@ -1,9 +1,9 @@
-//! One latent vector of every token in every layer, whole on every rank: `[layers, B, S, 1, [latent]]` as
-//! `mla`.
+//! Families that cache one latent vector of every token in every layer, complete on every rank: `[layers, B, S, 1,
+//! [latent]]` as `mla`.
 //!
-//! The latent is what keys and values are made from (`kv_lora_rank`), then the key's rotated part
-//! (`qk_rope_head_dim`): 512 + 64 elements in DeepSeek V3. LongCat-Flash has two attention blocks in a layer,
-//! whose caches are `mla` and `mla-b`, both under the layer's id.
+//! The latent consists of the compressed keys and values (`kv_lora_rank`) and the key's rotated part
+//! (`qk_rope_head_dim`): 512 + 64 elements in DeepSeek V3. LongCat-Flash has two attention blocks in a layer, whose
+//! caches are `mla` and `mla-b`, both under the layer's id.
 
 use super::Kin;
 use super::attention::{in_every_layer, keys_and_values};
@@ -18,7 +18,7 @@ pub(super) const KINS: &[Kin] = &[
         members: &[
             ("deepseek_v2", &presets(32, 512, 64)),
             ("deepseek_v3", &presets(61, 512, 64)),
-            // Its own class is DeepSeek V3's under another name.
+            // Its class is that of DeepSeek V3 under another name.
             ("kimi_k2", &presets(61, 512, 64)),
             ("axk1", &presets(61, 512, 64)),
             ("glm4_moe_lite", &presets(47, 512, 64)),
@@ -54,12 +54,12 @@ pub(super) const KINS: &[Kin] = &[
 const LONGCAT_FLASH: Presets =
     &[("num_layers", Number(28)), ("kv_lora_rank", Number(512)), ("qk_rope_head_dim", Number(64))];
 
-/// What a class has of these.
+/// Returns the presets of a class.
 pub(super) const fn presets(layers: u64, rank: u64, rotated: u64) -> [(&'static str, super::config::Preset); 3] {
     [("num_hidden_layers", Number(layers)), ("kv_lora_rank", Number(rank)), ("qk_rope_head_dim", Number(rotated))]
 }
 
-/// What a layer caches, in the type that was asked for.
+/// Returns the spec of a layer's latents in the requested type.
 pub(super) fn latent(config: &Config<'_>) -> Result<Spec, ConfigError> {
     match config.cache_dtype()? {
         CacheDtype::Plain(dtype) => Ok(Spec::Mla(Mla {
@@ -68,26 +68,26 @@ pub(super) fn latent(config: &Config<'_>) -> Result<Spec, ConfigError> {
             sliding_window: None,
         })),
         CacheDtype::Fp8DsMla => packed(config),
-        // `cache_dtype` has no others: rows are packed after this.
+        // `cache_dtype` returns no others. Packed rows are packed later.
         CacheDtype::Nvfp4DsMla | CacheDtype::Packed(_) => Err(ConfigError::Dtype(
             "nvfp4_ds_mla is a format of sparse attention's latents; this model's attention is none".to_owned(),
         )),
     }
 }
 
-/// Whether a model of this shape caches keys and values all the same (DeepSeek-OCR, small DeepSeek-VL2): it says
-/// so, and its heads have no rotated part, by which engines tell.
+/// Tells whether a model of this shape caches keys and values instead (DeepSeek-OCR, small DeepSeek-VL2): the config
+/// says so, or its heads have no rotated part, which is how engines tell.
 fn without_latents(config: &Config<'_>) -> Result<bool, ConfigError> {
-    let said = config.get("use_mla").is_some() && !config.flag("use_mla")?;
+    let disabled = config.get("use_mla").is_some() && !config.flag("use_mla")?;
     let zero = |key| match config.get(key) {
         Some(Value::Null) | None => Ok(false),
         Some(_) => Ok::<bool, ConfigError>(config.number(key)? == 0),
     };
-    Ok(said || zero("qk_rope_head_dim")? && zero("qk_nope_head_dim")?)
+    Ok(disabled || zero("qk_rope_head_dim")? && zero("qk_nope_head_dim")?)
 }
 
-/// The latent in fp8 with a float32 scale for every 128 elements, the rotated part in bf16: 656 bytes of
-/// 512 + 64 elements.
+/// Returns the packed spec: the latent in fp8 with a float32 scale for every 128 elements, and the rotated part in
+/// bf16. 512 + 64 elements take 656 bytes.
 pub(super) fn packed(config: &Config<'_>) -> Result<Spec, ConfigError> {
     let (rank, rotated) = (config.positive("kv_lora_rank")?, config.positive("qk_rope_head_dim")?);
     if !rank.is_multiple_of(128) {

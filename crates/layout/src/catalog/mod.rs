@@ -1,12 +1,11 @@
-//! Model catalog: what a model caches, read off its Hugging Face `config.json`.
+//! The model catalog: derives what a model caches from its Hugging Face `config.json`.
 //!
-//! A family is what a config calls its `model_type`. Each knows the keys of its config class and the
-//! values that the class puts where a key is absent, and yields [specs](crate::spec) layer by layer;
-//! layers that cache the same become one [group](ModelGroup). Families that cache in the same way share a
-//! file, which starts with the shape that they yield.
+//! A family is the `model_type` of a config. The catalog knows the keys of each family's config class and their
+//! presets, and derives [specs](crate::spec) layer by layer. Layers that cache the same form one [group](ModelGroup).
+//! Families that cache in the same way share a file, which starts with the shape of their caches.
 //!
-//! Families and presets are those of the config classes of `transformers` 5.24.0; what engines make of
-//! them (which layers own a cache, types of recurrent state, sizes of packed entries) is vLLM's.
+//! Families and presets are those of the config classes in `transformers` 5.24.0. How engines cache them (which layers
+//! have a cache, types of recurrent state, sizes of packed entries) is taken from vLLM.
 //!
 //! ```
 //! use transload_layout::catalog::{Model, Options};
@@ -71,49 +70,49 @@ use crate::deployment::LayerSet;
 use crate::document::{Value, nearest};
 use crate::spec::Spec;
 
-/// What a model caches, whole, before anyone says how many ranks share it.
+/// The caches of a model in total, independent of the number of ranks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Model {
     /// The `model_type` of its text part.
     pub family: String,
-    /// Layers of the model, those that own no cache included.
+    /// The number of layers, including those without a cache.
     pub num_layers: u32,
-    /// What the layers cache. A layer may be in several groups, and in none.
+    /// The caches of the layers. A layer may be in several groups, or in none.
     pub groups: Vec<ModelGroup>,
-    /// What was taken for granted where its config lacks a key.
+    /// Values that were assumed because the config lacks their keys.
     pub assumed: Vec<Assumption>,
-    /// The `model_type` around its text part, where no wrapper of that name is known.
+    /// The `model_type` around its text part, if that is no known wrapper.
     pub wrapper: Option<String>,
-    /// Paths of keys that were not read, though they may change what is cached: no config class is known that has
-    /// them and caches the same whatever they are.
+    /// Paths of keys that were not read and may change what is cached: no known config class has such a key without
+    /// influence on the cache.
     pub unread: Vec<String>,
-    /// How its keys, values or latents are packed. Their sizes are then those of rows, in bytes.
+    /// The packed format of its keys, values or latents, if any. Their sizes are then those of rows, in bytes.
     pub packed: Option<Packed>,
 }
 
-/// Layers that cache the same, and are given blocks together.
+/// Layers that cache the same and share block tables.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ModelGroup {
-    /// `attn`, `window`, `mamba`, …
+    /// The name: `attn`, `window`, `mamba`, …
     pub name: String,
     /// Global layer ids, counted from 0.
     pub layers: LayerSet,
-    /// What each of the layers caches: one spec, or those of one page.
+    /// The cache of each layer: one spec, or those of one page.
     pub specs: Vec<Spec>,
 }
 
-/// What an operator chooses, and a config does not say.
+/// Choices of an operator that a config does not contain.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
-    /// The type that keys, values and latents are cached in, where it is not the model's own.
+    /// The type of cached keys, values and latents, if it is not the model's own.
     pub cache_dtype: Option<CacheDtype>,
 }
 
 impl Model {
-    /// Reads a config: of a text model, or of one with a text model in it.
+    /// Reads the config of a text model, or of a model that contains one.
     ///
     /// # Errors
-    /// The first key that is missing or wrong, with its path; or a family that is not in the catalog.
+    /// The first key that is missing or invalid, with its path; or a family that is not in the catalog.
     pub fn from_config(config: &Value, options: &Options) -> Result<Self, ConfigError> {
         let part = TextPart::of(config)?;
         let known = kins().find_map(|kin| kin.member(part.family));
@@ -133,19 +132,19 @@ impl Model {
         })
     }
 
-    /// Every `model_type` of the catalog.
+    /// Returns every `model_type` of the catalog.
     pub fn families() -> impl Iterator<Item = &'static str> {
         let members = kins().flat_map(|kin| kin.members);
         members.map(|(family, _)| *family)
     }
 }
 
-/// What the layers of a model cache.
+/// A function that returns what the layers of a model cache.
 type Caches = fn(&Config<'_>) -> Result<Layers, ConfigError>;
 
 /// Families whose models cache in the same way.
 struct Kin {
-    /// Every `model_type`, with what its class puts where a key is absent.
+    /// Every `model_type` with the presets of its class.
     members: &'static [(&'static str, Presets)],
     caches: Caches,
 }
@@ -157,7 +156,7 @@ impl Kin {
     }
 }
 
-/// The whole catalog, file by file.
+/// The whole catalog, by file.
 const CATALOG: &[&[Kin]] = &[
     attention::KINS,
     window::KINS,
@@ -196,25 +195,25 @@ fn kins() -> impl Iterator<Item = &'static Kin> {
     CATALOG.iter().copied().flatten()
 }
 
-/// A family that is not in the catalog.
+/// The error for a family that is not in the catalog.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{}", self.text())]
 pub struct UnknownFamily {
     /// The `model_type`.
     pub family: String,
-    /// The known ones that are called most like it, the nearest first.
+    /// The known families with the most similar names, the nearest first.
     pub nearest: Vec<&'static str>,
-    /// What it caches that no kind of spec says, where that is why it is not in the catalog.
+    /// The data that no kind of spec describes, if that is the reason why the family is not in the catalog.
     pub why: Option<&'static str>,
 }
 
 impl UnknownFamily {
-    /// How many known families a message lists.
+    /// The number of known families that a message lists.
     const NEAREST: usize = 5;
 
     fn of(family: &str) -> Self {
         let known: Vec<&str> = Model::families().collect();
-        // The next release of a family differs from the last in what follows its name.
+        // Prefer names with the same stem: a new release of a family usually differs in what follows its name.
         fn stem(name: &str) -> &str {
             let end = name.find(|letter: char| !letter.is_ascii_alphabetic());
             name.get(..end.unwrap_or(name.len())).unwrap_or(name)

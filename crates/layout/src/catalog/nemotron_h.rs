@@ -1,9 +1,9 @@
-//! Nemotron-H and Nemotron 3: Mamba2 pages as `mamba` and keys and values as `attn`, each in a few of the
-//! layers; MLPs and experts are layers of their own, which cache nothing.
+//! Nemotron-H and Nemotron 3: Mamba2 pages as `mamba` and keys and values as `attn`, each in some of the layers. MLPs
+//! and experts count as layers too, and cache nothing.
 //!
-//! The state is in float32 unless `mamba_ssm_cache_dtype` says otherwise: vLLM follows that key. Channels
-//! are `mamba_num_heads * mamba_head_dim`; `expand` is not used, and does not agree with them everywhere.
-//! Layers for multi-token prediction (`mtp_*`) are no part of the model's own.
+//! The state is float32 unless `mamba_ssm_cache_dtype` says otherwise, as in vLLM. The number of channels is
+//! `mamba_num_heads * mamba_head_dim`; `expand` is not used, and does not always agree. Layers for multi-token
+//! prediction (`mtp_*`) are not part of the model.
 
 use super::Kin;
 use super::attention::keys_and_values;
@@ -11,7 +11,7 @@ use super::config::Preset::{Number, Text};
 use super::config::{Config, ConfigError, Presets};
 use super::layers::Layers;
 use super::mamba2::{self, Inner, Keys};
-use super::recurrent::{Mixer, Word, as_many, counted, gather, listed};
+use super::recurrent::{Mixer, Word, check_count, counted, gather, listed};
 use crate::spec::Spec;
 
 const NEMOTRON_H: Presets = &[
@@ -29,7 +29,7 @@ const NEMOTRON_H: Presets = &[
 
 pub(super) const KIN: Kin = Kin { members: &[("nemotron_h", NEMOTRON_H)], caches };
 
-/// Names of a list, and their letters in a pattern.
+/// The words in a list of layers. A pattern has letters instead.
 const WORDS: &[Word] = &[
     ("linear_attention", Mixer::Recurrent),
     ("full_attention", Mixer::Attention),
@@ -39,7 +39,7 @@ const WORDS: &[Word] = &[
     ("attention", Mixer::Attention),
 ];
 
-/// What the class makes of a config that names no layers.
+/// The class's default for a config that lists no layers.
 const DEFAULT: [Mixer; 4] = [Mixer::Recurrent, Mixer::Nothing, Mixer::Attention, Mixer::Nothing];
 
 fn caches(config: &Config<'_>) -> Result<Layers, ConfigError> {
@@ -51,18 +51,18 @@ fn caches(config: &Config<'_>) -> Result<Layers, ConfigError> {
     )
 }
 
-/// A list goes before a pattern. Both say how many layers there are; the class ignores a
-/// `num_hidden_layers` that differs (with a warning), while here one of the two has to be a mistake.
+/// Reads the kind of each layer. A list takes precedence over a pattern. Both determine the number of layers. The class
+/// ignores a different `num_hidden_layers` (with a warning); here it is an error, since one of the two must be wrong.
 fn mixers(config: &Config<'_>) -> Result<Vec<Mixer>, ConfigError> {
     let (key, mixers) = named(config)?;
     let layers = counted(config, key, &mixers)?;
     match config.optional("num_hidden_layers")? {
-        Some(said) if said != layers && config.get(key).is_none() => {
+        Some(count) if count != layers && config.get(key).is_none() => {
             let problem =
-                format!("is missing: num_hidden_layers is {said}, and the class knows of {layers} layers only");
+                format!("is missing: num_hidden_layers is {count}, and the class knows of {layers} layers only");
             Err(config.fault(key, problem))
         }
-        Some(said) if said != layers => as_many(config, key, mixers, said),
+        Some(count) if count != layers => check_count(config, key, mixers, count),
         _ => Ok(mixers),
     }
 }
@@ -96,7 +96,7 @@ fn named(config: &Config<'_>) -> Result<(&'static str, Vec<Mixer>), ConfigError>
 }
 
 fn page(config: &Config<'_>) -> Result<Vec<Spec>, ConfigError> {
-    // Older configs have some sizes under names of their own, which then count.
+    // If an older config has other names for some sizes, those count.
     let renamed = |old, new| match config.get(old) {
         Some(_) => old,
         None => new,

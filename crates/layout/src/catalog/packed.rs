@@ -1,9 +1,8 @@
-//! Packs rows of keys, values and latents as engines do that keep their elements in less than a byte, or with
-//! scales of their own.
+//! Packing of rows of keys, values and latents in less than a byte for an element, or with scales in each row.
 //!
-//! A packed row is counted in bytes (`u8`), one for the key and one for the value of each token and head. So it
-//! is cut by heads and by tokens, and never inside. NVFP4 keeps elements and scales apart, so that a page of it has
-//! four parts: elements and scales of the keys, elements and scales of the values, each `[heads, S, [bytes]]`.
+//! The size of a packed row is in bytes (`u8`), with one row for the key and one for the value of each token and head.
+//! So it is divided by heads and by tokens, never inside a row. NVFP4 keeps elements and scales apart, so its page has
+//! four parts: elements and scales of the keys, and elements and scales of the values, each `[heads, S, [bytes]]`.
 //!
 //! The sizes are vLLM 0.32's: `nvfp4_kv_cache_full_dim`,
 //! `TritonAttentionBackend.customize_spec`, `MLACommonBackend.customize_spec`, `TurboQuantConfig.slot_size_aligned`
@@ -15,7 +14,7 @@ use super::layers::Layers;
 use crate::dtype::Dtype;
 use crate::spec::{Opaque, Spec};
 
-/// How elements and their scales share a row.
+/// A packed format: how elements and scales share a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Packed {
@@ -28,27 +27,27 @@ pub enum Packed {
     Fp8PerTokenHead,
     /// Two elements in a byte, and a float32 scale in each row.
     Int4PerTokenHead,
-    /// Keys of so many bits with a float16 norm (8 bits are fp8, without one), values of so many with a scale and
-    /// a zero point in float16. The first two and the last two layers stay as they are.
+    /// Keys with elements of this many bits and a float16 norm (8 bits are fp8, without a norm), and values with a
+    /// scale and a zero point in float16. The first two and the last two layers are not packed.
     TurboQuant {
         /// Bits of an element of a key.
         key_bits: u64,
         /// Bits of an element of a value.
         value_bits: u64,
     },
-    /// Two elements in a byte, and a scale of a byte for every 32 of them. The first two and the last two layers
-    /// stay as they are.
+    /// Two elements in a byte, and a scale of one byte for every 32 of them. The first two and the last two layers are
+    /// not packed.
     UltraQuant,
 }
 
-/// Layers at either end of a model whose keys and values TurboQuant and UltraQuant do not pack.
+/// The number of layers at either end of a model that TurboQuant and UltraQuant do not pack.
 const ENDS: u64 = 2;
 
 impl Packed {
-    /// The caches of a model whose rows are packed.
+    /// Packs the caches of a model.
     pub(super) fn applied(self, layers: Layers) -> Result<Layers, ConfigError> {
         let count = layers.ids().end;
-        // Models that also keep recurrent states have too few layers with keys to leave any out.
+        // Models with recurrent states have too few attention layers to leave any unpacked.
         let ends = match self {
             Self::TurboQuant { .. } | Self::UltraQuant if !layers.any(Spec::is_recurrent) => ENDS.min(count / 2),
             _ => 0,
@@ -61,7 +60,8 @@ impl Packed {
                     (attention.head_dim, attention.v_head_dim) = (key, value);
                     attention.dtype = Dtype::U8;
                     let heads = attention.heads;
-                    // The spec of such a part has no window. So a window stays a row of bytes, of which only the size is right.
+                    // The spec of such a part has no window. So a windowed cache stays a row of bytes, of which only
+                    // the size is right.
                     let all = (attention.sliding_window, attention.chunk_size) == (None, None);
                     if self == Self::Nvfp4 && all {
                         let part = |entry_bytes| {
@@ -71,7 +71,7 @@ impl Packed {
                         *specs = [side.clone(), side].concat();
                     }
                 }
-                // Keys of an indexer have a type of their own.
+                // An indexer's keys have their own type.
                 [Spec::Mla(mla)] if name != "indexer" => {
                     mla.latent = self.latent(mla.latent)?;
                     mla.dtype = Dtype::U8;
@@ -82,7 +82,7 @@ impl Packed {
         })
     }
 
-    /// Why a model that is packed so cannot be cut for a transfer, if that is so.
+    /// Returns why a model in this format cannot be divided for a transfer, if it cannot.
     pub fn uncut(self, model: &Model) -> Option<&'static str> {
         let attention = |spec: &Spec| matches!(spec, Spec::Attention(spec) if spec.dtype == Dtype::U8);
         let specs = model.groups.iter().flat_map(|group| &group.specs);
@@ -92,7 +92,7 @@ impl Packed {
         )
     }
 
-    /// Bytes of a key and of a value with so many elements.
+    /// Returns the bytes of a key and of a value with this many elements.
     fn rows(self, key: u64, value: u64) -> Result<(u64, u64), ConfigError> {
         let multiple = |of: u64| match [key, value].iter().find(|size| !size.is_multiple_of(of)) {
             Some(size) => Err(self.misfit(format!("heads of {size} elements are no multiple of {of}"))),
@@ -115,7 +115,7 @@ impl Packed {
             Self::TurboQuant { key_bits, value_bits } => {
                 let key = bits(key, key_bits) + if key_bits == 8 { 0 } else { 2 };
                 let value = bits(value, value_bits) + 4;
-                // A slot is a whole number of pairs of bytes.
+                // A slot has an even number of bytes.
                 Ok((key, value + (key + value) % 2))
             }
             Self::UltraQuant => {
@@ -125,7 +125,7 @@ impl Packed {
         }
     }
 
-    /// Bytes of a latent with so many elements, its rotated part included.
+    /// Returns the bytes of a latent with this many elements, including its rotated part.
     fn latent(self, elements: u64) -> Result<u64, ConfigError> {
         match self {
             Self::Int8PerTokenHead | Self::Fp8PerTokenHead => Ok(elements + 8),

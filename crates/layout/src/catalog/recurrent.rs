@@ -1,26 +1,26 @@
-//! What families with recurrent state have in common: which layers keep a state and which attend, and how
-//! many inputs a convolution remembers.
+//! Common parts of families with recurrent state: which layers keep a state and which attend, and how many inputs a
+//! convolution keeps.
 //!
-//! Configs name their layers in several ways (a list of kinds, indices, a period); all of them become one
+//! Configs describe their layers in several ways (a list of kinds, indices, a period). All of them are converted to one
 //! [`Mixer`] per layer.
 
-use super::attention::{OwnKeys, Sees};
+use super::attention::{LayerOverrides, Mask};
 use super::config::{Config, ConfigError};
 use super::layers::Layers;
 use crate::deployment::MAX_LAYERS;
 use crate::document::Value;
 use crate::spec::Spec;
 
-/// What a layer remembers of the tokens before.
+/// The kind of a layer, by what it keeps of earlier tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mixer {
     /// One state for the whole sequence.
     Recurrent,
-    /// Something for every token.
+    /// An entry for every token.
     Attention,
-    /// Both, side by side or one after the other in the same layer.
+    /// Both, in parallel or one after the other in the same layer.
     Both,
-    /// Nothing: an MLP, or experts, that a config counts as a layer of its own.
+    /// Nothing: an MLP, or experts, that a config counts as a layer.
     Nothing,
 }
 
@@ -33,7 +33,7 @@ impl Mixer {
         matches!(self, Mixer::Attention | Mixer::Both)
     }
 
-    /// Attention in the layers that `attends` says, a state in all others.
+    /// Returns attention in the layers for which `attends` is true, and a state in all others.
     pub(super) fn each(layers: u64, attends: impl Fn(u64) -> bool) -> Vec<Self> {
         let mixer = |layer| match attends(layer) {
             true => Mixer::Attention,
@@ -46,7 +46,7 @@ impl Mixer {
 /// A config's word for a kind of layer.
 pub(super) type Word = (&'static str, Mixer);
 
-/// The words of `transformers` 5.x, and those that it renames when it reads an older config.
+/// The words of `transformers` 5.x, and older words that it renames.
 pub(super) const WORDS: &[Word] = &[
     ("linear_attention", Mixer::Recurrent),
     ("full_attention", Mixer::Attention),
@@ -54,7 +54,7 @@ pub(super) const WORDS: &[Word] = &[
     ("attention", Mixer::Attention),
 ];
 
-/// The layers as a list of kinds tells them; `None` where there is no list.
+/// Reads the layers from a list of kinds. Returns `None` if there is no list.
 pub(super) fn listed(config: &Config<'_>, key: &str, words: &[Word]) -> Result<Option<Vec<Mixer>>, ConfigError> {
     let Some(kinds) = config.texts(key)? else {
         return Ok(None);
@@ -71,17 +71,17 @@ pub(super) fn listed(config: &Config<'_>, key: &str, words: &[Word]) -> Result<O
     mixers.collect::<Result<_, _>>().map(Some)
 }
 
-/// The same, of exactly `num_hidden_layers` layers.
+/// Reads a list of kinds like [`listed`], which must have exactly `num_hidden_layers` entries.
 pub(super) fn listed_all(config: &Config<'_>, key: &str, words: &[Word]) -> Result<Option<Vec<Mixer>>, ConfigError> {
     let layers = config.layers("num_hidden_layers")?;
     match listed(config, key, words)? {
-        Some(mixers) => as_many(config, key, mixers, layers).map(Some),
+        Some(mixers) => check_count(config, key, mixers, layers).map(Some),
         None => Ok(None),
     }
 }
 
 /// Checks that a list has an entry for each layer.
-pub(super) fn as_many<T>(config: &Config<'_>, key: &str, list: Vec<T>, layers: u64) -> Result<Vec<T>, ConfigError> {
+pub(super) fn check_count<T>(config: &Config<'_>, key: &str, list: Vec<T>, layers: u64) -> Result<Vec<T>, ConfigError> {
     if list.len() as u64 != layers {
         let found = list.len();
         let problem = format!("has {found} layers, but num_hidden_layers is {layers}");
@@ -90,14 +90,14 @@ pub(super) fn as_many<T>(config: &Config<'_>, key: &str, list: Vec<T>, layers: u
     Ok(list)
 }
 
-/// Attention in the layers of a list of indices, counted from 0, and a state in all others. Without a list
-/// (or with an empty one) no layer attends.
+/// Returns attention in the layers of a list of indices, counted from 0, and a state in all others. Without a list, or
+/// with an empty one, no layer attends.
 pub(super) fn attention_at(config: &Config<'_>, key: &str, layers: u64) -> Result<Vec<Mixer>, ConfigError> {
     let mut mixers = Mixer::each(layers, |_| false);
     let indices = config.numbers(key)?.unwrap_or_default();
     for (i, index) in indices.into_iter().enumerate() {
-        let place = usize::try_from(index).ok();
-        let Some(mixer) = place.and_then(|place| mixers.get_mut(place)) else {
+        let slot = usize::try_from(index).ok();
+        let Some(mixer) = slot.and_then(|slot| mixers.get_mut(slot)) else {
             let problem = format!("is {index}, but the layers are 0 to {}", layers - 1);
             return Err(config.fault(&format!("{key}[{i}]"), problem));
         };
@@ -106,10 +106,10 @@ pub(super) fn attention_at(config: &Config<'_>, key: &str, layers: u64) -> Resul
     Ok(mixers)
 }
 
-/// Gathers the layers of a hybrid model under the names of its two groups. A spec is only asked for where
-/// a layer needs it, so a model without states may have any `mamba_*` keys.
+/// Groups the layers of a hybrid model under two names. A spec is computed only if a layer needs it, so a model without
+/// states may have any `mamba_*` keys.
 ///
-/// Single layers may have keys and values of their own; latents and states are the same in all.
+/// Single layers may have keys and values of their own. Latents and states are the same in all layers.
 pub(super) fn gather(
     config: &Config<'_>,
     mixers: &[Mixer],
@@ -125,7 +125,7 @@ pub(super) fn gather(
         true => Some(token()?),
         false => None,
     };
-    let own = OwnKeys::read(config, layers.ids().end)?;
+    let own = LayerOverrides::read(config, layers.ids().end)?;
     for (layer, mixer) in (0..).zip(mixers) {
         if mixer.recurs() {
             layers.add(layer, state_group, state.as_slice());
@@ -133,7 +133,7 @@ pub(super) fn gather(
         let token = token.as_ref().filter(|_| mixer.attends());
         match token.cloned() {
             Some(Spec::Attention(attention)) => {
-                let attention = own.applied(layer, Sees::All, attention)?;
+                let attention = own.applied(layer, Mask::All, attention)?;
                 layers.add(layer, token_group, [Spec::Attention(attention)]);
             }
             Some(latent) => layers.add(layer, token_group, [latent]),
@@ -143,7 +143,7 @@ pub(super) fn gather(
     Ok(layers)
 }
 
-/// Inputs that a convolution remembers: all that its kernel sees but the newest. An engine that decodes
+/// Returns how many inputs a convolution keeps: its kernel's size minus the newest input. An engine that decodes
 /// speculatively keeps more.
 pub(super) fn taps(config: &Config<'_>, kernel: &str) -> Result<u64, ConfigError> {
     match config.number(kernel)? {
@@ -152,7 +152,7 @@ pub(super) fn taps(config: &Config<'_>, kernel: &str) -> Result<u64, ConfigError
     }
 }
 
-/// How many layers a list names that is the only one to say so.
+/// Returns the number of layers in a list that determines it.
 pub(super) fn counted<T>(config: &Config<'_>, key: &str, list: &[T]) -> Result<u64, ConfigError> {
     match list.len() as u64 {
         0 => Err(config.fault(key, "cannot be empty")),

@@ -1,6 +1,6 @@
-//! Names the families that are known and still refused, since no kind of spec says what they cache.
+//! Families that are known and refused, because no kind of spec describes what they cache.
 
-/// What vLLM 0.32 keeps for these, that no spec says. Each text goes on a sentence.
+/// The data of these families in vLLM 0.32 that no spec describes. Each text continues a sentence.
 const REFUSED: &[(&str, &str)] = &[
     ("inkling_mm_model", INKLING),
     ("inkling_model", INKLING),
@@ -17,7 +17,7 @@ const INKLING: &str = "each of its layers keeps the last inputs of four convolut
 const QWEN4_EXP: &str = "it keeps inputs of PLE convolutions whole on every rank, and the last index keys with their positions in \
                          a ring";
 
-/// Why a family is refused.
+/// Returns why a family is refused.
 pub(super) fn why(family: &str) -> Option<&'static str> {
     let mut refused = REFUSED.iter();
     refused.find(|(name, _)| *name == family).map(|(_, why)| *why)

@@ -1,5 +1,5 @@
-//! Keys and values in every layer, of every token, `[layers, B, S, kv_heads, [K, V]]` as `attn`, of families
-//! that call their sizes otherwise than the rest.
+//! Families that cache keys and values of every token in every layer, `[layers, B, S, kv_heads, [K, V]]` as `attn`, and
+//! have other names for their sizes.
 
 use super::Kin;
 use super::attention::{attention, in_every_layer};
@@ -45,7 +45,7 @@ const FALCON: Presets = &[
     ("multi_query", Flag(true)),
 ];
 
-/// What these call their layers, the width of the hidden state, and heads.
+/// The names for the number of layers, the width of the hidden state, and the heads.
 const GPT: [&str; 3] = ["n_layer", "n_embd", "n_head"];
 
 const GPT2: Presets = &[("n_layer", Number(12)), ("n_embd", Number(768)), ("n_head", Number(12))];
@@ -55,7 +55,7 @@ const GPTJ: Presets = &[("n_layer", Number(28)), ("n_embd", Number(4096)), ("n_h
 const GPT_BIGCODE: Presets =
     &[("n_layer", Number(12)), ("n_embd", Number(768)), ("n_head", Number(12)), ("multi_query", Flag(true))];
 
-/// One head for all queries, unless the architecture is the new one, with groups of its own.
+/// Returns the caches of Falcon: one head for all queries, unless the new architecture has groups.
 fn falcon(config: &Config<'_>) -> Result<Layers, ConfigError> {
     let grouped = config.flag("new_decoder_architecture")?;
     let heads = match (grouped, config.flag("multi_query")?) {

@@ -1,4 +1,4 @@
-//! From what a model caches to a deployment document: one side that serves it.
+//! Conversion of a model to a deployment document that serves it.
 
 use super::{Model, ModelGroup};
 use crate::deployment::Deployment;
@@ -6,7 +6,7 @@ use crate::document::{Document, GroupDocument};
 use crate::placement::Allocation;
 use crate::spec::{ConvLayout, Spec};
 
-/// Tokens of a block, where nobody says: vLLM's default on GPUs.
+/// The default tokens of a block: vLLM's default on GPUs.
 const BLOCK_SIZE: u64 = 16;
 
 /// An engine whose rules are known.
@@ -16,32 +16,32 @@ pub enum Engine {
     Vllm,
 }
 
-/// How a side serves a model; what is not given is chosen.
+/// The settings with which a side serves a model. Those that are not set get defaults.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Serving {
-    /// The side's name, for people.
+    /// The side's name, for display.
     pub name: String,
-    /// Ranks of tensor parallelism.
+    /// The number of tensor-parallel ranks.
     pub tp: u64,
-    /// Stages of pipeline parallelism.
+    /// The number of pipeline stages.
     pub pp: u64,
-    /// The engine whose own rules for block sizes and padding are followed, if any's are.
+    /// The engine whose rules for block sizes and padding apply, if any.
     pub engine: Option<Engine>,
-    /// Tokens per block. Default: 16, or the next multiple of it that whole states fill.
+    /// Tokens per block. The default is 16, or the next multiple that whole states fill.
     pub block_size: Option<u64>,
-    /// Blocks on every rank. Default: what one sequence needs.
+    /// Blocks on every rank. The default is enough for one sequence.
     pub num_blocks: Option<u64>,
-    /// Physical order of the groups that [take orders](GroupDocument::takes_orders). Default: each kind's
-    /// own.
+    /// The physical order of the groups that [take orders](GroupDocument::takes_orders). The default is that of each
+    /// kind.
     pub order: Option<String>,
-    /// Which content axis of convolutions is outside.
+    /// The outer content axis of convolutions.
     pub conv_layout: ConvLayout,
-    /// One allocation, or one for each layer.
+    /// Whether there is one allocation, or one for each layer.
     pub allocation: Allocation,
 }
 
 impl Default for Serving {
-    /// One rank, and vLLM's choices.
+    /// Returns one rank and vLLM's choices.
     fn default() -> Self {
         Self {
             name: String::new(),
@@ -58,7 +58,7 @@ impl Default for Serving {
 }
 
 impl Model {
-    /// The model that a deployment serves: what it caches, without how.
+    /// Returns what a deployment's model caches.
     pub fn of_deployment(deployment: &Deployment) -> Self {
         let groups = deployment.groups().iter().map(|group| ModelGroup {
             name: group.name().to_owned(),
@@ -77,7 +77,7 @@ impl Model {
         }
     }
 
-    /// A deployment that can hold one sequence of so many tokens, not yet checked.
+    /// Returns an unchecked deployment that can hold one sequence of this many tokens.
     pub fn serve(&self, serving: &Serving, tokens: u64) -> Document {
         let page = self.hybrid_page(serving);
         let block_size = match &page {
@@ -90,7 +90,7 @@ impl Model {
             convolutions.for_each(|layout| *layout = serving.conv_layout);
             let recurrent = specs.iter().all(Spec::is_recurrent);
             let block_size = match &specs[..] {
-                // A ring, whose one block is as long as the stretch that is not compressed yet.
+                // A ring: its single block is as long as the group of tokens that is not compressed yet.
                 [Spec::Attention(spec)] if group.name == "indexer-state" => {
                     spec.chunk_size.map_or(block_size, |chunk| chunk.min(block_size))
                 }
@@ -128,7 +128,7 @@ impl Model {
         }
     }
 
-    /// The default block size that holds whole states of every cache.
+    /// Returns the default block size that whole states of every cache fill.
     pub fn block_size(&self) -> u64 {
         let specs = self.groups.iter().flat_map(|group| &group.specs);
         let states = specs.filter_map(Spec::tokens_per_state);

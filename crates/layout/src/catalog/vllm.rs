@@ -1,7 +1,7 @@
-//! The blocks that vLLM really takes for hybrids of attention and recurrent state.
+//! The block sizes that vLLM uses for hybrids of attention and recurrent state.
 //!
-//! All its groups share one pool of pages of one size. So it raises the block size of attention until a page of
-//! that holds a recurrent state, and pads the state up to the page (`_align_hybrid_block_size` in vLLM 0.32's
+//! All groups share one pool of pages of one size. So vLLM raises the block size of attention until its page can hold a
+//! recurrent state, and pads the state to the page (`_align_hybrid_block_size` in vLLM 0.32's
 //! `platforms/interface.py`).
 
 use super::serve::{Engine, Serving};
@@ -9,36 +9,36 @@ use super::{Model, ModelGroup};
 use crate::footprint::Footprint;
 use crate::spec::Spec;
 
-/// Tokens of the smallest block that its attention kernels on GPUs take, and its default block size.
+/// The tokens of the smallest block that vLLM's attention kernels on GPUs support, and its default block size.
 const KERNEL_BLOCK: u64 = 16;
 
-/// The same for MLA, whose decode kernels want whole 128 tokens.
+/// The tokens of the smallest block for MLA, whose decode kernels need multiples of 128.
 const MLA_BLOCK: u64 = 128;
 
-/// States of the smallest page that the kernels of sparse indexers take.
+/// The states of the smallest page that the kernels of sparse indexers support.
 const INDEXER_PAGE: u64 = 32;
 
 /// A page that attention and recurrent state share, on each rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HybridPage {
-    /// Tokens of an attention block that fills the page.
+    /// The tokens of an attention block that fills the page.
     pub block_size: u64,
-    /// Bytes of a page: of such a block of one layer, and of a state with its padding.
+    /// The bytes of a page, for one layer.
     pub bytes: u64,
-    /// Bytes of the largest state.
+    /// The bytes of the largest state.
     pub state_bytes: u64,
 }
 
 impl Model {
-    /// The page that an engine makes of a hybrid; `None` for other models, where no engine is named, and where
-    /// the sizes are beyond any.
+    /// Returns the page that an engine uses for a hybrid. `None` for other models, without an engine, or if a size
+    /// overflows.
     pub fn hybrid_page(&self, serving: &Serving) -> Option<HybridPage> {
         let Some(Engine::Vllm) = serving.engine else {
             return None;
         };
         let tp = u32::try_from(serving.tp).ok()?;
         let is_recurrent = |group: &&ModelGroup| group.specs.iter().all(Spec::is_recurrent);
-        // A block of one token, or a state, of one layer.
+        // The bytes of a block of one token, or of a state, in one layer.
         let bytes = |group: &ModelGroup| {
             let footprint = Footprint::of(&group.specs, tp).ok()?;
             u64::try_from(footprint.block_bytes(1)).ok()
@@ -54,11 +54,11 @@ impl Model {
             _ => None,
         });
         let kernel_block = indexers.fold(KERNEL_BLOCK, u64::max);
-        let asked = serving.block_size.unwrap_or(kernel_block).max(1);
-        let step = asked.max(if latent { MLA_BLOCK } else { KERNEL_BLOCK });
+        let requested = serving.block_size.unwrap_or(kernel_block).max(1);
+        let step = requested.max(if latent { MLA_BLOCK } else { KERNEL_BLOCK });
         let needed = state_bytes.div_ceil(step.checked_mul(token)?).checked_mul(step)?;
         let needed = needed.checked_next_multiple_of(kernel_block)?;
-        let block_size = asked.max(needed);
+        let block_size = requested.max(needed);
         Some(HybridPage { block_size, bytes: block_size.checked_mul(token)?, state_bytes })
     }
 }

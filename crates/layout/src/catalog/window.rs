@@ -1,12 +1,12 @@
-//! Keys and values of every token in some layers and of a window's tokens in the others:
-//! `[layers, B, S, kv_heads, [K, V]]` as `attn` and as `window`.
+//! Families that cache keys and values of every token in some layers and of a window's tokens in the others: `[layers,
+//! B, S, kv_heads, [K, V]]` as `attn` and as `window`.
 //!
-//! Which layers see a window is said by `layer_types`; where a config has none, each class has a rule of its
-//! own. Layers that should see a window, in a model that has none (`sliding_window` is null), see everything. A
-//! window of W tokens has the newest in it, in the config classes as in vLLM.
+//! `layer_types` lists the layers with a window. If a config does not have it, each class has a rule. In a model
+//! without a window (`sliding_window` is null), these layers attend to everything. A window of W tokens includes the
+//! newest, in the config classes as in vLLM.
 
 use super::Kin;
-use super::attention::{OwnKeys, Sees, keys_and_values};
+use super::attention::{LayerOverrides, Mask, keys_and_values};
 use super::config::{Config, ConfigError, Presets};
 use super::layers::Layers;
 use super::presets::class;
@@ -17,10 +17,10 @@ pub(super) const KINS: &[Kin] = &[
         members: &[
             ("ministral", MISTRAL),
             ("mistral", MISTRAL),
-            // Without a window, unless the config has one.
+            // It has a window only if the config does.
             ("ministral3", &class(34, 4096, 32).kv(8).dim(128).presets),
             ("mixtral", &class(32, 4096, 32).kv(8).presets),
-            // The model that drafts for a Muse Glimmer, from what it keeps of that one's hidden states.
+            // The draft model of a Muse Glimmer, which uses some of that model's hidden states.
             ("muse_glimmer_assistant", MUSE_GLIMMER_ASSISTANT),
             ("phi3", &class(32, 3072, 32).presets),
             ("phimoe", &class(32, 4096, 32).kv(8).presets),
@@ -39,7 +39,7 @@ pub(super) const KINS: &[Kin] = &[
         caches: |config| after_the_first(config, size_if_used(config)?),
     },
     Kin {
-        // Has no switch for its windows.
+        // It has no switch for windows.
         members: &[("dots1", DOTS1)],
         caches: |config| after_the_first(config, size(config)?),
     },
@@ -65,7 +65,7 @@ pub(super) const KINS: &[Kin] = &[
         caches: |config| caches(config, size(config)?, full_every(4)),
     },
     Kin {
-        // Every fourth sees everything, counted from the last.
+        // Every fourth layer attends to everything, counted from the last.
         members: &[("muse_glimmer_text", MUSE_GLIMMER)],
         caches: |config| {
             let last = config.layers("num_hidden_layers")? - 1;
@@ -122,7 +122,7 @@ const AFMOE: Presets = &class(32, 2048, 16).dim(128).window(1024).and("global_at
 const COHERE2_MOE: Presets =
     &class(40, 8192, 64).dim(128).window(4096).and(PATTERN, 4).and("prefix_dense_sliding_window_pattern", 1).presets;
 
-/// The window, in tokens; `None` where the model has none.
+/// Returns the window in tokens; `None` if the model has none.
 pub(super) fn size(config: &Config<'_>) -> Result<Option<u64>, ConfigError> {
     match config.optional("sliding_window")? {
         Some(0) => Err(config.fault("sliding_window", "cannot be 0; null is no window")),
@@ -130,7 +130,7 @@ pub(super) fn size(config: &Config<'_>) -> Result<Option<u64>, ConfigError> {
     }
 }
 
-/// The same for classes with a switch: windows are off unless it is on.
+/// Returns the window of a class with a switch, which is off by default.
 fn size_if_used(config: &Config<'_>) -> Result<Option<u64>, ConfigError> {
     match config.flag("use_sliding_window")? {
         true => size(config),
@@ -146,29 +146,29 @@ fn caches(config: &Config<'_>, size: Option<u64>, rule: impl Fn(u64) -> bool) ->
     alternating(config, &windowed, &attention, &local)
 }
 
-/// Which layers see a window: as `layer_types` has it, else by the class's rule.
+/// Returns which layers have a window: from `layer_types`, else by the class's rule.
 pub(super) fn windowed(config: &Config<'_>, layers: u64, rule: impl Fn(u64) -> bool) -> Result<Vec<bool>, ConfigError> {
     let known = [("full_attention", false), ("sliding_attention", true)];
-    let said = config.words_by_layer("layer_types", layers, &known)?;
-    Ok(said.unwrap_or_else(|| (0..layers).map(rule).collect()))
+    let listed = config.words_by_layer("layer_types", layers, &known)?;
+    Ok(listed.unwrap_or_else(|| (0..layers).map(rule).collect()))
 }
 
-/// Layers that cache the one or the other.
+/// Returns layers with `full` or `local` attention.
 pub(super) fn alternating(
     config: &Config<'_>,
     windowed: &[bool],
     full: &Attention,
     local: &Attention,
 ) -> Result<Layers, ConfigError> {
-    // There may be more layers than own a cache.
-    let own = OwnKeys::read(config, config.layers("num_hidden_layers")?)?;
+    // Some layers may have no cache.
+    let own = LayerOverrides::read(config, config.layers("num_hidden_layers")?)?;
     let mut layers = Layers::of(windowed.len() as u64);
     for (layer, &windowed) in layers.ids().zip(windowed) {
-        let (sees, attention) = match windowed {
-            true => (Sees::Window, local),
-            false => (Sees::All, full),
+        let (mask, attention) = match windowed {
+            true => (Mask::Window, local),
+            false => (Mask::All, full),
         };
-        let attention = own.applied(layer, sees, attention.clone())?;
+        let attention = own.applied(layer, mask, attention.clone())?;
         let name = match attention.sliding_window {
             Some(_) => "window",
             None => "attn",
@@ -178,26 +178,26 @@ pub(super) fn alternating(
     Ok(layers)
 }
 
-/// The first few layers see everything.
+/// Returns the caches of a model whose first few layers attend to everything.
 fn after_the_first(config: &Config<'_>, size: Option<u64>) -> Result<Layers, ConfigError> {
     let first = config.number(FROM)?;
     caches(config, size, |layer| size.is_some() && layer >= first)
 }
 
-/// The last of every `n` layers sees everything.
+/// Returns a rule by which the last of every `n` layers attends to everything.
 pub(super) fn full_every(n: u64) -> impl Fn(u64) -> bool {
     move |layer| !(layer + 1).is_multiple_of(n)
 }
 
-/// The same with `n` in a key.
+/// Returns the caches of a model with such a rule, with `n` in a key.
 pub(super) fn in_pattern(config: &Config<'_>, size: Option<u64>, key: &str) -> Result<Layers, ConfigError> {
-    // A pattern in letters (EXAONE's "LLLG") comes with the layer types that it stands for.
+    // A pattern of letters (EXAONE's "LLLG") comes with the layer types that it abbreviates.
     let unread = size.is_none() || config.texts("layer_types")?.is_some();
     let n = if unread { 1 } else { config.positive(key)? };
     caches(config, size, full_every(n))
 }
 
-/// Layers that do not rotate positions in see a window.
+/// Returns the caches of a model in which layers without rotated positions have a window.
 fn in_layers_without_positions(config: &Config<'_>) -> Result<Layers, ConfigError> {
     let layers = config.layers("num_hidden_layers")?;
     let rotated = match config.numbers_by_layer("no_rope_layers", layers)? {
@@ -212,7 +212,7 @@ fn in_layers_without_positions(config: &Config<'_>) -> Result<Layers, ConfigErro
     caches(config, size_if_used(config)?, rule)
 }
 
-/// Dense layers come first, and have a pattern of their own.
+/// Returns the caches of a model whose first, dense layers have a separate pattern.
 fn after_a_prefix(config: &Config<'_>) -> Result<Layers, ConfigError> {
     let dense = config.optional("first_k_dense_replace")?.unwrap_or(0);
     let first = full_every(config.positive("prefix_dense_sliding_window_pattern")?);

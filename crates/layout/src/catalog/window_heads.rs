@@ -1,5 +1,5 @@
-//! Windowed layers with heads of their own: `[layers, B, S, kv_heads, [K, V]]` as `attn` and as `window`,
-//! which differ in more than the window.
+//! Families whose windowed layers differ in more than the window: `[layers, B, S, kv_heads, [K, V]]` as `attn` and as
+//! `window`.
 
 use super::Kin;
 use super::attention::{attention, head_dim, keys_and_values};
@@ -11,7 +11,7 @@ use crate::spec::Attention;
 
 pub(super) const KINS: &[Kin] = &[
     Kin {
-        // The later one's class comes with its checkpoints, so nothing is taken for granted.
+        // The class of the second one comes with its checkpoints, so nothing is assumed.
         members: &[("mimo_v2_flash", MIMO_V2_FLASH), ("mimo_v2", &[])],
         caches: mimo_v2_flash,
     },
@@ -20,10 +20,10 @@ pub(super) const KINS: &[Kin] = &[
 
 const MIMO_V2_FLASH: Presets = &class(48, 4096, 64).kv(4).dim(192).and("v_head_dim", 128).window(129).presets;
 
-/// Values narrower than keys, and twice the heads in windowed layers.
+/// Returns the caches of MiMo: values narrower than keys, and twice the heads in windowed layers.
 ///
-/// The config class makes a window of `sliding_window_size + 1` tokens, vLLM one of `sliding_window_size`, the
-/// newest included: what vLLM keeps is what there is to move.
+/// The config class makes a window of `sliding_window_size + 1` tokens, and vLLM one of `sliding_window_size`,
+/// including the newest. This follows vLLM.
 fn mimo_v2_flash(config: &Config<'_>) -> Result<Layers, ConfigError> {
     let layers = config.layers("num_hidden_layers")?;
     let rule = |layer: u64| layer > 0 && full_every(6)(layer);
@@ -52,7 +52,8 @@ fn mimo_v2_flash(config: &Config<'_>) -> Result<Layers, ConfigError> {
     alternating(config, &windowed, &full, &local)
 }
 
-/// Key-value heads under a name of their own, and others in windowed layers (`attention_other_setting`).
+/// Returns the caches of Step 3.5: another key for key-value heads, and other heads in windowed layers
+/// (`attention_other_setting`).
 fn step3p5(config: &Config<'_>) -> Result<Layers, ConfigError> {
     const GROUPS: &str = "num_attention_groups";
     let layers = config.layers("num_hidden_layers")?;

@@ -1,4 +1,4 @@
-//! Finds the text model in the config of a model with images, speech or anything else around it.
+//! The search for the text model in the config of a multimodal model.
 
 use std::rc::Rc;
 
@@ -7,11 +7,11 @@ use super::config::{CacheDtype, Config, ConfigError, Presets};
 use super::presets::class;
 use crate::document::Value;
 
-/// Where a config keeps its text model: the keys that wrappers (with images, speech, …) have for it.
+/// The keys under which wrappers (with images, speech, …) have their text model.
 const TEXT_KEYS: [&str; 4] = ["text_config", "thinker_config", "llm_config", "language_config"];
 
-/// What the text model of a wrapper is where it does not say. Some published configs of these have no
-/// table of its own for it at all.
+/// The family of each wrapper's text model, for configs that do not name it. Some published configs have no table for
+/// it at all.
 const WRAPPED: &[(&str, &str)] = &[
     ("audioflamingo3", "qwen2"),
     ("aya_vision", "cohere2"),
@@ -94,15 +94,15 @@ const WRAPPED: &[(&str, &str)] = &[
     ("voxtral", "llama"),
 ];
 
-/// Wrappers whose text model is of a family of its own, whatever its table calls itself.
+/// Wrappers whose text model has a family of its own, whatever its table names.
 const OWN_TEXT: &[(&str, &str)] = &[
     ("gemma4_assistant", "gemma4_assistant_text"),
     ("gemma4_unified_assistant", "gemma4_assistant_text"),
     ("minimax_m3_vl", "minimax_m3_vl_text"),
 ];
 
-/// Wrappers whose class has a text model of its own where a config has no table for it, which is not that of
-/// the text model's class.
+/// Wrappers whose class has other presets for the text model than the text model's class, if a config has no table for
+/// it.
 const TEXT_PRESETS: &[(&str, Presets)] = &[
     ("fast_vlm", QWEN2_7B),
     ("fun_asr_nano", QWEN3_0_6B),
@@ -119,7 +119,7 @@ const TEXT_PRESETS: &[(&str, Presets)] = &[
     (MERGED, &class(30, 3072, 32).kv(8).dim(128).presets),
 ];
 
-/// The one wrapper whose text model goes into the table that a config has, key by key.
+/// The only wrapper whose presets are merged into the table that a config has, key by key.
 const MERGED: &str = "voxtral";
 
 const QWEN2_7B: Presets = &class(28, 3584, 28).kv(4).window(4096).and("max_window_layers", 28).presets;
@@ -144,15 +144,15 @@ const NEMOTRON_3_NANO: Presets = &[
 pub(super) struct TextPart<'a> {
     path: String,
     table: &'a Value,
-    /// The table around it.
+    /// The enclosing table.
     outer: Option<&'a Value>,
-    /// Its `model_type`.
+    /// The text model's `model_type`.
     pub(super) family: &'a str,
-    /// What the wrapper has in place of the presets of the family.
+    /// The wrapper's presets, which replace those of the family.
     presets: Option<Presets>,
-    /// The `model_type` of a table around it that is no known wrapper's.
+    /// The `model_type` of an enclosing table that is no known wrapper.
     pub(super) stranger: Option<&'a str>,
-    /// Tables around it of which nobody knows what they say, with their paths and the key that leads inwards.
+    /// Unknown enclosing tables, with their paths and the key that leads inwards.
     pub(super) around: Vec<(String, &'a Value, &'static str)>,
 }
 
@@ -211,7 +211,7 @@ impl<'a> TextPart<'a> {
         }
     }
 
-    /// Its keys, with the presets of its class, unless the wrapper has others.
+    /// Returns its keys with the presets of its class, or the wrapper's.
     pub(super) fn config(&self, presets: Presets, cache_dtype: Option<CacheDtype>) -> Config<'a> {
         Config {
             path: self.path.clone(),

@@ -1,7 +1,7 @@
-//! Zamba2: a Mamba2 page (`mamba`) in every layer, and keys and values (`attn`) in the `hybrid` ones too.
+//! Zamba2: a Mamba2 page (`mamba`) in every layer, and keys and values (`attn`) in the `hybrid` layers too.
 //!
-//! The hybrid layers share a few blocks of weights, but each of them caches for itself. Attention sees the
-//! hidden state and the embedding together, so its heads are `2 * hidden_size / num_attention_heads` wide.
+//! The hybrid layers share a few blocks of weights, but each has its own cache. Attention gets the hidden state and the
+//! embedding together, so its heads are `2 * hidden_size / num_attention_heads` wide.
 
 use super::Kin;
 use super::attention::keys_and_values;
@@ -9,7 +9,7 @@ use super::config::Preset::{Number, Texts};
 use super::config::{Config, ConfigError, Presets};
 use super::layers::Layers;
 use super::mamba2::{self, Inner, Keys};
-use super::recurrent::{Mixer, Word, as_many, gather, listed};
+use super::recurrent::{Mixer, Word, check_count, gather, listed};
 use crate::spec::{Attention, Spec};
 
 const ZAMBA2: Presets = &[
@@ -26,7 +26,7 @@ const ZAMBA2: Presets = &[
 
 pub(super) const KIN: Kin = Kin { members: &[("zamba2", ZAMBA2)], caches };
 
-/// The layers of a config that does not name them: those of Zamba2-2.7B.
+/// The default layers: those of Zamba2-2.7B.
 const BLOCKS: [&str; 54] = {
     let mut blocks = ["linear_attention"; 54];
     let hybrid = [6, 12, 18, 24, 30, 36, 42, 47, 51];
@@ -54,7 +54,7 @@ fn caches(config: &Config<'_>) -> Result<Layers, ConfigError> {
         _ => "layers_block_type",
     };
     let mixers = listed(config, key, WORDS)?.unwrap_or_default();
-    let mixers = as_many(config, key, mixers, config.layers("num_hidden_layers")?)?;
+    let mixers = check_count(config, key, mixers, config.layers("num_hidden_layers")?)?;
     gather(config, &mixers, ("mamba", || page(config)), ("attn", || Ok(Spec::Attention(attention(config)?))))
 }
 

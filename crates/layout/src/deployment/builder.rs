@@ -1,12 +1,12 @@
-//! Deployments written in Rust. A builder makes the document that people would type, so both have the same defaults
-//! and the same faults, told with the same key paths.
+//! A builder for deployments in Rust. It makes the same document as one in text, so defaults and errors are the same,
+//! with the same key paths.
 
 use super::{Deployment, Group};
 use crate::document::{Faults, SCHEMA, Value};
 use crate::placement::Allocation;
 use crate::spec::Spec;
 
-/// Builds a [`Deployment`]; made by [`Deployment::builder`].
+/// Builds a [`Deployment`]. [`Deployment::builder`] returns one.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct DeploymentBuilder {
@@ -14,7 +14,7 @@ pub struct DeploymentBuilder {
     groups: Vec<Value>,
 }
 
-/// Builds one group of a deployment; made by [`Group::builder`].
+/// Builds a group of a deployment. [`Group::builder`] returns one.
 #[derive(Clone, Debug)]
 #[must_use]
 pub struct GroupBuilder {
@@ -22,7 +22,7 @@ pub struct GroupBuilder {
     specs: Vec<Value>,
 }
 
-/// Methods that set the field of their name; the last setting counts.
+/// Defines methods that set the field of their name. The last call counts.
 macro_rules! fields {
     ($($(#[$doc:meta])* $name:ident($argument:ident: $type:ty);)*) => {$(
         $(#[$doc])*
@@ -62,23 +62,23 @@ impl Deployment {
 
 impl DeploymentBuilder {
     fields! {
-        /// Names the side, for people.
+        /// Sets the side's name, for display.
         name(name: &str);
-        /// Names the model, for people.
+        /// Sets the model's name, for display.
         model(name: &str);
         /// Sets the number of tensor-parallel ranks; default 1.
         tp(ranks: u64);
         /// Sets the number of pipeline stages; default 1.
         pp(stages: u64);
-        /// Sets how many layers the whole model has; default the highest layer id of the groups, plus 1.
+        /// Sets the number of layers of the whole model. The default is the highest layer id of the groups, plus 1.
         num_layers(layers: u64);
-        /// Sets how many layers each pipeline stage has; default as vLLM splits them.
+        /// Sets the number of layers of each pipeline stage. The default is vLLM's split.
         pp_layers(layers: &[u64]);
         /// Sets the tokens per block of groups that do not set their own.
         block_size(tokens: u64);
         /// Sets the blocks on every rank of groups that do not set their own.
         num_blocks(blocks: u64);
-        /// Sets the [order](crate::order) of groups of one spec that do not set their own; default that of the
+        /// Sets the [order](crate::order) of groups of one spec that do not set their own. The default is that of the
         /// spec's kind.
         order(order: &str);
     }
@@ -91,7 +91,7 @@ impl DeploymentBuilder {
         self
     }
 
-    /// Checks everything that was set.
+    /// Checks all settings.
     ///
     /// # Errors
     /// All faults, each with its key path, such as `group[0].block_size`.
@@ -120,17 +120,17 @@ impl GroupBuilder {
         num_blocks(blocks: u64);
         /// Sets the [order](crate::order); default the deployment's, and `LB` for several specs.
         order(order: &str);
-        /// Sets whether a rank has one allocation for all layers or one for each; default one for all.
+        /// Sets whether a rank has one allocation for all layers or one for each; the default is one for all.
         allocation(allocation: Allocation);
-        /// Sets the bytes before the group in its allocation; default 0.
+        /// Sets the offset in bytes of the group in its allocation; default 0.
         offset(bytes: u64);
-        /// Sets the bytes from a block to the next; default no padding.
+        /// Sets the distance in bytes from a block to the next; default no padding.
         block_stride(bytes: u64);
-        /// Sets the bytes from a layer to the next; default no padding.
+        /// Sets the distance in bytes from a layer to the next; default no padding.
         layer_stride(bytes: u64);
     }
 
-    /// Adds a spec, whose states follow those of the specs before it in the page of each block.
+    /// Adds a spec. In the page of each block its states follow those of the earlier specs.
     pub fn spec(mut self, spec: Spec) -> Self {
         self.specs.push(spec.to_value());
         self

@@ -1,4 +1,4 @@
-//! From a typed document to a checked deployment.
+//! The checks that turn a typed document into a deployment.
 
 use std::ops::Range;
 
@@ -8,12 +8,12 @@ use crate::order::Order;
 use crate::placement::{Field, Placement, PlacementError, Shape};
 use crate::spec::{FieldValue, Spec};
 
-/// Checks everything, noting every fault. `None` where so much is wrong that nothing can be built.
+/// Checks everything and reports every fault. Returns `None` if too much is wrong to build a deployment.
 ///
-/// Each group has its `origin`. A field that is faulty already is not looked at again, and nothing is
-/// said of how it fits others.
+/// Each group has its `origin`. A field that is already reported as faulty is not checked again, nor against other
+/// fields.
 pub(super) fn check(document: Document, origins: &[Origin], report: &mut Report) -> Option<Deployment> {
-    // Where a size is faulty, 1 stands in for it, so that the rest is looked at too.
+    // Use 1 in place of a faulty size, so that the rest is checked too.
     let mut tp = report.in_range("tp", document.tp, 1..=MAX_RANKS).unwrap_or(1);
     let pp = report.in_range("pp", document.pp, 1..=MAX_RANKS);
     let ranks = tp * pp.unwrap_or(1);
@@ -43,10 +43,10 @@ pub(super) fn check(document: Document, origins: &[Origin], report: &mut Report)
     Some(Deployment { tp: tp as u32, stages: stages?, groups: checked, document })
 }
 
-/// The layers of each pipeline stage, as given or as vLLM splits them: evenly and in order, with
-/// left-over layers going one each to the stages before the last, backwards.
+/// Returns the layers of each pipeline stage, from the document or split as in vLLM: evenly and in order. Remaining
+/// layers go one each to the stages before the last, from the back.
 ///
-/// `None` where that cannot be told, since something is wrong with the numbers or with the groups' layers.
+/// Returns `None` if the numbers or the groups' layers are faulty.
 fn stages(
     document: &Document,
     pp: Option<u64>,
@@ -83,8 +83,8 @@ fn stages(
         }
         None => {
             let mut counts = vec![total / pp; pp as usize];
-            let left_over = (total % pp) as usize;
-            for count in counts.iter_mut().rev().skip(1).take(left_over) {
+            let remaining = (total % pp) as usize;
+            for count in counts.iter_mut().rev().skip(1).take(remaining) {
                 *count += 1;
             }
             counts
@@ -111,7 +111,7 @@ fn check_name(earlier: &[GroupDocument], group: &GroupDocument, path: &str, repo
     }
 }
 
-/// One group, and what its faults are told with.
+/// A group under validation, with the context for error messages.
 struct GroupCheck<'a> {
     group: &'a GroupDocument,
     origin: Origin,
@@ -120,7 +120,7 @@ struct GroupCheck<'a> {
 }
 
 impl GroupCheck<'_> {
-    /// Checks each field by itself; and if nothing is wrong so far, how they fit together.
+    /// Checks each field by itself and then, if there is no fault, how the fields fit together.
     fn run(&self, layers: Option<LayerSet>, stages: Option<&[Range<u32>]>, report: &mut Report) -> Option<Group> {
         let (group, path) = (self.group, &self.path);
         let before = report.count();
@@ -158,7 +158,7 @@ impl GroupCheck<'_> {
         }
     }
 
-    /// Where the group lies on the ranks of every stage.
+    /// Computes the group's placement on the ranks of every stage.
     fn place(
         &self,
         layers: LayerSet,
@@ -173,6 +173,7 @@ impl GroupCheck<'_> {
         for stage in stages {
             let slots = layers.ids().partition_point(|id| *id < stage.start)
                 ..layers.ids().partition_point(|id| *id < stage.end);
+            // The placement depends only on the number of layers, so stages with equally many share one.
             let known = by_slots.iter().find(|(count, _)| *count == slots.len());
             let placement = match known {
                 Some((_, index)) => *index,
@@ -204,7 +205,7 @@ impl GroupCheck<'_> {
         })
     }
 
-    /// Where the group lies on a rank that holds `slots` of its layers.
+    /// Returns the group's placement on a rank that holds `slots` of its layers.
     fn placement(&self, order: Option<&Order>, slots: usize) -> Result<Placement, PlacementError> {
         let group = self.group;
         let shape = Shape {
@@ -227,7 +228,7 @@ impl GroupCheck<'_> {
         })
     }
 
-    /// Names the field where people wrote it, which may be the deployment's.
+    /// Reports a fault at the field where the document has the value, which may be the deployment's.
     fn blame(&self, error: &PlacementError, report: &mut Report) {
         let path = &self.path;
         let field = error.field();
@@ -249,13 +250,13 @@ fn check_spec(spec: &Spec, tp: u32, path: &str, report: &mut Report) {
     let fields = spec.identity();
     let head_dim = fields.iter().find(|(field, _)| *field == "head_dim");
     for (field, value) in &fields {
-        // A v_head_dim like the head_dim was most likely never written.
-        let said = *field == "v_head_dim" && head_dim.is_some_and(|(_, dim)| dim == value);
-        if let (FieldValue::Number(number), false) = (value, said) {
+        // A v_head_dim equal to the head_dim is most likely a default, so report only the head_dim.
+        let defaulted = *field == "v_head_dim" && head_dim.is_some_and(|(_, dim)| dim == value);
+        if let (FieldValue::Number(number), false) = (value, defaulted) {
             report.in_range(&format!("{path}.{field}"), *number, 1..=MAX_SIZE);
         }
     }
-    // Where documents are text, the field is not known there.
+    // A text document has no such field, so only a typed one can get here.
     if let Spec::Indexer(indexer) = spec
         && indexer.sliding_window.is_some()
     {

@@ -1,10 +1,10 @@
-//! Sets of global layer ids, as `0-3,7`.
+//! Sets of global layer ids, written as `0-3,7`.
 
 use std::fmt;
 
 use super::MAX_LAYERS;
 
-/// Global layer ids, ascending, each once.
+/// Global layer ids, ascending and without duplicates.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct LayerSet(Vec<u32>);
 
@@ -12,8 +12,7 @@ impl LayerSet {
     /// Parses ranges and commas: `0-79`, `0,4,8-11`.
     ///
     /// # Errors
-    /// What is wrong, in words: an empty or inverted range, a layer given twice, one beyond
-    /// [`MAX_LAYERS`].
+    /// A message about an empty or inverted range, a duplicate layer, or a layer beyond [`MAX_LAYERS`].
     pub fn parse(text: &str) -> Result<Self, String> {
         let mut ids = Vec::new();
         for part in text.split(',') {
@@ -46,14 +45,14 @@ impl LayerSet {
         Ok(Self(ids))
     }
 
-    /// Of ids in any order, each below [`MAX_LAYERS`], given once or more.
+    /// Returns the set of these ids, in any order and possibly repeated. Each must be below [`MAX_LAYERS`].
     pub(crate) fn from_ids(mut ids: Vec<u32>) -> Self {
         ids.sort_unstable();
         ids.dedup();
         Self(ids)
     }
 
-    /// The ids, ascending.
+    /// Returns the ids, in ascending order.
     pub fn ids(&self) -> &[u32] {
         &self.0
     }

@@ -1,18 +1,18 @@
-//! Faults of a document, all of them in one report.
+//! Faults of a document, collected in one report.
 
 use std::fmt;
 use std::ops::RangeInclusive;
 
-/// One thing that is wrong with a document.
+/// A fault of a document.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Where, as a key path: `group[0].spec[1].heads`. Empty for the document as a whole.
+    /// The key path: `group[0].spec[1].heads`. Empty for the document as a whole.
     pub path: String,
-    /// What is wrong and what would be right.
+    /// The fault, and what would be right.
     pub problem: String,
 }
 
-/// Everything that is wrong with a document; never empty where it is an error.
+/// All faults of a document. As an error it is never empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Faults(pub Vec<Fault>);
 
@@ -34,36 +34,36 @@ impl fmt::Display for Faults {
     }
 }
 
-/// The most faults that are told one by one. Whoever mends that many reads the rest with the next
-/// report, and a document of megabytes gives no report of megabytes.
-const MOST_TOLD: usize = 100;
+/// The maximum number of faults that are listed. It keeps the report of a large document short; the next report shows
+/// the others.
+const MAX_LISTED: usize = 100;
 
-/// A report while it is written: faults in the order in which they are found.
+/// A report under construction, with faults in the order in which they are found.
 #[derive(Debug, Default)]
 pub(crate) struct Report {
-    told: Vec<Fault>,
-    /// How many there are beyond those.
+    listed: Vec<Fault>,
+    /// The number of faults that are not listed.
     more: usize,
 }
 
 impl Report {
-    /// Notes a fault.
+    /// Adds a fault.
     pub(crate) fn add(&mut self, path: impl Into<String>, problem: impl Into<String>) {
-        if self.told.len() < MOST_TOLD {
-            self.told.push(Fault { path: path.into(), problem: problem.into() });
+        if self.listed.len() < MAX_LISTED {
+            self.listed.push(Fault { path: path.into(), problem: problem.into() });
         } else {
             self.more += 1;
         }
     }
 
-    /// Notes a fault, unless something else is wrong with that very field already.
+    /// Adds a fault, unless the same field has one already.
     pub(crate) fn add_once(&mut self, path: String, problem: impl Into<String>) {
-        if !self.told.iter().any(|fault| fault.path == path) {
+        if !self.listed.iter().any(|fault| fault.path == path) {
             self.add(path, problem);
         }
     }
 
-    /// Notes that a list of tables has none, by the header that one has in TOML.
+    /// Reports a list of tables that has no entry, by the TOML header of an entry.
     pub(crate) fn lacks_table(&mut self, path: &str) {
         let steps = path.split('.');
         let keys = steps.map(|step| step.split_once('[').map_or(step, |(key, _)| key));
@@ -72,21 +72,20 @@ impl Report {
         self.add_once(path.to_owned(), problem);
     }
 
-    /// How many faults there are.
+    /// Returns the number of faults.
     pub(crate) fn count(&self) -> usize {
-        self.told.len() + self.more
+        self.listed.len() + self.more
     }
 
-    /// Whether anything is wrong with a field or inside of it: then nothing can be said of what it has
-    /// to do with others.
+    /// Tells whether a field, or anything inside it, is faulty. Then it cannot be checked against other fields.
     pub(crate) fn has(&self, path: &str) -> bool {
-        self.told.iter().any(|fault| {
+        self.listed.iter().any(|fault| {
             let rest = fault.path.strip_prefix(path);
             rest.is_some_and(|rest| rest.is_empty() || rest.starts_with(['.', '[']))
         })
     }
 
-    /// A number within bounds; `None` and a fault if it is not.
+    /// Returns a number within bounds. Otherwise reports a fault and returns `None`.
     pub(crate) fn in_range(&mut self, path: &str, value: u64, bounds: RangeInclusive<u64>) -> Option<u64> {
         if bounds.contains(&value) {
             return Some(value);
@@ -97,7 +96,7 @@ impl Report {
         None
     }
 
-    /// Notes a list that has too many entries.
+    /// Reports a list with too many entries.
     pub(crate) fn at_most(&mut self, path: &str, count: usize, most: usize) {
         if count > most {
             let problem = format!("has {count} entries; {most} are the most");
@@ -105,15 +104,16 @@ impl Report {
         }
     }
 
-    /// The value, if there is one and nothing is wrong with it.
+    /// Returns the value, if there is one and there are no faults.
     pub(crate) fn unless<T>(mut self, value: Option<T>) -> Result<T, Faults> {
         match value {
             Some(value) if self.count() == 0 => return Ok(value),
             _ => {}
         }
         if self.more > 0 {
-            self.told.push(Fault { path: String::new(), problem: format!("{} more faults are not listed", self.more) });
+            self.listed
+                .push(Fault { path: String::new(), problem: format!("{} more faults are not listed", self.more) });
         }
-        Err(Faults(self.told))
+        Err(Faults(self.listed))
     }
 }

@@ -1,45 +1,45 @@
-//! What a field of a document is: noted by a [reader](super::reader) when it asks for the field, and told
-//! by the [schema](super::schema) to people's editors.
+//! The description of a document's field. A [reader](super::reader) records it when it reads the field, and the
+//! [schema](super::schema) shows it to editors.
 
 use std::ops::RangeInclusive;
 
 use super::Value;
 
-/// A field as a reader asks for it.
+/// A field, as a reader describes it.
 #[derive(Clone, Debug)]
 pub(super) struct Field {
     pub(super) key: &'static str,
-    /// What it is, with its unit: a phrase that can stand after "is missing: ".
+    /// A description with the unit: a phrase that can follow "is missing: ".
     pub(super) about: &'static str,
     pub(super) form: Form,
     pub(super) need: Need,
 }
 
-/// What values a field takes.
+/// The values that a field accepts.
 #[derive(Clone, Debug)]
 pub(super) enum Form {
     /// Any text.
     Text,
-    /// This text and no other.
+    /// Only this text.
     Constant(&'static str),
     /// One of these texts.
     Name(Vec<&'static str>),
     /// A whole number within these bounds.
     Number(RangeInclusive<u64>),
-    /// A list of such numbers, at least one.
+    /// A list of at least one number within these bounds.
     Numbers(RangeInclusive<u64>),
     /// An order as text, or a permutation of the five axes' indices.
     Order,
-    /// A list of tables, at least one and at most so many.
+    /// A list of at least one table and at most this many.
     Tables(usize),
 }
 
-/// Whether a field has to be there.
+/// Whether a field is required.
 #[derive(Clone, Debug)]
 pub(super) enum Need {
     Required,
-    /// Without it there is nothing, or something that depends on other fields.
+    /// The field may be absent, and has no default or one that depends on other fields.
     Optional,
-    /// Without it, this.
+    /// The default for an absent field.
     Default(Value),
 }

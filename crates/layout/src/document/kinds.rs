@@ -1,4 +1,4 @@
-//! The kinds of spec as documents have them: each with its fields.
+//! The kinds of spec in documents, with their fields.
 
 use super::near::closest;
 use super::reader::Reader;
@@ -12,9 +12,9 @@ use crate::spec::{
 
 /// A kind of spec.
 pub(super) struct Kind {
-    /// As documents name it.
+    /// The name in documents.
     pub(super) name: &'static str,
-    /// What it holds.
+    /// A description of the cache.
     pub(super) about: &'static str,
     fields: fn(&mut Reader<'_, '_>) -> Spec,
 }
@@ -56,15 +56,15 @@ pub(super) static KINDS: [Kind; 12] = [
 ];
 
 impl Kind {
-    /// Reads a spec of this kind, with something harmless where a field is faulty.
+    /// Reads a spec of this kind. Faulty fields get a placeholder.
     pub(super) fn read(&self, reader: &mut Reader<'_, '_>) -> Spec {
-        // Whoever chose this kind has looked at the field already.
+        // The caller has checked the field already.
         let _ = reader.constant("kind", self.name, self.about);
         (self.fields)(reader)
     }
 }
 
-/// Reads a spec of any kind; `None` where that is not known.
+/// Reads a spec of any kind. Returns `None` if the kind is unknown.
 pub(super) fn read_spec(reader: &mut Reader<'_, '_>) -> Option<Spec> {
     let names = || KINDS.iter().map(|kind| kind.name).collect::<Vec<_>>();
     let name = match reader.peek("kind") {
@@ -124,7 +124,7 @@ fn indexer(reader: &mut Reader<'_, '_>) -> Spec {
         data_bytes: reader.data_bytes(),
         scale_bytes: reader.scale_bytes(),
         tokens_per_state: reader.tokens_per_state(),
-        // It looks at every token.
+        // An indexer looks at every token.
         sliding_window: None,
     })
 }
@@ -213,7 +213,7 @@ fn linear(reader: &mut Reader<'_, '_>) -> Spec {
     })
 }
 
-/// Fields that several kinds have; 1 stands in for a faulty size.
+/// Fields that several kinds have. A faulty size gets the placeholder 1.
 impl Reader<'_, '_> {
     fn size(&mut self, key: &'static str, about: &'static str) -> u64 {
         self.number(key, 1..=MAX_SIZE, about).unwrap_or(1)
@@ -244,7 +244,7 @@ impl Reader<'_, '_> {
         self.number_or("tokens_per_state", 1, 1..=MAX_SIZE, "tokens that one state stands for").unwrap_or(1)
     }
 
-    /// Taps of a convolution that are kept.
+    /// Reads the number of a convolution's taps that are kept.
     fn conv_states(&mut self) -> u64 {
         let kernel = self.number("conv_kernel", 2..=MAX_SIZE, "taps of the convolution; one less are kept");
         let states = self
@@ -266,7 +266,7 @@ mod tests {
     #[test]
     fn each_kind_reads_its_own_spec() {
         for kind in &KINDS {
-            Reader::asked_by(|reader| assert_eq!(kind.read(reader).kind(), kind.name));
+            Reader::requested_by(|reader| assert_eq!(kind.read(reader).kind(), kind.name));
         }
     }
 }

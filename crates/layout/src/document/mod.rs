@@ -1,11 +1,10 @@
-//! Deployment documents (`transload.deployment/1`): a side as people and tools write it.
+//! Deployment documents (`transload.deployment/1`): the text form of one side.
 //!
-//! Reading goes in two steps. A [`Value`] (any TOML or JSON) becomes a [`Document`], whose fields have
-//! types; a `Document` becomes a checked [`Deployment`](crate::deployment::Deployment). Both steps note
-//! every fault they find, so that one report has them all.
+//! Reading has two steps. A [`Value`] (any TOML or JSON) becomes a [`Document`] with typed fields, and that becomes a
+//! checked [`Deployment`](crate::deployment::Deployment). Both steps collect all faults, so one report has them all.
 //!
-//! What the first step asks for, with types, bounds and defaults, is also the documents'
-//! [JSON Schema](json_schema).
+//! The fields that the first step reads, with types, bounds and defaults, also form the documents' [JSON
+//! Schema](json_schema).
 
 mod fault;
 mod field;
@@ -33,32 +32,32 @@ pub use value::Value;
 use crate::placement::Allocation;
 use crate::spec::Spec;
 
-/// The schema name that a document states.
+/// The name of the schema, which every document contains.
 pub const SCHEMA: &str = "transload.deployment/1";
 
-/// A deployment document with typed fields, not yet checked.
+/// A typed deployment document that is not checked yet.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Document {
-    /// The side's name, for people.
+    /// The side's name, for display.
     pub name: String,
-    /// The model's name, for people.
+    /// The model's name, for display.
     pub model: Option<String>,
-    /// Ranks of tensor parallelism.
+    /// The number of tensor-parallel ranks.
     pub tp: u64,
-    /// Stages of pipeline parallelism.
+    /// The number of pipeline stages.
     pub pp: u64,
-    /// Layers of the whole model; default the highest layer id + 1.
+    /// The layers of the whole model. The default is the highest layer id + 1.
     pub num_layers: Option<u64>,
-    /// Layers of each pipeline stage; default as vLLM splits them.
+    /// The layers of each pipeline stage. The default is vLLM's split.
     pub pp_layers: Option<Vec<u64>>,
     /// The groups.
     pub groups: Vec<GroupDocument>,
 }
 
-/// One group of a [`Document`], with what it inherits from the deployment filled in.
+/// A group of a [`Document`], with inherited values filled in.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupDocument {
-    /// The name by which the two sides' groups are matched.
+    /// The name by which groups of the two sides are matched.
     pub name: String,
     /// Global layer ids, as ranges and commas: `0-79`, `0,4,8-11`.
     pub layers: String,
@@ -66,45 +65,45 @@ pub struct GroupDocument {
     pub block_size: u64,
     /// Blocks on every rank.
     pub num_blocks: u64,
-    /// Physical order; default that of the spec's kind.
+    /// The physical order. The default is that of the spec's kind.
     pub order: Option<String>,
-    /// One allocation, or one for each layer.
+    /// Whether there is one allocation, or one for each layer.
     pub allocation: Allocation,
-    /// Bytes from the start of the allocation to the group.
+    /// The offset in bytes of the group in its allocation.
     pub offset: u64,
-    /// Bytes from block to block, where it is not what the order gives.
+    /// The distance in bytes from block to block, if it differs from the order's.
     pub block_stride: Option<u64>,
-    /// Bytes from layer to layer, where it is not what the order gives.
+    /// The distance in bytes from layer to layer, if it differs from the order's.
     pub layer_stride: Option<u64>,
-    /// The specs whose states a block's page holds one after another.
+    /// The specs, whose states lie one after another in the page of a block.
     pub specs: Vec<Spec>,
 }
 
 impl GroupDocument {
-    /// Whether it holds recurrent state: one state for the whole sequence, in the first block.
+    /// Tells whether the group holds recurrent state: one state for the whole sequence, in the first block.
     pub fn is_recurrent(&self) -> bool {
         self.specs.iter().all(Spec::is_recurrent)
     }
 
-    /// Whether an order can be chosen for it. Recurrent state, pages of several specs, and caches whose
-    /// scales lie behind the data of a block have orders of their own.
+    /// Tells whether an order can be chosen for the group. Recurrent state, pages of several specs, and caches whose
+    /// scales follow the data of a block have fixed orders.
     pub fn takes_orders(&self) -> bool {
         matches!(&self.specs[..], [Spec::Attention(_) | Spec::Mla(_) | Spec::Opaque(_)])
     }
 }
 
-/// Where a [`GroupDocument`] comes from: what it takes to blame the right field, and that once.
+/// The fields from which the values of a [`GroupDocument`] come, so that each fault is reported once, at the right
+/// field.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Origin {
-    /// Its place among the groups of the text that people wrote.
+    /// The group's index in the original text.
     pub(crate) position: usize,
-    /// Whether anything that it says, or takes from the deployment, was found faulty; something
-    /// harmless stands in for that.
+    /// Whether any of its values, or one that it inherits, is faulty and has been replaced by a placeholder.
     pub(crate) faulty: bool,
-    /// Whether `block_size` is the deployment's.
+    /// Whether `block_size` is inherited from the deployment.
     pub(crate) inherits_block_size: bool,
-    /// Whether `num_blocks` is the deployment's.
+    /// Whether `num_blocks` is inherited from the deployment.
     pub(crate) inherits_num_blocks: bool,
-    /// Whether `order` is the deployment's.
+    /// Whether `order` is inherited from the deployment.
     pub(crate) inherits_order: bool,
 }

@@ -1,19 +1,19 @@
-//! The known name that somebody most likely meant.
+//! Suggestions for misspelt names.
 
-/// The known name closest to `name`, if one is close.
+/// Returns the known name closest to `name`, if one is close.
 pub(super) fn closest<'n>(name: &str, known: &[&'n str]) -> Option<&'n str> {
     let close = nearest(name, known).next();
     close.filter(|known| edit_distance(name, known) <= known.len().div_ceil(2))
 }
 
-/// All known names, those most like `name` first.
+/// Returns all known names, the most similar first.
 pub(crate) fn nearest<'n>(name: &str, known: &[&'n str]) -> impl Iterator<Item = &'n str> + use<'n> {
     let mut known = known.to_vec();
     known.sort_by_cached_key(|known| edit_distance(name, known));
     known.into_iter()
 }
 
-/// Levenshtein distance; names longer than any field count as far away.
+/// Returns the Levenshtein distance. Names longer than any field count as infinitely far.
 fn edit_distance(a: &str, b: &str) -> usize {
     if a.len() > 64 {
         return usize::MAX;

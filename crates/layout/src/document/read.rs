@@ -1,4 +1,4 @@
-//! From a tree of values to a [`Document`]: types, defaults and inheritance.
+//! Conversion of a tree of values to a [`Document`]: types, defaults and inheritance.
 
 use super::field::{Form, Need};
 use super::kinds::read_spec;
@@ -10,8 +10,8 @@ use crate::placement::Allocation;
 use crate::spec::{Opaque, Spec};
 use crate::view::MAX_ALLOCATION_BYTES;
 
-/// What a group takes from the deployment unless it says otherwise; `Err` where that is faulty, which
-/// is reported there.
+/// Values that a group inherits from the deployment by default. `Err` stands for a faulty value, which is already
+/// reported.
 pub(super) struct Inherited {
     block_size: Result<Option<u64>, Faulty>,
     num_blocks: Result<Option<u64>, Faulty>,
@@ -19,21 +19,20 @@ pub(super) struct Inherited {
 }
 
 impl Inherited {
-    /// From a deployment that says nothing.
+    /// No inherited values.
     pub(super) const NOTHING: Self = Self { block_size: Ok(None), num_blocks: Ok(None), order: Ok(None) };
 }
 
 impl Document {
-    /// Reads the typed fields, noting all faults. Where there is one, something harmless stands in, so
-    /// that the rest can be checked.
+    /// Reads the typed fields and reports all faults. Faulty fields get placeholders, so that the rest can be checked.
     pub(crate) fn read(value: &Value, faults: &mut Report) -> Option<(Self, Vec<Origin>)> {
         Reader::read(String::new(), value, faults, |reader| Some(read_deployment(reader)))
     }
 }
 
-/// The fields of a deployment, and of all below it.
+/// Reads the fields of a deployment and of everything in it.
 pub(super) fn read_deployment(reader: &mut Reader<'_, '_>) -> (Document, Vec<Origin>) {
-    // Neither says anything of the deployment; what is wrong with them is noted by the reader.
+    // Neither value is needed. The reader reports faults in them.
     let _ = reader.constant("schema", SCHEMA, "the form of this document");
     let _ = reader.optional_text("$schema", "this form's JSON Schema, for editors; not read");
     let name = reader.optional_text("name", "what messages call this side; default none");
@@ -94,7 +93,7 @@ pub(super) fn read_deployment(reader: &mut Reader<'_, '_>) -> (Document, Vec<Ori
     (document, origins)
 }
 
-/// The fields of a group, and of its specs.
+/// Reads the fields of a group and its specs.
 pub(super) fn read_group(reader: &mut Reader<'_, '_>, inherited: &Inherited) -> (GroupDocument, Origin) {
     let before = reader.faults();
     let name = reader.text("name", "the name by which groups of two sides are matched");
@@ -125,7 +124,7 @@ pub(super) fn read_group(reader: &mut Reader<'_, '_>, inherited: &Inherited) -> 
         read_spec,
     );
 
-    // A recurrent cache has one state whatever a block holds.
+    // A recurrent cache has one state for any block size.
     let recurrent = |spec: &Option<Spec>| spec.as_ref().is_none_or(Spec::is_recurrent);
     let default = specs.iter().all(recurrent).then_some(1);
     let mut origin = Origin::default();
@@ -153,7 +152,7 @@ pub(super) fn read_group(reader: &mut Reader<'_, '_>, inherited: &Inherited) -> 
     (origin.inherits_block_size, origin.inherits_num_blocks) = (block_size.1, num_blocks.1);
     let order = match (order, &inherited.order) {
         (Ok(Some(own)), _) => Some(own),
-        // Pages of several specs have an order of their own.
+        // Pages of several specs have a fixed order.
         _ if specs.len() != 1 => None,
         (Ok(None), Ok(order)) => {
             origin.inherits_order = order.is_some();
@@ -182,9 +181,9 @@ pub(super) fn read_group(reader: &mut Reader<'_, '_>, inherited: &Inherited) -> 
     (group, origin)
 }
 
-/// An order as text; a stride-order array becomes the text of the same order.
+/// Reads an order as text. A stride-order array is converted to the text of the same order.
 fn read_order(reader: &mut Reader<'_, '_>, about: &'static str) -> Result<Option<String>, Faulty> {
-    let parsed = match reader.ask("order", Form::Order, Need::Optional, about) {
+    let parsed = match reader.request("order", Form::Order, Need::Optional, about) {
         None => return Ok(None),
         Some(Value::Text(text)) => parse_order(text).map(|_| text.clone()),
         Some(Value::List(items)) => {
@@ -204,7 +203,7 @@ fn read_order(reader: &mut Reader<'_, '_>, about: &'static str) -> Result<Option
     parsed.map(Some).map_err(|problem| reader.fault("order", problem))
 }
 
-/// Reads the text of an order; what is wrong with it, in words.
+/// Parses the text of an order. The error is a message.
 pub(crate) fn parse_order(text: &str) -> Result<Order, String> {
     let shown = Value::Text(text.to_owned()).describe();
     Order::parse(text).map_err(|error| format!("{shown}: {error}"))

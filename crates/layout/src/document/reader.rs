@@ -1,4 +1,4 @@
-//! Reads typed fields out of a table, and notes every fault with its key path.
+//! Reading of typed fields from a table, with every fault reported at its key path.
 
 use std::collections::HashSet;
 use std::ops::RangeInclusive;
@@ -8,24 +8,24 @@ use super::field::{Field, Form, Need};
 use super::near::closest;
 use super::value::Value;
 
-/// Reads one table, and knows what was asked of it.
+/// Reads one table and records which fields were requested.
 ///
-/// Whoever reads a table asks for every field that the table can have, whatever it holds. What nobody
-/// asks for is no field of it, and what is asked for is the table's schema.
+/// Code that reads a table requests every possible field, whatever the table contains. Fields that were not requested
+/// are unknown, and the requested ones form the table's schema.
 pub(super) struct Reader<'a, 'f> {
     path: String,
     fields: &'a [(String, Value)],
-    asked: Vec<Field>,
+    requested: Vec<Field>,
     faults: &'f mut Report,
 }
 
-/// A field that is not there or wrong; the fault is already noted.
+/// The error for a missing or wrong field. The fault is already reported.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Faulty;
 
 impl<'a, 'f> Reader<'a, 'f> {
-    /// Reads `value`, which has to be a table, with `read`. Where that cannot even tell what fields there
-    /// should be, and returns `None`, nothing is said of those there are.
+    /// Reads `value`, which has to be a table, with `read`. If `read` cannot determine the fields and returns `None`,
+    /// unknown fields are not reported.
     pub(super) fn read<T>(
         path: String,
         value: &'a Value,
@@ -36,40 +36,47 @@ impl<'a, 'f> Reader<'a, 'f> {
             faults.add(path, format!("has to be a table, not {}", value.describe()));
             return None;
         };
-        let mut reader = Self { path, fields, asked: Vec::new(), faults };
+        let mut reader = Self { path, fields, requested: Vec::new(), faults };
         let read = read(&mut reader)?;
         reader.finish();
         Some(read)
     }
 
-    /// The fields that `read` asks for, in its order.
-    pub(super) fn asked_by<T>(read: impl FnOnce(&mut Reader<'_, '_>) -> T) -> Vec<Field> {
-        let mut reader = Reader { path: String::new(), fields: &[], asked: Vec::new(), faults: &mut Report::default() };
+    /// Returns the fields that `read` requests, in order.
+    pub(super) fn requested_by<T>(read: impl FnOnce(&mut Reader<'_, '_>) -> T) -> Vec<Field> {
+        let mut reader =
+            Reader { path: String::new(), fields: &[], requested: Vec::new(), faults: &mut Report::default() };
         read(&mut reader);
-        reader.asked
+        reader.requested
     }
 
-    /// The field's value, if it is there. Whether it has the form is for the caller to see.
-    pub(super) fn ask(&mut self, key: &'static str, form: Form, need: Need, about: &'static str) -> Option<&'a Value> {
-        self.asked.push(Field { key, about, form, need });
+    /// Records a field and returns its value, if there is one. The caller checks the value's form.
+    pub(super) fn request(
+        &mut self,
+        key: &'static str,
+        form: Form,
+        need: Need,
+        about: &'static str,
+    ) -> Option<&'a Value> {
+        self.requested.push(Field { key, about, form, need });
         self.peek(key)
     }
 
-    /// The field's value, before it is known how to ask for it.
+    /// Returns a field's value without recording the field.
     pub(super) fn peek(&self, key: &str) -> Option<&'a Value> {
         let mut found = self.fields.iter().filter(|(name, _)| name == key);
         found.next().map(|(_, value)| value)
     }
 
-    /// A text that has to be there.
+    /// Reads a required text.
     pub(super) fn text(&mut self, key: &'static str, about: &'static str) -> Result<&'a str, Faulty> {
-        let value = self.ask(key, Form::Text, Need::Required, about);
+        let value = self.request(key, Form::Text, Need::Required, about);
         self.typed_text(key, value)?.ok_or_else(|| self.missing(key, about))
     }
 
-    /// A text that may be absent.
+    /// Reads an optional text.
     pub(super) fn optional_text(&mut self, key: &'static str, about: &'static str) -> Result<Option<&'a str>, Faulty> {
-        let value = self.ask(key, Form::Text, Need::Optional, about);
+        let value = self.request(key, Form::Text, Need::Optional, about);
         self.typed_text(key, value)
     }
 
@@ -84,14 +91,14 @@ impl<'a, 'f> Reader<'a, 'f> {
         }
     }
 
-    /// A text that has to be there and has to be this one.
+    /// Reads a required text that has only one valid value.
     pub(super) fn constant(
         &mut self,
         key: &'static str,
         text: &'static str,
         about: &'static str,
     ) -> Result<(), Faulty> {
-        match self.ask(key, Form::Constant(text), Need::Required, about) {
+        match self.request(key, Form::Constant(text), Need::Required, about) {
             Some(Value::Text(found)) if found == text => Ok(()),
             Some(other) => {
                 let problem = format!("has to be \"{text}\", not {}", other.describe());
@@ -101,7 +108,7 @@ impl<'a, 'f> Reader<'a, 'f> {
         }
     }
 
-    /// What one of a few names stands for; it has to be there.
+    /// Reads a required name and returns its meaning.
     pub(super) fn name<T: Copy>(
         &mut self,
         key: &'static str,
@@ -109,11 +116,11 @@ impl<'a, 'f> Reader<'a, 'f> {
         about: &'static str,
     ) -> Result<T, Faulty> {
         let form = Form::Name(names.iter().map(|(name, _)| *name).collect());
-        let value = self.ask(key, form, Need::Required, about);
+        let value = self.request(key, form, Need::Required, about);
         self.named(key, value, names)
     }
 
-    /// What one of a few names stands for, with a default.
+    /// Reads an optional name with a default, and returns its meaning.
     pub(super) fn name_or<T: Copy + PartialEq>(
         &mut self,
         key: &'static str,
@@ -124,7 +131,7 @@ impl<'a, 'f> Reader<'a, 'f> {
         let form = Form::Name(names.iter().map(|(name, _)| *name).collect());
         let name = names.iter().find(|(_, named)| *named == default);
         let need = name.map_or(Need::Optional, |(name, _)| Need::Default(Value::Text((*name).to_owned())));
-        match self.ask(key, form, need, about) {
+        match self.request(key, form, need, about) {
             None => Ok(default),
             value => self.named(key, value, names),
         }
@@ -142,32 +149,32 @@ impl<'a, 'f> Reader<'a, 'f> {
         Err(self.fault(key, problem))
     }
 
-    /// A whole number that has to be there.
+    /// Reads a required whole number.
     pub(super) fn number(
         &mut self,
         key: &'static str,
         bounds: RangeInclusive<u64>,
         about: &'static str,
     ) -> Result<u64, Faulty> {
-        let value = self.ask(key, Form::Number(bounds.clone()), Need::Required, about);
+        let value = self.request(key, Form::Number(bounds.clone()), Need::Required, about);
         match value {
             Some(value) => self.bounded(key, value, bounds),
             None => Err(self.missing(key, about)),
         }
     }
 
-    /// A whole number that may be absent.
+    /// Reads an optional whole number.
     pub(super) fn optional(
         &mut self,
         key: &'static str,
         bounds: RangeInclusive<u64>,
         about: &'static str,
     ) -> Result<Option<u64>, Faulty> {
-        let value = self.ask(key, Form::Number(bounds.clone()), Need::Optional, about);
+        let value = self.request(key, Form::Number(bounds.clone()), Need::Optional, about);
         value.map(|value| self.bounded(key, value, bounds)).transpose()
     }
 
-    /// A whole number with a default.
+    /// Reads a whole number with a default.
     pub(super) fn number_or(
         &mut self,
         key: &'static str,
@@ -176,18 +183,18 @@ impl<'a, 'f> Reader<'a, 'f> {
         about: &'static str,
     ) -> Result<u64, Faulty> {
         let need = Need::Default(Value::Integer(default.into()));
-        let value = self.ask(key, Form::Number(bounds.clone()), need, about);
+        let value = self.request(key, Form::Number(bounds.clone()), need, about);
         value.map_or(Ok(default), |value| self.bounded(key, value, bounds))
     }
 
-    /// A list of whole numbers that may be absent.
+    /// Reads an optional list of whole numbers.
     pub(super) fn numbers(
         &mut self,
         key: &'static str,
         bounds: RangeInclusive<u64>,
         about: &'static str,
     ) -> Result<Option<Vec<u64>>, Faulty> {
-        match self.ask(key, Form::Numbers(bounds.clone()), Need::Optional, about) {
+        match self.request(key, Form::Numbers(bounds.clone()), Need::Optional, about) {
             None => Ok(None),
             Some(Value::List(items)) if !items.is_empty() => {
                 let numbers = items.iter().enumerate();
@@ -212,8 +219,7 @@ impl<'a, 'f> Reader<'a, 'f> {
         self.faults.in_range(&path, number, bounds).ok_or(Faulty)
     }
 
-    /// Reads each table of a list that has to have one, and at most `most`; `None` stands for each of
-    /// which nothing could be made.
+    /// Reads a list of 1 to `most` tables. A table that could not be read yields `None`.
     pub(super) fn tables<T>(
         &mut self,
         key: &'static str,
@@ -221,7 +227,7 @@ impl<'a, 'f> Reader<'a, 'f> {
         about: &'static str,
         mut read: impl FnMut(&mut Reader<'_, '_>) -> Option<T>,
     ) -> Vec<Option<T>> {
-        let value = self.ask(key, Form::Tables(most), Need::Required, about);
+        let value = self.request(key, Form::Tables(most), Need::Required, about);
         let path = self.path(key);
         let items = match value {
             Some(Value::List(items)) if !items.is_empty() => items.as_slice(),
@@ -240,7 +246,7 @@ impl<'a, 'f> Reader<'a, 'f> {
         items.map(|(i, item)| Reader::read(format!("{path}[{i}]"), item, self.faults, &mut read)).collect()
     }
 
-    /// Notes a fault of a field.
+    /// Reports a fault of a field.
     pub(super) fn fault(&mut self, key: &str, problem: impl Into<String>) -> Faulty {
         self.faults.add(self.path(key), problem);
         Faulty
@@ -250,19 +256,19 @@ impl<'a, 'f> Reader<'a, 'f> {
         self.fault(key, format!("is missing: {about}"))
     }
 
-    /// How many faults are noted so far, here and elsewhere.
+    /// Returns the number of faults in the whole report.
     pub(super) fn faults(&self) -> usize {
         self.faults.count()
     }
 
-    /// The path of a field of this table.
+    /// Returns the path of a field of this table.
     fn path(&self, key: &str) -> String {
         if self.path.is_empty() { key.to_owned() } else { format!("{}.{key}", self.path) }
     }
 
-    /// Reports fields that nobody asked for, and fields given twice.
+    /// Reports unknown and repeated fields.
     fn finish(self) {
-        let known: Vec<&str> = self.asked.iter().map(|field| field.key).collect();
+        let known: Vec<&str> = self.requested.iter().map(|field| field.key).collect();
         let mut seen = HashSet::with_capacity(self.fields.len());
         for (name, _) in self.fields {
             let path = || match self.path.as_str() {

@@ -1,4 +1,4 @@
-//! The JSON Schema of deployment documents, made from what their readers ask for.
+//! The JSON Schema of deployment documents, derived from their readers.
 
 use super::Value;
 use super::field::{Field, Form, Need};
@@ -6,27 +6,26 @@ use super::kinds::KINDS;
 use super::read::{Inherited, read_deployment, read_group};
 use super::reader::Reader;
 
-/// Where the schema is kept, and by what name it goes.
+/// The URL of the schema, which is also its id.
 const ID: &str = concat!(env!("CARGO_PKG_REPOSITORY"), "/raw/main/docs/src/reference/deployment.schema.json");
 
-/// The [JSON Schema](https://json-schema.org/draft/2020-12) of deployment documents, for editors and
-/// other tools, in JSON or TOML alike.
+/// Returns the [JSON Schema](https://json-schema.org/draft/2020-12) of deployment documents in JSON or TOML, for
+/// editors and other tools.
 ///
-/// It is made by the functions that read documents: of an empty one they ask for all that a document can
-/// have. So it knows every field, its type, bounds, names and default. What it cannot say is how fields
-/// fit each other, what a text of layers or an order means, and that 2.0 is no whole number here; a
-/// document may suit the schema and still be faulty, but none suits
-/// [`Deployment::from_value`](crate::Deployment::from_value) and not the schema.
+/// The functions that read documents define it: on an empty document they request every possible field. So it contains
+/// every field with type, bounds, names and default. It cannot express how fields fit together, the syntax of layers
+/// and orders, and that 2.0 is not a whole number here. So a document may match the schema and still be faulty. A
+/// document that [`Deployment::from_value`](crate::Deployment::from_value) accepts always matches.
 ///
 /// ```
 /// let schema = transload_layout::document::json_schema();
 /// assert!(serde_json::to_string(&schema).unwrap().contains("sliding_window"));
 /// ```
 pub fn json_schema() -> Value {
-    let group = Reader::asked_by(|reader| read_group(reader, &Inherited::NOTHING));
+    let group = Reader::requested_by(|reader| read_group(reader, &Inherited::NOTHING));
     let mut definitions = vec![("group", object(&group)), ("spec", spec())];
     definitions.extend(KINDS.iter().map(|kind| {
-        let fields = Reader::asked_by(|reader| kind.read(reader));
+        let fields = Reader::requested_by(|reader| kind.read(reader));
         (kind.name, object(&fields))
     }));
 
@@ -36,16 +35,16 @@ pub fn json_schema() -> Value {
         ("title", text("Transload deployment document")),
         ("description", text("one side of a transfer: its ranks, what each layer caches, and where every byte lies")),
     ];
-    schema.extend(object_fields(&Reader::asked_by(read_deployment)));
+    schema.extend(object_fields(&Reader::requested_by(read_deployment)));
     schema.push(("$defs", table(definitions)));
     table(schema)
 }
 
-/// A spec has the fields of its kind.
+/// Returns the schema of a spec, which has the fields of its kind.
 ///
-/// Said by conditions, for then validators name the field that is wrong. Of a `oneOf` most say only that
-/// no alternative suits. But some editors look for what to show and to complete in alternatives alone: for
-/// those they stand there too, with one that everything suits.
+/// It uses conditions, because validators then name the faulty field, whereas for a `oneOf` most only say that no
+/// alternative matches. Some editors take their hints only from alternatives. For these the kinds are listed in an
+/// `anyOf` too, together with one alternative that always matches.
 fn spec() -> Value {
     let kinds = || KINDS.iter();
     let name =
@@ -66,7 +65,7 @@ fn spec() -> Value {
     ])
 }
 
-/// A table with these fields and no others.
+/// Returns the schema of a table with these fields and no others.
 fn object(fields: &[Field]) -> Value {
     table(object_fields(fields))
 }
@@ -112,7 +111,7 @@ fn form(field: &Field) -> Vec<(&'static str, Value)> {
             let forms = [table([("type", text("string"))]), table(indices)];
             vec![("anyOf", list(forms))]
         }
-        // What its tables are is defined by the field's name.
+        // The definition with the field's name describes the tables.
         Form::Tables(most) => vec![
             ("type", text("array")),
             ("items", reference(field.key)),

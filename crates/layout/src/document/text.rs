@@ -1,4 +1,4 @@
-//! Documents as text: TOML or JSON becomes a [`Value`], and that a checked [`Deployment`].
+//! Parsing of documents in TOML or JSON into a [`Value`], and on to a checked [`Deployment`].
 
 mod locate;
 
@@ -21,8 +21,8 @@ pub enum Syntax {
 }
 
 impl Syntax {
-    /// Tells the syntax by the file's extension. Without a known one it is JSON if the text starts with a brace (after a byte
-    /// order mark, if there is one), and TOML otherwise.
+    /// Determines the syntax from the file's extension. Without a known one it is JSON if the text starts with a brace
+    /// (after an optional byte order mark), and TOML otherwise.
     pub fn of(name: &Path, text: &str) -> Self {
         match name.extension().and_then(|extension| extension.to_str()) {
             Some("json") => Self::Json,
@@ -42,54 +42,54 @@ impl fmt::Display for Syntax {
     }
 }
 
-/// Why a text did not become a deployment.
+/// Describes why a text could not become a deployment.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum ParseError {
-    /// The text has nothing in it.
+    /// The text is empty.
     #[error("{name} is empty")]
     Empty {
-        /// What the document is called.
+        /// The document's name.
         name: String,
     },
-    /// It is a model's `config.json`.
+    /// The text is a model's `config.json`.
     #[error("{name} is a model's config, and no deployment document")]
     ModelConfig {
-        /// What the document is called.
+        /// The document's name.
         name: String,
     },
-    /// The text is no TOML, or no JSON.
+    /// The text is not valid TOML or JSON.
     #[error("{name} is no {syntax}: {problem}{}", locate::place(text, span))]
     Syntax {
-        /// What the document is called.
+        /// The document's name.
         name: String,
-        /// Its text, without a byte order mark.
+        /// The text, without a byte order mark.
         text: String,
-        /// What it should have been.
+        /// The expected syntax.
         syntax: Syntax,
-        /// What is wrong.
+        /// The error.
         problem: String,
-        /// Where, in bytes of the text, if known.
+        /// The position, in bytes of the text, if known.
         span: Option<Range<usize>>,
     },
-    /// The fields do not make a deployment; all that is wrong with them.
+    /// The fields do not describe a valid deployment.
     #[error("{name} describes no deployment:\n{}", all(faults))]
     Faults {
-        /// What the document is called.
+        /// The document's name.
         name: String,
-        /// Its text, without a byte order mark.
+        /// The text, without a byte order mark.
         text: String,
-        /// Each fault and where it stands.
+        /// All faults with their positions.
         faults: Vec<Located>,
     },
 }
 
-/// A fault and where in the text it stands.
+/// A fault with its position in the text.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Located {
-    /// What is wrong, with its key path.
+    /// The fault, with its key path.
     pub fault: Fault,
-    /// Bytes of the text, if known (never in JSON).
+    /// The position in bytes of the text, if known (never in JSON).
     pub span: Option<Range<usize>>,
 }
 
@@ -97,23 +97,23 @@ fn all(faults: &[Located]) -> Faults {
     Faults(faults.iter().map(|located| located.fault.clone()).collect())
 }
 
-/// The text without the byte order mark that some editors begin it with.
+/// Removes the byte order mark with which some editors start a text.
 fn unmarked(text: &str) -> &str {
     text.strip_prefix('\u{feff}').unwrap_or(text)
 }
 
-/// What is wrong with a text that is no TOML, or no JSON.
+/// The error for a text that is not valid TOML or JSON.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{problem}")]
 pub struct SyntaxError {
-    /// What is wrong.
+    /// The error.
     pub problem: String,
-    /// Where, in bytes of the text, if known.
+    /// The position, in bytes of the text, if known.
     pub span: Option<Range<usize>>,
 }
 
 impl Value {
-    /// Reads a text that has no byte order mark.
+    /// Parses a text without a byte order mark.
     ///
     /// # Errors
     /// [`SyntaxError`].
@@ -123,11 +123,11 @@ impl Value {
                 .map_err(|error| SyntaxError { problem: error.message().to_owned(), span: error.span() }),
             Syntax::Json => serde_json::from_str(text).map_err(|error| {
                 let (line, column) = (error.line(), error.column());
-                let told = error.to_string();
-                // The span says where.
+                let message = error.to_string();
+                // Remove the position, which is in the span.
                 let place = format!(" at line {line} column {column}");
                 SyntaxError {
-                    problem: told.strip_suffix(&place).unwrap_or(&told).to_owned(),
+                    problem: message.strip_suffix(&place).unwrap_or(&message).to_owned(),
                     span: locate::offset(text, line, column).map(|at| at..at),
                 }
             }),
@@ -135,7 +135,7 @@ impl Value {
     }
 }
 
-/// Reads a deployment from text; `name` is what errors call it.
+/// Reads a deployment from text. `name` identifies it in errors.
 ///
 /// ```
 /// use transload_layout::document::{ParseError, Syntax, parse};

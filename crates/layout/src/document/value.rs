@@ -1,4 +1,4 @@
-//! A document as a tree of plain values, whatever text format it came in.
+//! A document as a tree of plain values, independent of the text format.
 
 use std::fmt;
 
@@ -7,10 +7,10 @@ use serde::ser::{Serialize, Serializer};
 
 use crate::placement::Allocation;
 
-/// From 2^63 on, either way, a float is what became of a whole number that was too long for 64 bits.
+/// Beyond ±2^63, a float is a whole number that did not fit into 64 bits.
 const BEYOND_64_BITS: f64 = 9_223_372_036_854_775_808.0;
 
-/// One value of a document. Deserialises from any self-describing format (JSON, TOML), and serialises into it.
+/// A value of a document. It deserialises from any self-describing format (JSON, TOML), and serialises into it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     /// JSON's null.
@@ -25,20 +25,20 @@ pub enum Value {
     Text(String),
     /// A list.
     List(Vec<Value>),
-    /// Fields in the order given, repeated ones included (so that they can be reported).
+    /// Fields in the order of the text, including repeated ones (so that they can be reported).
     Table(Vec<(String, Value)>),
 }
 
 impl Value {
-    /// What this is, in words for a message.
+    /// Describes the value for an error message.
     pub fn describe(&self) -> String {
         match self {
             Value::Null => "null".to_owned(),
             Value::Bool(value) => value.to_string(),
             Value::Integer(value) => value.to_string(),
-            // With a point or an exponent, so that 2.0 is not taken for a whole number.
+            // Show a point or an exponent, so that 2.0 does not look like a whole number.
             Value::Float(value) => format!("{value:?}"),
-            // Whatever a text holds, a message is one line and moves no cursor.
+            // Escape the text, so that a message has one line and no control characters.
             Value::Text(value) if value.chars().count() > 40 => {
                 let start: String = value.chars().take(40).collect();
                 let quoted = format!("{start:?}");
@@ -52,7 +52,7 @@ impl Value {
 }
 
 impl Value {
-    /// A field of a table; of one given twice, the first.
+    /// Returns a field of a table. If it is repeated, the first counts.
     pub fn get(&self, key: &str) -> Option<&Value> {
         let Value::Table(fields) = self else {
             return None;
@@ -61,7 +61,7 @@ impl Value {
         fields.find(|(name, _)| name == key).map(|(_, value)| value)
     }
 
-    /// A number that counts or measures something; what is wrong with it, in words.
+    /// Returns a count or size. The error is a message.
     pub(crate) fn whole_number(&self) -> Result<u64, String> {
         let beyond = |negative, shown: String| match negative {
             true => Err(format!("cannot be negative ({shown})")),
@@ -118,7 +118,7 @@ impl Serialize for Value {
         match self {
             Value::Null => serializer.serialize_unit(),
             Value::Bool(value) => serializer.serialize_bool(*value),
-            // Formats have numbers of 64 bits.
+            // Formats have numbers of at most 64 bits, so prefer these types.
             Value::Integer(value) => match (u64::try_from(*value), i64::try_from(*value)) {
                 (_, Ok(value)) => serializer.serialize_i64(value),
                 (Ok(value), _) => serializer.serialize_u64(value),
@@ -161,7 +161,7 @@ impl<'de> Visitor<'de> for AnyValue {
         Ok(Value::Integer(value))
     }
 
-    /// Beyond what [`Value::Integer`] holds a float does: no field takes such a number.
+    /// A number beyond [`Value::Integer`] becomes a float, since no field accepts it anyway.
     fn visit_u128<E>(self, value: u128) -> Result<Value, E> {
         Ok(i128::try_from(value).map_or(Value::Float(value as f64), Value::Integer))
     }

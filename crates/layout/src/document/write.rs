@@ -1,14 +1,14 @@
-//! From a [`Document`] back to a tree of values: what is read again as the same document.
+//! Conversion of a [`Document`] to a tree of values that reads back as the same document.
 
 use super::{Document, GroupDocument, SCHEMA, Value};
 use crate::placement::Allocation;
 use crate::spec::{ConvLayout, FieldValue, Spec};
 
 impl Document {
-    /// The document as people write it: what all groups have in common stands with the deployment, and
-    /// what has its default is left out.
+    /// Returns the document in its shortest form: values that all groups share are set for the deployment, and defaults
+    /// are omitted.
     pub fn to_value(&self) -> Value {
-        let common = Common::of(&self.groups);
+        let shared = Shared::of(&self.groups);
         let mut fields = Fields::default();
         fields.text("schema", SCHEMA);
         if !self.name.is_empty() {
@@ -21,25 +21,25 @@ impl Document {
         if let Some(layers) = &self.pp_layers {
             fields.0.push(("pp_layers".to_owned(), layers[..].into()));
         }
-        fields.numbers("block_size", common.block_size);
-        fields.numbers("num_blocks", common.num_blocks);
-        fields.texts("order", common.order);
-        let groups = self.groups.iter().map(|group| group.to_value(&common));
+        fields.numbers("block_size", shared.block_size);
+        fields.numbers("num_blocks", shared.num_blocks);
+        fields.texts("order", shared.order);
+        let groups = self.groups.iter().map(|group| group.to_value(&shared));
         fields.list("group", groups);
         fields.table()
     }
 }
 
-/// What is the same for all groups, where it is.
-struct Common<'a> {
+/// The values that all groups share, if they do.
+struct Shared<'a> {
     block_size: Option<u64>,
     num_blocks: Option<u64>,
     order: Option<&'a str>,
 }
 
-impl<'a> Common<'a> {
+impl<'a> Shared<'a> {
     fn of(groups: &'a [GroupDocument]) -> Self {
-        // Pages of several specs inherit no order.
+        // Pages of several specs do not inherit an order.
         let ordered = groups.iter().filter(|group| group.specs.len() == 1);
         Self {
             block_size: same(groups.iter().map(|group| group.block_size)),
@@ -49,24 +49,24 @@ impl<'a> Common<'a> {
     }
 }
 
-/// The one value that all have, if they do.
+/// Returns the value that all items have in common, if there is one.
 fn same<T: PartialEq>(mut values: impl Iterator<Item = T>) -> Option<T> {
     let first = values.next()?;
     values.all(|value| value == first).then_some(first)
 }
 
 impl GroupDocument {
-    fn to_value(&self, common: &Common<'_>) -> Value {
+    fn to_value(&self, shared: &Shared<'_>) -> Value {
         let mut fields = Fields::default();
         fields.text("name", &self.name);
         fields.text("layers", &self.layers);
-        if common.block_size.is_none() {
+        if shared.block_size.is_none() {
             fields.number("block_size", self.block_size);
         }
-        if common.num_blocks.is_none() {
+        if shared.num_blocks.is_none() {
             fields.number("num_blocks", self.num_blocks);
         }
-        if common.order.is_none() || self.specs.len() != 1 {
+        if shared.order.is_none() || self.specs.len() != 1 {
             fields.texts("order", self.order.as_deref());
         }
         if self.allocation == Allocation::PerLayer {
@@ -83,7 +83,7 @@ impl GroupDocument {
 }
 
 impl Spec {
-    /// The spec as a table of a document, `kind` first.
+    /// Returns the spec as a table of a document, with `kind` first.
     pub fn to_value(&self) -> Value {
         let mut fields = Fields::default();
         fields.text("kind", self.kind());
@@ -91,7 +91,7 @@ impl Spec {
             match (name, value) {
                 (_, FieldValue::Absent) => {}
                 ("v_head_dim", value) if Some(&value) == self.field("head_dim").as_ref() => {}
-                // A document has the kernel, and taps only where an engine keeps more of them.
+                // A document gives the kernel's size. The number of taps follows from it.
                 ("conv_states", FieldValue::Number(states)) => {
                     fields.number("conv_kernel", states.saturating_add(1));
                 }
@@ -115,7 +115,7 @@ impl Spec {
     }
 }
 
-/// The fields of a table while it is written.
+/// A table under construction.
 #[derive(Default)]
 struct Fields(Vec<(String, Value)>);
 

@@ -1,4 +1,4 @@
-//! Holds footprints against a slow count: token by token, state by state, block by block.
+//! Compares footprints with a slow count: token by token, state by state, block by block.
 
 use proptest::option;
 use proptest::prelude::*;
@@ -10,13 +10,13 @@ use crate::spec::{
     Attention, ConvLayout, Linear, Mamba1Conv, Mamba1Ssm, Mamba2Conv, Mamba2Ssm, Mla, Opaque, ScaledLatent, Spec,
 };
 
-/// What a sequence takes of one spec, counted without any formula of the crate.
+/// Counts the bytes of a sequence without any formula of the crate.
 mod oracle {
     use std::collections::BTreeSet;
 
     use super::*;
 
-    /// Whether the newest of `tokens` tokens looks at token `t`.
+    /// Tells whether the newest of `tokens` tokens attends to token `t`.
     fn seen(spec: &Spec, tokens: u64, t: u64) -> bool {
         let newest = tokens - 1;
         let in_window = |window: Option<u64>| window.is_none_or(|window| newest - t < window);
@@ -31,7 +31,7 @@ mod oracle {
         }
     }
 
-    /// Tokens that one state stands for; none for a state of the whole sequence.
+    /// Returns the number of tokens of a state, or `None` for a state of the whole sequence.
     fn tokens_per_state(spec: &Spec) -> Option<u64> {
         match spec {
             Spec::Attention(_) | Spec::Mla(_) => Some(1),
@@ -41,7 +41,7 @@ mod oracle {
         }
     }
 
-    /// Bytes of one state on one rank: heads are shared out, or repeated where there are fewer than ranks.
+    /// Returns the bytes of one state on one rank. Heads are divided, or repeated if there are fewer than ranks.
     fn state_bytes(spec: &Spec, tp: u64) -> u64 {
         let share = |units: u64| if units >= tp { units / tp } else { 1 };
         match spec {
@@ -65,7 +65,7 @@ mod oracle {
         }
     }
 
-    /// Finished states of which some token is looked at. A state is kept as long as its last token is.
+    /// Counts finished states with a token that is attended to. A state is kept as long as its last token is.
     pub(super) fn sequence_bytes(specs: &[Spec], tp: u64, tokens: u64) -> u64 {
         let bytes = specs.iter().map(|spec| {
             let Some(per_state) = tokens_per_state(spec) else {
@@ -77,7 +77,7 @@ mod oracle {
         bytes.sum()
     }
 
-    /// The blocks in which a token lies that is looked at, by any of the specs that share them.
+    /// Counts the blocks with a token that is attended to in any of the specs that share them.
     pub(super) fn allocated_bytes(specs: &[Spec], tp: u64, tokens: u64, block_size: u64) -> u64 {
         let states = |spec| tokens_per_state(spec).map_or(1, |per_state| block_size / per_state);
         let block: u64 = specs.iter().map(|spec| states(spec) * state_bytes(spec, tp)).sum();
@@ -119,7 +119,7 @@ fn per_token() -> impl Strategy<Value = Vec<Spec>> {
                 false => Spec::Compressed(spec),
             }]
         }),
-        // Two caches in one page: the further reach decides about blocks.
+        // Two caches in one page: the longer window determines the blocks.
         (reach(), reach(), select(vec![1, 4, 128])).prop_map(|(window, chunk, tokens_per_state)| {
             let packed = Opaque { heads: 4, entry_bytes: 10, tokens_per_state, packed_heads: None };
             vec![attention(window, chunk), Spec::Opaque(packed)]
@@ -180,13 +180,13 @@ proptest! {
         compare(&[attention(window, chunk)], 16, tokens, block_size)?;
     }
 
-    /// What grows and what does not, against differences of long sequences.
+    /// Compares the bytes that grow and those that do not with the difference between two long sequences.
     #[test]
     fn a_long_sequence_grows_by_so_much_for_each_token(
         specs in prop_oneof![6 => per_token(), 1 => select(recurrent())],
     ) {
         let layer = Footprint::of(&specs, 1).unwrap();
-        // Multiples of all states; before a chunk's first token, where the chunk is full.
+        // The lengths are multiples of the tokens of all states. Chunks are excluded, because they do not stay full.
         let windows_only = specs.iter().all(|spec| match spec {
             Spec::Attention(spec) => spec.chunk_size.is_none(),
             _ => true,

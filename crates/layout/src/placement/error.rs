@@ -1,4 +1,4 @@
-//! Why a group has no placement, and which field says so.
+//! Errors of placement, and the fields that they are about.
 
 use std::fmt;
 
@@ -8,23 +8,23 @@ use crate::order::{Letter, OrderError};
 use crate::partition::PartitionError;
 use crate::view::MAX_ALLOCATION_BYTES;
 
-/// Why a group has no placement.
+/// Describes why a group cannot be placed.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub(crate) enum PlacementError {
-    /// The order does not suit the spec.
+    /// The order does not fit the spec.
     #[error(transparent)]
     Order(#[from] OrderError),
-    /// Heads or groups do not go into the TP size.
+    /// The TP size does not divide the heads or groups.
     #[error("{component}: {error}")]
     Partition {
-        /// Which spec.
+        /// The index of the spec.
         spec: usize,
-        /// The component.
+        /// The component's name.
         component: &'static str,
-        /// What does not divide.
+        /// The error of its partition.
         error: PartitionError,
     },
-    /// `block_size` is no multiple of the tokens of one state.
+    /// `block_size` is not a multiple of the tokens of one state.
     #[error("block_size {block_size} is no multiple of tokens_per_state {tokens_per_state}")]
     RaggedState {
         /// Tokens per block.
@@ -32,49 +32,49 @@ pub(crate) enum PlacementError {
         /// Tokens per state.
         tokens_per_state: u64,
     },
-    /// Steps along an axis that lead beyond the end of every allocation.
+    /// An axis is longer than any allocation.
     #[error(
         "{count} times {each} bytes exceeds {MAX_ALLOCATION_BYTES} bytes (8 TiB), the most that one \
          allocation may have; {} at most", MAX_ALLOCATION_BYTES.checked_div(*each).unwrap_or(0)
     )]
     TooMany {
-        /// What says how many steps there are.
+        /// The field that determines the number of steps.
         field: Field,
-        /// How many steps.
+        /// The number of steps.
         count: u64,
-        /// Bytes of each.
+        /// The bytes of each step.
         each: u64,
     },
-    /// A sum that does not fit.
+    /// A sum of sizes is too large.
     #[error("{what} exceeds {MAX_ALLOCATION_BYTES} bytes (8 TiB), the most that one allocation may have")]
     TooLarge {
-        /// Which field made it so.
+        /// The field that caused it.
         field: Field,
-        /// What was computed.
+        /// A description of the sum.
         what: &'static str,
     },
-    /// Strides that make positions share bytes.
+    /// Strides make positions overlap.
     #[error("a stride of {stride} bytes along {letter} is too small: what is inside of it takes {needed}")]
     Overlap {
         /// The axis.
         letter: Letter,
         /// Its stride.
         stride: u64,
-        /// The least it may be.
+        /// The smallest possible stride.
         needed: u64,
     },
-    /// `layer_stride` where there is nothing that it could be the stride of.
+    /// `layer_stride` is set, but each layer has its own allocation.
     #[error("layer_stride has no meaning where each layer is an allocation of its own")]
     LayerStridePerLayer,
-    /// One stride without the other.
+    /// Only one of two strides is set.
     #[error("with B outside L, block_stride and layer_stride are given both or not at all")]
     OneStrideOnly {
-        /// The one that is there.
+        /// The stride that is set.
         given: Field,
     },
 }
 
-/// A field of a group; shown as the end of its key path.
+/// A field of a group. It is displayed as the end of its key path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Field {
     Layers,
@@ -105,7 +105,7 @@ impl fmt::Display for Field {
 }
 
 impl PlacementError {
-    /// The field of a group that the error is about.
+    /// Returns the field of the group that the error is about.
     pub(crate) fn field(&self) -> Field {
         match self {
             PlacementError::Order(_) => Field::Order,
@@ -121,12 +121,12 @@ impl PlacementError {
     }
 }
 
-/// A product of sizes, if an allocation may be as long.
+/// Returns the product of two sizes, if it does not exceed an allocation.
 pub(super) fn product(a: u64, b: u64) -> Option<u64> {
     a.checked_mul(b).filter(|p| *p <= MAX_ALLOCATION_BYTES)
 }
 
-/// A sum of sizes, if an allocation may be as long.
+/// Returns the sum of two sizes, if it does not exceed an allocation.
 pub(super) fn sum(a: u64, b: u64) -> Option<u64> {
     a.checked_add(b).filter(|s| *s <= MAX_ALLOCATION_BYTES)
 }

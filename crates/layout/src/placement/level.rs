@@ -1,4 +1,4 @@
-//! Axes around something, with the strides that an order or a document gives them.
+//! Nested axes around a value, with the strides of an order or a document.
 
 use smallvec::SmallVec;
 
@@ -7,17 +7,17 @@ use super::error::{Field, PlacementError, product, sum};
 use crate::order::Letter;
 use crate::view::{Axis, Dim, View};
 
-/// Axes around something, with their strides.
+/// Nested axes around a value, with their strides.
 pub(super) struct Level {
-    /// Outermost first.
+    /// The axes, outermost first.
     axes: SmallVec<[Step; 6]>,
-    /// What it takes with all its padding.
+    /// The size with all padding.
     pub(super) size: u64,
-    /// From its first byte in use to its last.
+    /// The distance from the first used byte to the last.
     pub(super) span: u64,
 }
 
-/// One axis of a level.
+/// An axis of a level.
 #[derive(Clone, Copy)]
 struct Step {
     letter: Letter,
@@ -26,15 +26,15 @@ struct Step {
 }
 
 impl Step {
-    /// What it takes from its first byte to its last, around something that spans `inside`.
+    /// Returns the bytes from the first to the last of this axis, around something that spans `inside`.
     fn span(self, inside: u64) -> Option<u64> {
         sum(inside, product(self.stride, self.extent.saturating_sub(1))?)
     }
 }
 
 impl Level {
-    /// Strides of `letters` around a bundle of `bundle` bytes. `spec` is what lies inside, and the
-    /// field that says how many heads it has.
+    /// Computes the strides of `letters` around a bundle of `bundle` bytes. `spec` is the index of the spec inside, and
+    /// the field with its number of heads.
     pub(super) fn new(
         shape: &Shape<'_>,
         letters: &[Letter],
@@ -42,7 +42,7 @@ impl Level {
         spec: Option<(usize, &'static str)>,
         extent: impl Fn(Letter) -> u64,
     ) -> Result<Self, PlacementError> {
-        let given = |letter| match letter {
+        let explicit = |letter| match letter {
             Letter::B => shape.block_stride,
             Letter::L => shape.layer_stride,
             _ => None,
@@ -59,7 +59,7 @@ impl Level {
         let mut axes: SmallVec<[Step; 6]> = SmallVec::new();
         let mut size = bundle;
         for letter in letters.iter().rev().copied() {
-            let step = Step { letter, extent: extent(letter), stride: given(letter).unwrap_or(size) };
+            let step = Step { letter, extent: extent(letter), stride: explicit(letter).unwrap_or(size) };
             axes.push(step);
             size = product(step.stride, step.extent).ok_or(PlacementError::TooMany {
                 field: field(letter),
@@ -67,17 +67,16 @@ impl Level {
                 each: step.stride,
             })?;
         }
-        // Positions never share bytes if, from the smallest stride up, each stride steps over all that
-        // the smaller ones span.
+        // Positions never overlap if each stride, from the smallest up, is at least the span of all smaller ones.
         let mut by_stride = axes.clone();
         by_stride.sort_by_key(|step| step.stride);
         let mut span = bundle;
         for step in by_stride {
             let letter = step.letter;
-            let alone = step.extent <= 1;
-            let least = if alone { bundle } else { span };
-            if step.stride < least && (!alone || given(letter).is_some()) {
-                // Told is what would do: all that the order has inside of the axis.
+            let single = step.extent <= 1;
+            let least = if single { bundle } else { span };
+            if step.stride < least && (!single || explicit(letter).is_some()) {
+                // Report a stride that would work: the span of everything inside the axis.
                 let mut inside = axes.iter().take_while(|inner| inner.letter != letter);
                 let inside = inside.try_fold(bundle, |span, inner| inner.span(span));
                 return Err(PlacementError::Overlap {
@@ -92,7 +91,7 @@ impl Level {
         Ok(Self { axes, size: size.max(span), span })
     }
 
-    /// Adds the level's axes to a view of what it wraps.
+    /// Adds the level's axes to the view inside it.
     pub(super) fn wrap(&self, view: &mut View) {
         for step in &self.axes {
             let axis = match step.letter {
@@ -102,7 +101,7 @@ impl Level {
                 Letter::H => Axis::Unit,
                 Letter::C | Letter::K | Letter::D => continue,
             };
-            // Where the units lie inside the content, H is an axis of extent 1 beside them.
+            // If the units are part of the content, H is an additional axis of extent 1.
             if view.dims.iter().all(|dim| dim.axis != axis) {
                 view.dims.push(Dim { axis, extent: step.extent, stride: step.stride });
             }
@@ -110,7 +109,7 @@ impl Level {
         view.dims.sort_by_key(|dim| dim.axis);
     }
 
-    /// The stride of an axis; 0 if it is none of the level's.
+    /// Returns the stride of an axis, or 0 if the level does not have it.
     pub(super) fn stride(&self, wanted: Letter) -> u64 {
         let mut axes = self.axes.iter();
         axes.find(|step| step.letter == wanted).map_or(0, |step| step.stride)

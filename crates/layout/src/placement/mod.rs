@@ -1,4 +1,4 @@
-//! Order and spec meet: byte strides of every component on one rank.
+//! Placement: combines orders and specs into the byte strides of every component on one rank.
 
 mod error;
 mod level;
@@ -15,17 +15,17 @@ use error::sum;
 use level::Level;
 use placer::Placer;
 
-/// One allocation for all layers of a group, or one for each.
+/// Whether a group has one allocation for all layers, or one for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default, Serialize, Deserialize)]
 pub enum Allocation {
-    /// All layers of a rank lie in one allocation.
+    /// All layers of a rank are in one allocation.
     #[default]
     One,
-    /// Each layer is an allocation of its own.
+    /// Each layer has its own allocation.
     PerLayer,
 }
 
-/// What decides where a group's bytes lie on one rank.
+/// Everything that determines the location of a group's bytes on one rank.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Shape<'a> {
     pub(crate) specs: &'a [Spec],
@@ -40,15 +40,15 @@ pub(crate) struct Shape<'a> {
     pub(crate) layer_stride: Option<u64>,
 }
 
-/// Where a group's bytes lie on the ranks of one pipeline stage.
+/// The location of a group's bytes on the ranks of one pipeline stage.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
-    /// Views of all components with `units` counted from 0; see
-    /// [`Group::views`](crate::deployment::Group::views) for those of a rank.
+    /// The views of all components, with `units` counted from 0. [`Group::views`](crate::deployment::Group::views)
+    /// returns those of a rank.
     pub(crate) views: Vec<ComponentView>,
-    /// How many allocations the group has on each rank.
+    /// The number of allocations of the group on each rank.
     pub allocations: u64,
-    /// Bytes that each allocation needs, from its start.
+    /// The bytes that each allocation needs, from its start.
     pub allocation_bytes: u64,
 }
 
@@ -90,7 +90,7 @@ impl Shape<'_> {
         Ok((placed.components, placed.span))
     }
 
-    /// A page of several specs for each layer and block.
+    /// Places a page of several specs for each layer and block.
     fn place_pages(&self, specs: &[Spec]) -> Result<(Vec<ComponentView>, u64), PlacementError> {
         use Letter::{B, L};
         if self.order.is_some_and(|order| *order != Order::pages()) {
@@ -116,7 +116,7 @@ impl Shape<'_> {
 
     fn outer_extent(&self, letter: Letter) -> u64 {
         match letter {
-            // Layers with an allocation of their own do not count inside one.
+            // A layer with its own allocation is not an axis inside it.
             Letter::L if self.allocation == Allocation::PerLayer => 1,
             Letter::L => self.layer_slots,
             Letter::B => self.num_blocks,

@@ -1,4 +1,4 @@
-//! One spec in an order: views of its components.
+//! Placement of one spec in an order, as views of its components.
 
 use smallvec::SmallVec;
 
@@ -9,7 +9,7 @@ use crate::order::{Letter, Letters, Order, OrderError};
 use crate::spec::{Arrangement, Component, Geometry, Spec, States};
 use crate::view::{Axis, ComponentView, Dim, View};
 
-/// Views of a spec's components, and what they take together.
+/// The views of a spec's components, and their total size.
 pub(super) struct Placed {
     pub(super) components: Vec<ComponentView>,
     pub(super) size: u64,
@@ -17,7 +17,7 @@ pub(super) struct Placed {
 }
 
 impl Placed {
-    /// Moves all of it along.
+    /// Adds an offset to all views.
     pub(super) fn shift(&mut self, bytes: u64) -> Result<(), PlacementError> {
         for component in &mut self.components {
             component.view.offset =
@@ -27,7 +27,7 @@ impl Placed {
     }
 }
 
-/// One component inside the content axis: offset and dims in elements.
+/// A component inside the content axis, with offset and dims in elements.
 struct Part {
     component: usize,
     offset: u64,
@@ -40,14 +40,14 @@ pub(super) struct Placer<'a> {
     index: usize,
     spec: &'a Spec,
     geometry: &'a Geometry,
-    /// Units per rank of each component.
+    /// The units per rank of each component.
     units: SmallVec<[u64; 4]>,
     states: u64,
     heads: u64,
 }
 
 impl<'a> Placer<'a> {
-    /// A placer of the spec that is number `index` of its group.
+    /// Returns a placer for the spec with this index in its group.
     pub(super) fn new(
         shape: &'a Shape<'a>,
         index: usize,
@@ -77,16 +77,16 @@ impl<'a> Placer<'a> {
         Ok(Self { shape, index, spec, geometry, units, states, heads })
     }
 
-    /// Places it in an order.
+    /// Places the spec in an order.
     pub(super) fn place(&self, order: &Order) -> Result<Placed, PlacementError> {
         let (block, layer) = (self.shape.block_stride, self.shape.layer_stride);
         let one_allocation = self.shape.allocation == Allocation::One;
         if one_allocation && block.is_some() != layer.is_some() && block_outside(order) {
-            let given = match block {
+            let field = match block {
                 Some(_) => Field::BlockStride,
                 None => Field::LayerStride,
             };
-            return Err(PlacementError::OneStrideOnly { given });
+            return Err(PlacementError::OneStrideOnly { given: field });
         }
         match &order.apart {
             None => {
@@ -124,8 +124,8 @@ impl<'a> Placer<'a> {
         }
     }
 
-    /// Places it in a page: heads, states, content, the content of attention being a key and then its
-    /// value. Components that lie apart in every block do so here.
+    /// Places the spec in a page: heads, states, content. The content of attention is a key followed by its value.
+    /// Components that lie apart in every block also lie apart here.
     pub(super) fn place_in_page(&self) -> Result<Placed, PlacementError> {
         use Letter::{C, D, H, S};
         if !self.geometry.components_apart {
@@ -135,7 +135,7 @@ impl<'a> Placer<'a> {
         self.apart(&vec![own; self.geometry.components.len()])
     }
 
-    /// An order without brackets: one level, with the content as `C`, `D`, or `K` and `D`.
+    /// Places an order without brackets as one level, with the content as `C`, `D`, or `K` and `D`.
     fn flat(&self, letters: &[Letter]) -> Result<Placed, PlacementError> {
         use Letter::{C, D, K};
         let Some(k) = letters.iter().position(|l| *l == K) else {
@@ -146,7 +146,7 @@ impl<'a> Placer<'a> {
             return Err(self.no_key_value().into());
         };
         if letters.get(k + 1) == Some(&D) {
-            // K right outside D is what C means, whatever the widths.
+            // K directly outside D equals C, whatever the widths.
             let mut joined: Letters = letters.into();
             joined.remove(k);
             joined[k] = C;
@@ -160,7 +160,7 @@ impl<'a> Placer<'a> {
         self.together(letters, Some(attention.head_dim))
     }
 
-    /// All components along one content axis; or, with `width`, as `K` (component) and `D` (element).
+    /// Places all components along one content axis or, with `width`, as `K` (component) and `D` (element).
     fn together(&self, letters: &[Letter], width: Option<u64>) -> Result<Placed, PlacementError> {
         let all: SmallVec<[usize; 4]> = (0..self.geometry.components.len()).collect();
         let (elements, parts) = self.content(&all)?;
@@ -183,7 +183,7 @@ impl<'a> Placer<'a> {
         Ok(Placed { components, size: level.size, span: level.span })
     }
 
-    /// Each component in an order of its own, one after another.
+    /// Places each component in an order of its own, one after another.
     fn apart(&self, orders: &[Letters]) -> Result<Placed, PlacementError> {
         let mut placed = Placed { components: Vec::new(), size: 0, span: 0 };
         let allocation = || too_large(self.index, "the allocation");
@@ -233,7 +233,7 @@ impl<'a> Placer<'a> {
         ComponentView { spec: self.index, component: part.component, units, view }
     }
 
-    /// How the given components share the content axis: its length, and each one's place in it.
+    /// Returns the length of the content axis that these components share, and each one's location in it.
     fn content(&self, which: &[usize]) -> Result<(u64, SmallVec<[Part; 4]>), PlacementError> {
         let large = || too_large(self.index, "the content of a state");
         let mut parts = SmallVec::new();
@@ -286,7 +286,7 @@ impl<'a> Placer<'a> {
         Ok((product(channels, taps).ok_or_else(large)?, parts))
     }
 
-    /// Every axis that can have more than one position has to be in the order.
+    /// Checks that the order has every axis that can have more than one position.
     fn require_all(&self, letters: &Letters) -> Result<(), OrderError> {
         use Letter::{B, C, D, H, L, S};
         let single_head = match self.geometry.arrangement {
@@ -312,7 +312,7 @@ impl<'a> Placer<'a> {
     }
 }
 
-/// Whether `B` is outside `L` for any component.
+/// Tells whether `B` is outside `L` for any component.
 fn block_outside(order: &Order) -> bool {
     let outside = |own: &[Letter]| {
         let position = |letter| order.shared.iter().chain(own).position(|l| *l == letter);

@@ -17,9 +17,9 @@ pub struct Attention {
     pub v_head_dim: u64,
     /// Type of both.
     pub dtype: Dtype,
-    /// Only the last `sliding_window` tokens are attended to, the newest included.
+    /// The attention window: only the last `sliding_window` tokens are attended to, including the newest.
     pub sliding_window: Option<u64>,
-    /// Only tokens of the same chunk of `chunk_size` positions are attended to.
+    /// The chunk size: only tokens of the same chunk of `chunk_size` positions are attended to.
     pub chunk_size: Option<u64>,
 }
 
@@ -48,16 +48,16 @@ impl Attention {
         ]
     }
 
-    /// The first token that the token at position `end` will attend to.
+    /// Returns the first token that the token at position `end` attends to.
     pub(super) fn first_token_needed(&self, end: u64) -> u64 {
-        // An absurd spec needs what is last, or all: 0 is refused when a deployment is checked.
+        // A size of 0 is refused when a deployment is checked. Here any result is fine as long as nothing panics.
         let window = self.sliding_window.map_or(0, |w| first_in_window(w, end));
         let chunk = self.chunk_size.map_or(0, |c| end - end.checked_rem(c).unwrap_or(end));
         window.max(chunk)
     }
 }
 
-/// The first token that a window, which ends with the token at position `end`, holds.
+/// Returns the first token in a window that ends with the token at position `end`.
 pub(super) fn first_in_window(window: u64, end: u64) -> u64 {
     end.saturating_add(1).saturating_sub(window)
 }

@@ -1,31 +1,30 @@
-//! The one form that every kind of spec lowers to.
+//! The common form of all kinds of spec.
 
 use smallvec::SmallVec;
 
 use crate::partition::{Partition, Replication};
 
-/// Components of a spec, and how they share the content axis `C`.
+/// The components of a spec, and their arrangement on the content axis `C`.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Geometry {
-    /// What one slot of a block stands for.
+    /// The content of one slot of a block.
     pub states: States,
-    /// Bytes of one element; 1 where only bytes can be told apart.
+    /// The bytes of one element; 1 if the content is plain bytes.
     pub element_bytes: u64,
-    /// The components, in the order in which they follow one another in memory.
+    /// The components, in memory order.
     pub components: SmallVec<[Component; 4]>,
-    /// How they share a state's content.
+    /// The way in which the components share a state's content.
     pub arrangement: Arrangement,
-    /// Whether in a block all of one component lie before all of the next unless an order says
-    /// otherwise (data, then scales).
+    /// Whether, by default, all data of one component in a block precede those of the next (data, then scales).
     pub components_apart: bool,
 }
 
-/// What one slot of a block stands for.
+/// The content of one slot of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum States {
-    /// This many tokens.
+    /// A state of this many tokens.
     PerTokens(u64),
-    /// The whole sequence so far: recurrent caches have one state, in the first block.
+    /// The state of the whole sequence so far. Recurrent caches have one state, in the first block.
     Sequence,
 }
 
@@ -34,29 +33,29 @@ pub enum States {
 pub struct Component {
     /// Its name in plans: `k`, `v`, `latent`, `x`, `B`, `ssm` …
     pub name: &'static str,
-    /// The field of the document that says how many units it has.
+    /// The field of the document with its number of units.
     pub field: &'static str,
-    /// Its units over TP ranks.
+    /// The partition of its units over TP ranks.
     pub partition: Partition,
     /// Extents of one unit's content axes, in elements.
     pub content: SmallVec<[u64; 2]>,
 }
 
 impl Component {
-    /// A component of `units` (the document's `field`) that may be replicated.
+    /// Returns a component of `units` units (from the document's `field`) that may be replicated.
     pub(super) fn new(name: &'static str, (field, units): (&'static str, u64), content: &[u64]) -> Self {
         Self { name, field, partition: Partition::new(units, Replication::Any), content: content.into() }
     }
 }
 
-/// How the components of a spec share the axes `H` and `C`.
+/// The way in which the components of a spec share the axes `H` and `C`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Arrangement {
-    /// `H` are the units; `C` is each component's content of that unit, one after another.
+    /// `H` is the units. `C` is each component's content of that unit, one after another.
     HeadsFirst,
-    /// `H` is 1; `C` is `[channels, taps]`: all units of all components along one channel axis. A
-    /// component's content is `[channels per unit, taps]`.
+    /// `H` is 1. `C` is `[channels, taps]`, with all units of all components along one channel axis. A component's
+    /// content is `[channels per unit, taps]`.
     ChannelsFirst,
-    /// The same with `C` as `[taps, channels]`.
+    /// Like `ChannelsFirst`, but `C` is `[taps, channels]`.
     TapsFirst,
 }

@@ -6,41 +6,41 @@ use smallvec::{SmallVec, smallvec};
 use super::{Arrangement, Component, FieldValue, Geometry, States};
 use crate::dtype::Dtype;
 
-/// `mla`: `[L, B, block_size, 1, [latent]]`, whole on every rank.
+/// `mla`: `[L, B, block_size, 1, [latent]]`, complete on every rank.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Mla {
     /// Elements of one latent vector (512 + 64 in DeepSeek V3).
     pub latent: u64,
     /// Their type.
     pub dtype: Dtype,
-    /// Only the last `sliding_window` tokens are looked at, the newest included (DeepSeek V4).
+    /// Only the last `sliding_window` tokens are attended to, including the newest (DeepSeek V4).
     pub sliding_window: Option<u64>,
 }
 
-/// `compressed` and `indexer`: `[L, B, block_size/tokens_per_state, 1, [data], [scale]]`, whole on
-/// every rank; by default all data of a block lie before all its scales.
+/// `compressed` and `indexer`: `[L, B, block_size/tokens_per_state, 1, [data], [scale]]`, complete on every rank. By
+/// default all data of a block precede all its scales.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ScaledLatent {
     /// Bytes of one state's data.
     pub data_bytes: u64,
     /// Bytes of one state's scales.
     pub scale_bytes: u64,
-    /// Tokens that one state stands for (4 or 128 in DeepSeek V4; 1 for an indexer).
+    /// The tokens of one state (4 or 128 in DeepSeek V4; 1 for an indexer).
     pub tokens_per_state: u64,
-    /// Only states of the last `sliding_window` tokens are looked at, the newest included (DeepSeek V4).
+    /// Only states of the last `sliding_window` tokens are attended to, including the newest (DeepSeek V4).
     pub sliding_window: Option<u64>,
 }
 
 /// `opaque`: `[L, B, states, heads/tp, [entry]]`, bytes that only the engine understands.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Opaque {
-    /// Heads of the whole model that can be told apart from outside the entry.
+    /// The heads of the whole model that have separate entries.
     pub heads: u64,
-    /// Bytes of one entry, of one state and head.
+    /// The bytes of the entry of one state and head.
     pub entry_bytes: u64,
-    /// Tokens that one state stands for.
+    /// The tokens of one state.
     pub tokens_per_state: u64,
-    /// Heads of the rank that lie *inside* an entry, where a change of TP cannot find them.
+    /// The heads of the rank *inside* an entry, which a change of TP cannot separate.
     pub packed_heads: Option<u64>,
 }
 

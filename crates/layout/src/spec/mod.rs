@@ -1,12 +1,10 @@
-//! Specs: what a model's cache *is*, before anyone says how many ranks share it or how it lies in
-//! memory.
+//! Specs: what a model's cache *is*, independent of ranks and memory layout.
 //!
-//! Every kind of spec lowers to one form, its [`Geometry`]: components, each with its own partition
-//! over TP ranks and its own content axes. Whatever is downstream (placement, slicing, plans) knows
-//! that form and no kinds.
+//! Every kind of spec lowers to one form, its [`Geometry`]: components, each with its own partition over TP ranks and
+//! its own content axes. Placement, slicing and plans use only that form.
 //!
-//! A spec's fields are public, and may hold anything until a [`Deployment`](crate::Deployment) has
-//! been made of it. So every method here is total: it gives an answer, or an error, for any values.
+//! A spec's fields are public, and may have any values until it is part of a [`Deployment`](crate::Deployment). So
+//! every method here returns a result or an error for any values and never panics.
 
 mod attention;
 mod geometry;
@@ -26,19 +24,18 @@ pub use recurrent::{ConvLayout, GdnConv, GdnSsm, Linear, Mamba1Conv, Mamba1Ssm, 
 use crate::dtype::Dtype;
 use crate::partition::PartitionError;
 
-/// One spec of a group, whole model, without TP.
+/// A spec of a group: the cache of the whole model, without TP.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum Spec {
     /// Multi-head, grouped-query or multi-query attention.
     Attention(Attention),
     /// Multi-head latent attention: one latent vector per token.
     Mla(Mla),
-    /// Compressed attention (DeepSeek V4): one state per several tokens; in a block all data, then
-    /// all scales.
+    /// Compressed attention (DeepSeek V4): one state for several tokens. In a block all data precede all scales.
     Compressed(ScaledLatent),
     /// Index keys of sparse attention (DeepSeek V3.2 and V4): values, then scales.
     Indexer(ScaledLatent),
-    /// A packed format whose states can be told apart, and no more.
+    /// A packed format with separate states, whose content is opaque.
     Opaque(Opaque),
     /// Convolution state of Mamba2: `x`, `B`, `C`.
     Mamba2Conv(Mamba2Conv),
@@ -57,7 +54,7 @@ pub enum Spec {
 }
 
 impl Spec {
-    /// Keys and values of `head_dim` elements for each of the whole model's `heads`, without a window.
+    /// Returns keys and values of `head_dim` elements for each of the whole model's `heads`, without a window.
     pub fn attention(heads: u64, head_dim: u64, dtype: Dtype) -> Self {
         Self::Attention(Attention {
             heads,
@@ -69,12 +66,12 @@ impl Spec {
         })
     }
 
-    /// One vector of `latent` elements for each token, without a window.
+    /// Returns one vector of `latent` elements for each token, without a window.
     pub fn mla(latent: u64, dtype: Dtype) -> Self {
         Self::Mla(Mla { latent, dtype, sliding_window: None })
     }
 
-    /// The kind's name in a deployment document.
+    /// Returns the kind's name in a deployment document.
     pub fn kind(&self) -> &'static str {
         match self {
             Spec::Attention(_) => "attention",
@@ -92,7 +89,7 @@ impl Spec {
         }
     }
 
-    /// The common form that placement and slicing work on.
+    /// Returns the common form that placement and slicing use.
     pub fn geometry(&self) -> Geometry {
         match self {
             Spec::Attention(spec) => spec.geometry(),
@@ -109,9 +106,9 @@ impl Spec {
         }
     }
 
-    /// What the two sides of a transfer must agree on, as (field, value) pairs in document order.
+    /// Returns what the two sides of a transfer must agree on, as (field, value) pairs in document order.
     ///
-    /// How each side lays it out (`conv_layout`) is left out: that is what a plan bridges.
+    /// The layout of each side (`conv_layout`) is not included, since plans convert it.
     pub fn identity(&self) -> Vec<(&'static str, FieldValue)> {
         match self {
             Spec::Attention(spec) => spec.identity(),
@@ -128,10 +125,10 @@ impl Spec {
         }
     }
 
-    /// The `H` extent of `[L, B, S, H, C]` on each of `tp` ranks.
+    /// Returns the `H` extent of `[L, B, S, H, C]` on each of `tp` ranks.
     ///
     /// # Errors
-    /// When the heads do not go into `tp`.
+    /// Returns an error if `tp` does not divide the heads.
     pub fn num_heads(&self, tp: u32) -> Result<u64, PartitionError> {
         let geometry = self.geometry();
         match (&geometry.arrangement, geometry.components.first()) {
@@ -140,8 +137,8 @@ impl Spec {
         }
     }
 
-    /// How many tokens one state stands for; `None` for a recurrent spec, whose one state stands for
-    /// the whole sequence.
+    /// Returns how many tokens one state stands for; `None` for a recurrent spec, whose single state stands for the
+    /// whole sequence.
     pub fn tokens_per_state(&self) -> Option<u64> {
         match self {
             Spec::Attention(_) | Spec::Mla(_) => Some(1),
@@ -157,16 +154,16 @@ impl Spec {
         }
     }
 
-    /// Whether one state stands for the whole sequence.
+    /// Tells whether one state stands for the whole sequence.
     pub fn is_recurrent(&self) -> bool {
         self.tokens_per_state().is_none()
     }
 
-    /// The `C` extent of `[L, B, S, H, C]` on each of `tp` ranks, in bytes: the content of one state
-    /// of one head, all components together.
+    /// Returns the `C` extent of `[L, B, S, H, C]` on each of `tp` ranks, in bytes: the content of one state of one
+    /// head, with all components.
     ///
     /// # Errors
-    /// When a component's units do not go into `tp`, or the bytes do not fit into 64 bits.
+    /// Returns an error if `tp` does not divide a component's units, or if the bytes do not fit into 64 bits.
     pub fn state_content_size(&self, tp: u32) -> Result<u64, ContentSizeError> {
         let geometry = self.geometry();
         let heads = self.num_heads(tp)?;
@@ -181,8 +178,8 @@ impl Spec {
         Ok(bytes)
     }
 
-    /// The tokens `[from, end)` that a request of tokens `[start, end)` still needs: a sliding window
-    /// W needs t >= end-W+1, attention chunks of c tokens need t >= floor(end/c)*c.
+    /// Returns the first token that a request of tokens `[start, end)` still needs. A sliding window W needs t >=
+    /// end-W+1, and attention chunks of c tokens need t >= floor(end/c)*c.
     pub fn first_token_needed(&self, start: u64, end: u64) -> u64 {
         let window = match self {
             Spec::Attention(spec) => return start.max(spec.first_token_needed(end)),
@@ -193,8 +190,8 @@ impl Spec {
         window.map_or(start, |w| start.max(attention::first_in_window(w, end)))
     }
 
-    /// The same cache of a model that attends to everything: what lies in its blocks does not differ, only
-    /// which of them a request needs.
+    /// Returns the spec of the same cache without a window. The content of its blocks is the same; only which blocks a
+    /// request needs differs.
     #[must_use]
     pub fn without_window(&self) -> Self {
         let mut spec = self.clone();
@@ -209,12 +206,12 @@ impl Spec {
 }
 
 impl Spec {
-    /// The layout of a convolution; `None` for any other kind.
+    /// Returns the layout of a convolution, or `None` for any other kind.
     pub fn conv_layout(&self) -> Option<ConvLayout> {
         self.clone().conv_layout_mut().copied()
     }
 
-    /// The same, to be changed.
+    /// Returns the layout of a convolution for changing it, or `None` for any other kind.
     pub fn conv_layout_mut(&mut self) -> Option<&mut ConvLayout> {
         match self {
             Spec::Mamba2Conv(spec) => Some(&mut spec.conv_layout),
@@ -225,11 +222,11 @@ impl Spec {
     }
 }
 
-/// Why a state's content has no size.
+/// Describes why the size of a state's content cannot be computed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[non_exhaustive]
 pub enum ContentSizeError {
-    /// A component's units do not go into the TP size.
+    /// The TP size does not divide a component's units.
     #[error(transparent)]
     Partition(#[from] PartitionError),
     /// The bytes do not fit into 64 bits.
@@ -237,14 +234,14 @@ pub enum ContentSizeError {
     TooLarge,
 }
 
-/// The value of a field that both sides have to agree on.
+/// The value of a field that both sides must agree on.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum FieldValue {
     /// A count or size.
     Number(u64),
     /// A name.
     Text(String),
-    /// An optional field that is not given.
+    /// An optional field that is absent.
     Absent,
 }
 

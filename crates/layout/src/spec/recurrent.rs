@@ -1,7 +1,7 @@
 //! Caches with one state for the whole sequence: `[L, B, 1, …]`.
 //!
-//! Sources: vLLM's state shapes for Mamba1, Mamba2 and gated delta nets. A convolution keeps
-//! `kernel - 1` *taps* (the last inputs), more where the engine decodes speculatively.
+//! The sources are vLLM's state shapes for Mamba1, Mamba2 and gated delta nets. A convolution keeps `kernel - 1` *taps*
+//! (the last inputs), and more if the engine decodes speculatively.
 
 use serde::{Deserialize, Serialize};
 use smallvec::{SmallVec, smallvec};
@@ -10,7 +10,7 @@ use super::{Arrangement, Component, FieldValue, Geometry, States};
 use crate::dtype::Dtype;
 use crate::partition::{Partition, Replication};
 
-/// Which of a convolution's two content axes is outside.
+/// The outer one of a convolution's two content axes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum ConvLayout {
     /// `[channels, taps]`.
@@ -19,23 +19,22 @@ pub enum ConvLayout {
     Sd,
 }
 
-/// `mamba2_conv`: components `x` (by heads), `B` and `C` (by groups; whole on every rank where there
-/// is one group).
+/// `mamba2_conv`: components `x` (by heads), `B` and `C` (by groups; complete on every rank if there is one group).
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Mamba2Conv {
     /// Channels of `x`; a multiple of `heads`.
     pub d_inner: u64,
-    /// Heads by which `x` is shared out.
+    /// The heads by which `x` is partitioned.
     pub heads: u64,
-    /// Groups by which `B` and `C` are shared out.
+    /// The groups by which `B` and `C` are partitioned.
     pub groups: u64,
     /// Channels of `B` and of `C` per group.
     pub state_size: u64,
-    /// Taps that are kept.
+    /// The number of taps kept.
     pub conv_states: u64,
     /// Type of all three.
     pub dtype: Dtype,
-    /// Which content axis is outside.
+    /// The outer content axis.
     pub conv_layout: ConvLayout,
 }
 
@@ -55,19 +54,19 @@ pub struct Mamba2Ssm {
 /// `gdn_conv`: components `q` and `k` (by key heads) and `v` (by value heads).
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct GdnConv {
-    /// Heads by which `q` and `k` are shared out.
+    /// The heads by which `q` and `k` are partitioned.
     pub key_heads: u64,
     /// Channels of `q` and of `k` per key head.
     pub key_head_dim: u64,
-    /// Heads by which `v` is shared out.
+    /// The heads by which `v` is partitioned.
     pub value_heads: u64,
     /// Channels of `v` per value head.
     pub value_head_dim: u64,
-    /// Taps that are kept.
+    /// The number of taps kept.
     pub conv_states: u64,
     /// Type of all three.
     pub dtype: Dtype,
-    /// Which content axis is outside.
+    /// The outer content axis.
     pub conv_layout: ConvLayout,
 }
 
@@ -84,16 +83,16 @@ pub struct GdnSsm {
     pub dtype: Dtype,
 }
 
-/// `mamba1_conv`: one component `x`, shared out by channels.
+/// `mamba1_conv`: one component `x`, partitioned by channel.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct Mamba1Conv {
     /// Channels of the whole model.
     pub d_inner: u64,
-    /// Taps that are kept.
+    /// The number of taps kept.
     pub conv_states: u64,
     /// Type of its elements.
     pub dtype: Dtype,
-    /// Which content axis is outside.
+    /// The outer content axis.
     pub conv_layout: ConvLayout,
 }
 
@@ -150,7 +149,7 @@ impl Mamba2Conv {
             partition: Partition::new(self.groups, Replication::OnlySingle),
             ..Component::new(name, ("groups", self.groups), &[self.state_size, self.conv_states])
         };
-        // Without heads there is nothing to share out; the check of a deployment says so.
+        // Without heads there is nothing to partition. The check of a deployment reports it.
         let channels = self.d_inner.checked_div(self.heads).unwrap_or(0);
         let x = Component::new("x", ("heads", self.heads), &[channels, self.conv_states]);
         let components = smallvec![x, per_group("B"), per_group("C")];

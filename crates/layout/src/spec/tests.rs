@@ -1,9 +1,9 @@
-//! Specs that nobody has checked: answers or errors, never a panic.
+//! Tests of unchecked specs: the result is a value or an error, never a panic.
 
 use super::*;
 use crate::dtype::Dtype;
 
-/// One of each kind, all its numbers `n`.
+/// Returns a spec of each kind with `n` for all numbers.
 fn all(n: u64) -> Vec<Spec> {
     let (dtype, conv_layout) = (Dtype::F64, ConvLayout::Ds);
     let scaled = ScaledLatent { data_bytes: n, scale_bytes: n, tokens_per_state: n, sliding_window: Some(n) };
@@ -77,8 +77,8 @@ fn what_does_not_fit_into_64_bits_is_an_error() {
     assert_eq!(spec.state_content_size(8), Ok(1152));
 }
 
-/// DeepSeek V4 looks at the last 128 tokens of its uncompressed cache, and at the last 8 of the state that
-/// it compresses from.
+/// DeepSeek V4 attends to the last 128 tokens of its uncompressed cache, and to the last 8 of the state from which it
+/// compresses.
 #[test]
 fn latents_may_have_windows() {
     let latents = |sliding_window| {

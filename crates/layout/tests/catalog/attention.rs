@@ -1,8 +1,8 @@
-//! Published models whose layers cache keys and values, or latents: what each caches, and how much.
+//! Published models whose layers cache keys and values, or latents: the caches of each, and their size.
 
 use crate::common::{caches, config, growth, layers, read, read_in, windows};
 
-/// A config, what its layers cache, bytes of one more token, and bytes that full windows hold.
+/// A config, the caches of its layers, the bytes of one more token, and the bytes of full windows.
 type Published = (&'static str, &'static [&'static str], u64, u64);
 
 const PUBLISHED: &[Published] = &[
@@ -148,7 +148,7 @@ fn fp8_has_the_entry_sizes_of_engines() {
     assert!(error.to_string().contains("format of latents"), "{error}");
 }
 
-/// Two published models: Flash has two layers with nothing but a window.
+/// Two published models. Two layers of Flash have only a window.
 #[test]
 fn deepseek_v4_keeps_a_window_compressed_states_and_what_they_are_made_from() {
     let flash = read(&config("deepseek-v4-flash")).unwrap();

@@ -1,4 +1,4 @@
-//! Configs that do not say what a model caches: one message, which names the key.
+//! Configs from which the caches of a model cannot be determined: one message, which names the key.
 
 use serde_json::{Value as Json, json};
 
@@ -174,7 +174,7 @@ fn what_is_no_config_is_told_so() {
     assert!(unknown.starts_with("model_type: \"lama\" is no family of the catalog; the nearest are llama, "));
 }
 
-/// Whatever stands under a key, reading ends with an answer or a message.
+/// Whatever the value of a key, reading ends with a result or an error.
 #[test]
 fn no_value_of_any_key_makes_reading_panic() {
     let values = [

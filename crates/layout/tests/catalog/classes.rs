@@ -1,7 +1,7 @@
-//! Holds the catalog against the config classes of `transformers`, layer by layer.
+//! Compares the catalog with the config classes of `transformers`, layer by layer.
 //!
-//! What the classes say is in `classes.json`, which `tests/tools/config_classes.py` writes: published configs,
-//! an empty one of every family, and variations of keys that matter. That tool says what the texts mean.
+//! `tests/tools/config_classes.py` writes the classes' results to `classes.json`: for published configs, for an empty
+//! config of every family, and for variations of important keys. The tool describes the format of the texts.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,16 +21,16 @@ struct Fixture {
     cases: Vec<Case>,
 }
 
-/// One config, and what its class says that the layers cache.
+/// A config, and the caches of its layers according to its class.
 #[derive(Deserialize)]
 struct Case {
-    /// A published config, by name; or else one that is written here.
+    /// The name of a published config. If there is none, `config` contains the config.
     file: Option<String>,
     #[serde(default)]
     config: Json,
-    /// The model's own type, where a published config has one.
+    /// The model's own type, if a published config has one.
     dtype: Option<String>,
-    /// Caches, each with the layers that have it.
+    /// The caches, each with the layers that have it.
     caches: BTreeMap<String, String>,
 }
 
@@ -48,7 +48,7 @@ fn fixture() -> Fixture {
     serde_json::from_str(text).unwrap()
 }
 
-/// Layers, each with what it caches; one that caches nothing is not listed.
+/// For each layer, its caches. Layers without caches are not listed.
 type ByLayer = BTreeMap<u32, Vec<String>>;
 
 fn said_by_the_class(case: &Case) -> ByLayer {
@@ -86,7 +86,7 @@ fn said_by_the_catalog(config: &Json) -> Result<ByLayer, String> {
     Ok(layers)
 }
 
-/// What a group's layers cache, in the words of the tool; `None` of what only engines keep.
+/// Describes the caches of a group's layers in the tool's format. Returns `None` for caches that only engines have.
 fn in_words(group: &ModelGroup) -> Option<String> {
     if group.name.ends_with("-state") {
         return None;
@@ -148,10 +148,10 @@ fn in_words(group: &ModelGroup) -> Option<String> {
     })
 }
 
-/// Where the catalog differs from a class on purpose.
+/// An intended difference between the catalog and a class.
 struct Exception {
     why: &'static str,
-    /// Has to pick out configs that differ, and at least one.
+    /// Selects the configs of this exception. All of them must differ, and there must be at least one.
     applies: fn(&Case, &Json) -> bool,
 }
 
@@ -234,7 +234,8 @@ fn the_catalog_agrees_with_the_config_classes() {
     assert!(agreed > 1000, "only {agreed}");
 }
 
-/// What the classes of these configs make of keys is known, so none is said to be unread that is about something else.
+/// The classes of these configs show which keys matter. So none that is about something else may be reported as not
+/// read.
 #[test]
 fn no_key_of_a_known_class_is_named_as_unread() {
     let (mut read, mut named) = (0, BTreeSet::new());

@@ -1,4 +1,4 @@
-//! Reads configs, and says in short what a model caches.
+//! Reads configs, and describes briefly what a model caches.
 
 use serde_json::{Value as Json, json};
 use transload_layout::Dtype;
@@ -8,7 +8,7 @@ use transload_layout::spec::{
     Attention, ConvLayout, GdnConv, GdnSsm, Mamba1Conv, Mamba1Ssm, Mamba2Conv, Mamba2Ssm, Spec,
 };
 
-/// The text of a published config.
+/// Returns the text of a published config.
 pub(crate) fn config(name: &str) -> Json {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/catalog/configs");
     let path = format!("{folder}/{name}.json");
@@ -16,7 +16,7 @@ pub(crate) fn config(name: &str) -> Json {
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// The same with other values under some keys, or without them where the value is `"absent"`.
+/// Returns a published config with changed values under some keys. The value `"absent"` removes the key.
 pub(crate) fn config_but(name: &str, changes: Json) -> Json {
     let mut config = config(name);
     let table = config.as_object_mut().unwrap();
@@ -29,7 +29,7 @@ pub(crate) fn config_but(name: &str, changes: Json) -> Json {
     config
 }
 
-/// A config that says no more than its family.
+/// Returns a config with nothing but the family's name.
 pub(crate) fn bare(family: &str) -> Json {
     json!({ "model_type": family })
 }
@@ -39,7 +39,7 @@ pub(crate) fn read(config: &Json) -> Result<Model, ConfigError> {
     Model::from_config(&value, &Options::default())
 }
 
-/// With a cache of another type than the model's.
+/// Reads a config with another cache type than the model's.
 pub(crate) fn read_in(dtype: &str, config: &Json) -> Result<Model, ConfigError> {
     let value: Value = serde_json::from_value(config.clone()).unwrap();
     let cache_dtype = CacheDtype::from_name(dtype);
@@ -47,7 +47,7 @@ pub(crate) fn read_in(dtype: &str, config: &Json) -> Result<Model, ConfigError> 
     Model::from_config(&value, &Options { cache_dtype })
 }
 
-/// What is wrong with a config.
+/// Returns the error for a config.
 pub(crate) fn fault(config: &Json) -> String {
     match read(config) {
         Ok(model) => panic!("{config} is {model:?}"),
@@ -55,7 +55,7 @@ pub(crate) fn fault(config: &Json) -> String {
     }
 }
 
-/// Each group in short: `attn 32: 8x(128+128) bf16`.
+/// Describes each group briefly: `attn 32: 8x(128+128) bf16`.
 pub(crate) fn caches(model: &Model) -> Vec<String> {
     let groups = model.groups.iter().map(|group| {
         let specs: Vec<String> = group.specs.iter().map(in_short).collect();
@@ -96,8 +96,8 @@ fn in_short(spec: &Spec) -> String {
     }
 }
 
-/// Bytes of so many tokens of a sequence that is long already, all layers together: what windows and chunks
-/// hold does not grow.
+/// Returns the bytes by which this many further tokens extend a long sequence, for all layers. Full windows and chunks
+/// do not grow.
 pub(crate) fn growth(model: &Model, tokens: u64) -> u64 {
     let far = 1 << 20;
     let specs = model.groups.iter().flat_map(|group| {
@@ -111,7 +111,7 @@ pub(crate) fn growth(model: &Model, tokens: u64) -> u64 {
     bytes.sum()
 }
 
-/// Bytes that full windows hold.
+/// Returns the bytes of full windows.
 pub(crate) fn windows(model: &Model) -> u64 {
     let specs = model.groups.iter().flat_map(|group| {
         let layers = group.layers.ids().len() as u64;
@@ -129,40 +129,40 @@ pub(crate) fn windows(model: &Model) -> u64 {
     bytes.sum()
 }
 
-/// Bytes of one state of one layer, all heads.
+/// Returns the bytes of one state of one layer, for all heads.
 fn state_bytes(spec: &Spec) -> u64 {
     spec.state_content_size(1).unwrap() * spec.num_heads(1).unwrap()
 }
 
-/// Layers of a group, as text.
+/// Returns the layers of a group, as text.
 pub(crate) fn layers(model: &Model, group: &str) -> String {
     let found = model.groups.iter().find(|known| known.name == group);
     found.unwrap_or_else(|| panic!("no {group} in {model:?}")).layers.to_string()
 }
 
-/// The model of a published config.
+/// Returns the model of a published config.
 pub(crate) fn model(name: &str) -> Model {
     read(&config(name)).unwrap_or_else(|error| panic!("{name}: {error}"))
 }
 
-/// What a family is where its config says no more.
+/// Returns the model of a config with nothing but the family's name.
 pub(crate) fn default_of(family: &str) -> Model {
     read(&bare(family)).unwrap_or_else(|error| panic!("{family}: {error}"))
 }
 
-/// Groups as (name, layers).
+/// Returns the groups as (name, layers).
 pub(crate) fn groups(model: &Model) -> Vec<(&str, String)> {
     let groups = model.groups.iter();
     groups.map(|group| (group.name.as_str(), group.layers.to_string())).collect()
 }
 
-/// What the layers of a group cache.
+/// Returns the specs of a group's layers.
 pub(crate) fn specs<'a>(model: &'a Model, group: &str) -> &'a [Spec] {
     let found = model.groups.iter().find(|known| known.name == group);
     &found.unwrap_or_else(|| panic!("no group {group}")).specs
 }
 
-/// Layers, and bytes of one of them: of the one state of a sequence, or of one token.
+/// Returns the number of layers, and the bytes of one of them: of its one state for a sequence, or of one token.
 pub(crate) fn sizes(model: &Model, group: &str) -> (u64, u64) {
     let found = model.groups.iter().find(|known| known.name == group);
     let found = found.unwrap_or_else(|| panic!("no group {group}"));
@@ -170,7 +170,7 @@ pub(crate) fn sizes(model: &Model, group: &str) -> (u64, u64) {
     (found.layers.ids().len() as u64, bytes.sum())
 }
 
-/// Keys and values in bf16, of all tokens.
+/// Returns the spec of keys and values in bf16, for all tokens.
 pub(crate) fn attention(heads: u64, head_dim: u64) -> Vec<Spec> {
     vec![Spec::Attention(Attention {
         heads,
@@ -182,7 +182,7 @@ pub(crate) fn attention(heads: u64, head_dim: u64) -> Vec<Spec> {
     })]
 }
 
-/// A Mamba2 page with a kernel of 4.
+/// Returns the specs of a Mamba2 page with a kernel of 4.
 pub(crate) fn mamba2(heads: u64, head_dim: u64, groups: u64, state_size: u64, ssm: Dtype) -> Vec<Spec> {
     vec![
         Spec::Mamba2Conv(Mamba2Conv {
@@ -198,7 +198,7 @@ pub(crate) fn mamba2(heads: u64, head_dim: u64, groups: u64, state_size: u64, ss
     ]
 }
 
-/// A Mamba1 page with a kernel of 4.
+/// Returns the specs of a Mamba1 page with a kernel of 4.
 pub(crate) fn mamba1(d_inner: u64, state_size: u64) -> Vec<Spec> {
     vec![
         Spec::Mamba1Conv(Mamba1Conv { d_inner, conv_states: 3, dtype: Dtype::Bf16, conv_layout: ConvLayout::Sd }),
@@ -206,7 +206,8 @@ pub(crate) fn mamba1(d_inner: u64, state_size: u64) -> Vec<Spec> {
     ]
 }
 
-/// A page of a delta net with a kernel of 4: (heads, width) of keys and of values.
+/// Returns the specs of a page of a delta net with a kernel of 4. The arguments are (heads, width) of keys and of
+/// values.
 pub(crate) fn delta_net(keys: (u64, u64), values: (u64, u64), ssm: Dtype) -> Vec<Spec> {
     vec![
         Spec::GdnConv(GdnConv {

@@ -1,6 +1,6 @@
-//! What a config means that says no more than its family: the numbers that its config class has.
+//! Configs with nothing but the family's name. The model has the numbers of its config class.
 //!
-//! The lines on keys and values were made by asking the classes of `transformers` 5.23.0.
+//! The lines on keys and values come from the classes of `transformers` 5.23.0.
 
 use transload_layout::catalog::Model;
 
@@ -119,8 +119,8 @@ const LATENTS: &[(&str, &[&str])] = &[
     ("mistral4", &["mla 36: 320 bf16"]),
 ];
 
-/// Classes whose own numbers do not fit: their `head_dim` is 4096 / 96, or 2048 / 28, rounded down, in a class
-/// that no published config leaves without one.
+/// Classes whose own numbers do not fit: their `head_dim` is 4096 / 96 or 2048 / 28, rounded down. Every published
+/// config of these classes has a `head_dim`.
 const ROUNDED: &[&str] = &["glm4_moe", "glm4v_moe_text", "qwen3_omni_moe_text"];
 
 #[test]

@@ -1,11 +1,11 @@
-//! How much room published models take, by the figures that are told of them.
+//! The memory that published models take, compared with published figures.
 
 use transload_layout::Footprint;
 use transload_layout::catalog::Model;
 
 use crate::common::{config, read, read_in};
 
-/// Bytes of all layers: for one more token, and whatever the length.
+/// Returns the bytes of all layers for each further token, and those that do not depend on the length.
 fn whole(model: &Model) -> (f64, u128) {
     let groups = model.groups.iter().map(|group| {
         let layer = Footprint::of(&group.specs, 1).unwrap();

@@ -1,5 +1,4 @@
-//! What the fuzz target `config` checks, of its corpus, of all published configs, and of what is as large as
-//! can be.
+//! The checks of the fuzz target `config`, on its corpus, on all published configs, and on the largest possible ones.
 
 use std::fmt::Write;
 use std::path::Path;
@@ -9,7 +8,7 @@ use serde_json::json;
 #[path = "../../../../fuzz/checks/config.rs"]
 mod check;
 
-/// Every file of a folder, whole and cut off.
+/// Checks every file of a folder, whole and cut off.
 fn replay(folder: &str) -> usize {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(folder);
     let mut inputs = 0;

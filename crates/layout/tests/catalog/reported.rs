@@ -1,5 +1,4 @@
-//! Configs that people reported, since they were answered wrongly: new names, wrappers of which nobody knows, and
-//! caches that are packed.
+//! Configs that users reported because the answer was wrong: new names, unknown wrappers, and packed caches.
 
 use serde_json::{Value as Json, json};
 use transload_layout::Footprint;
@@ -139,7 +138,7 @@ fn a_checkpoint_says_the_type_of_its_cache_in_many_ways() {
     }
 }
 
-/// Sizes of a head's row in vLLM 0.32, of 128 elements.
+/// The sizes in vLLM 0.32 of a head's row of 128 elements.
 #[test]
 fn every_type_of_engines_has_its_size() {
     let llama = |dtype, expected| {

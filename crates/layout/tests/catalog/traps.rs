@@ -1,4 +1,4 @@
-//! Keys that do not mean what they seem to mean, and what follows where they are null or missing.
+//! Keys that do not mean what they seem to mean, and the results if they are null or missing.
 
 use serde_json::{Value as Json, json};
 use transload_layout::Footprint;
@@ -212,7 +212,7 @@ fn deepseek_v4_may_name_its_layers_instead() {
     assert_eq!((layers(&model, "c4"), layers(&model, "c128")), ("1".into(), "2".into()));
 }
 
-/// The bytes of a block are those of vLLM 0.32's own classes, as `tests/tools/vllm_caches.py` has them.
+/// The bytes of a block are those of vLLM 0.32's own classes, as printed by `tests/tools/vllm_caches.py`.
 #[test]
 fn dots3_note_has_rows_of_one_length() {
     let dots = |changes: Json| {

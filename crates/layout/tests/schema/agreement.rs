@@ -1,4 +1,4 @@
-//! Good documents, damaged at random: the reader and the schema say the same of each.
+//! Valid documents, damaged at random: the reader and the schema must agree on each.
 
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
@@ -8,7 +8,7 @@ use transload_layout::document::Fault;
 use crate::documents::{all_fields, committed};
 use crate::{Validator, read};
 
-/// What the reader finds and a schema cannot say, by a part of the message.
+/// Faults that only the reader finds because a schema cannot express them, by a part of the message.
 const BEYOND_THE_SCHEMA: &[&str] = &[
     // What a name, a list of layers or an order is made of.
     "has to be 1 to 64 letters, digits",
@@ -43,7 +43,7 @@ const BEYOND_THE_SCHEMA: &[&str] = &[
     "exceeds 8796093022208 bytes",
 ];
 
-/// Whether 2.0 stands somewhere, which is a whole number for JSON Schema and none for us.
+/// Tells whether a document contains a number such as 2.0, which is an integer for JSON Schema but not for the reader.
 fn has_whole_float(document: &Json) -> bool {
     let whole = |value: &Json| value.is_f64() && value.as_f64().is_some_and(|n| n.fract() == 0.0);
     !places(document, whole).is_empty()
@@ -54,7 +54,7 @@ fn beyond_the_schema(fault: &Fault) -> bool {
     parts.any(|part| fault.problem.contains(part))
 }
 
-/// What stands in for a value: at, below and above bounds, of all types, known names and unknown ones.
+/// Returns replacement values: at, below and above bounds, of all types, and known and unknown names.
 fn values() -> Vec<Json> {
     let mut values = vec![
         json!(null),
@@ -101,7 +101,7 @@ fn values() -> Vec<Json> {
     values
 }
 
-/// One way to damage a document: what to change, among all its places, and into what.
+/// A way to damage a document: which of all suitable places to change, and to what.
 #[derive(Clone, Debug)]
 enum Damage {
     Replace(Index, Json),
@@ -121,7 +121,7 @@ fn damage() -> impl Strategy<Value = Damage> {
     ]
 }
 
-/// The JSON pointers of all values inside of a document that suit.
+/// Returns the JSON pointers of all suitable values in a document.
 fn places(value: &Json, suits: fn(&Json) -> bool) -> Vec<String> {
     fn walk(value: &Json, path: &str, suits: fn(&Json) -> bool, found: &mut Vec<String>) {
         if suits(value) {

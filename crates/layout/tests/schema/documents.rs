@@ -1,4 +1,4 @@
-//! Documents that are read: those of the book, the examples and the tests, and some with every field.
+//! Valid documents: those of the book, the examples and the tests, and some with every field.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,7 @@ pub(crate) fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// Every document that is kept in a file, and where.
+/// Returns every document that is stored in a file, with its path.
 pub(crate) fn committed() -> Vec<(String, Json)> {
     let mut found = Vec::new();
     for folder in ["docs", "fuzz/corpus/document", "tests/vectors"] {
@@ -50,7 +50,7 @@ fn collect(path: &Path, found: &mut Vec<(String, Json)>) {
     }
 }
 
-/// Good documents that together have every field of every table.
+/// Returns valid documents that together contain every field of every table.
 pub(crate) fn all_fields() -> Vec<Json> {
     let group = |name: &str, specs: Json| json!({"name": name, "layers": "0-3", "spec": specs});
     let deployment = json!({

@@ -1,5 +1,5 @@
-//! The JSON Schema of deployment documents, judged by a validator that knows nothing of us: it takes what
-//! the reader takes, and refuses what the reader refuses, but for faults that no schema can say.
+//! Tests of the JSON Schema of deployment documents with an independent validator. It must accept what the reader
+//! accepts, and refuse what the reader refuses, except for faults that no schema can express.
 //!
 //! `TRANSLOAD_BLESS=1` writes the committed schema anew after a field has changed.
 
@@ -22,7 +22,7 @@ struct Validator {
 }
 
 impl Validator {
-    /// Compiling checks the schema against that of schemas.
+    /// Compiles the schema, which checks it against the metaschema.
     fn new() -> Self {
         let schema = serde_json::to_value(json_schema()).unwrap();
         let id = schema["$id"].as_str().unwrap().to_owned();
@@ -34,14 +34,14 @@ impl Validator {
         Self { schemas, deployment }
     }
 
-    /// What the schema has against a document.
+    /// Returns the validator's errors for a document.
     fn check(&self, document: &Json) -> Result<(), String> {
         let checked = self.schemas.validate(document, self.deployment);
         checked.map_err(|error| format!("{error:#}"))
     }
 }
 
-/// What the reader has against a document.
+/// Returns the reader's faults for a document.
 fn read(document: &Json) -> Result<Deployment, Faults> {
     let value: Value = serde_json::from_value(document.clone()).unwrap();
     Deployment::from_value(&value)
@@ -82,7 +82,7 @@ fn what_is_written_suits_the_schema() {
     }
 }
 
-/// So the documents that agreement is tested with leave no field out.
+/// This ensures that the documents for the tests of agreement cover every field.
 #[test]
 fn each_field_of_the_schema_is_in_a_document_that_is_read() {
     let schema = serde_json::to_value(json_schema()).unwrap();
@@ -114,7 +114,7 @@ fn each_field_of_the_schema_is_in_a_document_that_is_read() {
     assert_eq!(known, used);
 }
 
-/// The book names each field.
+/// The reference page names every field.
 #[test]
 fn the_reference_has_each_field() {
     let reference = root().join("docs/src/reference/deployment.md");

@@ -1,7 +1,7 @@
-//! Converts f16 and bf16 to f32 and back, in operations that vectorize and that do not depend on whether the processor
+//! Conversion of f16 and bf16 to f32 and back. The operations vectorize, and do not depend on whether the processor
 //! flushes subnormal numbers to zero.
 
-/// A type of values.
+/// The type of the values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Float {
     F32,
@@ -17,8 +17,8 @@ impl Float {
         }
     }
 
-    /// Reads as many values as there is room for. What is not finite in f16 becomes 65,536 or more, or stays an infinity
-    /// or NaN; two values that are different stay so.
+    /// Converts values to f32, as many as fit into `to`. A value that is not finite in f16 becomes 65,536 or more, or
+    /// stays an infinity or NaN. Different values stay different.
     pub(super) fn widen(self, from: &[u8], to: &mut [f32]) {
         match self {
             Self::F32 => {
@@ -39,7 +39,7 @@ impl Float {
         }
     }
 
-    /// Writes finite values, rounded to the nearest one of the type (ties to even), and none that is above its greatest.
+    /// Rounds finite values to the nearest one of the type (ties to even), at most its largest one.
     pub(super) fn narrow(self, from: &[f32], to: &mut [u8]) {
         match self {
             Self::F32 => {
@@ -63,39 +63,39 @@ impl Float {
     }
 }
 
-/// The greatest finite f16.
+/// The largest finite f16.
 const F16_MAX: f32 = 65_504.0;
 
-/// The bits of the least normal f16.
+/// The bits of the smallest normal f16.
 pub(super) const F16_NORMAL: u16 = 0x0400;
 
-/// The bits of an infinity; those of finite numbers above 0 are less.
+/// The bits of an infinity. Those of finite positive numbers are smaller.
 pub(super) const F16_INFINITY: u16 = 0x7c00;
 
-/// The least number that is too great for an f16.
+/// The smallest number that is too large for an f16.
 pub(super) const F16_OVERFLOW: f32 = 65_520.0;
 
-/// The value of an f16; of one that is not finite, 65,536 or more.
+/// Converts an f16. A value that is not finite becomes 65,536 or more.
 #[inline(always)]
 pub(super) fn from_f16(half: u16) -> f32 {
     const REBIAS: u32 = (127 - 15) << 23;
     let magnitude = u32::from(half & 0x7fff) << 13;
     let normal = f32::from_bits(magnitude + REBIAS);
-    // 2^-14 (1 + m) - 2^-14, in numbers that are normal.
+    // 2^-14 (1 + m) - 2^-14, computed in normal numbers.
     let subnormal = f32::from_bits(magnitude + REBIAS + (1 << 23)) - 6.103_515_6e-5;
     let value = if half & 0x7c00 == 0 { subnormal } else { normal };
     f32::from_bits(value.to_bits() | u32::from(half & 0x8000) << 16)
 }
 
-/// A number below 65,520 as the nearest f16, ties to even.
+/// Rounds a number below 65,520 to the nearest f16, ties to even.
 #[inline(always)]
 pub(super) fn to_f16(value: f32) -> u16 {
     let bits = value.to_bits();
     let sign = (bits >> 16) as u16 & 0x8000;
     let magnitude = bits & 0x7fff_ffff;
-    // Beside 0.5, whose last bit is worth 2^-24, the addition rounds.
-    let beside = f32::from_bits(magnitude) + 0.5;
-    let subnormal = beside.to_bits().wrapping_sub(0.5_f32.to_bits());
+    // Near 0.5 the last bit of an f32 is 2^-24, so the addition rounds.
+    let shifted = f32::from_bits(magnitude) + 0.5;
+    let subnormal = shifted.to_bits().wrapping_sub(0.5_f32.to_bits());
     let rebiased = magnitude.wrapping_sub((127 - 15) << 23);
     let normal = rebiased.wrapping_add(0xfff + (magnitude >> 13 & 1)) >> 13;
     let is_subnormal = magnitude < 113 << 23;

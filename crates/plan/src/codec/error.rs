@@ -1,26 +1,26 @@
-//! Why values cannot be decoded.
+//! Errors of decoding.
 
-/// Why bytes are not what [`Codec::encode`](super::Codec::encode) made.
+/// Describes why bytes are not a result of [`Codec::encode`](super::Codec::encode).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Undecodable {
-    /// They are too few, or too many.
+    /// There are too few or too many bytes.
     #[error("{given} bytes were given where {needed} belong")]
     Length {
-        /// How many there have to be.
+        /// The expected number of bytes.
         needed: usize,
-        /// How many there are.
+        /// The number of bytes found.
         given: usize,
     },
-    /// A scale or minimum that no group has.
+    /// A group has an invalid scale or minimum.
     #[error("a group has the scale {scale:#06x} and the minimum {minimum:#06x}, which no group has")]
     Group {
-        /// An f16.
+        /// The scale, as an f16.
         scale: u16,
-        /// An f16.
+        /// The minimum, as an f16.
         minimum: u16,
     },
-    /// A group is said to be stored exactly, and is not there.
+    /// A group is marked as stored exactly, and its values are missing.
     #[error("a group is marked as stored exactly, and its values are missing")]
     Exact,
 }

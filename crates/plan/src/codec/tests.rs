@@ -1,4 +1,5 @@
-//! Codecs against a reader in f64, written from the reference page alone, and the bound that it states.
+//! Compares codecs with an independent reader in f64, written from the reference page, and checks the bound stated
+//! there.
 
 use std::collections::VecDeque;
 
@@ -9,7 +10,7 @@ use transload_layout::Dtype;
 use super::bits::{from_f16, to_f16};
 use super::*;
 
-/// The value of an f16, by its definition.
+/// Returns the value of an f16, by its definition.
 fn half(bits: u16) -> f64 {
     let (exponent, mantissa) = (i32::from(bits >> 10 & 31), f64::from(bits & 0x3ff));
     let magnitude = match exponent {
@@ -21,7 +22,8 @@ fn half(bits: u16) -> f64 {
     if bits >> 15 == 1 { -magnitude } else { magnitude }
 }
 
-/// The nearest of the numbers that have so many bits behind the first, none of them worth less than 2^`least`. Ties to even.
+/// Returns the nearest number with this many bits after the first, all of them worth at least 2^`least`. Ties go to
+/// even.
 fn nearest(number: f64, bits: i32, least: i32) -> f64 {
     let unit = 2_f64.powi((number.abs().log2().floor() as i32 - bits).max(least));
     (number / unit).round_ties_even() * unit
@@ -35,7 +37,7 @@ fn value(dtype: Dtype, bytes: &[u8]) -> f64 {
     }
 }
 
-/// What a decoded value is in its type, as a number.
+/// Returns a decoded value in its type, as a number.
 fn rounded(dtype: Dtype, decoded: f64) -> f64 {
     if decoded == 0.0 {
         return 0.0;
@@ -48,18 +50,18 @@ fn rounded(dtype: Dtype, decoded: f64) -> f64 {
     }
 }
 
-/// A group as the page has it.
+/// A group as the reference page describes it.
 struct Group {
-    /// Where its values are.
+    /// The token and element of each value.
     at: Vec<(usize, usize)>,
     scale: f64,
     minimum: f64,
-    /// `None` where they are stored exactly.
+    /// `None` if they are stored exactly.
     codes: Option<Vec<u8>>,
 }
 
 impl Group {
-    /// The code that a value has to have.
+    /// Returns the code that a value must have.
     fn code(&self, value: f64, most: f64) -> u8 {
         if self.scale == 0.0 {
             return 0;
@@ -70,7 +72,7 @@ impl Group {
     }
 }
 
-/// Reads codes, tile by tile.
+/// Reads codes tile by tile.
 fn read(codec: Codec, (keys, values, tokens): (usize, usize, usize), codes: &[u8]) -> Vec<Group> {
     let mut codes: VecDeque<u8> = codes.iter().copied().collect();
     let mut take = |count: usize| codes.drain(..count).collect::<Vec<u8>>();
@@ -119,7 +121,7 @@ fn read(codec: Codec, (keys, values, tokens): (usize, usize, usize), codes: &[u8
     groups
 }
 
-/// Encodes rows and decodes them, and holds both against the page.
+/// Encodes and decodes rows, and compares both results with the reference page.
 fn check(codec: Codec, dtype: Dtype, (keys, values): (usize, usize), from: &[u8]) {
     let rows = Rows::new(dtype, keys, values).unwrap();
     let (one, width) = (dtype.bytes() as usize, keys + values);
@@ -152,7 +154,7 @@ fn check(codec: Codec, dtype: Dtype, (keys, values): (usize, usize), from: &[u8]
             && fits
             && (lo == 0.0 && lo.is_sign_positive() || lo != 0.0 && nearest(lo, 10, -24) == lo);
         let Some(codes) = &group.codes else {
-            // Right below it, rounding makes the least normal scale.
+            // A step just below the smallest normal scale may be rounded up to it. Then there are codes.
             assert!(!fits || step < least && !is_constant, "{codec} {dtype} {all:?}");
             assert!(own == back);
             stored.extend(own);
@@ -172,7 +174,7 @@ fn check(codec: Codec, dtype: Dtype, (keys, values): (usize, usize), from: &[u8]
     assert!(stored == exact, "what is stored exactly, in the order of groups");
 }
 
-/// Values of all magnitudes, with what is no number here and there.
+/// Returns values of all magnitudes, with some that are not numbers.
 fn numbers() -> impl Strategy<Value = Vec<f32>> {
     let odd = prop_oneof![
         Just(0.0_f32),
@@ -240,7 +242,7 @@ fn what_is_decoded_is_what_the_page_says_and_within_its_bound() {
     run.unwrap_or_else(|fault| panic!("{fault}"));
 }
 
-/// Zero, one value, and what is right beside the borders of f16.
+/// Zero, a constant, and values just inside and outside the limits of f16.
 #[test]
 fn groups_at_the_borders_are_coded_or_stored_exactly() {
     let least = 2_f32.powi(-14);
@@ -269,7 +271,7 @@ fn groups_at_the_borders_are_coded_or_stored_exactly() {
     }
 }
 
-/// A greatest f16 does not become infinite.
+/// The largest f16 does not become infinite.
 #[test]
 fn the_greatest_values_of_f16_stay_finite() {
     let bytes: Vec<u8> = [0xfbff_u16, 0x7bff, 0x7bfe, 0x1234].into_iter().flat_map(u16::to_le_bytes).collect();
@@ -287,7 +289,7 @@ fn every_f16_is_what_it_should_be() {
         }
         assert_eq!(own.to_bits(), exact.to_bits());
         assert_eq!(to_f16(exact as f32), bits);
-        // Halfway to the next one, to even; and right beside that.
+        // Halfway to the next number, which rounds to even, and just above and below that.
         let next = half(bits + 1);
         if next.is_finite() && bits != 0x7fff {
             let middle = ((exact + next) / 2.0) as f32;
@@ -321,7 +323,7 @@ fn a_decoder_trusts_no_length_and_no_scale() {
         let needed = codes.len();
         assert_eq!(decode(&longer[..given], &exact), Err(Undecodable::Length { needed, given }));
     }
-    // An infinite and a negative scale, one that is too small, an infinite minimum, a mark with one.
+    // Invalid groups: an infinite, a negative and a subnormal scale, an infinite minimum, and a mark with a minimum.
     for (scale, minimum) in [(0x7c00, 0), (0x8401, 0), (1, 0), (0x3c00, 0x7c00), (0xffff, 1)] {
         let mut codes = codes.clone();
         codes[..2].copy_from_slice(&u16::to_le_bytes(scale));

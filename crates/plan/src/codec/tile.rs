@@ -1,39 +1,39 @@
-//! A tile is up to 32 tokens of up to 32 elements, and is stored by itself.
+//! Tiles: up to 32 tokens of up to 32 elements, each encoded independently.
 
 use super::bits::{F16_INFINITY, F16_NORMAL, F16_OVERFLOW, Float, from_f16, to_f16};
 use super::error::Undecodable;
 
-/// The most values of a group, and so the most tokens and elements of a tile.
+/// The maximum number of values in a group, which is also that of tokens and of elements in a tile.
 pub(super) const GROUP: usize = 32;
 
-/// The scale that marks a group whose values are stored exactly: no f16 that a group can have.
+/// The scale of a group that is stored exactly. No other group can have this value.
 const MARK: u16 = 0xffff;
 
-/// 2^23. An f32 beside it has no places behind the point, so that adding it rounds; ties go to even.
+/// 2^23. An f32 of this size has no fractional bits, so adding it rounds, with ties to even.
 const ROUND: f32 = 8_388_608.0;
 
 type Lanes<T> = [T; GROUP];
 
-/// Which values are a group.
+/// The axis along which values form a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Along {
-    /// Those of one element: of keys, some of whose elements are large in all tokens.
+    /// The values of one element over all tokens. Used for keys, some of whose elements are large in all tokens.
     Tokens,
-    /// Those of one token.
+    /// The values of one token over all elements.
     Elements,
 }
 
-/// How codes are stored.
+/// The storage of codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
-    /// Each in a byte.
+    /// One byte for each code.
     Bytes,
-    /// Two tokens of one element in a byte.
+    /// One byte for two tokens of one element.
     Nibbles,
 }
 
 impl Form {
-    /// The greatest code.
+    /// Returns the largest code.
     fn most(self) -> f32 {
         match self {
             Self::Bytes => 255.0,
@@ -42,22 +42,22 @@ impl Form {
     }
 }
 
-/// Where a tile's values are, and how they are stored.
+/// The location and format of a tile's values.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Tile {
     pub(super) form: Form,
     pub(super) float: Float,
     pub(super) along: Along,
-    /// 1 to 32 of each.
+    /// The number of tokens, 1 to 32. That of elements has the same range.
     pub(super) tokens: usize,
     pub(super) elements: usize,
-    /// The first byte of its first token's elements, and how far those of the next token are.
+    /// The offset of its first token's first element, and the distance to the next token's.
     pub(super) offset: usize,
     pub(super) stride: usize,
 }
 
 impl Tile {
-    /// How many bytes scales, minima and codes take.
+    /// Returns the bytes of scales, minima and codes.
     pub(super) fn bytes(&self) -> usize {
         let rows = match self.form {
             Form::Bytes => self.tokens,
@@ -73,13 +73,13 @@ impl Tile {
         }
     }
 
-    /// The bytes of a token's elements.
+    /// Returns the byte range of a token's elements.
     fn row(&self, token: usize) -> std::ops::Range<usize> {
         let start = self.offset + token * self.stride;
         start..start + self.elements * self.float.bytes()
     }
 
-    /// The bytes of a group's values, in one or several runs.
+    /// Returns the byte ranges of a group's values.
     fn runs(&self, group: usize) -> impl Iterator<Item = std::ops::Range<usize>> {
         let one = self.float.bytes();
         let (tokens, element) = match self.along {
@@ -95,7 +95,7 @@ impl Tile {
         })
     }
 
-    /// Encodes a tile of `from` into [`bytes`](Self::bytes) bytes, and appends its groups that have no scale to `exact`.
+    /// Encodes a tile of `from` into [`bytes`](Self::bytes) bytes. Groups without a scale are appended to `exact`.
     pub(super) fn encode(&self, from: &[u8], to: &mut [u8], exact: &mut Vec<u8>) {
         let mut values = [[0.0; GROUP]; GROUP];
         for (token, values) in values[..self.tokens].iter_mut().enumerate() {
@@ -104,7 +104,7 @@ impl Tile {
                 true => self.float.widen(row, values),
                 false => {
                     self.float.widen(row, &mut values[..self.elements]);
-                    // The rest changes no group's range.
+                    // Fill the rest with a value that does not change any range.
                     let (own, rest) = values.split_at_mut(self.elements);
                     rest.fill(own[0]);
                 }
@@ -152,7 +152,7 @@ impl Tile {
         }
     }
 
-    /// The value that all values of a group are, bit for bit.
+    /// Returns the value of a group whose values are all equal, bit for bit.
     fn constant(&self, values: &[Lanes<f32>], group: usize) -> Option<f32> {
         let value = match self.along {
             Along::Tokens => values[0][group],
@@ -166,7 +166,7 @@ impl Tile {
         is_constant.then_some(value)
     }
 
-    /// Decodes [`bytes`](Self::bytes) bytes into a tile of `to`, with the groups without a scale from the beginning of `exact`.
+    /// Decodes [`bytes`](Self::bytes) bytes into a tile of `to`. Groups without a scale come from the front of `exact`.
     pub(super) fn decode(&self, from: &[u8], exact: &mut &[u8], to: &mut [u8]) -> Result<(), Undecodable> {
         let groups = self.groups();
         let (stored, codes) = from.split_at(4 * groups);
@@ -217,17 +217,17 @@ impl Tile {
     }
 }
 
-/// The least and the greatest value of each group, and whether all are finite: 0, or NaN.
+/// The smallest and the largest value of each group. `finite` is 0 if all values are finite, and NaN otherwise.
 struct Ranges {
     lo: Lanes<f32>,
     hi: Lanes<f32>,
     finite: Lanes<f32>,
 }
 
-/// The ranges of each element over all tokens.
+/// Returns the range of each element over all tokens.
 fn across(values: &[Lanes<f32>]) -> Ranges {
     let mut ranges = Ranges { lo: values[0], hi: values[0], finite: [0.0; GROUP] };
-    /// So many lanes at a time are in registers.
+    /// The number of lanes that are kept in registers.
     const LANES: usize = 16;
     for lanes in (0..GROUP).step_by(LANES) {
         let lanes = lanes..lanes + LANES;
@@ -248,7 +248,7 @@ fn across(values: &[Lanes<f32>]) -> Ranges {
     ranges
 }
 
-/// The ranges of each token over all elements.
+/// Returns the range of each token over all elements.
 fn within(values: &[Lanes<f32>]) -> Ranges {
     let mut ranges = Ranges { lo: [0.0; GROUP], hi: [0.0; GROUP], finite: [0.0; GROUP] };
     for (token, row) in values.iter().enumerate() {
@@ -260,7 +260,7 @@ fn within(values: &[Lanes<f32>]) -> Ranges {
     ranges
 }
 
-/// Folds lanes by halves.
+/// Reduces the lanes in halves.
 #[inline(always)]
 fn fold(row: &Lanes<f32>, with: impl Fn(f32, f32) -> f32) -> f32 {
     let row: [f32; 16] = std::array::from_fn(|lane| with(row[lane], row[lane + 16]));
@@ -269,7 +269,7 @@ fn fold(row: &Lanes<f32>, with: impl Fn(f32, f32) -> f32) -> f32 {
     with(with(row[0], row[2]), with(row[1], row[3]))
 }
 
-/// Zero of either sign for a finite value, and NaN for any other.
+/// Returns zero of either sign for a finite value, and NaN for any other.
 #[inline(always)]
 fn zero(value: f32) -> f32 {
     value * 0.0
@@ -285,11 +285,11 @@ fn greatest(a: f32, b: f32) -> f32 {
     if a > b { a } else { b }
 }
 
-/// The scales and minima of groups, as they are stored and as they are used.
+/// The scales and minima of groups, in stored form and as numbers.
 struct Scales {
     scale: Lanes<u16>,
     minimum: Lanes<u16>,
-    /// The scale, and 1 by it: both 0 where codes say nothing.
+    /// The scale, and its inverse. Both are 0 if codes are not used.
     step: Lanes<f32>,
     inverse: Lanes<f32>,
     lo: Lanes<f32>,
@@ -299,7 +299,8 @@ impl Scales {
     const NONE: Self =
         Self { scale: [MARK; GROUP], minimum: [0; GROUP], step: [0.0; GROUP], inverse: [0.0; GROUP], lo: [0.0; GROUP] };
 
-    /// What so many groups of these ranges get. `constant` tells the value that all values of a group are.
+    /// Returns the scales of groups with these ranges. `constant` returns the value of a group whose values are all
+    /// equal.
     fn of(ranges: &Ranges, groups: usize, form: Form, constant: impl Fn(usize) -> Option<f32>) -> Self {
         let mut scales = Self::NONE;
         for group in 0..groups {
@@ -308,7 +309,7 @@ impl Scales {
             if !fits {
                 continue;
             }
-            // Minus zero counts as zero.
+            // Adding 0.0 turns minus zero into zero.
             let (scale, minimum) = (to_f16((hi - lo) / form.most()), to_f16(lo + 0.0));
             if scale >= F16_NORMAL {
                 scales.scale[group] = scale;
@@ -323,7 +324,7 @@ impl Scales {
         scales
     }
 
-    /// Reads stored ones, two bytes each.
+    /// Reads stored scales and minima, two bytes each.
     fn read(scale: &[u8], minimum: &[u8]) -> Result<Self, Undecodable> {
         let mut scales = Self::NONE;
         let stored = scale.as_chunks().0.iter().zip(minimum.as_chunks().0);
@@ -343,18 +344,18 @@ impl Scales {
     }
 }
 
-/// The codes of some values.
+/// Returns the codes of values.
 #[inline(always)]
 fn quantize(values: &Lanes<f32>, lo: &Lanes<f32>, inverse: &Lanes<f32>, most: f32) -> Lanes<u8> {
     std::array::from_fn(|lane| {
         let code = (values[lane] - lo[lane]) * inverse[lane];
-        // What is no number becomes 0.
+        // NaN becomes 0.
         let code = least(greatest(code, 0.0), most);
         (code + ROUND).to_bits() as u8
     })
 }
 
-/// The values of some codes.
+/// Returns the values of codes.
 #[inline(always)]
 fn restore(codes: &Lanes<u8>, lo: &Lanes<f32>, step: &Lanes<f32>) -> Lanes<f32> {
     std::array::from_fn(|lane| lo[lane] + f32::from(codes[lane]) * step[lane])

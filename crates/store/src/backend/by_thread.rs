@@ -1,20 +1,20 @@
-//! What each thread of a handle put since its own last manifest.
+//! Chunks that each thread of a handle has put since its own last manifest.
 //!
-//! Threads that share a handle save at the same time, and the manifest of one may go before another has come to its
-//! own: so what a thread put is kept for its manifest, too, whoever publishes first.
+//! Threads that share a handle save at the same time. One may publish its manifest before another is ready to. So a
+//! thread's chunks are also remembered for its own manifest, whichever thread publishes first.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
-/// What a thread put and never published itself is forgotten after this time, or when it has become so much: the
-/// manifest of the thread that did publish has it. 65,536 take 5 to 8 MiB.
+/// A thread's chunks are forgotten after this time without a put, or when there are more than `CHUNKS`. Usually another
+/// thread has published a manifest that refers to them. 65,536 chunks take 5 to 8 MiB.
 const TIME: Duration = Duration::from_secs(3600);
 const CHUNKS: usize = 65_536;
 
 thread_local! {
-    /// Goes with its thread.
+    /// Dropped when its thread ends.
     static ALIVE: Arc<()> = Arc::default();
 }
 
@@ -26,7 +26,7 @@ pub(super) struct ByThread<C>(HashMap<ThreadId, Own<C>>);
 struct Own<C> {
     chunks: C,
     last: Instant,
-    /// Whether the thread lives.
+    /// Dangles once the thread has ended.
     thread: Weak<()>,
 }
 
@@ -37,37 +37,37 @@ impl<C> Default for ByThread<C> {
 }
 
 impl<C: Default> ByThread<C> {
-    /// This thread's, to be changed.
+    /// Returns the chunks of the current thread, to change them.
     pub(super) fn mine_mut(&mut self) -> &mut C {
         let own = self.0.entry(thread::current().id());
         let own = own.or_insert_with(|| Own {
             chunks: C::default(),
             last: Instant::now(),
-            // A thread that is ending already publishes nothing.
+            // A thread whose local values are already gone will not publish.
             thread: ALIVE.try_with(Arc::downgrade).unwrap_or_default(),
         });
         own.last = Instant::now();
         &mut own.chunks
     }
 
-    /// This thread's, if it put any.
+    /// Returns the chunks of the current thread, if it put any.
     pub(super) fn mine(&self) -> Option<&C> {
         self.0.get(&thread::current().id()).map(|own| &own.chunks)
     }
 
-    /// This thread's are in its manifest.
+    /// Forgets the chunks of the current thread, once its manifest refers to them.
     pub(super) fn forget_mine(&mut self) {
         self.0.remove(&thread::current().id());
     }
 
-    /// Those of all threads.
+    /// Returns the chunks of every thread.
     #[cfg(feature = "file")]
     pub(super) fn all(&self) -> impl Iterator<Item = &C> {
         self.0.values().map(|own| &own.chunks)
     }
 
-    /// Forgets what has become too old or too much, and what threads put that have ended (a save may put its chunks
-    /// from threads of its own): nobody will publish it any more.
+    /// Forgets chunks that are too old or too many, and those of threads that have ended: such threads (a save may
+    /// start its own to put chunks) will not publish.
     pub(super) fn tidy(&mut self, len: impl Fn(&C) -> usize) {
         let now = Instant::now();
         self.0.retain(|_, own| {

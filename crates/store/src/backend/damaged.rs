@@ -1,5 +1,5 @@
-//! Which chunks a handle has found damaged, so that putting them again heals them: to a put, a chunk that is there
-//! is a chunk that stays.
+//! Chunks that a handle has found damaged. Putting such a chunk again replaces it, whereas a put usually keeps an
+//! existing chunk.
 
 use std::collections::HashSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -11,11 +11,12 @@ use crate::hash::ChunkHash;
 #[derive(Debug, Default)]
 pub(super) struct Damaged(Mutex<HashSet<ChunkHash>>);
 
-/// How many are remembered; all are forgotten for the next one. Whoever reads one again finds it again.
+/// The maximum number of remembered chunks. When it is reached, all are forgotten; the next read of a damaged chunk
+/// finds it again.
 const MOST: usize = 65_536;
 
 impl Damaged {
-    /// Looks at what came of reading a chunk.
+    /// Remembers a chunk whose read found it damaged.
     pub(super) fn note<T>(&self, hash: &ChunkHash, read: &Result<T, StoreError>) {
         if !matches!(read, Err(StoreError::Damaged { .. })) {
             return;
@@ -31,13 +32,13 @@ impl Damaged {
         self.chunks().contains(hash)
     }
 
-    /// It is healed, or about to be.
+    /// Forgets a chunk that has been replaced or is about to be.
     pub(super) fn forget(&self, hash: &ChunkHash) {
         self.chunks().remove(hash);
     }
 
     fn chunks(&self) -> MutexGuard<'_, HashSet<ChunkHash>> {
-        // A set is whole whatever panicked beside it.
+        // A panic elsewhere cannot leave the set half changed.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

@@ -1,16 +1,16 @@
-//! Which chunks the manifests of a handle rely on, for backends that others change meanwhile.
+//! Chunks that the next manifests of a handle need, for backends whose contents other processes change meanwhile.
 //!
-//! The rule, which is that of the `file` backend:
+//! The rule is that of the `file` backend:
 //!
-//! - A chunk that is put, stored anew or found there, is needed by the next manifest of the handle, whichever
-//!   thread puts that, and by the next manifest of the thread that put the chunk: threads that share a handle
-//!   save at the same time, and the manifest of one may go before the other has come to its own.
-//! - A manifest is published only if all that it needs is there at that moment. Only then is anything
-//!   forgotten, so a manifest that fails for any reason takes nothing from the next attempt, nor from the
-//!   manifests of other threads.
-//! - What turns out to be gone fails that manifest, and its caller has been told: later manifests do not need
-//!   it, or a save that was given up would fail all that follow. It fails them if it stands in their bytes, or
-//!   if the thread that publishes put it itself and has not been told; until it is put again.
+//! - Every chunk that is put, whether it is stored or found there, is needed by the next manifest of the handle,
+//!   whichever thread puts it. It is also needed by the next manifest of the thread that put the chunk: threads that
+//!   share a handle save at the same time, and one may publish before another is ready to.
+//! - A manifest is published only if all chunks that it needs exist at that moment. Only then are they forgotten. So a
+//!   manifest that fails for any reason leaves the needs of the next attempt, and of other threads' manifests,
+//!   unchanged.
+//! - A missing chunk fails the manifest that needs it, which tells the caller. Later manifests do not need the chunk
+//!   any more, because otherwise an abandoned save would fail all that follow. Until the chunk is put again, it still
+//!   fails manifests whose bytes name it, and that of a thread that put it and has not been told.
 
 use std::collections::hash_map::Entry;
 use std::collections::{HashMap, HashSet};
@@ -30,13 +30,13 @@ pub(super) struct Guard(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// Numbers the puts.
+    /// The number of the last put.
     last: u64,
-    /// Put since the last manifest, by whichever thread.
-    common: HashMap<ChunkHash, Put>,
-    /// Put by a thread since its own last manifest.
-    own: ByThread<HashMap<ChunkHash, Put>>,
-    /// Gone when a manifest needed them, and not put again.
+    /// Chunks that any thread put since the last manifest.
+    since_manifest: HashMap<ChunkHash, Put>,
+    /// Chunks that each thread put since its own last manifest.
+    by_thread: ByThread<HashMap<ChunkHash, Put>>,
+    /// Chunks that were missing when a manifest needed them, and were not put again.
     lost: HashSet<ChunkHash>,
 }
 
@@ -47,7 +47,7 @@ struct Put {
     at: Moment,
 }
 
-/// By both clocks: one stands still while the machine sleeps, the other may be set.
+/// A moment on two clocks: the steady one may stand still while the machine sleeps, and the wall clock may be set.
 #[derive(Clone, Copy, Debug)]
 #[cfg_attr(not(feature = "s3"), expect(dead_code, reason = "a redis script asks for all"))]
 struct Moment {
@@ -60,7 +60,7 @@ impl Moment {
         Self { steady: Instant::now(), wall: SystemTime::now() }
     }
 
-    /// The larger one: what seems old is only looked at once more.
+    /// Returns the larger of both ages. A chunk that wrongly seems old only costs another look-up.
     #[cfg(feature = "s3")]
     fn age(&self) -> Duration {
         let wall = self.wall.elapsed().unwrap_or_default();
@@ -68,35 +68,35 @@ impl Moment {
     }
 }
 
-/// How many lost chunks are remembered beside those of the last manifest that failed.
+/// The maximum number of remembered lost chunks, in addition to those of the last failed manifest.
 const MOST_LOST: usize = 65_536;
 
-/// What a manifest needs, ascending.
+/// The chunks that a manifest needs, in ascending order.
 #[derive(Debug)]
 pub(super) struct Needed {
     pub(super) chunks: Vec<ChunkHash>,
-    /// When each was last put.
+    /// The time of each chunk's last put.
     #[cfg_attr(not(feature = "s3"), expect(dead_code, reason = "a redis script asks for all"))]
     at: Vec<Moment>,
-    /// Puts with greater numbers came later.
+    /// Puts with greater numbers happened after this snapshot.
     last: u64,
 }
 
 impl Guard {
-    /// A chunk was put. Called when it is there or on its way, before the caller is told.
+    /// Records a put. Called once the chunk is stored or on its way, before the put returns.
     pub(super) fn put(&self, hash: &ChunkHash) {
         let mut state = self.state();
         state.last += 1;
         let put = Put { number: state.last, at: Moment::now() };
         state.lost.remove(hash);
-        state.common.insert(*hash, put);
-        state.own.mine_mut().insert(*hash, put);
+        state.since_manifest.insert(*hash, put);
+        state.by_thread.mine_mut().insert(*hash, put);
     }
 
-    /// What manifests with these bytes need.
+    /// Returns the chunks that manifests with these bytes need.
     ///
     /// # Errors
-    /// [`StoreError::Collected`] if one of them names a chunk that is lost.
+    /// [`StoreError::Collected`] if a manifest names a chunk that is lost.
     pub(super) fn needed<'a>(&self, manifests: impl IntoIterator<Item = &'a [u8]>) -> Result<Needed, StoreError> {
         let state = self.state();
         if !state.lost.is_empty() {
@@ -109,9 +109,9 @@ impl Guard {
                 return Err(StoreError::Collected { hash });
             }
         }
-        let own = state.own.mine().into_iter().flatten();
-        // Of the two times of a chunk the later one is the common one's.
-        let all: HashMap<ChunkHash, Put> = own.chain(&state.common).map(|(h, p)| (*h, *p)).collect();
+        let own = state.by_thread.mine().into_iter().flatten();
+        // A chunk may be in both maps. The shared one has the later put, so it comes second and wins.
+        let all: HashMap<ChunkHash, Put> = own.chain(&state.since_manifest).map(|(h, p)| (*h, *p)).collect();
         let mut all: Vec<_> = all.into_iter().collect();
         all.sort_unstable_by_key(|(hash, _)| *hash);
         Ok(Needed {
@@ -121,21 +121,21 @@ impl Guard {
         })
     }
 
-    /// A manifest that needed these was published by this thread.
+    /// Records that the current thread published a manifest that needed these chunks.
     pub(super) fn published(&self, needed: &Needed) {
         let mut state = self.state();
         for hash in &needed.chunks {
-            if let Entry::Occupied(put) = state.common.entry(*hash)
+            if let Entry::Occupied(put) = state.since_manifest.entry(*hash)
                 && put.get().number <= needed.last
             {
                 put.remove();
             }
         }
-        state.own.forget_mine();
-        state.own.tidy(HashMap::len);
+        state.by_thread.forget_mine();
+        state.by_thread.tidy(HashMap::len);
     }
 
-    /// Some of what a manifest of this thread needed are gone; the error for its caller.
+    /// Records that some of the chunks that a manifest needs are missing. Returns the error for its caller.
     pub(super) fn gone(&self, needed: &Needed, gone: &[ChunkHash]) -> Option<StoreError> {
         let first = *gone.first()?;
         let mut state = self.state();
@@ -143,9 +143,9 @@ impl Guard {
             state.lost.clear();
         }
         for hash in gone {
-            state.own.mine_mut().remove(hash);
-            match state.common.entry(*hash) {
-                // Put again since we looked.
+            state.by_thread.mine_mut().remove(hash);
+            match state.since_manifest.entry(*hash) {
+                // It was put again after the look-up.
                 Entry::Occupied(put) if put.get().number > needed.last => continue,
                 Entry::Occupied(put) => drop(put.remove()),
                 Entry::Vacant(_) => {}
@@ -156,14 +156,14 @@ impl Guard {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing panics between two changes that belong together.
+        // No panic can occur between changes that belong together.
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 #[cfg(feature = "s3")]
 impl Needed {
-    /// Those that were last put so long ago or longer.
+    /// Returns the chunks whose last put is at least this old.
     pub(super) fn older(&self, age: Duration) -> Vec<ChunkHash> {
         let all = self.chunks.iter().zip(&self.at);
         all.filter(|(_, at)| at.age() >= age).map(|(hash, _)| *hash).collect()
@@ -184,7 +184,7 @@ mod tests {
         guard.needed([manifest]).unwrap()
     }
 
-    /// In a thread of its own, and in order with everything else.
+    /// Runs `work` in another thread and waits for it.
     fn elsewhere<T: Send>(work: impl FnOnce() -> T + Send) -> T {
         thread::scope(|scope| scope.spawn(work).join().unwrap())
     }
@@ -225,7 +225,7 @@ mod tests {
         let error = elsewhere(|| guard.gone(&needed(&guard, b""), &[hash(1)])).unwrap();
         assert!(matches!(error, StoreError::Collected { hash: lost } if lost == hash(1)));
         let fails = |manifest: &[u8]| guard.needed([&b"other"[..], manifest]).is_err();
-        // Whoever names it; the thread that put it, once; and nobody else.
+        // It fails manifests that name it, and one manifest of the thread that put it; no others.
         assert!(fails(hash(1).as_bytes()));
         assert!(fails(hash(1).to_string().as_bytes()));
         assert!(!fails(hash(2).as_bytes()));

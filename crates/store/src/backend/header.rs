@@ -1,4 +1,4 @@
-//! The header in front of every value that a server keeps: what it is, how long it is, and a checksum.
+//! The header in front of every value on a server: a magic number, a checksum and the length.
 //!
 //! | bytes | field |
 //! |---|---|
@@ -11,13 +11,13 @@ use bytes::Bytes;
 use crate::backend::sealed::Seal;
 use crate::error::StoreError;
 
-/// Length of the header in bytes.
+/// The length of the header in bytes.
 pub(crate) const HEADER: usize = 16;
 
 const MAGIC: [u8; 4] = *b"TLv1";
 
 impl Seal<'_> {
-    /// The header to be stored in front of `data`.
+    /// Returns the header to store in front of `data`.
     pub(crate) fn header(self, data: &[u8]) -> [u8; HEADER] {
         let len = (data.len() as u64).to_le_bytes();
         let mut header = [0; HEADER];
@@ -27,10 +27,10 @@ impl Seal<'_> {
         header
     }
 
-    /// The value of what was stored.
+    /// Checks and removes the header of a stored value.
     ///
     /// # Errors
-    /// [`StoreError::Damaged`] if it is not what [`header`](Self::header) was made for.
+    /// [`StoreError::Damaged`] if the header does not match the value.
     pub(crate) fn open(self, stored: Bytes) -> Result<Bytes, StoreError> {
         let damaged = |how: String| StoreError::Damaged { what: self.to_string(), how };
         let Some((header, data)) = stored.split_first_chunk::<{ HEADER }>() else {

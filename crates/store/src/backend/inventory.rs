@@ -1,4 +1,4 @@
-//! The operator's side of a store: list, verify, collect.
+//! Operations for a store's operator: list, verify, collect.
 
 use std::time::{Duration, SystemTime};
 
@@ -8,43 +8,44 @@ use crate::error::StoreError;
 use crate::hash::ChunkHash;
 use crate::name::ManifestName;
 
-/// What a backend that can list its contents offers beside [`Backend`](super::Backend).
+/// Operations of a backend that can list its contents, in addition to [`Backend`](super::Backend).
 ///
-/// A backend does not understand manifests. A manifest **refers** to a chunk if the chunk's hash stands in
-/// its bytes, raw or as hex, and to what was put on the same handle just before: the backends of this crate write
-/// that down beside the manifest, until it is replaced. So a consumer need not register formats. One that replaces
-/// the same manifest at every save, and puts no hashes into it, must not be collected.
+/// A backend does not understand manifests. A manifest **refers** to a chunk if the chunk's hash stands in its bytes,
+/// raw or as hex. It also refers to the chunks that were put on the same handle just before it: the backends of this
+/// crate record these with the manifest, until it is replaced. So consumers need not register formats. Do not collect a
+/// store whose consumer replaces the same manifest at every save and puts no hashes into it.
 pub trait Inventory: Send + Sync {
-    /// Calls `visit` with each manifest, in no order. One that is damaged is left out, since not even its name
-    /// is sure: [`verify`](Self::verify) tells of it. An error of `visit` ends the walk.
+    /// Calls `visit` with each manifest, in no particular order. Damaged manifests are left out, since not even their
+    /// names are certain; [`verify`](Self::verify) reports them. An error of `visit` ends the walk.
     fn manifests(&self, visit: &mut dyn FnMut(ManifestEntry) -> Result<(), StoreError>) -> Result<(), StoreError>;
 
-    /// These manifests, or `None`, in that order: as [`get_manifests`](super::Backend::get_manifests), but for an
-    /// operator who looks, so it is no use of them where the backend can tell the two apart.
+    /// Returns these manifests in order, `None` for each missing one. Unlike
+    /// [`get_manifests`](super::Backend::get_manifests) it does not update their last-used time, where the backend can
+    /// avoid that.
     fn peek_manifests(&self, names: &[ManifestName]) -> Result<Vec<Option<Bytes>>, StoreError>;
 
-    /// Calls `visit` with each published chunk, in no order. An error of `visit` ends the walk.
+    /// Calls `visit` with each published chunk, in no particular order. An error of `visit` ends the walk.
     fn chunks(&self, visit: &mut dyn FnMut(ChunkEntry) -> Result<(), StoreError>) -> Result<(), StoreError>;
 
-    /// What the store holds and takes up.
+    /// Returns what the store holds and how much space it takes.
     fn usage(&self) -> Result<Usage, StoreError>;
 
-    /// Reads everything and reports what is damaged or missing to `fault`, as soon as it is found. What an error ends is
-    /// incomplete, and what was reported before stays true.
+    /// Reads everything, and reports damaged or missing values to `fault` as soon as they are found. If it returns an
+    /// error, the walk is incomplete, but the faults reported before remain valid.
     fn verify(&self, progress: &mut dyn FnMut(Progress), fault: &mut dyn FnMut(Fault)) -> Result<(), StoreError>;
 
-    /// Removes [what saves left](super::is_leftover) that died, then chunks that no manifest refers to, and with a cap
-    /// the least recently used manifests first.
-    /// Safe while others read and save: see [`CollectOptions::grace`].
+    /// Removes [leftovers](super::is_leftover) of saves that never finished, then chunks that no manifest refers to.
+    /// With a cap, it first evicts the least recently used manifests. It is safe while others read and save: see
+    /// [`CollectOptions::grace`].
     fn collect(&self, options: &CollectOptions, progress: &mut dyn FnMut(Progress)) -> Result<Collected, StoreError>;
 
-    /// Adds up the bytes of manifests and chunks that were put or read within this time. A backend that can tell a look from a
-    /// use does not use them by this.
+    /// Returns the total bytes of manifests and chunks that were put or read within this time. Where the backend can
+    /// avoid it, this does not update their last-used time.
     fn in_use(&self, within: Duration) -> Result<u64, StoreError> {
         let now = SystemTime::now();
         let mut bytes: u64 = 0;
         let mut add = |used: Option<SystemTime>, more| {
-            // Of another machine's clock, which may be ahead.
+            // The time may come from another machine, whose clock may be ahead.
             let age = used.map(|used| now.duration_since(used).unwrap_or_default());
             if age.is_some_and(|age| age < within) {
                 bytes = bytes.saturating_add(more);
@@ -56,96 +57,97 @@ pub trait Inventory: Send + Sync {
         Ok(bytes)
     }
 
-    /// The store that the cap of a collection is for, where it is not this one: the last of several tiers.
+    /// Returns the store that a collection's cap applies to, if it is another one: the last of several tiers.
     fn capped(&self) -> Option<&dyn Inventory> {
         None
     }
 }
 
-/// One manifest in a listing.
+/// A manifest in a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ManifestEntry {
-    /// Its name.
+    /// The manifest's name.
     pub name: ManifestName,
-    /// Its length in bytes.
+    /// The manifest's length in bytes.
     pub bytes: u64,
-    /// When it was last put or read, as exactly as the backend knows.
+    /// The time of the last put or read, as exactly as the backend knows it.
     pub last_used: Option<SystemTime>,
 }
 
 impl ManifestEntry {
-    /// An entry without a time.
+    /// Returns an entry without a time.
     pub fn new(name: ManifestName, bytes: u64) -> Self {
         Self { name, bytes, last_used: None }
     }
 }
 
-/// One chunk in a listing.
+/// A chunk in a listing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ChunkEntry {
-    /// Its key.
+    /// The chunk's key.
     pub hash: ChunkHash,
-    /// Its length in bytes.
+    /// The chunk's length in bytes.
     pub bytes: u64,
-    /// When it was last put or read, as exactly as the backend knows.
+    /// The time of the last put or read, as exactly as the backend knows it.
     pub last_used: Option<SystemTime>,
 }
 
 impl ChunkEntry {
-    /// An entry without a time.
+    /// Returns an entry without a time.
     pub fn new(hash: ChunkHash, bytes: u64) -> Self {
         Self { hash, bytes, last_used: None }
     }
 }
 
-/// What a store holds and takes up, in bytes.
+/// The contents of a store and the space that they take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Usage {
-    /// Number of manifests.
+    /// The number of manifests.
     pub manifests: u64,
-    /// Their bytes.
+    /// The bytes of all manifests.
     pub manifest_bytes: u64,
-    /// Number of published chunks.
+    /// The number of published chunks.
     pub chunks: u64,
-    /// Their bytes.
+    /// The bytes of all published chunks.
     pub chunk_bytes: u64,
-    /// Everything that counts against the cap: the above, headers, indices, space of removed chunks that
-    /// was not given back yet, and saves under way. Equal to the sum where the backend cannot know.
+    /// Everything that counts against the cap: the bytes above, headers, indices, unreclaimed space of removed chunks,
+    /// and saves in progress. Equal to the sum of the above if the backend does not know more.
     pub total_bytes: u64,
-    /// The size cap, where there is one.
+    /// The size cap, if there is one.
     pub cap: Option<u64>,
 }
 
-/// How far a long walk has come, in bytes or items of one step.
+/// The progress of a long walk, in bytes or items of one step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Progress {
-    /// What is being done: `reading chunks`.
+    /// The current step: `reading chunks`.
     pub step: &'static str,
-    /// How much is done.
+    /// The amount done.
     pub done: u64,
-    /// Of how much. Grows where it is not known before.
+    /// The amount to do. It grows if it is not known from the start.
     pub total: u64,
 }
 
-/// Something damaged or missing that [`Inventory::verify`] found.
+/// A damaged or missing value that [`Inventory::verify`] found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
-    /// Which chunk, manifest or file.
+    /// The chunk, manifest or file.
     pub what: String,
-    /// What was expected and what was found.
+    /// The expected and the found content.
     pub how: String,
 }
 
 impl Fault {
-    /// The chunk that is damaged or missing, where it is one: `what` is then `chunk` and its hash.
+    /// Returns the hash of the damaged or missing chunk, if the fault is about a chunk: `what` is then `chunk` and the
+    /// hash.
     pub fn chunk(&self) -> Option<ChunkHash> {
         self.what.strip_prefix("chunk ")?.parse().ok()
     }
 
-    /// A chunk that a manifest was saved with is not there.
+    /// Returns the fault of a missing chunk that a manifest was saved with.
     #[cfg(any(feature = "redis", feature = "s3"))]
     pub(super) fn missing(hash: &ChunkHash, manifest: &str) -> Self {
         Self {
@@ -155,18 +157,18 @@ impl Fault {
     }
 }
 
-/// How to collect.
+/// Settings of a collection.
 #[derive(Clone, Debug)]
 pub struct CollectOptions {
-    /// What a save left that was never published stays for this long after it was put. Chunks that no manifest refers
-    /// to stay for this long after they were last put or read, or after the
-    /// last manifest that referred to them went. It has to be longer than any save takes from its first
-    /// chunk to its manifest, and than any reader takes from a manifest to its last chunk; a save that takes
-    /// longer fails with [`StoreError::Collected`] and loses nothing else. One hour unless set.
+    /// The grace period. A chunk that no manifest refers to stays for this long after it was last put or read, or after
+    /// the last manifest that referred to it was removed. Leftovers of saves stay for this long after they were put.
+    /// The period must be longer than any save takes from its first chunk to its manifest, and than any reader takes
+    /// from a manifest to its last chunk. A save that takes longer fails with [`StoreError::Collected`] and loses
+    /// nothing else. The default is one hour.
     pub grace: Duration,
-    /// Evict the least recently used manifests until the store is not larger than this, in bytes.
+    /// Evicts the least recently used manifests until the store is no larger than this, in bytes.
     pub cap: Option<u64>,
-    /// Only say what would go.
+    /// Reports what would be removed, and removes nothing.
     pub dry_run: bool,
 }
 
@@ -176,21 +178,21 @@ impl Default for CollectOptions {
     }
 }
 
-/// What a collection removed, or would remove.
+/// The result of a collection: what it removed, or would remove.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Collected {
-    /// Manifests evicted for the cap.
+    /// Manifests evicted because of the cap.
     pub manifests: u64,
-    /// Manifests removed because nobody needs them any more: see [`is_leftover`](super::is_leftover).
+    /// Manifests removed as leftovers of saves or of old formats: see [`is_leftover`](super::is_leftover).
     pub leftovers: u64,
     /// Chunks removed.
     pub chunks: u64,
-    /// Bytes given back.
+    /// Bytes reclaimed.
     pub bytes: u64,
     /// Chunks that no manifest refers to, kept because of the grace period.
     pub in_grace: u64,
-    /// Chunks that stay and are known to be damaged, with what lies beside them and cannot go without them. Not all
-    /// that are: collecting reads only what it has to, and [`Inventory::verify`] tells which they are.
+    /// Chunks that stay and are known to be damaged, and chunks that cannot be removed without them. There may be more:
+    /// collecting reads only what it has to, while [`Inventory::verify`] finds all.
     pub damaged: u64,
 }

@@ -1,4 +1,4 @@
-//! What the manifests that a collection keeps refer to, and what all of it takes up.
+//! The manifests that a collection keeps, and the chunks that they refer to.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,7 +6,7 @@ use super::recorded::Recorded;
 use super::references::References;
 use crate::hash::ChunkHash;
 
-/// Adds manifests up until a cap is reached.
+/// Adds up manifests and their chunks until a cap is reached.
 #[derive(Debug)]
 pub(super) struct Kept {
     sizes: HashMap<ChunkHash, u64>,
@@ -17,7 +17,7 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    /// Nothing yet of these chunks with their sizes.
+    /// Starts with the store's chunks and their sizes, and without a manifest.
     pub(super) fn new(chunks: impl Iterator<Item = (ChunkHash, u64)>, cap: Option<u64>) -> Self {
         let sizes: HashMap<ChunkHash, u64> = chunks.collect();
         Self {
@@ -29,8 +29,8 @@ impl Kept {
         }
     }
 
-    /// Keeps a manifest of this size with the chunks that it refers to, if the cap has room for both. A
-    /// manifest that is kept whatever the cap says is `forced`.
+    /// Keeps a manifest of this size with the chunks that it refers to, if both fit under the cap. `forced` keeps it
+    /// even if they do not.
     pub(super) fn keep(&mut self, manifest: &Recorded, bytes: u64, forced: bool) -> bool {
         let mut new = HashSet::new();
         let mut refer = |hash: &ChunkHash| {
@@ -50,7 +50,7 @@ impl Kept {
         true
     }
 
-    /// Whether a manifest that was kept refers to this chunk.
+    /// Tells whether a kept manifest refers to this chunk.
     pub(super) fn refers(&self, hash: &ChunkHash) -> bool {
         self.referred.contains(hash)
     }

@@ -1,14 +1,14 @@
-//! Manifests that nobody needs when they were not used for a while.
+//! Manifests that a collection removes once they are unused for the grace period.
 
-/// Begins the names of an archive's manifests, a version and a `/` before the rest.
+/// The prefix of the names of an archive's manifests. The version and a `/` follow.
 const ARCHIVE: &str = "transload.archive/";
 
 /// The version of the archive's format that this crate reads.
 const VERSION: u32 = 2;
 
-/// Whether a manifest of this name goes when it was not used for a collection's grace period: the part of a save, which
-/// whoever publishes the save removes, or anything of an archive's version that nobody reads any more. The name may
-/// have a prefix in front.
+/// Tells whether a manifest of this name is removed once it is unused for the grace period. That holds for parts of a
+/// save, which the rank that publishes the save normally removes, and for all manifests of older archive formats. The
+/// name may have a prefix in front.
 pub fn is_leftover(name: &str) -> bool {
     let Some((before, rest)) = name.rsplit_once(ARCHIVE) else {
         return false;

@@ -1,13 +1,13 @@
-//! What stands in front of a manifest's bytes where the backend records what it was saved with.
+//! The record in front of a manifest's bytes: the time of its put and the chunks it was saved with.
 //!
 //! | bytes | field |
 //! |---|---|
-//! | 0..8 | when it was put, in nanoseconds since 1970, little-endian: tells two puts of the same bytes apart |
+//! | 0..8 | time of the put in nanoseconds since 1970, little-endian; distinguishes two puts of the same bytes |
 //! | 8..12 | length of the references in bytes, little-endian |
 //! | then | the references: each its length in one byte, then the hash; ascending |
 //!
-//! The references are the chunks that [`Guard`](super::guard::Guard) says the manifest needs. So a collection
-//! keeps, and verifying finds missing, also what a manifest does not name in its bytes.
+//! The references are the chunks that [`Guard`](super::guard::Guard) says the manifest needs. So a collection keeps
+//! chunks that a manifest does not name in its bytes, and verifying finds them if they are missing.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -16,33 +16,33 @@ use bytes::Bytes;
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
 
-/// What is there before any reference, in bytes.
+/// The bytes in front of the references.
 pub(super) const FIXED: usize = 12;
 
-/// A manifest as it was stored.
+/// A stored manifest, parsed.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Recorded {
     references: Bytes,
-    /// What its consumer put.
+    /// The bytes that the consumer put.
     pub(super) data: Bytes,
 }
 
-/// A manifest as it is stored, behind `front`.
+/// Encodes a manifest for storing, after the bytes `front`.
 ///
 /// # Errors
-/// [`StoreError::TooLarge`] if there are more references than 4 GiB.
+/// [`StoreError::TooLarge`] if the references take more than 4 GiB.
 pub(super) fn encode(front: &[u8], references: &[ChunkHash], data: &[u8]) -> Result<Vec<u8>, StoreError> {
     let len: usize = references.iter().map(|hash| 1 + hash.as_bytes().len()).sum();
     let field = u32::try_from(len).map_err(|_| StoreError::TooLarge { bytes: len as u64, most: u32::MAX.into() })?;
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    // Enough until the year 2554.
+    // A `u64` suffices until the year 2554.
     let now = now.map_or(0, |now| now.as_nanos() as u64);
     let mut stored = Vec::with_capacity(front.len() + FIXED + len + data.len());
     stored.extend_from_slice(front);
     stored.extend(now.to_le_bytes());
     stored.extend(field.to_le_bytes());
     for hash in references {
-        // At most 64.
+        // A hash has at most 64 bytes.
         stored.push(hash.as_bytes().len() as u8);
         stored.extend_from_slice(hash.as_bytes());
     }
@@ -50,17 +50,17 @@ pub(super) fn encode(front: &[u8], references: &[ChunkHash], data: &[u8]) -> Res
     Ok(stored)
 }
 
-/// Length of the references, from the beginning of what is stored.
+/// Reads the length of the references from the beginning of a stored manifest.
 pub(super) fn references_len(stored: &[u8]) -> Option<u64> {
     let field = stored.get(8..FIXED)?.first_chunk()?;
     Some(u32::from_le_bytes(*field).into())
 }
 
 impl Recorded {
-    /// Takes apart what [`encode`] made, without what was in front.
+    /// Parses what [`encode`] made, without `front`.
     ///
     /// # Errors
-    /// [`StoreError::Damaged`] if it is none of these; `what` names it.
+    /// [`StoreError::Damaged`] if the bytes are not a recorded manifest. `what` names it.
     pub(super) fn decode(stored: Bytes, what: impl Fn() -> String) -> Result<Self, StoreError> {
         let end = references_len(&stored)
             .and_then(|len| usize::try_from(len).ok()?.checked_add(FIXED))
@@ -74,7 +74,7 @@ impl Recorded {
         Ok(Self { references: stored.slice(FIXED..end), data: stored.slice(end..) })
     }
 
-    /// The chunks that it was saved with. Its checksum has been checked, so each can be read.
+    /// Returns the chunks that the manifest was saved with. Its checksum has been checked, so every hash can be read.
     pub(super) fn references(&self) -> impl Iterator<Item = ChunkHash> {
         let mut rest = &self.references[..];
         std::iter::from_fn(move || {

@@ -1,4 +1,4 @@
-//! Which chunks a manifest refers to, without knowing its format.
+//! Search for the chunks that a manifest refers to, without knowing its format.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeSet, HashMap, HashSet};
@@ -7,28 +7,28 @@ use crate::hash::ChunkHash;
 
 /// Finds hashes in the bytes of manifests, as a conservative garbage collector finds pointers in a stack.
 ///
-/// A hash counts as named where its bytes stand in a manifest, raw or as hex of either case, at any offset.
-/// What merely looks like one keeps a chunk that could have gone; the other way round cannot happen to a
-/// format that holds its hashes in one of these two forms.
+/// A hash counts as named wherever its bytes stand in a manifest, raw or as hex of either case, at any offset. Bytes
+/// that happen to look like a hash keep a chunk that could be removed. A chunk that a manifest does name in one of
+/// these two forms is never missed.
 ///
-/// Each manifest costs a few nanoseconds a byte, whatever the number of chunks.
+/// The search takes a few nanoseconds for each byte of a manifest, whatever the number of chunks.
 #[derive(Clone, Debug, Default)]
 pub struct References {
-    unnamed: Unnamed,
+    candidates: Candidates,
     named: HashSet<ChunkHash>,
     new: Vec<ChunkHash>,
 }
 
-/// The chunks that can be named.
+/// The chunks of the store, for look-ups.
 #[derive(Clone, Debug, Default)]
-struct Unnamed {
-    /// By the first eight bytes of their hash (fewer for shorter ones).
+struct Candidates {
+    /// Keyed by the first eight bytes of the hash, or all of a shorter one.
     chunks: HashMap<u64, Vec<ChunkHash>>,
     starts: Starts,
 }
 
 impl References {
-    /// Begins with the chunks of a store, none of them named.
+    /// Starts with the chunks of a store, none of them named.
     pub fn new(chunks: impl IntoIterator<Item = ChunkHash>) -> Self {
         let mut this = Self::default();
         for hash in chunks {
@@ -37,16 +37,16 @@ impl References {
         this
     }
 
-    /// Adds a chunk that is not among them.
+    /// Adds a chunk that is not in the set.
     pub(super) fn insert(&mut self, hash: &ChunkHash) {
-        let key = self.unnamed.starts.insert(hash);
-        self.unnamed.chunks.entry(key).or_default().push(*hash);
+        let key = self.candidates.starts.insert(hash);
+        self.candidates.chunks.entry(key).or_default().push(*hash);
     }
 
-    /// Forgets a chunk, for [`find`](Self::find).
+    /// Removes a chunk, so that [`find`](Self::find) no longer reports it.
     pub(super) fn remove(&mut self, hash: &ChunkHash) {
         let key = Starts::key(hash);
-        if let Entry::Occupied(mut alike) = self.unnamed.chunks.entry(key) {
+        if let Entry::Occupied(mut alike) = self.candidates.chunks.entry(key) {
             alike.get_mut().retain(|other| other != hash);
             if alike.get().is_empty() {
                 alike.remove();
@@ -54,41 +54,41 @@ impl References {
         }
     }
 
-    /// Takes note of every chunk that `manifest` names.
+    /// Marks every chunk that `manifest` names.
     pub fn scan(&mut self, manifest: &[u8]) {
-        let Self { unnamed, named, new } = self;
-        unnamed.find(manifest, &mut |hash| {
+        let Self { candidates, named, new } = self;
+        candidates.find(manifest, &mut |hash| {
             if named.insert(*hash) {
                 new.push(*hash);
             }
         });
     }
 
-    /// Calls `found` with every chunk that `manifest` names: once, or as often as it does.
+    /// Calls `found` with every chunk that `manifest` names, at least once for each.
     pub fn find(&self, manifest: &[u8], found: &mut dyn FnMut(&ChunkHash)) {
-        self.unnamed.find(manifest, found);
+        self.candidates.find(manifest, found);
     }
 
-    /// Takes note of one chunk that is known to be referred to.
+    /// Marks a chunk that is known to be referred to.
     pub fn add(&mut self, hash: ChunkHash) {
         if self.named.insert(hash) {
             self.new.push(hash);
         }
     }
 
-    /// The chunks that were named for the first time since the last call, so a caller that scans one manifest
-    /// at a time learns what each adds.
+    /// Returns the chunks that were marked for the first time since the last call, so that a caller that scans one
+    /// manifest at a time learns what each adds.
     pub fn take_new(&mut self) -> Vec<ChunkHash> {
         std::mem::take(&mut self.new)
     }
 
-    /// Whether a manifest named this chunk.
+    /// Tells whether a chunk is marked.
     pub fn contains(&self, hash: &ChunkHash) -> bool {
         self.named.contains(hash)
     }
 }
 
-impl Unnamed {
+impl Candidates {
     fn find(&self, manifest: &[u8], found: &mut dyn FnMut(&ChunkHash)) {
         self.starts.find(manifest, &mut |start, rest| {
             let chunks = self.chunks.get(&key(start)).into_iter().flatten();
@@ -97,22 +97,21 @@ impl Unnamed {
     }
 }
 
-/// What hashes begin with: which bytes of a manifest are worth a look-up. Most are not.
+/// A filter of the beginnings of hashes. It tells which positions in a manifest need a look-up; most do not.
 ///
-/// It only ever grows: what begins like a hash that is forgotten costs a look-up.
+/// It only grows. A removed hash costs unneeded look-ups.
 #[derive(Clone, Debug)]
 pub(super) struct Starts {
-    /// A bit for each key that was inserted.
+    /// One bit for each inserted key, by [`slot`].
     filter: Vec<u64>,
-    /// The lengths of keys: 1 to 8 are possible.
+    /// The lengths of the keys, 1 to 8.
     lengths: BTreeSet<usize>,
 }
 
-/// 512 KiB for each [`Starts`], of which a system gives no more than is touched. A million hashes set 22 % of
-/// the bits.
+/// A filter takes 512 KiB, of which the system allocates only what is touched. A million hashes set 22 % of the bits.
 const FILTER_BITS: u32 = 22;
 
-/// Bytes of a hash in its key.
+/// The number of bytes of a hash in its key.
 pub(super) const KEY: usize = 8;
 
 impl Default for Starts {
@@ -122,7 +121,7 @@ impl Default for Starts {
 }
 
 impl Starts {
-    /// Adds a hash. Its key.
+    /// Adds a hash and returns its key.
     pub(super) fn insert(&mut self, hash: &ChunkHash) -> u64 {
         self.lengths.insert(hash.as_bytes().len().min(KEY));
         let key = Self::key(hash);
@@ -131,15 +130,14 @@ impl Starts {
         key
     }
 
-    /// What hashes are found by: their first [`KEY`] bytes.
     fn key(hash: &ChunkHash) -> u64 {
         key(&hash.as_bytes()[..hash.as_bytes().len().min(KEY)])
     }
 
-    /// Calls `visit` with the places where a hash may stand in a manifest, raw or as hex: the start of the
-    /// hash, which is all of it if it is shorter than [`KEY`], and everything from there on.
+    /// Calls `visit` for each position where a hash may stand in a manifest, raw or as hex. It passes the hash's
+    /// beginning, which is the whole hash if that is shorter than [`KEY`], and everything from that position on.
     ///
-    /// Starts of one or two bytes are visited once, since a manifest may consist of them.
+    /// Beginnings of one or two bytes are visited once, since a manifest may consist of nothing else.
     pub(super) fn find(&self, manifest: &[u8], visit: &mut dyn FnMut(&[u8], &[u8])) {
         let mut visited = Visited::default();
         each_start(manifest, |rest| {
@@ -156,7 +154,7 @@ impl Starts {
     }
 }
 
-/// Which starts of one or two bytes have been visited.
+/// The beginnings of one or two bytes that have been visited.
 #[derive(Default)]
 struct Visited(Vec<bool>);
 
@@ -174,11 +172,12 @@ impl Visited {
     }
 }
 
-/// Calls `visit` with the bytes from each place on where a hash may stand in a manifest, raw or as hex.
+/// Calls `visit` with the rest of a manifest from each position where a hash may stand, raw or as hex.
 fn each_start(manifest: &[u8], mut visit: impl FnMut(&[u8])) {
     let mut each = |bytes: &[u8]| (0..bytes.len()).for_each(|at| visit(&bytes[at..]));
     each(manifest);
-    // Hex digits in runs: each run is read twice, from its first digit and from its second.
+    // Decode each run of hex digits twice, from its first and from its second digit, because a hash may begin at
+    // either.
     let mut decoded = Vec::new();
     for run in manifest.split(|byte| !byte.is_ascii_hexdigit()) {
         for from in 0..run.len().min(2) {
@@ -189,7 +188,7 @@ fn each_start(manifest: &[u8], mut visit: impl FnMut(&[u8])) {
     }
 }
 
-/// Up to eight bytes as a number, with their count in front of shorter ones.
+/// Returns up to eight bytes as a number. Shorter ones include their length, to keep them distinct.
 fn key(start: &[u8]) -> u64 {
     let mut bytes = [0; 8];
     bytes[..start.len()].copy_from_slice(start);
@@ -200,7 +199,7 @@ fn key(start: &[u8]) -> u64 {
     }
 }
 
-/// Where the filter keeps the bit of a key. Hashes are spread already; keys of other making are spread here.
+/// Returns the filter's word and bit of a key. The keys need not be hashes, so the multiplication spreads them.
 fn slot(key: u64) -> (usize, u64) {
     let spread = key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> (64 - FILTER_BITS);
     ((spread >> 6) as usize, 1 << (spread & 63))
@@ -218,7 +217,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What the scan has to find, the slow way.
+    /// Does what the scan does, without an index: looks for the hash's bytes and hex digits.
     fn oracle(manifest: &[u8], hash: &ChunkHash) -> bool {
         let contains = |needle: &[u8]| manifest.windows(needle.len()).any(|w| w == needle);
         let lower = manifest.to_ascii_lowercase();
@@ -270,7 +269,7 @@ mod tests {
         assert_eq!(references.take_new(), [hashes[5], hashes[7]]);
     }
 
-    /// How many look-ups a manifest costs.
+    /// Returns the number of look-ups that a manifest costs.
     fn visits(hashes: &[ChunkHash], manifest: &[u8]) -> usize {
         let mut starts = Starts::default();
         for hash in hashes {

@@ -1,21 +1,22 @@
-//! Which put of a manifest it is that was read.
+//! The revision of a manifest.
 
 use std::any::Any;
 use std::fmt;
 
 use crate::error::StoreError;
 
-/// Tells one put of a manifest from every other, also of the same bytes: what
-/// [`Backend::manifest_revision`](super::Backend::manifest_revision) read. It is of use with the handle that read it.
+/// Identifies one put of a manifest, distinct even from another put of the same bytes.
+/// [`Backend::manifest_revision`](super::Backend::manifest_revision) returns it. It is valid only for the handle that
+/// read it.
 pub struct Revision(Box<dyn Any + Send + Sync>);
 
 impl Revision {
-    /// A backend's own mark of the put.
+    /// Wraps a backend's own mark of a put.
     pub fn new(mark: impl Any + Send + Sync) -> Self {
         Self(Box::new(mark))
     }
 
-    /// The mark, if a backend that makes such marks made it.
+    /// Returns the mark, if it has the type `T`.
     pub fn mark<T: Any>(&self) -> Option<&T> {
         self.0.downcast_ref()
     }

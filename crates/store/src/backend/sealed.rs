@@ -1,21 +1,22 @@
-//! The checksum of a value, which says to what it belongs: of a chunk to its hash, of a manifest to its name.
+//! Checksums that bind a value to its key: a chunk to its hash, a manifest to its name.
 //!
-//! It is the CRC32C (iSCSI) of the kind (`c` for a chunk, `m` for a manifest), the length of the key and the key, the length of the value (each
-//! in 8 bytes, little-endian) and the value. So a value found under another key is as damaged as one with a changed bit.
+//! The checksum is the CRC32C (iSCSI) of the kind (`c` for a chunk, `m` for a manifest), the length of the key, the
+//! key, the length of the value, and the value. Lengths have 8 bytes, little-endian. So a value found under another key
+//! counts as damaged, like one with a changed bit.
 
 use crc_fast::{CrcAlgorithm, Digest};
 
-/// What a value is and under which key it lies.
+/// The kind and the key of a value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Seal<'a> {
-    /// A chunk, and the bytes of its hash.
+    /// A chunk, by the bytes of its hash.
     Chunk(&'a [u8]),
-    /// A manifest, and its name in the store (with the handle's prefix in front).
+    /// A manifest, by its name in the store (with the handle's prefix in front).
     Manifest(&'a [u8]),
 }
 
 impl Seal<'_> {
-    /// The checksum of `data` as the value of this key.
+    /// Returns the checksum of `data` as the value of this key.
     pub(crate) fn sum(self, data: &[u8]) -> u32 {
         let (kind, key) = match self {
             Self::Chunk(key) => (b'c', key),
@@ -27,7 +28,7 @@ impl Seal<'_> {
         digest.update(key);
         digest.update(&(data.len() as u64).to_le_bytes());
         digest.update(data);
-        // A CRC32 comes in the low half.
+        // The CRC32 is in the low half of the result.
         digest.finalize() as u32
     }
 }

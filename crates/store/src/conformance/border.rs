@@ -1,4 +1,4 @@
-//! The library itself: its name, its symbols, its table, and arguments that C may get wrong.
+//! Items about the library itself: its name, symbols and table, and invalid arguments from C.
 
 use std::ffi::CString;
 use std::ptr;
@@ -14,10 +14,10 @@ use super::symbols;
 use crate::abi::{Handle, MISSING, VERSION_2};
 use crate::loader::Loaded;
 
-/// How long a call may take that has nothing to do.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// The time limit of a call that has nothing to do.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The item that has to pass for the others to mean anything.
+/// The item that has to pass before the others are meaningful.
 pub(super) const LOADS: &str = "library-loads";
 
 pub(super) const ITEMS: &[Item] = &[
@@ -65,7 +65,7 @@ pub(super) const ITEMS: &[Item] = &[
     )),
 ];
 
-/// Opens the store at the border.
+/// Opens the store through the C interface.
 pub(super) fn opened(context: &Context<'_>) -> Result<Loaded, Stop> {
     let border = context.border()?;
     border.library.open(&border.uri).map_err(|error| Stop::Broken(error.to_string()))
@@ -105,7 +105,7 @@ fn exported(context: &Context<'_>) -> Outcome {
 fn version(context: &Context<'_>) -> Outcome {
     let library = &context.border()?.library;
     let get_vtable = library.get_vtable();
-    // SAFETY: the library stays loaded, and the function takes nothing.
+    // SAFETY: the library stays loaded, and the function takes no arguments.
     let (first, second) = unsafe { (get_vtable(), get_vtable()) };
     ensure!(first == second, "kv_store_get_vtable returned {first:p}, then {second:p}");
     let version = library.version();
@@ -115,12 +115,12 @@ fn version(context: &Context<'_>) -> Outcome {
 
 fn close_null(context: &Context<'_>) -> Outcome {
     let table = context.border()?.library.table();
-    // SAFETY: that this may be done is what is tested.
+    // SAFETY: this call is the test; a library that fails it may crash the process.
     unsafe { (table.close)(ptr::null_mut()) };
     Ok("it did nothing that could be seen".into())
 }
 
-/// What each of some bad calls returned; all have to be negative.
+/// Fails unless all of these invalid calls returned negative codes.
 fn refused(codes: &[(&str, i32)]) -> Outcome {
     let taken: Vec<String> =
         codes.iter().filter(|(_, code)| *code >= 0).map(|(call, code)| format!("{call} returned {code}")).collect();
@@ -139,7 +139,7 @@ fn hash_bounds(context: &Context<'_>) -> Outcome {
         (200, "put_chunk with a hash of 200 bytes", "get_chunk with a hash of 200 bytes"),
     ] {
         let (mut out, mut out_len) = (ptr::null_mut(), 0);
-        // SAFETY: the handle is open, and every pointer is good for the length beside it.
+        // SAFETY: the handle is open, and every pointer is valid for the length that is passed with it.
         unsafe {
             let put = (table.put_chunk)(store.handle(), long.as_ptr(), len, data.as_ptr(), data.len());
             codes.push((put_call, put));
@@ -157,17 +157,17 @@ fn null_arguments(context: &Context<'_>) -> Outcome {
     let name = c_name(context, "/null")?;
     let (hash, data) = (context.fresh(32), context.fresh(10));
     let (key, name) = (hash.as_ptr(), name.as_ptr());
-    let (none, nobody): (*const u8, Handle) = (ptr::null(), ptr::null_mut());
+    let (none, no_handle): (*const u8, Handle) = (ptr::null(), ptr::null_mut());
     let (mut out, mut len) = (ptr::null_mut(), 0);
     let (to, to_len) = (&raw mut out, &raw mut len);
-    // SAFETY: that NULL may be given is what is tested; the other pointers are good for the length beside them.
+    // SAFETY: passing NULL is the test; the other pointers are valid for the lengths that are passed with them.
     let codes = unsafe {
         [
-            ("put_chunk(NULL handle)", (table.put_chunk)(nobody, key, 32, data.as_ptr(), 10)),
-            ("get_chunk(NULL handle)", (table.get_chunk)(nobody, key, 32, to, to_len)),
-            ("put_manifest(NULL handle)", (table.put_manifest)(nobody, name, data.as_ptr(), 10)),
-            ("get_manifest(NULL handle)", (table.get_manifest)(nobody, name, to, to_len)),
-            ("delete_manifest(NULL handle)", (table.delete_manifest)(nobody, name)),
+            ("put_chunk(NULL handle)", (table.put_chunk)(no_handle, key, 32, data.as_ptr(), 10)),
+            ("get_chunk(NULL handle)", (table.get_chunk)(no_handle, key, 32, to, to_len)),
+            ("put_manifest(NULL handle)", (table.put_manifest)(no_handle, name, data.as_ptr(), 10)),
+            ("get_manifest(NULL handle)", (table.get_manifest)(no_handle, name, to, to_len)),
+            ("delete_manifest(NULL handle)", (table.delete_manifest)(no_handle, name)),
             ("put_chunk(NULL hash)", (table.put_chunk)(handle, none, 32, data.as_ptr(), 10)),
             ("put_chunk(NULL data)", (table.put_chunk)(handle, key, 32, none, 10)),
             ("get_chunk(NULL hash)", (table.get_chunk)(handle, none, 32, to, to_len)),
@@ -206,7 +206,7 @@ fn name_bounds(context: &Context<'_>) -> Outcome {
             let put = (table.put_manifest)(store.handle(), name, b"x".as_ptr(), 1);
             let get = (table.get_manifest)(store.handle(), name, &raw mut out, &raw mut len);
             codes.extend([(calls[0], put), (calls[1], get)]);
-            // Where it was taken, it goes again.
+            // Clean up if it was accepted.
             (table.delete_manifest)(store.handle(), name);
         }
     }
@@ -219,27 +219,27 @@ fn prefetch_bounds(context: &Context<'_>) -> Outcome {
         return Err(Stop::Skip("it has no prefetch_chunks".into()));
     };
     let hashes = context.fresh(64);
-    // In a thread of its own: a library that counts to 2^58 is not waited for.
+    // Use a separate thread, because a library that loops 2^58 times would not return.
     let call = |hashes: Option<&[u8]>, len: usize, n: usize| {
         let (store, hashes) = (Arc::clone(&store), hashes.map(<[u8]>::to_vec));
-        let (tell, told) = channel();
+        let (tell, result) = channel();
         thread::spawn(move || {
             let at = hashes.as_ref().map_or(ptr::null(), |hashes| hashes.as_ptr());
-            // SAFETY: that lengths beyond the 64 bytes are refused is what is tested; they overflow in every
-            // representation, so that a library that does not look is most likely to do nothing.
+            // SAFETY: refusing lengths beyond the 64 bytes is the test. The products overflow in every representation,
+            // so a library that does not check most likely does nothing.
             let code = unsafe { prefetch(store.handle(), at, len, n) };
             let _ = tell.send(code);
         });
-        told.recv_timeout(PATIENCE).map_err(|_| {
-            Stop::Broken(format!("prefetch_chunks of {n} hashes of {len} bytes did not return within {PATIENCE:?}"))
+        result.recv_timeout(TIMEOUT).map_err(|_| {
+            Stop::Broken(format!("prefetch_chunks of {n} hashes of {len} bytes did not return within {TIMEOUT:?}"))
         })
     };
-    let given = Some(&hashes[..]);
-    let none = call(given, 32, 0)?;
+    let two = Some(&hashes[..]);
+    let none = call(two, 32, 0)?;
     ensure!(none == 0, "prefetch_chunks of no hashes returned {none}");
     refused(&[
-        ("prefetch_chunks(hashes of 0 bytes)", call(given, 0, 2)?),
-        ("prefetch_chunks(64 * 2^58 bytes)", call(given, 64, 1 << 58)?),
+        ("prefetch_chunks(hashes of 0 bytes)", call(two, 0, 2)?),
+        ("prefetch_chunks(64 * 2^58 bytes)", call(two, 64, 1 << 58)?),
         ("prefetch_chunks(NULL hashes)", call(None, 32, 1)?),
     ])
 }
@@ -252,7 +252,7 @@ fn open_nonsense(context: &Context<'_>) -> Outcome {
         (c"nonsense", "a URI without a scheme"),
         (c"\xff\xfe://\x80", "a URI that is not UTF-8"),
     ] {
-        // SAFETY: a C string; what comes back is closed once.
+        // SAFETY: the argument is a C string, and the returned handle is closed once.
         unsafe {
             let handle = (table.open)(uri.as_ptr());
             if !handle.is_null() {
@@ -270,7 +270,7 @@ fn missing_code(context: &Context<'_>) -> Outcome {
     let table = store.library().table();
     let (hash, name) = (context.fresh(32), c_name(context, "/missing-code")?);
     let (mut out, mut len) = (ptr::null_mut(), 0);
-    // SAFETY: the handle is open, and every pointer is good for the length beside it.
+    // SAFETY: the handle is open, and every pointer is valid for the length that is passed with it.
     let (chunk, manifest) = unsafe {
         (
             (table.get_chunk)(store.handle(), hash.as_ptr(), 32, &raw mut out, &raw mut len),

@@ -1,4 +1,4 @@
-//! Each item in a process of its own: the side of that process.
+//! The child's side of running each item in a process of its own.
 
 use std::fmt;
 use std::io::{self, BufRead};
@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use super::item::Item;
 use super::ledger::{self, tell};
-use super::lines::{Task, Told};
+use super::lines::{Message, Task};
 use super::options::Options;
 use super::run::{run_found_item, run_item, run_library_item};
 use crate::backend::Backend;
@@ -19,13 +19,13 @@ use crate::loader::Library;
 use crate::name::ManifestName;
 use crate::uri::StoreUri;
 
-/// What an item is run on.
+/// The backend or library to check.
 pub enum Subject {
     /// A backend in Rust. Items of the [C border](Item::border) are skipped.
     Backend(Box<dyn Fn() -> Result<Arc<dyn Backend>, StoreError> + Send + Sync>),
-    /// The library in a file, whatever its name is.
+    /// The library in this file, whatever its name.
     File(PathBuf, StoreUri),
-    /// The library of the URI's scheme, where the system finds it.
+    /// The library of the URI's scheme, searched where the system looks.
     System(StoreUri),
 }
 
@@ -49,19 +49,19 @@ impl fmt::Debug for Subject {
     }
 }
 
-/// Runs one item in a process that [`check_in_children`](super::check_in_children) has started for it and
-/// nothing else, and tells that one on stdout what it waits for.
+/// Runs one item in a child process that [`check_in_children`](super::check_in_children) has started for it, and
+/// reports to the parent on stdout.
 ///
-/// When the other one ends, this one removes its manifests and ends, with every process of its group.
+/// When the parent ends, the child removes its manifests and ends, with every process of its group.
 ///
 /// # Errors
-/// Those of writing to stdout.
+/// Errors of writing to stdout.
 pub fn run_in_child(item: &'static Item, subject: Subject, options: &Options) -> Result<(), io::Error> {
     let subject = Arc::new(subject);
     let mut line = String::new();
     io::stdin().lock().read_line(&mut line)?;
     let Some(Task { remove }) = Task::read(&line) else {
-        // Whoever started it has ended, and nobody would end this one if the item hung, nor remove what it left.
+        // The parent has ended. It could neither stop this process if the item hangs nor remove what it leaves.
         return Ok(());
     };
     end_with_parent(Arc::clone(&subject));
@@ -76,7 +76,7 @@ pub fn run_in_child(item: &'static Item, subject: Subject, options: &Options) ->
         Subject::File(path, uri) => run_library_item(item, path, uri, options),
         Subject::System(uri) => run_found_item(item, uri, options),
     };
-    tell(&Told::Finding { item: finding.item.name.to_owned(), verdict: finding.verdict, seen: finding.seen })
+    tell(&Message::Finding { item: finding.item.name.to_owned(), verdict: finding.verdict, seen: finding.seen })
 }
 
 fn clean_up(subject: &Subject, names: &[ManifestName]) {
@@ -85,21 +85,21 @@ fn clean_up(subject: &Subject, names: &[ManifestName]) {
     };
     for name in names {
         if store.delete_manifest(name).is_ok() {
-            let _ = tell(&Told::Gone(name.to_string()));
+            let _ = tell(&Message::Gone(name.to_string()));
         }
     }
 }
 
-/// How long this process goes on after the one that started it, to remove its manifests.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// The time that this process has to remove its manifests after the parent has ended.
+const CLEAN_UP_TIME: Duration = Duration::from_secs(10);
 
-/// Waits for the end of the process that started this one, which is the end of stdin.
+/// Starts a thread that ends this process when the parent ends, which closes stdin.
 fn end_with_parent(subject: Arc<Subject>) {
     thread::spawn(move || {
-        // More than a task is not told.
+        // Nothing follows the task on stdin, so this waits for its end.
         let _ = io::copy(&mut io::stdin().lock(), &mut io::sink());
         thread::spawn(|| {
-            thread::sleep(PATIENCE);
+            thread::sleep(CLEAN_UP_TIME);
             end_group();
         });
         let (_closed, names) = ledger::close();
@@ -108,9 +108,9 @@ fn end_with_parent(subject: Arc<Subject>) {
     });
 }
 
-/// Ends this process, and those that it started where it leads their group.
+/// Ends this process, and those that it started if it leads their process group.
 fn end_group() {
-    // SAFETY: system calls on numbers. `_exit` runs nothing of what the library has registered.
+    // SAFETY: these are system calls on numbers. `_exit` runs no exit handlers of the library.
     unsafe {
         if libc::getpgrp() == libc::getpid() {
             libc::kill(0, libc::SIGKILL);

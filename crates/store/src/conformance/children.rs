@@ -1,4 +1,4 @@
-//! Each item in a process of its own: the side of the process that starts them.
+//! The parent's side of running each item in a process of its own.
 
 use std::collections::BTreeSet;
 use std::io::{self, ErrorKind, Read, Write};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use super::border::LOADS;
 use super::item::Item;
-use super::lines::{Search, Task, Told};
+use super::lines::{Message, Search, Task};
 use super::options::Options;
 use super::outcome::Stop;
 use super::outcome::Verdict;
@@ -21,12 +21,12 @@ use crate::name::ManifestName;
 
 /// Runs every item in a child process, so that a library that crashes or hangs fails that item and no other.
 ///
-/// `command` makes the command of a child, which calls [`run_in_child`](super::run_in_child) with the item of
-/// that name, the same options and the same seed. It inherits stderr unless the command says otherwise: a
-/// library's own words are shown. A child that takes longer than `limit` is killed, which is a failure of any
-/// item; one that a signal ends is a failure or a note, as its item is. With a child goes every process that it
-/// has started, unless that left its process group, and a further child removes the manifests of one that did
-/// not come to it. `found` hears each finding at once.
+/// `command` returns the command of a child, which calls [`run_in_child`](super::run_in_child) with the item of that
+/// name, the same options and the same seed. The child inherits stderr unless the command redirects it, so that the
+/// library's messages are shown. A child that takes longer than `limit` is killed, which counts as a failure. One that
+/// a signal ends counts as a failure or a note, depending on the item. The processes that a child started are killed
+/// with it, unless they left its process group. If a child did not remove its manifests, another child does. `found` is
+/// called with each finding at once.
 pub fn check_in_children(
     options: &Options,
     limit: Duration,
@@ -71,17 +71,17 @@ fn in_child(
     finding
 }
 
-/// How long removing the manifests of one item may take that its own process left. The limit of an item says
-/// nothing about it: a process that is late because the machine is busy is followed by one that would be so too.
+/// The time limit for removing the manifests that an item's process left. It is independent of the item's limit: on a
+/// busy machine, the next process would be slow too.
 const CLEAN_UP: Duration = Duration::from_secs(30);
 
-/// How long to wait for a finding after its process has ended. It is in the pipe by then, so this is for a busy
-/// machine, and for a pipe that something which the library started holds open: that one may never end.
+/// The time to wait for a finding after its process has ended. The finding is in the pipe by then, so this only covers
+/// a busy machine, and a pipe that a process started by the library holds open, maybe for ever.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// A child that has ended, and what it told before.
+/// A child that has ended, and what it reported before.
 struct Ended {
-    /// None if it was killed because its time was over.
+    /// None if it was killed because its time was up.
     status: Option<ExitStatus>,
     finding: Option<Finding>,
     /// Manifests that it may have put and has not removed.
@@ -95,12 +95,12 @@ impl Ended {
             return Finding::untried(item, seen);
         };
         let died = |seen: String| match status.signal() {
-            // What killed it is what the item saw, and weighs as much as the item does.
+            // The signal is what the item observed, so it counts as the item does.
             Some(_) => Finding::new(item, Err(Stop::Broken(seen)), options),
             None => Finding::untried(item, seen),
         };
         match &self.finding {
-            // A finding counts only if the process also ended well: closing may crash after all was seen.
+            // A finding counts only if the process also ended well: it may crash while closing the store.
             Some(finding) if !status.success() && finding.verdict == Verdict::Pass => {
                 died(format!("afterwards its process {}", described(status)))
             }
@@ -110,7 +110,7 @@ impl Ended {
     }
 }
 
-/// Runs a child to its end. It is told to remove these manifests, or to run its item if there are none.
+/// Runs a child until it ends. It gets the task to remove these manifests, or to run its item if there are none.
 fn run(
     item: &'static Item,
     mut command: Command,
@@ -120,35 +120,35 @@ fn run(
     command
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
-        // A group of its own, so that what it starts ends with it.
+        // A group of its own, so that the processes that it starts can be killed with it.
         .process_group(0);
     let mut child = command.spawn()?;
     let task = Task { remove: remove.iter().map(ManifestName::to_string).collect() };
     let _held = child.stdin.take().map(|stdin| hold(stdin, task.line()));
-    let told = child.stdout.take().map(listen);
+    let messages = child.stdout.take().map(listen);
     let mut ended = Ended { status: wait(&mut child, limit), finding: None, left: remove.clone() };
     let until = Instant::now() + GRACE;
     let left = || until.saturating_duration_since(Instant::now());
-    while let Some(told) = told.as_ref().and_then(|told| told.recv_timeout(left()).ok()) {
-        match told {
-            Told::Put(name) => ended.left.extend(ManifestName::new(name)),
-            Told::Gone(name) => ended.left.retain(|left| left.as_str() != name),
-            // The last that it says.
-            Told::Finding { item: of, verdict, seen } if of == item.name => {
+    while let Some(message) = messages.as_ref().and_then(|messages| messages.recv_timeout(left()).ok()) {
+        match message {
+            Message::Put(name) => ended.left.extend(ManifestName::new(name)),
+            Message::Gone(name) => ended.left.retain(|left| left.as_str() != name),
+            // It is the last report.
+            Message::Finding { item: of, verdict, seen } if of == item.name => {
                 ended.finding = Some(Finding { item, verdict, seen, left: Vec::new() });
                 break;
             }
-            Told::Finding { .. } => {}
+            Message::Finding { .. } => {}
         }
     }
     Ok(ended)
 }
 
-/// Tells the child its task, and keeps its stdin open until what is returned is dropped. If this process ends
-/// before, in whatever way, the child reads the end there, and ends too.
+/// Sends the child its task, and keeps its stdin open until the returned value is dropped. If this process ends first,
+/// in whatever way, the child reads the end of stdin and ends too.
 fn hold(mut stdin: ChildStdin, task: String) -> Sender<()> {
     let (held, until) = channel::<()>();
-    // A child that does not read would make this wait.
+    // Use a thread, because a child that does not read would block this one.
     thread::spawn(move || {
         let _ = stdin.write_all(task.as_bytes());
         let _ = until.recv();
@@ -156,10 +156,10 @@ fn hold(mut stdin: ChildStdin, task: String) -> Sender<()> {
     held
 }
 
-/// Reads what a process prints in a thread of its own, and sends what it tells as soon as its line is there. The
-/// thread reads on to the end, so that nobody who prints more waits or is killed for it; it keeps none of that.
-fn listen(mut stdout: impl Read + Send + 'static) -> Receiver<Told> {
-    let (teller, told) = channel();
+/// Reads a process's stdout in a separate thread, and sends each report as soon as its line is complete. The thread
+/// reads to the end, so that a process which prints more does not block. It discards other output.
+fn listen(mut stdout: impl Read + Send + 'static) -> Receiver<Message> {
+    let (teller, messages) = channel();
     thread::spawn(move || {
         let mut search = Search::default();
         let mut read = vec![0; 1 << 16];
@@ -167,7 +167,7 @@ fn listen(mut stdout: impl Read + Send + 'static) -> Receiver<Told> {
             match stdout.read(&mut read) {
                 Ok(0) => break,
                 Ok(len) => search.add(&read[..len], &mut |line| {
-                    // Nobody listens any more if its time was over.
+                    // The receiver is gone if the time was up.
                     let _ = teller.send(line);
                 }),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -175,12 +175,13 @@ fn listen(mut stdout: impl Read + Send + 'static) -> Receiver<Told> {
             }
         }
     });
-    told
+    messages
 }
 
-/// Waits, and kills at the end of the time: then there is no status. Either way nothing is left of its group.
+/// Waits for a child, and kills it when its time is up; then there is no status. All other processes of its group are
+/// killed in any case.
 fn wait(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
-    // A limit beyond what a clock can show is none.
+    // A limit beyond the range of the clock is no limit.
     let until = Instant::now().checked_add(limit);
     let mut pause = Duration::from_millis(1);
     let in_time = loop {
@@ -193,21 +194,21 @@ fn wait(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
         pause = (pause * 2).min(Duration::from_millis(50));
     };
     if let Ok(group) = libc::pid_t::try_from(child.id()) {
-        // SAFETY: a system call on numbers. The group is the child's, which has not been waited for, so its
-        // number is nobody else's.
+        // SAFETY: this is a system call on numbers. The group is the child's. The child has not been waited for, so its
+        // number cannot have been reused.
         unsafe { libc::kill(-group, libc::SIGKILL) };
     }
     let status = child.wait();
     status.ok().filter(|_| in_time)
 }
 
-/// Whether it has ended; it can still be waited for.
+/// Tells whether the child has ended, without reaping it.
 fn has_ended(child: &Child) -> io::Result<bool> {
     let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
     let how = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
-    // SAFETY: `info` may be written.
+    // SAFETY: `info` is valid for writes.
     match unsafe { libc::waitid(libc::P_PID, child.id(), info.as_mut_ptr(), how) } {
-        // SAFETY: zeroes are one, and so is what was written there.
+        // SAFETY: a zeroed `siginfo_t` is valid, and so is the one that was written.
         0 => Ok(unsafe { info.assume_init() }.si_signo != 0),
         _ => match io::Error::last_os_error() {
             error if error.kind() == ErrorKind::Interrupted => Ok(false),
@@ -266,19 +267,19 @@ mod tests {
 
     /// A script that prints a finding of this item.
     fn pass(item: &'static Item) -> String {
-        told(&Told::Finding { item: item.name.to_owned(), verdict: Verdict::Pass, seen: "well".to_owned() })
+        printed(&Message::Finding { item: item.name.to_owned(), verdict: Verdict::Pass, seen: "well".to_owned() })
     }
 
-    fn told(told: &Told) -> String {
-        format!("printf '%s\\n' '{}'", told.line().trim_end())
+    fn printed(message: &Message) -> String {
+        format!("printf '%s\\n' '{}'", message.line().trim_end())
     }
 
     fn gone(name: &ManifestName) -> String {
-        told(&Told::Gone(name.to_string()))
+        printed(&Message::Gone(name.to_string()))
     }
 
     fn put(name: &ManifestName) -> String {
-        told(&Told::Put(name.to_string()))
+        printed(&Message::Put(name.to_string()))
     }
 
     #[test]
@@ -320,8 +321,8 @@ mod tests {
         }
     }
 
-    /// What reads its stderr to the end, which is when nobody is left who could write there. Otherwise it would
-    /// take the ten minutes of the process that stays behind.
+    /// The end of stderr shows that no process is left that could write to it. Otherwise reading would take the ten
+    /// minutes of the remaining process.
     #[test]
     fn what_a_child_has_started_ends_with_it() {
         let item = of(Source::Contract);
@@ -352,7 +353,7 @@ mod tests {
             println!("NOT RUN: there is no setsid");
             return;
         }
-        // Goes on when it is known to have left the group, which is killed then.
+        // The script continues when that process has left the group, which is killed then.
         let stays = "setsid sh -c 'echo $$ > \"$PID\"; exec sleep 600' & \
                      until [ -s \"$PID\" ]; do sleep 0.01; done";
         for (script, verdict) in

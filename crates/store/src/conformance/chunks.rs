@@ -1,4 +1,4 @@
-//! Chunks: by hash, immutable, any bytes.
+//! Items about chunks: immutable bytes of any kind, stored by hash.
 
 use super::context::Context;
 use super::item::{Item, must, ours};
@@ -97,7 +97,7 @@ fn missing(context: &Context<'_>) -> Outcome {
         if let Some(value) = store.get(&hash)? {
             broken!("get_chunk of a hash that nobody put returned 0 and {} bytes", value.len());
         }
-        // Asking must not have made it.
+        // The failed read must not have created it.
         let put = store.put(&hash, b"now")?;
         ensure!(put == Put::Stored, "put_chunk after a get_chunk that found nothing returned 1");
     }
@@ -193,13 +193,13 @@ fn all_hashes(context: &Context<'_>) -> Outcome {
         let mut bytes = context.fresh(len);
         for _ in 0..2 {
             let hash = ChunkHash::new(&bytes)?;
-            // Short ones may be somebody's in a store in use.
+            // In a store in use, a short hash may exist.
             if store.get(&hash)?.is_none() {
                 hashes.push(hash);
             } else {
                 taken += 1;
             }
-            // And one that differs in its last byte.
+            // Also try one that differs in its last byte.
             bytes[len - 1] ^= 1;
         }
     }
@@ -211,20 +211,20 @@ fn all_hashes(context: &Context<'_>) -> Outcome {
 fn whole_hashes(context: &Context<'_>) -> Outcome {
     let mut hashes = Vec::new();
     let start = context.fresh(32);
-    // Prefixes of each other, and one that ends in zeroes.
+    // Prefixes of each other, and one that ends in zeros.
     for len in [8, 16, 31, 32] {
         hashes.push(ChunkHash::new(&start[..len])?);
     }
     let mut zeroes = start[..16].to_vec();
     zeroes.resize(32, 0);
     hashes.push(ChunkHash::new(&zeroes)?);
-    // Alike but for one byte: the first, one in the middle, the last.
+    // Hashes that differ in one byte: the first, one in the middle, the last.
     for at in [0, 15, 16, 31] {
         let mut other = start.clone();
         other[at] ^= 0x80;
         hashes.push(ChunkHash::new(&other)?);
     }
-    // Bytes that mean something elsewhere, and those of hex digits in both cases.
+    // Bytes with a special meaning elsewhere, and ASCII hex digits in both cases.
     for byte in [0, b'/', b'.', b'%', b':', b'*', 0xff] {
         let mut other = context.fresh(32);
         other[..8].fill(byte);
@@ -247,7 +247,7 @@ fn prefetch(context: &Context<'_>) -> Outcome {
     store.put_manifest(&context.name("/prefetch")?, b"")?;
     let mut failed = 0_u32;
     for hashes in [&[][..], &[there], &[absent], &[there, absent, there]] {
-        // An error is never fatal, but there is no other way to succeed than 0.
+        // An error is allowed, but a successful call must return 0.
         if let Err(error) = store.0.prefetch_chunks(hashes) {
             if let StoreError::Remote { source, .. } = &error
                 && let Some(CallError::Code { code }) = source.downcast_ref()

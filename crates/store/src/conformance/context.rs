@@ -1,4 +1,4 @@
-//! What items work with: handles, fresh names and hashes, and cleaning up.
+//! The environment of an item: handles, fresh names and hashes, and cleaning up.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;
@@ -19,13 +19,13 @@ use crate::loader::Library;
 use crate::name::ManifestName;
 use crate::uri::StoreUri;
 
-/// Opens a handle of the store that is checked: of the same store at each call.
+/// Opens a handle of the checked store, the same store at each call.
 pub type Open<'a> = dyn Fn() -> Result<Arc<dyn Backend>, StoreError> + Sync + 'a;
 
-/// What the C border's items look at.
+/// The library that the C border's items examine.
 pub(super) struct Border {
     pub(super) library: Arc<Library>,
-    /// As it was given.
+    /// The path as it was passed.
     pub(super) path: PathBuf,
     pub(super) uri: StoreUri,
 }
@@ -35,7 +35,7 @@ pub(super) struct Context<'a> {
     open: &'a Open<'a>,
     options: &'a Options,
     border: Option<Border>,
-    /// No other run has this.
+    /// A value unique to this run.
     run: blake3::Hash,
     next: AtomicU64,
     names: Mutex<Vec<ManifestName>>,
@@ -54,7 +54,7 @@ impl<'a> Context<'a> {
         self.options
     }
 
-    /// A new handle.
+    /// Opens a new handle.
     pub(super) fn open(&self) -> Result<Handle, Stop> {
         match (self.open)() {
             Ok(backend) => Ok(Handle(backend)),
@@ -66,12 +66,12 @@ impl<'a> Context<'a> {
         self.border.as_ref().ok_or_else(|| Stop::Skip("there is no library to look at".into()))
     }
 
-    /// Random choices, the same ones for the same seed.
+    /// Returns a random generator that depends only on the seed.
     pub(super) fn random(&self) -> Random {
         Random::new(self.options.seed)
     }
 
-    /// `len` bytes that no other call gives: certainly so from 16 on.
+    /// Returns `len` bytes that no other call returns. From 16 bytes on that is certain.
     pub(super) fn fresh(&self, len: usize) -> Vec<u8> {
         let mut bytes = vec![0; len];
         let mut hasher = blake3::Hasher::new_keyed(self.run.as_bytes());
@@ -80,22 +80,22 @@ impl<'a> Context<'a> {
         bytes
     }
 
-    /// A hash of 1 to 64 bytes that nothing is stored under; for fewer than 8 bytes, probably.
+    /// Returns an unused hash of 1 to 64 bytes. With fewer than 8 bytes it may be in use.
     pub(super) fn hash(&self, len: usize) -> Result<ChunkHash, Stop> {
         Ok(ChunkHash::new(&self.fresh(len))?)
     }
 
-    /// The name of a manifest of this run. It is removed at the end.
+    /// Returns a name for a manifest of this run. The manifest is removed at the end.
     pub(super) fn name(&self, rest: &str) -> Result<ManifestName, Stop> {
         self.exact_name(format!("{}{rest}", self.prefix()))
     }
 
-    /// The beginning of the names of this run.
+    /// Returns the prefix of this run's names.
     pub(super) fn prefix(&self) -> String {
         format!("transload-check-{}", &self.run.to_hex()[..16])
     }
 
-    /// A name that was made from [`prefix`](Self::prefix), or of which it is known that nobody has it.
+    /// Registers a name that contains [`prefix`](Self::prefix) or is known to be unused.
     pub(super) fn exact_name(&self, name: String) -> Result<ManifestName, Stop> {
         let name = ManifestName::new(name)?;
         ledger::may_put(&name);
@@ -103,13 +103,13 @@ impl<'a> Context<'a> {
         Ok(name)
     }
 
-    /// Removes the manifests of this run, as well as the store can. Returns those that it could not remove.
+    /// Removes the manifests of this run. Returns those that could not be removed.
     pub(super) fn clean_up(&self) -> Vec<ManifestName> {
         let mut left = std::mem::take(&mut *self.names.lock().unwrap_or_else(PoisonError::into_inner));
         if left.is_empty() {
             return left;
         }
-        // A backend that panicked before may do so again.
+        // A backend that panicked before may panic again.
         let _ = catch_unwind(AssertUnwindSafe(|| {
             if let Ok(store) = (self.open)() {
                 left.retain(|name| match store.delete_manifest(name) {
@@ -125,7 +125,7 @@ impl<'a> Context<'a> {
     }
 }
 
-/// A handle whose errors say which call failed.
+/// A handle whose errors name the failed call.
 #[derive(Clone)]
 pub(super) struct Handle(pub(super) Arc<dyn Backend>);
 
@@ -155,12 +155,12 @@ impl Handle {
         self.0.delete_manifest(name).map_err(failed("delete_manifest"))
     }
 
-    /// The chunk has to be there with these bytes.
+    /// Fails unless the chunk exists with these bytes.
     pub(super) fn expect(&self, hash: &ChunkHash, data: &[u8], when: &str) -> Result<(), Stop> {
         same(self.get(hash)?.as_deref(), data, "the chunk", when)
     }
 
-    /// The manifest has to be there with these bytes.
+    /// Fails unless the manifest exists with these bytes.
     pub(super) fn expect_manifest(&self, name: &ManifestName, data: &[u8], when: &str) -> Result<(), Stop> {
         let what = format!("manifest {:?}", shortened(name.as_str()));
         same(self.get_manifest(name)?.as_deref(), data, &what, when)
@@ -183,7 +183,7 @@ fn same(found: Option<&[u8]>, expected: &[u8], what: &str, when: &str) -> Result
     Err(Stop::Broken(format!("{when}, {what} {how}")))
 }
 
-/// At most 40 characters of a name.
+/// Returns at most 40 characters of a name.
 pub(super) fn shortened(name: &str) -> String {
     match name.char_indices().nth(40) {
         Some((at, _)) => format!("{}... ({} bytes)", &name[..at], name.len()),

@@ -1,35 +1,35 @@
-//! What one item of the kit is.
+//! The items of the conformance kit.
 
 use std::fmt;
 
 use super::context::Context;
 use super::outcome::Outcome;
 
-/// One thing that is checked.
+/// A requirement, and the code that checks it.
 #[derive(Debug)]
 #[non_exhaustive]
 pub struct Item {
-    /// Its name: `manifest-atomic`.
+    /// The name: `manifest-atomic`.
     pub name: &'static str,
-    /// What it asks for.
+    /// The requirement.
     pub asks: &'static str,
-    /// Where that comes from.
+    /// The origin of the requirement.
     pub source: Source,
-    /// Whether it needs a library: it looks at what only C sees.
+    /// Whether it needs a library, because it examines what only C callers see.
     pub border: bool,
-    /// Whether it needs processes of its own: it looks at what is left when one is killed. Only
-    /// [`check_in_children`](super::check_in_children) runs it.
+    /// Whether it needs processes of its own, because it kills one and examines what is left. Only
+    /// [`check_in_children`](super::check_in_children) runs such items.
     pub processes: bool,
     pub(super) run: fn(&Context<'_>) -> Outcome,
 }
 
-/// Where the demand of an item comes from.
+/// The origin of a requirement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Source {
-    /// `kv_store_v1` asks for it, so it has to be so.
+    /// The contract `kv_store_v1` requires it.
     Contract,
-    /// The contract is silent; the backends of this crate do it, and consumers are better off with it.
+    /// The contract is silent. The backends of this crate do it, and consumers benefit from it.
     Ours,
 }
 
@@ -42,17 +42,17 @@ impl fmt::Display for Source {
     }
 }
 
-/// An item that asks for what the contract says.
+/// Returns an item that the contract requires.
 pub(super) const fn must(name: &'static str, asks: &'static str, run: fn(&Context<'_>) -> Outcome) -> Item {
     Item { name, asks, source: Source::Contract, border: false, processes: false, run }
 }
 
-/// An item that asks for what our backends do where the contract is silent.
+/// Returns an item for what our backends do where the contract is silent.
 pub(super) const fn ours(name: &'static str, asks: &'static str, run: fn(&Context<'_>) -> Outcome) -> Item {
     Item { source: Source::Ours, ..must(name, asks, run) }
 }
 
-/// The same, at the C border.
+/// Marks an item that examines the C border.
 pub(super) const fn at_border(item: Item) -> Item {
     Item { border: true, ..item }
 }

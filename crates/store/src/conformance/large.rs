@@ -1,4 +1,4 @@
-//! Large values, last because they take longest.
+//! Items about large values. They run last because they take longest.
 
 use super::context::Context;
 use super::item::{Item, must};

@@ -1,30 +1,30 @@
-//! What a child and the process that started it write to each other: JSON, a line each.
+//! The messages between a child and its parent: JSON, one line each.
 
 use serde::{Deserialize, Serialize};
 
 use super::outcome::Verdict;
 
-/// Stands in front of a line on the stdout of a child, among whatever a library prints there. JSON escapes its first byte.
+/// The prefix of a message on a child's stdout, where a library may print other text. JSON escapes its first byte.
 const MARK: &str = "\u{1e}kv-store ";
 
-/// One line of a child.
+/// A message from a child.
 #[derive(Debug, Serialize, Deserialize)]
-pub(super) enum Told {
-    /// The child is about to put this manifest, or may be: until it is gone, the parent has to remove it.
+pub(super) enum Message {
+    /// The child may be about to put this manifest, so the parent must clean it up unless it is gone.
     Put(String),
-    /// The child has removed it.
+    /// The child has removed this manifest.
     Gone(String),
-    /// What came of its item. Nothing follows.
+    /// The outcome of the item. Nothing follows.
     Finding { item: String, verdict: Verdict, seen: String },
 }
 
-impl Told {
+impl Message {
     pub(super) fn line(&self) -> String {
         format!("{MARK}{}\n", json(self))
     }
 }
 
-/// The line that a child is told: to remove these manifests, or to run its item if there are none.
+/// The task of a child: remove these manifests, or run its item if there are none.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Task {
     pub(super) remove: Vec<String>,
@@ -35,7 +35,7 @@ impl Task {
         json(self) + "\n"
     }
 
-    /// `None` if it is no whole task: whoever writes it has ended.
+    /// Parses a line. Returns `None` if it is incomplete, because the parent has ended.
     pub(super) fn read(line: &str) -> Option<Self> {
         serde_json::from_str(line.strip_suffix('\n')?).ok()
     }
@@ -45,38 +45,38 @@ fn json(value: &impl Serialize) -> String {
     serde_json::to_string(value).expect("texts and lists always encode")
 }
 
-/// How much of an unfinished line to keep. A line is shorter by far; what a library prints may be anything.
+/// The maximum length of an unfinished line. Messages are much shorter, but a library may print anything.
 const LONGEST: usize = 1 << 20;
 
-/// The search for lines in what comes piece by piece.
+/// A parser that finds messages in output that arrives in pieces.
 #[derive(Default)]
 pub(super) struct Search {
-    /// From the last mark on, or what may be the beginning of one.
-    kept: Vec<u8>,
+    /// The output from the last mark on, or what may be the beginning of a mark.
+    buffer: Vec<u8>,
 }
 
 impl Search {
-    pub(super) fn add(&mut self, more: &[u8], told: &mut dyn FnMut(Told)) {
-        self.kept.extend_from_slice(more);
+    pub(super) fn add(&mut self, more: &[u8], message: &mut dyn FnMut(Message)) {
+        self.buffer.extend_from_slice(more);
         let mark = MARK.as_bytes();
         loop {
-            let Some(at) = self.kept.windows(mark.len()).position(|part| part == mark) else {
-                let useless = self.kept.len().saturating_sub(mark.len() - 1);
-                self.kept.drain(..useless);
+            let Some(at) = self.buffer.windows(mark.len()).position(|part| part == mark) else {
+                let useless = self.buffer.len().saturating_sub(mark.len() - 1);
+                self.buffer.drain(..useless);
                 return;
             };
-            self.kept.drain(..at);
-            match self.kept.iter().position(|&byte| byte == b'\n') {
+            self.buffer.drain(..at);
+            match self.buffer.iter().position(|&byte| byte == b'\n') {
                 Some(end) => {
-                    if let Ok(line) = serde_json::from_slice(&self.kept[mark.len()..end]) {
-                        told(line);
+                    if let Ok(line) = serde_json::from_slice(&self.buffer[mark.len()..end]) {
+                        message(line);
                     }
                 }
-                None if self.kept.len() <= LONGEST => return,
+                None if self.buffer.len() <= LONGEST => return,
                 None => {}
             }
-            // It is read, or was none.
-            self.kept.drain(..mark.len());
+            // The message was read, or it was not one.
+            self.buffer.drain(..mark.len());
         }
     }
 }
@@ -85,13 +85,13 @@ impl Search {
 mod tests {
     use super::*;
 
-    fn of(seen: &str) -> Told {
-        Told::Finding { item: "item".to_owned(), verdict: Verdict::Note, seen: seen.into() }
+    fn of(seen: &str) -> Message {
+        Message::Finding { item: "item".to_owned(), verdict: Verdict::Note, seen: seen.into() }
     }
 
-    fn read(output: &str) -> Vec<Told> {
+    fn read(output: &str) -> Vec<Message> {
         let mut read = Vec::new();
-        Search::default().add(output.as_bytes(), &mut |told| read.push(told));
+        Search::default().add(output.as_bytes(), &mut |message| read.push(message));
         read
     }
 
@@ -102,12 +102,12 @@ mod tests {
         for text in TEXTS {
             let output = format!(
                 "noise\ntest x ... {}{}{}more noise",
-                Told::Put(text.to_owned()).line(),
+                Message::Put(text.to_owned()).line(),
                 of(text).line(),
-                Told::Gone(text.to_owned()).line()
+                Message::Gone(text.to_owned()).line()
             );
             let read = read(&output);
-            let [Told::Put(put), Told::Finding { verdict, seen, .. }, Told::Gone(gone)] = &read[..] else {
+            let [Message::Put(put), Message::Finding { verdict, seen, .. }, Message::Gone(gone)] = &read[..] else {
                 panic!("{read:?}");
             };
             assert_eq!([put, seen, gone], [text; 3]);
@@ -131,8 +131,8 @@ mod tests {
         let noise = [b'x'; 1 << 16];
         let find = |search: &mut Search, output: &[u8]| {
             let mut found = 0;
-            search.add(output, &mut |told| {
-                assert!(matches!(told, Told::Finding { seen, .. } if seen == "well"));
+            search.add(output, &mut |message| {
+                assert!(matches!(message, Message::Finding { seen, .. } if seen == "well"));
                 found += 1;
             });
             found
@@ -147,13 +147,13 @@ mod tests {
         let mut search = Search::default();
         for _ in 0..64 {
             assert_eq!(find(&mut search, &noise), 0);
-            assert!(search.kept.len() < 100);
+            assert!(search.buffer.len() < 100);
         }
         // After a mark that no line follows, not for ever; and a mark in the noise hides nothing.
         assert_eq!(find(&mut search, MARK.as_bytes()), 0);
         for _ in 0..64 {
             assert_eq!(find(&mut search, &noise), 0);
-            assert!(search.kept.len() <= LONGEST);
+            assert!(search.buffer.len() <= LONGEST);
         }
         assert_eq!(find(&mut search, MARK.as_bytes()), 0);
         assert_eq!(find(&mut search, line.as_bytes()), 1);

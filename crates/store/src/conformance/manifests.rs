@@ -1,4 +1,4 @@
-//! Manifests one at a time.
+//! Items about single manifests.
 
 use super::context::Context;
 use super::item::{Item, must, ours};
@@ -108,7 +108,7 @@ fn two_namespaces(context: &Context<'_>) -> Outcome {
     ensure!(store.get(&hash)?.is_none(), "a manifest can be read as a chunk");
     let put = store.put(&hash, b"chunk")?;
     ensure!(put == Put::Stored, "put_chunk returned 1 where only a manifest was");
-    // The other way round: a hash that is the bytes of a manifest's name.
+    // The other way round: a hash that equals the bytes of a manifest's name.
     let other = context.name("")?;
     let named = ChunkHash::new(other.as_str().as_bytes())?;
     store.put(&named, b"named")?;
@@ -118,7 +118,7 @@ fn two_namespaces(context: &Context<'_>) -> Outcome {
     store.expect_manifest(&name, b"manifest", "beside a chunk of its name")?;
     store.expect_manifest(&other, b"other", "beside a chunk of its name")?;
     store.delete_manifest(&name)?;
-    // Whether a chunk outlives a manifest is the store's to say.
+    // The store decides whether a chunk outlives its manifest.
     if store.get(&hash)?.is_some() {
         let when = "after the manifest named like it was deleted";
         store.expect(&hash, b"chunk", when)?;

@@ -1,6 +1,6 @@
 //! Proves that a backend keeps the contract of `kv_store_v1`.
 //!
-//! For a backend in Rust, in one of its own tests:
+//! To check a backend in Rust, use it in one of its own tests:
 //!
 //! ```
 //! use std::sync::Arc;
@@ -12,16 +12,15 @@
 //! assert!(report.is_clean(), "{report}");
 //! ```
 //!
-//! For a library that nobody here wrote there is `transload store check URI`, which runs each item in a process
-//! of its own ([`check_in_children`]): a crash or a hang is then what that item saw, and the others still run.
+//! To check a library of another vendor, run `transload store check URI`, which runs each item in a process of its own
+//! ([`check_in_children`]). If the library crashes or hangs, only that item fails.
 //!
-//! An [`Item`] says what it asks and where that comes from. What the contract asks for fails when it is not so;
-//! where the contract is silent, and the item asks for what this crate's backends do, it is a note
-//! ([`Verdict::Note`]). What was not there to be tried is skipped, with the reason.
+//! An [`Item`] states a requirement and its origin. If the contract requires it, a violation is a failure. If the
+//! contract is silent and only this crate's backends do it, a violation is a note ([`Verdict::Note`]). What could not
+//! be tried is skipped, with the reason.
 //!
-//! The items use hashes and names that no other run has, so a store in use can be checked: only chunks that no
-//! manifest refers to stay behind, until the store's next collection. Manifests that could not be removed are
-//! told ([`Report::left`]).
+//! Each run uses hashes and names of its own, so a store in use can be checked. Only chunks without references are
+//! left, until the store's next collection. [`Report::left`] lists manifests that could not be removed.
 
 mod border;
 mod child;

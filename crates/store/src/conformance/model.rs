@@ -1,4 +1,4 @@
-//! Random calls, compared with what a table in memory says.
+//! An item that compares random calls with a model in memory.
 
 use std::collections::{HashMap, HashSet};
 
@@ -14,14 +14,14 @@ pub(super) const ITEMS: &[Item] = &[must(
     model,
 )];
 
-/// A chunk as far as the contract says anything about it.
+/// The state of a chunk, as far as the contract determines it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Known {
-    /// Nobody put it: it is missing.
+    /// It was never put, so it is missing.
     Absent,
-    /// It was put and not published: it may be there.
+    /// It was put and not published, so it may exist.
     Perhaps,
-    /// It is there.
+    /// It exists.
     Published,
 }
 
@@ -37,7 +37,7 @@ fn model(context: &Context<'_>) -> Outcome {
     let mut pending: Vec<HashSet<usize>> = vec![HashSet::new(); handles.len()];
     let mut chunks = vec![Known::Absent; hashes.len()];
     let mut manifests: HashMap<usize, Vec<u8>> = HashMap::new();
-    // The names of the manifests that published a chunk and are still what they were then.
+    // For each chunk, the manifests that published it and have not been replaced since.
     let mut holders: Vec<HashSet<usize>> = vec![HashSet::new(); hashes.len()];
     let value = |hash: &ChunkHash| hash.as_bytes().repeat(1 + usize::from(hash.as_bytes()[0]));
 
@@ -61,7 +61,7 @@ fn model(context: &Context<'_>) -> Outcome {
                 if chunks[chunk] != Known::Published {
                     chunks[chunk] = Known::Perhaps;
                 }
-                // Also where it was there: the next manifest needs it.
+                // Even if it existed: the next manifest needs it.
                 pending[on].insert(chunk);
             }
             6..11 => {
@@ -86,7 +86,7 @@ fn model(context: &Context<'_>) -> Outcome {
                 manifests.insert(name, data);
                 let needed = std::mem::take(&mut pending[on]);
                 let before = |chunk: &usize| !needed.contains(chunk);
-                let_go(name, before, &mut chunks, &mut holders, &mut pending);
+                drop_references(name, before, &mut chunks, &mut holders, &mut pending);
                 for chunk in needed {
                     chunks[chunk] = Known::Published;
                     holders[chunk].insert(name);
@@ -101,10 +101,10 @@ fn model(context: &Context<'_>) -> Outcome {
             18 => {
                 store.delete_manifest(&names[name])?;
                 manifests.remove(&name);
-                let_go(name, |_| true, &mut chunks, &mut holders, &mut pending);
+                drop_references(name, |_| true, &mut chunks, &mut holders, &mut pending);
             }
             _ => {
-                // What it had not published is the store's to keep or not.
+                // The store may keep or drop what the closed handle had not published.
                 pending[on].clear();
                 handles[on] = context.open()?;
             }
@@ -120,9 +120,9 @@ fn model(context: &Context<'_>) -> Outcome {
     Ok(format!("{steps} random calls on 3 handles (seed {})", context.options().seed))
 }
 
-/// A manifest is no longer what it was. Which chunks nobody needs any more and when they go is the store's to
-/// say, so they may be gone, also from under a handle on which they were put again.
-fn let_go(
+/// Records that a manifest was replaced or removed. The store may then drop chunks without references at any time, even
+/// those that were put again on another handle.
+fn drop_references(
     name: usize,
     of: impl Fn(&usize) -> bool,
     chunks: &mut [Known],

@@ -1,4 +1,4 @@
-//! Names of manifests: all different, never a path.
+//! Items about names of manifests: they are all distinct, and none is a path.
 
 use super::context::{Context, shortened};
 use super::item::{Item, must, ours};
@@ -20,8 +20,8 @@ pub(super) const ITEMS: &[Item] = &[
     ours("names-long", "names have up to 1,024 bytes, all of which count", long),
 ];
 
-/// Puts a manifest under each name, reads all of them, removes every other one and reads again.
-fn apart(context: &Context<'_>, names: &[ManifestName]) -> Result<(), Stop> {
+/// Puts a manifest under each name, reads all, removes every other one and reads all again.
+fn check_distinct(context: &Context<'_>, names: &[ManifestName]) -> Result<(), Stop> {
     let store = context.open()?;
     let value = |n: usize| format!("manifest {n}").into_bytes();
     for (n, name) in names.iter().enumerate() {
@@ -56,7 +56,7 @@ fn apart(context: &Context<'_>, names: &[ManifestName]) -> Result<(), Stop> {
 fn case(context: &Context<'_>) -> Outcome {
     let rests = ["/a/b", "/A/b", "/a/B", "/A/B"];
     let names: Result<Vec<_>, _> = rests.iter().map(|rest| context.name(rest)).collect();
-    apart(context, &names?)?;
+    check_distinct(context, &names?)?;
     Ok("four names that differ in case are different".into())
 }
 
@@ -122,7 +122,7 @@ fn distinct(context: &Context<'_>) -> Outcome {
         "",
     ];
     let names: Result<Vec<_>, _> = rests.iter().map(|rest| context.name(rest)).collect();
-    apart(context, &names?)?;
+    check_distinct(context, &names?)?;
     Ok(format!("{} names that are alike are different", rests.len()))
 }
 
@@ -151,20 +151,19 @@ fn no_paths(context: &Context<'_>) -> Outcome {
     ] {
         names.push(context.exact_name(text)?);
     }
-    // These are everybody's: in a store in use somebody may put one at any moment, so they are tried only in one
-    // that is there for the check, and left alone there too where somebody has them.
+    // Another process may use these names, so they are tried only in a scratch store, and only if they are unused.
     let store = context.open()?;
     let mut taken = Vec::new();
-    let everybodys = ["", ".", "..", "/", "chunks", "manifests", "kv_store_format", "con", "nul"];
+    let common_names = ["", ".", "..", "/", "chunks", "manifests", "kv_store_format", "con", "nul"];
     let scratch = context.options().scratch;
-    for text in everybodys.into_iter().filter(|_| scratch) {
+    for text in common_names.into_iter().filter(|_| scratch) {
         match store.get_manifest(&ManifestName::new(text)?)? {
             None => names.push(context.exact_name(text.into())?),
             Some(_) => taken.push(text),
         }
     }
     drop(store);
-    apart(context, &names)?;
+    check_distinct(context, &names)?;
     let not_tried = match taken.len() {
         0 if scratch => String::new(),
         0 => "; those of everybody are tried only in a scratch store".into(),
@@ -184,7 +183,7 @@ fn long(context: &Context<'_>) -> Outcome {
             names.push(context.exact_name(text + end)?);
         }
     }
-    // Escapes make these three times as long, and these folders deep.
+    // Escaping makes these three times as long, or the folders deep.
     for filling in ["%", "é", "鍵", "a/", "../", " "] {
         let mut text = context.prefix();
         while text.len() + filling.len() < ManifestName::MAX {
@@ -194,6 +193,6 @@ fn long(context: &Context<'_>) -> Outcome {
             names.push(context.exact_name(format!("{text}{end}"))?);
         }
     }
-    apart(context, &names)?;
+    check_distinct(context, &names)?;
     Ok(format!("{} names of 100 to 1,024 bytes are different", names.len()))
 }

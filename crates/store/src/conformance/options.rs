@@ -1,30 +1,31 @@
-//! How much the kit tries.
+//! Options of a check.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-/// How much to try. The default is what a vendor should pass before shipping; it takes seconds on a local store
-/// and minutes on a remote one.
+/// The extent of a check. A vendor should pass it with the defaults before shipping, which takes seconds on a local
+/// store and minutes on a remote one.
 #[derive(Clone, Debug)]
 pub struct Options {
-    /// Threads that use the store at once, at least 2. 8 unless set.
+    /// The number of threads that use the store at once. The default is 8.
     pub threads: usize,
-    /// How often a manifest is replaced under its readers, and how many values each thread puts, at least 2. 200 unless set.
+    /// The number of times that a manifest is replaced under its readers, and of values that each thread puts. The
+    /// default is 200.
     pub rounds: usize,
-    /// Steps of the random comparison with a model. 500 unless set.
+    /// The number of steps in the random comparison with a model. The default is 500.
     pub steps: usize,
-    /// Length in bytes of the largest values. 64 MiB unless set.
+    /// The length of the largest values in bytes. The default is 64 MiB.
     pub large: usize,
-    /// Where random choices begin. Random unless set, and printed, so that a failure can be tried again.
+    /// The seed of random choices. It is random by default, and printed, so that a failure can be repeated.
     pub seed: u64,
-    /// Whether what only our backends promise is a failure too, and not a note.
+    /// Whether violations of what only our backends promise are failures and not notes.
     pub strict: bool,
-    /// Whether the store is there for this check alone. Then hashes of 1 to 3 bytes are tried, too, whose
-    /// chunks would stay in a store in use, since every manifest seems to refer to them; and names that
-    /// everybody may use: `chunks`, `..`, the empty one.
+    /// Whether the store is used for this check only. Then two more things are tried: hashes of 1 to 3 bytes, whose
+    /// chunks would stay in a store in use, because every manifest seems to refer to them; and names that other
+    /// programs may use, such as `chunks`, `..` and the empty one.
     pub scratch: bool,
-    /// Whether there is a library, whose [C border](super::Item::border) is looked at. It is unless set.
+    /// Whether there is a library whose [C border](super::Item::border) is examined. The default is true.
     pub border: bool,
-    /// Only the items whose names contain one of these; all of them unless there is one.
+    /// Runs only the items whose names contain one of these texts, or all if the list is empty.
     pub only: Vec<String>,
 }
 
@@ -45,13 +46,13 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Everything, at a tenth of the effort: for tests that run often.
+    /// Returns options that run every item at a tenth of the effort, for tests that run often.
     pub fn quick() -> Self {
         Self { threads: 4, rounds: 40, steps: 200, large: 3 << 20, ..Self::default() }
     }
 }
 
-/// Random, since every `RandomState` is.
+/// Returns a random number, from the random keys of `RandomState`.
 pub(super) fn random_seed() -> u64 {
     RandomState::new().build_hasher().finish()
 }

@@ -1,4 +1,4 @@
-//! What comes of one item.
+//! The outcome of an item.
 
 use std::fmt;
 
@@ -6,23 +6,23 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::StoreError;
 
-/// What came of one item.
+/// The verdict on one item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[non_exhaustive]
 pub enum Verdict {
-    /// It is as the item asks.
+    /// The requirement is met.
     Pass,
-    /// It is not, and the contract asks for it.
+    /// The requirement is not met, and the contract demands it.
     Fail,
-    /// It is not, and the contract leaves it open.
+    /// The requirement is not met, and the contract leaves it open.
     Note,
-    /// It could not be tried.
+    /// The item could not be tried.
     Skipped,
 }
 
 impl Verdict {
-    /// `pass`, `fail`, `note` or `skipped`.
+    /// Returns `pass`, `fail`, `note` or `skipped`.
     pub fn as_str(self) -> &'static str {
         match self {
             Self::Pass => "pass",
@@ -39,15 +39,15 @@ impl fmt::Display for Verdict {
     }
 }
 
-/// What was seen where all is well, or why not.
+/// The observation that an item reports, or the reason why it stopped.
 pub(super) type Outcome = Result<String, Stop>;
 
-/// Why an item ended early.
+/// The reason for the early end of an item.
 #[derive(Clone, Debug)]
 pub(super) enum Stop {
-    /// What it asks for is not so; what was seen.
+    /// The requirement is not met. The text says what was observed.
     Broken(String),
-    /// It could not be tried; why.
+    /// The item could not be tried. The text says why.
     Skip(String),
 }
 
@@ -57,14 +57,14 @@ impl From<StoreError> for Stop {
     }
 }
 
-/// Ends an item: what it asks for is not so.
+/// Ends an item because its requirement is not met.
 macro_rules! broken {
     ($($text:tt)*) => {
         return Err($crate::conformance::outcome::Stop::Broken(format!($($text)*)))
     };
 }
 
-/// Ends an item unless this holds.
+/// Ends an item unless a condition holds.
 macro_rules! ensure {
     ($holds:expr, $($text:tt)*) => {
         if !$holds {

@@ -1,4 +1,4 @@
-//! What outlives the process that wrote it.
+//! An item about values that outlive the process that wrote them.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, ChildStdout};
@@ -17,7 +17,7 @@ pub(super) const ITEMS: &[Item] = &[in_processes(must(
     outlives,
 ))];
 
-/// What the process that writes says when it has: its last line.
+/// The last line of the writing process, when it has written.
 const WRITTEN: &str = "\u{1e}kv-store written";
 
 fn outlives(context: &Context<'_>) -> Outcome {
@@ -44,17 +44,17 @@ fn outlives(context: &Context<'_>) -> Outcome {
 
 fn has_written(stdout: ChildStdout) -> bool {
     let lines = BufReader::new(stdout).lines().map_while(Result::ok);
-    // A library may have begun the line.
+    // A library may have printed to the same line before.
     lines.into_iter().any(|line| line.ends_with(WRITTEN))
 }
 
 fn end(writer: &mut Child) {
-    // It may have ended by itself.
+    // It may have ended already.
     let _ = writer.kill();
     let _ = writer.wait();
 }
 
-/// In the process that writes: does not return once it has, so that it is killed with its handle open.
+/// Writes, in the writing process. It then waits to be killed, with its handle open.
 fn write(context: &Context<'_>, task: &str) -> Outcome {
     let nonsense = || Stop::Broken("this process was told nothing to write".into());
     let (hash, name) = task.split_once(' ').ok_or_else(nonsense)?;
@@ -68,7 +68,7 @@ fn write(context: &Context<'_>, task: &str) -> Outcome {
     }
 }
 
-/// The bytes of the chunk, which both processes know.
+/// Returns the chunk's bytes, which both processes can compute.
 fn data(hash: &ChunkHash) -> Vec<u8> {
     let mut data = vec![0; 10_000];
     let mut stream = blake3::Hasher::new().update(hash.as_bytes()).finalize_xof();

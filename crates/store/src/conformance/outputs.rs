@@ -1,4 +1,4 @@
-//! Outputs: buffers of C's malloc that belong to the caller.
+//! Items about outputs: buffers from C's malloc that belong to the caller.
 
 use std::ptr;
 
@@ -26,15 +26,16 @@ pub(super) const ITEMS: &[Item] = &[
     )),
 ];
 
-/// An output as it came, not freed unless malloc takes it for its own.
+/// An output as the library returned it. It is not freed automatically.
 struct Raw {
     start: *mut u8,
     len: usize,
 }
 
 impl Raw {
-    /// Looks at the buffer before anything is written to it. What malloc made is aligned for anything, and malloc knows its
-    /// size. Asked for that of other memory it answers nonsense or crashes: a finding, where the item runs in a process of its own.
+    /// Examines the buffer before anything is written to it. Memory from malloc is aligned for any type, and malloc
+    /// knows its size. For other memory, asking for the size returns nonsense or crashes, which is a finding if the
+    /// item runs in a process of its own.
     fn examine(&self) -> Result<(), Stop> {
         let Self { start, len } = *self;
         ensure!(!start.is_null(), "an output of {len} bytes is NULL");
@@ -44,10 +45,10 @@ impl Raw {
         );
         #[cfg(target_os = "linux")]
         {
-            // SAFETY: the contract says that it is malloc's. Where it is not, this reads what lies in front of it, which may end the
-            // process: callers who cannot have that check libraries in processes of their own.
+            // SAFETY: the contract says that malloc made the buffer. If not, this reads memory in front of it, which
+            // may end the process: callers who must avoid that check libraries in separate processes.
             let usable = unsafe { libc::malloc_usable_size(start.cast()) };
-            // malloc rounds up by less than a page; a far larger size is made of other bytes.
+            // malloc rounds up by less than a page. A much larger size comes from unrelated bytes.
             ensure!(
                 usable >= len && usable - len <= 1 << 16,
                 "malloc knows {usable} bytes at {start:p}, where the output of {len} bytes is"
@@ -56,9 +57,9 @@ impl Raw {
         Ok(())
     }
 
-    /// Writes to all of it and gives it back.
-    fn use_up(self) {
-        // SAFETY: `examine` has found it to be malloc's, and the contract makes it the caller's.
+    /// Writes to the whole buffer and frees it.
+    fn write_and_free(self) {
+        // SAFETY: `examine` has found it to be malloc's, and by the contract the caller owns it.
         unsafe {
             self.start.write_bytes(0xee, self.len);
             libc::free(self.start.cast());
@@ -69,7 +70,7 @@ impl Raw {
 fn get(store: &Loaded, hash: &[u8]) -> Result<Raw, Stop> {
     let (mut start, mut len) = (ptr::null_mut(), 0);
     let get = store.library().table().get_chunk;
-    // SAFETY: the handle is open, the hash is good for its length, the outputs may be written.
+    // SAFETY: the handle is open, the hash is valid for its length, and the outputs are valid for writes.
     let code = unsafe { get(store.handle(), hash.as_ptr(), hash.len(), &raw mut start, &raw mut len) };
     ensure!(code == 0, "get_chunk of a chunk that is there returned {code}");
     Ok(Raw { start, len })
@@ -77,13 +78,13 @@ fn get(store: &Loaded, hash: &[u8]) -> Result<Raw, Stop> {
 
 fn put(store: &Loaded, hash: &[u8], data: &[u8]) -> Result<(), Stop> {
     let put = store.library().table().put_chunk;
-    // SAFETY: the handle is open, both slices are good for their lengths.
+    // SAFETY: the handle is open, and both slices are valid for their lengths.
     let code = unsafe { put(store.handle(), hash.as_ptr(), hash.len(), data.as_ptr(), data.len()) };
     ensure!(code == 0, "put_chunk of a new chunk returned {code}");
     Ok(())
 }
 
-/// Puts a chunk and publishes it.
+/// Puts a chunk and publishes it. Returns its hash.
 fn stored(context: &Context<'_>, store: &Loaded, data: &[u8]) -> Result<Vec<u8>, Stop> {
     let hash = context.fresh(32);
     put(store, &hash, data)?;
@@ -100,7 +101,7 @@ fn malloced(context: &Context<'_>) -> Outcome {
         let raw = get(&store, &hash)?;
         ensure!(raw.len == len, "get_chunk gave {} bytes, not {len}", raw.len);
         raw.examine()?;
-        raw.use_up();
+        raw.write_and_free();
         seen.push(len);
     }
     let (mut start, mut len) = (ptr::null_mut(), 0);
@@ -108,17 +109,17 @@ fn malloced(context: &Context<'_>) -> Outcome {
     crate::Backend::put_manifest(&store, &name, b"text")?;
     let text = std::ffi::CString::new(name.as_str()).unwrap_or_default();
     let get_manifest = store.library().table().get_manifest;
-    // SAFETY: the handle is open, the name is a C string, the outputs may be written.
+    // SAFETY: the handle is open, the name is a C string, and the outputs are valid for writes.
     let code = unsafe { get_manifest(store.handle(), text.as_ptr(), &raw mut start, &raw mut len) };
     ensure!(code == 0, "get_manifest of a manifest that is there returned {code}");
     let raw = Raw { start, len };
     raw.examine()?;
-    raw.use_up();
+    raw.write_and_free();
     let kept = is_all_freed(context, &store)?;
     Ok(format!("buffers of {seen:?} bytes and a manifest's were written to and freed{kept}"))
 }
 
-/// That a chunk which is read and freed many times does not take up more and more memory.
+/// Checks that reading and freeing a chunk many times does not take more and more memory.
 fn is_all_freed(context: &Context<'_>, store: &Loaded) -> Result<&'static str, Stop> {
     const BYTES: usize = 64 << 10;
     const TIMES: usize = 256;
@@ -127,11 +128,11 @@ fn is_all_freed(context: &Context<'_>, store: &Loaded) -> Result<&'static str, S
         for _ in 0..TIMES {
             let raw = get(store, &hash)?;
             raw.examine()?;
-            raw.use_up();
+            raw.write_and_free();
         }
         Ok(anonymous_memory())
     };
-    // The first time caches may fill.
+    // The first reads may fill caches.
     let mut before = read()?;
     for _ in 0..3 {
         let now = read()?;
@@ -146,7 +147,7 @@ fn is_all_freed(context: &Context<'_>, store: &Loaded) -> Result<&'static str, S
     broken!("reading a chunk of {BYTES} bytes {TIMES} times took up that memory for good, three times over")
 }
 
-/// What of this process's memory belongs to no file, in bytes, as far as it is in use.
+/// Returns the resident memory of this process that belongs to no file, in bytes.
 fn anonymous_memory() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("RssAnon:"))?;
@@ -162,17 +163,17 @@ fn own(context: &Context<'_>) -> Outcome {
     ensure!(one.start != two.start, "two outputs are the same buffer, {:p}", one.start);
     one.examine()?;
     two.examine()?;
-    one.use_up();
+    one.write_and_free();
     // SAFETY: `examine` has found that it holds `len` bytes.
     let second = unsafe { std::slice::from_raw_parts(two.start, two.len) };
     ensure!(second == data, "writing to one output changed another");
-    two.use_up();
+    two.write_and_free();
     let three = get(&store, &hash)?;
     three.examine()?;
     // SAFETY: as above.
     let third = unsafe { std::slice::from_raw_parts(three.start, three.len) };
     ensure!(third == data, "writing to an output changed the store");
-    three.use_up();
+    three.write_and_free();
     Ok("three outputs of one chunk are three buffers".into())
 }
 
@@ -182,6 +183,6 @@ fn empty(context: &Context<'_>) -> Outcome {
     let raw = get(&store, &hash)?;
     ensure!(raw.len == 0, "an output of no bytes has {}", raw.len);
     raw.examine()?;
-    raw.use_up();
+    raw.write_and_free();
     Ok("an output of no bytes is a buffer".into())
 }

@@ -1,4 +1,4 @@
-//! What put_manifest makes visible, and when.
+//! Items about publishing: what put_manifest makes visible, and when.
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
@@ -41,7 +41,7 @@ fn publish(context: &Context<'_>) -> Outcome {
     let mut chunks = Vec::new();
     for len in [1, 1000, 300_000].into_iter().chain([64; 60]) {
         let chunk = (context.hash(32)?, random.bytes(len));
-        // A reader that asked too early must not remember that nothing was there.
+        // A read that comes too early must not make the store remember the chunk as missing.
         before.get(&chunk.0)?;
         writer.put(&chunk.0, &chunk.1)?;
         chunks.push(chunk);
@@ -84,7 +84,7 @@ fn together(context: &Context<'_>) -> Outcome {
         writer.put_manifest(&name, &manifest)
     };
     let rounds = context.options().rounds / 4 + 2;
-    let rounds = beside_readers(context, &writer, rounds, &read, &write)?;
+    let rounds = write_with_readers(context, &writer, rounds, &read, &write)?;
     Ok(format!("{rounds} manifests of 4 chunks; readers checked {} chunks", checked.into_inner()))
 }
 
@@ -132,7 +132,7 @@ fn reopen(context: &Context<'_>) -> Outcome {
     Ok("chunk and manifest were there after each of 3 re-opens".into())
 }
 
-/// A manifest that tells whether it is whole: version, filling, checksum. Lengths go up and down.
+/// Returns a manifest whose integrity can be checked: version, filling, checksum. Lengths go up and down.
 fn version(number: u64) -> Vec<u8> {
     let len = (number.wrapping_mul(2_654_435_761) % 40_000) as usize;
     let mut manifest = number.to_le_bytes().to_vec();
@@ -157,7 +157,7 @@ fn atomic(context: &Context<'_>) -> Outcome {
     let name = context.name("/atomic")?;
     let writer = context.open()?;
     writer.put_manifest(&name, &version(0))?;
-    // The last version whose put has begun, and the last whose put has returned.
+    // The last version whose put has started, and the last whose put has returned.
     let (begun, returned) = (AtomicUsize::new(0), AtomicUsize::new(0));
     let reads = AtomicUsize::new(0);
     let read = |reader: &Handle| -> Result<(), Stop> {
@@ -178,7 +178,7 @@ fn atomic(context: &Context<'_>) -> Outcome {
         returned.store(number, Ordering::SeqCst);
         Ok(())
     };
-    let rounds = beside_readers(context, &writer, context.options().rounds, &read, &write)?;
+    let rounds = write_with_readers(context, &writer, context.options().rounds, &read, &write)?;
     Ok(format!(
         "{} reads by {} threads of {rounds} versions, all whole and current",
         reads.into_inner(),
@@ -186,12 +186,12 @@ fn atomic(context: &Context<'_>) -> Outcome {
     ))
 }
 
-/// Calls `write` with 1, 2 and so on, while threads call `read` again and again: half of them with handles of
-/// their own, the others with the writer's. Ends after `rounds` if there have been as many reads by then, and
-/// goes on for a while otherwise: a writer that was done before anybody looked has shown nothing.
+/// Calls `write` with 1, 2 and so on, while threads call `read` repeatedly: half of them on handles of their own, the
+/// others on the writer's. Stops after `rounds` writes if there were as many reads, and otherwise continues for a
+/// while, because a writer that finishes before any read shows nothing.
 ///
-/// Returns how often `write` was called.
-fn beside_readers(
+/// Returns how many times `write` was called.
+fn write_with_readers(
     context: &Context<'_>,
     writer: &Handle,
     rounds: usize,
@@ -235,12 +235,12 @@ fn beside_readers(
             Ok(number)
         })();
         let read = readers.into_iter().map(joined).collect::<Result<Vec<_>, _>>();
-        // What a reader saw tells more than how the writer fared.
+        // A reader's error says more than the writer's.
         read.and(written)
     })
 }
 
-/// Counts a reader as ready, also if it fails or panics before it is: the writer would wait for ever.
+/// Counts a reader as ready when dropped, even if it fails or panics before. Otherwise the writer would wait for ever.
 struct CountWhenDropped<'a>(&'a AtomicUsize);
 
 impl Drop for CountWhenDropped<'_> {
@@ -249,7 +249,7 @@ impl Drop for CountWhenDropped<'_> {
     }
 }
 
-/// Tells the readers that the writer is done, also if it panics: they would wait for ever.
+/// Tells the readers that the writer is done when dropped, even if it panics. Otherwise they would run for ever.
 struct SetWhenDropped<'a>(&'a AtomicBool);
 
 impl Drop for SetWhenDropped<'_> {
@@ -258,7 +258,7 @@ impl Drop for SetWhenDropped<'_> {
     }
 }
 
-/// What a thread found; a panic goes on.
+/// Returns a thread's result, and resumes its panic.
 pub(super) fn joined<T>(thread: thread::ScopedJoinHandle<'_, T>) -> T {
     match thread.join() {
         Ok(found) => found,

@@ -1,4 +1,4 @@
-//! What came of a check.
+//! The report of a check.
 
 use std::fmt;
 
@@ -7,15 +7,15 @@ use super::options::Options;
 use super::outcome::{Outcome, Stop, Verdict};
 use crate::name::ManifestName;
 
-/// One item with what was seen.
+/// The outcome of one item.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Finding {
-    /// What was asked.
+    /// The item that was run.
     pub item: &'static Item,
-    /// The answer.
+    /// The verdict.
     pub verdict: Verdict,
-    /// What was seen, or why nothing was tried.
+    /// The observation, or the reason why nothing was tried.
     pub seen: String,
     /// Manifests of the item that could not be removed.
     pub left: Vec<ManifestName>,
@@ -32,19 +32,19 @@ impl Finding {
         Self { item, verdict, seen, left: Vec::new() }
     }
 
-    /// A failure, whatever the item's source: its process did not start, or did not get to an end.
+    /// Returns a failure, whatever the item's source, for a process that did not start or did not finish.
     pub(super) fn untried(item: &'static Item, seen: String) -> Self {
         Self { item, verdict: Verdict::Fail, seen, left: Vec::new() }
     }
 }
 
-/// Every item that was run, in order.
+/// The findings of all items that were run, in order.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Report {
     /// The seed of random choices.
     pub seed: u64,
-    /// What was found.
+    /// The findings.
     pub findings: Vec<Finding>,
 }
 
@@ -53,27 +53,27 @@ impl Report {
         Self { seed, findings }
     }
 
-    /// How many items have this verdict.
+    /// Returns how many items have this verdict.
     pub fn count(&self, verdict: Verdict) -> usize {
         self.findings.iter().filter(|finding| finding.verdict == verdict).count()
     }
 
-    /// Whether the contract is kept, as far as could be tried.
+    /// Tells whether the backend keeps the contract, as far as could be tried.
     pub fn passed(&self) -> bool {
         self.count(Verdict::Fail) == 0
     }
 
-    /// Whether everything is as our own backends have it.
+    /// Tells whether there is neither a failure nor a note.
     pub fn is_clean(&self) -> bool {
         self.passed() && self.count(Verdict::Note) == 0
     }
 
-    /// The manifests that could not be removed.
+    /// Returns the manifests that could not be removed.
     pub fn left(&self) -> impl Iterator<Item = &ManifestName> {
         self.findings.iter().flat_map(|finding| &finding.left)
     }
 
-    /// The finding of one item.
+    /// Returns the finding of one item.
     pub fn finding(&self, name: &str) -> Option<&Finding> {
         self.findings.iter().find(|finding| finding.item.name == name)
     }

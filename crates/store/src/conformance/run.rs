@@ -13,7 +13,7 @@ use super::{border, chunks, large, manifests, model, names, outlives, outputs, p
 use crate::loader::{Library, LoadError};
 use crate::uri::StoreUri;
 
-/// Every item, in the order in which they are best run. Those of the [C border](Item::border) are first.
+/// Returns every item in a sensible order. Those of the [C border](Item::border) come first.
 pub fn items() -> impl Iterator<Item = &'static Item> {
     [
         border::ITEMS,
@@ -31,26 +31,26 @@ pub fn items() -> impl Iterator<Item = &'static Item> {
     .flatten()
 }
 
-/// The items that the options choose.
+/// Returns the items that the options select.
 pub(super) fn chosen(options: &Options) -> impl Iterator<Item = &'static Item> {
     let is_chosen = |item: &Item| options.only.iter().any(|part| item.name.contains(part.as_str()));
     items()
         .filter(|item| options.border || !item.border)
-        // What does not load is no success, whatever was to be tried of it.
+        // Always include the item that loads the library. A selection must not pass if the library does not load.
         .filter(move |item| {
             let loads = options.border && item.name == border::LOADS;
             options.only.is_empty() || is_chosen(item) || loads
         })
 }
 
-/// The item of this name.
+/// Returns the item of this name.
 pub fn item(name: &str) -> Option<&'static Item> {
     items().find(|item| item.name == name)
 }
 
-/// Checks a backend in this process. `open` opens the same store at each call.
+/// Checks a backend in this process. `open` must open the same store at each call.
 ///
-/// A panic of the backend is a failure of the item that it happened in. A call that never returns is waited for.
+/// A panic of the backend is a failure of the current item. A call that never returns blocks the check.
 pub fn check(open: &Open<'_>, options: &Options) -> Report {
     let findings = chosen(options)
         .filter(|item| !item.border && !item.processes)
@@ -59,8 +59,8 @@ pub fn check(open: &Open<'_>, options: &Options) -> Report {
     Report::new(options.seed, findings)
 }
 
-/// Checks a library in this process, also at its C border: a library that crashes takes the process with it.
-/// [`check_in_children`](super::check_in_children) does not have that fault.
+/// Checks a library in this process, including its C border. A library that crashes ends the process;
+/// [`check_in_children`](super::check_in_children) avoids that.
 pub fn check_library(path: &Path, uri: &StoreUri, options: &Options) -> Report {
     let findings =
         chosen(options).filter(|item| !item.processes).map(|item| run_library_item(item, path, uri, options)).collect();
@@ -78,8 +78,8 @@ pub fn run_library_item(item: &'static Item, path: &Path, uri: &StoreUri, option
     run_loaded_item(item, loaded, uri, options)
 }
 
-/// The same on what the system finds for the URI's scheme. Where it finds nothing, everything is skipped, that
-/// it loads too.
+/// Runs one item on the library that the system finds for the URI's scheme. If there is none, every item is skipped,
+/// even the one that loads the library.
 pub(super) fn run_found_item(item: &'static Item, uri: &StoreUri, options: &Options) -> Finding {
     let loaded = Library::find(uri.scheme()).map(|library| {
         let path = library.path().to_owned();

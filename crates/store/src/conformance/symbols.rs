@@ -1,4 +1,4 @@
-//! What a library exports.
+//! The exported symbols of a library.
 
 use std::path::Path;
 
@@ -7,10 +7,10 @@ use object::endian::Endianness;
 use object::read::elf::{ElfFile, FileHeader};
 use object::read::{FileKind, NameOrOrdinal, Object};
 
-/// Names that linkers export on their own.
+/// Names that linkers export by themselves.
 const OF_THE_LINKER: [&str; 6] = ["_init", "_fini", "_edata", "_end", "__bss_start", "__data_start"];
 
-/// The names that a library defines for others; `Err` says why they cannot be read.
+/// Returns the names that a library exports, or why they cannot be read.
 pub(super) fn exports(path: &Path) -> Result<Vec<String>, String> {
     let file = std::fs::read(path).map_err(|error| error.to_string())?;
     match FileKind::parse(&*file) {
@@ -25,7 +25,7 @@ fn of_elf<H: FileHeader>(file: &[u8]) -> Result<Vec<String>, String> {
     let file = ElfFile::<H>::parse(file).map_err(read)?;
     let mut names: Vec<String> = Vec::new();
     for export in file.exports().map_err(read)? {
-        // ELF has names only; ordinals are Windows's.
+        // ELF has only names. Ordinals exist on Windows.
         let export = export.map_err(read)?;
         let NameOrOrdinal::Name(name) = export.name() else {
             continue;

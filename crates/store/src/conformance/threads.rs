@@ -1,4 +1,4 @@
-//! Several threads on one handle, several handles on one store.
+//! Items about several threads on one handle, and several handles on one store.
 
 use std::thread;
 
@@ -24,8 +24,8 @@ fn own_handles(context: &Context<'_>) -> Outcome {
     all_at_once(context, &|| context.open())
 }
 
-/// Each thread puts chunks of its own and some that all of them put, reads them and what the others published,
-/// and replaces manifests of its own.
+/// Runs threads, each of which puts chunks of its own and chunks that all of them put, reads them, and replaces a
+/// manifest of its own.
 fn all_at_once(context: &Context<'_>, handle: &(dyn Fn() -> Result<Handle, Stop> + Sync)) -> Outcome {
     let (threads, rounds) = (context.options().threads, context.options().rounds);
     let shared: Vec<_> = (0..16).map(|_| context.hash(32)).collect::<Result<_, _>>()?;
@@ -44,8 +44,8 @@ fn all_at_once(context: &Context<'_>, handle: &(dyn Fn() -> Result<Handle, Stop>
             let hash = context.hash([8, 16, 32][round % 3])?;
             store.put(&hash, &value(&hash, round))?;
             own.push((hash, round));
-            let common = random.below(shared.len());
-            store.put(&shared[common], &value(&shared[common], common))?;
+            let shared_chunk = random.below(shared.len());
+            store.put(&shared[shared_chunk], &value(&shared[shared_chunk], shared_chunk))?;
             if round % 8 == 7 {
                 let manifest = hash.as_bytes().repeat(1 + random.below(500));
                 store.put_manifest(&name, &manifest)?;
@@ -53,9 +53,9 @@ fn all_at_once(context: &Context<'_>, handle: &(dyn Fn() -> Result<Handle, Stop>
                 let (hash, n) = own[random.below(own.len())];
                 store.expect(&hash, &value(&hash, n), "in the thread that put it")?;
             }
-            let common = random.below(shared.len());
-            if let Some(found) = store.get(&shared[common])?
-                && found[..] != value(&shared[common], common)[..]
+            let shared_chunk = random.below(shared.len());
+            if let Some(found) = store.get(&shared[shared_chunk])?
+                && found[..] != value(&shared[shared_chunk], shared_chunk)[..]
             {
                 return Err(Stop::Broken("a chunk that all threads put is damaged".into()));
             }

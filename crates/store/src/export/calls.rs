@@ -1,4 +1,4 @@
-//! The eight functions. Each is the same four steps: inputs, the backend's call, output, code.
+//! The eight C functions. Each checks its inputs, calls the backend, and returns output and code.
 
 use std::ffi::{c_char, c_int};
 use std::ptr;
@@ -19,7 +19,7 @@ pub(super) unsafe extern "C" fn open<P: Plugin>(uri: *const c_char) -> Handle {
         // SAFETY: NULL or a C string, as the caller of `open` promises.
         let uri: StoreUri = unsafe { input::uri(uri) }?;
         let scheme = uri.scheme().to_owned();
-        // A second guard, whose lines know the scheme.
+        // The scheme is known now, so use a second guard whose messages contain it.
         Ok(guard_value(&scheme, "open", || {
             let backend = P::open(&uri)?;
             Ok(Box::new(Opened { scheme: uri.scheme().into(), backend }))
@@ -38,10 +38,10 @@ pub(super) unsafe extern "C" fn close<P: Plugin>(handle: Handle) {
     if handle.is_null() {
         return;
     }
-    // SAFETY: `open` made it of a Box of this type, and the caller gives it back once.
+    // SAFETY: `open` made it from a Box of this type, and the caller gives it back once.
     let opened = unsafe { Box::from_raw(handle.cast::<Opened<P>>()) };
     let Opened { scheme, backend } = *opened;
-    // Nothing is left to do after a failure: it has been reported.
+    // A failure has been reported already.
     let _ = guard_value(&scheme, "close", || {
         drop(backend);
         Ok(())
@@ -49,7 +49,7 @@ pub(super) unsafe extern "C" fn close<P: Plugin>(handle: Handle) {
 }
 
 /// # Safety
-/// As `kv_store_v1.h` says: `handle` is NULL or open, and each pointer is NULL or good for its length.
+/// As in `kv_store_v1.h`: `handle` is NULL or open, and each pointer is NULL or valid for its length.
 pub(super) unsafe extern "C" fn put_chunk<P: Plugin>(
     handle: Handle,
     hash: *const u8,
@@ -58,7 +58,7 @@ pub(super) unsafe extern "C" fn put_chunk<P: Plugin>(
     data_len: usize,
 ) -> c_int {
     let body = |backend: &P| {
-        // SAFETY: as the caller promises, for both.
+        // SAFETY: the caller promises that both are NULL or valid for their lengths.
         let (hash, data) = unsafe { (input::hash(hash, hash_len)?, input::data(data, data_len)?) };
         Ok(match backend.put_chunk(&hash, data)? {
             Put::Stored => STORED,
@@ -70,7 +70,7 @@ pub(super) unsafe extern "C" fn put_chunk<P: Plugin>(
 }
 
 /// # Safety
-/// As [`put_chunk`].
+/// The same as for [`put_chunk`].
 pub(super) unsafe extern "C" fn get_chunk<P: Plugin>(
     handle: Handle,
     hash: *const u8,
@@ -78,7 +78,7 @@ pub(super) unsafe extern "C" fn get_chunk<P: Plugin>(
     out: *mut *mut u8,
     out_len: *mut usize,
 ) -> c_int {
-    // SAFETY: each is NULL or may be written, as the caller promises.
+    // SAFETY: the caller promises that each is NULL or valid for writes.
     let output = unsafe { Output::new(out, out_len) };
     let body = |backend: &P| {
         let output = output?;
@@ -94,7 +94,7 @@ pub(super) unsafe extern "C" fn get_chunk<P: Plugin>(
 }
 
 /// # Safety
-/// As [`put_chunk`], and `name` is NULL or a C string.
+/// The same as for [`put_chunk`], and `name` is NULL or a C string.
 pub(super) unsafe extern "C" fn put_manifest<P: Plugin>(
     handle: Handle,
     name: *const c_char,
@@ -112,14 +112,14 @@ pub(super) unsafe extern "C" fn put_manifest<P: Plugin>(
 }
 
 /// # Safety
-/// As [`put_manifest`].
+/// The same as for [`put_manifest`].
 pub(super) unsafe extern "C" fn get_manifest<P: Plugin>(
     handle: Handle,
     name: *const c_char,
     out: *mut *mut u8,
     out_len: *mut usize,
 ) -> c_int {
-    // SAFETY: each is NULL or may be written, as the caller promises.
+    // SAFETY: the caller promises that each is NULL or valid for writes.
     let output = unsafe { Output::new(out, out_len) };
     let body = |backend: &P| {
         let output = output?;
@@ -135,7 +135,7 @@ pub(super) unsafe extern "C" fn get_manifest<P: Plugin>(
 }
 
 /// # Safety
-/// As [`put_manifest`].
+/// The same as for [`put_manifest`].
 pub(super) unsafe extern "C" fn delete_manifest<P: Plugin>(handle: Handle, name: *const c_char) -> c_int {
     let body = |backend: &P| {
         // SAFETY: as the caller promises.
@@ -148,7 +148,7 @@ pub(super) unsafe extern "C" fn delete_manifest<P: Plugin>(handle: Handle, name:
 }
 
 /// # Safety
-/// As [`put_chunk`]; `hashes` is NULL or good for `hash_len * n_hashes` bytes.
+/// The same as for [`put_chunk`], and `hashes` is NULL or valid for `hash_len * n_hashes` bytes.
 pub(super) unsafe extern "C" fn prefetch_chunks<P: Plugin>(
     handle: Handle,
     hashes: *const u8,

@@ -1,4 +1,4 @@
-//! What stands between a backend and its consumer: panics become codes, errors become lines.
+//! The guard between a backend and its consumer: turns panics into codes and errors into lines on stderr.
 
 use std::any::Any;
 use std::ffi::c_int;
@@ -11,7 +11,7 @@ use super::input::Opened;
 use super::refusal::Refusal;
 use crate::abi::Handle;
 
-/// Runs `body` on the backend of `handle`; whatever happens there, a code comes back.
+/// Runs `body` on the backend of `handle`, and returns a code even if it fails or panics.
 ///
 /// # Safety
 /// `handle` is NULL or comes from `open` of the same plugin and was not closed.
@@ -20,8 +20,8 @@ pub(super) unsafe fn guard<P: Plugin>(
     handle: Handle,
     body: impl FnOnce(&P) -> Result<c_int, Refusal>,
 ) -> c_int {
-    // SAFETY: `open` made it of a Box of this type, and the caller has not closed it. It is only ever
-    // shared: `Backend` is Sync.
+    // SAFETY: `open` made it from a Box of this type, and the caller has not closed it. It is only shared, and
+    // `Backend` is Sync.
     match unsafe { handle.cast::<Opened<P>>().as_ref() } {
         Some(opened) => guard_value(&opened.scheme, call, || body(&opened.backend)),
         None => guard_value("", call, || Err(Refusal::Argument("the handle is NULL".into()))),
@@ -29,10 +29,9 @@ pub(super) unsafe fn guard<P: Plugin>(
     .unwrap_or_else(|code| code)
 }
 
-/// Runs `body`. A refusal or a panic is reported, and its code is the error.
+/// Runs `body`. Reports a refusal or a panic and returns its code as the error.
 ///
-/// What a panic may have left half done is the backend's to know: its locks are poisoned, and it says so at
-/// the next call.
+/// After a panic the backend's locks are poisoned, so the backend itself refuses later calls if needed.
 pub(super) fn guard_value<T>(
     scheme: &str,
     call: &'static str,
@@ -44,7 +43,7 @@ pub(super) fn guard_value<T>(
         Err(payload) => Refusal::Panic(message(payload)),
     };
     let code = refusal.code();
-    // Printing and dropping an error may run code of the backend's, too.
+    // Printing and dropping an error may run the backend's code too.
     let reported = catch_unwind(AssertUnwindSafe(move || {
         report(scheme, call, &refusal.text());
     }));
@@ -54,9 +53,9 @@ pub(super) fn guard_value<T>(
     Err(code)
 }
 
-/// What a panic said. The payload is leaked: its `Drop` might panic again.
+/// Returns a panic's message. The payload is leaked, because its `Drop` might panic again.
 fn message(payload: Box<dyn Any + Send>) -> String {
-    let said = if let Some(text) = payload.downcast_ref::<&str>() {
+    let text = if let Some(text) = payload.downcast_ref::<&str>() {
         (*text).to_owned()
     } else if let Some(text) = payload.downcast_ref::<String>() {
         text.clone()
@@ -64,10 +63,10 @@ fn message(payload: Box<dyn Any + Send>) -> String {
         "it did not say why".to_owned()
     };
     mem::forget(payload);
-    said
+    text
 }
 
-/// One line, in one write, so that lines of several threads do not mix.
+/// Prints one line in one write, so that the lines of several threads do not mix.
 fn report(scheme: &str, call: &str, text: &str) {
     let library = if scheme.is_empty() { "libkv_store".to_owned() } else { format!("libkv_store_{scheme}") };
     let mut line = format!("{library}: {call}: ");
@@ -79,6 +78,6 @@ fn report(scheme: &str, call: &str, text: &str) {
         }
     }
     line.push('\n');
-    // There is nobody to tell that stderr is closed.
+    // An error means that stderr is closed, so it cannot be reported.
     let _ = std::io::stderr().lock().write_all(line.as_bytes());
 }

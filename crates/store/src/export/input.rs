@@ -1,4 +1,4 @@
-//! Arguments as C gives them, checked.
+//! Checks of the arguments that C code passes.
 
 use std::ffi::{CStr, c_char};
 use std::slice;
@@ -8,9 +8,9 @@ use crate::hash::ChunkHash;
 use crate::name::ManifestName;
 use crate::uri::StoreUri;
 
-/// What a handle points to.
+/// The value that a handle points to.
 pub(super) struct Opened<P> {
-    /// For the beginning of lines on stderr.
+    /// The scheme, for messages on stderr.
     pub(super) scheme: Box<str>,
     pub(super) backend: P,
 }
@@ -25,7 +25,7 @@ pub(super) unsafe fn uri(uri: *const c_char) -> Result<StoreUri, Refusal> {
     if uri.is_null() {
         return wrong("the URI is NULL");
     }
-    // SAFETY: it is a C string, as the caller promises.
+    // SAFETY: the caller promises that it is a C string.
     match unsafe { CStr::from_ptr(uri) }.to_str() {
         Ok(uri) => Ok(uri.parse().map_err(|error| Refusal::Store(crate::StoreError::Uri(error)))?),
         Err(_) => wrong("the URI is not UTF-8"),
@@ -38,7 +38,7 @@ pub(super) unsafe fn name(name: *const c_char) -> Result<ManifestName, Refusal> 
     if name.is_null() {
         return wrong("the name of the manifest is NULL");
     }
-    // SAFETY: it is a C string, as the caller promises; no more of it is read than a name can have.
+    // SAFETY: the caller promises that it is a C string. No more than the longest name is read.
     let len = unsafe { libc::strnlen(name, ManifestName::MAX + 1) };
     // SAFETY: strnlen has read these bytes.
     let bytes = unsafe { slice::from_raw_parts(name.cast::<u8>(), len) };
@@ -52,18 +52,18 @@ pub(super) unsafe fn name(name: *const c_char) -> Result<ManifestName, Refusal> 
 }
 
 /// # Safety
-/// `hash` is NULL or good for `len` bytes.
+/// `hash` is NULL or valid for `len` bytes.
 pub(super) unsafe fn hash(hash: *const u8, len: usize) -> Result<ChunkHash, Refusal> {
     let len = hash_len(len)?;
     if hash.is_null() {
         return wrong("the hash is NULL");
     }
-    // SAFETY: not NULL, so good for `len` bytes, as the caller promises; `len` is at most 64.
+    // SAFETY: it is not NULL, so the caller promises that it is valid for `len` bytes; `len` is at most 64.
     Ok(ChunkHash::new(unsafe { slice::from_raw_parts(hash, len) })?)
 }
 
 /// # Safety
-/// `hashes` is NULL or good for `len * n` bytes.
+/// `hashes` is NULL or valid for `len * n` bytes.
 pub(super) unsafe fn hashes(hashes: *const u8, len: usize, n: usize) -> Result<Vec<ChunkHash>, Refusal> {
     if n == 0 {
         return Ok(Vec::new());
@@ -75,13 +75,14 @@ pub(super) unsafe fn hashes(hashes: *const u8, len: usize, n: usize) -> Result<V
     let Some(bytes) = len.checked_mul(n).filter(|&bytes| addressable(bytes)) else {
         return wrong(format!("{n} hashes of {len} bytes are more than memory can hold"));
     };
-    // SAFETY: not NULL, so good for that many bytes, as the caller promises; the product fits.
+    // SAFETY: it is not NULL, so the caller promises that it is valid for that many bytes; the product does not
+    // overflow.
     let bytes = unsafe { slice::from_raw_parts(hashes, bytes) };
     Ok(bytes.chunks_exact(len).map(ChunkHash::new).collect::<Result<_, _>>()?)
 }
 
 /// # Safety
-/// `data` is NULL or good for `len` bytes, which nobody changes during the call.
+/// `data` is NULL or valid for `len` bytes, which do not change during the call.
 pub(super) unsafe fn data<'call>(data: *const u8, len: usize) -> Result<&'call [u8], Refusal> {
     if len == 0 {
         return Ok(&[]);
@@ -92,7 +93,7 @@ pub(super) unsafe fn data<'call>(data: *const u8, len: usize) -> Result<&'call [
     if !addressable(len) {
         return wrong(format!("{len} bytes of data are more than memory can hold"));
     }
-    // SAFETY: not NULL, so good for `len` bytes, as the caller promises; `len` fits an allocation.
+    // SAFETY: it is not NULL, so the caller promises that it is valid for `len` bytes; `len` fits an allocation.
     Ok(unsafe { slice::from_raw_parts(data, len) })
 }
 
@@ -103,7 +104,7 @@ fn hash_len(len: usize) -> Result<usize, Refusal> {
     }
 }
 
-/// Whether one allocation can have that many bytes.
+/// Tells whether one allocation can have that many bytes.
 fn addressable(bytes: usize) -> bool {
     isize::try_from(bytes).is_ok()
 }

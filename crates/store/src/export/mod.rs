@@ -1,6 +1,6 @@
-//! From a Rust type to a plugin: the C functions around a backend.
+//! Exporting of a Rust backend as a plugin with C functions.
 //!
-//! [`export!`](crate::export!) makes a `cdylib` with one line into a `libkv_store_<scheme>.so`:
+//! [`export!`](crate::export!) turns a `cdylib` with one line into a `libkv_store_<scheme>.so`:
 //!
 //! ```
 //! use transload_store::backend::MemoryStore;
@@ -9,10 +9,9 @@
 //! # fn main() {}
 //! ```
 //!
-//! What the C side may get wrong is an error here, before the backend sees it: NULL pointers, lengths, names
-//! that are not UTF-8. What the backend may get wrong ends here: a panic is caught and becomes
-//! [`abi::ERROR`](crate::abi::ERROR), in each function, in `open` and in the `Drop` behind `close` too.
-//! Everything that is an error is one line on stderr; a chunk or manifest that is not there is none.
+//! Invalid arguments (NULL pointers, lengths, names that are not UTF-8) are errors before the backend sees them. A
+//! panic of the backend is caught and becomes [`abi::ERROR`](crate::abi::ERROR), in every function including `open` and
+//! the `Drop` behind `close`. Every error prints one line on stderr. A missing chunk or manifest is not an error.
 
 mod calls;
 mod guard;
@@ -25,10 +24,10 @@ mod table;
 pub use plugin::Plugin;
 pub use table::vtable;
 
-/// Exports a [`Plugin`](crate::export::Plugin) as `kv_store_get_vtable`. Once in a crate whose `crate-type` is
+/// Exports a [`Plugin`](crate::export::Plugin) as `kv_store_get_vtable`. Use it once in a crate whose `crate-type` is
 /// `cdylib` and whose library is called `kv_store_<scheme>`.
 ///
-/// It does not build with `panic = "abort"`: a panic has to be caught, and not to end the consumer.
+/// It does not build with `panic = "abort"`, because a panic must not end the consumer's process.
 #[macro_export]
 macro_rules! export {
     ($plugin:ty) => {
@@ -36,8 +35,7 @@ macro_rules! export {
         ::core::compile_error!("a kv_store_v1 plugin catches panics, which needs `panic = \"unwind\"` in its profile");
 
         /// The one symbol of a `kv_store_v1` plugin.
-        // SAFETY: the name belongs to this ABI, a library exports it once, and it has the type that the ABI
-        // gives it.
+        // SAFETY: the name belongs to this ABI, a library exports it once, and its type is that of the ABI.
         #[unsafe(no_mangle)]
         pub extern "C" fn kv_store_get_vtable() -> *const $crate::abi::Vtable {
             static TABLE: $crate::abi::Vtable = $crate::export::vtable::<$plugin>();

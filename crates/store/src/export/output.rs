@@ -1,4 +1,4 @@
-//! Values on their way to C, in buffers of C's.
+//! Output values in buffers of C's malloc.
 
 use std::ffi::c_int;
 use std::io;
@@ -7,7 +7,7 @@ use std::ptr::{self, NonNull};
 use super::refusal::Refusal;
 use crate::error::StoreError;
 
-/// Where the caller wants a buffer and its length.
+/// The caller's pointers for a buffer and its length.
 #[derive(Clone, Copy)]
 pub(super) struct Output {
     out: NonNull<*mut u8>,
@@ -15,14 +15,13 @@ pub(super) struct Output {
 }
 
 impl Output {
-    /// Takes both pointers and puts NULL and 0 there, which is what the caller finds unless
-    /// [`give`](Self::give) is reached.
+    /// Checks both pointers and sets them to NULL and 0. These values stay unless [`give`](Self::give) is called.
     ///
     /// # Safety
-    /// Each is NULL or may be written until the call returns.
+    /// Each pointer is NULL or valid for writes until the call returns.
     pub(super) unsafe fn new(out: *mut *mut u8, out_len: *mut usize) -> Result<Self, Refusal> {
         let (out, out_len) = (NonNull::new(out), NonNull::new(out_len));
-        // SAFETY: not NULL, so they may be written, as the caller promises.
+        // SAFETY: they are not NULL, so the caller promises that they are valid for writes.
         unsafe {
             if let Some(out) = out {
                 out.write(ptr::null_mut());
@@ -40,14 +39,14 @@ impl Output {
 
     /// Copies `value` into a buffer that the caller will free.
     pub(super) fn give(self, value: &[u8]) -> Result<c_int, Refusal> {
-        // A buffer for no bytes has one: malloc(0) may be NULL, and consumers follow the pointer.
+        // Allocate at least one byte: malloc(0) may return NULL, and consumers dereference the pointer.
         let len = value.len().max(1);
         // SAFETY: malloc may be called with any length.
         let Some(buffer) = NonNull::new(unsafe { libc::malloc(len) }.cast::<u8>()) else {
             let full = io::Error::from(io::ErrorKind::OutOfMemory);
             return Err(StoreError::io(format!("allocate {len} bytes"))(full).into());
         };
-        // SAFETY: the buffer is new and has room; the pointers may be written, as `new`'s caller promised.
+        // SAFETY: the buffer is new and large enough; `new`'s caller promised that the pointers are valid for writes.
         unsafe {
             buffer.copy_from_nonoverlapping(NonNull::from(value).cast(), value.len());
             self.out.write(buffer.as_ptr());

@@ -1,17 +1,17 @@
-//! Why a call of a plugin is refused.
+//! Refused calls of a plugin.
 
 use std::ffi::c_int;
 
 use crate::abi::{ERROR, INVALID};
 use crate::error::StoreError;
 
-/// Why a call ends with a negative code that is reported.
+/// Why a call fails with a negative code and a message on stderr.
 pub(super) enum Refusal {
-    /// An argument is none; what is wrong with it.
+    /// An argument is invalid. The text says why.
     Argument(String),
-    /// The backend refused.
+    /// The backend returned an error.
     Store(StoreError),
-    /// The backend panicked; with what.
+    /// The backend panicked with this message.
     Panic(String),
 }
 

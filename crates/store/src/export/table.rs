@@ -1,10 +1,10 @@
-//! The table of functions of a plugin.
+//! A plugin's function table.
 
 use super::{Plugin, calls};
 use crate::abi::{VERSION_1, VERSION_2, Vtable};
 
-/// The table of a plugin. [`export!`](crate::export!) exports it; a program that has the backend built in can
-/// use it without a library.
+/// Returns the function table of a plugin. [`export!`](crate::export!) exports it. A program that contains the backend
+/// can use the table without a library.
 pub const fn vtable<P: Plugin>() -> Vtable {
     Vtable {
         version: if P::PREFETCH { VERSION_2 } else { VERSION_1 },

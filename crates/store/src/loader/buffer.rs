@@ -1,4 +1,4 @@
-//! Outputs of a library: checked, owned, freed once.
+//! A library's output buffers: checked, owned, and freed once.
 
 use std::ffi::c_int;
 use std::ptr::{self, NonNull};
@@ -8,16 +8,16 @@ use bytes::Bytes;
 
 use super::error::CallError;
 
-/// Calls a `get` function and takes its output. Any negative code is [`CallError::Refused`]: what it means
+/// Calls a `get` function and takes over its output. Any negative code is [`CallError::Refused`], since its meaning
 /// depends on the library.
 ///
 /// # Safety
-/// If `get` returns 0, it has left in its arguments a buffer of `malloc` that belongs to the caller, or NULL.
+/// If `get` returns 0, its outputs hold a malloc'd buffer that belongs to the caller, or NULL.
 pub(super) unsafe fn take(get: impl FnOnce(*mut *mut u8, *mut usize) -> c_int) -> Result<Bytes, CallError> {
     let (mut out, mut len) = (ptr::null_mut(), 0);
     match get(&raw mut out, &raw mut len) {
         0 => {}
-        // After an error an output means nothing: what is left there is not freed.
+        // After an error the output is unspecified, so it is not freed.
         code if code < 0 => return Err(CallError::Refused { code }),
         code => return Err(CallError::Code { code }),
     }
@@ -28,33 +28,33 @@ pub(super) unsafe fn take(get: impl FnOnce(*mut *mut u8, *mut usize) -> c_int) -
         };
     };
     if isize::try_from(len).is_err() {
-        // Neither is this: what lies about its length may lie about its owner.
+        // Do not free it: a library with a wrong length may also be wrong about the owner.
         return Err(CallError::Length { len });
     }
     Ok(Bytes::from_owner(Malloced { start, len }))
 }
 
-/// A buffer of C's `malloc`, of which this is the only owner.
+/// A malloc'd buffer that this value owns.
 struct Malloced {
     start: NonNull<u8>,
     len: usize,
 }
 
-// SAFETY: it is plain memory that nobody else points to; malloc'd memory may be freed by any thread.
+// SAFETY: it is plain memory without other pointers to it, and any thread may free malloc'd memory.
 unsafe impl Send for Malloced {}
-// SAFETY: shared, it is only read.
+// SAFETY: shared access only reads.
 unsafe impl Sync for Malloced {}
 
 impl AsRef<[u8]> for Malloced {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: the library gave a buffer of that many bytes, as `take`'s caller promised.
+        // SAFETY: `take`'s caller promised that the library returned a buffer of that many bytes.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
 
 impl Drop for Malloced {
     fn drop(&mut self) {
-        // SAFETY: it comes from malloc and is owned here alone, as `take`'s caller promised.
+        // SAFETY: `take`'s caller promised that it comes from malloc and that this is its only owner.
         unsafe { libc::free(self.start.as_ptr().cast()) }
     }
 }

@@ -1,4 +1,4 @@
-//! Every way in which a library can be wrong.
+//! Errors of loading a library and of calling its functions.
 
 use std::ffi::c_int;
 use std::io;
@@ -6,14 +6,14 @@ use std::path::PathBuf;
 
 use crate::error::StoreError;
 
-/// Why there is no store behind a URI's library.
+/// Describes why a URI's library could not be loaded or opened.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// The scheme would not make a file name.
+    /// The scheme is not valid in a file name.
     #[error("`{scheme}` is not a URI's scheme")]
     Scheme {
-        /// What was given.
+        /// The text that was passed.
         scheme: String,
     },
     /// There is no such library.
@@ -22,57 +22,57 @@ pub enum LoadError {
         looked_at(.places)
     )]
     NotFound {
-        /// Its file name.
+        /// The library's file name.
         file: String,
-        /// The files that were looked for, in that order, before the system's loader was asked.
+        /// The files that were searched for, in order, before the system's loader was called.
         places: Vec<PathBuf>,
-        /// What the system's loader said.
+        /// The error of the system's loader.
         system: String,
     },
     /// The file cannot be read.
     #[error("cannot read {}: {source}", .path.display())]
     Io {
-        /// Which file.
+        /// The path of the file.
         path: PathBuf,
-        /// What the system said.
+        /// The error of the operating system.
         source: io::Error,
     },
     /// The file is not a library of this machine.
     #[error("{} is not a library of this machine: {fault}", .path.display())]
     Image {
-        /// Which file.
+        /// The path of the file.
         path: PathBuf,
-        /// What it is.
+        /// What is wrong with it.
         fault: ImageFault,
     },
     /// The system's loader refused the file.
     #[error("{} cannot be loaded: {system}", .path.display())]
     Refused {
-        /// Which file.
+        /// The path of the file.
         path: PathBuf,
-        /// What the system's loader said: a symbol or a library that it needs is not there.
+        /// The error of the system's loader, such as a missing symbol or library.
         system: String,
     },
-    /// It does not export `kv_store_get_vtable`, so it is a library of something else.
+    /// The library does not export `kv_store_get_vtable`, so it is not a plugin.
     #[error("{} is not a kv_store_v1 library: it does not export kv_store_get_vtable", .path.display())]
     NoSymbol {
-        /// Which file.
+        /// The path of the file.
         path: PathBuf,
     },
-    /// Its table is not one.
+    /// The library's table is not usable.
     #[error("{} is not a usable kv_store_v1 library: {fault}", .path.display())]
     Table {
-        /// Which file.
+        /// The path of the file.
         path: PathBuf,
         /// What is wrong with the table.
         fault: TableFault,
     },
-    /// Its `open` returned NULL. By the contract the reason is on stderr, printed by the library.
+    /// The library's `open` returned NULL. By the contract the library has printed the reason on stderr.
     #[error("{} could not open {uri}; its reason is on stderr", .path.display())]
     Open {
-        /// Which file.
+        /// The path of the file.
         path: PathBuf,
-        /// The URI it was given.
+        /// The URI that was passed.
         uri: String,
     },
 }
@@ -91,44 +91,44 @@ fn looked_at(places: &[PathBuf]) -> String {
     format!("not as {}, and ", places.join(", nor as "))
 }
 
-/// Why a file is not a library of this machine.
+/// Describes why a file is not a library of this machine.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ImageFault {
     /// It is a folder, a device or a pipe.
     #[error("it is not a file")]
     NotAFile,
-    /// It is a file of another kind.
+    /// It is a file of another format.
     #[error("it is {found}, not {expected}")]
     Format {
-        /// What this machine loads: `an ELF file`.
+        /// The format that this machine loads: `an ELF file`.
         expected: &'static str,
-        /// What it is: `empty`, `a text`, `a Mach-O file`.
+        /// The format of the file: `empty`, `a text`, `a Mach-O file`.
         found: &'static str,
     },
-    /// It is made for another machine.
+    /// It is built for another machine.
     #[error("it is made for {found}, and this process is {expected}")]
     Machine {
-        /// This process.
+        /// The machine of this process.
         expected: String,
-        /// The file.
+        /// The machine of the file.
         found: String,
     },
     /// It is an ELF file, but not a shared library.
     #[error("it is {found}, not a shared library")]
     Kind {
-        /// What it is: `an object file`.
+        /// The kind of the file: `an object file`.
         found: &'static str,
     },
-    /// It is cut short or its headers are damaged.
+    /// It is truncated, or its headers are damaged.
     #[error("it is damaged: {how}")]
     Damaged {
-        /// What does not fit.
+        /// A description of the damage.
         how: String,
     },
 }
 
-/// Why a table is not one.
+/// Describes why a table is not usable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TableFault {
@@ -138,7 +138,7 @@ pub enum TableFault {
     /// The version is 0.
     #[error("its table is of version {found}; versions begin with 1")]
     Version {
-        /// What stands in the table.
+        /// The version in the table.
         found: u32,
     },
     /// A function that every version has is NULL.
@@ -149,33 +149,33 @@ pub enum TableFault {
     },
 }
 
-/// What a library's function did that is no success. It is the source of a
-/// [`StoreError::Remote`], whose action names the function and the library.
+/// An unsuccessful call of a library's function. It is the source of a [`StoreError::Remote`], whose action names the
+/// function and the library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
-    /// It said that it failed. By the contract the reason is on stderr, printed by the library.
+    /// The function failed. By the contract the library has printed the reason on stderr.
     #[error("it returned {code}; its reason is on stderr")]
     Refused {
         /// The negative code.
         code: c_int,
     },
-    /// It returned a code that the contract does not know.
+    /// The function returned a code that the contract does not define.
     #[error("it returned {code}, which kv_store_v1 gives no meaning to")]
     Code {
-        /// The code.
+        /// The undefined code.
         code: c_int,
     },
-    /// It said that it succeeded and gave a length without a buffer.
+    /// The function succeeded and returned a length without a buffer.
     #[error("it returned 0 and {len} bytes, but no buffer")]
     NoBuffer {
-        /// The length it gave.
+        /// The length that was returned.
         len: usize,
     },
-    /// It said that it succeeded and gave a length that no buffer has.
+    /// The function succeeded and returned a length that no buffer can have.
     #[error("it returned 0 and a buffer of {len} bytes, which cannot be")]
     Length {
-        /// The length it gave.
+        /// The length that was returned.
         len: usize,
     },
 }

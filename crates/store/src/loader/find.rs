@@ -1,4 +1,4 @@
-//! Where a scheme's library is.
+//! The search for a scheme's library.
 
 use std::env;
 use std::ffi::OsStr;
@@ -6,15 +6,15 @@ use std::path::{Path, PathBuf};
 
 use super::error::LoadError;
 
-/// The environment variable that names the folder of libraries; several are separated by `:`, which is our
-/// addition. Then the system's loader is asked.
+/// The environment variable with the folder of libraries. As an extension, several folders may be separated by `:`. The
+/// system's loader is called last.
 pub const SEARCH_PATH: &str = "KV_STORE_LIBRARY_PATH";
 
-/// The file name of a scheme's library: `libkv_store_foo.so`.
+/// Returns the file name of a scheme's library: `libkv_store_foo.so`.
 ///
 /// # Errors
-/// [`LoadError::Scheme`] unless it is what [`StoreUri::scheme`](crate::StoreUri::scheme) can return: the
-/// scheme becomes part of a path here, and must not be one.
+/// [`LoadError::Scheme`] unless [`StoreUri::scheme`](crate::StoreUri::scheme) can return it: the scheme becomes part of
+/// a path and must not contain one.
 pub(super) fn file_name(scheme: &str) -> Result<String, LoadError> {
     let letters = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || "_+-.".contains(c);
     if !scheme.starts_with(|c: char| c.is_ascii_lowercase()) || !scheme.chars().all(letters) {
@@ -23,14 +23,14 @@ pub(super) fn file_name(scheme: &str) -> Result<String, LoadError> {
     Ok(format!("{}kv_store_{scheme}{}", env::consts::DLL_PREFIX, env::consts::DLL_SUFFIX))
 }
 
-/// The files to look for, in order, before the system's loader is asked.
+/// Returns the files to try, in order, before the system's loader is called.
 pub(super) fn places(file: &str) -> Vec<PathBuf> {
     env::var_os(SEARCH_PATH).map(|path| places_in(&path, file)).unwrap_or_default()
 }
 
 fn places_in(path: &OsStr, file: &str) -> Vec<PathBuf> {
     env::split_paths(path)
-        // An empty part is a slip of the pen, not the current folder.
+        // Ignore an empty part. It is most likely a mistake and not meant as the current folder.
         .filter(|folder| folder != Path::new(""))
         .map(|folder| folder.join(file))
         .collect()

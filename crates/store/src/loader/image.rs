@@ -1,5 +1,5 @@
-//! What a file is, before the system's loader gets it: its own words for the wrong file are "invalid ELF
-//! header", and for a file that was cut short there may be none, only SIGBUS.
+//! Checks of a library file before the system's loader opens it. The loader's error for a wrong file is "invalid ELF
+//! header", and a truncated file may crash the process with SIGBUS.
 
 use std::fmt;
 use std::fs::File;
@@ -13,11 +13,11 @@ use object::read::elf::{FileHeader, ProgramHeader};
 
 use super::error::{ImageFault, LoadError};
 
-/// Finds out whether this process could load the file.
+/// Checks whether this process could load the file.
 pub(super) fn check(path: &Path) -> Result<(), LoadError> {
     let unreadable = |source| LoadError::Io { path: path.to_owned(), source };
     let wrong = |fault| LoadError::Image { path: path.to_owned(), fault };
-    // Asked first: opening a pipe would wait for whoever writes to it.
+    // Check this first: opening a pipe would wait for its writer.
     if !path.metadata().map_err(unreadable)?.is_file() {
         return Err(wrong(ImageFault::NotAFile));
     }
@@ -50,7 +50,7 @@ fn format(found: &'static str) -> ImageFault {
     ImageFault::Format { expected: if cfg!(target_vendor = "apple") { "a Mach-O file" } else { "an ELF file" }, found }
 }
 
-/// What a file that begins like this is.
+/// Returns the format of a file that begins with these bytes.
 fn format_of(start: &[u8]) -> &'static str {
     match start {
         [] => "empty",
@@ -65,7 +65,7 @@ fn format_of(start: &[u8]) -> &'static str {
     }
 }
 
-/// Machine, kind, and whether everything that would be mapped is in the file.
+/// Checks the machine, the kind, and that the file contains every segment that would be mapped.
 fn headers<H: FileHeader<Endian = Endianness>>(cache: &ReadCache<File>) -> Result<(), ImageFault> {
     let damaged = |error: object::read::Error| ImageFault::Damaged { how: error.to_string() };
     let header = H::parse(cache).map_err(damaged)?;
@@ -106,7 +106,7 @@ fn headers<H: FileHeader<Endian = Endianness>>(cache: &ReadCache<File>) -> Resul
     Ok(())
 }
 
-/// What code is made for, as ELF tells it.
+/// The machine that a file is built for, from its ELF header.
 #[derive(PartialEq, Eq)]
 struct Machine {
     number: u16,
@@ -115,7 +115,7 @@ struct Machine {
 }
 
 impl Machine {
-    /// That of this process, where it is one that this project is built for.
+    /// Returns the machine of this process, if it is one that this project is built for.
     fn own() -> Option<Self> {
         let number = if cfg!(target_arch = "x86_64") {
             elf::EM_X86_64

@@ -14,24 +14,24 @@ use super::table::Table;
 use super::{find, image};
 use crate::abi::{GET_VTABLE, GetVtable, VERSION_2};
 
-/// A `libkv_store_<scheme>.so` in this process, whose table has been read. It stays loaded as long as the
-/// process lives, also after the last of these is dropped.
+/// A loaded `libkv_store_<scheme>.so` whose table has been read. It stays loaded until the process ends, even after the
+/// last `Library` is dropped.
 #[derive(Debug)]
 pub struct Library {
     path: PathBuf,
     table: Table,
     get_vtable: GetVtable,
-    /// Whether it has said `-ENOENT` for something that is missing.
-    tells_missing: AtomicBool,
+    /// Whether it has returned `-ENOENT` for a missing value.
+    has_missing_code: AtomicBool,
 }
 
 impl Library {
-    /// Loads the library of a scheme: the first file of its name in the folders of
-    /// [`SEARCH_PATH`](super::SEARCH_PATH), or else what the system's loader finds. A file that is there and
-    /// is wrong is an error, and not a reason to look further.
+    /// Loads the library of a scheme: the first file of its name in the folders of [`SEARCH_PATH`](super::SEARCH_PATH),
+    /// or else what the system's loader finds. A file that exists and cannot be used is an error; the search does not
+    /// continue.
     ///
     /// # Errors
-    /// Any but [`LoadError::Open`].
+    /// Any except [`LoadError::Open`].
     pub fn find(scheme: &str) -> Result<Arc<Self>, LoadError> {
         if let Some(library) = Self::find_named(scheme)? {
             return Ok(library);
@@ -45,30 +45,31 @@ impl Library {
         }
     }
 
-    /// The same, only in those folders: what an operator has named goes before everything else.
+    /// Loads a library like [`find`](Self::find), but only from the folders of [`SEARCH_PATH`](super::SEARCH_PATH). An
+    /// operator's choice takes precedence over built-in backends.
     ///
     /// # Errors
-    /// As [`find`](Self::find), but [`LoadError::NotFound`] is `None`.
+    /// The errors of [`find`](Self::find), but `Ok(None)` instead of [`LoadError::NotFound`].
     pub fn find_named(scheme: &str) -> Result<Option<Arc<Self>>, LoadError> {
         find::file_name(scheme)?;
         Self::locate(scheme).map(Self::load).transpose()
     }
 
-    /// The file that [`find_named`](Self::find_named) would load, without loading it: whoever starts another
-    /// process to try it stays clear of what it does.
+    /// Returns the file that [`find_named`](Self::find_named) would load, without loading it, so that it can be tried
+    /// in another process.
     pub fn locate(scheme: &str) -> Option<PathBuf> {
         let mut places = find::places(&find::file_name(scheme).ok()?).into_iter();
-        // A link that leads nowhere is a file that is there.
+        // A dangling link counts as an existing file.
         places.find(|place| place.symlink_metadata().is_ok())
     }
 
-    /// Loads the library in this file, whatever its name is.
+    /// Loads the library in this file, whatever its name.
     ///
     /// # Errors
-    /// Any but [`LoadError::NotFound`] and [`LoadError::Open`].
+    /// Any except [`LoadError::NotFound`] and [`LoadError::Open`].
     pub fn load(path: impl AsRef<Path>) -> Result<Arc<Self>, LoadError> {
         let path = path.as_ref();
-        // A name without `/` would make the system's loader search for it.
+        // The system's loader would search for a name without `/`.
         let path = absolute(path).map_err(|source| LoadError::Io { path: path.to_owned(), source })?;
         image::check(&path)?;
         match dlopen(&path) {
@@ -77,28 +78,28 @@ impl Library {
         }
     }
 
-    /// The file.
+    /// Returns the path of the library's file.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The version of its table, 1 or 2.
+    /// Returns the version of its table, at least 1.
     pub fn version(&self) -> u32 {
         self.table.version
     }
 
-    /// Whether it has `prefetch_chunks`.
+    /// Tells whether it has `prefetch_chunks`.
     pub fn prefetches(&self) -> bool {
         self.version() >= VERSION_2 && self.table.prefetch_chunks.is_some()
     }
 
-    /// Whether it has been seen to have a code of its own for what is missing.
-    pub(super) fn tells_missing(&self) -> bool {
-        self.tells_missing.load(Relaxed)
+    /// Tells whether the library has a separate code for missing values, as far as observed.
+    pub(super) fn has_missing_code(&self) -> bool {
+        self.has_missing_code.load(Relaxed)
     }
 
-    pub(super) fn told_missing(&self) {
-        self.tells_missing.store(true, Relaxed);
+    pub(super) fn set_missing_code(&self) {
+        self.has_missing_code.store(true, Relaxed);
     }
 
     pub(crate) fn table(&self) -> &Table {
@@ -110,11 +111,11 @@ impl Library {
     }
 
     fn of(library: Dl, path: PathBuf) -> Result<Arc<Self>, LoadError> {
-        // SAFETY: a symbol of this name has this type: that is the ABI, and the library's author keeps it.
+        // SAFETY: by the ABI, a symbol of this name has this type. The library's author guarantees it.
         let symbol = unsafe { library.get::<GetVtable>(GET_VTABLE.to_bytes_with_nul()) };
         let get_vtable = match symbol {
             Ok(symbol) => *symbol,
-            // Never unloaded, also where it is of no use: its constructors have run.
+            // Never unload it, even if it is useless: its constructors have run.
             Err(_) => {
                 std::mem::forget(library);
                 return Err(LoadError::NoSymbol { path });
@@ -122,40 +123,41 @@ impl Library {
         };
         std::mem::forget(library);
         let path = file_of(get_vtable).unwrap_or(path);
-        // SAFETY: the library stays loaded, so its function may be called; it returns NULL or a table that
-        // lives as long as the library, and has the length that its version gives it. Its author keeps that.
+        // SAFETY: the library stays loaded, so its function may be called. It returns NULL or a table that lives as
+        // long as the library and has the length of its version. The library's author guarantees it.
         let table = unsafe { Table::read(get_vtable()) };
         let wrong = |fault: TableFault| LoadError::Table { path: path.clone(), fault };
-        Ok(Arc::new(Self { table: table.map_err(wrong)?, path, get_vtable, tells_missing: AtomicBool::new(false) }))
+        Ok(Arc::new(Self { table: table.map_err(wrong)?, path, get_vtable, has_missing_code: AtomicBool::new(false) }))
     }
 }
 
-/// Everything resolved now, and nothing of it visible to other libraries: two plugins may hold two versions of
-/// the same code.
+/// Loads a library with all symbols resolved at once and hidden from other libraries, since two plugins may contain two
+/// versions of the same code.
 fn dlopen(path: &Path) -> Result<Dl, String> {
-    // SAFETY: the library's constructors run. That is what the operator asked for; see "Trust" above.
+    // SAFETY: the library's constructors run, which the operator requested; see "Trust" in the documentation of the
+    // loader.
     unsafe { Dl::open(Some(path), RTLD_NOW | RTLD_LOCAL) }.map_err(|error| {
         use std::error::Error;
         error.source().map_or_else(|| error.to_string(), ToString::to_string)
     })
 }
 
-/// Whether the system's loader means this file itself by what is not there, and not one that it needs. There is
-/// nothing but words to tell that by.
+/// Tells whether the loader's error means that this file itself is missing, and not a library that it needs. Only the
+/// text of the error shows that.
 fn is_absent(file: &str, system: &str) -> bool {
     if cfg!(target_os = "macos") {
         return system.contains("no such file") && !system.contains("not loaded");
     }
-    // `libkv_store_foo.so: cannot open shared object file: No such file or directory`, or musl's words, in
-    // which a file that needs another is named at the end.
+    // glibc: `libkv_store_foo.so: cannot open shared object file: No such file or directory`. musl has another text,
+    // with the file that needs a missing library at its end.
     system.contains(&format!("{file}: ")) && system.contains("No such file")
 }
 
-/// The file that a function lies in, which tells what the system's loader has found.
+/// Returns the file that contains a function, which shows what the system's loader has found.
 fn file_of(function: GetVtable) -> Option<PathBuf> {
     let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
     let address = function as *const c_void;
-    // SAFETY: any address may be asked for; a non-zero answer has filled `info`, whose name is NULL or a C
+    // SAFETY: any address may be passed. If the result is not zero, `info` is filled, and its name is NULL or a C
     // string that lives as long as the library is loaded.
     let name = unsafe {
         if libc::dladdr(address, info.as_mut_ptr()) == 0 {

@@ -1,4 +1,4 @@
-//! A store behind somebody else's library.
+//! A store that is opened through a loaded library.
 
 use std::ffi::{CString, c_int, c_void};
 use std::fmt;
@@ -20,35 +20,34 @@ use crate::uri::StoreUri;
 
 /// An open store of a [`Library`]; dropping it closes it.
 ///
-/// What goes wrong in the library it prints to stderr itself; here it is a [`StoreError::Remote`] that names
-/// the call and the library, with a [`CallError`] as its source. Values are the library's own buffers, not
-/// copies.
+/// The library prints its own errors to stderr. Here they are [`StoreError::Remote`], which names the call and the
+/// library, with a [`CallError`] as the source. Returned values are the library's own buffers, not copies.
 ///
-/// A negative code of a get is `None`: the contract has one sign for "missing" and "failed", and a miss is what
-/// consumers can live with. Only where the library has been seen to say `-ENOENT`
-/// ([`abi::MISSING`](crate::abi::MISSING)) for what is missing, `-EIO` and `-EINVAL`
-/// ([`abi::ERROR`](crate::abi::ERROR), [`abi::INVALID`](crate::abi::INVALID)) are errors. To see that, opening
-/// asks for a chunk that nobody has, until one library has answered so.
+/// A negative code of a get function yields `None`: the contract has only the sign for "missing" and "failed", and
+/// consumers can handle a miss. This differs for a library that has returned `-ENOENT`
+/// ([`abi::MISSING`](crate::abi::MISSING)) for a missing value. From then on `-EIO` and `-EINVAL`
+/// ([`abi::ERROR`](crate::abi::ERROR), [`abi::INVALID`](crate::abi::INVALID)) are errors. To find out, opening reads a
+/// random chunk that does not exist, until the library has returned that code once.
 pub struct Loaded {
     library: Arc<Library>,
     handle: NonNull<c_void>,
 }
 
-// SAFETY: a handle belongs to no thread: the ABI says so, and the library's author keeps it.
+// SAFETY: by the ABI, a handle belongs to no thread. The library's author guarantees it.
 unsafe impl Send for Loaded {}
-// SAFETY: a handle may be used by several threads at once: the ABI says so, and the library's author keeps it.
+// SAFETY: by the ABI, several threads may use a handle at once. The library's author guarantees it.
 unsafe impl Sync for Loaded {}
 
 impl Library {
-    /// Opens a store. Its [`Drop`] closes it.
+    /// Opens a store. Dropping it closes it.
     ///
     /// # Errors
-    /// [`LoadError::Open`] if the library returns NULL; it says why on stderr itself.
+    /// [`LoadError::Open`] if the library returns NULL. The library prints the reason on stderr.
     pub fn open(self: &Arc<Self>, uri: &StoreUri) -> Result<Loaded, LoadError> {
         let refused = || LoadError::Open { path: self.path().to_owned(), uri: uri.to_string() };
-        // A `StoreUri` has no NUL byte.
+        // A `StoreUri` contains no NUL byte.
         let text = CString::new(uri.as_str()).map_err(|_| refused())?;
-        // SAFETY: the function is the table's, and gets a C string, as the ABI asks.
+        // SAFETY: the function is from the table, and the argument is a C string, as the ABI requires.
         let handle = unsafe { (self.table().open)(text.as_ptr()) };
         let handle = NonNull::new(handle).ok_or_else(refused)?;
         Ok(Loaded::new(Arc::clone(self), handle))
@@ -58,14 +57,14 @@ impl Library {
 impl Loaded {
     fn new(library: Arc<Library>, handle: NonNull<c_void>) -> Self {
         let store = Self { library, handle };
-        if !store.library.tells_missing() {
-            // What comes of it is the library's to remember; a failure shows again where it matters.
-            let _ = store.get_chunk(&nobodys());
+        if !store.library.has_missing_code() {
+            // `found` records the code. An error can be ignored, since later calls fail too.
+            let _ = store.get_chunk(&unused_hash());
         }
         store
     }
 
-    /// The library behind it.
+    /// Returns the library.
     pub fn library(&self) -> &Arc<Library> {
         &self.library
     }
@@ -78,20 +77,21 @@ impl Loaded {
         StoreError::remote(format!("{action} of {}", self.library.path().display()), error)
     }
 
-    /// What came of a get function: a negative code is missing, unless this library means something else by it.
+    /// Interprets the result of a get function. A negative code means missing, unless this library has a separate code
+    /// for that.
     fn found(&self, taken: Result<Bytes, CallError>) -> Result<Option<Bytes>, CallError> {
         match taken {
             Err(CallError::Refused { code: MISSING }) => {
-                self.library.told_missing();
+                self.library.set_missing_code();
                 Ok(None)
             }
-            Err(CallError::Refused { code: ERROR | INVALID }) if self.library.tells_missing() => taken.map(Some),
+            Err(CallError::Refused { code: ERROR | INVALID }) if self.library.has_missing_code() => taken.map(Some),
             Err(CallError::Refused { .. }) => Ok(None),
             _ => taken.map(Some),
         }
     }
 
-    /// What a code of a function that returns 0 means.
+    /// Interprets the code of a function that returns 0 on success.
     fn done(&self, action: impl fmt::Display, code: c_int) -> Result<(), StoreError> {
         match code {
             0 => Ok(()),
@@ -105,7 +105,7 @@ impl Backend for Loaded {
     fn put_chunk(&self, hash: &ChunkHash, data: &[u8]) -> Result<Put, StoreError> {
         let key = hash.as_bytes();
         let put = self.library.table().put_chunk;
-        // SAFETY: the handle is open until `drop`; the library borrows both slices for the call.
+        // SAFETY: the handle is open until `drop`, and the library borrows both slices for the call.
         let code = unsafe { put(self.handle(), key.as_ptr(), key.len(), data.as_ptr(), data.len()) };
         match code {
             STORED => Ok(Put::Stored),
@@ -120,8 +120,8 @@ impl Backend for Loaded {
     fn get_chunk(&self, hash: &ChunkHash) -> Result<Option<Bytes>, StoreError> {
         let key = hash.as_bytes();
         let get = self.library.table().get_chunk;
-        // SAFETY: the handle is open until `drop`; the library borrows the hash for the call, and after 0
-        // leaves a buffer of malloc, which its author keeps.
+        // SAFETY: the handle is open until `drop`, and the library borrows the hash for the call. After 0 it leaves a
+        // malloc'd buffer; the library's author guarantees that.
         let taken = unsafe { take(|out, len| get(self.handle(), key.as_ptr(), key.len(), out, len)) };
         self.found(taken).map_err(|error| self.failed(format_args!("get_chunk({hash})"), error))
     }
@@ -129,7 +129,7 @@ impl Backend for Loaded {
     fn put_manifest(&self, name: &ManifestName, data: &[u8]) -> Result<(), StoreError> {
         let text = c_string(name)?;
         let put = self.library.table().put_manifest;
-        // SAFETY: the handle is open until `drop`; the library borrows name and data for the call.
+        // SAFETY: the handle is open until `drop`, and the library borrows name and data for the call.
         let code = unsafe { put(self.handle(), text.as_ptr(), data.as_ptr(), data.len()) };
         self.done(format_args!("put_manifest({name})"), code)
     }
@@ -145,12 +145,12 @@ impl Backend for Loaded {
     fn delete_manifest(&self, name: &ManifestName) -> Result<(), StoreError> {
         let text = c_string(name)?;
         let delete = self.library.table().delete_manifest;
-        // SAFETY: the handle is open until `drop`; the library borrows the name for the call.
+        // SAFETY: the handle is open until `drop`, and the library borrows the name for the call.
         let code = unsafe { delete(self.handle(), text.as_ptr()) };
         self.done(format_args!("delete_manifest({name})"), code)
     }
 
-    /// Nothing where the library cannot. Hashes of several lengths are several calls.
+    /// Does nothing if the library has no such function. Each hash length needs a separate call.
     fn prefetch_chunks(&self, hashes: &[ChunkHash]) -> Result<(), StoreError> {
         let Some(prefetch) = self.library.table().prefetch_chunks else {
             return Ok(());
@@ -158,17 +158,17 @@ impl Backend for Loaded {
         for alike in hashes.chunk_by(|a, b| a.as_bytes().len() == b.as_bytes().len()) {
             let laid: Vec<u8> = alike.iter().flat_map(ChunkHash::as_bytes).copied().collect();
             let len = alike[0].as_bytes().len();
-            // SAFETY: the handle is open until `drop`; the library borrows `laid`, which holds that many
-            // hashes of that length.
+            // SAFETY: the handle is open until `drop`, and the library borrows `laid`, which holds that many hashes of
+            // that length.
             let code = unsafe { prefetch(self.handle(), laid.as_ptr(), len, alike.len()) };
             self.done(format_args!("prefetch_chunks({} hashes)", alike.len()), code)?;
         }
         Ok(())
     }
 
-    /// Prefetches them first, where the library can.
+    /// Prefetches the chunks first, if the library can.
     fn get_chunks(&self, hashes: &[ChunkHash]) -> Result<Vec<Option<Bytes>>, StoreError> {
-        // A failed prefetch is never fatal: what is wrong shows at the chunks themselves.
+        // A failed prefetch is never fatal. The reads below report errors.
         let _ = self.prefetch_chunks(hashes);
         hashes.iter().map(|hash| self.get_chunk(hash)).collect()
     }
@@ -182,13 +182,13 @@ impl fmt::Debug for Loaded {
 
 impl Drop for Loaded {
     fn drop(&mut self) {
-        // SAFETY: it was opened by this library, no call uses it any more, and it is closed here only.
+        // SAFETY: this library opened the handle, no call uses it any more, and only this closes it.
         unsafe { (self.library.table().close)(self.handle()) }
     }
 }
 
-/// A hash that nothing is stored under: random, since every `RandomState` is.
-fn nobodys() -> ChunkHash {
+/// Returns a hash that is not in use: random bytes, from the random keys of `RandomState`.
+fn unused_hash() -> ChunkHash {
     let mut hasher = blake3::Hasher::new();
     for _ in 0..4 {
         hasher.update(&RandomState::new().build_hasher().finish().to_le_bytes());
@@ -196,7 +196,7 @@ fn nobodys() -> ChunkHash {
     hasher.finalize().into()
 }
 
-/// A manifest's name for C.
+/// Returns a manifest's name as a C string.
 fn c_string(name: &ManifestName) -> Result<CString, StoreError> {
     CString::new(name.as_str()).map_err(|_| StoreError::Name { name: name.to_string(), why: "it contains a NUL byte" })
 }

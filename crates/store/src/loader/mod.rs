@@ -1,4 +1,4 @@
-//! Somebody else's backend: from `libkv_store_<scheme>.so` to a [`Backend`](crate::Backend).
+//! Backends of other vendors: loads a `libkv_store_<scheme>.so` as a [`Backend`](crate::Backend).
 //!
 //! ```no_run
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -11,16 +11,14 @@
 //! # }
 //! ```
 //!
-//! - **Trust.** A library runs in this process, with all its rights: no check replaces knowing where it comes
-//!   from. Naming a folder of libraries is the operator's decision, as it is for the system's own loader.
-//!   What is checked here finds mistakes: the wrong file, the wrong machine, a table that is not one, outputs
-//!   that cannot be.
-//! - **Never unloaded.** A library may have started threads, registered handlers and thread-local
-//!   destructors, all of which point into it; Rust's and Go's do. There is no moment at which taking its
-//!   code away is known to be safe, and nothing is won by it: a process loads a few of them, once.
-//! - **Version 1 or 2**, and no other. By the contract a later version only adds functions at the end, so a
-//!   table of version 3 could be used as one of version 2. But the number is also the only sign that what the
-//!   symbol returned is a table at all, and no version 3 has been published; until one is, 3 is as wrong as 99.
+//! - **Trust.** A library runs in this process, with all its rights. No check replaces knowing where it comes from.
+//!   Naming a folder of libraries is the operator's decision, as it is for the system's own loader. The checks here
+//!   find mistakes: a wrong file, a wrong machine, an invalid table, impossible outputs.
+//! - **Never unloaded.** A library may have started threads, or registered handlers and thread-local destructors, which
+//!   point into its code; Rust's and Go's libraries do. There is no safe moment to unload it, and nothing to gain: a
+//!   process loads only a few libraries, once.
+//! - **Versions.** By the contract a later version only adds functions at the end, so a table of a version after 2 is
+//!   used as one of version 2.
 
 mod buffer;
 mod error;

@@ -6,11 +6,11 @@ use crate::abi::{
     Vtable,
 };
 
-/// The functions of a table that is one: all of them are there.
-// Called as `extern "C"`, and not as `"C-unwind"`: the contract lets nothing unwind, so a C++ exception that comes
-// out of a library is a fault like a wild pointer, and no Rust code can catch it and go on. As it is, and with
-// "C-unwind" too, the process aborts with "Rust cannot catch foreign exceptions"; but with "C-unwind" the
-// destructors on the way would first call into that library once more.
+/// The functions of a valid table.
+// They are called as `extern "C"`, not as `"C-unwind"`. By the contract nothing unwinds, so a C++ exception that leaves
+// a library is a fault like a wild pointer, and Rust code cannot catch it and continue. With either ABI the process
+// aborts with "Rust cannot catch foreign exceptions". With "C-unwind", however, destructors on the way would first call
+// into that library once more.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Table {
     pub(crate) version: u32,
@@ -21,13 +21,13 @@ pub(crate) struct Table {
     pub(crate) put_manifest: PutManifest,
     pub(crate) get_manifest: GetManifest,
     pub(crate) delete_manifest: DeleteManifest,
-    /// Only from a table of version 2, and there too it may be NULL.
+    /// Read only from a table of version 2, where it may be NULL.
     pub(crate) prefetch_chunks: Option<PrefetchChunks>,
 }
 
 impl Table {
-    /// Reads a table. One of a later version begins as one of version 2 does, and is used as that. Nothing behind the
-    /// first 4 bytes is read if they are 0, and nothing behind the first 64 if they are 1.
+    /// Reads a table. A later version begins like version 2 and is used as such. Only the first 4 bytes are read if
+    /// they are 0, and only the first 64 if they are 1.
     ///
     /// # Safety
     /// `table` is NULL or points to readable memory: 4 bytes, 64 if they are 1, 72 if they are more.
@@ -35,11 +35,11 @@ impl Table {
         if table.is_null() {
             return Err(TableFault::Null);
         }
-        // Through raw pointers: a reference would claim all 72 bytes. And unaligned, since alignment is one
-        // more thing that a foreign table may lack, and does not need.
+        // Use raw pointers, since a reference would claim all 72 bytes. Read unaligned, since a foreign table may not
+        // be aligned and need not be.
         macro_rules! field {
             ($name:ident) => {
-                // SAFETY: the field lies in memory that the caller promises can be read, for this version.
+                // SAFETY: the caller promises that the field's memory can be read, for this version.
                 unsafe { (&raw const (*table).$name).read_unaligned() }
             };
         }

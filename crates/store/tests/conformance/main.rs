@@ -1,4 +1,4 @@
-//! The conformance kit has to pass what is good and to fail what is not, for the reason that it is not.
+//! The conformance kit must pass a correct store, and fail a faulty one for the right reason.
 
 mod toys;
 
@@ -23,7 +23,7 @@ fn check_toy(fault: Fault) -> Report {
     check(&|| -> Result<Arc<dyn Backend>, StoreError> { Ok(Arc::new(Toy::new(&store, fault))) })
 }
 
-/// These items object, each with these words; others only where the fault is so broad that they have to.
+/// Checks that these items fail, each with these words. Others may fail only if the fault is so broad that they must.
 fn objects(fault: Fault, others: bool, expected: &[(&str, &str)]) {
     let report = check_toy(fault);
     for (name, words) in expected {
@@ -59,7 +59,7 @@ fn a_store_that_buffers_passes_too() {
     assert!(report.is_clean(), "{report}");
 }
 
-/// Every manifest of a run is gone afterwards, also of items that fail.
+/// Every manifest of a run is removed afterwards, even for items that fail.
 #[test]
 fn a_check_cleans_up() {
     for fault in [Fault::None, Fault::LastWriterWins, Fault::EmptyForMissing] {
@@ -69,7 +69,7 @@ fn a_check_cleans_up() {
     }
 }
 
-/// A store in use keeps what it has, also under names that everybody would think of.
+/// A store in use keeps its values, even under obvious names.
 #[test]
 fn a_check_leaves_what_is_there_alone() {
     let store = MemoryStore::new();
@@ -105,7 +105,7 @@ fn a_report_says_what_was_asked_and_what_was_seen() {
     }
 }
 
-/// What a prefetch returns is never fatal.
+/// The result of a prefetch never fails an item.
 #[test]
 fn a_prefetch_may_fail() {
     let report = check_toy(Fault::PrefetchFails);

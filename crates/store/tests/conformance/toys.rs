@@ -1,5 +1,5 @@
-//! Stores that are broken in one way each. Without a fault it is a good one that buffers chunks until
-//! put_manifest, as the contract allows.
+//! Stores with one fault each. Without a fault, a toy is a correct store that buffers chunks until put_manifest, as the
+//! contract allows.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -9,13 +9,13 @@ use std::time::Duration;
 use bytes::Bytes;
 use transload_store::{Backend, ChunkHash, ManifestName, Put, StoreError};
 
-/// What is wrong with a toy.
+/// The fault of a toy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     None,
-    /// put_chunk says 0 for what is there.
+    /// put_chunk returns 0 for an existing chunk.
     SecondPutStored,
-    /// put_chunk says 1 for what is not there.
+    /// put_chunk returns 1 for a missing chunk.
     FirstPutThere,
     /// Other bytes under a hash replace the first ones.
     LastWriterWins,
@@ -25,7 +25,7 @@ pub(crate) enum Fault {
     DeleteThenWrite,
     /// A shorter manifest leaves the end of the longer one.
     StaleTail,
-    /// A manifest is visible some time after put_manifest has returned.
+    /// A manifest becomes visible some time after put_manifest has returned.
     LateManifest,
     /// Each handle remembers the manifests it has read.
     CachedManifest,
@@ -47,13 +47,13 @@ pub(crate) enum Fault {
     NeverPublished,
     /// A handle does not see its own unpublished chunks.
     BlindToOwn,
-    /// put_chunk says 1 for what another handle has buffered, and leaves publishing to that one.
+    /// put_chunk returns 1 for a chunk that another handle has buffered, and does not publish it.
     OthersBuffer,
-    /// Hashes count up to 32 bytes.
+    /// Only the first 32 bytes of a hash count.
     HashCut,
-    /// Hashes are kept as C strings.
+    /// Hashes are treated as C strings.
     HashUntilNul,
-    /// Only hashes of 32 bytes are taken.
+    /// Only hashes of 32 bytes are accepted.
     HashOnly32,
     /// Values end at their first NUL.
     ValueUntilNul,
@@ -77,7 +77,7 @@ pub(crate) enum Fault {
     OneNamespace,
     /// A buffer is shared by all threads and not locked while it is filled.
     NotThreadSafe,
-    /// Everything goes with its last handle.
+    /// All data is lost when the last handle is closed.
     NotKept,
     /// prefetch_chunks makes missing chunks.
     PrefetchMakes,
@@ -93,18 +93,18 @@ pub(crate) enum Fault {
 struct Contents {
     chunks: HashMap<Vec<u8>, Vec<u8>>,
     manifests: HashMap<Vec<u8>, Vec<u8>>,
-    /// Buffered on some handle.
+    /// The chunks that handles have buffered.
     buffered: HashMap<Vec<u8>, usize>,
-    /// Of the fault `LateChunks`.
+    /// For the fault `LateChunks`.
     late: Vec<(Vec<u8>, Vec<u8>)>,
-    /// Of the fault `LateManifest`.
+    /// For the fault `LateManifest`.
     late_manifests: HashMap<Vec<u8>, (u32, Option<Vec<u8>>)>,
     handles: usize,
-    /// Of the fault `NotThreadSafe`: somebody fills the buffer.
+    /// For the fault `NotThreadSafe`: the number of threads that are filling the buffer.
     filling: usize,
 }
 
-/// What the handles of a toy share.
+/// The state that the handles of a toy share.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Shared(Arc<Mutex<Contents>>);
 

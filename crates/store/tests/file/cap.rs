@@ -17,7 +17,7 @@ fn open_capped(root: &Path) -> FileStore {
     FileStore::open(root, FileOptions { cap: Some(CAP), ..FileOptions::default() }).unwrap()
 }
 
-/// The sum of all files. Under the lock that everybody takes who makes a file longer or removes one.
+/// Returns the sum of the sizes of all files. It holds the lock under which files grow or are removed.
 fn size(root: &Path) -> u64 {
     let usage = std::fs::File::open(root.join("usage")).unwrap();
     rustix::fs::flock(&usage, FlockOperation::LockExclusive).unwrap();

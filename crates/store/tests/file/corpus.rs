@@ -31,7 +31,7 @@ fn inputs_that_fuzzing_found() {
     assert!(inputs >= 14 && packs >= 4 && manifests >= 2, "{inputs} {packs} {manifests}");
 }
 
-/// What a store writes, read by the functions that anybody can call.
+/// The public functions of the formats can read what a store writes.
 #[test]
 fn what_a_store_writes() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! A disk without any room, on which a process died while it published.
+//! A full disk, on which a process died while it published.
 
 use std::fs;
 use std::io::Write;
@@ -10,7 +10,7 @@ use transload_store::backend::{Backend, CollectOptions};
 
 use crate::saving::{again, called, chunk, intent, manifest, name, open, verify, wrong_chunk};
 
-/// Mounts a small file system over the folder, for this process alone, and goes on as another program.
+/// Mounts a small file system over the folder, in the mount namespace of this process, and then runs the given program.
 const SMALL: &str = r#"mount -t tmpfs -o size=4m none "$TRANSLOAD_TEST_ROOT" && exec "$@""#;
 
 fn in_namespace(folder: &Path, program: &Path) -> Command {

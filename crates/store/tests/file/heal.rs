@@ -1,5 +1,4 @@
-//! A chunk that was damaged and put again: whoever puts it stores it anew, and the copy that is whole is the one that
-//! a collection keeps.
+//! A damaged chunk is stored again when it is put again, and a collection keeps the intact copy.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -38,8 +37,7 @@ fn faults(store: &FileStore) -> Vec<String> {
     faults
 }
 
-/// One handle finds the damage, by reading or by verifying; another one, which was open before or is opened later, puts
-/// the chunk.
+/// One handle finds the damage, by reading or by verifying. Another one, opened before or after that, puts the chunk.
 #[test]
 fn whoever_puts_a_damaged_chunk_stores_it_anew() {
     for (verifies, opens_later) in [(false, false), (false, true), (true, false), (true, true)] {

@@ -8,7 +8,7 @@ use transload_store::backend::{Backend, CollectOptions};
 
 use crate::saving::{again, called, chunk, count, intent, manifest, name, open, verify, wrong_chunk};
 
-/// The calls a save makes.
+/// The system calls that a save makes.
 const CALLS: [&str; 17] = [
     "openat",
     "openat2",
@@ -29,7 +29,7 @@ const CALLS: [&str; 17] = [
     "close",
 ];
 
-/// Runs the process below under strace, which does `what` at call number `at` of this kind.
+/// Runs the process below under strace, which does `what` at the call number `at` of this kind.
 fn run(root: &Path, role: &str, call: &str, what: &str, at: usize) -> Output {
     let mut command = Command::new("strace");
     let inject = format!("inject={call}:{what}:when={at}");
@@ -42,8 +42,8 @@ fn run(root: &Path, role: &str, call: &str, what: &str, at: usize) -> Output {
     command.output().unwrap()
 }
 
-/// Every so many of the calls that change nothing: a kill at one is like a kill behind the change before it.
-/// `TRANSLOAD_TEST_EVERY_CALL=1` takes them all.
+/// The distance between the sampled calls, for those that change nothing: a kill there has the same effect as one after
+/// the previous change. `TRANSLOAD_TEST_EVERY_CALL=1` tests all calls.
 const SAMPLED: usize = 10;
 
 fn sampled(call: &str) -> usize {
@@ -54,7 +54,7 @@ fn sampled(call: &str) -> usize {
     }
 }
 
-/// How many calls of each kind come before the save and how many in all.
+/// Returns for each kind of call the number of calls before the save, and the total.
 fn calls(root: &Path, log: &Path) -> Vec<(&'static str, usize, usize)> {
     let mut command = Command::new("strace");
     command.args(["-f", "-qq", "-o"]).arg(log);
@@ -91,7 +91,8 @@ fn has_strace() -> bool {
 
 const BEGIN: &str = "here-begins-the-save";
 
-/// What the process said it had saved is there and whole; what is there is whole; and the store works.
+/// Checks that everything that the process reported as saved exists, that all existing values are intact, and that the
+/// store works.
 fn check(root: &Path, output: &Output, why: &str) {
     let store = open(root);
     let text = String::from_utf8_lossy(&output.stdout);
@@ -148,7 +149,8 @@ fn a_process_killed_at_any_system_call_loses_nothing_that_was_saved() {
     assert!(kills > 60 && survived < kills / 4, "{kills} killed, {survived} not");
 }
 
-/// Who finishes what another one left moves manifests away and back. Those who are there already find them meanwhile.
+/// A process that completes the work of a dead one moves manifests away and back. Other processes must find them at any
+/// time.
 #[test]
 fn a_process_killed_while_it_finishes_what_another_one_left_hides_nothing() {
     if !has_strace() {
@@ -219,8 +221,9 @@ fn a_system_call_that_fails_is_never_acknowledged() {
             let output = run(&root, "save", call, &format!("error={errno}"), at);
             *failures.entry(*errno).or_insert(0) += 1;
             let why = format!("{errno} at {call} {at}");
-            // What strace has fail is not done, and cannot be told from what is done as long as the machine runs. So
-            // the process has to say it: it ends at the first error. Not every file that cannot be opened is needed.
+            // A call that strace makes fail has no effect, but as long as the machine runs that looks the same as
+            // success. So the process itself must report the failure: it ends at the first error. With EMFILE it may
+            // succeed, because not every file is needed.
             if errno != &"EMFILE" {
                 assert!(!output.status.success(), "{why}: nobody noticed");
             }
@@ -232,7 +235,7 @@ fn a_system_call_that_fails_is_never_acknowledged() {
     assert_eq!(failures.len(), 4, "{failures:?}");
 }
 
-/// Sandboxes forbid `openat2`, or do not know it.
+/// Sandboxes forbid `openat2` or do not know it.
 #[test]
 fn a_system_without_openat2_opens_all_the_same() {
     if !has_strace() {

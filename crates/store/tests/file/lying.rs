@@ -1,4 +1,4 @@
-//! Files that say that they are longer than anything is: an error, before anything is allocated.
+//! Files with impossibly large lengths in them. Reading one must fail before it allocates memory.
 
 use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::{FileExt, PermissionsExt};
@@ -9,7 +9,7 @@ use transload_store::backend::{Backend, CollectOptions, Fault};
 use transload_store::internal::format::checksum;
 use transload_store::{ChunkHash, ManifestName, StoreError};
 
-/// More than the address space of a process has room for, and less than a file may have.
+/// A length that exceeds the address space of a process, but not the maximum size of a file.
 const LONG: u64 = 8 << 40;
 
 fn store(root: &Path) -> FileStore {
@@ -23,7 +23,7 @@ fn faults(store: &FileStore) -> Vec<Fault> {
     faults
 }
 
-/// A file of this length with nothing in it, if the file system knows such.
+/// Creates an empty sparse file of this length. Returns `None` if the file system cannot.
 fn sparse(path: &Path, len: u64) -> Option<File> {
     let file = OpenOptions::new().write(true).create(true).truncate(true).open(path).unwrap();
     match file.set_len(len) {

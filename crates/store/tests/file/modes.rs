@@ -1,4 +1,4 @@
-//! Who may use a store: its owner, or its group, whatever the umask of whoever makes and fills it.
+//! Permissions: only the owner, or also the group, can use a store, whatever the umask of its creators and users is.
 
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
@@ -12,7 +12,7 @@ use transload_store::{ChunkHash, ManifestName};
 
 use crate::saving::{again, called};
 
-/// Every kind of file: packs, manifests, locks, notes, what is in the midst of being written.
+/// Uses a store so that it contains every kind of file: packs, manifests, locks, notes and unfinished files.
 fn use_it(root: &Path, group: bool, mark: u8) {
     let options = FileOptions { cap: Some(1 << 30), group, ..FileOptions::default() };
     let store = FileStore::open(root, options).unwrap();
@@ -39,7 +39,7 @@ fn each(path: &Path, visit: &mut dyn FnMut(&Path, &fs::Metadata)) {
     }
 }
 
-/// Whether this test's own program can be run by others: run it from a place where it can.
+/// Returns a copy of this test's program in a place from which other users can run it.
 fn program(folder: &Path) -> std::path::PathBuf {
     let copy = folder.join("program");
     fs::copy(std::env::current_exe().unwrap(), &copy).unwrap();

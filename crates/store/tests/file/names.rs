@@ -8,7 +8,7 @@ use transload_store::{ChunkHash, StoreError};
 
 use crate::saving::{Random, count, name, open};
 
-/// All that lies below a folder.
+/// Returns everything in a folder, recursively.
 fn tree(folder: &Path) -> Vec<std::path::PathBuf> {
     let mut all = Vec::new();
     for entry in std::fs::read_dir(folder).unwrap() {

@@ -1,4 +1,4 @@
-//! A store on a file system that is mounted to be read.
+//! A store on a file system that is mounted read-only.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -8,7 +8,7 @@ use transload_store::backend::file::{FileOptions, FileStore};
 
 use crate::saving::{again, called, chunk, manifest, name, open, verify, wrong_chunk};
 
-/// Mounts the folder over itself, for this process alone, and goes on as another program.
+/// Mounts the folder over itself read-only, in the mount namespace of this process, and then runs the given program.
 const READ_ONLY: &str = r#"mount -o bind,ro "$TRANSLOAD_TEST_ROOT" "$TRANSLOAD_TEST_ROOT" && exec "$@""#;
 
 fn in_namespace(folder: &Path, program: &Path) -> Command {

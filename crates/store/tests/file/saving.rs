@@ -1,4 +1,4 @@
-//! What the processes of these tests save, and how it is checked.
+//! The data that the processes of these tests save, and how it is checked.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -18,8 +18,8 @@ pub(crate) fn chunk(n: u64) -> (ChunkHash, Vec<u8>) {
     (blake3::hash(&data).into(), data)
 }
 
-/// A manifest with a version that no other one has. It names its chunks by their number, for the test, and by
-/// their hash, for the store, which so knows them in whichever order threads publish.
+/// Returns a manifest with a unique version. It contains the numbers of its chunks, for the test, and their hashes, so
+/// that the store knows them in whatever order threads publish.
 pub(crate) fn manifest(version: u64, chunks: &[u64]) -> Vec<u8> {
     let numbers = [&[version, chunks.len() as u64], chunks].concat();
     let mut manifest: Vec<u8> = numbers.iter().flat_map(|n| n.to_le_bytes()).collect();
@@ -29,7 +29,7 @@ pub(crate) fn manifest(version: u64, chunks: &[u64]) -> Vec<u8> {
     manifest
 }
 
-/// The first chunk of a manifest that is not there as it was put.
+/// Returns the first chunk of a manifest that is missing or has other bytes.
 pub(crate) fn wrong_chunk(store: &FileStore, manifest: &[u8]) -> Result<Option<ChunkHash>, StoreError> {
     let mut numbers = manifest.chunks_exact(8).map(|number| number.try_into().unwrap());
     let count = numbers.nth(1).map_or(0, u64::from_le_bytes);
@@ -46,20 +46,20 @@ pub(crate) fn open(root: &Path) -> FileStore {
     FileStore::open(root, FileOptions::default()).unwrap()
 }
 
-/// What a process leaves that dies while this manifest is about to change: an empty file of this path.
+/// Returns the path of the empty file that a process leaves if it dies while this manifest is about to change.
 pub(crate) fn intent(root: &Path, which: &str) -> PathBuf {
     let digits = blake3::hash(which.as_bytes()).to_hex();
     root.join(format!("tmp/{}.{digits}.intent", &digits[..32]))
 }
 
-/// Nothing in it is damaged or missing.
+/// Checks that nothing in the store is damaged or missing.
 pub(crate) fn verify(store: &FileStore) {
     let inventory = store.inventory().unwrap();
     let mut fault = |fault| panic!("{fault:?}");
     inventory.verify(&mut |_| (), &mut fault).unwrap();
 }
 
-/// The environment may ask for more.
+/// Returns the number in an environment variable, or the usual one.
 pub(crate) fn count(variable: &str, usual: u64) -> u64 {
     let text = std::env::var(variable).ok();
     text.and_then(|text| text.parse().ok()).unwrap_or(usual)
@@ -68,12 +68,12 @@ pub(crate) fn count(variable: &str, usual: u64) -> u64 {
 pub(crate) const ROOT: &str = "TRANSLOAD_TEST_ROOT";
 pub(crate) const ROLE: &str = "TRANSLOAD_TEST_ROLE";
 
-/// This program again, as the helper `test` of another test. One test thread: it runs in the main one.
+/// Makes a command run this program again, as the helper test `test`. With one test thread, it runs in the main thread.
 pub(crate) fn again(command: &mut Command, test: &str, root: &Path, role: &str) {
     command.args([test, "--exact", "--ignored", "--nocapture", "--test-threads=1"]).env(ROOT, root).env(ROLE, role);
 }
 
-/// Root and role of a helper; `None` if it was called by hand.
+/// Returns root and role of a helper, or `None` if the helper test was started by hand.
 pub(crate) fn called() -> Option<(String, String)> {
     Some((std::env::var(ROOT).ok()?, std::env::var(ROLE).ok()?))
 }

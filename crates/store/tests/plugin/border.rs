@@ -13,7 +13,7 @@ use transload_store::export::{Plugin, vtable};
 use transload_store::{Backend, ChunkHash, ManifestName, Put, StoreError, StoreUri};
 use transload_test_stores::forward;
 
-/// `MemoryStore` with a prefetch that checks what it is given.
+/// `MemoryStore` with a prefetch that shows what was passed to it: it puts the chunks.
 #[derive(Debug)]
 struct Prefetching(MemoryStore);
 
@@ -36,11 +36,11 @@ impl Plugin for Prefetching {
     }
 }
 
-/// Panics wherever it is touched, in ways that are awkward to catch.
+/// Panics in every call, in ways that are hard to catch.
 #[derive(Debug)]
 struct Panicking;
 
-/// A payload whose own end panics.
+/// A panic payload whose drop panics.
 struct Bomb;
 
 impl Drop for Bomb {
@@ -102,8 +102,8 @@ impl Plugin for Panicking {
     }
 }
 
-/// A table's functions, called with what C might bring. Each is as unsafe as the ABI makes it; the tests give
-/// NULL, or pointers that are good for their length.
+/// The functions of a table, with arguments as C code might pass them. Calls are as unsafe as the ABI makes them. The
+/// tests pass NULL, or pointers that are valid for their length.
 struct C(Vtable);
 
 #[expect(clippy::undocumented_unsafe_blocks, reason = "see the type: one reason for all")]
@@ -132,7 +132,7 @@ impl C {
         unsafe { self.0.prefetch_chunks.unwrap()(handle, hashes, len, n) }
     }
 
-    /// The code, and the value where it is 0. `out` and `out_len` begin as rubbish.
+    /// Returns the code, and the value if the code is 0. `out` and `out_len` start with invalid values.
     fn get(&self, get: impl FnOnce(*mut *mut u8, *mut usize) -> c_int) -> (c_int, Option<Vec<u8>>) {
         let (mut out, mut len) = (ptr::dangling_mut::<u8>(), usize::MAX);
         let code = get(&raw mut out, &raw mut len);
@@ -271,7 +271,7 @@ fn a_panic_is_a_code_in_every_function() {
     c.close(store);
 }
 
-/// Thousands of lines on stderr, so this is a process of its own.
+/// This prints thousands of lines to stderr, so it runs in a separate process.
 #[test]
 fn no_combination_of_arguments_crashes() {
     let output = Command::new(std::env::current_exe().unwrap())

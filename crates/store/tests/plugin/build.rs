@@ -5,7 +5,7 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
-/// Variables that a consumer's process gets: where a plugin finds what its URI does not say.
+/// Environment variables for a consumer's process. They contain settings that the plugin's URI does not.
 pub(crate) type Environment = [(&'static str, String)];
 
 /// The folder `tests/c`.
@@ -59,7 +59,7 @@ impl Toy {
     }
 }
 
-/// Builds a cdylib of this workspace and returns its file. Cargo does nothing where it is current.
+/// Builds a cdylib of this workspace and returns its path. Cargo does nothing if it is up to date.
 pub(crate) fn plugin(arguments: &[&str], file: &str) -> PathBuf {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let output = Command::new(cargo)

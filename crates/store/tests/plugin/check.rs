@@ -12,12 +12,12 @@ fn options() -> Options {
     Options { large: 1 << 20, seed: 7, ..Options::quick() }
 }
 
-/// Checks a library as the command line does. The children are this program.
+/// Checks a library in the same way as the command line. The children run this program.
 pub(crate) fn check(path: &Path, uri: &str) -> Report {
     check_in(path, uri, &[])
 }
 
-/// The same for a library that looks into its environment.
+/// Does the same for a library that reads its environment.
 pub(crate) fn check_in(path: &Path, uri: &str, environment: &Environment) -> Report {
     let limit = Duration::from_secs(60);
     let report = check_chosen(&options(), path, uri, environment, limit);
@@ -54,7 +54,7 @@ fn other_process() {
     conformance::run_in_child(item, subject, &options()).unwrap();
 }
 
-/// What a library fails that keeps everything in memory, as the toy and the example do.
+/// The only item that fails for a library that keeps everything in memory, such as the toy and the example.
 const IN_MEMORY: &str = "outlives-process";
 
 fn failed(report: &Report) -> Vec<&str> {
@@ -63,8 +63,8 @@ fn failed(report: &Report) -> Vec<&str> {
     failed.map(|finding| finding.item.name).collect()
 }
 
-/// These items object, each with these words; nobody else fails. Notes are not looked at: the toy in C does
-/// not do what is ours.
+/// Checks that these items fail or note, each with these words, and that no others fail. Other notes are ignored,
+/// because the toy in C does not follow our own rules.
 fn objects(defines: &[&str], expected: &[(&str, &str)]) {
     let toy = Toy::new(defines);
     // None of these hangs.
@@ -88,8 +88,8 @@ fn objects(defines: &[&str], expected: &[(&str, &str)]) {
     }
 }
 
-/// Nothing failed or noted, but for symbols: the example is built with what the tests need, and a crate of that
-/// has functions for C. The plugins that ship are held to one symbol where they are tested.
+/// Checks that nothing failed or was noted. Symbols are an exception: the example is built with the features of the
+/// tests, and a crate among them exports C functions. The plugins that are shipped have their own test for that.
 fn assert_clean(report: &Report) {
     let mut noted =
         report.findings.iter().filter(|finding| !matches!(finding.verdict, Verdict::Pass | Verdict::Skipped));
@@ -111,7 +111,7 @@ fn a_good_library_in_c_passes() {
         let toy = Toy::new(&[version]);
         let report = check(&toy.path(), "toy://here");
         assert_eq!(failed(&report), [IN_MEMORY], "{report}");
-        // What is left open, and it does not do: names are checked by nobody, missing is -1.
+        // These are optional, and the toy does not do them: it does not check names, and missing is -1.
         let notes: Vec<_> = report
             .findings
             .iter()
@@ -122,7 +122,7 @@ fn a_good_library_in_c_passes() {
     }
 }
 
-/// What is missing may have any negative code, also one that says "failed" elsewhere.
+/// Any negative code may mean missing, even one that means an error elsewhere.
 #[test]
 fn a_strange_code_for_missing_is_a_note() {
     let toy = Toy::new(&["MISSING_IS=-5"]);
@@ -133,7 +133,7 @@ fn a_strange_code_for_missing_is_a_note() {
     assert!(finding.seen.contains("-5"), "{}", finding.seen);
 }
 
-/// The same in this process, as long as nothing crashes.
+/// Runs the checks in this process, which works as long as nothing crashes.
 #[test]
 fn a_library_can_be_checked_in_process() {
     let uri = "memory://in-process".parse().unwrap();
@@ -158,7 +158,7 @@ fn a_library_that_is_none_fails_once() {
     assert!(seen.contains("it is a text, not an ELF file"), "{seen}");
 }
 
-/// Also where something else was asked for.
+/// The item that loads the library always runs, even if only others are selected.
 #[test]
 fn a_library_that_is_none_fails_whatever_is_tried_of_it() {
     let folder = tempfile::tempdir().unwrap();
@@ -200,7 +200,7 @@ toys! {
     outputs_of_no_bytes_are_null: ["FAULT_NULL_FOR_EMPTY"] ["outputs-empty": "is NULL"]
 }
 
-/// A fault of all outputs shows wherever something is read, mostly as a crash of free().
+/// Checks a fault that affects all outputs. It shows in every item that reads something, mostly as a crash of free().
 fn outputs(define: &str, words: &str) {
     let toy = Toy::new(&[define]);
     let report = check(&toy.path(), "toy://here");

@@ -1,4 +1,4 @@
-//! A C program drives plugins, and so do our loader and the conformance kit.
+//! Plugins used by a C program, by the loader and by the conformance kit.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -34,7 +34,7 @@ fn said(output: &Output) -> String {
     format!("{}\n{}{}", output.status, text(&output.stdout), text(&output.stderr))
 }
 
-/// The consumer has to be content.
+/// Checks a plugin with the C program, which must report no failures.
 pub(crate) fn drives(library: &Path, uri: &str, environment: &Environment, version: u32) {
     let consumer = Consumer::new();
     let output = consumer.command(library, uri, environment).output().unwrap();
@@ -43,7 +43,7 @@ pub(crate) fn drives(library: &Path, uri: &str, environment: &Environment, versi
     assert_eq!(String::from_utf8_lossy(&output.stdout), expected);
 }
 
-/// Runs the consumer under valgrind: no access to memory that is not its own, nothing lost.
+/// Runs the C program under valgrind, which must find no invalid access and no leak.
 pub(crate) fn drives_without_leaks(library: &Path, uri: &str, environment: &Environment) {
     if Command::new("valgrind").arg("--version").output().is_err() {
         println!("NOT RUN: there is no valgrind");
@@ -72,7 +72,7 @@ pub(crate) fn exports(library: &Path) {
     assert_eq!(names, ["kv_store_get_vtable"], "of {}", library.display());
 }
 
-/// Closing it leaves it where it is: DT_FLAGS_1 has DF_1_NODELETE.
+/// Checks that closing the library does not unload it: DT_FLAGS_1 has DF_1_NODELETE.
 #[cfg(target_os = "linux")]
 pub(crate) fn stays_loaded(library: &Path) {
     use object::elf::{DF_1_NODELETE, DT_FLAGS_1, FileHeader64};

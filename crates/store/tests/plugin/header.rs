@@ -68,7 +68,7 @@ fn cpp_lays_the_table_out_as_rust_does() {
     agrees("c++", &["-x", "c++", "-std=c++11", "-pedantic"]);
 }
 
-/// The codes are errno's, which is what makes them mean the same to those who know errno only.
+/// The codes are those of errno, so they make sense to users who know only errno.
 #[test]
 fn the_codes_are_those_of_errno() {
     assert_eq!([abi::MISSING, abi::ERROR, abi::INVALID], [-libc::ENOENT, -libc::EIO, -libc::EINVAL]);

@@ -1,4 +1,4 @@
-//! What a check leaves behind, whatever becomes of it: no process, and no manifest that can be removed.
+//! A check leaves no process and no removable manifest behind, however it ends.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use transload_store::open_existing;
 use crate::build::compile;
 use crate::consumer::file_plugin;
 
-/// `tests/c/around.c` around the file plugin, and the store that it is checked with.
+/// The library of `tests/c/around.c`, which wraps the file plugin, and the store for its checks.
 struct Around {
     folder: TempDir,
 }
@@ -47,7 +47,7 @@ impl Around {
         names
     }
 
-    /// A process that checks it, with stderr to a pipe that everybody has whom it starts.
+    /// Returns the command of a process that checks the library. Its stderr is a pipe that all its children inherit.
     fn checking(&self) -> Command {
         let mut command = this_program("left::other_process");
         self.name_it(&mut command);
@@ -70,14 +70,14 @@ impl Around {
     }
 }
 
-/// One test of this program, in a process of its own.
+/// Returns the command for one test of this program in a separate process.
 fn this_program(test: &str) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--ignored", "--exact", test, "--nocapture"]);
     command
 }
 
-/// An item that puts manifests and reads them.
+/// Selects an item that puts manifests and reads them.
 fn one() -> Options {
     Options { only: vec!["manifest-replace".into()], ..Options::quick() }
 }
@@ -94,7 +94,7 @@ fn other_process() {
     conformance::check_in_children(&one(), Duration::MAX, &command, &mut |_| ());
 }
 
-/// The end of stderr is when nobody is left who could write there; otherwise this never ends.
+/// The end of stderr shows that no process is left that could write to it. Otherwise this test never ends.
 #[test]
 fn a_child_that_dies_leaves_nothing() {
     // One that hangs takes all of its time, and needs enough of it to come that far.
@@ -119,7 +119,7 @@ fn a_child_that_dies_leaves_nothing() {
     }
 }
 
-/// A child that was started by nobody, or by one that has ended since.
+/// A child started by hand, or by a process that has ended since.
 #[test]
 fn a_child_without_a_task_does_nothing() {
     let around = Around::new("REFUSE");

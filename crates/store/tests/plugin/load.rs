@@ -28,7 +28,7 @@ fn hash(n: u8) -> ChunkHash {
     blake3::hash(&[n]).into()
 }
 
-/// What the library did, under the error that names the call.
+/// Returns the call that failed, and the library's error in it.
 fn call_error(error: StoreError) -> (String, CallError) {
     let StoreError::Remote { action, source } = error else {
         panic!("{error}");
@@ -36,7 +36,7 @@ fn call_error(error: StoreError) -> (String, CallError) {
     (action, *source.downcast::<CallError>().unwrap())
 }
 
-/// `kv_store_v1` has no call that compares and removes in one step, so nothing is removed on a condition.
+/// `kv_store_v1` has no call that compares and removes in one step, so conditional removal is not supported.
 #[test]
 fn a_library_removes_nothing_on_a_condition() {
     let store = opened(&Toy::new(&["VERSION=1"]));
@@ -149,7 +149,7 @@ fn a_call_that_fails_says_which_and_how() {
     assert_eq!(error, CallError::Code { code: 7 });
 }
 
-/// The contract promises no more than the sign.
+/// The contract only defines the sign of the code.
 #[test]
 fn any_negative_code_may_mean_missing() {
     for define in ["MISSING_IS=-1", "MISSING_IS=-5", "MISSING_IS=-22"] {
@@ -245,8 +245,8 @@ fn a_library_that_needs_what_is_not_there_is_refused() {
     assert!(matches!(&error, LoadError::Refused { system, .. } if system.contains("nowhere")), "{error}");
 }
 
-/// Every byte of the headers, changed: an error or a library, never a crash. `dlopen` itself is not asked where
-/// the check refuses; where it does not, it is, so only bytes that it survives by itself are changed here.
+/// Changing any byte of the headers gives an error or a working library, never a crash. If the check accepts a file,
+/// `dlopen` loads it, so only bytes that `dlopen` itself tolerates are changed.
 #[test]
 #[cfg(target_os = "linux")]
 fn damaged_headers_are_errors() {

@@ -1,5 +1,5 @@
-//! Both sides of the C border: the header, plugins made by the macro, C consumers of them, foreign libraries
-//! under the loader, and what the conformance kit says of all these.
+//! Both sides of the C interface: the header, plugins made by the macro, C consumers of them, and foreign libraries
+//! under the loader. Also the results of the conformance kit for all of these.
 
 mod border;
 mod build;

@@ -1,4 +1,4 @@
-//! What `kv_store_v1` asks of a backend.
+//! The requirements of `kv_store_v1` on a backend.
 
 use std::sync::{Arc, Barrier};
 
@@ -30,7 +30,7 @@ fn a_cluster_and_a_sentinel_are_refused_by_name() {
     }
 }
 
-/// Whatever is in it, the prefix stands in front of names; each database is a store.
+/// The prefix precedes manifest names, whatever characters it contains. Each database is a separate store.
 #[test]
 fn a_prefix_is_part_of_the_names() {
     let server = server!();
@@ -213,9 +213,9 @@ fn a_manifest_that_fails_disarms_no_other_thread() {
             put(&fine);
             step.wait();
             step.wait();
-            // The other thread was told of both; this one was not.
+            // The error to the other thread was about both chunks. This thread has not had one yet.
             collected(&theirs, store.put_manifest(&name("theirs"), b"no hashes"));
-            // Having been told, another save goes on, and the same one does not.
+            // After the error, a manifest that does not name the chunks succeeds, and one that names them still fails.
             store.put_manifest(&name("another"), b"save").unwrap();
             let manifest = hash(&theirs).to_string();
             for _ in 0..2 {
@@ -373,7 +373,7 @@ fn keeps_the_contract() {
     contract("redis", Compares::InOneStep, &|| Arc::new(server.open("/0/some/prefix")));
 }
 
-/// Below a folder, above one, and below memory and a folder.
+/// Uses a server as the tier below a folder, above one, and below memory and a folder.
 #[test]
 fn keeps_the_contract_as_a_tier() {
     let server = server!();

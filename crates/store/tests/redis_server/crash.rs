@@ -9,10 +9,10 @@ use transload_store::backend::Inventory;
 use transload_store::{Backend, ChunkHash, ManifestName, StoreError};
 use transload_test_stores::{bytes, hash, name, server};
 
-/// How often the server is killed. Each takes a few tenths of a second.
+/// The number of times that the server is killed. Each takes a few tenths of a second.
 const KILLS: u64 = 40;
 
-/// The chunks of one save: some that others have, some of its own.
+/// Returns the chunks of one save, some of which other saves share.
 fn chunks(save: u64) -> Vec<Vec<u8>> {
     (0..8)
         .map(|n| match n {
@@ -26,12 +26,12 @@ fn manifest(save: u64) -> Vec<u8> {
     chunks(save).iter().flat_map(|data| hash(data).as_bytes().to_vec()).collect()
 }
 
-/// What became of the puts of one name.
+/// The results of the puts of one name.
 #[derive(Default)]
 struct Puts {
-    /// The last one that was acknowledged.
+    /// The last acknowledged put.
     done: Option<u64>,
-    /// Since then. Each may have come about all the same.
+    /// The failed puts since then. Each may have taken effect.
     failed: Vec<u64>,
 }
 
@@ -75,7 +75,7 @@ fn killed_at_any_moment() {
         });
         server.restart();
         check(&server.open(""), &acknowledged.lock().unwrap());
-        // The handle that lost its server goes on, or a new one.
+        // Continue with the handle that lost its server, or with a new one.
         if kill % 2 == 0 {
             store = server.open("");
         }
@@ -86,7 +86,7 @@ fn killed_at_any_moment() {
     assert!(saves > 0 && failed >= KILLS / 2);
 }
 
-/// What was acknowledged is there, and everything that is there is whole.
+/// Checks that acknowledged values exist, and that all existing values are intact.
 fn check(store: &(impl Backend + Inventory), acknowledged: &HashMap<ManifestName, Puts>) {
     for (name, puts) in acknowledged {
         let Some(found) = store.get_manifest(name).unwrap() else {

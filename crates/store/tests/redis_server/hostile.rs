@@ -1,4 +1,4 @@
-//! Servers that hang, break off or talk nonsense: an error, in bounded time.
+//! Servers that hang, close connections early or send nonsense. The result must be an error, in bounded time.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -9,10 +9,11 @@ use transload_store::backend::redis::{RedisOptions, RedisStore};
 use transload_store::{Backend, StoreError};
 use transload_test_stores::{hash, name};
 
-/// Longer than any of these takes unless it hangs, whatever else the machine does.
+/// A duration that no call exceeds unless it hangs, even on a busy machine.
 const BOUND: Duration = Duration::from_secs(60);
 
-/// Answers each connection's opening as Redis would, and then everything with `answer`.
+/// Starts a fake server. It answers the setup of each connection as Redis does, and everything after that with
+/// `answer`.
 fn fake(answer: impl Fn(&mut TcpStream) + Send + Sync + 'static) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -45,7 +46,7 @@ fn options() -> RedisOptions {
     RedisOptions { connect_timeout: timeout, timeout, ..RedisOptions::default() }
 }
 
-/// Every call fails in bounded time; the messages are returned.
+/// Checks that every call fails in bounded time, and returns the messages.
 fn all_fail(uri: &str) -> Vec<String> {
     let began = Instant::now();
     let store = RedisStore::open(&uri.parse().unwrap(), options()).unwrap();

@@ -173,7 +173,7 @@ fn a_full_server_can_be_collected() {
     full().unwrap();
 }
 
-/// Saves died, one after the other, until the server was full: nothing can be written, and all of it can go.
+/// Several saves died until the server was full. Nothing can be written, but a collection can free everything.
 #[test]
 fn a_server_full_of_what_dead_saves_left_is_freed() {
     let server = server!();

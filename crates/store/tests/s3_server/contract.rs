@@ -1,4 +1,4 @@
-//! What `kv_store_v1` asks of a backend.
+//! The requirements of `kv_store_v1` on a backend.
 
 use std::sync::{Arc, Barrier};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use transload_store::{Backend, Put, StoreError};
 use transload_test_stores::s3::{Impostor, Server};
 use transload_test_stores::{Compares, bytes, contract, hash, name};
 
-/// With both servers.
+/// Runs a test with both servers.
 fn both(test: impl Fn(&Server)) {
     test(&Server::s3s());
     if let Some(moto) = Server::moto() {
@@ -324,7 +324,8 @@ fn without_credentials_it_says_which_variables_to_set() {
         println!("NOT RUN: the environment has credentials, or where to get them: {set}");
         return;
     }
-    // Where an instance would be told its credentials: nobody there, and somebody who never answers.
+    // Endpoints of the service that gives instances their credentials: one where nothing listens, and one that never
+    // answers.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let silent = format!("http://{}", silent.local_addr().unwrap());
     let keys = ["aws_access_key_id", "aws_secret_access_key"];

@@ -1,4 +1,4 @@
-//! The server ends in the middle of saves and comes back: an error or a complete save.
+//! The server stops in the middle of saves and restarts. Each save must fail or be complete.
 
 use std::collections::HashSet;
 use std::sync::Mutex;
@@ -13,7 +13,7 @@ use transload_test_stores::{bytes, hash, name};
 
 const KILLS: u64 = 20;
 
-/// Some that no other save has, and some that the saves before and after it have too.
+/// Returns the chunks of one save. Some are unique, and some are shared with the saves before and after it.
 fn chunks(save: u64) -> Vec<Vec<u8>> {
     let seed = |n| match n {
         0 | 1 => 10 * (save / 4) + n,
@@ -34,7 +34,7 @@ fn put(store: &S3Store, save: u64) -> Result<(), StoreError> {
     store.put_manifest(&name(&save.to_string()), &manifest(save))
 }
 
-/// Those of `names` that are there have the bytes that were put, and so do their chunks.
+/// Checks that these manifests and their chunks have the bytes that were put.
 fn check(store: &S3Store, names: &[ManifestName]) {
     let manifests = store.get_manifests(names).unwrap();
     for (name, got) in names.iter().zip(manifests) {

@@ -1,4 +1,4 @@
-//! The `s3` backend against two S3 servers of others: s3s-fs in this process, and moto where it is installed.
+//! The `s3` backend against two independent S3 servers: s3s-fs in this process, and moto if it is installed.
 
 mod contract;
 mod crash;

@@ -1,4 +1,4 @@
-//! Tiers that are down, full or slow.
+//! Tiers that fail, are full or are slow.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -78,7 +78,7 @@ fn a_last_tier_that_is_full_says_so() {
     assert!(matches!(full, Some(StoreError::Full { cap: 4000, .. })), "{full:?}");
 }
 
-/// The last tier takes its time; a put does not.
+/// The last tier is slow, but puts are not.
 #[test]
 fn a_slow_tier_below_gets_its_copies_later() {
     let slow = MemoryStore::new();
@@ -113,7 +113,8 @@ fn copies_that_a_tier_below_refuses_are_skipped() {
     assert_eq!(saved(&*below), Some(5));
 }
 
-/// Chunks that could not be copied leave no older manifest below, which would be read when the tier above has lost its own.
+/// If chunks could not be copied, no older manifest may stay below. It would be read once the tier above has lost its
+/// own.
 #[test]
 fn a_manifest_whose_copy_is_refused_is_not_read_below_in_an_older_form() {
     let (above, below) = (sound(), sound());
@@ -128,7 +129,7 @@ fn a_manifest_whose_copy_is_refused_is_not_read_below_in_an_older_form() {
     assert_eq!(saved(&store), None);
 }
 
-/// The copy of what is removed waits behind another one; below is what it replaced.
+/// A manifest is removed while its copy is queued behind another one. The tier below still has the previous manifest.
 #[test]
 fn a_revision_that_goes_before_it_was_copied_brings_nothing_back() {
     let (above, below) = (MemoryStore::new(), MemoryStore::new());
@@ -148,7 +149,7 @@ fn a_revision_that_goes_before_it_was_copied_brings_nothing_back() {
     assert_eq!(saved(&below), None);
 }
 
-/// Another host has replaced it below while it was pending here: only this host's goes.
+/// While a manifest was pending here, another host replaced it below. Only this host's version is removed.
 #[test]
 fn a_pending_revision_goes_without_what_others_have_put() {
     let (above, below) = (sound(), sound());
@@ -166,7 +167,7 @@ fn a_pending_revision_goes_without_what_others_have_put() {
     assert_eq!(store.get_manifest(&name("m")).unwrap().unwrap(), "theirs");
 }
 
-/// Closing gives a tier up that is away; what the others have got is not thought to be everywhere.
+/// Closing gives up on an unreachable tier. Manifests that the other tiers have must not count as copied everywhere.
 #[test]
 fn what_was_given_up_at_closing_is_pending_still() {
     let [first, second] = [(); 2].map(|()| MemoryStore::new());
@@ -191,7 +192,8 @@ fn what_was_given_up_at_closing_is_pending_still() {
     }
 }
 
-/// A manifest is put again while the chunks of its first put are on their way: below it is never without its chunks.
+/// A manifest is put again while the chunks of its first put are being copied. The tier below must never have a
+/// manifest without its chunks.
 #[test]
 fn a_manifest_that_is_put_again_meanwhile_goes_with_its_own_chunks() {
     #[derive(Debug)]
@@ -224,7 +226,7 @@ fn a_manifest_that_is_put_again_meanwhile_goes_with_its_own_chunks() {
     assert_eq!(saved(&store), Some(1));
 }
 
-/// A tier that is back gets what it has refused, once something else was copied.
+/// A tier that works again gets the copies that it refused, once something else was copied.
 #[test]
 fn what_was_refused_is_copied_later() {
     let (above, below) = (sound(), sound());
@@ -253,7 +255,7 @@ fn closing_does_not_wait_for_what_is_away() {
     assert!((1..500).contains(&tried), "{tried}");
 }
 
-/// Each call takes so many milliseconds.
+/// Makes each call take this many milliseconds.
 fn slowed(store: MemoryStore, millis: u64) -> Faulty<MemoryStore> {
     Faulty::new(store, Plan::new().with_time(Duration::from_millis(millis)))
 }
@@ -265,8 +267,8 @@ fn tiers_in_tiers_are_refused() {
     assert!(error.to_string().contains("tiers in it that have tiers"), "{error}");
 }
 
-/// At every call of the tier below the process ends: what it was told is in the tier above, and below there is no manifest
-/// without its chunks.
+/// The process ends at each call of the tier below. Acknowledged values are in the tier above, and below there is no
+/// manifest without its chunks.
 #[test]
 fn a_crash_at_each_call_of_a_later_copy_loses_only_the_copy() {
     for kind in [Call::PutChunk, Call::PutManifest, Call::DeleteManifest] {

@@ -1,4 +1,4 @@
-//! What `kv_store_v1` asks of a backend, of some compositions of two and three.
+//! The requirements of `kv_store_v1`, checked for some compositions of two and three tiers.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use transload_store::backend::file::{FileOptions, FileStore};
 use transload_store::backend::{MemoryStore, Tier, TierStore, Write};
 use transload_test_stores::{Compares, contract, quick_folder};
 
-/// A store that can be opened again and again.
+/// A store that can be opened repeatedly.
 #[derive(Clone)]
 enum Place {
     Memory(MemoryStore),

@@ -16,7 +16,7 @@ fn name(text: &str) -> ManifestName {
     ManifestName::new(text).unwrap()
 }
 
-/// The copy of a manifest in a tier above the last.
+/// Returns the name under which a tier above the last one keeps its copy of a manifest.
 fn copy(text: &str) -> ManifestName {
     name(&format!("transload.copy/{text}"))
 }
@@ -27,7 +27,7 @@ fn chunk(n: u64) -> (ChunkHash, Vec<u8>) {
     (blake3::hash(&data).into(), data)
 }
 
-/// Two tiers of any kind, each with what can be done to it from outside.
+/// Returns a store with these two tiers.
 fn two(above: &Arc<Faulty<MemoryStore>>, below: &Arc<Faulty<MemoryStore>>, write: Write) -> TierStore {
     let tiers = vec![
         Tier::new("above", above.clone() as Arc<dyn Backend>),
@@ -40,7 +40,7 @@ fn sound() -> Arc<Faulty<MemoryStore>> {
     Arc::new(Faulty::new(MemoryStore::new(), Plan::new()))
 }
 
-/// Everything fails from now on.
+/// Makes every call fail from now on.
 fn down() -> Plan {
     use Call::{DeleteManifest, GetChunk, GetManifest, PutChunk, PutManifest};
     let calls = [DeleteManifest, GetChunk, GetManifest, PutChunk, PutManifest];

@@ -1,4 +1,4 @@
-//! Tiers against a plain model: whatever fails above, they are one store.
+//! Tiers against a simple model: whatever fails in the upper tiers, they behave as one store.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -122,7 +122,7 @@ proptest! {
     }
 }
 
-/// Puts fail as the second one does; what is read is what was put without failing.
+/// A store whose puts fail when the second field's do. Reads return what was put successfully.
 #[derive(Debug)]
 struct Late(MemoryStore, Faulty<MemoryStore>);
 
@@ -143,7 +143,7 @@ impl Backend for Late {
     forward!(0: get_chunk, get_manifest, delete_manifest, manifest_revision, delete_revision);
 }
 
-/// Threads on two handles: what each has put, each reads, and a manifest is never older than one that was read.
+/// Threads on two handles read what they have put, and never read a manifest that is older than one read before.
 #[test]
 fn threads_see_one_store() {
     let (above, below) = (MemoryStore::new(), MemoryStore::new());

@@ -1,4 +1,4 @@
-//! Reads go down as far as they must, and carry up what they find.
+//! Reads try one tier after another, and copy what they find into the tiers above.
 
 use std::sync::Arc;
 
@@ -38,7 +38,7 @@ fn what_is_found_below_is_there_above_afterwards() {
     assert_eq!(low.bytes, data.len() as u64 + 32);
 }
 
-/// Two hosts, each with a tier of its own, and the store that they share; also after a restart.
+/// Two hosts, each with its own tier, share a store. Both are also restarted.
 #[test]
 fn what_others_replace_and_remove_is_not_read_above() {
     for kinds in ["f", "m", "fm", "mf"] {
@@ -98,7 +98,7 @@ fn what_others_replace_and_remove_is_not_read_above() {
     }
 }
 
-/// A copy that a tier keeps for its chunks is put anew, and goes, as the last tier's manifest does.
+/// Reading through the tiers updates or removes a tier's copy of a manifest, as the last tier has it.
 #[test]
 fn copies_of_manifests_become_what_the_last_tier_has() {
     let (above, below) = (sound(), sound());
@@ -111,7 +111,8 @@ fn copies_of_manifests_become_what_the_last_tier_has() {
     assert_eq!(copies, [Some(Bytes::from_static(b"newer")), None]);
 }
 
-/// A manifest is pending where it was put until it was copied below; then it only holds its chunks there.
+/// A manifest stays pending in the upper tier until it was copied. After that, a copy under another name keeps its
+/// chunks there.
 #[test]
 fn what_was_copied_later_holds_its_chunks_under_another_name() {
     let (above, below) = (sound(), sound());
@@ -130,7 +131,7 @@ fn what_was_copied_later_holds_its_chunks_under_another_name() {
     assert_eq!(above.get_manifest(&copy).unwrap(), None);
 }
 
-/// A batch asks each tier once, for what is still missing.
+/// A batch asks each tier once, and only for what is still missing.
 #[test]
 fn batches_go_down_with_what_is_missing() {
     let [one, two, three] = [(); 3].map(|()| MemoryStore::new());
@@ -156,7 +157,7 @@ fn batches_go_down_with_what_is_missing() {
     assert_eq!(two.count(Call::PutChunk).1, 2);
 }
 
-/// Nothing tells memory what other processes replace and remove.
+/// Memory would not notice when other processes replace or remove manifests, so it does not keep any.
 #[test]
 fn memory_above_another_tier_keeps_chunks_only() {
     let (memory, below) = (MemoryStore::new(), sound());
@@ -175,7 +176,7 @@ fn memory_above_another_tier_keeps_chunks_only() {
     assert!(store.get_chunk(&chunk(7).0).is_err());
 }
 
-/// A read does not wait for a put that takes its time.
+/// A read does not wait for a slow put.
 #[test]
 fn a_manifest_that_is_being_put_is_read() {
     let (above, below) = (sound(), MemoryStore::new());
@@ -195,7 +196,8 @@ fn a_manifest_that_is_being_put_is_read() {
     assert_eq!(above.get_manifest(&copy("m")).unwrap().unwrap(), "new");
 }
 
-/// One process makes copies later, another one at once, on the same folders: nothing pending is taken for a copy.
+/// Two processes use the same folders, one with later copies and one with immediate ones. A pending manifest must not
+/// be taken for a copy.
 #[test]
 fn what_is_pending_for_one_is_no_copy_of_another() {
     let (above, below) = (sound(), sound());
@@ -213,7 +215,7 @@ fn what_is_pending_for_one_is_no_copy_of_another() {
     assert_eq!(back.get_manifest(&name("1")).unwrap(), None);
 }
 
-/// Says that a manifest is about to be put, and waits.
+/// Reports that a manifest is about to be put, and waits for permission.
 #[derive(Debug)]
 struct Gate(MemoryStore, std::sync::mpsc::Sender<()>, std::sync::Mutex<std::sync::mpsc::Receiver<()>>);
 
@@ -254,7 +256,7 @@ fn a_chunk_that_is_damaged_above_is_read_below_and_healed() {
     assert_eq!((hits, promotions), (1, 1));
 }
 
-/// In the file of the folder that has these bytes.
+/// Flips a byte in the file of the folder that contains these bytes.
 fn flip_a_byte(folder: &std::path::Path, bytes: &[u8]) {
     let mut folders = vec![folder.to_owned()];
     while let Some(folder) = folders.pop() {
@@ -276,7 +278,7 @@ fn flip_a_byte(folder: &std::path::Path, bytes: &[u8]) {
     panic!("it is nowhere");
 }
 
-/// Each tier is told what it will be read for, as far down as is known without asking a server.
+/// A prefetch reaches the tiers that a read would use, as far as that is known without asking a server.
 #[test]
 fn a_prefetch_goes_as_far_as_a_read() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! Where in a document's text a fault stands.
+//! The positions of faults in a document's text.
 
 use std::ops::Range;
 
@@ -6,7 +6,7 @@ use toml::de::DeTable;
 
 use super::{Faults, Located, Syntax};
 
-/// Finds each fault's place. JSON has no spans: its faults keep their key paths alone.
+/// Finds the position of each fault. JSON has no spans, so its faults have only key paths.
 pub(super) fn all(faults: Faults, text: &str, syntax: Syntax) -> Vec<Located> {
     let root = match syntax {
         Syntax::Toml => DeTable::parse(text).ok(),
@@ -19,14 +19,14 @@ pub(super) fn all(faults: Faults, text: &str, syntax: Syntax) -> Vec<Located> {
     faults.collect()
 }
 
-/// The byte offset of a line and column, both counted from 1.
+/// Returns the byte offset of a line and column, both counted from 1.
 pub(super) fn offset(text: &str, line: usize, column: usize) -> Option<usize> {
     let start: usize = text.split_inclusive('\n').take(line.checked_sub(1)?).map(str::len).sum();
     let offset = (start + column.saturating_sub(1)).min(text.len());
     Some(text.floor_char_boundary(offset))
 }
 
-/// Where a span begins, as the end of a message: line and column (in characters), both counted from 1.
+/// Returns the start of a span for the end of a message: line and column (in characters), both counted from 1.
 pub(super) fn place(text: &str, span: &Option<Range<usize>>) -> String {
     let Some(before) = span.as_ref().and_then(|span| text.get(..span.start)) else {
         return String::new();
@@ -36,8 +36,8 @@ pub(super) fn place(text: &str, span: &Option<Range<usize>>) -> String {
     format!(" at line {row} column {}", line.chars().count() + 1)
 }
 
-/// The span of the field at `path` (`group[0].spec[1].heads`), or of the innermost table around it
-/// where it is missing; in either case no more than its first line.
+/// Returns the span of the field at `path` (`group[0].spec[1].heads`) or, if that is missing, of the innermost table
+/// around it. Either is cut to its first line.
 fn find(root: &DeTable<'_>, path: &str, text: &str) -> Option<Range<usize>> {
     let mut found = None;
     let mut table = Some(root);

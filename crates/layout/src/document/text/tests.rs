@@ -20,7 +20,7 @@ head_dim = 128
 dtype = "bf16"
 "#;
 
-/// What the fault at `path` marks in the text.
+/// Returns the text that the fault at `path` marks.
 #[track_caller]
 fn marked<'t>(text: &'t str, path: &str) -> &'t str {
     let Err(ParseError::Faults { faults, .. }) = parse("a.toml", text, Syntax::Toml) else {
@@ -35,7 +35,7 @@ fn value_as_json(value: &toml::Value) -> String {
     serde_json::to_string(value).expect("JSON")
 }
 
-/// TOML tells numbers beyond 64 bits from others as JSON does.
+/// A number beyond 64 bits gives the same error in TOML as in JSON.
 #[test]
 fn huge_numbers_are_too_large_in_both_syntaxes() {
     for number in ["18446744073709551616", "1e44"] {
@@ -115,7 +115,7 @@ fn a_byte_order_mark_is_no_part_of_a_document() {
     assert_eq!(&text[faults[0].span.clone().expect("a span")], "tp = 0");
 }
 
-/// Deep nesting must end in an error, not in a full stack.
+/// Deep nesting must end in an error, not in a stack overflow.
 #[test]
 fn deep_nesting_is_refused() {
     let deep = format!("a = {}{}", "[".repeat(100_000), "]".repeat(100_000));

@@ -1,4 +1,4 @@
-//! What configs leave out, and what operators choose.
+//! Defaults of configs, and choices of operators.
 
 use serde_json::json;
 use transload_layout::Dtype;
@@ -10,7 +10,7 @@ use crate::common::{attention, config, default_of, delta_net, groups, mamba1, ma
 
 #[test]
 fn an_empty_config_is_what_its_class_says() {
-    /// Groups with their layers, and the specs of the first.
+    /// The groups with their layers, and the specs of the first group.
     type Expected = (&'static str, Vec<(&'static str, String)>, Vec<Spec>);
     let all = |last: u64| format!("0-{last}");
     let expected: [Expected; 15] = [

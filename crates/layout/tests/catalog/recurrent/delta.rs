@@ -94,7 +94,7 @@ fn kimi_linear_reads_kinds_first_and_sizes_beside_the_table() {
     assert_eq!(specs(&model, "kda"), delta_net((8, 64), (8, 64), Dtype::F32));
 }
 
-/// The bytes are those of vLLM 0.32's own classes, as `tests/tools/vllm_caches.py` has them.
+/// The bytes are those of vLLM 0.32's own classes, as printed by `tests/tools/vllm_caches.py`.
 #[test]
 fn glm_5_3_flash_chooses_stretches_of_tokens() {
     let model = default_of("glm5_next");
@@ -119,7 +119,8 @@ fn glm_5_3_flash_chooses_stretches_of_tokens() {
     }
 }
 
-/// As `tests/tools/vllm_hybrid_pages.py` has it from vLLM 0.32 itself; kernels of the indexer take 32 stretches.
+/// The blocks are those of vLLM 0.32 itself, as printed by `tests/tools/vllm_hybrid_pages.py`. The indexer's kernels
+/// process 32 groups of tokens.
 #[test]
 fn glm_5_3_flash_gets_the_blocks_that_vllm_takes() {
     let model = default_of("glm5_next_text");

@@ -1,6 +1,6 @@
 //! Families with recurrent state: which layer keeps what, and how many bytes that is.
 //!
-//! Bytes are worked out here from the published numbers, in the open, and not by the crate.
+//! The expected bytes are computed here from published numbers, independently of the crate.
 
 mod bad;
 mod defaults;

@@ -1,4 +1,4 @@
-//! What there is: all packs, chunks and manifests, and which manifest refers to which chunk.
+//! A list of everything in the store: all packs, chunks and manifests, and which chunks each manifest refers to.
 
 use std::collections::HashMap;
 use std::io;
@@ -13,7 +13,7 @@ use crate::backend::{Progress, References, is_leftover};
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
 
-/// A store at one moment. Chunks, packs and manifests are numbers into these lists.
+/// The contents of a store at one moment. Chunks, packs and manifests refer to each other by index into these lists.
 #[derive(Debug)]
 pub(super) struct Census {
     pub(super) chunks: Vec<ChunkCensus>,
@@ -24,11 +24,11 @@ pub(super) struct Census {
 #[derive(Debug)]
 pub(super) struct ChunkCensus {
     pub(super) hash: ChunkHash,
-    /// The pack whose copy is read. Further copies are rubbish.
+    /// The pack whose copy is read. Other copies are garbage.
     pub(super) pack: usize,
-    /// Where in that pack: a pack can hold a chunk twice.
+    /// The offset in that pack, since a pack can hold a chunk twice.
     pub(super) offset: u64,
-    /// How many manifests refer to it.
+    /// The number of manifests that refer to the chunk.
     pub(super) references: u32,
 }
 
@@ -37,11 +37,11 @@ pub(super) struct PackCensus {
     pub(super) number: usize,
     pub(super) pack: Arc<Pack>,
     pub(super) modified: SystemTime,
-    /// What is in it, with the number of the chunk.
+    /// The pack's entries, each with the index of its chunk.
     pub(super) entries: Vec<(usize, Entry)>,
-    /// Whether it holds a damaged copy of a chunk that has a whole one elsewhere.
+    /// Whether the pack holds a damaged copy of a chunk that has an intact copy elsewhere.
     pub(super) spoiled: bool,
-    /// Chunks of which it holds the only copy, a damaged one. As long as one of them stays, it cannot be copied.
+    /// Chunks whose only copy is in this pack and is damaged. The pack cannot be rewritten while one of them stays.
     pub(super) damaged: Vec<usize>,
 }
 
@@ -49,20 +49,21 @@ pub(super) struct PackCensus {
 pub(super) struct ManifestCensus {
     pub(super) path: String,
     pub(super) modified: SystemTime,
-    /// Length of its file.
+    /// The length of its file in bytes.
     pub(super) len: u64,
-    /// Whether it goes when it was not used for the grace period.
+    /// Whether it is removed once it is unused for the grace period.
     pub(super) leftover: bool,
-    /// The chunks it refers to, each once.
+    /// The chunks that it refers to, without duplicates.
     pub(super) chunks: Vec<u32>,
 }
 
 impl Census {
-    /// Reads all manifests. Nobody may publish meanwhile.
+    /// Reads all manifests. The caller keeps others from publishing meanwhile.
     ///
     /// # Errors
-    /// [`StoreError::Damaged`] if a manifest cannot be read: nobody knows what it refers to.
+    /// [`StoreError::Damaged`] if a manifest cannot be read, since its references are then unknown.
     pub(super) fn take(store: &FileStore, progress: &mut dyn FnMut(Progress)) -> Result<Self, StoreError> {
+        // A pack that another process has removed since the index was read is skipped, with its chunks.
         let mut packs = Vec::new();
         let mut number = HashMap::new();
         for pack in store.index.packs() {
@@ -131,6 +132,7 @@ impl Census {
                 }
                 other => other.map_err(StoreError::io(format!("read {path}")))?,
             };
+            // An empty file takes the place of a manifest that is removed.
             if bytes.is_empty() {
                 return Ok(());
             }
@@ -159,8 +161,8 @@ impl Census {
     }
 }
 
-/// The copies of a chunk, one that is whole before those that are not: only the first is kept. There is more than one
-/// where two saved it at once, or where it was damaged and put again.
+/// Orders the copies of a chunk so that an intact one comes first, because only the first is kept. There is more than
+/// one if two handles saved it at once, or if it was damaged and put again.
 fn whole_first(index: &Index, hash: ChunkHash, mut places: Vec<Place>) -> Vec<Place> {
     if places.len() > 1 {
         let whole = places.iter().position(|place| {

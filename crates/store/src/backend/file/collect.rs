@@ -1,7 +1,7 @@
-//! What goes, and when: rubbish, chunks that nothing refers to, and what the cap has no room for.
+//! Collection: removal of garbage, of chunks without references, and of manifests for which the cap has no room.
 //!
-//! All of it happens while nobody publishes. What is removed relies on manifests not coming back after a
-//! crash, so their folders are flushed before any pack goes.
+//! All of it happens while no process publishes. A removed manifest must not come back after a crash, so manifest
+//! folders are flushed before any pack is removed.
 
 use std::collections::BTreeSet;
 
@@ -16,24 +16,24 @@ use super::pending::create_temporary;
 use crate::backend::{CollectOptions, Collected, Progress};
 use crate::error::StoreError;
 
-/// What came of a plan.
+/// The result of carrying out a plan.
 #[derive(Clone, Copy, Debug, Default)]
-struct Carried {
-    /// How many bytes it gave back.
+struct Outcome {
+    /// The bytes reclaimed.
     freed: u64,
-    /// Packs could not be written anew, because the disk has no room for a copy.
+    /// Whether some packs could not be rewritten because the disk has no room for a copy.
     no_room: bool,
-    /// Chunks that were found damaged. Their packs stay.
+    /// The number of packs that stay because a damaged chunk was found in them.
     damaged: u64,
 }
 
-/// Why a pack that was to be written anew stays as it is.
+/// The reason why a pack was not rewritten.
 enum Stays {
     /// The disk has no room for a copy.
     NoRoom,
-    /// A chunk of it is damaged.
+    /// One of its chunks is damaged.
     Damaged,
-    /// Others have taken the room under the cap, or its chunks are too many.
+    /// Another process took the room under the cap, or the pack has too many chunks.
     Otherwise,
     Failed(StoreError),
 }
@@ -47,10 +47,11 @@ impl From<StoreError> for Stays {
     }
 }
 
-/// How often room is made for the same bytes: others may take what was meant for a pack that is written anew.
+/// The number of attempts to make room for the same bytes: other processes may take the room meant for a rewritten
+/// pack.
 const TRIES: usize = 4;
 
-/// How often a collection is planned that misses its cap because packs could not be written anew. The second plan does
+/// The number of plans of a collection that misses its cap because packs could not be rewritten. The second plan does
 /// not count on them.
 const ROUNDS: usize = 2;
 
@@ -68,16 +69,16 @@ impl FileStore {
         let mut collected = Collected::default();
         let mut no_room = false;
         for _ in 0..ROUNDS {
-            // What dead owners left is gone by now, and nothing has to go for it.
+            // Recovery has removed the files of dead owners, so they do not count here.
             let over = self.over(options.cap)?;
             self.index.refresh(true)?;
             let census = Census::take(self, progress)?;
             let aim = Aim { grace: options.grace, must: over, should: over, room: self.room(no_room)? };
             let mut plan = Plan::make(&census, &aim, self.disk.now(), &self.pending.protected());
-            let mut carried = Carried::default();
+            let mut outcome = Outcome::default();
             if !options.dry_run {
-                carried = self.carry_out(&census, &mut plan, progress)?;
-                plan.frees = carried.freed;
+                outcome = self.carry_out(&census, &mut plan, progress)?;
+                plan.frees = outcome.freed;
             }
             let round = plan.collected(&census);
             collected = Collected {
@@ -86,20 +87,20 @@ impl FileStore {
                 chunks: collected.chunks + round.chunks,
                 bytes: collected.bytes + round.bytes,
                 in_grace: round.in_grace,
-                damaged: round.damaged + carried.damaged,
+                damaged: round.damaged + outcome.damaged,
             };
-            no_room = carried.no_room;
-            if !(no_room || carried.damaged > 0) || self.over(options.cap)? == 0 {
+            no_room = outcome.no_room;
+            if !(no_room || outcome.damaged > 0) || self.over(options.cap)? == 0 {
                 break;
             }
         }
         Ok(collected)
     }
 
-    /// Makes room for so many bytes more under the cap.
+    /// Makes room for this many more bytes under the cap.
     ///
     /// # Errors
-    /// [`StoreError::Full`] if that is not possible; then nothing is removed, unless others wrote meanwhile.
+    /// [`StoreError::Full`] if that is not possible. Then nothing is removed, unless other processes wrote meanwhile.
     pub(super) fn evict(&self, bytes: u64) -> Result<(), StoreError> {
         let Some(cap) = self.space.cap() else {
             return Ok(());
@@ -115,7 +116,7 @@ impl FileStore {
             let used = self.space.count()?;
             let over = used.saturating_add(bytes).saturating_sub(cap);
             if over == 0 {
-                // We have made room, or somebody else has.
+                // An earlier attempt made room, or another process did.
                 return Ok(());
             }
             self.index.refresh(true)?;
@@ -123,7 +124,7 @@ impl FileStore {
             let aim = Aim {
                 grace: self.options.grace,
                 must: over,
-                // So that not every save that follows has to collect.
+                // Evict some more, so that the next saves need not collect.
                 should: over.saturating_add(cap / 16),
                 room: self.room(no_room)?,
             };
@@ -131,16 +132,16 @@ impl FileStore {
             if plan.frees < over {
                 return Err(full());
             }
-            let carried = self.carry_out(&census, &mut plan, &mut |_| ())?;
-            if carried.freed >= over {
+            let outcome = self.carry_out(&census, &mut plan, &mut |_| ())?;
+            if outcome.freed >= over {
                 return Ok(());
             }
-            no_room |= carried.no_room;
+            no_room |= outcome.no_room;
         }
         Err(full())
     }
 
-    /// How many bytes have to go for the store to be no larger than this.
+    /// Returns how many bytes must be removed to get below the cap.
     fn over(&self, cap: Option<u64>) -> Result<u64, StoreError> {
         match cap {
             Some(cap) => Ok(self.space.count()?.saturating_sub(cap)),
@@ -148,7 +149,7 @@ impl FileStore {
         }
     }
 
-    /// How much may be written before anything goes, as far as that is known.
+    /// Returns how much may be written before anything is removed, if there is a limit.
     fn room(&self, disk_is_full: bool) -> Result<Option<u64>, StoreError> {
         match self.space.cap() {
             _ if disk_is_full => Ok(Some(0)),
@@ -157,23 +158,24 @@ impl FileStore {
         }
     }
 
-    /// Removes what the plan says, and takes out of the plan what could not be written anew.
+    /// Removes what the plan says, and drops from the plan the packs that could not be rewritten.
     fn carry_out(
         &self,
         census: &Census,
         plan: &mut Plan,
         progress: &mut dyn FnMut(Progress),
-    ) -> Result<Carried, StoreError> {
-        let mut carried = Carried::default();
+    ) -> Result<Outcome, StoreError> {
+        let mut outcome = Outcome::default();
         if plan.is_empty() {
-            return Ok(carried);
+            return Ok(outcome);
         }
         let mut folders = BTreeSet::new();
-        // Should we die in between, the next collection has to make sure of it before it lets a pack go.
+        // If this process dies before the folders are flushed, the intents make the next collection finish the removal
+        // before it removes a pack.
         let evicted = plan.manifests.iter().map(|&n| &*census.manifests[n].path);
         let intents = self.intend(evicted.clone())?;
         for path in evicted {
-            carried.freed += self.erase(path)?;
+            outcome.freed += self.erase(path)?;
             folders.insert(paths::folder_of(path));
         }
         for folder in folders {
@@ -185,10 +187,10 @@ impl FileStore {
         let mut drops = drops.filter(|(_, fate)| **fate == Fate::Drop).peekable();
         if drops.peek().is_some() {
             let dropped: Result<(), StoreError> = drops.try_for_each(|(pack, _)| {
-                carried.freed += self.space.remove(&pack.pack.id.path())?;
+                outcome.freed += self.space.remove(&pack.pack.id.path())?;
                 Ok(())
             });
-            // Whatever comes of the rest: readers close the files of those that are gone.
+            // Announce even after an error, so that readers close the files of removed packs.
             self.index.announce()?;
             dropped?;
         }
@@ -204,11 +206,11 @@ impl FileStore {
                 .collect();
             match self.rewrite(&pack.pack, pack.modified, &live) {
                 Ok(bytes) => {
-                    carried.freed += bytes;
+                    outcome.freed += bytes;
                     continue;
                 }
-                Err(Stays::NoRoom) => carried.no_room = true,
-                Err(Stays::Damaged) => carried.damaged += 1,
+                Err(Stays::NoRoom) => outcome.no_room = true,
+                Err(Stays::Damaged) => outcome.damaged += 1,
                 Err(Stays::Otherwise) => {}
                 Err(Stays::Failed(error)) => return Err(error),
             }
@@ -216,10 +218,11 @@ impl FileStore {
         }
         self.index.announce()?;
         self.index.refresh(true)?;
-        Ok(carried)
+        Ok(outcome)
     }
 
-    /// Puts a pack with only these chunks in the place of a pack, as a publication does. What that gave back.
+    /// Replaces a pack by a copy with only these chunks, in the same steps as a publication. Returns the bytes
+    /// reclaimed.
     fn rewrite(&self, old: &Pack, modified: std::time::SystemTime, live: &[Entry]) -> Result<u64, Stays> {
         let (path, file) = create_temporary(&*self.disk, "pack")?;
         let given_up = |_: &Stays| {
@@ -240,13 +243,13 @@ impl FileStore {
         published.inspect_err(given_up)?;
         let _ = file.settle();
         self.index.add(id, len, &entries);
-        // The new one is announced before the old one goes: who lists in between finds one of them.
+        // Announce the new pack before removing the old one, so that a reader who lists in between finds one of them.
         self.index.announce()?;
         let freed = self.space.remove(&old.id.path())?;
         Ok(freed.saturating_sub(len))
     }
 
-    /// Writes these chunks and their index, and flushes them. The length of the file, and what is where.
+    /// Writes these chunks and their index, and flushes them. Returns the length of the file and the new entries.
     fn write_copy(&self, file: &dyn File, old: &Pack, live: &[Entry]) -> Result<(u64, Vec<Entry>), Stays> {
         let failed = || StoreError::io("rewrite a pack");
         let mut entries = Vec::with_capacity(live.len());
@@ -265,7 +268,7 @@ impl FileStore {
                 Ok(Some(bytes)) => file.write_all_at(&bytes, to.offset).map_err(failed())?,
                 Ok(None) => return Err(Stays::Otherwise),
                 Err(StoreError::Damaged { .. }) => {
-                    // So that the next plan does not count on this pack. Whoever collects announces it at the end.
+                    // Make the next plan leave this pack alone. The caller announces the damage at the end.
                     self.index.note_damage(old, &from.hash);
                     return Err(Stays::Damaged);
                 }

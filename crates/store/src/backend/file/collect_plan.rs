@@ -1,4 +1,4 @@
-//! What is to go, as data.
+//! The plan of a collection, as data.
 
 use std::collections::HashSet;
 use std::time::{Duration, SystemTime};
@@ -8,54 +8,57 @@ use crate::backend::Collected;
 use crate::backend::file::format::pack::{Entry, TRAILER, entry_len};
 use crate::hash::ChunkHash;
 
-/// What a collection is to achieve.
+/// The goals and limits of a collection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Aim {
     pub(super) grace: Duration,
-    /// How many bytes have to go at least for it to be of use, and how many should.
+    /// The bytes that must be removed for the collection to succeed, and the bytes that should be.
     pub(super) must: u64,
     pub(super) should: u64,
-    /// How much may be written before anything goes, where there is a cap.
+    /// The bytes that may be written before anything is removed, if there is a cap.
     pub(super) room: Option<u64>,
 }
 
-/// What becomes of a pack.
+/// The fate of a pack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Fate {
     Keep,
-    /// Nothing in it is kept.
+    /// Nothing in it is kept, so it is removed.
     Drop,
-    /// Most of it is not kept, or some of it is damaged: the rest is copied.
+    /// Most of it is not kept, or some of it is damaged, so the rest is copied.
     Rewrite,
 }
 
-/// What a collection does.
+/// The actions of a collection.
 #[derive(Debug)]
 pub(super) struct Plan {
-    /// Manifests that go.
+    /// Manifests to remove.
     pub(super) manifests: Vec<usize>,
-    /// How many of them nobody needs any more; the others are evicted.
+    /// The number of leftovers among them. The others are evicted.
     leftovers: u64,
-    /// What becomes of each pack.
+    /// The fate of each pack.
     pub(super) fates: Vec<Fate>,
-    /// The packs that are written anew, in the order in which there is room for that.
+    /// The packs to rewrite, in the order in which there is room for the copies.
     pub(super) rewrites: Vec<usize>,
-    /// How many bytes that gives back.
+    /// The bytes reclaimed.
     pub(super) frees: u64,
-    /// Of each chunk, whether it goes.
-    goes: Vec<bool>,
-    /// Of each pack, how many bytes of its file are kept.
-    kept: Vec<u64>,
-    /// Of each pack, how many bytes its fate gives back.
-    gives: Vec<u64>,
+    /// Whether each chunk is removed.
+    removed_chunks: Vec<bool>,
+    /// The bytes of each pack's file that are kept.
+    kept_bytes: Vec<u64>,
+    /// The bytes that each pack's fate reclaims.
+    reclaimed: Vec<u64>,
     in_grace: u64,
 }
 
 impl Plan {
-    /// Plans what goes: what dead saves left and chunks that nobody refers to, both after the grace period; then, as
-    /// long as `aim.should` is not reached, the least recently used manifests with what only they refer to; then, as
-    /// long as `aim.must` is not reached, other chunks that nobody refers to, the oldest packs first. Chunks that are
-    /// `protected` stay.
+    /// Plans the removals, in this order:
+    ///
+    /// 1. leftovers of saves, and chunks without references, both after the grace period;
+    /// 2. until `aim.should` is reached, the least recently used manifests, with the chunks that only they refer to;
+    /// 3. until `aim.must` is reached, the other chunks without references, oldest packs first.
+    ///
+    /// Chunks that are `protected` stay.
     pub(super) fn make(census: &Census, aim: &Aim, now: SystemTime, protected: &HashSet<ChunkHash>) -> Self {
         let mut plan = Self {
             manifests: Vec::new(),
@@ -63,14 +66,15 @@ impl Plan {
             fates: vec![Fate::Keep; census.packs.len()],
             rewrites: Vec::new(),
             frees: 0,
-            goes: vec![false; census.chunks.len()],
-            kept: vec![0; census.packs.len()],
-            gives: vec![0; census.packs.len()],
+            removed_chunks: vec![false; census.chunks.len()],
+            kept_bytes: vec![0; census.packs.len()],
+            reclaimed: vec![0; census.packs.len()],
             in_grace: 0,
         };
+        // Assume first that every pack keeps all its intact copies of chunks. Removals below update the sums.
         for pack in &census.packs {
             let own = pack.entries.iter().filter(|(n, entry)| is_home(census, pack.number, *n, entry));
-            plan.kept[pack.number] = TRAILER as u64 + own.map(|(_, entry)| cost(entry)).sum::<u64>();
+            plan.kept_bytes[pack.number] = TRAILER as u64 + own.map(|(_, entry)| cost(entry)).sum::<u64>();
         }
         (0..census.packs.len()).for_each(|pack| plan.judge(census, pack));
 
@@ -98,6 +102,7 @@ impl Plan {
             plan.judge(census, pack.number);
         }
 
+        // Step 2: evict.
         let gone: HashSet<usize> = plan.manifests.iter().copied().collect();
         let mut oldest: Vec<usize> = (0..census.manifests.len()).filter(|n| !gone.contains(n)).collect();
         oldest.sort_by_key(|&n| census.manifests[n].modified);
@@ -128,6 +133,7 @@ impl Plan {
             }
         }
 
+        // Step 3: shorten the grace period. Losing a running save is better than failing one that needs the room.
         let mut oldest: Vec<&_> = census.packs.iter().collect();
         oldest.sort_by_key(|pack| pack.modified);
         for pack in oldest {
@@ -148,25 +154,25 @@ impl Plan {
         for &pack in &plan.rewrites {
             plan.fates[pack] = Fate::Rewrite;
         }
-        let left = references.iter().zip(&plan.goes);
-        plan.in_grace = left.filter(|(n, goes)| **n == 0 && !**goes).count() as u64;
+        let left = references.iter().zip(&plan.removed_chunks);
+        plan.in_grace = left.filter(|(n, removed_chunks)| **n == 0 && !**removed_chunks).count() as u64;
         plan
     }
 
-    /// Whether nothing goes.
+    /// Tells whether the plan removes nothing.
     pub(super) fn is_empty(&self) -> bool {
         self.manifests.is_empty() && self.fates.iter().all(|fate| *fate == Fate::Keep)
     }
 
-    /// Whether this entry of a pack is the copy of a chunk that stays.
+    /// Tells whether this entry of a pack is the copy of a chunk that stays.
     pub(super) fn keeps(&self, census: &Census, pack: usize, chunk: usize, entry: &Entry) -> bool {
-        !self.goes[chunk] && is_home(census, pack, chunk, entry)
+        !self.removed_chunks[chunk] && is_home(census, pack, chunk, entry)
     }
 
-    /// What it comes to. Chunks that nobody needs in a pack that stays as it is are not counted: they are
-    /// still there.
+    /// Returns the report of this plan. Unneeded chunks in a pack that stays as it is are still stored, so they are not
+    /// counted as removed.
     pub(super) fn collected(&self, census: &Census) -> Collected {
-        let gone = |chunk: &usize| self.goes[*chunk] && self.fates[census.chunks[*chunk].pack] != Fate::Keep;
+        let gone = |chunk: &usize| self.removed_chunks[*chunk] && self.fates[census.chunks[*chunk].pack] != Fate::Keep;
         let damaged = census.packs.iter().flat_map(|pack| &pack.damaged);
         Collected {
             manifests: self.manifests.len() as u64 - self.leftovers,
@@ -174,7 +180,7 @@ impl Plan {
             chunks: (0..census.chunks.len()).filter(gone).count() as u64,
             bytes: self.frees,
             in_grace: self.in_grace,
-            damaged: damaged.filter(|&&chunk| !self.goes[chunk]).count() as u64,
+            damaged: damaged.filter(|&&chunk| !self.removed_chunks[chunk]).count() as u64,
         }
     }
 
@@ -182,19 +188,19 @@ impl Plan {
         self.frees >= aim && (room.is_none() || self.with_room(room).1 >= aim)
     }
 
-    /// The packs that can be written anew, and what everything gives back then. A copy needs room before the pack
-    /// goes that it is made of; the smallest ones come first, since each makes room for the next.
+    /// Returns the packs that can be rewritten, and the bytes that the plan then reclaims. A copy needs room before its
+    /// original is removed. The smallest copies come first, since each reclaims room for the next.
     fn with_room(&self, room: Option<u64>) -> (Vec<usize>, u64) {
         let mut rewrites: Vec<usize> =
             (0..self.fates.len()).filter(|&pack| self.fates[pack] == Fate::Rewrite).collect();
-        rewrites.sort_by_key(|&pack| self.kept[pack]);
-        let mut freed = self.frees - rewrites.iter().map(|&pack| self.gives[pack]).sum::<u64>();
+        rewrites.sort_by_key(|&pack| self.kept_bytes[pack]);
+        let mut freed = self.frees - rewrites.iter().map(|&pack| self.reclaimed[pack]).sum::<u64>();
         let mut fitting = 0;
         for &pack in &rewrites {
-            if room.is_some_and(|room| self.kept[pack] > room.saturating_add(freed)) {
+            if room.is_some_and(|room| self.kept_bytes[pack] > room.saturating_add(freed)) {
                 break;
             }
-            freed += self.gives[pack];
+            freed += self.reclaimed[pack];
             fitting += 1;
         }
         rewrites.truncate(fitting);
@@ -202,28 +208,31 @@ impl Plan {
     }
 
     fn remove(&mut self, census: &Census, pack: usize, chunk: usize, entry: &Entry) {
-        if is_home(census, pack, chunk, entry) && !self.goes[chunk] {
-            self.goes[chunk] = true;
-            self.kept[pack] -= cost(entry);
+        if is_home(census, pack, chunk, entry) && !self.removed_chunks[chunk] {
+            self.removed_chunks[chunk] = true;
+            self.kept_bytes[pack] -= cost(entry);
         }
     }
 
-    /// Decides what becomes of a pack after something of it went. A copy is worth it when it gives half back.
+    /// Decides the fate of a pack after a chunk of it was removed. Rewriting is worth its cost if it reclaims half of
+    /// the file.
     fn judge(&mut self, census: &Census, pack: usize) {
-        let (kept, len) = (self.kept[pack], census.packs[pack].pack.len);
+        let (kept_bytes, len) = (self.kept_bytes[pack], census.packs[pack].pack.len);
         let mut damaged = census.packs[pack].damaged.iter();
-        let (fate, gives) = match kept {
-            kept if kept == TRAILER as u64 => (Fate::Drop, len),
-            _ if damaged.any(|&chunk| !self.goes[chunk]) => (Fate::Keep, 0),
-            kept if kept <= len / 2 || census.packs[pack].spoiled => (Fate::Rewrite, len.saturating_sub(kept)),
+        let (fate, reclaimed) = match kept_bytes {
+            kept_bytes if kept_bytes == TRAILER as u64 => (Fate::Drop, len),
+            _ if damaged.any(|&chunk| !self.removed_chunks[chunk]) => (Fate::Keep, 0),
+            kept_bytes if kept_bytes <= len / 2 || census.packs[pack].spoiled => {
+                (Fate::Rewrite, len.saturating_sub(kept_bytes))
+            }
             _ => (Fate::Keep, 0),
         };
-        self.frees = self.frees + gives - std::mem::replace(&mut self.gives[pack], gives);
+        self.frees = self.frees + reclaimed - std::mem::replace(&mut self.reclaimed[pack], reclaimed);
         self.fates[pack] = fate;
     }
 }
 
-/// What a chunk takes in a pack's file.
+/// Returns the bytes that a chunk takes in a pack's file, with its index entry.
 fn cost(entry: &Entry) -> u64 {
     entry.len + entry_len(&entry.hash)
 }

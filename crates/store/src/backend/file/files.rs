@@ -1,4 +1,4 @@
-//! Open packs: a bounded number of them.
+//! A bounded number of open pack files.
 
 use std::collections::HashMap;
 use std::io;
@@ -7,7 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use super::disk::{Disk, File, How};
 use super::paths::PackId;
 
-/// How many packs stay open: a process has 1,024 file descriptors by default, and several handles.
+/// The maximum number of open packs of a handle. A process has 1,024 file descriptors by default, and may have several
+/// handles.
 const OPEN: usize = 64;
 
 #[derive(Debug)]
@@ -18,10 +19,10 @@ pub(super) struct Files {
 
 #[derive(Debug, Default)]
 struct Open {
-    /// With the number of the call that used it last.
+    /// The files, each with the number of the call that used it last.
     files: HashMap<PackId, (Arc<dyn File>, u64)>,
     calls: u64,
-    /// The generation of the store when those that are gone were last closed.
+    /// The store's generation when removed files were last closed.
     stamp: Option<[u8; 16]>,
 }
 
@@ -30,7 +31,7 @@ impl Files {
         Self { disk, open: Mutex::default() }
     }
 
-    /// The file of a pack, opened now or before.
+    /// Returns the file of a pack, and opens it if needed.
     pub(super) fn get(&self, id: &PackId) -> io::Result<Arc<dyn File>> {
         {
             let mut open = self.lock();
@@ -49,6 +50,7 @@ impl Files {
             if !none_left {
                 return Err(error);
             }
+            // Out of file descriptors: close all of ours and try again.
             self.keep(|_| false);
             self.disk.open(&path, How::Read)
         })?;
@@ -64,7 +66,7 @@ impl Files {
         Ok(file)
     }
 
-    /// Closes those that no folder lists any more, if the generation is another one than the last time.
+    /// Closes files that were removed from the store, if the generation has changed since the last call.
     pub(super) fn close_gone(&self, stamp: [u8; 16]) {
         let mut open = self.lock();
         if open.stamp.replace(stamp) != Some(stamp) {
@@ -73,7 +75,7 @@ impl Files {
         }
     }
 
-    /// Closes all others.
+    /// Closes all files except those that `keep` accepts.
     pub(super) fn keep(&self, keep: impl Fn(&PackId) -> bool) {
         self.lock().files.retain(|id, _| keep(id));
     }

@@ -1,8 +1,7 @@
-//! Which chunk lies in which pack: read from the packs' own indices, kept in memory.
+//! The index in memory: the pack and offset of each chunk, read from the packs' own indices.
 //!
-//! Other processes add and remove packs. They write a new random number into the file `generation` after they
-//! did, so that one read of 16 bytes tells whether the folders have to be listed again; then only packs that
-//! were not known are read.
+//! Other processes add and remove packs. Afterwards they write a new random number into the file `generation`. So one
+//! read of 16 bytes tells whether the folders have to be listed again, and then only the indices of new packs are read.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::io;
@@ -12,7 +11,7 @@ use std::time::UNIX_EPOCH;
 
 use bytes::Bytes;
 
-use super::disk::{Disk, File, How, is_bad_place, open_to_lock};
+use super::disk::{Disk, File, How, is_bad_block, open_to_lock};
 use super::files::Files;
 use super::format::manifest::Manifest;
 use super::format::pack::{Entry, TRAILER, Trailer};
@@ -22,20 +21,21 @@ use crate::backend::references::{KEY, Starts};
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
 
-/// How often a read is tried again when packs vanish under it. Each time a collection has moved the chunk
-/// in between, and collections take milliseconds at least.
+/// The number of attempts to read a chunk whose pack vanishes each time. Each failure means that a collection has moved
+/// the chunk in between, which takes milliseconds at least.
 const TRIES: usize = 1000;
 
-/// What a disk says of its bad places. It is damage like any other: there may be another copy, and the rest is whole.
-const BAD_PLACE: &str = "the disk cannot read its bytes";
+/// The error text for a bad block of the disk. It is damage like any other: another copy may be intact, and so may the
+/// rest of the file.
+const BAD_BLOCK: &str = "the disk cannot read its bytes";
 
-/// Published chunks of a store, as one handle knows them.
+/// The published chunks of a store, as one handle knows them.
 #[derive(Debug)]
 pub(super) struct Index {
     disk: Arc<dyn Disk>,
     generation: Box<dyn File>,
     state: RwLock<State>,
-    /// One thread lists, others wait for it.
+    /// Lets one thread list at a time.
     listing: Mutex<()>,
     files: Files,
 }
@@ -44,15 +44,15 @@ pub(super) struct Index {
 #[derive(Debug)]
 pub(super) struct Pack {
     pub(super) id: PackId,
-    /// Length of its file.
+    /// The length of its file in bytes.
     pub(super) len: u64,
-    /// Whether its entry in its folder is known to be durable. What is not is read and never relied on.
+    /// Whether its entry in its folder is known to be durable. Manifests must not rely on a pack that is not settled.
     settled: AtomicBool,
-    /// Second in which this handle last said that the pack was used.
+    /// The second in which this handle last updated the pack's last-used time.
     touched: AtomicU64,
 }
 
-/// Where the bytes of a chunk lie.
+/// The location of a chunk's bytes.
 #[derive(Clone, Debug)]
 pub(super) struct Place {
     pub(super) pack: Arc<Pack>,
@@ -65,23 +65,23 @@ pub(super) struct Place {
 struct State {
     stamp: Option<[u8; 16]>,
     packs: HashMap<PackId, Arc<Pack>>,
-    /// Packs whose index cannot be read, and why.
+    /// Packs whose index cannot be read, with the reason.
     damaged: BTreeMap<PackId, String>,
-    /// Packs of this handle whose publication failed: nobody knows whether they are durable.
+    /// Packs of this handle whose publication failed, so that they may not be durable.
     distrusted: HashSet<PackId>,
     chunks: HashMap<ChunkHash, Place>,
-    /// Further copies, which concurrent saves have made.
+    /// Additional copies, made by concurrent saves.
     copies: HashMap<ChunkHash, Vec<Place>>,
-    /// Copies that failed their checksum: nobody relies on them any more, so a chunk that has no other is stored
-    /// anew when it is put again.
+    /// Copies that failed their checksum. Manifests must not rely on them: a chunk without another copy is stored again
+    /// when it is put again.
     damaged_copies: HashSet<(PackId, ChunkHash)>,
-    /// What hashes begin with.
+    /// A filter of the hashes' first [`KEY`] bytes.
     starts: Starts,
-    /// The lengths of those that are longer than that.
+    /// The lengths of hashes that have at least [`KEY`] bytes.
     lengths: BTreeSet<usize>,
 }
 
-/// What reading a pack's index came to.
+/// The result of reading a pack's index.
 enum Opened {
     Pack(Pack, Vec<Entry>),
     Damaged(String),
@@ -104,7 +104,7 @@ impl Index {
         Ok(this)
     }
 
-    /// The bytes of a published chunk, or `None`.
+    /// Returns the bytes of a published chunk, or `None`.
     pub(super) fn get(&self, hash: &ChunkHash) -> Result<Option<Bytes>, StoreError> {
         self.close_gone();
         for _ in 0..TRIES {
@@ -140,7 +140,7 @@ impl Index {
         })
     }
 
-    /// A hint that chunks will be read.
+    /// Hints that chunks will be read.
     pub(super) fn will_need(&self, hashes: &[ChunkHash]) {
         for hash in hashes {
             if let Some(place) = self.places(hash).first()
@@ -151,7 +151,7 @@ impl Index {
         }
     }
 
-    /// The pack of a chunk that a manifest may rely on: it is durable, and not known to be damaged.
+    /// Returns the pack of a chunk that a manifest may rely on: it is durable, and the copy is not known to be damaged.
     pub(super) fn reliable(&self, hash: &ChunkHash) -> Option<Arc<Pack>> {
         let state = self.read_state();
         let whole = |place: &&Place| !state.is_damaged(hash, place);
@@ -166,27 +166,27 @@ impl Index {
         packs.into_iter().find(|pack| self.exists(pack).is_ok_and(|there| there) && pack.is_settled())
     }
 
-    /// Remembers that this copy of a chunk is damaged, in the store if it can be written: whoever puts the chunk stores
-    /// it anew. Whether that is news, which has to be announced.
+    /// Remembers that this copy of a chunk is damaged, in the store too if it is writable, so that the next put stores
+    /// the chunk again. Returns whether the note is new and has to be announced.
     pub(super) fn note_damage(&self, pack: &Pack, hash: &ChunkHash) -> bool {
         let news = self.write().damaged_copies.insert((pack.id, *hash));
         news && self.disk.open(&pack.id.note(hash), How::Create).is_ok()
     }
 
-    /// Copies of chunks that somebody found damaged.
+    /// Returns the copies of chunks that any process found damaged.
     pub(super) fn damaged_copies(&self) -> HashSet<(PackId, ChunkHash)> {
         self.read_state().damaged_copies.clone()
     }
 
-    /// Closes packs that have been removed: as long as a file is open, it takes up its space. Does nothing if no pack
-    /// came or went since the last time.
+    /// Closes packs that have been removed, because an open file keeps its disk space. Does nothing if no pack was
+    /// added or removed since the last call.
     pub(super) fn close_gone(&self) {
         if let Ok(stamp) = self.stamp() {
             self.files.close_gone(stamp);
         }
     }
 
-    /// Whether the file of a pack is still there. Learns by the way whether it has been settled.
+    /// Tells whether the file of a pack still exists, and updates whether it is settled.
     pub(super) fn exists(&self, pack: &Pack) -> io::Result<bool> {
         match self.disk.stat(&pack.id.path()) {
             Ok(stat) => {
@@ -198,53 +198,54 @@ impl Index {
         }
     }
 
-    /// Notes on the disk that a pack was used just now: once a second is exact enough.
+    /// Updates a pack's last-used time on the disk, at most once a second.
     pub(super) fn used(&self, pack: &Pack) {
         let now = self.disk.now();
         let second = now.duration_since(UNIX_EPOCH).map_or(0, |now| now.as_secs());
         if pack.touched.swap(second, Ordering::Relaxed) != second
             && let Ok(file) = self.files.get(&pack.id)
         {
-            // It may be another user's file. Then it looks older than it is.
+            // This fails if the file belongs to another user. Then the pack looks older than it is.
             let _ = file.touch(now);
         }
     }
 
-    /// Adds a pack that was made durable.
+    /// Adds a durable pack.
     pub(super) fn add(&self, id: PackId, len: u64, entries: &[Entry]) {
         let pack = Pack { id, len, settled: true.into(), touched: 0.into() };
         self.write().add(pack, entries);
     }
 
-    /// Never relies on a pack, whatever becomes of it on the disk.
+    /// Excludes a pack for as long as the handle is open, whatever happens to it on the disk.
     pub(super) fn distrust(&self, id: PackId) {
         self.write().distrusted.insert(id);
     }
 
-    /// Tells other handles that packs came or went.
+    /// Tells other handles that packs were added or removed.
     pub(super) fn announce(&self) -> Result<(), StoreError> {
         let announced = paths::random().and_then(|stamp| {
             let stamp = twice(u64::from_le_bytes(stamp));
             self.generation.write_all_at(&stamp, 0)
         });
         if announced.is_err() {
-            // Nobody hears of it. This handle at least looks again: it may have removed what it believes to be there.
+            // Other handles do not learn of the change. Make this one list again: packs that it removed may still be in
+            // its index.
             self.write().stamp = None;
         }
         announced.map_err(StoreError::io(format!("write {}", paths::GENERATION)))
     }
 
-    /// Lists the packs again if they changed since, or anyway. Whether it did.
-    pub(super) fn refresh(&self, anyway: bool) -> Result<bool, StoreError> {
+    /// Lists the packs again if they have changed, or if `force` is set. Returns whether the index may have changed.
+    pub(super) fn refresh(&self, force: bool) -> Result<bool, StoreError> {
         let failed = |action: &str| StoreError::io(action.to_owned());
-        // Before listing: what changes while we list makes the next call list again.
+        // Read the number before listing: a change during the listing then makes the next call list again.
         let stamp = self.stamp().map_err(failed("read generation"))?;
-        if !anyway && self.read_state().stamp == Some(stamp) {
+        if !force && self.read_state().stamp == Some(stamp) {
             return Ok(false);
         }
         let _one = self.listing.lock().unwrap_or_else(PoisonError::into_inner);
         let stamp = self.stamp().map_err(failed("read generation"))?;
-        if !anyway && self.read_state().stamp == Some(stamp) {
+        if !force && self.read_state().stamp == Some(stamp) {
             return Ok(true);
         }
         let (mut found, mut notes) = (HashSet::new(), Vec::new());
@@ -281,7 +282,7 @@ impl Index {
         Ok(true)
     }
 
-    /// All chunks with all their copies, the one that is read first.
+    /// Returns all chunks with all their copies, the preferred one first.
     pub(super) fn chunks(&self) -> Vec<(ChunkHash, Vec<Place>)> {
         let state = self.read_state();
         let chunks = state.chunks.iter();
@@ -293,19 +294,18 @@ impl Index {
             .collect()
     }
 
-    /// All packs.
     pub(super) fn packs(&self) -> Vec<Arc<Pack>> {
         self.read_state().packs.values().cloned().collect()
     }
 
-    /// Packs that cannot be read, and why.
+    /// Returns the packs that cannot be read, with the reasons.
     pub(super) fn damaged(&self) -> Vec<(PackId, String)> {
         let damaged = &self.read_state().damaged;
         damaged.iter().map(|(id, how)| (*id, how.clone())).collect()
     }
 
-    /// The packs of all chunks that a manifest refers to, copies included: what it holds as references, and
-    /// what stands in its data.
+    /// Returns the packs of all chunks that a manifest refers to, in its recorded references or in its data, with all
+    /// copies.
     pub(super) fn packs_of(&self, manifest: &Manifest<'_>) -> Vec<Arc<Pack>> {
         let state = self.read_state();
         let mut packs = HashMap::new();
@@ -328,7 +328,7 @@ impl Index {
         packs.into_values().cloned().collect()
     }
 
-    /// Where a chunk lies, in the order in which to try.
+    /// Returns the copies of a chunk, the preferred one first.
     pub(super) fn places(&self, hash: &ChunkHash) -> Vec<Place> {
         self.read_state().places(hash).cloned().collect()
     }
@@ -338,7 +338,7 @@ impl Index {
         self.read_entry(&place.pack, &entry)
     }
 
-    /// The bytes of a chunk of this pack; `None` if the pack is gone.
+    /// Returns the bytes of a chunk in this pack, or `None` if the pack has been removed.
     pub(super) fn read_entry(&self, pack: &Pack, entry: &Entry) -> Result<Option<Bytes>, StoreError> {
         let damaged = |how: &str| StoreError::Damaged {
             what: format!("chunk {}", entry.hash),
@@ -351,19 +351,20 @@ impl Index {
             Err(error) if error.kind() == io::ErrorKind::InvalidData => {
                 return Err(damaged("there is no regular file"));
             }
-            Err(error) if is_bad_place(&error) => return Err(damaged(BAD_PLACE)),
+            Err(error) if is_bad_block(&error) => return Err(damaged(BAD_BLOCK)),
             Err(error) => return Err(failed()(error)),
         };
         match file.read_vec_at(entry.len, entry.offset) {
             Ok(bytes) if checksum(&bytes) == entry.checksum => Ok(Some(bytes.into())),
             Ok(_) => Err(damaged("its bytes fail their checksum")),
             Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Err(damaged("its bytes are cut off")),
-            Err(error) if is_bad_place(&error) => Err(damaged(BAD_PLACE)),
+            Err(error) if is_bad_block(&error) => Err(damaged(BAD_BLOCK)),
             Err(error) => Err(failed()(error)),
         }
     }
 
-    /// Nothing is known of this chunk. If a pack cannot be read, nobody knows whether it holds it.
+    /// Returns the result for a chunk that is not in the index. It is an error if any pack cannot be read, since that
+    /// pack may hold the chunk.
     fn missing(&self, hash: &ChunkHash) -> Result<Option<Bytes>, StoreError> {
         match self.damaged().first() {
             None => Ok(None),
@@ -396,8 +397,8 @@ impl Index {
         }
     }
 
-    /// The number of the last change, whatever it is: one that was damaged only makes us list again. One that was cut
-    /// off counts as zeros, which none that is written are.
+    /// Returns the number of the last change. A damaged number is harmless: it only makes the handle list again. A
+    /// truncated one counts as zeros, which are never written.
     fn stamp(&self) -> io::Result<[u8; 16]> {
         let mut stamp = [0; 16];
         match self.generation.read_exact_at(&mut stamp, 0) {
@@ -406,7 +407,7 @@ impl Index {
         }
     }
 
-    /// Whether the file `generation` is whole.
+    /// Tells whether the file `generation` is intact.
     pub(super) fn generation_is_whole(&self) -> bool {
         self.stamp().is_ok_and(|stamp| once(stamp).is_some())
     }
@@ -442,7 +443,7 @@ impl State {
             match self.chunks.entry(entry.hash) {
                 std::collections::hash_map::Entry::Vacant(vacant) => drop(vacant.insert(place)),
                 std::collections::hash_map::Entry::Occupied(mut first) => {
-                    // A copy that others may rely on is the better one, and so is one for a damaged one.
+                    // Prefer a durable copy, and an intact one to a damaged one.
                     let before = first.get();
                     let better = self.damaged_copies.contains(&(before.pack.id, entry.hash))
                         || pack.is_settled() && !before.pack.is_settled();
@@ -454,7 +455,7 @@ impl State {
         }
     }
 
-    /// Where a chunk lies, in the order in which to try.
+    /// Returns the copies of a chunk, the preferred one first.
     fn places(&self, hash: &ChunkHash) -> impl Iterator<Item = &Place> {
         let copies = self.copies.get(hash).into_iter().flatten();
         self.chunks.get(hash).into_iter().chain(copies)
@@ -464,7 +465,7 @@ impl State {
         !self.damaged_copies.is_empty() && self.damaged_copies.contains(&(place.pack.id, *hash))
     }
 
-    /// Forgets all packs that are not among these.
+    /// Removes all packs except these.
     fn remove(&mut self, found: &HashSet<PackId>) {
         self.damaged_copies.retain(|(id, _)| found.contains(id));
         let before = self.packs.len();
@@ -494,10 +495,10 @@ impl State {
     }
 }
 
-/// The index of a pack's file.
+/// Reads the index of a pack's file.
 ///
 /// # Errors
-/// `InvalidData` if it is none.
+/// `InvalidData` if the file has no valid index.
 fn read_index(file: &dyn File, len: u64) -> io::Result<Vec<Entry>> {
     let flawed = |flaw| io::Error::new(io::ErrorKind::InvalidData, flaw);
     let at = len.checked_sub(TRAILER as u64).ok_or(io::ErrorKind::UnexpectedEof)?;

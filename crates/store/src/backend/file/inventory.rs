@@ -1,11 +1,11 @@
-//! The operator's side of a file store.
+//! The operator's interface of a file store.
 
 use std::collections::HashMap;
 use std::io;
 
 use bytes::Bytes;
 
-use super::disk::{File, is_bad_place};
+use super::disk::{File, is_bad_block};
 use super::format::manifest::Manifest;
 use super::format::pack::Entry;
 use super::{FileStore, format, paths};
@@ -14,7 +14,7 @@ use crate::error::StoreError;
 use crate::hash::ChunkHash;
 use crate::name::ManifestName;
 
-/// A manifest's file and what it holds.
+/// A manifest's file and its bytes.
 type OpenManifest = (Box<dyn File>, Vec<u8>);
 
 impl FileStore {
@@ -30,7 +30,7 @@ impl FileStore {
             let names = names.map_err(StoreError::io(format!("list {folder}")))?;
             for name in &names {
                 let place = paths::place_of(&folder, name);
-                // What is away counts where nothing lies in its place.
+                // A manifest may be away from its place while it is changed. Count it once.
                 if let Some(place) = place
                     && (place == name || !names.iter().any(|other| other == place))
                 {
@@ -45,7 +45,7 @@ impl FileStore {
         Ok(())
     }
 
-    /// The file of a manifest; `None` if it is gone.
+    /// Reads the file of a manifest. Returns `None` if it has been removed.
     fn manifest_file(&self, path: &str) -> Result<Option<OpenManifest>, StoreError> {
         let read = self.open_manifest(path);
         match read.and_then(|file| Ok((file.read_all(format::manifest::LONGEST)?, file))) {
@@ -65,7 +65,7 @@ impl FileStore {
         let mut found = false;
         let total = places().map(|(_, place)| place.len).sum();
         let mut done = 0;
-        // In the order in which they lie, which a disk reads fastest.
+        // Read in the order of the bytes on the disk, which is fastest.
         let mut places: Vec<_> = places().collect();
         places.sort_unstable_by_key(|(_, place)| (place.pack.id, place.offset));
         for (hash, place) in places {
@@ -77,7 +77,7 @@ impl FileStore {
                     found |= self.index.note_damage(&place.pack, hash);
                     fault(Fault { what, how });
                 }
-                // Collected meanwhile: somebody else's work.
+                // The pack was collected meanwhile. That is no fault.
                 Ok(_) => {}
                 Err(error) if is_unreadable(&error) => {
                     fault(Fault { what: format!("chunk {hash}"), how: error.to_string() })
@@ -86,7 +86,7 @@ impl FileStore {
             }
         }
         if found {
-            // What cannot be written can be verified all the same.
+            // A store that is not writable can still be verified.
             let _ = self.index.announce();
         }
         Ok(())
@@ -130,7 +130,7 @@ impl FileStore {
         if missing.is_empty() {
             return Ok(());
         }
-        // Published while we read.
+        // The chunks may have been published during the walk.
         self.index.refresh(true)?;
         for (hash, name) in missing {
             if self.index.places(&hash).is_empty() {
@@ -144,24 +144,25 @@ impl FileStore {
     }
 }
 
-/// Whether it is this one file that cannot be read: no regular file, another user's, or on a bad place of the disk.
+/// Tells whether an error concerns this file only: it is not a regular file, belongs to another user, or is on a bad
+/// block.
 fn is_unreadable(error: &StoreError) -> bool {
     use io::ErrorKind::{InvalidData, IsADirectory, PermissionDenied, UnexpectedEof};
     let StoreError::Io { source, .. } = error else {
         return false;
     };
     let one_file = [InvalidData, IsADirectory, PermissionDenied, UnexpectedEof];
-    is_bad_place(source) || one_file.contains(&source.kind())
+    is_bad_block(source) || one_file.contains(&source.kind())
 }
 
 impl Inventory for FileStore {
-    /// Of a handle with a prefix: the manifests that it can name, as it names them.
+    /// A handle with a prefix visits the manifests that it can name, under the names that it uses.
     fn manifests(&self, visit: &mut dyn FnMut(ManifestEntry) -> Result<(), StoreError>) -> Result<(), StoreError> {
         self.each_manifest_path(&mut |_| (), &mut |path| {
             let (file, bytes) = match self.manifest_file(path) {
                 Ok(Some(there)) => there,
                 Ok(None) => return Ok(()),
-                // For verifying to tell of, as what cannot be decoded.
+                // Verifying reports it, like a manifest that cannot be decoded.
                 Err(error) if is_unreadable(&error) => return Ok(()),
                 Err(error) => return Err(error),
             };
@@ -207,7 +208,7 @@ impl Inventory for FileStore {
             let bytes = match self.manifest_file(path) {
                 Ok(Some((_, bytes))) => bytes,
                 Ok(None) => return Ok(()),
-                // It is there, and for verifying to tell of.
+                // It takes space, so count it. Verifying reports it.
                 Err(error) if is_unreadable(&error) => {
                     usage.manifests += 1;
                     let stat = self.disk.stat(path).ok().filter(|stat| stat.regular);
@@ -220,7 +221,7 @@ impl Inventory for FileStore {
                 return Ok(());
             }
             usage.manifests += 1;
-            // A damaged one counts with its file.
+            // A damaged manifest counts with the length of its file.
             let data = Manifest::decode(&bytes).map_or(bytes.len(), |manifest| manifest.data.len());
             usage.manifest_bytes += data as u64;
             Ok(())

@@ -1,9 +1,8 @@
-//! Who may publish and who may collect, among all threads of all processes.
+//! Locks between publishing and collecting, for all threads of all processes.
 //!
-//! Publishing holds `store.lock` shared, collecting holds it exclusively. Whoever wants it holds `gate.lock`
-//! until it has it, so a collection that waits keeps newcomers behind it and comes to its turn. Each lock
-//! belongs to a file opened for it (`flock`), so threads exclude each other as processes do, and a process
-//! that dies gives its locks back.
+//! Publishers hold `store.lock` shared, a collection holds it exclusively. While waiting for it, both hold `gate.lock`,
+//! so newcomers queue behind a waiting collection and do not starve it. Each lock belongs to a file opened for it
+//! (`flock`). So threads exclude each other as processes do, and the system releases the locks of a process that dies.
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -23,31 +22,31 @@ pub(super) struct Held {
 #[derive(Clone, Debug)]
 pub(super) struct Locks {
     disk: Arc<dyn Disk>,
-    /// How long anybody waits.
-    patience: Duration,
+    /// The longest wait for a lock.
+    timeout: Duration,
 }
 
-/// The turns of the threads of one handle.
+/// A mutex with a timeout for the threads of one handle, so that one of them publishes at a time.
 #[derive(Debug, Default)]
 pub(super) struct Turns {
     taken: Mutex<bool>,
     free: Condvar,
 }
 
-/// A turn, until it is dropped.
+/// The right to publish, until it is dropped.
 #[must_use = "the turn ends when this is dropped"]
 pub(super) struct Turn<'a>(&'a Turns);
 
 impl Turns {
-    /// Waits until no other thread of the handle has its turn.
-    pub(super) fn take(&self, patience: Duration) -> Result<Turn<'_>, StoreError> {
+    /// Waits until no other thread of the handle publishes.
+    pub(super) fn take(&self, timeout: Duration) -> Result<Turn<'_>, StoreError> {
         let taken = self.taken.lock().unwrap_or_else(PoisonError::into_inner);
-        let waited = self.free.wait_timeout_while(taken, patience, |taken| *taken);
+        let waited = self.free.wait_timeout_while(taken, timeout, |taken| *taken);
         let (mut taken, _) = waited.unwrap_or_else(PoisonError::into_inner);
         if *taken {
             return Err(StoreError::Locked {
                 lock: "the handle, which another thread publishes with,".into(),
-                waited: patience,
+                waited: timeout,
             });
         }
         *taken = true;
@@ -62,35 +61,35 @@ impl Drop for Turn<'_> {
     }
 }
 
-/// What came of doing this with a file, waiting for its lock included.
-pub(super) fn failed(doing: &'static str, path: &str, patience: Duration) -> impl FnOnce(io::Error) -> StoreError {
+/// Returns a function that converts an I/O error, including a timed-out lock.
+pub(super) fn failed(doing: &'static str, path: &str, timeout: Duration) -> impl FnOnce(io::Error) -> StoreError {
     let path = path.to_owned();
     move |error| match error.kind() {
-        io::ErrorKind::TimedOut => StoreError::Locked { lock: path, waited: patience },
+        io::ErrorKind::TimedOut => StoreError::Locked { lock: path, waited: timeout },
         _ => StoreError::io(format!("{doing} {path}"))(error),
     }
 }
 
 impl Locks {
-    pub(super) fn new(disk: Arc<dyn Disk>, patience: Duration) -> Self {
-        Self { disk, patience }
+    pub(super) fn new(disk: Arc<dyn Disk>, timeout: Duration) -> Self {
+        Self { disk, timeout }
     }
 
-    pub(super) fn patience(&self) -> Duration {
-        self.patience
+    pub(super) fn timeout(&self) -> Duration {
+        self.timeout
     }
 
-    /// Waits until no collection runs and keeps them away.
+    /// Waits until no collection runs, and prevents collections from starting.
     pub(super) fn publishing(&self) -> Result<Held, StoreError> {
         self.pass_the_gate(Lock::Shared)
     }
 
-    /// Waits until nobody publishes or collects and keeps them away.
+    /// Waits until no process publishes or collects, and prevents both.
     pub(super) fn collecting(&self) -> Result<Held, StoreError> {
         self.pass_the_gate(Lock::Exclusive)
     }
 
-    /// As [`collecting`](Self::collecting), if nobody is in the way.
+    /// Takes the lock of [`collecting`](Self::collecting) if it is free.
     pub(super) fn try_collecting(&self) -> Result<Option<Held>, StoreError> {
         let taken = (|| {
             let gate = open_to_lock(&*self.disk, paths::GATE_LOCK)?;
@@ -101,33 +100,33 @@ impl Locks {
         taken.map_err(StoreError::io("lock the store"))
     }
 
-    /// Waits for the accounts of the cap, for a change of them.
+    /// Locks the usage file, to change it.
     pub(super) fn usage(&self) -> Result<Box<dyn File>, StoreError> {
         let file = self.disk.open(paths::USAGE, How::Write);
         self.lock_usage(file)
     }
 
-    /// Waits for the accounts of the cap, to look at them.
+    /// Locks the usage file, to read it.
     pub(super) fn usage_to_read(&self) -> Result<Box<dyn File>, StoreError> {
         self.lock_usage(open_to_lock(&*self.disk, paths::USAGE))
     }
 
     fn lock_usage(&self, file: io::Result<Box<dyn File>>) -> Result<Box<dyn File>, StoreError> {
         let locked = file.and_then(|file| {
-            file.lock(Lock::Exclusive, self.patience)?;
+            file.lock(Lock::Exclusive, self.timeout)?;
             Ok(file)
         });
-        locked.map_err(failed("lock", paths::USAGE, self.patience))
+        locked.map_err(failed("lock", paths::USAGE, self.timeout))
     }
 
     fn pass_the_gate(&self, kind: Lock) -> Result<Held, StoreError> {
         let began = Instant::now();
         let wait = |path: &str, kind: Lock| {
             let locked = open_to_lock(&*self.disk, path).and_then(|file| {
-                file.lock(kind, self.patience.saturating_sub(began.elapsed()))?;
+                file.lock(kind, self.timeout.saturating_sub(began.elapsed()))?;
                 Ok(Held { _file: file })
             });
-            locked.map_err(failed("lock", path, self.patience))
+            locked.map_err(failed("lock", path, self.timeout))
         };
         let _gate = wait(paths::GATE_LOCK, Lock::Exclusive)?;
         wait(paths::STORE_LOCK, kind)

@@ -1,18 +1,18 @@
-//! `file://`: a folder of any POSIX file system, crash-safe and deduplicating.
+//! `file://`: a store in a folder of any POSIX file system. It survives crashes and stores equal chunks once.
 //!
-//! Chunks that are put on a handle go into one file, a *pack*, which is flushed and published when a manifest
-//! is put; so a save costs about four flushes, whatever the number of its chunks. What lies where, and why in
-//! this order, is told in the manual's page on the file store.
+//! Chunks that are put on a handle go into one file, a *pack*, which is flushed and published when a manifest is put.
+//! So a save costs about four flushes, whatever the number of its chunks. The manual's page on the file store describes
+//! the files and why they are written in this order; [`mod@format`] describes the bytes.
 //!
 //! | file | what |
 //! |---|---|
-//! | `root` | finding and making a store |
-//! | `pending`, `publish` | from a put to what is durable |
-//! | `index` | which chunk lies where; reading |
-//! | `place` | where a manifest lies, and how it goes |
-//! | `recover` | finishing what others began |
-//! | `space`, `collect` | the size cap; what goes, and when |
-//! | `locks` | who excludes whom, in all processes |
+//! | `root` | finding and creating a store |
+//! | `pending`, `publish` | writing chunks and manifests, and making them durable |
+//! | `index` | locating and reading chunks |
+//! | `place` | replacing and removing a manifest's file |
+//! | `recover` | finishing what dead processes began |
+//! | `space`, `collect` | the size cap; collection and eviction |
+//! | `locks` | locks between processes |
 //! | `inventory` | listing and verifying |
 //! | `disk` | the system calls, and the simulated disk of the tests |
 

@@ -1,26 +1,26 @@
-//! How a file store is opened.
+//! Options of a file store.
 
 use std::time::Duration;
 
 use crate::error::StoreError;
 use crate::period;
 
-/// How to open a file store.
+/// Options for opening a file store.
 #[derive(Clone, Debug)]
 pub struct FileOptions {
-    /// What all files of the store may take together, in bytes. When a save needs more, the least recently
-    /// used manifests go with what only they refer to. All handles of a store have to be opened with the same
-    /// cap: one without does not know of it. None unless set.
+    /// The maximum total size of the store's files, in bytes. When a save needs more, the least recently used manifests
+    /// are evicted, with the chunks that only they refer to. Open all handles of a store with the same cap, because a
+    /// handle without one does not enforce it. The default is no cap.
     pub cap: Option<u64>,
-    /// How long chunks that no manifest refers to stay after their last use when the cap makes something go,
-    /// as in [`CollectOptions::grace`](crate::backend::CollectOptions::grace). When nothing else is left to go they do
-    /// not even stay that long. One hour unless set.
+    /// The time that chunks without references stay after their last use when the cap forces a collection, as in
+    /// [`CollectOptions::grace`](crate::backend::CollectOptions::grace). If nothing else can be removed, they are
+    /// removed earlier. The default is one hour.
     pub grace: Duration,
-    /// How long a call waits for a lock that somebody else holds before it is [`StoreError::Locked`]. Longer than a
-    /// collection takes, or saves fail while one runs. One minute unless set.
+    /// The time that a call waits for a lock before it fails with [`StoreError::Locked`]. It should be longer than a
+    /// collection takes, or else saves fail while one runs. The default is one minute.
     pub lock_timeout: Duration,
-    /// Whether a store that is made here is for the group of its folder, too: files 0660 and folders 2770, instead of
-    /// 0600 and 0700. A store that is there stays what it is. False unless set.
+    /// Whether a store that this call creates is also accessible to the group of its folder: files have mode 0660 and
+    /// folders 2770, instead of 0600 and 0700. An existing store keeps its modes. The default is false.
     pub group: bool,
 }
 
@@ -31,21 +31,21 @@ impl Default for FileOptions {
 }
 
 impl FileOptions {
-    /// The environment variable that [`from_env`](Self::from_env) reads.
+    /// The environment variable of the cap.
     pub const CAP_VARIABLE: &str = "TRANSLOAD_FILE_CAP";
 
-    /// The environment variable that says whether a store that is made is for a group.
+    /// The environment variable of [`group`](Self::group).
     pub const GROUP_VARIABLE: &str = "TRANSLOAD_FILE_GROUP";
 
-    /// The environment variable that says how long a call waits for a lock.
+    /// The environment variable of [`lock_timeout`](Self::lock_timeout).
     pub const LOCK_TIMEOUT_VARIABLE: &str = "TRANSLOAD_FILE_LOCK_TIMEOUT";
 
-    /// With the cap that `TRANSLOAD_FILE_CAP` names, as `500GiB`, `1.5TiB` or `4096B`; for a group if
-    /// `TRANSLOAD_FILE_GROUP` is `1`; with the [`lock_timeout`](Self::lock_timeout) of `TRANSLOAD_FILE_LOCK_TIMEOUT`,
-    /// as `90s`.
+    /// Reads options from the environment: the cap from `TRANSLOAD_FILE_CAP` (`500GiB`, `1.5TiB`, `4096B`),
+    /// [`group`](Self::group) from `TRANSLOAD_FILE_GROUP` (`0` or `1`), and [`lock_timeout`](Self::lock_timeout) from
+    /// `TRANSLOAD_FILE_LOCK_TIMEOUT` (`90s`).
     ///
     /// # Errors
-    /// [`StoreError::Unsupported`] if one is set and not of that form.
+    /// [`StoreError::Unsupported`] if a variable is set to an invalid value.
     pub fn from_env() -> Result<Self, StoreError> {
         let mut options = Self::default();
         if let Some(text) = std::env::var_os(Self::GROUP_VARIABLE) {

@@ -1,36 +1,36 @@
-//! Where each file of a store lies below its root. Whatever comes from outside becomes hex here.
+//! Paths of a store's files, relative to its root. Names from outside are hashed or hex-encoded here.
 
 use std::io;
 
 use crate::hash::ChunkHash;
 
-/// Says that a folder is a store, and which version of the layout it has.
+/// The file that marks a folder as a store and holds the version of its layout.
 pub(super) const MARKER: &str = "kv_store_format";
-/// The marker of a store that is being made.
+/// The marker of a store that is being created.
 pub(super) const NEW_MARKER: &str = "kv_store_format.new";
-/// Changes with every pack that comes or goes.
+/// The file whose content changes whenever a pack is added or removed.
 pub(super) const GENERATION: &str = "generation";
-/// How much of the cap is taken.
+/// The file that counts the space used, for the cap.
 pub(super) const USAGE: &str = "usage";
-/// Held shared to publish, exclusively to collect.
+/// The lock that publishers hold shared and a collection exclusively.
 pub(super) const STORE_LOCK: &str = "store.lock";
-/// Held while waiting for [`STORE_LOCK`], so that neither side starves.
+/// The lock held while waiting for [`STORE_LOCK`], so that neither side starves.
 pub(super) const GATE_LOCK: &str = "gate.lock";
-/// Files that are being written.
+/// The folder of files that are being written.
 pub(super) const TEMPORARY: &str = "tmp";
 pub(super) const PACKS: &str = "packs";
 pub(super) const MANIFESTS: &str = "manifests";
 
-/// Behind the name of what is on its way.
+/// The suffix of a manifest that is away from its place (see [`super::place`]).
 const AWAY: &str = ".away";
 
-/// Files of the root that a store has from its beginning, beside the marker.
+/// Files of the root that every store has from its creation on, in addition to the marker.
 pub(super) const ROOT_FILES: [&str; 4] = [GENERATION, USAGE, STORE_LOCK, GATE_LOCK];
 
-/// Number of folders of packs. They are made with the store, so that no save has to flush a new folder; a
-/// process lists all of them when another one has published, and 16 take 60 us.
+/// The number of pack folders. They are created with the store, so that no save has to flush a new folder. A process
+/// lists all of them after another has published, which takes 60 us for 16.
 const PACK_FOLDERS: u32 = 16;
-/// Number of folders of manifests: a million of them are 4,000 to a folder.
+/// The number of manifest folders. A million manifests are 4,000 to a folder.
 const MANIFEST_FOLDERS: u32 = 256;
 
 /// The random name of a pack.
@@ -42,30 +42,30 @@ impl PackId {
         random().map(Self)
     }
 
-    /// `packs/3/3f…e9.pack`
+    /// Returns a path such as `packs/3/3f…e9.pack`.
     pub(super) fn path(&self) -> String {
         let name = hex(&self.0);
         format!("{PACKS}/{}/{name}.pack", &name[..1])
     }
 
-    /// `packs/3`
+    /// Returns a path such as `packs/3`.
     pub(super) fn folder(&self) -> String {
         format!("{PACKS}/{:x}", self.0[0] >> 4)
     }
 
-    /// The empty file that says that the pack's copy of a chunk is damaged: `packs/3/3f…e9.HASH.damaged`
+    /// Returns the path of the empty file that notes a damaged copy of a chunk: `packs/3/3f…e9.HASH.damaged`.
     pub(super) fn note(&self, hash: &ChunkHash) -> String {
         format!("{}/{}.{hash}.damaged", self.folder(), hex(&self.0))
     }
 
-    /// From the name of such a file, with the chunk.
+    /// Parses the name of such a note into the pack and the chunk.
     pub(super) fn of_note(folder: &str, name: &str) -> Option<(Self, ChunkHash)> {
         let (digits, hash) = name.strip_suffix(".damaged")?.split_once('.')?;
         let id = Self(unhex(digits)?);
         (id.folder() == folder).then_some((id, hash.parse().ok()?))
     }
 
-    /// From a file's name, if it is one of a pack and lies in its folder.
+    /// Parses the name of a pack's file, if it is in the right folder.
     pub(super) fn of_file(folder: &str, name: &str) -> Option<Self> {
         let digits = name.strip_suffix(".pack")?;
         let id = Self(unhex(digits)?);
@@ -81,43 +81,43 @@ pub(super) fn manifest_folders() -> impl Iterator<Item = String> {
     (0..MANIFEST_FOLDERS).map(|n| format!("{MANIFESTS}/{n:02x}"))
 }
 
-/// Where the manifest of this name lies, whatever the name is: `manifests/3f/3f…e9`.
+/// Returns the path of the manifest of this name: `manifests/3f/3f…e9`.
 pub(super) fn manifest(name: &str) -> String {
     let digits = blake3::hash(name.as_bytes()).to_hex();
     format!("{MANIFESTS}/{}/{digits}", &digits[..2])
 }
 
-/// The name that a file has on its way from its place and back, in the same folder.
+/// Returns the name that a file of this path has while it is away, in the same folder.
 pub(super) fn away(path: &str) -> String {
     format!("{path}{AWAY}")
 }
 
-/// The name of a manifest's place, from that of a file which lies there or is away from there.
+/// Returns the file name of a manifest's place, from the name of its file there or away.
 pub(super) fn place_of<'a>(folder: &str, name: &'a str) -> Option<&'a str> {
     let place = name.strip_suffix(AWAY).unwrap_or(name);
     unhex::<32>(place)?;
     folder.ends_with(&place[..2]).then_some(place)
 }
 
-/// A new name for an empty file that says that a manifest is going to change: `tmp/ID.HEX.intent`
+/// Returns a new path for the empty file that announces a change of a manifest: `tmp/ID.HEX.intent`.
 pub(super) fn intent(manifest: &str) -> io::Result<String> {
     let digits = manifest.rsplit('/').next().unwrap_or(manifest);
     temporary(&format!("{digits}.intent"))
 }
 
-/// The path of the manifest that such a file is about.
+/// Returns the path of the manifest that an intent's file name announces.
 pub(super) fn intended(name: &str) -> Option<String> {
     let (_, digits) = name.strip_suffix(".intent")?.split_once('.')?;
     unhex::<32>(digits)?;
     Some(format!("{MANIFESTS}/{}/{digits}", &digits[..2]))
 }
 
-/// The folder that holds a file.
+/// Returns the folder of a file.
 pub(super) fn folder_of(path: &str) -> &str {
     path.rsplit_once('/').map_or("", |(folder, _)| folder)
 }
 
-/// A name in [`TEMPORARY`] that nobody has.
+/// Returns a random, unused path in [`TEMPORARY`].
 pub(super) fn temporary(extension: &str) -> io::Result<String> {
     Ok(format!("{TEMPORARY}/{}.{extension}", hex(&random::<16>()?)))
 }
@@ -132,7 +132,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Lower-case digits only: there is one name for each value.
+/// Decodes hex. Only lower-case digits are accepted, so that each value has one name.
 fn unhex<const N: usize>(digits: &str) -> Option<[u8; N]> {
     let value = |digit: u8| match digit {
         b'0'..=b'9' => Some(digit - b'0'),

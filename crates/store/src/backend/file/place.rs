@@ -1,8 +1,8 @@
-//! The place of a manifest, and the name that it has on its way from there and back.
+//! Replacement and removal of a manifest's file, so that a single flush makes the change durable.
 //!
-//! A manifest lies at `HEX`. What has to be changed once more is moved to `HEX.away` and back, which takes no room, and
-//! what is removed goes by way of that name. Both are in one folder, so one flush settles both: what an earlier one, which
-//! failed, has left under the one name does not come back when the other one is gone.
+//! A manifest lies at `HEX`. To write its directory entry again, the file is moved to `HEX.away` and back, which takes
+//! no space. A removal also goes through that name. Both names are in one folder, so one flush settles both: an entry
+//! that an earlier, failed flush left under one name does not come back when the other is gone.
 
 use std::io;
 
@@ -13,7 +13,8 @@ use super::pending::create_temporary;
 use crate::error::StoreError;
 
 impl FileStore {
-    /// Opens a manifest's file. What is not in its place may be away, and back before one has looked there.
+    /// Opens a manifest's file. If it is at neither name, it may have moved back in between, so the first name is tried
+    /// again.
     pub(super) fn open_manifest(&self, path: &str) -> io::Result<Box<dyn File>> {
         for name in [path, &paths::away(path)] {
             match self.disk.open(name, How::Read) {
@@ -34,8 +35,8 @@ impl FileStore {
         })
     }
 
-    /// Puts what can be seen of a manifest in its place once more, be it that there is none; the next flush of its
-    /// folder makes that durable. Nobody may publish meanwhile.
+    /// Writes the current state of a manifest, present or not, once more. The next flush of its folder makes that
+    /// durable. The caller keeps others from publishing meanwhile.
     pub(super) fn put_again(&self, path: &str) -> Result<(), StoreError> {
         let failed = || StoreError::io(format!("publish {path} once more"));
         let away = paths::away(path);
@@ -47,7 +48,7 @@ impl FileStore {
         // An empty file is no manifest.
         let bytes = |stat: Option<Stat>| stat.map_or(0, |stat| stat.len);
         if here.is_some_and(|stat| !stat.regular) {
-            // What is no file is for verifying to find.
+            // Leave it for verifying to report.
             return Ok(());
         }
         let put = if bytes(here) > 0 {
@@ -59,7 +60,7 @@ impl FileStore {
                 Ok(bytes(there))
             })
         } else if here.is_none() && bytes(there) > 0 {
-            // Whoever did this before died in between.
+            // An earlier call died between its two moves.
             self.replace(&away, path)
         } else {
             self.erase(path)
@@ -67,14 +68,14 @@ impl FileStore {
         put.map(drop)
     }
 
-    /// Removes a manifest's file and says how many bytes that gives back. If there is none, an empty file, which is no
-    /// manifest, takes its place first: whoever removed it may have failed to flush that, and only a change is flushed.
+    /// Removes a manifest's file and returns the bytes reclaimed. If there is none, an empty file, which is not a
+    /// manifest, takes its place first: an earlier removal may not have been flushed, and a flush only writes changes.
     pub(super) fn erase(&self, path: &str) -> Result<u64, StoreError> {
         let away = paths::away(path);
         self.space.shrink(|| {
             let freed = self.length(path) + self.length(&away);
             self.drop_away(&away)?;
-            // What is no file is removed where it lies, if that can be: a folder cannot.
+            // Remove anything that is not a regular file in place, if possible. A folder cannot be removed.
             let is_file = self.disk.stat(path).map_or(true, |stat| stat.regular);
             let last = if is_file { &*away } else { path };
             while is_file && let Err(error) = self.disk.rename(path, &away) {
@@ -88,23 +89,23 @@ impl FileStore {
         })
     }
 
-    /// Puts an empty file in the place of a manifest that is not there: one that is there already, by a second name,
-    /// since there may be no room for a file more.
+    /// Puts an empty file in the place of a missing manifest: a hard link to an existing file, since there may be no
+    /// room for another file.
     fn put_none(&self, path: &str) -> Result<(), StoreError> {
         match self.disk.link(paths::STORE_LOCK, path) {
             Ok(()) => return Ok(()),
-            // Somebody has put it meanwhile.
+            // Another process has put it meanwhile.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => return Ok(()),
             Err(_) => {}
         }
-        // There are no links here, or not to another user's file.
+        // The file system has no hard links, or not to another user's file.
         let (empty, _file) = create_temporary(&*self.disk, "manifest")?;
         let moved = self.disk.rename(&empty, path);
         moved.map_err(StoreError::io(format!("move {empty} to {path}")))
     }
 
-    /// Removes what has gone this far, or what lies there while nothing is away: were it the same file, nothing would
-    /// move. Another one may have done it.
+    /// Removes the file at the other name, if there is one. It must go even while the manifest is in place: if both
+    /// names were links to one file, a rename would do nothing.
     fn drop_away(&self, path: &str) -> Result<(), StoreError> {
         match self.disk.unlink(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),

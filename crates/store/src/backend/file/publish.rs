@@ -1,13 +1,14 @@
-//! Publishing: from what was put to what everybody can read, also after a crash.
+//! Publishing: makes what was put readable for every process, and durable.
 //!
-//! Each step makes durable what the next one relies on:
+//! Each step makes durable what the next one needs:
 //!
-//! 1. the pack gets its index, is flushed, moved to its place, and its folder is flushed;
-//! 2. the other processes are told of it, and its mode says that it is durable;
-//! 3. the manifest is written beside, flushed, moved to its place, and its folder is flushed; of several, all at once.
+//! 1. The pack gets its index, is flushed and moved to its place. Its folder is flushed.
+//! 2. The other processes are told of the pack, and its mode marks it as durable.
+//! 3. The manifest is written to a temporary file, flushed and moved to its place. Its folder is flushed. Several
+//!    manifests take each step together.
 //!
-//! Until step 1 is complete nobody relies on the pack, so whatever a crash leaves of it is rubbish. A manifest
-//! that can be seen, before or after a crash, was moved when everything it needs was durable.
+//! No manifest refers to the pack before step 1 is complete, so what a crash leaves of it is garbage. Step 3 moves a
+//! manifest only after everything it needs is durable, so a visible manifest is always complete.
 
 use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
@@ -23,11 +24,11 @@ use crate::error::StoreError;
 use crate::hash::ChunkHash;
 use crate::work::on_threads;
 
-/// How many manifests are written before they get their names. A file is open for each, of the 1,024 that a process may
-/// have where nobody has asked for more. Few in unit tests, so that crashes and faults come between.
+/// The maximum number of manifests that are written before they are moved to their places. Each has an open file, of
+/// the 1,024 that a process may have by default. It is small in unit tests, so that crashes and faults hit every step.
 const TOGETHER: usize = if cfg!(test) { 3 } else { 256 };
 
-/// A manifest that is written and waits for its name.
+/// A manifest that is written and not yet in its place.
 struct Draft {
     path: String,
     target: String,
@@ -35,9 +36,9 @@ struct Draft {
 }
 
 impl FileStore {
-    /// Publishes everything put so far and then these manifests, named in full.
+    /// Publishes everything put so far, and then these manifests. The names include the handle's prefix.
     pub(super) fn publish(&self, manifests: &[(String, &[u8])]) -> Result<(), StoreError> {
-        let _turn = self.publishing.take(self.locks.patience())?;
+        let _turn = self.publishing.take(self.locks.timeout())?;
         if self.is_published(manifests)? {
             return Ok(());
         }
@@ -56,7 +57,7 @@ impl FileStore {
         if batch.entries.is_empty()
             && let Some(empty) = batch.pack.take()
         {
-            // Every chunk of it failed.
+            // All its chunks failed, so remove the empty file.
             let _ = self.space.remove(&empty.path);
         }
         let published = self.publish_batch(&batch, manifests);
@@ -68,16 +69,16 @@ impl FileStore {
         published
     }
 
-    /// Whether these manifests are there, durable, and refer to all that was put since the last one; so a
-    /// save of what is saved costs a read and no flush.
+    /// Tells whether these manifests are stored, durable, and refer to everything put since the last one. So saving the
+    /// same content again costs a read and no flush.
     fn is_published(&self, manifests: &[(String, &[u8])]) -> Result<bool, StoreError> {
         let Some(references) = self.pending.idle() else {
             return Ok(false);
         };
-        // So that nobody removes one of them as unused while we find that it is there.
+        // Keep others from evicting one of them as unused during this check.
         let _held = self.locks.publishing()?;
         for (n, (name, data)) in manifests.iter().enumerate() {
-            // The references of a batch go into its first manifest.
+            // The first manifest of a batch records its references.
             let wanted = if n == 0 { &references[..] } else { &[] };
             let there = self.look_at_manifest(name, |file, there| {
                 let mut have = there.references();
@@ -85,7 +86,7 @@ impl FileStore {
                     && wanted.iter().all(|hash| have.any(|other| other == *hash))
                     && self.is_noted(&*file)
             });
-            // A damaged one is replaced.
+            // A damaged manifest is replaced.
             if !matches!(there, Ok(Some(true))) {
                 return Ok(false);
             }
@@ -97,8 +98,8 @@ impl FileStore {
         Ok(true)
     }
 
-    /// Whether a manifest's file is durable, and says from now on that it was used just now. What cannot say so is put
-    /// anew: [`remove_revision`](Self::remove_revision) would not know of it.
+    /// Tells whether a manifest's file is durable and its modification time could be advanced. If not, it is put again,
+    /// because [`remove_revision`](Self::remove_revision) would not notice this put.
     fn is_noted(&self, file: &dyn File) -> bool {
         let noted = file.stat().and_then(|stat| {
             let later = stat.modified + Duration::from_nanos(1);
@@ -114,7 +115,7 @@ impl FileStore {
             None => self.locks.publishing()?,
         };
         let mut held = Some(held);
-        // The references of a batch go into its first manifest.
+        // The first manifest of a batch records its references.
         let mut references = &batch.references[..];
         let mut portions = manifests.chunks(TOGETHER).peekable();
         while let Some(now) = portions.next() {
@@ -134,7 +135,7 @@ impl FileStore {
                 .and_then(|()| self.check_references(&batch.references))
                 .and_then(|()| self.publish_drafts(&mut drafts, portions.peek().is_none()));
             for draft in drafts {
-                // Those that did not get their name.
+                // After an error, remove the files that were not moved.
                 let _ = self.space.remove(&draft.path);
             }
             published?;
@@ -142,7 +143,7 @@ impl FileStore {
         Ok(())
     }
 
-    /// Gives a pack its index and flushes it. Its length.
+    /// Gives a pack its index and flushes it. Returns its length.
     fn seal(&self, open: &OpenPack, batch: &Batch) -> Result<u64, StoreError> {
         let failed = || StoreError::io(format!("flush {}", open.path));
         let (data_len, grown) = open.lengths();
@@ -166,10 +167,10 @@ impl FileStore {
         Ok(len)
     }
 
-    /// Makes a pack durable and tells everybody of it. Keeps collections away from then on.
+    /// Makes a pack durable and announces it. The returned lock keeps collections away.
     fn publish_pack(&self, open: &OpenPack, batch: &Batch) -> Result<Held, StoreError> {
         let failed = || StoreError::io("publish a pack");
-        // What takes long comes before the lock: a collection would wait for it.
+        // Flush before taking the lock, because a collection would wait for it.
         let len = self.seal(open, batch)?;
         let id = PackId::random().map_err(failed())?;
         let held = self.locks.publishing()?;
@@ -179,25 +180,25 @@ impl FileStore {
             self.index.announce()
         })();
         if published.is_err() {
-            // It may be in its folder, durable or not; nobody relies on it as long as it is not settled.
+            // The pack may be in its folder, durable or not. Other handles do not rely on it while it is not settled.
             self.index.distrust(id);
         }
         published?;
-        // If this fails, others store these chunks once more.
+        // If this fails, other handles store these chunks once more.
         let _ = open.file.settle();
         self.index.add(id, len, &batch.entries);
         self.pending.published(batch);
         Ok(held)
     }
 
-    /// Forgets the chunks of a pack that could not be published. They are not flushed again: after one failed
+    /// Forgets the chunks of a pack that could not be published. They are not flushed again, because after a failed
     /// flush a second one may succeed without the data.
     fn abandon(&self, pack: &OpenPack, batch: &Batch) {
         self.pending.lose(batch);
         let _ = self.space.remove(&pack.path);
     }
 
-    /// Flushes several things, as many at once as the disk likes.
+    /// Flushes several things in parallel.
     fn flush<T: Sync>(
         &self,
         things: &[T],
@@ -207,7 +208,7 @@ impl FileStore {
         on_threads(self.disk.flushes(), things, || Ok(()), flush).map(drop)
     }
 
-    /// Writes a manifest beside its place. It is not flushed yet.
+    /// Writes a manifest to a temporary file, without flushing it.
     fn draft(
         &self,
         (name, data): &(String, &[u8]),
@@ -223,7 +224,7 @@ impl FileStore {
         let draft = Draft { path, target: paths::manifest(name), file };
         let written = (|| {
             while !self.space.grow(&*draft.file, 0, len)? {
-                // Evicting needs the lock for itself.
+                // Eviction needs the lock exclusively, so release it.
                 *held = None;
                 self.evict(len)?;
                 *held = Some(self.locks.publishing()?);
@@ -240,7 +241,7 @@ impl FileStore {
         }
     }
 
-    /// Whether every chunk that was put is still there: a collection may have come between.
+    /// Checks that every chunk that was put still exists: a collection may have run in between.
     fn check_references(&self, references: &[ChunkHash]) -> Result<(), StoreError> {
         let mut seen = HashSet::new();
         for hash in references {
@@ -265,8 +266,8 @@ impl FileStore {
         Ok(())
     }
 
-    /// Gives the drafts their names; of the last drafts of a batch the last one after all others are durable. Takes out those
-    /// that have theirs.
+    /// Moves the drafts to their places and takes them out of the list. The very last draft of a batch is moved after
+    /// all others are durable.
     fn publish_drafts(&self, drafts: &mut Vec<Draft>, are_last: bool) -> Result<(), StoreError> {
         let intents = self.intend(drafts.iter().map(|draft| &*draft.target))?;
         if are_last {
@@ -292,13 +293,13 @@ impl FileStore {
             self.disk.sync_folder(folder).map_err(failed)
         })?;
         for draft in moved {
-            // If this fails, putting the same once more writes it once more.
+            // If this fails, putting the same manifest again writes it again.
             let _ = draft.file.settle();
         }
         Ok(())
     }
 
-    /// Removes a manifest, named in full.
+    /// Removes a manifest. The name includes the handle's prefix.
     pub(super) fn remove_manifest(&self, name: &str) -> Result<(), StoreError> {
         let held = self.locks.publishing()?;
         self.remove_locked(name, &held)
@@ -315,12 +316,13 @@ impl FileStore {
         Ok(())
     }
 
-    /// Removes a manifest, named in full, if it was neither put nor found again since.
+    /// Removes a manifest if it was neither put again nor found unchanged by a put since. The name includes the
+    /// handle's prefix.
     pub(super) fn remove_revision(&self, name: &str, revision: &Revision) -> Result<bool, StoreError> {
         let Some(read) = revision.mark::<FileRevision>() else {
             return Ok(false);
         };
-        // Nobody publishes, nor finds that he need not.
+        // Exclude publishers, and also puts that find the manifest unchanged.
         let held = self.locks.collecting()?;
         let stat = read.file.stat();
         let stat = stat.map_err(StoreError::io(format!("look at manifest {name:?}")))?;
@@ -331,7 +333,8 @@ impl FileStore {
         Ok(true)
     }
 
-    /// The grace period of the chunks that a manifest refers to begins when it goes.
+    /// Updates the last-used time of the chunks that a manifest refers to, since their grace period begins when it is
+    /// removed.
     fn outdate(&self, path: &str) {
         let Ok(file) = self.open_manifest(path).and_then(|file| file.read_all(manifest::LONGEST)) else {
             return;
@@ -344,15 +347,15 @@ impl FileStore {
         }
     }
 
-    /// Says that the manifests at these paths are going to change, in files that stay if we die or fail before that
-    /// is durable. Whoever collects then [makes sure](Self::put_again) of it before he believes what he sees. The
-    /// store's lock is held meanwhile, so an intent that a collection finds is nobody's.
+    /// Announces changes of these manifests in intent files. They remain if this process dies or fails before the
+    /// change is durable. The next collection then [repairs](Self::put_again) these manifests before it relies on them.
+    /// The caller holds the store's lock, so an intent that a collection finds has no living owner.
     pub(super) fn intend<'a>(&self, manifests: impl IntoIterator<Item = &'a str>) -> Result<Vec<String>, StoreError> {
         let mut intents = Vec::new();
         let made = manifests.into_iter().try_for_each(|manifest| {
             let path = paths::intent(manifest).map_err(StoreError::io("name an intent"))?;
             let made = match self.disk.open(&path, How::Create) {
-                // Where there is no room for a file, there may be for a name: things are removed to make room.
+                // A full disk may still have room for a directory entry, and removals have to work on it.
                 Err(error) if is_full(&error) => self.disk.link(paths::STORE_LOCK, &path),
                 made => made.map(drop),
             };
@@ -362,7 +365,7 @@ impl FileStore {
         });
         match made {
             Ok(()) => Ok(intents),
-            // Nothing has changed yet.
+            // No manifest has changed yet.
             Err(error) => {
                 self.fulfilled(intents);
                 Err(error)
@@ -372,7 +375,7 @@ impl FileStore {
 
     pub(super) fn fulfilled(&self, intents: Vec<String>) {
         for path in intents {
-            // If this fails, a collection makes sure of what is durable.
+            // If this fails, a collection repairs the manifest needlessly.
             let _ = self.disk.unlink(&path);
         }
     }

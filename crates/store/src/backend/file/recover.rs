@@ -1,8 +1,7 @@
-//! What others left unfinished, because they died or because the disk failed them.
+//! Recovery of what other handles left unfinished, because they died or the disk failed.
 //!
-//! A flush that failed may have lost what it should have written, and the next one succeeds without it. So nothing
-//! here is flushed again as it is: it is changed once more, and that is flushed. All of it happens while nobody
-//! publishes.
+//! A failed flush may have lost data, and the next flush succeeds without it. So recovery never flushes a file again as
+//! it is: it changes the file once more and flushes that. All of it happens while no process publishes.
 
 use std::collections::{BTreeSet, HashSet};
 use std::io;
@@ -13,7 +12,7 @@ use super::paths::{self, PackId};
 use crate::error::StoreError;
 
 impl FileStore {
-    /// Finishes or removes what dead owners left, if nobody publishes or collects just now. Called on opening.
+    /// Recovers on opening, if no process publishes or collects at the moment.
     pub(super) fn tidy(&self) -> Result<(), StoreError> {
         match self.locks.try_collecting()? {
             Some(_held) => {
@@ -26,15 +25,15 @@ impl FileStore {
         }
     }
 
-    /// Makes what can be seen durable. Before anything is removed that something else, which may come back after a
-    /// loss of power, needs.
+    /// Makes everything visible durable. Call it before a removal: what is visible may be needed after a loss of power.
     pub(super) fn recover(&self, everywhere: bool) -> Result<(), StoreError> {
         self.sweep(everywhere)?;
         self.settle_packs()
     }
 
-    /// Removes temporary files whose owners are dead, and makes sure of what they meant to change.
-    /// A loss of power may have left a manifest away without an intent; looking for those `everywhere` takes its time.
+    /// Removes temporary files of dead owners, and repairs the manifests that they announced to change. With
+    /// `everywhere` it also searches, which takes time, for manifests that a loss of power left away from their places
+    /// without an intent.
     fn sweep(&self, everywhere: bool) -> Result<(), StoreError> {
         let failed = || StoreError::io(format!("tidy up {}", paths::TEMPORARY));
         let (mut unsure, mut intents) = (BTreeSet::new(), Vec::new());
@@ -45,7 +44,7 @@ impl FileStore {
                 intents.push(path);
                 continue;
             }
-            // Gone already, or no file of ours.
+            // It has been removed already, or is not one of the store's files.
             let Ok(file) = self.disk.open(&path, How::Write) else {
                 continue;
             };
@@ -79,15 +78,15 @@ impl FileStore {
         Ok(())
     }
 
-    /// Publishes once more, under another name, what somebody moved to its place and did not come to flush, or to
-    /// say that he did.
+    /// Publishes once more, under another name, each pack that was moved to its place and not flushed or not marked as
+    /// durable.
     fn settle_packs(&self) -> Result<(), StoreError> {
         let failed = |path: &str| StoreError::io(format!("publish {path} once more"));
         let mut unsettled = Vec::new();
         for folder in paths::pack_folders() {
             let names = self.disk.list(&folder).map_err(failed(&folder))?;
             let packs: HashSet<PackId> = names.iter().filter_map(|name| PackId::of_file(&folder, name)).collect();
-            // What is no file is for verifying to find.
+            // Leave anything but regular files for verifying to report.
             unsettled.extend(packs.iter().map(PackId::path).filter(|path| {
                 let stat = self.disk.stat(path);
                 stat.is_ok_and(|stat| !stat.settled && stat.regular)
@@ -102,25 +101,25 @@ impl FileStore {
         for path in unsettled {
             let file = self.disk.open(&path, How::Read).map_err(failed(&path))?;
             let new = PackId::random().map_err(failed(&path))?;
-            // It has both names until everybody has been told of the new one: who lists the folders meanwhile, and
-            // finds neither, finds that the generation has changed. Where there are no links, he may be unlucky.
+            // Keep both names until the new one is announced: a reader that lists the folders and finds neither sees
+            // that the generation has changed. Without hard links, a reader may miss the pack.
             self.disk
                 .link(&path, &new.path())
                 .or_else(|_| self.disk.rename(&path, &new.path()))
                 .and_then(|()| self.disk.sync_folder(&new.folder()))
                 .map_err(failed(&path))?;
             self.index.announce()?;
-            // Nothing is given back: the file stays.
+            // No space is reclaimed, since the file stays.
             self.space.shrink(|| match self.disk.unlink(&path) {
                 Err(error) if error.kind() != io::ErrorKind::NotFound => Err(failed(&path)(error)),
                 _ => Ok(0),
             })?;
             durable.push((path, file));
         }
-        // At the end: two of them may be names of one file, which has one mode.
+        // Settle at the end: two names may belong to one file, which has one mode.
         for (path, file) in durable {
             match file.settle() {
-                // Another user's file: it is durable, and stays one that nobody relies on.
+                // The file belongs to another user. It is durable, but other handles do not rely on it.
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {}
                 other => other.map_err(failed(&path))?,
             }

@@ -1,4 +1,4 @@
-//! Finding the root of a store, and making one.
+//! Finding or creating the root of a store.
 
 use std::fs;
 use std::io;
@@ -13,20 +13,20 @@ use super::{locks, paths};
 use crate::error::StoreError;
 use crate::folder;
 
-/// A root, and what is left of the path behind it.
+/// A store's root, and the rest of the opened path as a prefix of names.
 #[derive(Debug)]
 pub(super) struct Root {
     pub(super) disk: Arc<dyn Disk>,
     pub(super) prefix: String,
 }
 
-/// How long making a store waits for somebody else who makes it.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// The longest time that creating a store waits for another process that creates it.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The longest marker of any version, in bytes.
 const LONGEST_MARKER: u64 = 4096;
 
-/// Opens the store that `path` lies in, or makes one there.
+/// Opens the store that contains `path`, or creates one there.
 pub(super) fn open(path: &Path, group: bool) -> Result<Root, StoreError> {
     let path = plain(path)?;
     if let Some(root) = nearest(&path)? {
@@ -39,25 +39,25 @@ pub(super) fn open(path: &Path, group: bool) -> Result<Root, StoreError> {
         StoreError::Unsupported { why, .. } => refused(&path, &why),
         error => error,
     })?;
-    // Somebody else may have made it, and for others than we would have.
+    // Look again: another process may have created it, with another access mode.
     nearest(&path)?.ok_or_else(|| StoreError::NotThere { place: path.display().to_string() })
 }
 
-/// Opens the store that `path` lies in.
+/// Opens the store that contains `path`.
 pub(super) fn open_existing(path: &Path) -> Result<Root, StoreError> {
     let path = plain(path)?;
     nearest(&path)?.ok_or_else(|| StoreError::NotThere { place: path.display().to_string() })
 }
 
-/// The nearest folder on the way up that holds a store is its root, and the rest of the path is a prefix of
-/// the names of manifests.
+/// Finds the nearest ancestor of `path` that is a store. The rest of the path becomes a prefix of the names of
+/// manifests.
 fn nearest(path: &Path) -> Result<Option<Root>, StoreError> {
     for root in path.ancestors() {
         let marker = root.join(paths::MARKER);
         let marked = match fs::symlink_metadata(&marker) {
             Ok(marker) => marker.is_file().then(|| Access::of(marker.mode())),
             Err(error) if matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory) => None,
-            // Were it taken for no store, another one would be made below it.
+            // Do not treat it as missing, or a second store would be created inside it.
             Err(error) => {
                 let action = format!("look for a store at {}", marker.display());
                 return Err(StoreError::io(action)(error));
@@ -79,7 +79,7 @@ fn open_disk(root: &Path, access: Access) -> Result<Arc<dyn Disk>, StoreError> {
     Ok(Arc::new(disk))
 }
 
-/// The path without `.` and double `/`.
+/// Returns the path without `.` and double `/`.
 fn plain(path: &Path) -> Result<PathBuf, StoreError> {
     if !path.is_absolute() {
         return Err(refused(path, "it is not absolute"));
@@ -98,14 +98,14 @@ fn refused(path: &Path, why: &str) -> StoreError {
     StoreError::Unsupported { what: "a store here", why: format!("{}: {why}", path.display()) }
 }
 
-/// Makes a store of an empty folder, unless it is one already.
+/// Creates a store in an empty folder, unless it is one already.
 ///
-/// A file that says *not ready yet* comes first, and takes the name of the marker at the end: what a crash
-/// leaves is finished by the next one who opens, and everything below a marker is durable.
+/// A file that means *not ready yet* is written first and renamed to the marker last. So the next open finishes what a
+/// crash interrupted, and everything below a marker is durable.
 pub(super) fn create(disk: &dyn Disk) -> Result<(), StoreError> {
     let failed = || StoreError::io("make a store");
     let lock = disk.open("", How::Folder).map_err(failed())?;
-    lock.lock(Lock::Exclusive, PATIENCE).map_err(locks::failed("lock", "the folder", PATIENCE))?;
+    lock.lock(Lock::Exclusive, TIMEOUT).map_err(locks::failed("lock", "the folder", TIMEOUT))?;
     let there = disk.list("").map_err(failed())?;
     if there.iter().any(|name| name == paths::MARKER) {
         return check_marker(disk);
@@ -119,11 +119,11 @@ pub(super) fn create(disk: &dyn Disk) -> Result<(), StoreError> {
     make(disk, !there.is_empty()).map_err(failed())
 }
 
-/// `again`: an earlier attempt was not finished.
+/// Creates the files. `again` means that an earlier attempt was not finished.
 fn make(disk: &dyn Disk, again: bool) -> io::Result<()> {
-    let stir = |path: &str| if again { stir(disk, path) } else { Ok(false) };
+    let rewrite_entry = |path: &str| if again { rewrite_entry(disk, path) } else { Ok(false) };
     let file = |path: &str, content: &[u8]| {
-        let file = match stir(path)? {
+        let file = match rewrite_entry(path)? {
             true => disk.open(path, How::Write)?,
             false => disk.open(path, How::Create)?,
         };
@@ -135,7 +135,7 @@ fn make(disk: &dyn Disk, again: bool) -> io::Result<()> {
     disk.sync_folder("")?;
     let above = [paths::TEMPORARY, paths::PACKS, paths::MANIFESTS].map(str::to_owned);
     for folder in above.into_iter().chain(paths::pack_folders()).chain(paths::manifest_folders()) {
-        if !stir(&folder)? {
+        if !rewrite_entry(&folder)? {
             disk.make_folder(&folder)?;
         }
     }
@@ -148,14 +148,14 @@ fn make(disk: &dyn Disk, again: bool) -> io::Result<()> {
     disk.sync_folder("")?;
     disk.rename(paths::NEW_MARKER, paths::MARKER)?;
     disk.sync_folder("").inspect_err(|_| {
-        // So that the next one who opens does not take it for durable.
+        // Keep the next process that opens the store from taking the marker for durable.
         let _ = disk.rename(paths::MARKER, paths::NEW_MARKER);
     })
 }
 
-/// Moves what is there since an earlier attempt away and back, and says whether there is anything: a flush that failed
-/// then may have lost it, and the next one only writes what changed since.
-fn stir(disk: &dyn Disk, path: &str) -> io::Result<bool> {
+/// Moves what an earlier attempt left away and back, and returns whether there was anything. A flush that failed then
+/// may have lost it, and the next flush only writes later changes.
+fn rewrite_entry(disk: &dyn Disk, path: &str) -> io::Result<bool> {
     let away = paths::away(path);
     match disk.rename(path, &away) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
@@ -167,7 +167,7 @@ fn stir(disk: &dyn Disk, path: &str) -> io::Result<bool> {
     }
 }
 
-/// Whether this is a store that this program can read.
+/// Checks that this is a store that this program can read.
 pub(super) fn check_marker(disk: &dyn Disk) -> Result<(), StoreError> {
     let marker = disk
         .open(paths::MARKER, How::Read)

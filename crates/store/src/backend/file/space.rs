@@ -1,8 +1,8 @@
-//! The size cap: what the files of a store may take together.
+//! The size cap: accounting of the space that the store's files take.
 //!
-//! A file grows to the size it is going to need (`ftruncate`) before it is written, and only under the lock of
-//! the file `usage`, which holds the sum of all sizes. What grows is added before, what shrinks is taken off
-//! afterwards, so the sum may be too high after a crash and is never too low; when it leaves no room, or a
+//! Before a file is written, it is extended (`ftruncate`) to its final size. This happens under the lock of the file
+//! `usage`, which holds the sum of all sizes. Growth is added before it happens, and shrinkage is subtracted
+//! afterwards. So after a crash the sum may be too high and is never too low. When the sum leaves no room, or when a
 //! handle is opened, the files are counted instead. Handles without a cap do none of this.
 
 use std::io;
@@ -22,7 +22,7 @@ pub(super) struct Space {
 }
 
 impl Space {
-    /// Opens the accounts, and counts if there is a cap.
+    /// Opens the accounts, and counts the files if there is a cap.
     pub(super) fn open(disk: Arc<dyn Disk>, locks: Locks, cap: Option<u64>) -> Result<Self, StoreError> {
         let this = Self { disk, locks, cap };
         if cap.is_some() {
@@ -40,12 +40,12 @@ impl Space {
         self.cap
     }
 
-    /// By how much a pack should grow at once, so that not every chunk takes the lock.
+    /// Returns how many bytes a pack should grow at once, so that not every chunk takes the lock.
     pub(super) fn slab(&self) -> u64 {
         self.cap.map_or(0, |cap| (cap / 64).min(64 << 20))
     }
 
-    /// Extends a file, without writing to it. `false` if that would exceed the cap.
+    /// Extends a file without writing to it. Returns `false` if that would exceed the cap.
     pub(super) fn grow(&self, file: &dyn File, from: u64, to: u64) -> Result<bool, StoreError> {
         let Some(cap) = self.cap else {
             return Ok(true);
@@ -68,7 +68,7 @@ impl Space {
         Ok(true)
     }
 
-    /// Runs what makes files shorter or fewer and says by how many bytes.
+    /// Runs a change that frees space, and accounts for the bytes that it returns.
     pub(super) fn shrink(&self, change: impl FnOnce() -> Result<u64, StoreError>) -> Result<u64, StoreError> {
         if self.cap.is_none() {
             return change();
@@ -81,7 +81,7 @@ impl Space {
         Ok(freed)
     }
 
-    /// Removes a file, which need not be there. Its length.
+    /// Removes a file, which may be missing, and returns its length.
     pub(super) fn remove(&self, path: &str) -> Result<u64, StoreError> {
         self.shrink(|| {
             let removed = self.disk.stat(path).and_then(|stat| {
@@ -95,8 +95,8 @@ impl Space {
         })
     }
 
-    /// The sum of all files. What moves meanwhile may count twice and never not at all: files move out of
-    /// the temporary folder, which is counted first.
+    /// Returns the total size of all files. A file that moves meanwhile may count twice but is never missed: files move
+    /// out of the temporary folder, which is counted first.
     pub(super) fn count(&self) -> Result<u64, StoreError> {
         let folders =
             [paths::TEMPORARY.to_owned()].into_iter().chain(paths::pack_folders()).chain(paths::manifest_folders());
@@ -121,7 +121,7 @@ impl Space {
         Ok(sum)
     }
 
-    /// Whether the file `usage` is whole.
+    /// Tells whether the file `usage` is intact.
     pub(super) fn is_whole(&self) -> Result<bool, StoreError> {
         let accounts = self.locks.usage_to_read()?;
         Ok(self.read(&*accounts).is_some())

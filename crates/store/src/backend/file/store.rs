@@ -1,4 +1,4 @@
-//! A handle of a store in a folder as a backend.
+//! The file store's handle, which implements [`Backend`].
 
 use std::fmt;
 use std::io;
@@ -25,23 +25,23 @@ use crate::uri::StoreUri;
 
 /// A handle on a store in a folder.
 ///
-/// Any number of handles, in any number of processes on one machine, work on one store at once. Acknowledged
-/// means durable: when [`put_manifest`](Backend::put_manifest) has returned, the manifest and its chunks
-/// survive the loss of power, as far as the disk keeps what it has flushed.
+/// Any number of handles, in any number of processes on one machine, can use a store at once. When
+/// [`put_manifest`](Backend::put_manifest) has returned, the manifest and its chunks are durable: they survive a loss
+/// of power, as far as the disk keeps flushed data.
 pub struct FileStore {
     pub(super) disk: Arc<dyn Disk>,
     pub(super) index: Index,
     pub(super) locks: Locks,
     pub(super) space: Space,
     pub(super) pending: Pending,
-    /// One publication at a time on a handle: a later one relies on the chunks of an earlier one.
+    /// Allows one publication at a time, because a later one relies on the chunks of an earlier one.
     pub(super) publishing: Turns,
     pub(super) options: FileOptions,
-    /// In front of the names of manifests, with a `/` at its end, or empty.
+    /// The prefix of the names of manifests: empty, or with a `/` at its end.
     pub(super) prefix: String,
 }
 
-/// Which put of a manifest was read: another put is another file, and finding the file as it would be put notes a use.
+/// The revision of a manifest. Another put makes another file. A put that finds the same manifest updates the time.
 pub(super) struct FileRevision {
     pub(super) file: Box<dyn File>,
     pub(super) modified: SystemTime,
@@ -60,30 +60,31 @@ impl fmt::Debug for FileStore {
 impl Drop for FileStore {
     fn drop(&mut self) {
         if let Some(pack) = self.pending.unpublished() {
-            // If this fails, the next one who opens or collects removes it.
+            // If this fails, the next open or collection removes the file.
             let _ = self.space.remove(&pack.path);
         }
     }
 }
 
 impl FileStore {
-    /// Opens the store in the folder `path`, an absolute one, or makes it there. If a folder above it is a
-    /// store, it is that store, and the rest of the path goes in front of the names of manifests: `slot1` and
-    /// manifest `m` are manifest `slot1/m` of the root.
+    /// Opens the store in the folder `path`, which must be absolute, or creates it there. If a parent folder is a
+    /// store, that store is opened, and the rest of the path becomes a prefix of names: in `slot1`, manifest `m` is
+    /// manifest `slot1/m` of the root.
     ///
     /// # Errors
-    /// [`StoreError::Unsupported`] if the path cannot be a store's, or a folder is there that is none and not
-    /// empty; [`StoreError::Damaged`] if what is there cannot be read.
+    /// [`StoreError::Unsupported`] if the path cannot be a store's, or if the folder is neither empty nor a store;
+    /// [`StoreError::Damaged`] if the store cannot be read.
     pub fn open(path: impl AsRef<Path>, options: FileOptions) -> Result<Self, StoreError> {
         let root = root::open(path.as_ref(), options.group)?;
         Self::on_disk(root.disk, &root.prefix, options)
     }
 
-    /// As [`open`](Self::open), but never makes a store. One that cannot be written, because of the file system or
-    /// for lack of permission, can be read, listed and verified; a write fails.
+    /// Opens a store like [`open`](Self::open), but never creates one. A store that is not writable, because of the
+    /// file system or for lack of permission, can be read, listed and verified; writes fail.
     ///
     /// # Errors
-    /// As [`open`](Self::open), and [`StoreError::NotThere`] if neither the folder nor one above it is a store.
+    /// The errors of [`open`](Self::open), and [`StoreError::NotThere`] if neither the folder nor one above it is a
+    /// store.
     pub fn open_existing(path: impl AsRef<Path>, options: FileOptions) -> Result<Self, StoreError> {
         let root = root::open_existing(path.as_ref())?;
         Self::on_disk(root.disk, &root.prefix, options)
@@ -92,15 +93,15 @@ impl FileStore {
     /// Opens `file:///absolute/path`.
     ///
     /// # Errors
-    /// As [`open`](Self::open), and [`StoreError::Uri`] if the URI is another one.
+    /// The errors of [`open`](Self::open), and [`StoreError::Uri`] if the URI has another form.
     pub fn open_uri(uri: &StoreUri, options: FileOptions) -> Result<Self, StoreError> {
         Self::open(path_of(uri)?, options)
     }
 
-    /// As [`open_uri`](Self::open_uri), but never makes a store.
+    /// Opens a store like [`open_uri`](Self::open_uri), but never creates one.
     ///
     /// # Errors
-    /// As [`open_existing`](Self::open_existing) and [`open_uri`](Self::open_uri).
+    /// The errors of [`open_existing`](Self::open_existing) and [`open_uri`](Self::open_uri).
     pub fn open_existing_uri(uri: &StoreUri, options: FileOptions) -> Result<Self, StoreError> {
         Self::open_existing(path_of(uri)?, options)
     }
@@ -122,20 +123,21 @@ impl FileStore {
             },
         };
         match store.tidy() {
-            // What fails now is tried again by whoever collects, and an error for him. It can all be read as it is.
+            // The store can be read as it is. A collection tries the recovery again and reports the error.
             Err(StoreError::Io { .. }) => {}
             other => other?,
         }
         Ok(store)
     }
 
-    /// What the store calls the manifest that this handle calls `name`.
+    /// Returns the store's name for the manifest that this handle calls `name`.
     pub(super) fn full_name(&self, name: &ManifestName) -> Result<String, StoreError> {
         let full = ManifestName::new(format!("{}{name}", self.prefix))?;
         Ok(full.as_str().to_owned())
     }
 
-    /// Reads a manifest, named in full, notes that it was used, and calls `then` with it. An empty file is none.
+    /// Reads a manifest, updates its last-used time and calls `then`. The name includes the handle's prefix. An empty
+    /// file is no manifest.
     fn with_manifest<T>(
         &self,
         name: &str,
@@ -144,14 +146,14 @@ impl FileStore {
         self.look_at_manifest(name, |file, manifest| {
             let now = self.disk.now();
             if file.stat().is_ok_and(|stat| is_older(now, stat.modified)) {
-                // It may be another user's file. Then it looks older than it is.
+                // This fails if the file belongs to another user. Then the manifest looks older than it is.
                 let _ = file.touch(now);
             }
             then(&*file, manifest)
         })
     }
 
-    /// Reads a manifest as [`with_manifest`](Self::with_manifest) does, without noting that it was used.
+    /// Reads a manifest like [`with_manifest`](Self::with_manifest), without updating its last-used time.
     pub(super) fn look_at_manifest<T>(
         &self,
         name: &str,
@@ -180,7 +182,7 @@ impl FileStore {
     }
 }
 
-/// The folder that `file:///absolute/path` names.
+/// Returns the folder of `file:///absolute/path`.
 fn path_of(uri: &StoreUri) -> Result<&Path, StoreError> {
     if uri.scheme() != "file" || !uri.rest().starts_with('/') {
         return Err(uri.wrong("a file store is written file:///absolute/path").into());
@@ -188,8 +190,8 @@ fn path_of(uri: &StoreUri) -> Result<&Path, StoreError> {
     Ok(Path::new(uri.rest()))
 }
 
-/// Whether a time is so long ago that a use is worth noting: short enough that what is read in some order later
-/// goes in that order (noting takes 2 us), long enough that readers of one manifest do not write all the time.
+/// Tells whether a last-used time is old enough to be updated, which takes 2 us. 10 ms is short enough to keep the
+/// order of uses, and long enough that readers of one manifest do not write all the time.
 fn is_older(now: std::time::SystemTime, noted: std::time::SystemTime) -> bool {
     now.duration_since(noted).map_or(true, |age| age >= Duration::from_millis(10))
 }
@@ -210,8 +212,8 @@ impl Backend for FileStore {
         }
     }
 
-    /// Durable when it returns: four flushes, two if no chunk is new, none if the same manifest is there and
-    /// refers to what was put.
+    /// The manifest is durable when this returns. That takes four flushes, two if no chunk is new, and none if the same
+    /// manifest exists and refers to everything that was put.
     fn put_manifest(&self, name: &ManifestName, data: &[u8]) -> Result<(), StoreError> {
         self.publish(&[(self.full_name(name)?, data)])
     }
@@ -248,9 +250,9 @@ impl Backend for FileStore {
         Some(absent.copied().collect())
     }
 
-    /// One flush of each folder for 256 of them, and no more than one further. Seen by others in the order of
-    /// the list; after a loss of power the last one is there only if all others are, and which of the others
-    /// are has no order.
+    /// A batch takes one flush of each folder for 256 manifests, and at most one more. Other handles see the manifests
+    /// in the order of the list. After a loss of power the last one exists only if all others do; there is no order
+    /// among the others.
     fn put_manifests(&self, manifests: &[(ManifestName, Bytes)]) -> Result<(), StoreError> {
         let named: Result<Vec<_>, StoreError> =
             manifests.iter().map(|(name, data)| Ok((self.full_name(name)?, &data[..]))).collect();
@@ -265,7 +267,7 @@ impl Backend for FileStore {
     }
 }
 
-/// With [`FileOptions::from_env`].
+/// Opens stores with [`FileOptions::from_env`].
 impl Plugin for FileStore {
     const PREFETCH: bool = true;
 

@@ -1,4 +1,4 @@
-//! Holds the chunks and manifests of a store in memory, and evicts some when it is full.
+//! The chunks and manifests of a store in memory, and their eviction.
 
 use std::collections::HashMap;
 use std::time::SystemTime;
@@ -13,35 +13,36 @@ use crate::error::StoreError;
 use crate::hash::ChunkHash;
 use crate::name::ManifestName;
 
-/// What the tables here take for each value, counted against the cap: entries of three maps and of two trees.
+/// The bytes counted against the cap for each value's entries in three maps and two trees.
 const OVERHEAD: u64 = 512;
 
 /// Chunks and manifests.
 ///
-/// A manifest goes with the chunks that only it refers to, and a chunk that a manifest refers to does not go without it.
+/// A manifest is evicted together with the chunks that only it refers to. A chunk with references is never evicted
+/// alone.
 #[derive(Clone, Debug)]
 pub(super) struct Contents {
     cap: u64,
-    /// What counts against the cap.
+    /// The bytes that count against the cap.
     pub(super) used: u64,
     puts: u64,
     pub(super) evictions: u64,
     pub(super) chunks: HashMap<ChunkHash, Chunk>,
     pub(super) manifests: HashMap<ManifestName, Manifest>,
-    /// Finds chunks that are here in manifests.
+    /// Finds the stored chunks that a manifest names.
     named: References,
-    /// Of what may go by itself: chunks that nothing refers to, and manifests.
+    /// The order of what can be evicted on its own: manifests, and chunks without references.
     policy: Policy<Key>,
 }
 
-/// What goes at once.
+/// A unit of eviction.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Key {
     Chunk(ChunkHash),
     Manifest(ManifestName),
 }
 
-/// A value, and the checksum that it had when it was put: other code of the process may write where it lies.
+/// A value and its checksum at the time of the put: other code of the process could overwrite the memory.
 #[derive(Clone, Debug)]
 pub(super) struct Value {
     pub(super) data: Bytes,
@@ -51,11 +52,11 @@ pub(super) struct Value {
 #[derive(Clone, Debug)]
 pub(super) struct Chunk {
     pub(super) value: Value,
-    /// It is not what was put: readers are told so, and the next put replaces it.
+    /// The bytes are not those that were put. Reads fail, and the next put replaces them.
     pub(super) damaged: bool,
-    /// By so many manifests.
+    /// The number of manifests that refer to it.
     pub(super) references: u64,
-    /// It waits for its manifest.
+    /// It waits for its manifest, so it may not be evicted.
     pub(super) pending: bool,
     pub(super) used: SystemTime,
 }
@@ -63,7 +64,7 @@ pub(super) struct Chunk {
 #[derive(Clone, Debug)]
 pub(super) struct Manifest {
     pub(super) value: Value,
-    /// Which put it was.
+    /// The number of the put, which serves as the revision.
     pub(super) put: u64,
     pub(super) used: SystemTime,
     refers: Vec<ChunkHash>,
@@ -77,7 +78,7 @@ impl Value {
     }
 
     /// # Errors
-    /// [`StoreError::Damaged`] if it changed since it was put.
+    /// [`StoreError::Damaged`] if the bytes changed since the put.
     pub(super) fn read(self, seal: Seal<'_>) -> Result<Bytes, StoreError> {
         match seal.sum(&self.data) {
             found if found == self.sum => Ok(self.data),
@@ -113,7 +114,7 @@ impl Contents {
         self.cap
     }
 
-    /// Puts a chunk, which stays until its manifest comes where one is awaited (`pending`).
+    /// Puts a chunk. With `pending` it cannot be evicted before its manifest is put.
     pub(super) fn put_chunk(&mut self, hash: &ChunkHash, value: Value, pending: bool) -> Result<Put, StoreError> {
         let key = Key::Chunk(*hash);
         let mut put = Put::AlreadyThere;
@@ -141,8 +142,8 @@ impl Contents {
         Ok(Put::Stored)
     }
 
-    /// Publishes a manifest that refers to what it needs and to what it names. Those of the former that are gone, and then
-    /// it is not published.
+    /// Publishes a manifest that refers to the `needed` chunks and to those that it names. If needed chunks are
+    /// missing, it returns them and publishes nothing.
     pub(super) fn put_manifest(
         &mut self,
         name: &ManifestName,
@@ -160,7 +161,7 @@ impl Contents {
         refers.dedup();
         let list = refers.len().saturating_mul(size_of::<ChunkHash>());
         let cost = cost(&value.data).saturating_add((name.as_str().len() + list) as u64);
-        // First, so that what it refers to does not make room for it.
+        // Refer to its chunks first, so that they are not evicted to make room for it.
         refers.iter().for_each(|hash| self.refer(hash));
         if let Err(full) = self.make_room(cost, Some(name)) {
             refers.iter().for_each(|hash| self.release(hash, false));
@@ -179,12 +180,12 @@ impl Contents {
         Ok(Vec::new())
     }
 
-    /// Whether it was there. Its chunks stay.
+    /// Removes a manifest but not its chunks. Returns whether it existed.
     pub(super) fn delete_manifest(&mut self, name: &ManifestName) -> bool {
         self.remove_manifest(name, false)
     }
 
-    /// Notes a use.
+    /// Updates the last-used time.
     pub(super) fn hit(&mut self, key: &Key) {
         self.policy.hit(key);
         let used = match key {
@@ -196,7 +197,7 @@ impl Contents {
         }
     }
 
-    /// These chunks wait for no manifest any more.
+    /// Allows the eviction of chunks that no longer wait for a manifest.
     pub(super) fn unpin(&mut self, hashes: &[ChunkHash]) {
         for hash in hashes {
             if let Some(chunk) = self.chunks.get_mut(hash) {
@@ -206,7 +207,7 @@ impl Contents {
         }
     }
 
-    /// Evicts what goes next. Whether anything may go.
+    /// Evicts one key. Returns whether there was one that may be evicted.
     pub(super) fn evict(&mut self) -> bool {
         match self.policy.evict() {
             None => return false,
@@ -217,8 +218,9 @@ impl Contents {
         true
     }
 
-    /// Removes a chunk whose bytes are wrong; one that a manifest needs, or waits for, stays until it is put again.
-    pub(super) fn doubt_chunk(&mut self, hash: &ChunkHash) {
+    /// Removes a chunk whose bytes are wrong. If a manifest refers to it or is awaited, it stays, marked as damaged,
+    /// until it is put again.
+    pub(super) fn mark_damaged(&mut self, hash: &ChunkHash) {
         match self.chunks.get_mut(hash) {
             Some(chunk) if chunk.references > 0 || chunk.pending => chunk.damaged = true,
             _ => self.remove_chunk(hash),
@@ -245,7 +247,8 @@ impl Contents {
         true
     }
 
-    /// Evicts until so many bytes fit, in the place of this manifest. What is too long for the cap evicts nothing.
+    /// Evicts until the bytes fit, as a replacement of manifest `of` if there is one. A value above the cap evicts
+    /// nothing.
     fn make_room(&mut self, bytes: u64, of: Option<&ManifestName>) -> Result<(), StoreError> {
         loop {
             let old = of.and_then(|name| self.manifests.get(name));
@@ -266,7 +269,7 @@ impl Contents {
         }
     }
 
-    /// One manifest less refers to a chunk. With the last one it goes too, or may go from now on.
+    /// Takes one reference from a chunk. Without references the chunk is removed (`with_chunks`) or can be evicted.
     fn release(&mut self, hash: &ChunkHash, with_chunks: bool) {
         let Some(chunk) = self.chunks.get_mut(hash) else {
             return;

@@ -1,4 +1,4 @@
-//! The operator's side of a store in memory: of use inside its process.
+//! The operator's interface of a store in memory. It is useful only inside the store's process.
 
 use bytes::Bytes;
 
@@ -61,7 +61,8 @@ impl Inventory for MemoryStore {
         })
     }
 
-    /// Finds values that changed since they were put. A chunk does not go without the manifests that refer to it.
+    /// Reports values that changed since the put. A missing chunk cannot occur: chunks with references are never
+    /// evicted alone.
     fn verify(&self, progress: &mut dyn FnMut(Progress), fault: &mut dyn FnMut(Fault)) -> Result<(), StoreError> {
         let contents = self.contents().clone();
         let total = (contents.chunks.len() + contents.manifests.len()) as u64;

@@ -2,8 +2,8 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `contents` | chunks and manifests, who refers to whom, and what goes when the cap is reached |
-//! | `policy` | in which order it goes |
+//! | `contents` | chunks and manifests, references, and eviction |
+//! | `policy` | the order of eviction |
 //! | `inventory` | listing and collecting |
 
 mod contents;

@@ -1,25 +1,25 @@
-//! What goes first when memory is full: KVBoost's policy, without what it decides about.
+//! KVBoost's eviction policy, as an order of opaque keys.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap};
 use std::hash::Hash;
 
-/// How many of the keys that were used last never go, where nobody says otherwise.
+/// The default number of most recently used keys that are never evicted.
 pub(super) const RECENCY_WINDOW: usize = 8;
 
-/// Orders keys for eviction: lighter ones before heavier ones, among these what was put less often, among these what was not
-/// used for longer. Keys that are pinned, or among the last ones used, stay.
+/// Orders keys for eviction: lower weights first, then fewer puts, then less recent use. Pinned keys and the most
+/// recently used ones are never evicted.
 ///
-/// It knows nothing of sizes: whoever needs room calls [`evict`](Self::evict) until there is enough, and what went before it
-/// turned out that there is not stays gone. Each call costs the logarithm of the number of keys.
+/// A policy knows no sizes: the caller calls [`evict`](Self::evict) until there is enough room. Evicted keys do not
+/// come back if the room does not suffice in the end. Each call takes time logarithmic in the number of keys.
 #[derive(Clone, Debug)]
 pub struct Policy<K> {
     window: usize,
     uses: u64,
     entries: HashMap<K, Entry>,
-    /// By last use, the oldest first.
+    /// Keys by last use, oldest first.
     order: BTreeMap<u64, K>,
-    /// What is not pinned, in the order in which it goes.
+    /// Keys that are not pinned, in eviction order.
     candidates: BTreeMap<Rank, K>,
 }
 
@@ -29,7 +29,7 @@ struct Entry {
     pinned: bool,
 }
 
-/// The order in which keys go. No two have the same last use.
+/// A key's position in the eviction order. Each last use is unique.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Rank {
     weight: Weight,
@@ -61,17 +61,17 @@ impl PartialEq for Weight {
 impl Eq for Weight {}
 
 impl<K: Clone + Eq + Hash> Policy<K> {
-    /// Knows no keys, and keeps the last `window` that are used.
+    /// Returns a policy without keys that never evicts the `window` most recently used ones.
     pub fn new(window: usize) -> Self {
         Self { window, uses: 0, entries: HashMap::new(), order: BTreeMap::new(), candidates: BTreeMap::new() }
     }
 
-    /// Takes a key in. One that is there keeps its weight, and counts as used and as put once more.
+    /// Adds a key. An existing one keeps its weight and counts one more use and put.
     pub fn put(&mut self, key: K, weight: f64) {
         if !self.renew(&key, 1) {
             self.uses += 1;
             let rank = Rank {
-                // 0.0 and -0.0 weigh the same.
+                // Adding 0.0 turns -0.0 into 0.0, so both weigh the same.
                 weight: Weight(weight + 0.0),
                 frequency: 1,
                 last_use: self.uses,
@@ -81,27 +81,27 @@ impl<K: Clone + Eq + Hash> Policy<K> {
         }
     }
 
-    /// Counts a read as a use, but not as a put. Whether the key is there.
+    /// Counts a use of a key, but no put. Returns whether the key exists.
     pub fn hit(&mut self, key: &K) -> bool {
         self.renew(key, 0)
     }
 
-    /// Forgets a key. Whether it was there.
+    /// Removes a key. Returns whether it existed.
     pub fn remove(&mut self, key: &K) -> bool {
         self.take(key).is_some()
     }
 
-    /// Keeps a key that is there until it is unpinned, or the reverse.
+    /// Pins or unpins an existing key. A pinned key is not evicted.
     pub fn pin(&mut self, key: &K, pinned: bool) {
         if let Some((key, entry)) = self.take(key) {
             self.insert(key, Entry { pinned, ..entry });
         }
     }
 
-    /// Takes the key that goes next, if any may.
+    /// Removes and returns the next key in eviction order, if any may be evicted.
     pub fn evict(&mut self) -> Option<K> {
         let newest = self.order.keys().rev();
-        // Also where the window is larger than the number of keys: then nothing may go.
+        // If the window is larger than the number of keys, nothing may be evicted.
         let kept_from = match self.window {
             0 => u64::MAX,
             window => *newest.take(window).last()?,
@@ -113,12 +113,12 @@ impl<K: Clone + Eq + Hash> Policy<K> {
         Some(key)
     }
 
-    /// The keys by last use, the oldest first.
+    /// Returns the keys by last use, oldest first.
     pub fn keys(&self) -> impl Iterator<Item = &K> {
         self.order.values()
     }
 
-    /// How often a key was put since it is there.
+    /// Returns how often an existing key was put.
     pub fn frequency(&self, key: &K) -> Option<u64> {
         Some(self.entries.get(key)?.rank.frequency)
     }
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// What KVBoost does at each eviction: it sorts all that may go.
+    /// Chooses the same chunk as KVBoost, which sorts all unpinned ones at each eviction.
     fn sorted(order: &[(u8, f64, u64, bool)], window: usize) -> Option<u8> {
         let old = &order[..order.len().saturating_sub(window)];
         let mut free: Vec<_> = old.iter().filter(|(.., pinned)| !pinned).collect();

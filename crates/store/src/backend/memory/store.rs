@@ -1,4 +1,4 @@
-//! A handle of a store in memory as a backend.
+//! The memory store's handle, which implements [`Backend`].
 
 use std::collections::HashMap;
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError};
@@ -15,44 +15,45 @@ use crate::hash::ChunkHash;
 use crate::name::ManifestName;
 use crate::uri::StoreUri;
 
-/// A handle of a store in memory. Its clones are handles of the same store, which goes with the last of them.
+/// A handle of a store in memory. Clones share the store, which is dropped with the last of them.
 ///
-/// What is put is visible at once. When the cap is reached, what goes is decided by a [`Policy`](super::Policy) with a window
-/// of 8: chunks that nothing refers to first, then manifests with the chunks that only they refer to.
-/// Chunks that wait for their manifest are pinned. If that makes no room, a put fails with [`StoreError::Full`].
+/// Values are visible as soon as they are put. When the cap is reached, a [`Policy`](super::Policy) with a window of
+/// [`RECENCY_WINDOW`](super::RECENCY_WINDOW) chooses what to evict: first chunks without references, then manifests
+/// with the chunks that only they refer to. Chunks that wait for their manifest are never evicted. If there is still no
+/// room, a put fails with [`StoreError::Full`].
 ///
-/// As a plugin its scheme is anything.
+/// As a plugin it accepts any scheme.
 #[derive(Clone, Debug, Default)]
 pub struct MemoryStore(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
     contents: Mutex<Contents>,
-    /// What the next manifest refers to without naming it.
+    /// Tracks the chunks that the next manifest needs.
     guard: Guard,
 }
 
 impl MemoryStore {
-    /// The environment variable that says how much a store may take that is opened by a URI.
+    /// The environment variable with the cap of stores that are opened by a URI.
     pub const CAP_VARIABLE: &str = "TRANSLOAD_MEMORY_CAP";
 
-    /// The cap in bytes of a store that is opened by a URI, unless something else is said.
+    /// The default cap of a store that is opened by a URI, in bytes.
     pub const DEFAULT_CAP: u64 = 4 << 30;
 
-    /// A new, empty store without a cap.
+    /// Returns a new, empty store without a cap.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// A new, empty store that takes no more than so many bytes.
+    /// Returns a new, empty store that takes at most this many bytes.
     pub fn with_cap(cap: u64) -> Self {
         Self(Arc::new(Shared { contents: Mutex::new(Contents::new(cap)), guard: Guard::default() }))
     }
 
-    /// The store of this URI in this process, made at the first call. It stays as long as the process.
+    /// Returns the store of this URI in this process, creating it at the first call. It lives as long as the process.
     ///
     /// # Errors
-    /// [`StoreError::Unsupported`] if it is there with another cap.
+    /// [`StoreError::Unsupported`] if the store exists with another cap.
     pub(crate) fn open_uri(uri: &StoreUri, cap: u64) -> Result<Self, StoreError> {
         static STORES: LazyLock<Mutex<HashMap<String, MemoryStore>>> = LazyLock::new(Mutex::default);
         let name = uri.as_str().trim_end_matches('/').to_owned();
@@ -68,31 +69,31 @@ impl MemoryStore {
         Ok(store.clone())
     }
 
-    /// The cap that the environment names, or else [`DEFAULT_CAP`](Self::DEFAULT_CAP).
+    /// Returns the cap from the environment, or else [`DEFAULT_CAP`](Self::DEFAULT_CAP).
     ///
     /// # Errors
-    /// [`StoreError::Unsupported`] if it is set to what is no size.
+    /// [`StoreError::Unsupported`] if the variable is set to a text that is not a size.
     pub(crate) fn cap_from_env() -> Result<u64, StoreError> {
         Ok(crate::size::from_env(Self::CAP_VARIABLE)?.unwrap_or(Self::DEFAULT_CAP))
     }
 
-    /// Keeps a copy of a chunk that another store has: no manifest is to come, so that it may go at once.
+    /// Caches a chunk of another store. No manifest will follow, so it can be evicted at once.
     pub(in crate::backend) fn cache_chunk(&self, hash: &ChunkHash, data: Bytes) -> Result<Put, StoreError> {
         let value = Value::new(chunk(hash), data);
         self.contents().put_chunk(hash, value, false)
     }
 
-    /// Drops a copy of a chunk that another store has, and whose bytes are wrong.
+    /// Drops a cached chunk of another store whose bytes are wrong.
     pub(in crate::backend) fn drop_chunk(&self, hash: &ChunkHash) {
-        self.contents().doubt_chunk(hash);
+        self.contents().mark_damaged(hash);
     }
 
-    /// How many values were evicted since it was made.
+    /// Returns the number of evicted values since the store was made.
     pub(in crate::backend) fn evictions(&self) -> u64 {
         self.contents().evictions
     }
 
-    // Contents are whole between any two statements, so a panic elsewhere leaves nothing half done.
+    // No panic can occur between changes that belong together.
     pub(super) fn contents(&self) -> MutexGuard<'_, Contents> {
         self.0.contents.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -108,7 +109,7 @@ pub(super) fn manifest(name: &ManifestName) -> Seal<'_> {
 
 impl Backend for MemoryStore {
     fn put_chunk(&self, hash: &ChunkHash, data: &[u8]) -> Result<Put, StoreError> {
-        // The copy is made without the lock.
+        // Copy and compute the checksum without the lock.
         let known = self.contents().chunks.get(hash).cloned();
         let known = known.filter(|chunk| !chunk.damaged);
         let value = known.map_or_else(|| Value::new(chunk(hash), Bytes::copy_from_slice(data)), |chunk| chunk.value);
@@ -116,11 +117,11 @@ impl Backend for MemoryStore {
         let put = contents.put_chunk(hash, value, true);
         match &put {
             Ok(_) => self.0.guard.put(hash),
-            // Whoever has put some of a save and gets no further gives the room back.
+            // A save that cannot continue gives up its pending chunks, so that they can be evicted.
             Err(_) => {
                 let given_up = self.0.guard.needed([])?;
                 contents.unpin(&given_up.chunks);
-                let _told = self.0.guard.gone(&given_up, &given_up.chunks);
+                let _error = self.0.guard.gone(&given_up, &given_up.chunks);
             }
         }
         put
@@ -130,7 +131,7 @@ impl Backend for MemoryStore {
         let mut contents = self.contents();
         contents.hit(&Key::Chunk(*hash));
         let there = contents.chunks.get(hash).cloned();
-        // Checked without the lock.
+        // Verify the checksum without the lock.
         drop(contents);
         let Some(there) = there else { return Ok(None) };
         if there.damaged {

@@ -1,4 +1,4 @@
-//! What a store in memory keeps, and what goes.
+//! Tests of what a store in memory keeps and evicts.
 
 use std::collections::HashMap;
 
@@ -42,7 +42,7 @@ fn used(store: &MemoryStore) -> u64 {
     store.inventory().unwrap().usage().unwrap().total_bytes
 }
 
-/// Room for 20 saves of one chunk, and not for 21.
+/// The bytes of 20 saves of one chunk, but not of 21.
 const CAP: u64 = 110 << 10;
 
 #[test]
@@ -52,7 +52,7 @@ fn a_manifest_goes_with_the_chunks_that_only_it_has() {
     save(&store, 1, &[1, 1000]).unwrap();
     for n in 2..40 {
         save(&store, n, &[n]).unwrap();
-        // Manifest 1 is used, so it stays, and so does what it shares with manifest 0.
+        // Manifest 1 was used, so it stays, with the chunks that it shares with manifest 0.
         assert!(store.get_manifest(&name(1)).unwrap().is_some());
         assert!(used(&store) <= CAP);
     }
@@ -68,7 +68,7 @@ fn chunks_without_a_manifest_go_before_manifests() {
     for n in 0..10 {
         save(&store, n, &[n]).unwrap();
     }
-    // Nine of the ten need nothing any more.
+    // Nine of the ten chunks are not needed any more.
     for n in 0..9 {
         store.put_manifest(&name(n), b"").unwrap();
         assert!(has(&store, n), "replacing does not collect");
@@ -86,7 +86,7 @@ fn what_has_no_room_is_a_full_store_and_the_next_save_is_none() {
     let too_long = store.put_chunk(&chunk(0).0, &[0; CAP as usize]);
     assert!(matches!(too_long, Err(StoreError::Full { cap: CAP, .. })));
     save(&store, 0, &[0]).unwrap();
-    // Chunks that wait for their manifest are pinned: a save that is larger than the store does not end.
+    // Chunks without a manifest are pinned, so a save that is larger than the store fails.
     let chunks: Vec<u64> = (1..100).collect();
     let full = save(&store, 1, &chunks).unwrap_err();
     assert!(matches!(full, StoreError::Full { cap: CAP, .. }), "{full}");
@@ -95,7 +95,7 @@ fn what_has_no_room_is_a_full_store_and_the_next_save_is_none() {
         save(&store, n, &[n]).unwrap();
     }
     assert!(has(&store, 139) && !has(&store, 1));
-    // What of it went was needed by its manifest.
+    // Chunk 0 was evicted before its manifest, so that manifest fails.
     let lost = MemoryStore::with_cap(CAP);
     (0..30).find_map(|n| put(&lost, n).err()).unwrap();
     std::thread::scope(|scope| {
@@ -153,7 +153,7 @@ fn collecting_takes_what_nothing_refers_to() {
 }
 
 proptest! {
-    /// Whatever goes, a manifest that is there has its chunks, and the cap holds.
+    /// A manifest in the store always has all its chunks, and the cap holds.
     #[test]
     fn a_manifest_never_loses_a_chunk(
         steps in prop::collection::vec((0..30_u64, prop::collection::vec(0..40_u64, 0..4), 0..8_u8), 1..120),
@@ -185,7 +185,7 @@ proptest! {
     }
 }
 
-/// Changes a byte of a chunk where it lies.
+/// Changes a byte of a stored chunk.
 fn spoil(store: &MemoryStore, hash: &ChunkHash) {
     let mut contents = store.contents();
     let value = &mut contents.chunks.get_mut(hash).unwrap().value;
@@ -213,7 +213,7 @@ fn a_wrong_byte_is_damage_until_it_is_put_again() {
     assert_eq!(used(&store), before);
 }
 
-/// A store of this name may be open alone, too, where its manifests need the chunk.
+/// Another user may have opened this store directly, and its manifests may need the chunk.
 #[test]
 fn a_chunk_that_a_manifest_needs_is_not_dropped() {
     let store = MemoryStore::new();
@@ -228,8 +228,8 @@ fn a_chunk_that_a_manifest_needs_is_not_dropped() {
     assert_eq!(store.contents().chunks[&hash].references, 2);
 }
 
-/// Whether memory changed after the copy was made, or the copy was wrong from the beginning: whoever finds the chunk wrong
-/// rereads it, and gets and keeps what the tier below has.
+/// Memory may change after a copy was made, or the copy may be wrong from the start. In both cases a reread takes the
+/// chunk from the tier below and keeps it.
 #[test]
 fn a_wrong_byte_in_memory_costs_the_tier_below_nothing() {
     use crate::backend::tier::{Tier, TierStore, Write};

@@ -1,4 +1,4 @@
-//! `redis://[user@]host[:port][/db[/prefix...]]`, and what the environment adds.
+//! Addresses of the form `redis://[user@]host[:port][/db[/prefix...]]`, and options from the environment.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -6,30 +6,31 @@ use std::time::Duration;
 
 use crate::uri::{StoreUri, UriError};
 
-/// Environment variable with the password.
+/// The environment variable with the password.
 pub const PASSWORD: &str = "TRANSLOAD_REDIS_PASSWORD";
 
-/// Environment variable with a PEM file of certificate authorities for `rediss://`.
+/// The environment variable with the path of a PEM file of certificate authorities for `rediss://`.
 pub const CA_FILE: &str = "TRANSLOAD_REDIS_CA_FILE";
 
-/// How to talk to a server. [`Default`] reads no environment; [`from_env`](Self::from_env) does.
+/// Options of a connection. [`Default`] reads no environment; [`from_env`](Self::from_env) does.
 #[derive(Clone)]
 pub struct RedisOptions {
-    /// The password, where the server wants one. A user whom the URI names is logged in without one too, as
-    /// servers allow for users with `nopass`.
+    /// The password, if the server requires one. A user in the URI is logged in without one too, as servers allow for
+    /// users with `nopass`.
     pub password: Option<String>,
-    /// A PEM file of the certificate authorities that may vouch for a `rediss://` server. The system's are
-    /// used where there is none.
+    /// A PEM file of the certificate authorities for a `rediss://` server. Without it, the system's authorities are
+    /// used.
     pub ca_file: Option<PathBuf>,
-    /// How long connecting may take, which includes a server that is still loading its data. 5 s.
+    /// The time limit for connecting, including the wait for a server that is still loading its data. The default is 5
+    /// s.
     pub connect_timeout: Duration,
-    /// How long the server may say nothing while a reply, or the rest of one, is expected, and take nothing while
-    /// something is sent. 10 s.
+    /// The time limit for each wait: for the server to send the next bytes of a reply, or to take bytes that are sent.
+    /// The default is 10 s.
     pub timeout: Duration,
-    /// How many bytes of chunks may wait for the server's acknowledgement before `put_chunk` waits; a single
-    /// larger chunk is taken too. More hides longer round trips. 32 MiB.
+    /// The number of unacknowledged bytes of chunks at which `put_chunk` waits. A single larger chunk is accepted too.
+    /// A larger value hides longer round trips. The default is 32 MiB.
     pub pending_bytes: usize,
-    /// How many bytes of prefetched chunks are kept until they are read. 64 MiB.
+    /// The maximum bytes of prefetched chunks that wait to be read. The default is 64 MiB.
     pub ahead_bytes: usize,
 }
 
@@ -47,7 +48,7 @@ impl Default for RedisOptions {
 }
 
 impl RedisOptions {
-    /// The defaults, with the password of [`PASSWORD`] and the file of [`CA_FILE`].
+    /// Returns the defaults with the password of [`PASSWORD`] and the file of [`CA_FILE`].
     pub fn from_env() -> Self {
         Self {
             password: std::env::var(PASSWORD).ok().filter(|password| !password.is_empty()),
@@ -70,7 +71,7 @@ impl fmt::Debug for RedisOptions {
     }
 }
 
-/// Which server, database and prefix a URI names.
+/// The server, database and prefix of a URI.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Address {
     pub(super) tls: bool,
@@ -78,7 +79,7 @@ pub(super) struct Address {
     pub(super) host: String,
     pub(super) port: u16,
     pub(super) database: u32,
-    /// In front of manifest names: empty, or ending in `/`.
+    /// The prefix of manifest names: empty, or ending in `/`.
     pub(super) prefix: String,
 }
 
@@ -98,7 +99,7 @@ impl Address {
             Some((user, server)) => (Some(user).filter(|user| !user.is_empty()), server),
             None => (None, authority),
         };
-        // `[::1]:6379` has colons of its own.
+        // An IPv6 address as in `[::1]:6379` contains colons.
         let (host, port) = match server.strip_prefix('[').and_then(|s| s.split_once(']')) {
             Some((host, "")) => (host, None),
             Some((host, port)) => (host, Some(port.strip_prefix(':').unwrap_or(port))),
@@ -143,7 +144,7 @@ impl Address {
     }
 }
 
-/// `host:port/database`, for messages.
+/// Formats `host:port/database`, for messages.
 impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}:{}/{}", self.host, self.port, self.database)

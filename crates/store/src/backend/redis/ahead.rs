@@ -1,7 +1,7 @@
-//! Chunks that a caller said it will read soon, fetched many to a round trip before it asks.
+//! Prefetching: fetches chunks that a caller announced, many in one round trip, before they are read.
 //!
-//! Each is handed out once. When the memory for them is full, fetching waits for the reader; chunks that an
-//! earlier call wanted and nobody read make room when a new call comes.
+//! Each chunk is handed out once. While the memory for them is full, fetching waits for the reader. A new announcement
+//! drops fetched chunks that were never read.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -14,18 +14,18 @@ use super::fetch::{Fetcher, MOST_TOGETHER};
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
 
-/// Chunks of the first exchange: few enough for the first to come soon. Each that follows takes twice as many, so
-/// that many small ones cost few round trips, as far as they have no more than so many bytes.
-const TOGETHER: usize = 16;
+/// The number of chunks in the first exchange, small enough for the first chunk to arrive soon. Each exchange doubles
+/// the number, up to `EXCHANGE_BYTES`, so that many small chunks take few round trips.
+const FIRST_EXCHANGE: usize = 16;
 const EXCHANGE_BYTES: usize = 8 << 20;
 
-/// The longest list of chunks that wait to be fetched; a hint may be forgotten.
+/// The maximum number of chunks that wait to be fetched. More are ignored, since a hint may be.
 const MOST_WANTED: usize = 64 << 10;
 
 #[derive(Debug)]
 pub(super) struct Ahead {
     shared: Arc<Shared>,
-    /// Started by the first hint.
+    /// The fetching thread, started by the first hint.
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -33,11 +33,11 @@ pub(super) struct Ahead {
 struct Shared {
     fetcher: Arc<Fetcher>,
     limit: usize,
-    /// How long a reader waits for a chunk under way before it asks itself.
-    patience: Duration,
+    /// The time that a reader waits for a chunk that is being fetched before it reads the chunk itself.
+    timeout: Duration,
     state: Mutex<State>,
     work: Condvar,
-    news: Condvar,
+    progress: Condvar,
 }
 
 #[derive(Debug, Default)]
@@ -45,28 +45,28 @@ struct State {
     wanted: VecDeque<ChunkHash>,
     entries: HashMap<ChunkHash, Entry>,
     bytes: usize,
-    /// Chunks of the last exchange; 0 if nothing was wanted since.
-    together: usize,
+    /// The number of chunks in the last exchange; 0 if nothing was wanted since.
+    exchange_size: usize,
     stop: bool,
 }
 
 #[derive(Debug)]
 enum Entry {
     Wanted,
-    UnderWay,
+    Fetching,
     Ready(Bytes),
 }
 
 impl Ahead {
-    pub(super) fn new(fetcher: Arc<Fetcher>, limit: usize, patience: Duration) -> Self {
+    pub(super) fn new(fetcher: Arc<Fetcher>, limit: usize, timeout: Duration) -> Self {
         Self {
             shared: Arc::new(Shared {
                 fetcher,
                 limit,
-                patience,
+                timeout,
                 state: Mutex::default(),
                 work: Condvar::new(),
-                news: Condvar::new(),
+                progress: Condvar::new(),
             }),
             thread: Mutex::default(),
         }
@@ -97,7 +97,7 @@ impl Ahead {
             match started {
                 Ok(started) => *thread = Some(started),
                 Err(error) => {
-                    // Nobody would ever fetch them.
+                    // No thread would ever fetch them.
                     self.shared.forget();
                     return Err(StoreError::io("start a thread")(error));
                 }
@@ -106,7 +106,7 @@ impl Ahead {
         Ok(())
     }
 
-    /// A chunk that was wanted, if it came; it is not kept.
+    /// Takes a wanted chunk, waiting for it if it is being fetched.
     pub(super) fn take(&self, hash: &ChunkHash) -> Option<Bytes> {
         let mut state = self.shared.state();
         loop {
@@ -120,15 +120,15 @@ impl Ahead {
                     self.shared.work.notify_one();
                     return Some(data);
                 }
-                // It will not come before somebody reads the others.
+                // It will not be fetched before other chunks are read, so do not wait.
                 Entry::Wanted if full => {
                     state.entries.remove(hash);
                     return None;
                 }
-                Entry::Wanted | Entry::UnderWay => {}
+                Entry::Wanted | Entry::Fetching => {}
             }
             let (after, waited) =
-                self.shared.news.wait_timeout(state, self.shared.patience).unwrap_or_else(PoisonError::into_inner);
+                self.shared.progress.wait_timeout(state, self.shared.timeout).unwrap_or_else(PoisonError::into_inner);
             state = after;
             if waited.timed_out() {
                 return None;
@@ -143,7 +143,7 @@ impl Drop for Ahead {
         self.shared.work.notify_all();
         let thread = self.thread.get_mut().unwrap_or_else(PoisonError::into_inner);
         if let Some(thread) = thread.take() {
-            // As in `Writer`: its code may be unloaded next.
+            // Join, as in `Writer`: the code of the thread may be unloaded next.
             let _ = thread.join();
         }
     }
@@ -163,7 +163,7 @@ impl Shared {
 
     fn run(&self) {
         while let Some(hashes) = self.next() {
-            // A hint is never an error: whoever reads the chunk will meet it.
+            // A failed prefetch is ignored. The reader of the chunk will get the error.
             let values = self.fetcher.chunks(&hashes).unwrap_or_else(|_| vec![None; hashes.len()]);
             let mut state = self.state();
             for (hash, value) in hashes.into_iter().zip(values) {
@@ -172,14 +172,14 @@ impl Shared {
                         state.bytes += data.len();
                         state.entries.insert(hash, Entry::Ready(data));
                     }
-                    // It may be there by the time somebody asks.
+                    // Remove it: it may exist by the time it is read.
                     None => {
                         state.entries.remove(&hash);
                     }
                 }
             }
             drop(state);
-            self.news.notify_all();
+            self.progress.notify_all();
         }
     }
 
@@ -191,27 +191,27 @@ impl Shared {
             }
             if state.bytes < self.limit {
                 let most = match self.fetcher.longest() {
-                    0 => TOGETHER,
+                    0 => FIRST_EXCHANGE,
                     longest => (EXCHANGE_BYTES / longest).clamp(1, MOST_TOGETHER),
                 };
-                let together = state.together.saturating_mul(2).max(TOGETHER).min(most);
+                let exchange_size = state.exchange_size.saturating_mul(2).max(FIRST_EXCHANGE).min(most);
                 let mut hashes = Vec::new();
-                while hashes.len() < together
+                while hashes.len() < exchange_size
                     && let Some(hash) = state.wanted.pop_front()
                 {
-                    // Unless a reader took it out of here.
+                    // A reader may have taken it out of the map.
                     if let Some(entry @ Entry::Wanted) = state.entries.get_mut(&hash) {
-                        *entry = Entry::UnderWay;
+                        *entry = Entry::Fetching;
                         hashes.push(hash);
                     }
                 }
-                state.together = hashes.len();
+                state.exchange_size = hashes.len();
                 if !hashes.is_empty() {
                     return Some(hashes);
                 }
             } else {
-                // Readers of what has not begun have to go themselves.
-                self.news.notify_all();
+                // Wake readers of chunks that are not being fetched, so that they read these themselves.
+                self.progress.notify_all();
             }
             state = self.work.wait(state).unwrap_or_else(PoisonError::into_inner);
         }

@@ -1,4 +1,4 @@
-//! Removing chunks that no manifest refers to, while others save.
+//! Removal of chunks without references, while other clients save.
 
 use std::collections::HashSet;
 use std::time::{Duration, Instant};
@@ -11,15 +11,15 @@ use crate::backend::{CollectOptions, Collected, Progress, is_leftover};
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
 
-/// Chunks of one script: the server works on nothing else in the meantime.
-const TOGETHER: usize = 500;
+/// The number of chunks in one script. The server does nothing else while a script runs.
+const CHUNKS_PER_SCRIPT: usize = 500;
 
 pub(super) fn collect(
     store: &RedisStore,
     options: &CollectOptions,
     progress: &mut dyn FnMut(Progress),
 ) -> Result<Collected, StoreError> {
-    // Chunks before manifests: a chunk put from here on is not looked at.
+    // List chunks before manifests: a chunk that is put later is not considered at all.
     let chunks = store.list(keys::CHUNK, Size::Memory, chunk_of, &mut |_| {})?;
     if options.grace > Duration::ZERO && chunks.iter().any(|chunk| chunk.known.idle.is_none()) {
         return Err(StoreError::Unsupported {
@@ -44,28 +44,28 @@ struct Run<'a> {
     store: &'a RedisStore,
     options: &'a CollectOptions,
     progress: &'a mut dyn FnMut(Progress),
-    /// Before the manifests were listed.
+    /// The generation before the manifests were listed.
     generation: Vec<u8>,
     began: Instant,
     collected: Collected,
 }
 
-/// What keeps a manifest from being evicted.
+/// The condition under which a manifest is not evicted.
 #[derive(Clone, Copy)]
 enum Unless<'a> {
-    /// A use since the collection began.
+    /// The manifest was used since the collection began.
     Used,
-    /// A put since its value began so.
+    /// It was put again: its value no longer begins with these bytes.
     PutSince(&'a [u8]),
-    /// A use within the grace period: nobody needs it any more.
+    /// It was used within the grace period. Applies to leftovers.
     InGrace,
 }
 
 impl Run<'_> {
-    /// Evicts manifests down to the cap and answers what the others refer to.
+    /// Evicts manifests down to the cap, and returns what the others refer to.
     fn keep(&mut self, chunks: &[Found<ChunkHash>]) -> Result<Kept, StoreError> {
         let mut manifests = self.store.list(keys::MANIFEST, Size::Memory, name_of, &mut |_| {})?;
-        // The most recently used first. From the one that exceeds the cap on, they go.
+        // Most recently used first. Those after the cap is exceeded are evicted.
         manifests.sort_by_key(|manifest| manifest.known.idle.unwrap_or(Duration::MAX));
         let sizes = chunks.iter().map(|chunk| (chunk.what, chunk.known.bytes));
         let mut kept = Kept::new(sizes, self.options.cap);
@@ -75,10 +75,10 @@ impl Run<'_> {
                 continue;
             }
             if !over || !self.evict(manifest, Unless::Used)? {
-                // Before it is read, which may be a use.
+                // Check before reading it, since the read may count as a use.
                 let unused = !over && self.options.cap.is_some() && self.is_unused(manifest)?;
                 let name = std::slice::from_ref(&manifest.what);
-                // An error also if it is damaged: nobody knows what it refers to.
+                // A damaged manifest is an error, because its references are unknown.
                 let stored = self.store.fetcher.manifests_quietly(name)?.pop().flatten();
                 if let Some(stored) = stored
                     && !kept.keep(&stored.recorded, manifest.known.bytes, over)
@@ -94,7 +94,7 @@ impl Run<'_> {
         Ok(kept)
     }
 
-    /// A manifest was used while we were about to evict it. Nobody knows whether it is what we read.
+    /// Keeps a manifest that was used while it was about to be evicted. It may have been replaced, so it is read again.
     fn keep_anyway(&self, manifest: &Found<String>, kept: &mut Kept) -> Result<(), StoreError> {
         let name = std::slice::from_ref(&manifest.what);
         let stored = self.store.fetcher.manifests_quietly(name)?.pop().flatten();
@@ -104,9 +104,9 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// How long a manifest has to be unused for nobody to have used it since this collection began. Idle times
-    /// are differences of whole seconds, so both of their ends may be almost a second off. A server that knows
-    /// no times is collected while nobody saves.
+    /// Returns the idle time, in seconds, that shows that a manifest was not used since this collection began. Idle
+    /// times are differences of whole seconds, so each end may be off by almost a second. A server without use times
+    /// may be collected only while no client saves.
     fn unused(&self, manifest: &Found<String>) -> u64 {
         match manifest.known.idle {
             Some(_) => self.began.elapsed().as_secs() + 2,
@@ -129,13 +129,13 @@ impl Run<'_> {
         .map_err(|failure| failure.during(format!("look at manifest {:?}", manifest.what)))
     }
 
-    /// The grace period in seconds, as in [`unused`](Self::unused).
+    /// Returns the grace period in whole seconds, rounded up.
     fn grace(&self) -> u64 {
         let seconds = self.options.grace.as_nanos().div_ceil(1_000_000_000);
         u64::try_from(seconds).unwrap_or(u64::MAX)
     }
 
-    /// Removes a manifest, unless somebody needed it meanwhile. Answers whether it went.
+    /// Removes a manifest, unless the condition holds. Returns whether it was removed.
     fn evict(&mut self, manifest: &Found<String>, unless: Unless<'_>) -> Result<bool, StoreError> {
         let (unused, identity) = match unless {
             Unless::Used => (self.unused(manifest), &[][..]),
@@ -172,7 +172,7 @@ impl Run<'_> {
             self.unmark(&unreferred)?;
         }
         let mut done = 0;
-        for page in unreferred.chunks(TOGETHER) {
+        for page in unreferred.chunks(CHUNKS_PER_SCRIPT) {
             let mut all = vec![keys::GENERATION.into(), keys::REMOVED.into(), keys::MARKS.into()];
             all.extend_from_slice(page);
             let grace = self.grace();
@@ -181,7 +181,7 @@ impl Run<'_> {
                 grace.to_string().into_bytes(),
                 (self.began.elapsed().as_secs() + 2).to_string().into_bytes(),
                 flag(self.options.dry_run),
-                // What a real run would have noted by now.
+                // In a dry run, assume the removal that a real run would have recorded by now.
                 flag(self.options.dry_run && self.collected.manifests > 0 && grace > 0),
             ];
             let action = "remove chunks from redis";
@@ -208,7 +208,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Forgets what earlier collections noted of chunks that are referred to again, or gone.
+    /// Removes the marks of chunks that have references again or no longer exist.
     fn unmark(&self, unreferred: &[Vec<u8>]) -> Result<(), StoreError> {
         let unreferred: HashSet<&[u8]> = unreferred.iter().map(Vec::as_slice).collect();
         let failed = |failure: super::failure::Failure| failure.during("read the marks in redis");
@@ -251,7 +251,7 @@ fn flag(set: bool) -> Vec<u8> {
     vec![if set { b'1' } else { b'0' }]
 }
 
-/// How many manifests were ever put.
+/// Returns the number of manifests ever put.
 fn generation(store: &RedisStore) -> Result<Vec<u8>, StoreError> {
     let failed = |failure: super::failure::Failure| failure.during("collect on redis");
     match store.pool.call(&[b"GET", keys::GENERATION.as_bytes()]).map_err(failed)? {

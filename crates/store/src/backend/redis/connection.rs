@@ -1,7 +1,7 @@
-//! One connection to a server, made by the `redis` crate.
+//! A connection to a server, made by the `redis` crate.
 //!
-//! Each reply has its time limit. The crate applies it to each `read`, so a server that sends a byte of a
-//! value now and then can hold a call longer; one that says nothing cannot.
+//! Each reply has a time limit. The crate applies it to each `read`, so a server that sends a byte now and then can
+//! hold a call longer; a silent one cannot.
 
 use std::fmt;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use super::address::{Address, RedisOptions};
 use super::failure::Failure;
 use super::reply::{self, Reply, unexpected};
 
-/// Makes connections to one server.
+/// Opens connections to one server.
 #[derive(Debug)]
 pub(super) struct Connector {
     address: Address,
@@ -24,12 +24,12 @@ pub(super) struct Connector {
 }
 
 impl Connector {
-    /// Reads the certificates, where there is TLS.
+    /// Reads the certificates if the connection uses TLS.
     pub(super) fn new(address: Address, options: RedisOptions) -> Result<Self, Failure> {
         let fail = |error| Failure::from(error, options.connect_timeout);
         if address.tls {
-            // The crate takes the process's and panics if there is none. Losing a race to another thread is
-            // as good.
+            // The crate uses the process's default provider and panics if there is none. It does not matter if another
+            // thread installs one first.
             let _ = rustls::crypto::aws_lc_rs::default_provider().install_default();
         }
         let info = info(&address, &options).map_err(fail)?;
@@ -40,7 +40,7 @@ impl Connector {
                     why: why.to_string(),
                 };
                 let pem = std::fs::read(file).map_err(|error| wrong(&error))?;
-                // None at all would be none that can vouch, and an error that says nothing of the file.
+                // Without any certificate, later errors would not mention the file.
                 if !pem.windows(PEM.len()).any(|window| window == PEM) {
                     return Err(wrong(&"there is no certificate in it"));
                 }
@@ -56,7 +56,7 @@ impl Connector {
         &self.address
     }
 
-    /// A connection that is logged in and has its database chosen.
+    /// Connects, logs in and selects the database.
     pub(super) fn connect(&self) -> Result<Connection, Failure> {
         let began = Instant::now();
         let limit = self.options.connect_timeout;
@@ -66,7 +66,7 @@ impl Connector {
                 return Err(Failure::TimedOut(limit));
             }
             match self.attempt(left) {
-                // A server that was just started refuses while it reads its data, and soon serves.
+                // A server that was just started refuses commands while it loads its data.
                 Err(Failure::Refused(why)) if why.starts_with("LOADING") && began.elapsed() + LOADING_PAUSE < limit => {
                     std::thread::sleep(LOADING_PAUSE);
                 }
@@ -81,8 +81,8 @@ impl Connector {
             .get_connection_with_timeout(limit)
             .map_err(|error| Failure::from(error, self.options.connect_timeout))?;
         let mut connection = Connection { inner, timeout: limit };
-        // Whether it serves us: the crate asks nothing of a server without a password. All in one round trip, and the
-        // database last, since neither a cluster nor a Sentinel has any.
+        // Check that the server accepts us: without a password the crate sends no command. All three go in one round
+        // trip. `SELECT` is last, since a cluster and a Sentinel refuse it.
         let database = self.address.database.to_string();
         let words: [&[&[u8]]; 3] = [&[b"HELLO"], &[b"PING"], &[b"SELECT", database.as_bytes()]];
         let commands: Vec<u8> = words.iter().flat_map(|words| reply::command(words).get_packed_command()).collect();
@@ -92,7 +92,7 @@ impl Connector {
         for (reply, expected) in [(ping, "PONG"), (select, "OK")] {
             match reply {
                 Reply::Status(text) if text == expected => {}
-                // A connection begins there, and who may not choose need not.
+                // Database 0 is selected at the start, so an error does not matter.
                 Reply::Error(_) if expected == "OK" && self.address.database == 0 => {}
                 Reply::Error(why) => return Err(Failure::Refused(why)),
                 other => return Err(unexpected(&other)),
@@ -103,8 +103,8 @@ impl Connector {
     }
 }
 
-/// Refuses a server that says in its reply to `HELLO` that it cannot hold a store. A server before Redis 6 has no `HELLO`;
-/// if it is a cluster, the first save fails.
+/// Refuses a server whose reply to `HELLO` says that it cannot hold a store. Servers before Redis 6 have no `HELLO`; if
+/// such a server is a cluster, the first save fails.
 fn serves(hello: &Reply) -> Result<(), Failure> {
     let Reply::Array(items) = hello else {
         return Ok(());
@@ -126,10 +126,10 @@ const CLUSTER: &str = "a node of a Redis Cluster, where a manifest and its chunk
 const SENTINEL: &str = "a Sentinel, which keeps no data; give the server that it watches, which \
      `SENTINEL get-master-addr-by-name NAME` tells";
 
-/// Between two questions to a server that is reading its data.
+/// The pause between two attempts while the server loads its data.
 const LOADING_PAUSE: Duration = Duration::from_millis(50);
 
-/// How a certificate begins.
+/// The first line of a PEM certificate.
 const PEM: &[u8] = b"-----BEGIN CERTIFICATE-----";
 
 fn info(address: &Address, options: &RedisOptions) -> Result<ConnectionInfo, RedisError> {
@@ -141,7 +141,7 @@ fn info(address: &Address, options: &RedisOptions) -> Result<ConnectionInfo, Red
     };
     let mut login = RedisConnectionInfo::default().set_skip_set_lib_name();
     if let Some(user) = &address.user {
-        // The crate logs in only with a password. A user who needs none takes any.
+        // The crate logs in only with a password. A `nopass` user accepts any.
         login = login.set_username(user).set_password("");
     }
     if let Some(password) = &options.password {
@@ -166,7 +166,7 @@ impl fmt::Debug for Connection {
 }
 
 impl Connection {
-    /// Begins an exchange: writes whole commands.
+    /// Starts an exchange by sending complete commands.
     pub(super) fn send(&mut self, commands: &[u8]) -> Result<(), Failure> {
         self.inner
             .set_write_timeout(Some(self.timeout))
@@ -175,12 +175,12 @@ impl Connection {
             .map_err(|error| Failure::from(error, self.timeout))
     }
 
-    /// The next reply.
+    /// Receives the next reply.
     pub(super) fn receive(&mut self) -> Result<Reply, Failure> {
         self.inner.recv_response().map_err(|error| Failure::from(error, self.timeout))?.try_into()
     }
 
-    /// One command and its reply.
+    /// Sends one command and receives its reply.
     pub(super) fn call(&mut self, command: &Cmd) -> Result<Reply, Failure> {
         self.send(&command.get_packed_command())?;
         match self.receive()? {
@@ -189,7 +189,7 @@ impl Connection {
         }
     }
 
-    /// One command whose reply does not matter.
+    /// Sends one command and ignores its reply.
     pub(super) fn ignore(&mut self, words: &[&[u8]]) -> Result<(), Failure> {
         match self.call(&reply::command(words)) {
             Ok(_) | Err(Failure::Refused(_)) => Ok(()),

@@ -1,4 +1,4 @@
-//! Why an exchange with the server failed.
+//! Failures of an exchange with the server.
 
 use std::time::Duration;
 
@@ -6,10 +6,10 @@ use redis::{ErrorKind, RedisError};
 
 use crate::error::StoreError;
 
-/// Why an exchange failed. After any of them but [`Refused`](Self::Refused) the connection is useless.
+/// Describes why an exchange failed. After any failure except [`Refused`](Self::Refused) the connection cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Failure {
-    /// The connection was closed under us; a new one may do better.
+    /// The connection was closed. A new one may work.
     #[error("the connection broke: {0}")]
     Broken(#[source] RedisError),
     /// The connection could not be made.
@@ -18,21 +18,21 @@ pub(super) enum Failure {
     /// The server did not answer in time.
     #[error("the server did not answer within {0:?}")]
     TimedOut(Duration),
-    /// What came is not the protocol of Redis, or not an answer to what was asked.
+    /// The reply is not in the protocol of Redis, or does not fit the command.
     #[error("the server answered {0}; is it a Redis server?")]
     Garbage(String),
-    /// The server understood and refused.
+    /// The server understood the command and refused it.
     #[error("the server refused: {0}")]
     Refused(String),
-    /// The server is of a kind that cannot hold a store.
+    /// The server is of a kind that cannot hold a store: a cluster node or a Sentinel.
     #[error("it is {0}")]
     Kind(&'static str),
     /// The certificate authorities cannot be read.
     #[error("cannot read certificates from {file}: {why}")]
     Authorities {
-        /// The file.
+        /// The path of the file.
         file: String,
-        /// What the system or the parser said.
+        /// The error of the system or the parser.
         why: String,
     },
 }
@@ -42,7 +42,7 @@ impl Failure {
         match error.kind() {
             _ if error.is_timeout() => Self::TimedOut(limit),
             _ if error.is_connection_dropped() => Self::Broken(error),
-            ErrorKind::Parse => Self::Garbage(format!("what cannot be read ({error})")),
+            ErrorKind::Parse => Self::Garbage(format!("data that cannot be parsed ({error})")),
             ErrorKind::Server(_) | ErrorKind::Extension | ErrorKind::AuthenticationFailed => {
                 Self::Refused(match (error.code(), error.detail()) {
                     (Some(code), Some(detail)) => format!("{code} {detail}"),
@@ -53,7 +53,7 @@ impl Failure {
         }
     }
 
-    /// Whether a new connection may do better.
+    /// Tells whether a new connection may work.
     pub(super) fn is_broken(&self) -> bool {
         matches!(self, Self::Broken(_))
     }

@@ -1,4 +1,4 @@
-//! Reads many values in few round trips, with a limit on the bytes that the server has to hold ready.
+//! Reading of many values in few round trips, with a bound on the bytes that the server buffers.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -18,28 +18,28 @@ use crate::backend::sealed::Seal;
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
 
-/// Bytes that were asked for and not read yet. The server keeps its answers in memory until they are sent.
+/// The maximum bytes that were requested and not read yet. The server buffers its replies until they are sent.
 const IN_FLIGHT: usize = 32 << 20;
 
-/// The most values under way.
+/// The maximum number of requested values.
 pub(super) const MOST_TOGETHER: usize = 1024;
 
-/// How many chunks are asked for before the length of any is known: 16 MiB of 256 KiB.
+/// The number of chunks requested before any length is known: 64 chunks of 256 KiB are 16 MiB.
 const FIRST: usize = 64;
 
-/// Why a value is read.
+/// The purpose of a read.
 #[derive(Clone, Copy)]
 enum Use {
-    /// It is wanted, and so recently used.
+    /// A consumer wants the value: updates its last-used time.
     Reading,
-    /// An operator looks at it.
+    /// An operator looks at the value.
     Looking,
 }
 
-/// A manifest as the server has it.
+/// A stored manifest, checked and parsed.
 #[derive(Debug)]
 pub(super) struct Stored {
-    /// What its value begins with: differs for each put.
+    /// The beginning of its value, which differs for each put.
     pub(super) identity: Bytes,
     pub(super) recorded: Recorded,
 }
@@ -55,7 +55,7 @@ impl Stored {
 #[derive(Debug)]
 pub(super) struct Fetcher {
     pool: Arc<Pool>,
-    /// The longest chunk seen, 0 before the first.
+    /// The longest chunk seen with its header, 0 before the first.
     longest: AtomicUsize,
     pub(super) damaged: Damaged,
 }
@@ -65,17 +65,16 @@ impl Fetcher {
         Self { pool, longest: AtomicUsize::new(0), damaged: Damaged::default() }
     }
 
-    /// The longest chunk read so far, with its header; 0 before the first.
     pub(super) fn longest(&self) -> usize {
         self.longest.load(Ordering::Relaxed)
     }
 
-    /// Chunks in the order asked for, checked.
+    /// Reads and checks chunks, in the order of the hashes.
     pub(super) fn chunks(&self, hashes: &[ChunkHash]) -> Result<Vec<Option<Bytes>>, StoreError> {
         self.checked_chunks(hashes, Use::Reading)
     }
 
-    /// The same, and if the server knows how, it is no use of them.
+    /// Like [`chunks`](Self::chunks), but does not update last-used times, where the server supports that.
     pub(super) fn chunks_quietly(&self, hashes: &[ChunkHash]) -> Result<Vec<Option<Bytes>>, StoreError> {
         self.checked_chunks(hashes, Use::Looking)
     }
@@ -100,17 +99,17 @@ impl Fetcher {
             self.damaged.note(hash, &read);
             read
         });
-        // All of them are looked at before the first that is damaged is an error.
+        // Note every damaged chunk before returning the first error.
         values.collect::<Vec<_>>().into_iter().collect()
     }
 
-    /// Manifests by their whole names, in the order asked for, checked.
+    /// Reads and checks manifests by their full names, in the order of the names.
     pub(super) fn manifests(&self, names: &[String]) -> Result<Vec<Option<Bytes>>, StoreError> {
         let found = self.checked_manifests(names, Use::Reading)?.into_iter();
         Ok(found.map(|found| Some(found?.recorded.data)).collect())
     }
 
-    /// All that is known of them, and if the server knows how, it is no use of them.
+    /// Reads manifests without updating last-used times, where the server supports that.
     pub(super) fn manifests_quietly(&self, names: &[String]) -> Result<Vec<Option<Stored>>, StoreError> {
         self.checked_manifests(names, Use::Looking)
     }
@@ -131,7 +130,7 @@ impl Fetcher {
         self.pool.with(|connection| match why {
             Use::Reading => self.exchange(connection, keys, first),
             Use::Looking => {
-                // Servers before 7.2 refuse both, and nothing follows from it.
+                // Servers before 7.2 refuse both commands, which does no harm.
                 connection.ignore(NO_TOUCH)?;
                 let values = self.exchange(connection, keys, first);
                 connection.ignore(TOUCH_AGAIN)?;
@@ -154,7 +153,7 @@ impl Fetcher {
         let mut longest = 0;
         let mut out = Vec::new();
         while values.len() < keys.len() {
-            // Half a window stays under way while the next half is asked for, so the server is never idle.
+            // Request the next values while half a window is still outstanding, so that the server is never idle.
             if !left.is_empty() && under_way <= window_now / 2 {
                 out.clear();
                 while under_way < window_now
@@ -183,7 +182,7 @@ impl Fetcher {
                 window_now = window(longest);
             }
         }
-        // Only now: the connection is used again, and every reply has to be read.
+        // Return the error only after every reply has been read, because the connection is used again.
         match refused {
             Some(why) => Err(Failure::Refused(why)),
             None => Ok(values),
@@ -191,7 +190,7 @@ impl Fetcher {
     }
 }
 
-/// How many values of this length may be under way.
+/// Returns how many values of this length may be requested at once.
 fn window(longest: usize) -> usize {
     (IN_FLIGHT / longest.max(1)).clamp(1, MOST_TOGETHER)
 }

@@ -1,14 +1,13 @@
-//! Listing and verifying; `collect.rs` collects.
+//! Listing and verifying. `collect.rs` collects.
 //!
-//! Times of use are the server's (`OBJECT IDLETIME`, whole seconds). A server whose `maxmemory-policy` is one
-//! of the LFU kind keeps none: then entries have no time, and collecting needs a grace period of zero, which
-//! is safe only while nobody saves. Since Redis 7.2 and in Valkey, looking at a value here is no use of it
-//! (`CLIENT NO-TOUCH`). Before, listing chunks or verifying makes everything recently used, and a collection
-//! does so to the manifests it reads.
+//! Last-used times are the server's (`OBJECT IDLETIME`, in whole seconds). A server with an LFU `maxmemory-policy` has
+//! none: entries then have no time, and collecting needs a grace period of zero, which is safe only while no client
+//! saves. Redis 7.2 and later, and Valkey, do not count these reads as uses (`CLIENT NO-TOUCH`). On older servers,
+//! listing chunks and verifying make everything recently used, and a collection does so to the manifests that it reads.
 //!
-//! A listing shows the manifests below the handle's prefix, named as the handle names them; chunks, usage and
-//! collections are those of the whole database. A manifest whose whole name is longer than
-//! [`ManifestName::MAX`] is listed only by a handle whose prefix makes it short enough.
+//! A listing shows the manifests under the handle's prefix, named as the handle names them. Chunks, usage and
+//! collections cover the whole database. A manifest whose full name is longer than [`ManifestName::MAX`] is listed only
+//! by a handle whose prefix makes it short enough.
 
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
@@ -24,7 +23,7 @@ use crate::error::StoreError;
 use crate::hash::ChunkHash;
 use crate::name::ManifestName;
 
-/// Bytes of values that are read together.
+/// The maximum bytes of values that are read together.
 const READ_BYTES: u64 = 32 << 20;
 
 impl Inventory for RedisStore {
@@ -59,7 +58,7 @@ impl Inventory for RedisStore {
         })
     }
 
-    /// By what they take in memory, which a server before 7.2 tells without taking that for a use.
+    /// Counts the memory of each key, which a server before 7.2 reports without counting a use.
     fn in_use(&self, within: Duration) -> Result<u64, StoreError> {
         let mut bytes: u64 = 0;
         for start in [keys::MANIFEST, keys::CHUNK] {
@@ -73,7 +72,7 @@ impl Inventory for RedisStore {
         Ok(bytes)
     }
 
-    /// The total is what the server's memory holds for our keys, and the cap is its `maxmemory`.
+    /// The total is the server's memory for the store's keys, and the cap is its `maxmemory`.
     fn usage(&self) -> Result<Usage, StoreError> {
         let mut usage = Usage::default();
         for size in [Size::Length, Size::Memory] {
@@ -103,7 +102,7 @@ impl Inventory for RedisStore {
     fn verify(&self, progress: &mut dyn FnMut(Progress), fault: &mut dyn FnMut(Fault)) -> Result<(), StoreError> {
         let chunks = self.list(keys::CHUNK, Size::Length, chunk_of, fault)?;
         let manifests = self.list(keys::MANIFEST, Size::Length, name_of, fault)?;
-        // Every save counts in it. It may be evicted like any key, so alone it says nothing.
+        // Every save increments this key. It may be evicted like any other, so its absence alone proves nothing.
         let saved = self.pool.call(&[b"EXISTS", keys::GENERATION.as_bytes()]);
         let saved = saved.map_err(|failure| failure.during("verify redis"))? != Reply::Int(0);
         if !saved && chunks.is_empty() && manifests.is_empty() {
@@ -127,7 +126,7 @@ impl Inventory for RedisStore {
             Ok(())
         })?;
         for (hash, name) in missing {
-            // The chunk may have come, or the manifest have gone, while we read.
+            // The chunk may have been put, or the manifest removed, meanwhile.
             if self.fetcher.chunks_quietly(&[hash])?[0].is_none()
                 && let Some(found) = &self.fetcher.manifests_quietly(std::slice::from_ref(&name))?[0]
                 && found.recorded.references().any(|needed| needed == hash)
@@ -138,8 +137,8 @@ impl Inventory for RedisStore {
         Ok(())
     }
 
-    /// A cap is one of the server's memory ([`Usage::total_bytes`]) and is reached by evicting manifests; the
-    /// chunks that only they referred to go when the grace period after that has passed.
+    /// A cap limits the server's memory ([`Usage::total_bytes`]) and is reached by evicting manifests. The chunks that
+    /// only these referred to are removed by a collection after the grace period.
     fn collect(&self, options: &CollectOptions, progress: &mut dyn FnMut(Progress)) -> Result<Collected, StoreError> {
         collect::collect(self, options, progress)
     }
@@ -152,7 +151,7 @@ impl RedisStore {
                 .lines()
                 .find_map(|line| line.strip_prefix("maxmemory:")?.trim().parse().ok())
                 .filter(|&cap| cap > 0)),
-            // Not everybody may ask.
+            // The user may lack the permission.
             Ok(_) | Err(Failure::Refused(_)) => Ok(None),
             Err(failure) => Err(failure.during("ask redis for its maxmemory")),
         }
@@ -186,7 +185,7 @@ fn read_all<T: Clone>(
         let (now, later) = left.split_at(together);
         let whats: Vec<T> = now.iter().map(|found| found.what.clone()).collect();
         if read(&whats).is_err() {
-            // One of them is damaged, or the server is gone: each by itself tells.
+            // A value is damaged or the server is gone. Read one value at a time to find out.
             for what in &whats {
                 match read(std::slice::from_ref(what)) {
                     Ok(()) => {}

@@ -1,20 +1,20 @@
-//! Names of keys, and the scripts that change several at once.
+//! Names of keys, and the scripts that change several keys at once.
 
 use crate::hash::ChunkHash;
 
-/// In front of a chunk's hash in lower-case hex.
+/// The prefix of a chunk's key. The hash in lower-case hex follows.
 pub(super) const CHUNK: &str = "transload:c:";
 
-/// In front of a manifest's name, which begins with the prefix of the handle that put it.
+/// The prefix of a manifest's key. The handle's prefix and the name follow.
 pub(super) const MANIFEST: &str = "transload:m:";
 
-/// Counts the manifests ever put, so that a collection notices one that came while it was reading.
+/// The number of manifests ever put. It shows a collection that a manifest was put while it was reading.
 pub(super) const GENERATION: &str = "transload:generation";
 
-/// When a manifest was last removed or replaced, in the server's seconds.
+/// The time of the last removal or replacement of a manifest, in the server's seconds.
 pub(super) const REMOVED: &str = "transload:removed";
 
-/// A sorted set: chunks that a collection found nothing to refer to, by when it first did.
+/// A sorted set of chunks that a collection found without references, by the time when it first did.
 pub(super) const MARKS: &str = "transload:marks";
 
 pub(super) fn chunk(hash: &ChunkHash) -> Vec<u8> {
@@ -25,14 +25,16 @@ pub(super) fn manifest(whole_name: &str) -> Vec<u8> {
     format!("{MANIFEST}{whole_name}").into_bytes()
 }
 
-/// `KEYS`: generation, removed, marks, `ARGV[1]` manifests, and the chunks that have to be there.
-/// `ARGV`: number of manifests, then their values. Publishes all of them and answers nothing, or publishes
-/// nothing and answers the numbers (from 1) of the chunks that are missing.
+/// Publishes manifests, if all their chunks exist.
 ///
-/// `TOUCH` counts what is there and makes it recently used, for the server's eviction and for collections.
+/// `KEYS`: generation, removed, marks, `ARGV[1]` manifests, and the chunks that have to exist. `ARGV`: the number of
+/// manifests, then their values. Returns an empty list if it published all, or the numbers (from 1) of the missing
+/// chunks if it published none.
 ///
-/// The marks of these chunks go: when the last manifest that refers to them does, their grace period begins. Last,
-/// since a full server has to refuse the script at its first write.
+/// `TOUCH` counts the existing chunks and makes them recently used, for the server's eviction and for collections.
+///
+/// The marks of these chunks are removed, so that their grace period starts when the last manifest that refers to them
+/// is removed. This comes last, since a full server has to refuse the script at its first write.
 pub(super) const PUBLISH: &str = "
 local manifests = tonumber(ARGV[1])
 local first = 4 + manifests
@@ -59,11 +61,13 @@ end
 return missing
 ";
 
-/// `KEYS`: removed, a manifest. `ARGV[1]`: how many seconds it has to be unused. `ARGV[2]`: what its value has to
-/// begin with. `ARGV[3]`: 1 if the grace period of what it refers to does not begin now, since nobody reads that.
-/// Answers 1 if it went.
+/// Removes a manifest.
 ///
-/// A server that is full takes the `SET`, since a `DEL` came before: a script that has freed something may go on.
+/// `KEYS`: removed, the manifest. `ARGV[1]`: the seconds for which it has to be unused. `ARGV[2]`: the bytes that its
+/// value has to begin with. `ARGV[3]`: 1 if the grace period of its chunks does not start now, because the manifest is
+/// a leftover. Returns 1 if it was removed.
+///
+/// A full server accepts the `SET`, since a script that has freed memory (`DEL`) may go on.
 pub(super) const DELETE: &str = "
 if tonumber(ARGV[1]) > 0 then
     local idle = redis.call('OBJECT', 'IDLETIME', KEYS[2])
@@ -76,36 +80,36 @@ redis.call('SET', KEYS[1], redis.call('TIME')[1])
 return 1
 ";
 
-/// `KEYS[1]`: a chunk. Answers its value, if there is one, and what tells that from any other.
+/// Returns a chunk's value and its SHA-1, or an empty list. `KEYS[1]`: the chunk.
 pub(super) const LOOK: &str = "
 local value = redis.call('GET', KEYS[1])
 if not value then return {} end
 return {value, redis.sha1hex(value)}
 ";
 
-/// `KEYS[1]`: a chunk. `ARGV[1]`: what `LOOK` answered. Removes that value and no other.
+/// Removes a chunk if its value still has the SHA-1 that `LOOK` returned. `KEYS[1]`: the chunk. `ARGV[1]`: the SHA-1.
 pub(super) const REMOVE: &str = "
 local value = redis.call('GET', KEYS[1])
 if value and redis.sha1hex(value) == ARGV[1] then return redis.call('UNLINK', KEYS[1]) end
 return 0
 ";
 
-/// Removes chunks that nothing refers to.
+/// Removes chunks without references.
 ///
-/// `KEYS`: generation, removed, marks, then the chunks. `ARGV`: the generation when the manifests were
-/// read, grace in seconds, seconds since they were read, 1 for a dry run, 1 as if a manifest was removed now.
-/// Answers how many went, their bytes with headers, and how many stayed.
+/// `KEYS`: generation, removed, marks, then the chunks. `ARGV`: the generation when the manifests were read, the grace
+/// period in seconds, the seconds since they were read, 1 for a dry run, 1 to assume that a manifest was removed now.
+/// Returns the number of removed chunks, their bytes with headers, and the number of chunks that stayed.
 ///
-/// A chunk goes if it was unused for the grace period, and either no manifest was removed in that time or an
-/// earlier collection saw, that long ago, that nothing referred to it. If a manifest came since they were
-/// read, it may refer to anything that was there before: then a chunk has to be unused since then as well,
-/// since every put of a chunk that is there is a use of it.
+/// A chunk is removed if it was unused for the grace period, and one of two conditions holds: no manifest was removed
+/// in that period, or an earlier collection marked the chunk at least that long ago. A manifest that was put since the
+/// manifests were read may refer to any chunk. In that case the chunk must also be unused since then, since putting an
+/// existing chunk counts as a use.
 ///
-/// `STRLEN` is a use, so it comes last, and only for what goes.
+/// `STRLEN` counts as a use, so it comes last and only for chunks that are removed.
 ///
-/// A server that is full refuses a `ZADD`, except from a script that began with a write that needs no memory, such as
-/// a `ZREM` of nothing. It has to be possible: without marks nothing might ever go, and each is much smaller than
-/// its chunk.
+/// A full server refuses a `ZADD`, except in a script that began with a write that needs no memory, such as the `ZREM`
+/// of nothing. Marks must be possible even then, since without them nothing might ever be removed. Each is much smaller
+/// than its chunk.
 pub(super) const COLLECT: &str = "
 if ARGV[4] ~= '1' then redis.call('ZREM', KEYS[3], '') end
 local now = tonumber(redis.call('TIME')[1])

@@ -1,36 +1,36 @@
-//! `redis://` and `rediss://`: a Redis or Valkey server.
+//! `redis://` and `rediss://`: a store in a Redis or Valkey server.
 //!
-//! # Where things are
-//! `redis[s]://[user@]host[:port][/db[/prefix...]]`. The root is the database: all handles on one share their
-//! chunks. The prefix goes in front of manifest names, with a `/` between: the manifest `m` of
-//! `redis://host/0/slot1` is the manifest `slot1/m` of `redis://host`.
+//! # Addresses and keys
+//! The URI is `redis[s]://[user@]host[:port][/db[/prefix...]]`. All handles on one database share their chunks. The
+//! prefix goes in front of manifest names, with a `/` between: manifest `m` of `redis://host/0/slot1` is manifest
+//! `slot1/m` of `redis://host`.
 //!
 //! | key | value |
 //! |---|---|
-//! | `transload:c:<hash in lower-case hex>` | a chunk: 16 bytes of header, then its bytes |
-//! | `transload:m:<prefix><name>` | a manifest: the header, when it was put, what was put before it, its bytes |
-//! | `transload:generation`, `transload:removed`, `transload:marks` | what collections need to know |
+//! | `transload:c:<hash in lower-case hex>` | a chunk: a header of 16 bytes, then its bytes |
+//! | `transload:m:<prefix><name>` | a manifest: the header, the time of the put, the chunks put before it, its bytes |
+//! | `transload:generation`, `transload:removed`, `transload:marks` | the state of collections |
 //!
-//! The header holds the length and a CRC32C, so a changed value is an error and not data. Other keys of the
-//! database are left alone. A Redis Cluster is not served: keys of one save lie in several of its slots. It is refused
-//! when it is opened, and so is a Sentinel.
+//! The header holds the length and a CRC32C, so a changed value is an error and not data. Other keys of the database
+//! are left alone. A node of a Redis Cluster is refused when the store is opened, because the keys of one save would be
+//! in several of its slots. A Sentinel is refused too.
 //!
-//! # What is promised
-//! - A manifest is published by a script, in one step, after the server acknowledged every chunk put before
-//!   on the handle; the script looks whether they are all still there. If one is not, because the server
-//!   evicted it, lost it in a restart or a collection removed it, [`StoreError::Collected`](crate::StoreError::Collected) says which. That
-//!   holds for what was put since the last manifest that was published, by any thread, and for what the
-//!   publishing thread put since its own last one; a manifest that fails changes nothing about it. Only what
-//!   was reported missing is not asked for again, unless it is put again or stands in a manifest's bytes.
-//! - The chunks that a manifest was published with are recorded in its value. A collection keeps them, and
-//!   verifying misses them, also if the manifest's own bytes do not name them.
-//! - A chunk that a handle read and found damaged is written when it is put on that handle again.
-//! - Durability is that of the server: with `appendfsync always` what was acknowledged survives a crash of
-//!   it; with `everysec` the last second may be lost, chunks and manifests in the order they came; without
-//!   persistence everything. What is missing is missing, never wrong.
-//! - With `rediss://` the process's cryptography is used if it chose one for rustls, and aws-lc-rs otherwise.
-//! - A server at its `maxmemory` evicts what its policy says. A chunk that it took is `None`, also if a
-//!   manifest refers to it.
+//! # Guarantees
+//! - A script publishes a manifest in one step, after the server acknowledged every chunk put before on the handle. The
+//!   script checks that all these chunks still exist. A chunk may be missing because the server evicted it, lost it in
+//!   a restart, or a collection removed it. Then [`StoreError::Collected`](crate::StoreError::Collected) names it. The
+//!   check covers the chunks put by any thread since the last published manifest, and those that the publishing thread
+//!   put since its own last one. A failed manifest does not change this set, except that a chunk reported missing
+//!   leaves it, unless it is put again or a manifest's bytes name it.
+//! - A manifest's value records the chunks that it was published with. A collection keeps them, and verifying reports
+//!   them if they are missing, even if the manifest's own bytes do not name them.
+//! - A chunk that a handle found damaged is written again when it is put on that handle.
+//! - Durability is the server's. With `appendfsync always`, acknowledged values survive a crash of the server. With
+//!   `everysec` the last second may be lost, in the order of the writes. Without persistence everything is lost. A lost
+//!   value is missing, never wrong.
+//! - `rediss://` uses the cryptography that the process chose for rustls, or else aws-lc-rs.
+//! - A server at its `maxmemory` evicts as its policy says. An evicted chunk reads as `None`, even if a manifest refers
+//!   to it.
 
 mod address;
 mod ahead;

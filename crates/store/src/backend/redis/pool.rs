@@ -1,4 +1,4 @@
-//! Connections that several threads share, and the one retry of a broken one.
+//! A pool of connections for several threads, with one retry if a connection is broken.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -7,7 +7,7 @@ use super::connection::{Connection, Connector};
 use super::failure::Failure;
 use super::reply::{self, Reply};
 
-/// Idle connections that are kept. A thread more than this connects anew for each call.
+/// The maximum number of idle connections. With more threads, some connect anew for each call.
 const MOST_IDLE: usize = 16;
 
 #[derive(Debug)]
@@ -26,14 +26,14 @@ impl Pool {
         &self.connector
     }
 
-    /// Makes the first connection, so that what is wrong with the server is known at once.
+    /// Opens the first connection, so that errors show up at once.
     pub(super) fn open(&self) -> Result<(), Failure> {
         let connection = self.connector.connect()?;
         self.idle().push(connection);
         Ok(())
     }
 
-    /// How often a caller has waited for the server.
+    /// Returns how often a caller has waited for the server.
     pub(super) fn round_trips(&self) -> u64 {
         self.round_trips.load(Ordering::Relaxed)
     }
@@ -43,13 +43,13 @@ impl Pool {
         self.round_trips.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Runs `exchange` on a connection of its own, and once more on a new one if that one was broken: a
-    /// server that restarted closed all that were idle. So `exchange` has to be one that may happen twice.
+    /// Runs `exchange` on a connection, and once more on a new one if the first was broken: a restarted server has
+    /// closed all idle connections. So `exchange` must be safe to repeat.
     pub(super) fn with<T>(
         &self,
         mut exchange: impl FnMut(&mut Connection) -> Result<T, Failure>,
     ) -> Result<T, Failure> {
-        // Not in the `if let`: the lock would be held for the exchange.
+        // A separate statement, because an `if let` would hold the lock during the exchange.
         let idle = self.idle().pop();
         if let Some(mut connection) = idle {
             match exchange(&mut connection) {
@@ -78,7 +78,7 @@ impl Pool {
         done
     }
 
-    /// One command and its reply, counted as a round trip.
+    /// Sends one command and receives its reply, counted as a round trip.
     pub(super) fn call(&self, args: &[&[u8]]) -> Result<Reply, Failure> {
         let command = reply::command(args);
         self.with(|connection| {
@@ -88,7 +88,7 @@ impl Pool {
     }
 
     fn idle(&self) -> std::sync::MutexGuard<'_, Vec<Connection>> {
-        // A vector of connections is whole whatever panicked beside it.
+        // A panic elsewhere cannot leave the vector half changed.
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

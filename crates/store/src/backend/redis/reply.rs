@@ -1,17 +1,17 @@
-//! Commands and replies as this backend uses them.
+//! The commands and replies that this backend uses.
 
 use redis::{Cmd, Value};
 
 use super::failure::Failure;
 
-/// The longest string that Redis stores unless told otherwise (`proto-max-bulk-len`): 512 MiB.
+/// The longest string in Redis by default (`proto-max-bulk-len`): 512 MiB.
 pub(super) const MAX_BULK: usize = 512 << 20;
 
-/// What comes next on the connection is no use of a key, where the server knows this.
+/// Keeps the next commands on the connection from updating last-used times, where the server supports it.
 pub(super) const NO_TOUCH: &[&[u8]] = &[b"CLIENT", b"NO-TOUCH", b"ON"];
 pub(super) const TOUCH_AGAIN: &[&[u8]] = &[b"CLIENT", b"NO-TOUCH", b"OFF"];
 
-/// A command of these words.
+/// Returns a command of these words.
 pub(super) fn command(words: &[&[u8]]) -> Cmd {
     let bytes = words.iter().map(|word| word.len()).sum();
     let mut command = Cmd::with_capacity(words.len(), bytes);
@@ -21,18 +21,18 @@ pub(super) fn command(words: &[&[u8]]) -> Cmd {
     command
 }
 
-/// What the server answered.
+/// A reply of the server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Reply {
-    /// `+OK`
+    /// A status, such as `+OK`.
     Status(String),
-    /// `-ERR ...`: the server understood and refused.
+    /// An error, such as `-ERR ...`: the server understood the command and refused it.
     Error(String),
-    /// `:1`
+    /// An integer, such as `:1`.
     Int(i64),
     /// A string.
     Bulk(Vec<u8>),
-    /// Neither a string nor an array.
+    /// A null reply.
     Nothing,
     /// An array.
     Array(Vec<Reply>),
@@ -53,15 +53,15 @@ impl TryFrom<Value> for Reply {
             Value::BulkString(data) => Self::Bulk(data),
             Value::Nil => Self::Nothing,
             Value::Array(items) => Self::Array(items.into_iter().map(Self::try_from).collect::<Result<_, _>>()?),
-            // RESP2 has no more.
+            // RESP2 has no other kinds.
             _ => {
-                return Err(Failure::Garbage("a reply of a kind that nobody asked for".into()));
+                return Err(Failure::Garbage("a reply of an unexpected kind".into()));
             }
         })
     }
 }
 
-/// The error for a reply that does not answer what was asked.
+/// Returns the error for a reply that does not fit the command.
 pub(super) fn unexpected(reply: &Reply) -> Failure {
     Failure::Garbage(match reply {
         Reply::Status(text) | Reply::Error(text) => {

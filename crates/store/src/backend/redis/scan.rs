@@ -1,4 +1,4 @@
-//! Going through the keys of a database, with what the server knows of each.
+//! Iteration over the keys of a database, with their sizes and idle times.
 
 use std::collections::HashSet;
 use std::time::{Duration, SystemTime};
@@ -12,24 +12,24 @@ use crate::backend::recorded::{FIXED, references_len};
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
 
-/// Keys of one page of a listing: the server works on nothing else in the meantime.
+/// The number of keys in a page of a listing. The server does nothing else while it collects a page.
 const PAGE: &[u8] = b"1000";
 
-/// A key of ours without what all begin with, and what the server knows of it.
+/// One of the store's keys without its type prefix, with the server's data about it.
 #[derive(Debug)]
 pub(super) struct Found<T> {
     pub(super) what: T,
     pub(super) known: Known,
 }
 
-/// What the server knows of a key.
+/// A key's size and idle time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Known {
-    /// As the listing asked: of the whole value, or of memory.
+    /// The size that the listing requested: the length of the whole value, or its memory.
     pub(super) bytes: u64,
-    /// How many bytes of the value are in front of what was put, if the listing asked for its length.
+    /// The number of bytes in front of the consumer's bytes, if the listing requested the length.
     front: u64,
-    /// Since the last use.
+    /// The time since the last use.
     pub(super) idle: Option<Duration>,
 }
 
@@ -38,23 +38,23 @@ impl Known {
         SystemTime::now().checked_sub(self.idle?)
     }
 
-    /// Of what was put.
+    /// Returns the length of what the consumer put.
     pub(super) fn value_bytes(&self) -> u64 {
         self.bytes.saturating_sub(self.front)
     }
 }
 
-/// What a listing says of the size of a key.
+/// The size that a listing requests.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Size {
     /// The length of the value.
     Length,
-    /// What it takes up in the server's memory. Asking is no use, on any server.
+    /// The memory that the key takes on the server. Requesting it is not a use, on any server version.
     Memory,
 }
 
 impl RedisStore {
-    /// Everything whose key begins so; what is none of ours after all is a fault.
+    /// Returns all keys that begin with `start`. A key that no store writes is reported as a fault.
     pub(super) fn list<T>(
         &self,
         start: &str,
@@ -76,7 +76,7 @@ impl RedisStore {
         Ok(all)
     }
 
-    /// Each key that begins so, once.
+    /// Calls `visit` for each key that begins with `start`, once.
     pub(super) fn scan(
         &self,
         start: &str,
@@ -96,7 +96,7 @@ impl RedisStore {
                 .collect();
             let known = self.look_at(&fresh, size).map_err(|failure| failure.during("list redis"))?;
             for (key, known) in fresh.into_iter().zip(known) {
-                // Gone between the two.
+                // The key was removed between the two requests.
                 if let Some(known) = known {
                     let what = key[start.len()..].to_vec();
                     visit(Found { what, known })?;
@@ -120,18 +120,18 @@ impl RedisStore {
                     });
                     Ok((next, keys.collect::<Result<_, _>>()?))
                 }
-                _ => Err(Failure::Garbage("a listing that is none".into())),
+                _ => Err(Failure::Garbage("an invalid listing".into())),
             },
             other => Err(unexpected(&other)),
         }
     }
 
-    /// Size and idle time of each key that is there.
+    /// Returns the size and idle time of each existing key.
     fn look_at(&self, keys: &[Vec<u8>], size: Size) -> Result<Vec<Option<Known>>, Failure> {
         if keys.is_empty() {
             return Ok(Vec::new());
         }
-        // Only a manifest has something in front whose length is not known.
+        // Only a manifest has a front of unknown length.
         let records = |key: &[u8]| size == Size::Length && key.starts_with(keys::MANIFEST.as_bytes());
         let (from, to) = (HEADER.to_string(), (HEADER + FIXED - 1).to_string());
         let mut out = Vec::new();
@@ -141,7 +141,7 @@ impl RedisStore {
                 Size::Length => &[b"STRLEN", key],
                 Size::Memory => &[b"MEMORY", b"USAGE", key],
             };
-            // Before the other questions, which may be a use.
+            // Ask for the idle time first, since the other commands may count as a use.
             command(&[b"OBJECT", b"IDLETIME", key]).write_packed_command(&mut out);
             command(size).write_packed_command(&mut out);
             if records(key) {
@@ -153,21 +153,21 @@ impl RedisStore {
         self.pool.with(|connection| {
             self.pool.count();
             connection.send(&out)?;
-            // Servers before 7.2 refuse it.
+            // Servers before 7.2 refuse `NO-TOUCH`.
             connection.receive()?;
             let mut known = Vec::with_capacity(keys.len());
             for key in keys {
                 let idle = match connection.receive()? {
                     Reply::Int(idle) => u64::try_from(idle).ok().map(Duration::from_secs),
-                    // The key is gone.
+                    // The key was removed.
                     Reply::Nothing => None,
                     Reply::Error(why) if why.contains("LFU") => None,
                     other => return Err(unexpected(&other)),
                 };
                 let bytes = match connection.receive()? {
                     Reply::Int(bytes) => u64::try_from(bytes).ok().filter(|&bytes| bytes > 0),
-                    // Gone, or not a string and so none of ours. Any other error (a server that is busy) says
-                    // nothing about the key.
+                    // The key was removed, or it is not a string and so not the store's. Any other error (a busy
+                    // server) says nothing about the key.
                     Reply::Nothing => None,
                     Reply::Error(why) if why.starts_with("WRONGTYPE") => None,
                     other => return Err(unexpected(&other)),
@@ -188,15 +188,15 @@ impl RedisStore {
     }
 }
 
-/// The chunk of a key without its start.
+/// Parses a chunk's key without its prefix.
 pub(super) fn chunk_of(hex: &[u8]) -> Option<ChunkHash> {
     let hex = std::str::from_utf8(hex).ok()?;
     let hash: ChunkHash = hex.parse().ok()?;
-    // Upper-case letters would make two keys of one chunk.
+    // Upper-case digits would make a second key for the same chunk.
     (hash.to_string() == hex).then_some(hash)
 }
 
-/// The manifest's whole name of a key without its start.
+/// Parses a manifest's key without its prefix into the full name.
 pub(super) fn name_of(name: &[u8]) -> Option<String> {
     String::from_utf8(name.to_vec()).ok()
 }

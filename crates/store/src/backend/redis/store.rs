@@ -1,4 +1,4 @@
-//! A handle of a Redis server as a backend.
+//! The Redis store's handle, which implements [`Backend`].
 
 use std::sync::Arc;
 
@@ -24,22 +24,22 @@ use crate::hash::ChunkHash;
 use crate::name::ManifestName;
 use crate::uri::StoreUri;
 
-/// Bytes of manifests that one script publishes.
+/// The maximum bytes of manifests that one script publishes.
 const PUBLISH_BYTES: usize = 16 << 20;
 
-/// What servers, and the crate for them, say of a password that is missing or wrong.
+/// Texts in the errors of servers and of the `redis` crate for a missing or wrong password.
 const LOGIN: &[&str] = &["NOAUTH", "WRONGPASS", "authentication"];
 
 /// A database of a Redis or Valkey server. See the [module](super).
 ///
-/// A handle has a pool of connections, so that its threads do not wait for one another, and a thread that
-/// brings chunks to the server while the caller makes the next.
+/// A handle has a pool of connections, so that its threads do not wait for one another, and a thread that sends chunks
+/// to the server while the caller makes the next.
 #[derive(Debug)]
 pub struct RedisStore {
     pub(super) pool: Arc<Pool>,
-    /// Of a value with its header, in bytes.
+    /// The longest value with its header, in bytes.
     pub(super) longest: usize,
-    // Before the pool in the order of dropping, since their threads use it.
+    // Dropped before the pool, since their threads use it.
     pub(super) writer: Writer,
     pub(super) ahead: Ahead,
     pub(super) fetcher: Arc<Fetcher>,
@@ -50,12 +50,12 @@ impl RedisStore {
     /// Connects to the server of a `redis://` or `rediss://` URI.
     ///
     /// # Errors
-    /// [`StoreError::Uri`] if the URI is none of these; [`StoreError::Remote`] if the server cannot be
-    /// reached, is not whom it should be, wants another password, or is one of a cluster or a Sentinel.
+    /// [`StoreError::Uri`] if the URI has another form; [`StoreError::Remote`] if the server cannot be reached, has a
+    /// wrong certificate, requires another password, or is a node of a cluster or a Sentinel.
     pub fn open(uri: &StoreUri, options: RedisOptions) -> Result<Self, StoreError> {
         let address = Address::parse(uri)?;
         let action = format!("open redis {address}");
-        let (pending, ahead, patience) = (options.pending_bytes, options.ahead_bytes, options.timeout);
+        let (pending, ahead, timeout) = (options.pending_bytes, options.ahead_bytes, options.timeout);
         let pool = Connector::new(address, options)
             .map(|connector| Arc::new(Pool::new(connector)))
             .map_err(|failure| failure.during(&action))?;
@@ -70,20 +70,20 @@ impl RedisStore {
         Ok(Self {
             longest,
             writer: Writer::start(pool.clone(), pending)?,
-            ahead: Ahead::new(fetcher.clone(), ahead, patience),
+            ahead: Ahead::new(fetcher.clone(), ahead, timeout),
             fetcher,
             pool,
             guard: Guard::default(),
         })
     }
 
-    /// How often this handle has waited for the server so far: once for each exchange, however many values
-    /// it carried. What its own threads do beside the caller is counted as well.
+    /// Returns how often this handle has waited for the server: once for each exchange, however many values it carried.
+    /// Exchanges of its background threads are counted too.
     pub fn round_trips(&self) -> u64 {
         self.pool.round_trips()
     }
 
-    /// With the prefix of this handle.
+    /// Returns the name with this handle's prefix.
     pub(super) fn whole_name(&self, name: &ManifestName) -> String {
         format!("{}{name}", self.pool.connector().address().prefix)
     }
@@ -96,7 +96,7 @@ impl RedisStore {
         Ok(())
     }
 
-    /// Publishes manifests at once, if the chunks they need are all there. The first one records those.
+    /// Publishes manifests in one step, if the chunks they need all exist. The first manifest records these chunks.
     fn publish(&self, manifests: &[(ManifestName, Bytes)], needed: &Needed) -> Result<(), StoreError> {
         let action = || match manifests {
             [(name, _)] => format!("put manifest {:?}", name.as_str()),
@@ -136,7 +136,7 @@ impl RedisStore {
         }
     }
 
-    /// Removes a chunk that was found damaged, unless it has been healed since.
+    /// Removes a chunk that was found damaged, unless it has been replaced meanwhile.
     fn remove_damaged(&self, hash: &ChunkHash) -> Result<(), StoreError> {
         let action = || format!("put chunk {hash}");
         let key = [keys::chunk(hash)];
@@ -163,7 +163,7 @@ impl RedisStore {
     }
 }
 
-/// The server's limit on one value. Whoever may not ask meets the usual one.
+/// Returns the server's limit on one value, or the default if the user may not ask.
 fn longest_value(pool: &Pool) -> Result<usize, Failure> {
     let reply = match pool.call(&[b"CONFIG", b"GET", b"proto-max-bulk-len"]) {
         Ok(reply) => reply,
@@ -190,7 +190,7 @@ impl Backend for RedisStore {
         if self.fetcher.damaged.has(hash) {
             self.remove_damaged(hash)?;
         }
-        // Counts what is there, and makes it recently used.
+        // `TOUCH` counts existing keys and makes them recently used.
         let action = || format!("put chunk {hash}");
         match self.pool.call(&[b"TOUCH", &keys::chunk(hash)]) {
             Ok(Reply::Int(0)) => {
@@ -253,8 +253,7 @@ impl Backend for RedisStore {
         .map_err(|failure| failure.during(format!("delete manifest {:?}", name.as_str())))
     }
 
-    /// Has them fetched in the background, up to the bytes of
-    /// [`RedisOptions::ahead_bytes`]. Each is handed out once.
+    /// Fetches the chunks in the background, up to [`RedisOptions::ahead_bytes`]. Each is handed out once.
     fn prefetch_chunks(&self, hashes: &[ChunkHash]) -> Result<(), StoreError> {
         let far = hashes.iter().filter(|hash| self.writer.pending(hash).is_none());
         self.ahead.want(far.copied())
@@ -311,7 +310,7 @@ impl Backend for RedisStore {
     }
 }
 
-/// With [`RedisOptions::from_env`].
+/// Opens stores with [`RedisOptions::from_env`].
 impl Plugin for RedisStore {
     const PREFETCH: bool = true;
 

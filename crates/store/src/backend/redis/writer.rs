@@ -1,10 +1,9 @@
-//! Chunks on their way to the server, and the thread that brings them there.
+//! The background writer: sends chunks to the server.
 //!
-//! `put_chunk` has to answer whether the chunk was there, which takes a round trip, and should not wait for
-//! the transfer of its bytes as well. So the question (`TOUCH`) is asked on one connection while earlier
-//! chunks are written, many to a round trip, on another. What was not acknowledged yet stays here: the
-//! handle reads its own, a broken connection costs nothing but time, and after a failure the next attempt
-//! sends it again.
+//! `put_chunk` has to return whether the chunk existed, which takes a round trip, and should not also wait for the
+//! transfer of the bytes. So it asks (`TOUCH`) on one connection while the writer sends earlier chunks, many in one
+//! round trip, on another. Unacknowledged chunks stay here. So the handle can read its own chunks, a broken connection
+//! only costs time, and after a failure the next attempt sends them again.
 
 use std::collections::{HashMap, VecDeque};
 use std::io::Write;
@@ -24,7 +23,7 @@ use crate::backend::sealed::Seal;
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
 
-/// The most bytes and chunks of one exchange. The server is idle for a round trip between two.
+/// The maximum bytes and chunks of one exchange. The server is idle for a round trip between two exchanges.
 const EXCHANGE_BYTES: usize = 8 << 20;
 const EXCHANGE_CHUNKS: usize = 1024;
 
@@ -39,20 +38,20 @@ struct Shared {
     pool: Arc<Pool>,
     limit: usize,
     state: Mutex<State>,
-    /// There is something to send, or to stop for.
+    /// Notified when there is something to send, or the thread has to stop.
     work: Condvar,
-    /// Something was acknowledged, or failed.
-    news: Condvar,
+    /// Notified when chunks were acknowledged or failed.
+    progress: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Not acknowledged, oldest first, with the numbers they were given.
+    /// Unacknowledged chunks, oldest first, with their numbers.
     queue: VecDeque<(u64, ChunkHash)>,
     pending: HashMap<ChunkHash, (u64, Bytes)>,
     bytes: usize,
     last: u64,
-    /// Why the last attempt failed. The thread rests until somebody wants another.
+    /// The error of the last attempt. The thread waits until a caller requests another attempt.
     failure: Option<String>,
     failures: u64,
     stop: bool,
@@ -61,7 +60,7 @@ struct State {
 impl Writer {
     pub(super) fn start(pool: Arc<Pool>, limit: usize) -> Result<Self, StoreError> {
         let shared =
-            Arc::new(Shared { pool, limit, state: Mutex::default(), work: Condvar::new(), news: Condvar::new() });
+            Arc::new(Shared { pool, limit, state: Mutex::default(), work: Condvar::new(), progress: Condvar::new() });
         let thread = std::thread::Builder::new()
             .name("transload-redis".into())
             .spawn({
@@ -72,16 +71,16 @@ impl Writer {
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// A chunk of this handle that is not acknowledged yet.
+    /// Returns a chunk of this handle that is not acknowledged yet.
     pub(super) fn pending(&self, hash: &ChunkHash) -> Option<Bytes> {
         let state = self.shared.state();
         state.pending.get(hash).map(|(_, data)| data.clone())
     }
 
-    /// Takes a chunk over. Waits while too many bytes are under way.
+    /// Queues a chunk. Waits while too many bytes are unacknowledged.
     ///
     /// # Errors
-    /// If an attempt to make room failed. The chunk was not taken; the earlier ones stay.
+    /// Returns an error if an attempt to make room failed. The chunk was not queued; the earlier ones stay.
     pub(super) fn put(&self, hash: ChunkHash, data: Bytes) -> Result<(), StoreError> {
         let mut state = self.shared.attempt();
         let failures = state.failures;
@@ -89,7 +88,7 @@ impl Writer {
             state = self.shared.wait(state);
             state.check(failures)?;
         }
-        // Another thread was faster.
+        // Another thread has queued it meanwhile.
         if state.pending.contains_key(&hash) {
             return Ok(());
         }
@@ -102,11 +101,11 @@ impl Writer {
         Ok(())
     }
 
-    /// Waits until the server has acknowledged every chunk put before; not for those that other threads put
-    /// meanwhile.
+    /// Waits until the server has acknowledged every chunk queued before this call, but not those that other threads
+    /// queue meanwhile.
     ///
     /// # Errors
-    /// If it did not. The chunks stay and are sent again by the next call.
+    /// Returns an error if that fails. The chunks stay and are sent again by the next call.
     pub(super) fn flush(&self) -> Result<(), StoreError> {
         let mut state = self.shared.attempt();
         let (failures, last) = (state.failures, state.last);
@@ -119,13 +118,13 @@ impl Writer {
 }
 
 impl Drop for Writer {
-    /// Waits for the thread, which has at most one exchange to end: the library whose code it runs may be
-    /// unloaded next.
+    /// Waits for the thread, which finishes at most one exchange. The library that contains its code may be unloaded
+    /// next.
     fn drop(&mut self) {
         self.shared.state().stop = true;
         self.shared.work.notify_all();
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread was printed by the thread.
+            // The panic hook has already reported a panic of the thread.
             let _ = thread.join();
         }
     }
@@ -142,15 +141,15 @@ impl State {
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing panics between two changes that belong together.
+        // No panic can occur between changes that belong together.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        self.news.wait(state).unwrap_or_else(PoisonError::into_inner)
+        self.progress.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Has the thread try again after a failure.
+    /// Makes the thread try again after a failure.
     fn attempt(&self) -> MutexGuard<'_, State> {
         let mut state = self.state();
         if state.failure.take().is_some() {
@@ -166,7 +165,7 @@ impl Shared {
         }
     }
 
-    /// Waits for chunks and copies some out; `None` at the end.
+    /// Waits for chunks and copies some. Returns `None` when the handle is dropped.
     fn next(&self) -> Option<Vec<(ChunkHash, Bytes)>> {
         let mut state = self.state();
         loop {
@@ -193,7 +192,7 @@ impl Shared {
         Some(batch)
     }
 
-    /// Removes what was acknowledged of the `sent` oldest.
+    /// Removes the acknowledged ones of the `sent` oldest chunks.
     fn settle(&self, sent: usize, outcome: Result<Vec<Option<String>>, Failure>) {
         let mut state = self.state();
         let refusals = match outcome {
@@ -222,11 +221,11 @@ impl Shared {
         if state.failure.is_some() {
             state.failures += 1;
         }
-        self.news.notify_all();
+        self.progress.notify_all();
     }
 }
 
-/// Writes chunks where there are none and answers why each was refused.
+/// Writes chunks that do not exist. Returns for each whether, and why, it was refused.
 fn exchange(
     connection: &mut Connection,
     pool: &Pool,
@@ -243,7 +242,7 @@ fn exchange(
     pool.count();
     connection.send(&commands)?;
     let replies = batch.iter().map(|_| match connection.receive()? {
-        // Nothing: somebody else stored it after we had asked.
+        // A null reply: another client stored it after our `TOUCH`.
         Reply::Status(_) | Reply::Nothing => Ok(None),
         Reply::Error(why) => Ok(Some(format!("the server refused: {why}"))),
         other => Err(unexpected(&other)),
@@ -251,14 +250,14 @@ fn exchange(
     replies.collect()
 }
 
-/// A chunk with its header, as one word of a command.
+/// A chunk with its header, as one argument of a command.
 struct Sealed<'a>(&'a ChunkHash, &'a [u8]);
 
 impl ToRedisArgs for Sealed<'_> {
     fn write_redis_args<W: RedisWrite + ?Sized>(&self, out: &mut W) {
         let Self(hash, data) = self;
         let mut word = out.writer_for_next_arg();
-        // It is memory, which takes everything.
+        // Writing to memory cannot fail.
         let _ = word.write_all(&Seal::Chunk(hash.as_bytes()).header(data));
         let _ = word.write_all(data);
     }

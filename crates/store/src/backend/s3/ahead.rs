@@ -1,4 +1,4 @@
-//! Chunks that a caller said it will read soon, each handed out once.
+//! Prefetching: fetches chunks that a caller announced. Each is handed out once.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -8,7 +8,7 @@ use bytes::Bytes;
 
 use crate::hash::ChunkHash;
 
-/// Chunks under way or waiting to be read; the oldest goes when another is wanted.
+/// The maximum number of chunks that are being fetched or wait to be read. A new one replaces the oldest.
 const MOST: usize = 256;
 
 #[derive(Debug)]
@@ -24,15 +24,15 @@ struct State {
     order: VecDeque<ChunkHash>,
 }
 
-/// Where a fetched chunk goes.
+/// The destination of a fetched chunk.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(super) struct Slot {
     limit: usize,
     held: Arc<AtomicUsize>,
     tell: mpsc::SyncSender<Option<Held>>,
 }
 
-/// Bytes that count until they are handed out or dropped.
+/// Bytes that count towards the limit until they are handed out or dropped.
 #[derive(Debug)]
 struct Held {
     data: Bytes,
@@ -45,8 +45,8 @@ impl Drop for Held {
     }
 }
 
-impl Place {
-    /// Keeps the chunk, unless there is no room: then its reader fetches it.
+impl Slot {
+    /// Keeps the chunk if there is room. Otherwise its reader fetches it.
     pub(super) fn fill(self, chunk: Option<Bytes>) {
         let held = chunk.and_then(|data| {
             let before = self.held.fetch_add(data.len(), Ordering::Relaxed);
@@ -54,7 +54,7 @@ impl Place {
             let held = Held { data, held: self.held.clone() };
             fits.then_some(held)
         });
-        // Nobody may want it any more.
+        // The receiver may have been dropped.
         let _ = self.tell.send(held);
     }
 }
@@ -64,8 +64,8 @@ impl Ahead {
         Self { limit, held: Arc::default(), state: Mutex::default() }
     }
 
-    /// A place for a chunk to be fetched into, unless it has one.
-    pub(super) fn want(&self, hash: ChunkHash) -> Option<Place> {
+    /// Returns a slot to fetch a chunk into, or `None` if it is being fetched already.
+    pub(super) fn want(&self, hash: ChunkHash) -> Option<Slot> {
         let mut state = self.state();
         if state.chunks.contains_key(&hash) {
             return None;
@@ -78,10 +78,10 @@ impl Ahead {
         let (tell, chunk) = mpsc::sync_channel(1);
         state.chunks.insert(hash, chunk);
         state.order.push_back(hash);
-        Some(Place { limit: self.limit, held: self.held.clone(), tell })
+        Some(Slot { limit: self.limit, held: self.held.clone(), tell })
     }
 
-    /// Waits for a chunk that is under way.
+    /// Takes a wanted chunk, waiting for it if it is being fetched.
     pub(super) fn take(&self, hash: &ChunkHash) -> Option<Bytes> {
         let chunk = {
             let mut state = self.state();
@@ -89,7 +89,7 @@ impl Ahead {
             state.order.retain(|other| other != hash);
             chunk
         };
-        // Each request ends in time.
+        // This does not wait for ever, since each request has a time limit.
         let held = chunk.recv().ok().flatten()?;
         Some(held.data.clone())
     }

@@ -1,7 +1,7 @@
-//! Connections for the crate that speaks S3, with one rule of ours: a 501 is final.
+//! HTTP connections for `object_store` that treat a 501 as final.
 //!
-//! The crate tries every 5xx again. A server that answers 501 does not know the request and never will, so asking ten times
-//! more only makes somebody wait for the same answer.
+//! The crate retries every 5xx. A server that answers 501 does not know the request and never will, so ten more
+//! attempts only delay the same answer.
 
 use async_trait::async_trait;
 use object_store::ClientOptions;
@@ -9,7 +9,7 @@ use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpResponse, HttpService, ReqwestConnector,
 };
 
-/// Makes clients that take a 501 for an answer.
+/// Makes HTTP clients that do not retry a 501.
 #[derive(Debug, Default)]
 pub(super) struct Connector {
     inner: ReqwestConnector,
@@ -36,13 +36,13 @@ impl HttpService for Service {
             return Ok(response);
         }
         let body = response.into_body().bytes().await?;
-        let body = String::from_utf8_lossy(&body[..body.len().min(MOST_SAID)]).into_owned();
-        // As the crate words it, since what a server answered is read off its errors.
+        let body = String::from_utf8_lossy(&body[..body.len().min(MOST_REPEATED)]).into_owned();
+        // Use the crate's wording, since other code here reads the server's answer from its errors.
         let source = format!("Server returned non-2xx status code: {status}: {body}");
-        // Of all kinds of error the crate never tries this one again.
+        // This is the kind of error that the crate never retries.
         Err(HttpError::new_boxed(HttpErrorKind::Unknown, source.into()))
     }
 }
 
-/// Bytes of an answer that an error repeats: whole XML errors are shorter.
-const MOST_SAID: usize = 1000;
+/// The maximum bytes of a reply that an error repeats. XML errors are shorter.
+const MOST_REPEATED: usize = 1000;

@@ -1,7 +1,7 @@
 //! Listing, verifying and collecting.
 //!
-//! A listing shows the manifests below the handle's prefix, named as the handle names them; chunks, usage and
-//! collections are those of the whole root. Times are those of the last put.
+//! A listing shows the manifests under the handle's prefix, named as the handle names them. Chunks, usage and
+//! collections cover the whole root. Times are those of the last put.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -23,14 +23,14 @@ use crate::error::StoreError;
 use crate::hash::ChunkHash;
 use crate::name::ManifestName;
 
-/// Objects that are read, or removed, together.
+/// The maximum number of objects that are read or removed together.
 const TOGETHER: usize = 64;
 
-/// Bytes of objects that are read together, if it is more than one. As with Redis.
+/// The maximum bytes of objects that are read together, unless a single one is longer. Redis has the same limit.
 const READ_BYTES: u64 = 32 << 20;
 
 impl Inventory for S3Store {
-    /// Reads the beginning of each, since only it knows how long the rest is.
+    /// Reads the beginning of each object, which holds the name and the lengths of what is in front of the data.
     fn manifests(&self, visit: &mut dyn FnMut(ManifestEntry) -> Result<(), StoreError>) -> Result<(), StoreError> {
         self.each_beginning(&mut |listed, begins| {
             let (name, bytes) = match begins {
@@ -46,7 +46,7 @@ impl Inventory for S3Store {
         })
     }
 
-    /// Reading is never a use here.
+    /// Reads never count as uses here.
     fn peek_manifests(&self, names: &[ManifestName]) -> Result<Vec<Option<Bytes>>, StoreError> {
         self.get_manifests(names)
     }
@@ -64,7 +64,7 @@ impl Inventory for S3Store {
         let mut usage = Usage::default();
         self.each_beginning(&mut |listed, begins| {
             usage.manifests += 1;
-            // A damaged one counts with its object.
+            // A damaged manifest counts with the length of its object.
             let bytes = begins.map_or(listed.size, |(_, bytes)| bytes);
             usage.manifest_bytes = usage.manifest_bytes.saturating_add(bytes);
             usage.total_bytes = usage.total_bytes.saturating_add(listed.size);
@@ -86,7 +86,7 @@ impl Inventory for S3Store {
         for page in pages(&chunks, |(_, meta)| meta.size) {
             let asked = page.iter().map(|(hash, meta)| {
                 let read = super::store::get_chunk(self.client(), meta.location.clone(), *hash);
-                // Here and not below, where the others would have to be waited for.
+                // Drop the bytes inside the future, so that not all of them are in memory at once.
                 async move { read.await.map(drop) }
             });
             for read in self.remote.wait_all(asked)? {
@@ -111,7 +111,7 @@ impl Inventory for S3Store {
             progress(Progress { step, done, total });
         }
         for (hash, manifest) in missing {
-            // The chunk may have come, or the manifest have gone, while we read.
+            // The chunk may have been put, or the manifest removed, meanwhile.
             let (client, path) = (self.client(), keys::chunk(&self.root, &hash));
             let chunk = self.remote.wait(async move { client.head(&path).await })?;
             let reading = read_manifest(self.client(), self.root.clone(), manifest);
@@ -125,12 +125,12 @@ impl Inventory for S3Store {
         Ok(())
     }
 
-    /// The cap is reached by evicting the manifests that were put longest ago; a chunk that only they referred
-    /// to goes if it is older than the grace period.
+    /// A cap is reached by evicting the manifests that were put longest ago. A chunk that only they referred to is
+    /// removed if it is older than the grace period.
     ///
     /// # Errors
-    /// [`StoreError::Unsupported`] if the grace period is shorter than twice [`S3Options::refresh`], since a save
-    /// relies on chunks that are so old. Zero is allowed, for a store that nobody uses.
+    /// [`StoreError::Unsupported`] if the grace period is shorter than twice [`S3Options::refresh`], because a save may
+    /// rely on chunks of that age. Zero is allowed, for a store that is not in use.
     ///
     /// [`S3Options::refresh`]: super::S3Options::refresh
     fn collect(&self, options: &CollectOptions, progress: &mut dyn FnMut(Progress)) -> Result<Collected, StoreError> {
@@ -145,10 +145,10 @@ impl Inventory for S3Store {
                 ),
             });
         }
-        // Ages are those of this moment, however long it takes: a save that finds a chunk while we go on relies on
-        // its age then, and we do not see its manifest any more.
+        // Ages count from this moment, however long the collection takes. A save that finds a chunk later relies on its
+        // age at that time, and the collection no longer sees its manifest.
         let began = SystemTime::now();
-        // Chunks before manifests: a chunk put from here on is not looked at.
+        // List chunks before manifests: a chunk that is put later is not considered at all.
         let chunks = self.list_chunks(&mut |_| {})?;
         let mut collected = Collected::default();
         let kept = self.keep(&chunks, options, began, &mut collected, progress)?;
@@ -179,21 +179,22 @@ impl Inventory for S3Store {
     }
 }
 
-/// A manifest's whole name and how many bytes were put, if it can be read.
+/// A manifest's full name and the length of its data, if they can be read.
 type Begins = Result<(String, u64), StoreError>;
 
-/// What became of a chunk that nothing refers to.
+/// The fate of a chunk without references.
 #[derive(Clone, Copy, Debug)]
 enum Fate {
     Absent,
-    /// It stays for its grace period.
+    /// It stays because of its grace period.
     Young,
-    /// So many bytes went, or would go.
+    /// It was removed, or would be. The field is its length in bytes.
     Removed(u64),
 }
 
-/// Removes a chunk that was older than the grace period when the collection began. By the store's clock and ours:
-/// where the store's is behind, chunks seem older than they are, and the grace period has to cover that too.
+/// Removes a chunk that was older than the grace period when the collection began. The age is the difference of the
+/// store's clock and ours. If the store's clock is behind, chunks seem older than they are, and the grace period has to
+/// cover that too.
 async fn remove(
     client: Arc<Client>,
     path: Path,
@@ -201,7 +202,7 @@ async fn remove(
     grace: Duration,
     dry_run: bool,
 ) -> Result<Fate, StoreError> {
-    // Once more, just before: somebody may have needed it since it was listed.
+    // Look again just before removing: a save may have refreshed the chunk since it was listed.
     let Some(now) = client.head(&path).await? else {
         return Ok(Fate::Absent);
     };
@@ -214,14 +215,14 @@ async fn remove(
     Ok(Fate::Removed(now.size))
 }
 
-/// Whether an object was older than the grace period when the collection began.
+/// Tells whether an object was older than the grace period when the collection began.
 fn is_older(object: &ObjectMeta, began: SystemTime, grace: Duration) -> bool {
-    // What is younger than that has no age.
+    // An object that was written later has a negative age, which counts as zero.
     let age = began.duration_since(object.last_modified.into());
     grace.is_zero() || age.unwrap_or(Duration::ZERO) >= grace
 }
 
-/// A manifest by its key: its whole name, and what was stored.
+/// Reads a manifest by its key. Returns its full name and its record.
 async fn read_manifest(
     client: Arc<Client>,
     root: Vec<String>,
@@ -231,13 +232,13 @@ async fn read_manifest(
     let Some(stored) = stored.filter(|stored| !stored.is_empty()) else {
         return Ok(None);
     };
-    // The checksum covers the name, so the name that it says can be used to check it.
+    // The checksum covers the name, so the stored name can be used to check it.
     let name = name_in(&root, &path, &stored)?;
     let recorded = super::store::open_manifest(&name, stored)?;
     Ok(Some((name, recorded)))
 }
 
-/// The name that a manifest's object says, if it is that of its key.
+/// Returns the name stored in a manifest's object, if it matches the key.
 fn name_in(root: &[String], path: &Path, beginning: &[u8]) -> Result<String, StoreError> {
     let body = beginning.get(HEADER..).unwrap_or_default();
     let (name, _) = keys::split_name(body)?;
@@ -251,7 +252,7 @@ fn name_in(root: &[String], path: &Path, beginning: &[u8]) -> Result<String, Sto
 }
 
 impl S3Store {
-    /// Evicts manifests down to the cap and answers what the others refer to.
+    /// Evicts manifests down to the cap, and returns what the others refer to.
     fn keep(
         &self,
         chunks: &[(ChunkHash, ObjectMeta)],
@@ -267,10 +268,10 @@ impl S3Store {
         let (step, total) = ("reading manifests", manifests.len() as u64);
         let mut at = 0;
         let mut leftovers = Vec::new();
-        // The most recently put first, as long as they fit.
+        // Keep the most recently put ones, as long as they fit.
         'fit: for page in pages(&manifests, |listed| listed.size) {
             for (listed, read) in page.iter().zip(self.read_manifests(page)?) {
-                // An error also if it is damaged: nobody knows what it refers to.
+                // A damaged manifest is an error, because its references are unknown.
                 match read? {
                     Some((name, _)) if is_leftover(&name) && is_older(listed, began, options.grace) => {
                         leftovers.push(listed.clone());
@@ -283,7 +284,7 @@ impl S3Store {
                 progress(Progress { step, done, total });
             }
         }
-        // From the first that does not on, they go.
+        // Evict the first that does not fit, and all older ones.
         let evicted = &manifests[at..];
         let gone = leftovers.chunks(TOGETHER).map(|page| (page, true));
         let gone = gone.chain(evicted.chunks(TOGETHER).map(|page| (page, false)));
@@ -304,6 +305,7 @@ impl S3Store {
                     changed.push(listed.clone());
                 }
             }
+            // These were put again meanwhile, so they stay.
             for (listed, read) in changed.iter().zip(self.read_manifests(&changed)?) {
                 if let Some((_, recorded)) = read? {
                     kept.keep(&recorded, listed.size, true);
@@ -316,7 +318,7 @@ impl S3Store {
         Ok(kept)
     }
 
-    /// Calls `visit` with what is listed of each manifest and what it begins with.
+    /// Calls `visit` with the listing and the beginning of each manifest.
     fn each_beginning(
         &self,
         visit: &mut dyn FnMut(&ObjectMeta, Begins) -> Result<(), StoreError>,
@@ -343,7 +345,7 @@ impl S3Store {
         Ok(())
     }
 
-    /// Reads manifests, all at once.
+    /// Reads manifests in parallel.
     #[expect(clippy::type_complexity, reason = "each by itself may be gone or damaged")]
     fn read_manifests(
         &self,
@@ -370,8 +372,8 @@ impl S3Store {
         Ok(chunks)
     }
 
-    /// Deletes the empty objects that manifests left which were removed on a condition. A manifest that is put between
-    /// looking at one and deleting it is lost, as chunks are: no delete has a condition.
+    /// Deletes the empty objects that conditional removals left. A manifest that is put between the look-up and the
+    /// delete is lost, since no delete has a condition.
     fn sweep(&self, began: SystemTime, grace: Duration) -> Result<(), StoreError> {
         let mut empty = self.list(keys::MANIFESTS)?;
         empty.retain(|meta| meta.size == 0);
@@ -397,19 +399,19 @@ impl S3Store {
             if !ours {
                 stray(&meta.location, fault);
             }
-            // An empty one was removed.
+            // An empty object stands for a removed manifest.
             ours && meta.size > 0
         });
         Ok(manifests)
     }
 }
 
-/// A sum of sizes that a server lists: whatever it lists, it is no overflow.
+/// Returns a saturating sum, so that no sizes that a server lists can overflow.
 fn sum(sizes: impl Iterator<Item = u64>) -> u64 {
     sizes.fold(0, u64::saturating_add)
 }
 
-/// What is read together, in the order given.
+/// Splits objects, in order, into pages that are read together.
 fn pages<T>(all: &[T], size: impl Fn(&T) -> u64) -> impl Iterator<Item = &[T]> {
     let mut left = all;
     std::iter::from_fn(move || {
@@ -428,7 +430,7 @@ fn stray(path: &Path, fault: &mut dyn FnMut(Fault)) {
     fault(Fault { what: format!("object {path}"), how: "its name is none that a store gives".into() });
 }
 
-/// Reports damage; what was read if there is none.
+/// Reports damage as a fault. Returns the value otherwise.
 fn report<T>(outcome: Result<T, StoreError>, fault: &mut dyn FnMut(Fault)) -> Result<Option<T>, StoreError> {
     match outcome {
         Err(StoreError::Damaged { what, how }) => {

@@ -1,4 +1,4 @@
-//! Where objects lie below the root.
+//! Keys of objects below the root.
 
 use object_store::path::Path;
 
@@ -7,20 +7,20 @@ use crate::backend::recorded::FIXED;
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
 
-/// Marks a root.
+/// The name of the object that marks a root.
 pub(super) const MARKER: &str = "kv_store_format";
 
-/// What the marker says.
+/// The content of the marker.
 pub(super) const FORMAT: &[u8] = b"transload kv_store s3 1\n";
 
 pub(super) const CHUNKS: &str = "c";
 pub(super) const MANIFESTS: &str = "m";
 
-/// The longest escaped name that is a key: stores that keep objects as files (MinIO, s3s-fs) have 255 bytes for
-/// one segment. Longer names are hashed, and their listing has to read them.
+/// The maximum length of an escaped name in a key. Stores that keep objects as files (MinIO, s3s-fs) allow 255 bytes
+/// for one segment. Longer names are hashed, and a listing has to read their objects.
 const MAX_ESCAPED: usize = 200;
 
-/// A path of segments that need no encoding.
+/// Returns a path of segments that need no encoding.
 pub(super) fn path(segments: &[String], below: &[&str]) -> Path {
     segments.iter().map(String::as_str).chain(below.iter().copied()).collect()
 }
@@ -34,9 +34,9 @@ pub(super) fn chunk_of(file: &str) -> Option<ChunkHash> {
     (hash.to_string() == file).then_some(hash)
 }
 
-/// `n-` and the name with everything but letters, digits, `-` and `.` as `_` and two hex digits; or `h-` and
-/// the BLAKE3 of a name that would be too long. So a name is never a path, and most can be read in any
-/// listing of the bucket.
+/// Returns the key of a manifest. Its last segment is `n-` and the escaped name, in which every byte except letters,
+/// digits, `-` and `.` becomes `_` and two hex digits. If that is too long, it is `h-` and the BLAKE3 of the name. So a
+/// name is never a path, and most names can be read in a listing of the bucket.
 pub(super) fn manifest(root: &[String], whole_name: &str) -> Path {
     let mut escaped = String::from("n-");
     for byte in whole_name.bytes() {
@@ -51,22 +51,22 @@ pub(super) fn manifest(root: &[String], whole_name: &str) -> Path {
     path(root, &[MANIFESTS, &escaped])
 }
 
-/// Whether the last segment of a key can be that of a manifest. Its object says the name.
+/// Tells whether the last segment of a key can be a manifest's. The object contains the name.
 pub(super) fn is_manifest(file: &str) -> bool {
     file.starts_with("n-") || file.starts_with("h-")
 }
 
-/// What is in front of the recorded form of a manifest, behind the header: its whole name.
+/// Returns what precedes a manifest's record: the length of its full name, and the name.
 pub(super) fn front(whole_name: &str) -> Vec<u8> {
-    // Prefix and name have at most 400 and 1,024 bytes.
+    // The prefix has at most 400 bytes and the name 1,024.
     let len = whole_name.len() as u16;
     [&len.to_le_bytes()[..], whole_name.as_bytes()].concat()
 }
 
-/// How much of a manifest's object holds its name and the length of its references, whatever the name is.
+/// The bytes at the beginning of an object that always include the name and the length of the references.
 pub(super) const BEGINNING: u64 = (HEADER + 2 + 400 + 1024 + FIXED) as u64;
 
-/// The name in front of a manifest, and how many bytes that takes up.
+/// Returns the name in front of a manifest, and the number of bytes that it takes with its length.
 pub(super) fn split_name(stored: &[u8]) -> Result<(&str, usize), StoreError> {
     let damaged = || StoreError::Damaged { what: "a manifest".into(), how: "it does not begin with a name".into() };
     let (len, rest) = stored.split_first_chunk::<2>().ok_or_else(damaged)?;

@@ -1,46 +1,52 @@
-//! `s3://bucket[/path...]`: a bucket of any S3 store.
+//! `s3://bucket[/path...]`: a store in a bucket of any S3 service.
 //!
-//! # Where things are
-//! The root is the nearest ancestor of the path, the path itself first, that holds an object
-//! `kv_store_format`; the rest of the path goes in front of manifest names, with a `/` between. If there is
-//! none, the path itself becomes a root. So what is saved below `s3://bucket/kv/a` and `s3://bucket/kv/b`
-//! shares its chunks once `s3://bucket/kv` was opened.
+//! # Root and objects
+//! The root is the nearest ancestor of the path, or the path itself, that contains an object `kv_store_format`. The
+//! rest of the path goes in front of manifest names, with a `/` between. If there is no such ancestor, the path itself
+//! becomes a root. So stores opened at `s3://bucket/kv/a` and `s3://bucket/kv/b` share their chunks if `s3://bucket/kv`
+//! was opened before.
 //!
 //! | object below the root | content |
 //! |---|---|
-//! | `kv_store_format` | text that says what this is |
-//! | `c/<hash in lower-case hex>` | a chunk: 16 bytes of header, then its bytes |
-//! | `m/n-<escaped name>`, `m/h-<BLAKE3 of a long name>` | a manifest: header, its name with its length, when it was put, what was put before it, its bytes; empty if it was removed |
+//! | `kv_store_format` | text with the format and its version |
+//! | `c/<hash in lower-case hex>` | a chunk: a header of 16 bytes, then its bytes |
+//! | `m/n-<escaped name>`, `m/h-<BLAKE3 of a long name>` | a manifest; an empty object if it was removed |
 //!
-//! The header holds the length and a CRC32C of the value and its key, so what was changed is an error.
+//! A manifest's object has a header, the name with its length, the time of the put, the chunks put before it, and the
+//! manifest's bytes.
 //!
-//! Credentials, region and endpoint come from the environment, as other S3 clients read them:
-//! `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`, `AWS_REGION`, `AWS_ENDPOINT_URL`,
-//! `AWS_ALLOW_HTTP=true` for an endpoint without TLS, and what else `AmazonS3Builder::from_env` reads.
+//! The header of chunks and manifests holds the length and a CRC32C of the value and its key, so a changed value is an
+//! error.
 //!
-//! # What is promised
-//! - `put_chunk` asks whether the chunk is there and leaves its bytes to a task in the background; a manifest
-//!   is put after the store acknowledged all of them, in one object, which S3 shows whole or not at all.
-//!   Durability is that of the store.
-//! - A manifest needs what was put on the handle since the last manifest that was published, by any thread, and
-//!   what the publishing thread put since its own last one. What of it was put longer ago than half of
-//!   [`S3Options::refresh`] is looked for once more, and if it is gone, [`StoreError::Collected`](crate::StoreError::Collected) says so. A
-//!   manifest that fails changes nothing about what the next one needs; only what was reported missing is not
-//!   asked for again, unless it is put again or stands in a manifest's bytes.
-//! - The chunks that a manifest was published with are recorded in its object. A collection keeps them, and
-//!   verifying misses them, also if the manifest's own bytes do not name them.
-//! - Two that put one chunk at once: the first stays, by a conditional put (`If-None-Match: *`). A store that
-//!   does not know it is used with `AWS_CONDITIONAL_PUT=disabled`; then the last of those that put it at the
-//!   same moment stays. So it is for values in parts.
-//! - What is removed only if nobody has put it again (a manifest that a collection evicts, or one that a reader found
-//!   useless) is replaced by an empty object, by a conditional put (`If-Match`), and a collection deletes that after its
-//!   grace period. No delete has a condition, so it looks just before: a manifest that is put in place of an empty
-//!   object between these two requests is lost. With `AWS_CONDITIONAL_PUT=disabled` that is so for whatever is removed.
-//! - A chunk that a handle read and found damaged is written when it is put on that handle again.
-//! - S3 knows when an object was written, not when it was read. So the grace period of a collection counts
-//!   from a chunk's last put; one that is found there and is older than [`S3Options::refresh`] is written
-//!   again, with the bytes it has. [`CollectOptions::grace`](super::CollectOptions::grace) has to exceed that
-//!   by the longest save; less than twice as much is refused, apart from zero for a store that nobody uses.
+//! Credentials, region and endpoint come from the environment, as other S3 clients read them: `AWS_ACCESS_KEY_ID`,
+//! `AWS_SECRET_ACCESS_KEY`, `AWS_SESSION_TOKEN`, `AWS_REGION`, `AWS_ENDPOINT_URL`, `AWS_ALLOW_HTTP=true` for an
+//! endpoint without TLS, and the other variables of `AmazonS3Builder::from_env`.
+//!
+//! # Guarantees
+//! - `put_chunk` asks whether the chunk exists and leaves sending it to a background task. A manifest is put, in one
+//!   object, after the store acknowledged all these chunks. S3 shows an object whole or not at all. Durability is the
+//!   store's.
+//! - A manifest needs the chunks put on the handle, by any thread, since the last published manifest, and those that
+//!   the publishing thread put since its own last one. Chunks that were put longer ago than half of
+//!   [`S3Options::refresh`] are looked up once more. If one is missing,
+//!   [`StoreError::Collected`](crate::StoreError::Collected) names it. A failed manifest does not change what the next
+//!   one needs, except that a chunk reported missing is not needed any more, unless it is put again or a manifest's
+//!   bytes name it.
+//! - A manifest's object records the chunks that it was published with. A collection keeps them, and verifying reports
+//!   them if they are missing, even if the manifest's own bytes do not name them.
+//! - If two handles put a chunk at the same time, the first one stays, by a conditional put (`If-None-Match: *`). For a
+//!   store without conditional puts, set `AWS_CONDITIONAL_PUT=disabled`. Then the last one stays. The same holds for
+//!   values in parts.
+//! - Two removals apply only if the manifest was not put again: eviction by a collection, and removal by a reader who
+//!   found it broken. They replace it by an empty object with a conditional put (`If-Match`), and a collection deletes
+//!   that after its grace period. No delete has a condition, so the collection looks just before: a manifest that is
+//!   put in place of an empty object between these two requests is lost. With `AWS_CONDITIONAL_PUT=disabled` that holds
+//!   for every such removal.
+//! - A chunk that a handle found damaged is written again when it is put on that handle.
+//! - S3 knows when an object was written, not when it was read. So the grace period of a collection counts from a
+//!   chunk's last put. A put of an existing chunk older than [`S3Options::refresh`] writes it again, with the bytes
+//!   that are stored. [`CollectOptions::grace`](super::CollectOptions::grace) must exceed that age by the duration of
+//!   the longest save. Less than twice the age is refused, except zero for a store that is not in use.
 
 mod ahead;
 mod connector;

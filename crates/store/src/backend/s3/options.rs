@@ -1,38 +1,39 @@
-//! `s3://bucket[/path...]`, and what else there is to choose.
+//! Addresses of the form `s3://bucket[/path...]`, and options.
 
 use std::fmt;
 use std::time::Duration;
 
 use crate::uri::{StoreUri, UriError};
 
-/// How to talk to a store. Credentials, region and endpoint come from the environment, as every S3 client
-/// reads them, unless a program sets them by [`with_config`](Self::with_config).
+/// Options of a connection to an S3 store. Credentials, region and endpoint come from the environment, as for other S3
+/// clients, unless a program sets them with [`with_config`](Self::with_config).
 #[derive(Clone, Debug)]
 pub struct S3Options {
-    /// Requests under way at a time. 64.
+    /// The maximum number of concurrent requests. The default is 64.
     pub concurrency: usize,
-    /// How many bytes of chunks may wait for the store before `put_chunk` waits; a single larger chunk is
-    /// taken too. 128 MiB.
+    /// The number of unacknowledged bytes of chunks at which `put_chunk` waits. A single larger chunk is accepted too.
+    /// The default is 128 MiB.
     pub pending_bytes: usize,
-    /// How many bytes of prefetched chunks are kept until they are read. 128 MiB.
+    /// The maximum bytes of prefetched chunks that wait to be read. The default is 128 MiB.
     pub ahead_bytes: usize,
-    /// Values longer than this are put and read in parts of this length. 16 MiB; S3 allows no less than 5 MiB.
+    /// The length of a part. Longer values are put and read in parts. The default is 16 MiB; S3 allows no less than 5
+    /// MiB.
     pub part_bytes: usize,
-    /// How long one request may take, its transfer included, which is at most [`part_bytes`](Self::part_bytes).
-    /// 60 s.
+    /// The time limit of one request, including its transfer, which is at most [`part_bytes`](Self::part_bytes). The
+    /// default is 60 s.
     pub timeout: Duration,
-    /// For how long after its beginning a request that failed is tried again, at most ten times. Longer than
-    /// [`timeout`](Self::timeout), or one that took too long would not be. 3 min; ten attempts at a server that
-    /// refuses at once take about one. What is answered with 501 is not tried again.
+    /// The time after the start of a request during which it is retried, at most ten times. It should be longer than
+    /// [`timeout`](Self::timeout), since otherwise a request that timed out is not retried. The default is 3 min; ten
+    /// attempts at a server that refuses at once take about one. A 501 is not retried.
     pub retry: Duration,
-    /// A chunk that is found there is written anew if it is older than this, so that no collection takes it
-    /// from under a save. Collections with a grace period below twice as much are refused. 20 min.
+    /// The age from which a put of an existing chunk writes it again, so that no collection removes it during the save.
+    /// Collections with a grace period below twice this age are refused. The default is 20 min.
     pub refresh: Duration,
     /// Further settings of the client; [`with_config`](Self::with_config) adds to them.
     pub config: Config,
 }
 
-/// Keys that `AmazonS3ConfigKey` knows, and their values. The values may be secrets: `Debug` shows the keys alone.
+/// Settings as keys and values. The values may be secrets.
 #[derive(Clone, Default)]
 pub struct Config(pub Vec<(String, String)>);
 
@@ -43,7 +44,7 @@ impl fmt::Debug for Config {
 }
 
 impl S3Options {
-    /// Sets what the environment would: `aws_endpoint_url`, `aws_allow_http`, and all other keys that
+    /// Sets an option in place of the environment: `aws_endpoint_url`, `aws_allow_http`, and all other keys that
     /// `AmazonS3ConfigKey` knows.
     pub fn with_config(mut self, key: impl Into<String>, value: impl Into<String>) -> Self {
         self.config.0.push((key.into(), value.into()));
@@ -66,10 +67,11 @@ impl Default for S3Options {
     }
 }
 
-/// The longest path of a root, in bytes: S3 has 1,024 for a key, and names of ours take less than 600.
+/// The maximum length of a root's path in bytes. S3 keys have at most 1,024, and the names below a root take less than
+/// 600.
 const MAX_PATH: usize = 400;
 
-/// The bucket, and the segments of the path in it.
+/// Returns the bucket and the segments of the path.
 pub(super) fn parse(uri: &StoreUri) -> Result<(String, Vec<String>), UriError> {
     if uri.scheme() != "s3" {
         return Err(uri.wrong("its scheme is not s3"));
@@ -89,7 +91,7 @@ pub(super) fn parse(uri: &StoreUri) -> Result<(String, Vec<String>), UriError> {
         path => path.split('/').map(str::to_owned).collect(),
     };
     for segment in &segments {
-        // What else there is would be written differently by different clients.
+        // Different clients would encode other characters differently.
         if segment.is_empty()
             || segment.chars().all(|c| c == '.')
             || !segment.chars().all(|c| letters(c) || "=@+, ".contains(c))
@@ -100,7 +102,7 @@ pub(super) fn parse(uri: &StoreUri) -> Result<(String, Vec<String>), UriError> {
     Ok((bucket.to_owned(), segments))
 }
 
-/// Whether a setting is on, written in any way that the crate for S3 takes.
+/// Tells whether a boolean setting is on, in any spelling that `object_store` accepts.
 pub(super) fn truth(setting: &str) -> bool {
     ["1", "true", "on", "yes", "y"].iter().any(|yes| setting.eq_ignore_ascii_case(yes))
 }

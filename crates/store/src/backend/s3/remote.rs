@@ -1,8 +1,8 @@
-//! Requests: a runtime of our own on threads of our own, and blocking calls into it.
+//! Requests to S3: blocking calls into a separate runtime with threads of its own.
 //!
-//! The callers' threads may belong to a runtime themselves, so they never run one: they hand a future over
-//! and wait for its answer on a channel. The threads end before the store is dropped, since the library whose
-//! code they run may be unloaded next.
+//! A caller's thread may belong to a runtime itself, so it must not run another. It spawns a future and waits for the
+//! result on a channel. The threads end before the store is dropped, because the library that contains their code may
+//! be unloaded next.
 
 use std::sync::Arc;
 use std::sync::mpsc;
@@ -25,16 +25,16 @@ use crate::backend::Revision;
 use crate::backend::damaged::Damaged;
 use crate::error::StoreError;
 
-/// The longest value: what S3 takes in one object of at most 10,000 parts, kept well within memory.
+/// The longest value. S3 accepts objects of 10,000 parts; this stays well within that and within memory.
 pub(super) const LONGEST: u64 = 16 << 30;
 
-/// A thread each for two requests' checksums and encryption.
+/// The number of threads: two requests can compute checksums and encrypt in parallel.
 const WORKERS: usize = 2;
 
-/// How long making a connection may take, and getting credentials from somebody who hands them out.
+/// The time limit for connecting, and for getting credentials from a metadata service.
 const CONNECT: Duration = Duration::from_secs(5);
 
-/// What to do without credentials.
+/// The advice for missing credentials.
 const NO_CREDENTIALS: &str = "there are no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, and \
      AWS_ENDPOINT_URL for a store that is not Amazon's";
 
@@ -46,7 +46,7 @@ pub(super) struct Remote {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the futures need.
+/// The client that requests share.
 #[derive(Debug)]
 pub(super) struct Client {
     store: AmazonS3,
@@ -55,9 +55,9 @@ pub(super) struct Client {
     pub(super) damaged: Damaged,
 }
 
-/// Whether a conditional put wrote.
+/// Whether a conditional put has written the object.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Created {
+pub(super) enum Creation {
     Now,
     Before,
 }
@@ -87,7 +87,7 @@ impl Remote {
         let unsigned = unsigned.is_some_and(|skip| options::truth(&skip));
         let store = builder
             .with_http_connector(Connector::default())
-            // Each of our deletes is of one object, so a bulk delete saves nothing, and some stores have none.
+            // Every delete is of one object, so bulk deletes save nothing, and some stores do not have them.
             .with_disable_bulk_delete(true)
             .with_retry(RetryConfig {
                 backoff: BackoffConfig::default(),
@@ -109,7 +109,7 @@ impl Remote {
                 match runtime {
                     Ok(runtime) => {
                         let _ = tell.send(Ok(runtime.handle().clone()));
-                        // An error is the sender's end, which means the same.
+                        // The receiver gets an error when the sender is dropped, which means stop.
                         let _ = runtime.block_on(stopped);
                     }
                     Err(error) => drop(tell.send(Err(error))),
@@ -137,7 +137,7 @@ impl Remote {
         Ok(this)
     }
 
-    /// Starts a future and goes on.
+    /// Spawns a future without waiting.
     pub(super) fn start<F>(&self, future: F)
     where
         F: Future<Output = ()> + Send + 'static,
@@ -153,13 +153,13 @@ impl Remote {
     {
         let (tell, answer) = mpsc::sync_channel(1);
         self.handle.spawn(async move {
-            // Nobody waits if the caller panicked.
+            // The receiver is gone if the caller panicked.
             let _ = tell.send(future.await);
         });
         answer.recv().map_err(|_| gone())?
     }
 
-    /// Waits for all of them, which run at once within the limit of requests, and answers in their order.
+    /// Waits for all futures, which run concurrently within the limit of requests. Returns the results in order.
     pub(super) fn wait_all<T, F>(
         &self,
         futures: impl Iterator<Item = F>,
@@ -185,20 +185,20 @@ impl Drop for Remote {
     fn drop(&mut self) {
         drop(self.stop.take());
         if let Some(thread) = self.thread.take() {
-            // A panic of the thread was printed by the thread.
+            // The panic hook has already reported a panic of the thread.
             let _ = thread.join();
         }
     }
 }
 
-/// The runtime ended while somebody waited: a task panicked.
+/// Returns the error for a result that never came because a task panicked.
 fn gone() -> StoreError {
     StoreError::Poisoned { why: "a task of the S3 client panicked".into() }
 }
 
 impl Client {
-    /// Whether the environment, the pod or the instance has a role that credentials can be got for. Asked first and
-    /// in a limited time: a machine that has none is not told so by anybody.
+    /// Checks whether the environment, the pod or the instance has a role with credentials. Called when the store is
+    /// opened and with a time limit, because on a machine without a role the request is never answered.
     async fn has_role(&self, limit: Duration) -> Result<(), StoreError> {
         let action = "look for those of this pod or instance";
         match tokio::time::timeout(limit, self.store.credentials().get_credential()).await {
@@ -208,24 +208,23 @@ impl Client {
         }
     }
 
-    /// What is known of an object, or `None`.
+    /// Returns the metadata of an object, or `None`.
     pub(super) async fn head(&self, path: &Path) -> Result<Option<ObjectMeta>, StoreError> {
         let _permit = self.permit().await?;
         found(self.store.head(path).await).map_err(during("look for", path))
     }
 
-    /// The bytes of an object, or `None`.
+    /// Returns the bytes of an object, or `None`.
     ///
-    /// What is longer than a part is read in parts, each of which has the time of a request, may fail and be read
-    /// again by itself.
+    /// An object longer than a part is read in parts. Each part has its own time limit and retries.
     ///
     /// # Errors
-    /// [`StoreError::Damaged`] if it is longer than any value.
+    /// [`StoreError::Damaged`] if the object is longer than any value.
     pub(super) async fn get(&self, path: &Path) -> Result<Option<Bytes>, StoreError> {
         Ok(self.get_tagged(path).await?.map(|(bytes, _)| bytes))
     }
 
-    /// Reads an object as [`get`](Self::get) does, with the tag that tells it from what is put there later.
+    /// Reads an object like [`get`](Self::get). Also returns its tag, which distinguishes it from later versions.
     pub(super) async fn get_tagged(&self, path: &Path) -> Result<Option<(Bytes, Option<String>)>, StoreError> {
         let _permit = self.permit().await?;
         for _ in 0..CHANGES {
@@ -233,7 +232,7 @@ impl Client {
                 return Ok(None);
             };
             let (size, tag) = (first.meta.size, first.meta.e_tag.clone());
-            // With the header and what a manifest has in front.
+            // The limit also leaves room for the header and what precedes a manifest's data.
             if size > LONGEST.saturating_mul(2) {
                 return Err(StoreError::Damaged {
                     what: format!("object {path}"),
@@ -245,7 +244,7 @@ impl Client {
                 return Ok(Some((begins, tag)));
             }
             match self.rest(path, begins, size, tag.clone()).await {
-                // It was replaced while we read.
+                // The object was replaced meanwhile, so start again.
                 Err(Error::Precondition { .. } | Error::NotFound { .. }) => {}
                 other => {
                     let whole = other.map_err(during("get", path))?;
@@ -256,7 +255,7 @@ impl Client {
         Err(StoreError::remote(format!("get {path}"), "it changed each time while it was read"))
     }
 
-    /// The beginning of an object: all of it, if it is not longer.
+    /// Reads the first bytes of an object, or all of a shorter one.
     pub(super) async fn beginning(&self, path: &Path, most: u64) -> Result<Option<Bytes>, StoreError> {
         let _permit = self.permit().await?;
         let got = self.start(path, most).await;
@@ -273,13 +272,13 @@ impl Client {
     async fn start(&self, path: &Path, most: u64) -> Result<Option<GetResult>, Error> {
         let options = GetOptions::default().with_range(Some(0..most));
         match found(self.store.get_opts(path, options).await) {
-            // An empty object, as of a manifest that was removed, has no first byte. It can be got as a whole.
+            // An empty object (a removed manifest) has no first byte, so a range fails. Read it as a whole.
             Err(error) if is_out_of_range(&error) => found(self.store.get(path).await),
             other => other,
         }
     }
 
-    /// What comes behind the first part, a few parts at a time, as long as the object stays what it was.
+    /// Reads the other parts, a few at a time, on the condition that the object has not changed.
     async fn rest(&self, path: &Path, begins: Bytes, size: u64, tag: Option<String>) -> Result<Bytes, Error> {
         use futures_util::{StreamExt, TryStreamExt};
         let too_much = |source| Error::Generic { store: "S3", source };
@@ -303,7 +302,7 @@ impl Client {
         Ok(whole.into())
     }
 
-    /// Writes an object, whatever was there.
+    /// Writes an object, and replaces an existing one.
     pub(super) async fn put(&self, path: &Path, parts: [Bytes; 2]) -> Result<(), StoreError> {
         let _permit = self.permit().await?;
         let len: usize = parts.iter().map(Bytes::len).sum();
@@ -315,12 +314,12 @@ impl Client {
         put.map_err(during("put", path))
     }
 
-    /// Writes an object unless there is one. Values in parts cannot ask that, and stores that do not know how
-    /// to are told by `AWS_CONDITIONAL_PUT=disabled`; whoever calls this has looked before.
-    pub(super) async fn create(&self, path: &Path, parts: [Bytes; 2]) -> Result<Created, StoreError> {
+    /// Writes an object unless it exists. Values in parts have no such condition, and neither have stores with
+    /// `AWS_CONDITIONAL_PUT=disabled`. So callers look for the object first.
+    pub(super) async fn create(&self, path: &Path, parts: [Bytes; 2]) -> Result<Creation, StoreError> {
         let len: usize = parts.iter().map(Bytes::len).sum();
         if len > self.part_bytes {
-            return self.put(path, parts).await.map(|()| Created::Now);
+            return self.put(path, parts).await.map(|()| Creation::Now);
         }
         let outcome = {
             let _permit = self.permit().await?;
@@ -328,22 +327,22 @@ impl Client {
             self.store.put_opts(path, payload, PutMode::Create.into()).await
         };
         match outcome {
-            Ok(_) => Ok(Created::Now),
-            // 409 is also said while another writer is at it, who may yet fail.
+            Ok(_) => Ok(Creation::Now),
+            // A store also answers 409 while another client is writing, which may still fail.
             Err(Error::AlreadyExists { .. }) => match self.head(path).await? {
-                Some(_) => Ok(Created::Before),
-                None => self.put(path, parts).await.map(|()| Created::Now),
+                Some(_) => Ok(Creation::Before),
+                None => self.put(path, parts).await.map(|()| Creation::Now),
             },
-            Err(Error::NotImplemented { .. }) => self.put(path, parts).await.map(|()| Created::Now),
+            Err(Error::NotImplemented { .. }) => self.put(path, parts).await.map(|()| Creation::Now),
             Err(error) => Err(during("put", path)(error)),
         }
     }
 
-    /// Replaces an object by an empty one if it still has this tag. Whether it did. More stores know a put with this
-    /// condition than a delete, and those that do not know it have to be told so: see [`create`](Self::create).
+    /// Replaces an object with an empty one if it still has this tag. Returns whether it did. More stores support this
+    /// condition on a put than on a delete; for the others see [`create`](Self::create).
     ///
     /// # Errors
-    /// [`StoreError::Unsupported`] where conditional puts are switched off.
+    /// [`StoreError::Unsupported`] if conditional puts are switched off.
     pub(super) async fn empty(&self, path: &Path, tag: String) -> Result<bool, StoreError> {
         let _permit = self.permit().await?;
         let version = UpdateVersion { e_tag: Some(tag), version: None };
@@ -355,7 +354,7 @@ impl Client {
                 what: "removing an object only if it is unchanged",
                 why: "conditional puts are switched off (AWS_CONDITIONAL_PUT)".into(),
             }),
-            Err(error) if is_not_known(&error) => Err(StoreError::remote(
+            Err(error) if is_unsupported(&error) => Err(StoreError::remote(
                 format!(
                     "remove {path} if it is unchanged (a put with If-Match: set AWS_CONDITIONAL_PUT=disabled for a \
                      store that does not know it)"
@@ -366,18 +365,18 @@ impl Client {
         }
     }
 
-    /// Removes an object if it still is what a listing said. Answers whether it went.
+    /// Removes an object if it has not changed since it was listed. Returns whether it was removed.
     ///
-    /// Where conditional puts are switched off, what is put between looking at it and removing it is lost.
+    /// With conditional puts switched off, a value that is put between the look-up and the removal is lost.
     pub(super) async fn delete_unchanged(&self, listed: &ObjectMeta) -> Result<bool, StoreError> {
         let path = &listed.location;
         let Some(now) = self.head(path).await? else {
             return Ok(false);
         };
         let same = match (&listed.e_tag, &now.e_tag) {
-            // Quotes belong to it in one answer and not in the other, with some.
+            // Some servers quote the tag in one reply and not in the other.
             (Some(listed), Some(now)) => listed.trim_matches('"') == now.trim_matches('"'),
-            // A listing knows fractions of seconds, and the answer to a question for one object does not.
+            // A listing has fractions of seconds, and the reply for one object does not.
             _ => listed.last_modified.timestamp() == now.last_modified.timestamp(),
         };
         if !same {
@@ -393,26 +392,26 @@ impl Client {
         }
     }
 
-    /// Removes an object; not an error if there is none.
+    /// Removes an object. A missing one is not an error.
     pub(super) async fn delete(&self, path: &Path) -> Result<(), StoreError> {
         let _permit = self.permit().await?;
         found(self.store.delete(path).await).map(drop).map_err(during("delete", path))
     }
 
-    /// Everything below a path.
+    /// Lists all objects below a path.
     pub(super) async fn list(&self, below: &Path) -> Result<Vec<ObjectMeta>, StoreError> {
         use futures_util::TryStreamExt;
         let _permit = self.permit().await?;
         self.store.list(Some(below)).try_collect().await.map_err(during("list", below))
     }
 
-    /// Whether the bucket is there. Lists below `path`, where little should be.
+    /// Checks that the bucket exists, by listing below `path`, where few objects should be.
     pub(super) async fn has_bucket(&self, path: &Path) -> Result<bool, StoreError> {
         use futures_util::TryStreamExt;
         let _permit = self.permit().await?;
         match self.store.list(Some(path)).try_next().await {
             Ok(_) => Ok(true),
-            // The crate has no kind for it, but its text holds what the store said.
+            // The crate has no kind for this error, but its text contains the server's reply.
             Err(error) if error.to_string().contains("NoSuchBucket") => Ok(false),
             Err(error) => Err(during("list", path)(error)),
         }
@@ -421,18 +420,18 @@ impl Client {
     async fn put_in_parts(&self, path: &Path, parts: [Bytes; 2]) -> Result<(), Error> {
         let [header, data] = parts;
         let mut upload = self.store.put_multipart(path).await?;
-        // The header in front of the first part; all parts but the last have to be equally long.
+        // The first part starts with the header. All parts except the last must have the same length.
         let first = data.slice(..self.part_bytes - header.len());
         let mut rest = data.slice(first.len()..);
         let mut under_way = vec![upload.put_part(PutPayload::from_iter([header, first]))];
         while !rest.is_empty() {
             let part = rest.split_to(rest.len().min(self.part_bytes));
             under_way.push(upload.put_part(part.into()));
-            // Few at a time: each value has one permit.
+            // Send few at a time, since the whole value has one permit.
             if under_way.len() == PARTS {
                 let sent = futures_util::future::try_join_all(under_way.drain(..)).await;
                 if let Err(error) = sent {
-                    // It may fail as well; the bucket's rules remove such uploads in time.
+                    // This may fail too. The bucket's rules should remove incomplete uploads.
                     let _ = upload.abort().await;
                     return Err(error);
                 }
@@ -450,26 +449,26 @@ impl Client {
     }
 
     async fn permit(&self) -> Result<tokio::sync::SemaphorePermit<'_>, StoreError> {
-        // It is never closed.
+        // The semaphore is never closed.
         self.permits.acquire().await.map_err(|_| gone())
     }
 }
 
-/// Parts of one value that are sent or read together.
+/// The number of parts of one value that are sent or read concurrently.
 const PARTS: usize = 4;
 
-/// How often a value that is replaced while it is read in parts is read from its beginning.
+/// The number of attempts to read a value that is replaced while it is read in parts.
 const CHANGES: usize = 5;
 
-/// Whether the server answered 416. The crate has no kind for it, but its text says the status, behind the key,
-/// whose digits may be the same.
+/// Tells whether the server answered 416. The crate has no kind for it, but its text contains the status. The key comes
+/// before it and may contain the same digits.
 fn is_out_of_range(error: &Error) -> bool {
-    // No URL has a space.
+    // The text before the number contains a space, so no URL can match it.
     error.to_string().contains("status code: 416")
 }
 
-/// Whether the server answered as one does that does not know the request.
-fn is_not_known(error: &Error) -> bool {
+/// Tells whether the server's status means that it does not support the request.
+fn is_unsupported(error: &Error) -> bool {
     let text = error.to_string();
     let status = text.split_once(" status code: ").map(|(_, status)| status);
     status.is_some_and(|status| ["400", "405", "501"].iter().any(|code| status.starts_with(code)))
@@ -491,7 +490,7 @@ fn during(what: &'static str, path: &Path) -> impl FnOnce(Error) -> StoreError {
 mod tests {
     use super::*;
 
-    /// That 416 itself is known is shown by reading empty objects from servers.
+    /// Tests of real servers read empty objects, which shows that 416 is recognized.
     #[test]
     fn digits_of_a_key_are_no_status() {
         let error = |status: &str| {
@@ -504,9 +503,9 @@ mod tests {
         };
         assert!(!is_out_of_range(&error("500 Internal Server Error")));
         assert!(is_out_of_range(&error("416 Range Not Satisfiable")));
-        assert!(is_not_known(&error("501 Not Implemented")));
+        assert!(is_unsupported(&error("501 Not Implemented")));
         for other in ["403 Forbidden", "503 Slow Down"] {
-            assert!(!is_not_known(&error(other)));
+            assert!(!is_unsupported(&error(other)));
         }
     }
 }

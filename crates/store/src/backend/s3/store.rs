@@ -1,4 +1,4 @@
-//! A root in a bucket as a backend.
+//! The S3 store's handle, which implements [`Backend`].
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -21,11 +21,11 @@ use crate::hash::ChunkHash;
 use crate::name::ManifestName;
 use crate::uri::StoreUri;
 
-/// A root in a bucket. See the [module](super).
+/// A store in a bucket. See the [module](super).
 #[derive(Debug)]
 pub struct S3Store {
     pub(super) root: Vec<String>,
-    /// In front of manifest names: empty, or ending in `/`.
+    /// The prefix of manifest names: empty, or ending in `/`.
     pub(super) prefix: String,
     pub(super) options: S3Options,
     pub(super) writer: Arc<Writer>,
@@ -35,11 +35,11 @@ pub struct S3Store {
 }
 
 impl S3Store {
-    /// Opens the store at an `s3://` URI, and makes one there if neither it nor an ancestor is one.
+    /// Opens the store at an `s3://` URI. Creates one if neither the path nor an ancestor is one.
     ///
     /// # Errors
-    /// [`StoreError::Uri`] if the URI is none of these; [`StoreError::Remote`] if the bucket cannot be reached
-    /// or is not there; [`StoreError::Damaged`] if what marks the root is not of this version.
+    /// [`StoreError::Uri`] if the URI has another form; [`StoreError::Remote`] if the bucket does not exist or cannot
+    /// be reached; [`StoreError::Damaged`] if the root's marker is not of this version.
     pub fn open(uri: &StoreUri, options: S3Options) -> Result<Self, StoreError> {
         let (bucket, path) = options::parse(uri)?;
         let remote = Remote::new(&bucket, &options)?;
@@ -53,10 +53,11 @@ impl S3Store {
         Ok(Self::at(remote, &path, len, options))
     }
 
-    /// As [`open`](Self::open), but never makes a store.
+    /// Opens a store like [`open`](Self::open), but never creates one.
     ///
     /// # Errors
-    /// As [`open`](Self::open), and [`StoreError::NotThere`] if neither the path nor one above it is a store.
+    /// The errors of [`open`](Self::open), and [`StoreError::NotThere`] if neither the path nor one above it is a
+    /// store.
     pub fn open_existing(uri: &StoreUri, options: S3Options) -> Result<Self, StoreError> {
         let (bucket, path) = options::parse(uri)?;
         let remote = Remote::new(&bucket, &options)?;
@@ -64,7 +65,7 @@ impl S3Store {
         Ok(Self::at(remote, &path, len, options))
     }
 
-    /// The store whose root is the first `len` segments of the path.
+    /// Returns the store whose root is the first `len` segments of the path.
     fn at(remote: Remote, path: &[String], len: usize, options: S3Options) -> Self {
         Self {
             root: path[..len].to_vec(),
@@ -93,7 +94,7 @@ impl S3Store {
         }
     }
 
-    /// Writes a chunk if it is not there.
+    /// Writes a chunk in the background unless it exists.
     pub(super) fn create(&self, hash: ChunkHash, data: Bytes) {
         let (client, writer) = (self.client(), self.writer.clone());
         let path = keys::chunk(&self.root, &hash);
@@ -104,14 +105,14 @@ impl S3Store {
         });
     }
 
-    /// Writes a chunk that is there once more, so that it is young.
+    /// Writes an existing chunk again in the background, to make it young.
     pub(super) fn refresh(&self, hash: ChunkHash, data: Bytes) {
         let (client, writer) = (self.client(), self.writer.clone());
         let path = keys::chunk(&self.root, &hash);
         self.remote.start(async move {
             let seal = Seal::Chunk(hash.as_bytes());
             let outcome = async {
-                // The first bytes stay, unless they are none any more.
+                // Keep the stored bytes if they are intact.
                 let stored = client.get(&path).await?;
                 let data = match stored.map(|stored| seal.open(stored)) {
                     Some(Ok(stored)) => stored,
@@ -123,7 +124,7 @@ impl S3Store {
         });
     }
 
-    /// Waits for everything put before, and sees to it that what was found long ago is still there.
+    /// Waits for all earlier puts, and checks that chunks which were put long ago still exist.
     fn flush(&self, needed: &Needed) -> Result<(), StoreError> {
         for (hash, data, how) in self.writer.again() {
             self.send(hash, data, how);
@@ -144,7 +145,7 @@ impl S3Store {
     }
 }
 
-/// How many segments of the path lead to the nearest root, if there is one. Asks for all ancestors at once.
+/// Returns the number of segments that lead to the nearest root, if there is one. Looks up all ancestors at once.
 fn nearest_root(remote: &Remote, path: &[String]) -> Result<Option<usize>, StoreError> {
     let asked = (0..=path.len()).map(|len| {
         let (client, marker) = (remote.client.clone(), marker(&path[..len]));
@@ -167,12 +168,12 @@ fn nearest_root(remote: &Remote, path: &[String]) -> Result<Option<usize>, Store
     Ok(None)
 }
 
-/// Makes a root, in a bucket that is there: some servers would make the bucket too.
+/// Creates a root in an existing bucket. The bucket is checked, since some servers would create it.
 fn make_root(remote: &Remote, bucket: &str, path: &[String]) -> Result<(), StoreError> {
     let (client, marker) = (remote.client.clone(), marker(path));
     let bucket = bucket.to_owned();
     remote.wait(async move {
-        // An object is not there, and neither is a bucket; only a listing tells the two apart.
+        // A missing object and a missing bucket look alike. Only a listing distinguishes them.
         if !client.has_bucket(&marker).await? {
             return Err(StoreError::remote(format!("open bucket {bucket}"), "there is no such bucket"));
         }
@@ -208,7 +209,7 @@ async fn get_manifest(client: Arc<Client>, path: Path, whole_name: String) -> Re
     Ok(read.map(|(data, _)| data))
 }
 
-/// A manifest and the tag of its object. An empty object is none.
+/// Reads a manifest and the tag of its object. An empty object is no manifest.
 async fn get_revision(
     client: Arc<Client>,
     path: Path,
@@ -223,7 +224,7 @@ async fn get_revision(
     }
 }
 
-/// Takes a manifest's object apart.
+/// Parses a manifest's object.
 pub(super) fn open_manifest(whole_name: &str, object: Bytes) -> Result<Recorded, StoreError> {
     let seal = Seal::Manifest(whole_name.as_bytes());
     let stored = seal.open(object)?;
@@ -251,7 +252,7 @@ impl Backend for S3Store {
             found => {
                 let data = Bytes::copy_from_slice(data);
                 let (put, how) = match found {
-                    // What is there stays if it is whole after all.
+                    // If the stored bytes are intact after all, they stay.
                     Some(_) if damaged => (Put::Stored, How::Refresh),
                     Some(_) => (Put::AlreadyThere, How::Refresh),
                     None => (Put::Stored, How::Create),
@@ -259,12 +260,12 @@ impl Backend for S3Store {
                 let taken = self.writer.take(*hash, data.clone(), how)?;
                 self.guard.put(hash);
                 if taken {
-                    // From here on it is known from how it is to be sent.
+                    // The writer now knows how to send it, also in a retry.
                     self.remote.client.damaged.forget(hash);
                     self.send(*hash, data, how);
                     return Ok(put);
                 }
-                // Another thread was faster.
+                // Another thread has queued it meanwhile.
                 Ok(Put::AlreadyThere)
             }
         }
@@ -312,12 +313,12 @@ impl Backend for S3Store {
         match read {
             None => Ok(None),
             Some((data, Some(tag))) => Ok(Some((data, Revision::new(tag)))),
-            // A server that gives no tags.
+            // The server gives no tags.
             Some((_, None)) => Err(Revision::unsupported()),
         }
     }
 
-    /// By a conditional put of an empty object, which is no manifest and goes with a later collection.
+    /// Puts an empty object on the condition that the tag matches. A later collection deletes it.
     fn delete_revision(&self, name: &ManifestName, revision: &Revision) -> Result<bool, StoreError> {
         let Some(tag) = revision.mark::<String>().cloned() else {
             return Ok(false);
@@ -327,19 +328,19 @@ impl Backend for S3Store {
         self.remote.wait(async move { client.empty(&path, tag).await })
     }
 
-    /// Fetches them in the background, up to the bytes of [`S3Options::ahead_bytes`]. Each is handed out once.
+    /// Fetches the chunks in the background, up to [`S3Options::ahead_bytes`]. Each is handed out once.
     fn prefetch_chunks(&self, hashes: &[ChunkHash]) -> Result<(), StoreError> {
         for hash in hashes {
             if self.writer.pending(hash).is_some() {
                 continue;
             }
-            let Some(place) = self.ahead.want(*hash) else {
+            let Some(slot) = self.ahead.want(*hash) else {
                 continue;
             };
             let chunk = get_chunk(self.client(), keys::chunk(&self.root, hash), *hash);
             self.remote.start(async move {
-                // A hint is never an error: whoever reads the chunk will meet it.
-                place.fill(chunk.await.ok().flatten());
+                // A failed prefetch is ignored. The reader of the chunk will get the error.
+                slot.fill(chunk.await.ok().flatten());
             });
         }
         Ok(())
@@ -376,7 +377,7 @@ impl Backend for S3Store {
     }
 }
 
-/// With the default options, and the environment's credentials.
+/// Opens stores with the default options and the environment's credentials.
 impl Plugin for S3Store {
     const PREFETCH: bool = true;
 

@@ -1,4 +1,4 @@
-//! Chunks on their way to the store.
+//! Chunks that are being sent to the store.
 
 use std::collections::HashMap;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -8,28 +8,28 @@ use bytes::Bytes;
 use crate::error::StoreError;
 use crate::hash::ChunkHash;
 
-/// Which chunks are under way, and which failed.
+/// The chunks that are being sent or whose sending failed.
 #[derive(Debug)]
 pub(super) struct Writer {
     limit: usize,
     state: Mutex<State>,
-    news: Condvar,
+    progress: Condvar,
 }
 
 #[derive(Debug, Default)]
 struct State {
-    /// Not acknowledged: under way, or failed and to be sent again.
+    /// Unacknowledged chunks: being sent, or failed and to be sent again.
     pending: HashMap<ChunkHash, Pending>,
     bytes: usize,
     last: u64,
 }
 
-/// How a chunk is to be written, also when that failed and is tried again.
+/// The way to write a chunk. A retry uses the same way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum How {
-    /// If there is none: what is there stays.
+    /// Writes it only if it does not exist.
     Create,
-    /// Though there is one, so that it is young and whole.
+    /// Overwrites an existing one, to refresh its age and repair it.
     Refresh,
 }
 
@@ -43,10 +43,10 @@ struct Pending {
 
 impl Writer {
     pub(super) fn new(limit: usize) -> Self {
-        Self { limit, state: Mutex::default(), news: Condvar::new() }
+        Self { limit, state: Mutex::default(), progress: Condvar::new() }
     }
 
-    /// Whether a chunk is under way already.
+    /// Tells whether a chunk is queued already.
     pub(super) fn has(&self, hash: &ChunkHash) -> bool {
         self.state().pending.contains_key(hash)
     }
@@ -56,11 +56,12 @@ impl Writer {
         state.pending.get(hash).map(|pending| pending.data.clone())
     }
 
-    /// Takes a chunk over, whose sending is to be started next; `false` if it is under way already. Waits
-    /// while too many bytes are.
+    /// Queues a chunk, which the caller then sends. Returns `false` if it is queued already. Waits while too many bytes
+    /// are unacknowledged.
     ///
     /// # Errors
-    /// If everything that takes up the room failed. It stays and is sent again by the next flush.
+    /// Returns an error if all queued chunks have failed, so that no room can be expected. They stay and are sent again
+    /// by the next flush.
     pub(super) fn take(&self, hash: ChunkHash, data: Bytes, how: How) -> Result<bool, StoreError> {
         let mut state = self.state();
         while state.bytes > 0 && state.bytes.saturating_add(data.len()) > self.limit {
@@ -79,7 +80,7 @@ impl Writer {
         Ok(true)
     }
 
-    /// A chunk was sent, or was not.
+    /// Records the outcome of sending a chunk.
     pub(super) fn settle(&self, hash: &ChunkHash, outcome: Result<(), StoreError>) {
         let mut state = self.state();
         match outcome {
@@ -95,10 +96,10 @@ impl Writer {
             }
         }
         drop(state);
-        self.news.notify_all();
+        self.progress.notify_all();
     }
 
-    /// What failed and is to be sent once more.
+    /// Returns the failed chunks, to be sent again.
     pub(super) fn again(&self) -> Vec<(ChunkHash, Bytes, How)> {
         let mut state = self.state();
         let failed = state.pending.iter_mut().filter_map(|(hash, pending)| {
@@ -108,7 +109,7 @@ impl Writer {
         failed.collect()
     }
 
-    /// Waits until everything taken over before was sent.
+    /// Waits until every chunk queued before was sent.
     pub(super) fn flush(&self) -> Result<(), StoreError> {
         let mut state = self.state();
         let last = state.last;
@@ -124,12 +125,12 @@ impl Writer {
     }
 
     fn state(&self) -> MutexGuard<'_, State> {
-        // Nothing panics between two changes that belong together.
+        // No panic can occur between changes that belong together.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn wait<'a>(&self, state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        self.news.wait(state).unwrap_or_else(PoisonError::into_inner)
+        self.progress.wait(state).unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,7 +1,7 @@
-//! Copies for the tiers below the authority, which are made later.
+//! Write-back: copies manifests and chunks to the tiers below the authority in the background.
 //!
-//! The queue has names and hashes; their bytes are read from the tiers above when their turn comes. So what a
-//! crash loses are copies, and what waits takes little memory.
+//! The queue holds names and hashes. The bytes are read from the tiers above when they are copied. So the queue takes
+//! little memory, and a crash loses only copies.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -17,17 +17,17 @@ use crate::error::StoreError;
 use crate::hash::ChunkHash;
 use crate::name::ManifestName;
 
-/// How many manifests and chunks may wait, 4 MiB or so. Puts of manifests wait while there are more.
+/// The maximum number of queued manifests and chunks, about 4 MiB. Puts of manifests wait while there are more.
 const MOST: usize = 65_536;
 
-/// How often a refused copy is tried again: a tier that is back takes it at once, and one that never will is not asked for ever.
+/// The number of retries of a refused copy, so that a copy that never succeeds is given up.
 const TRIES: u32 = 8;
 
-/// A queue of changes, and the thread that makes them below.
+/// A queue of changes, and the thread that makes them in the tiers below.
 #[derive(Debug)]
 pub(super) struct Back {
     queue: Arc<Queue>,
-    /// Which chunks go with the next manifest.
+    /// Tracks the chunks that go with the next manifest.
     guard: Guard,
     thread: Option<JoinHandle<()>>,
 }
@@ -40,25 +40,25 @@ struct Queue {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Each name once.
+    /// The queued names, without duplicates.
     order: VecDeque<ManifestName>,
-    puts: HashMap<ManifestName, Late>,
-    /// The one that is being copied.
+    puts: HashMap<ManifestName, QueuedCopy>,
+    /// The manifest that is being copied.
     busy: Option<ManifestName>,
     waiting: usize,
-    /// What a tier has refused, to be tried again once something else was copied.
-    refused: Vec<(ManifestName, Late)>,
+    /// Copies that a tier refused. They are retried after another copy has succeeded.
+    refused: Vec<(ManifestName, QueuedCopy)>,
     closing: bool,
 }
 
-/// A manifest that is to be copied.
+/// A manifest to copy.
 #[derive(Debug)]
-struct Late {
-    /// Those that are put before it.
+struct QueuedCopy {
+    /// The chunks to copy before it.
     chunks: Vec<ChunkHash>,
-    /// Of its bytes: what was put since has other chunks, and is copied with these.
+    /// The digest of its bytes. If it was put again, it is copied with the chunks of the later put instead.
     digest: blake3::Hash,
-    /// How often a tier has refused it.
+    /// The number of times that a tier has refused it.
     refusals: u32,
 }
 
@@ -79,15 +79,15 @@ impl Back {
         self.guard.put(hash);
     }
 
-    /// Adds manifests that the authority has.
+    /// Queues manifests that the authority has.
     pub(super) fn put_manifests(&self, manifests: &[(ManifestName, Bytes)]) -> Result<(), StoreError> {
         let needed = self.guard.needed(manifests.iter().map(|(_, data)| &data[..]))?;
-        // With the first one all chunks are there for the others, too.
+        // The first manifest takes all chunks along, so the others need none.
         let mut chunks = needed.chunks.clone();
         let mut state = self.queue.state();
         for (name, data) in manifests {
-            let late = Late { chunks: std::mem::take(&mut chunks), digest: blake3::hash(data), refusals: 0 };
-            state.add(name.clone(), late);
+            let queued = QueuedCopy { chunks: std::mem::take(&mut chunks), digest: blake3::hash(data), refusals: 0 };
+            state.add(name.clone(), queued);
         }
         drop(state);
         self.queue.changed.notify_all();
@@ -95,7 +95,7 @@ impl Back {
         Ok(())
     }
 
-    /// Blocks while more than [`MOST`] manifests and chunks wait.
+    /// Waits while more than [`MOST`] manifests and chunks are queued.
     pub(super) fn wait_for_room(&self) {
         drop(self.queue.wait_while(|state| state.waiting > MOST));
     }
@@ -105,11 +105,11 @@ impl Back {
         drop(self.queue.wait_while(works));
     }
 
-    /// Waits until no copy of this manifest waits or is being made, but not for longer than this.
+    /// Waits until no copy of this manifest is queued or being made, up to `limit`.
     pub(super) fn wait_for(&self, name: &ManifestName, limit: Duration) {
-        let is_late = |state: &mut State| state.puts.contains_key(name) || state.busy.as_ref() == Some(name);
+        let is_queued = |state: &mut State| state.puts.contains_key(name) || state.busy.as_ref() == Some(name);
         let state = self.queue.state();
-        let waited = self.queue.changed.wait_timeout_while(state, limit, is_late);
+        let waited = self.queue.changed.wait_timeout_while(state, limit, is_queued);
         drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 }
@@ -125,45 +125,45 @@ impl Drop for Back {
 }
 
 impl State {
-    /// Adds a put. A manifest that is put again is copied once, after the chunks of all puts.
-    fn add(&mut self, name: ManifestName, late: Late) {
-        self.waiting += late.chunks.len();
+    /// Adds a put. A manifest that is queued already is copied once, with the chunks of all its puts.
+    fn add(&mut self, name: ManifestName, queued: QueuedCopy) {
+        self.waiting += queued.chunks.len();
         if let Some(before) = self.puts.get_mut(&name) {
-            before.chunks.extend(late.chunks);
-            before.digest = late.digest;
-            before.refusals = late.refusals;
+            before.chunks.extend(queued.chunks);
+            before.digest = queued.digest;
+            before.refusals = queued.refusals;
             return;
         }
         self.waiting += 1;
         self.order.push_back(name.clone());
-        self.puts.insert(name, late);
+        self.puts.insert(name, queued);
     }
 
-    fn next(&mut self) -> Option<(ManifestName, Late)> {
+    fn next(&mut self) -> Option<(ManifestName, QueuedCopy)> {
         let name = self.order.pop_front()?;
-        let late = self.puts.remove(&name)?;
-        self.waiting -= 1 + late.chunks.len();
+        let queued = self.puts.remove(&name)?;
+        self.waiting -= 1 + queued.chunks.len();
         self.busy = Some(name.clone());
-        Some((name, late))
+        Some((name, queued))
     }
 
-    /// Notes what came of a copy: once one succeeds, those that were refused are tried again, but not for ever.
-    fn done(&mut self, name: ManifestName, mut late: Late, was_refused: bool) {
+    /// Records the outcome of a copy. After a success, refused copies are queued again, up to [`TRIES`] times each.
+    fn done(&mut self, name: ManifestName, mut queued: QueuedCopy, was_refused: bool) {
         self.busy = None;
         if !was_refused {
-            for (name, late) in std::mem::take(&mut self.refused) {
-                // One that was put since has its own chunks, and needs those of before, too.
+            for (name, queued) in std::mem::take(&mut self.refused) {
+                // A newer put has its own chunks, and needs the earlier ones too.
                 match self.puts.get_mut(&name) {
                     Some(newer) => {
-                        self.waiting += late.chunks.len();
-                        newer.chunks.extend(late.chunks);
+                        self.waiting += queued.chunks.len();
+                        newer.chunks.extend(queued.chunks);
                     }
-                    None => self.add(name, late),
+                    None => self.add(name, queued),
                 }
             }
-        } else if late.refusals < TRIES && self.refused.len() < MOST {
-            late.refusals += 1;
-            self.refused.push((name, late));
+        } else if queued.refusals < TRIES && self.refused.len() < MOST {
+            queued.refusals += 1;
+            self.refused.push((name, queued));
         }
     }
 }
@@ -179,52 +179,52 @@ impl Queue {
         waited.unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Copies what is put until there will be no more. Once that is known, a tier that refuses a copy gets no others: closing
-    /// the store waits for work, and not for a server that is away.
+    /// Copies what is queued until the store is closed. While it is closing, a tier that refuses a copy gets no others,
+    /// so that closing does not wait for a server that is down.
     fn work(&self, tiers: &[Tier], authority: usize) {
         let (from, all) = tiers.split_at(authority + 1);
-        let mut below: Vec<&Tier> = all.iter().collect();
-        while !below.is_empty() {
+        let mut lower: Vec<&Tier> = all.iter().collect();
+        while !lower.is_empty() {
             let mut state = self.wait_while(|state| state.order.is_empty() && !state.closing);
-            let Some((name, late)) = state.next() else {
+            let Some((name, queued)) = state.next() else {
                 return;
             };
             drop(state);
-            let copied = copy(from, all, &below, (&name, &late));
+            let copied = copy(from, all, &lower, (&name, &queued));
             let mut state = self.state();
             let mut each = copied.iter();
-            below.retain(|_| each.next() == Some(&true) || !state.closing);
-            state.done(name, late, copied.contains(&false));
+            lower.retain(|_| each.next() == Some(&true) || !state.closing);
+            state.done(name, queued, copied.contains(&false));
             drop(state);
             self.changed.notify_all();
         }
     }
 }
 
-/// Puts a manifest of the authority, the last of `from`, into tiers `below`, after its chunks; those between that and the
-/// last tier get a copy. Once `all` of them have it, it is not pending any more. Returns which of `below` have refused
-/// nothing.
-fn copy(from: &[Tier], all: &[Tier], below: &[&Tier], (name, late): (&ManifestName, &Late)) -> Vec<bool> {
-    let with_chunks = |tier: &&Tier| late.chunks.iter().all(|hash| copy_chunk(from, tier, hash));
-    let mut copied: Vec<bool> = below.iter().map(with_chunks).collect();
+/// Puts a manifest of the authority (the last of `from`) into the tiers `lower`, after its chunks. Tiers between the
+/// authority and the last one get it under the name of a copy. Once all lower tiers have it, the manifest is no longer
+/// pending. Returns for each of `lower` whether it refused nothing.
+fn copy(from: &[Tier], all: &[Tier], lower: &[&Tier], (name, queued): (&ManifestName, &QueuedCopy)) -> Vec<bool> {
+    let with_chunks = |tier: &&Tier| queued.chunks.iter().all(|hash| copy_chunk(from, tier, hash));
+    let mut copied: Vec<bool> = lower.iter().map(with_chunks).collect();
     let authority = &from[from.len() - 1];
-    // It is not put after it was deleted.
+    // Keep it from being deleted meanwhile, because this copy would bring it back.
     let _held = hold(name);
     let pending = match authority.store.manifest_revision(name) {
-        // A plugin cannot tell puts apart. What it has stays pending: removing it might remove one that was put since.
+        // A plugin cannot tell puts apart. Its manifest stays pending, since removing it might remove a newer one.
         Err(StoreError::Unsupported { .. }) => {
             authority.store.get_manifest(name).map(|there| there.map(|data| (data, None)))
         }
         other => other.map(|there| there.map(|(data, revision)| (data, Some(revision)))),
     };
     let (data, revision) = match pending {
-        Ok(Some((data, revision))) if blake3::hash(&data) == late.digest => (data, revision),
-        // It was deleted, here and below, or put again: then it is copied with the chunks of that put.
-        Ok(_) => return vec![true; below.len()],
-        Err(_) => return vec![false; below.len()],
+        Ok(Some((data, revision))) if blake3::hash(&data) == queued.digest => (data, revision),
+        // It was deleted everywhere, or put again. Then it is copied with the chunks of that put.
+        Ok(_) => return vec![true; lower.len()],
+        Err(_) => return vec![false; lower.len()],
     };
     let copy = copy_name(name);
-    for (tier, copied) in below.iter().zip(&mut copied) {
+    for (tier, copied) in lower.iter().zip(&mut copied) {
         let is_last = all.last().is_some_and(|last| std::ptr::eq(*tier, last));
         let there = match (is_last, &copy) {
             (true, _) => Some(name),
@@ -234,11 +234,11 @@ fn copy(from: &[Tier], all: &[Tier], below: &[&Tier], (name, late): (&ManifestNa
         *copied = *copied && tier.copy_manifests(&[(there.clone(), data.clone())]);
         if !*copied {
             tier.count(|stats| &mut stats.skipped, 1);
-            // An older one, which would be read if the authority lost this one.
+            // Remove an older copy, which would be read if the authority lost its manifest.
             tier.drop_manifest(there);
         }
     }
-    if let Some(revision) = revision.filter(|_| below.len() == all.len() && !copied.contains(&false)) {
+    if let Some(revision) = revision.filter(|_| lower.len() == all.len() && !copied.contains(&false)) {
         if let Some(copy) = copy {
             authority.copy_manifests(&[(copy, data)]);
         }

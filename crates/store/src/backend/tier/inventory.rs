@@ -1,4 +1,4 @@
-//! The operator's side of tiers: that of each of them.
+//! The operator's interface of a tier store: it combines those of the tiers.
 
 use std::collections::HashSet;
 
@@ -10,7 +10,7 @@ use crate::error::StoreError;
 use crate::name::ManifestName;
 
 impl TierStore {
-    /// Those that can be listed.
+    /// Returns the tiers that can be listed.
     fn inventories(&self) -> impl Iterator<Item = (&Tier, &dyn Inventory)> {
         let tiers = self.tiers.iter();
         tiers.filter_map(|tier| Some((tier, tier.store.inventory()?)))
@@ -22,7 +22,7 @@ impl TierStore {
 }
 
 impl Inventory for TierStore {
-    /// Each once: pending ones, and those of the last tier.
+    /// Visits each manifest once: the pending ones, and those of the last tier.
     fn manifests(&self, visit: &mut dyn FnMut(ManifestEntry) -> Result<(), StoreError>) -> Result<(), StoreError> {
         let mut seen = HashSet::new();
         for inventory in self.inventories_of_manifests() {
@@ -51,7 +51,7 @@ impl Inventory for TierStore {
         Ok(found)
     }
 
-    /// Each once, as the fastest tier has it that can be listed.
+    /// Visits each chunk once, as in the fastest tier that can be listed.
     fn chunks(&self, visit: &mut dyn FnMut(ChunkEntry) -> Result<(), StoreError>) -> Result<(), StoreError> {
         let mut seen = HashSet::new();
         for (_, inventory) in self.inventories() {
@@ -63,7 +63,7 @@ impl Inventory for TierStore {
         Ok(())
     }
 
-    /// What all tiers hold, each value once, and what they take up together.
+    /// Counts each value once, and the total space of all tiers.
     fn usage(&self) -> Result<Usage, StoreError> {
         let mut usage = Usage::default();
         for (_, inventory) in self.inventories() {
@@ -83,7 +83,7 @@ impl Inventory for TierStore {
         Ok(usage)
     }
 
-    /// Each tier's own faults, with its name.
+    /// Verifies each tier, and adds the tier's name to its faults.
     fn verify(&self, progress: &mut dyn FnMut(Progress), fault: &mut dyn FnMut(Fault)) -> Result<(), StoreError> {
         for (tier, inventory) in self.inventories() {
             inventory.verify(progress, &mut |Fault { what, how }| {
@@ -94,7 +94,7 @@ impl Inventory for TierStore {
         Ok(())
     }
 
-    /// Collects in each tier. A cap is that of the last one; those above are held to their own.
+    /// Collects in each tier. The cap applies to the last one; the others keep their own.
     fn collect(&self, options: &CollectOptions, progress: &mut dyn FnMut(Progress)) -> Result<Collected, StoreError> {
         self.flush();
         let last = self.tiers.last();

@@ -1,25 +1,25 @@
-//! `tier://[CAP=]URI,…`: several stores as one, the fastest first.
+//! `tier://[CAP=]URI,…`: several stores combined, fastest first.
 //!
 //! | file | what |
 //! |---|---|
 //! | `parts` | the grammar of its URI |
-//! | `one` | a tier: its store and its counts |
-//! | `read` | going down from tier to tier, and carrying up what was found |
-//! | `back` | copies that are made later |
-//! | `names` | the names of manifests that only hold chunks, and one change of a manifest at a time |
+//! | `one` | a tier: its store and its statistics |
+//! | `read` | reading from tier to tier, and promoting what was found |
+//! | `back` | copies that are made in the background |
+//! | `names` | the names of copies of manifests, and locks on manifests |
 //! | `inventory` | listing, verifying and collecting all of them |
 //!
-//! The **authority** is the tier where a put has succeeded: the last one, or, where copies below it are made later, the
-//! first that outlives the process.
+//! The **authority** is the tier where a put counts as successful. That is the last tier, or, with write-back, the
+//! first tier that outlives the process.
 //!
-//! Chunks never change, so any tier answers for them. Manifests do, and other processes change them in the last tier: what
-//! that says is true, whatever the tiers above have. These keep **copies** of manifests all the same, since a store such as
-//! `file` publishes chunks with a manifest and collects what no manifest refers to. Copies have names of their own, and
-//! nobody reads them.
+//! Chunks never change, so any tier answers for them. Manifests change, and other processes change them in the last
+//! tier, so that tier is right whatever the tiers above have. The tiers above still keep **copies** of manifests,
+//! because a store such as `file` publishes chunks with a manifest and collects chunks without references. Copies have
+//! names of their own and are never read.
 //!
-//! Where copies below are made later, a manifest of the authority is **pending** until all tiers below have it. A pending
-//! one is what was put last, and is read before the last tier is asked. Afterwards it becomes a copy, so that a restart can
-//! tell the two apart.
+//! With write-back, a manifest of the authority is **pending** until all tiers below have it. A pending manifest is
+//! newer than the one in the last tier, so it is read first. Afterwards it becomes a copy, so that a restart can tell
+//! the two apart.
 
 mod back;
 mod inventory;

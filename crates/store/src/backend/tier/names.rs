@@ -1,4 +1,4 @@
-//! Names of manifests in tiers.
+//! Names of copies of manifests, and locks on manifests.
 
 use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -6,22 +6,22 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use crate::error::StoreError;
 use crate::name::ManifestName;
 
-/// What the names of copies begin with.
+/// The prefix of the names of copies.
 const COPY: &str = "transload.copy/";
 
-/// Makes the name under which a tier keeps a copy of a manifest: under its own name it would be a pending one, also to
-/// processes that make copies later. Returns `None` if it would be too long: then the tier has no copy, and may collect its
-/// chunks.
+/// Returns the name under which a tier keeps a copy of a manifest. Under its own name it would count as pending, also
+/// for other processes that write back. Returns `None` if the name would be too long: then the tier has no copy and may
+/// collect its chunks.
 pub(super) fn copy_name(name: &ManifestName) -> Option<ManifestName> {
     ManifestName::new(format!("{COPY}{name}")).ok()
 }
 
-/// Whether a manifest is a copy by its name.
+/// Tells whether a name is that of a copy.
 pub(super) fn is_copy(name: &ManifestName) -> bool {
     name.as_str().starts_with(COPY)
 }
 
-/// Refuses the names of copies.
+/// Refuses names of copies.
 pub(super) fn is_free(name: &ManifestName) -> Result<(), StoreError> {
     match is_copy(name) {
         false => Ok(()),
@@ -32,11 +32,11 @@ pub(super) fn is_free(name: &ManifestName) -> Result<(), StoreError> {
     }
 }
 
-/// Names share locks.
+/// Locks that names share, chosen by the name's hash.
 static LOCKS: [Mutex<()>; 1024] = [const { Mutex::new(()) }; 1024];
 
-/// Waits until no handle of this process removes or copies this manifest, and keeps the others from it: a copy of what was
-/// removed meanwhile would bring it back.
+/// Locks a manifest against removal and copying by other handles of this process. A copy of a manifest that is removed
+/// meanwhile would bring it back.
 pub(super) fn hold(name: &ManifestName) -> MutexGuard<'static, ()> {
     let hash = BuildHasherDefault::<DefaultHasher>::default().hash_one(name);
     let lock = &LOCKS[hash as usize % LOCKS.len()];

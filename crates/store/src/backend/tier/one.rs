@@ -1,4 +1,4 @@
-//! One tier: a store, and what was asked of it.
+//! A tier: a store and its statistics.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -13,43 +13,43 @@ use crate::name::ManifestName;
 #[derive(Debug)]
 pub struct Tier {
     pub(super) store: Arc<dyn Backend>,
-    /// The same, where it is one that no other process sees.
+    /// The store, if it is in memory, where no other process sees it.
     memory: Option<MemoryStore>,
-    /// It is memory above another tier: it keeps each chunk by itself, and needs no manifests.
+    /// Whether it is memory above another tier. Then it keeps single chunks and needs no manifests.
     pub(super) is_cache: bool,
     stats: Mutex<TierStats>,
 }
 
-/// What a tier was asked for, and what came of it, by one handle. Values are chunks and manifests.
+/// The statistics of a tier on one handle. Values are chunks and manifests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct TierStats {
-    /// Its URI.
+    /// The tier's URI.
     pub tier: String,
     /// Values that were read from it.
     pub hits: u64,
-    /// Bytes of these.
+    /// Bytes of these values.
     pub bytes: u64,
-    /// Values that it was asked for and did not have, or had damaged.
+    /// Reads of values that the tier did not have, or had damaged.
     pub misses: u64,
-    /// Times that it failed to answer and the next one was asked.
+    /// Failed requests, after which the next tier was used.
     pub failures: u64,
-    /// Values that were put into it because they were read from one below it.
+    /// Values copied into the tier because they were read from a lower one.
     pub promotions: u64,
-    /// Copies of values that it refused, being full or broken: the put or read that they were made for succeeded.
+    /// Copies that the tier refused because it was full or broken. The put or read that they belong to succeeded.
     pub skipped: u64,
-    /// Values that went from it for others, by all handles; `None` where the store does not count.
+    /// Values that the tier evicted, counted over all handles; `None` if the store does not count them.
     pub evictions: Option<u64>,
 }
 
 impl Tier {
-    /// Of any store; the name is for statistics.
+    /// Makes a tier of any store. The name is for statistics.
     pub fn new(name: impl Into<String>, store: Arc<dyn Backend>) -> Self {
         let stats = TierStats { tier: name.into(), ..TierStats::default() };
         Self { store, memory: None, is_cache: false, stats: Mutex::new(stats) }
     }
 
-    /// Of memory that no other process sees.
+    /// Makes a tier of a store in memory, which no other process sees.
     pub fn memory(name: impl Into<String>, store: MemoryStore) -> Self {
         Self { memory: Some(store.clone()), ..Self::new(name, Arc::new(store)) }
     }
@@ -58,17 +58,17 @@ impl Tier {
         TierStats { evictions: self.memory.as_ref().map(MemoryStore::evictions), ..lock(&self.stats).clone() }
     }
 
-    /// Whether what it has outlives this process.
+    /// Tells whether the tier's contents outlive this process.
     pub(crate) fn outlives(&self) -> bool {
         self.memory.is_none()
     }
 
-    /// Adds to one of its counts.
+    /// Adds to one of the counters.
     pub(super) fn count(&self, which: impl Fn(&mut TierStats) -> &mut u64, more: usize) {
         *which(&mut lock(&self.stats)) += more as u64;
     }
 
-    /// Counts what was read.
+    /// Counts hits and misses of a read.
     pub(super) fn answered(&self, values: &[Option<Bytes>]) {
         let mut stats = lock(&self.stats);
         for value in values {
@@ -82,7 +82,7 @@ impl Tier {
         }
     }
 
-    /// Puts a copy of a chunk, or counts that it was skipped. Whether it is new; `None` if it is not there.
+    /// Puts a copy of a chunk. Returns `None`, and counts it as skipped, if the tier refuses.
     pub(super) fn copy_chunk(&self, hash: &ChunkHash, data: &Bytes) -> Option<Put> {
         let put = match &self.memory {
             Some(memory) if self.is_cache => memory.cache_chunk(hash, data.clone()),
@@ -92,14 +92,14 @@ impl Tier {
         put.ok()
     }
 
-    /// Drops a copy of a chunk that is wrong, where the tier can.
+    /// Drops a wrong copy of a chunk, if the tier can.
     pub(super) fn drop_chunk(&self, hash: &ChunkHash) {
         if let Some(memory) = self.memory.as_ref().filter(|_| self.is_cache) {
             memory.drop_chunk(hash);
         }
     }
 
-    /// Puts manifests that another tier has. Whether it could.
+    /// Puts manifests that another tier has. Returns whether that succeeded.
     pub(super) fn copy_manifests(&self, manifests: &[(ManifestName, Bytes)]) -> bool {
         let put = self.store.put_manifests(manifests).is_ok();
         if !put {
@@ -108,7 +108,7 @@ impl Tier {
         put
     }
 
-    /// Removes a manifest whose staying would do no harm.
+    /// Removes a manifest. A failure is only counted, because the manifest would do no harm.
     pub(super) fn drop_manifest(&self, name: &ManifestName) {
         if self.store.delete_manifest(name).is_err() {
             self.count(|stats| &mut stats.failures, 1);
@@ -117,6 +117,6 @@ impl Tier {
 }
 
 fn lock<T>(state: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Counts are whole whatever panicked beside them.
+    // A panic elsewhere cannot leave a counter half changed.
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -3,27 +3,27 @@
 use crate::size;
 use crate::uri::{StoreUri, UriError};
 
-/// One of the stores that a tier's URI names.
+/// A store in a tier's URI.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Part {
-    /// In bytes.
+    /// The cap in bytes.
     pub(crate) cap: Option<u64>,
     pub(crate) uri: StoreUri,
 }
 
-/// Whether a scheme is one of tiers.
+/// Tells whether a scheme names tiers.
 pub(crate) fn is_tier(scheme: &str) -> bool {
     ["tier", "tier+back"].contains(&scheme)
 }
 
-/// Takes a tier's URI apart. A comma in a part is `%2C`.
+/// Parses a tier's URI. A comma inside a part is written `%2C`.
 ///
 /// # Errors
-/// [`UriError::Secret`] if there is a password in any part, before anything else could repeat it; otherwise what is wrong
-/// first.
+/// [`UriError::Secret`] if any part contains a password, before another error could repeat it; otherwise the first
+/// error.
 pub(crate) fn parse(uri: &StoreUri) -> Result<Vec<Part>, UriError> {
     let texts: Vec<(Option<&str>, String)> = uri.rest().split(',').map(cap_and_uri).collect();
-    // What stands where a cap should may be what the user of a URI begins with.
+    // What looks like a cap may be the beginning of a URI's user information.
     let parse = |(cap, text): &(Option<&str>, String)| match cap {
         Some(cap) if cap.contains('@') => Err(UriError::Secret),
         _ => text.parse(),

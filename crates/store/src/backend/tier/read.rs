@@ -1,4 +1,4 @@
-//! Going down from tier to tier with what is still missing, and carrying up what was found.
+//! Reading from tier to tier, and promotion of what was found.
 
 use bytes::Bytes;
 
@@ -10,7 +10,7 @@ use crate::hash::ChunkHash;
 use crate::name::ManifestName;
 use crate::reading::readable;
 
-/// What was found, and in which tier.
+/// For each key, the value and the tier where it was found.
 type Found = Vec<Option<(usize, Bytes)>>;
 
 impl TierStore {
@@ -33,7 +33,7 @@ impl TierStore {
         Ok(values(found))
     }
 
-    /// Asks one tier after the other for what is missing. One that fails is passed over, unless it must answer.
+    /// Asks one tier after another for the missing values. A failing tier is skipped, unless `must_answer`.
     fn descend<K: Clone>(
         &self,
         keys: &[K],
@@ -51,7 +51,7 @@ impl TierStore {
             let tier = &self.tiers[at];
             let answer = match must_answer(at) {
                 true => read(&*tier.store, &asked),
-                // A value that is damaged here is missing, and is put again when it was found below.
+                // A damaged value counts as missing. It is put again after it was found in a lower tier.
                 false => readable(&asked, |keys| read(&*tier.store, keys)),
             };
             match answer {
@@ -72,8 +72,8 @@ impl TierStore {
         Ok(found)
     }
 
-    /// Makes the copies of manifests what the last tier said: those that are the same count as used, others are replaced,
-    /// and those of what is not there any more go, so that their chunks can.
+    /// Makes the copies of manifests match the last tier. Equal copies count as used, others are replaced. Copies of
+    /// missing manifests are removed, so that their chunks can be collected.
     fn renew_copies(&self, names: &[ManifestName], found: &Found) {
         let last = self.tiers.len() - 1;
         let settled = names.iter().zip(found).filter_map(|(name, found)| {

@@ -1,4 +1,4 @@
-//! Several stores as one backend.
+//! The tier store, which implements [`Backend`].
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,20 +13,20 @@ use crate::error::StoreError;
 use crate::hash::ChunkHash;
 use crate::name::ManifestName;
 
-/// When a put reaches the tiers below the first one that outlives the process.
+/// The moment at which a put reaches the tiers below the first one that outlives the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Write {
-    /// Before it returns: it has succeeded when the last tier has it.
+    /// Before the put returns. It has succeeded once the last tier has the value.
     Through,
-    /// Later, in the order of the puts. A crash loses only these copies.
+    /// Later, in the background, in the order of the puts. A crash loses only these copies.
     Back,
 }
 
-/// A store made of tiers, the fastest first. Each read of chunks goes down until one has the value, and carries it up;
-/// manifests are those of the last tier.
+/// A store made of tiers, fastest first. A read of chunks asks one tier after another, and copies what it finds into
+/// the tiers above. Manifests are read from the last tier.
 ///
-/// A tier above the authority that fails is passed over and counted; the errors of the authority and of the last tier are
-/// the caller's. A chunk is put into each tier before the manifest that came after it.
+/// A failing tier above the authority is skipped and counted. Errors of the authority and of the last tier are returned
+/// to the caller. A chunk is put into each tier before the manifest that was put after it.
 #[derive(Debug)]
 pub struct TierStore {
     pub(super) tiers: Arc<Vec<Tier>>,
@@ -34,27 +34,27 @@ pub struct TierStore {
     pub(super) back: Option<Back>,
 }
 
-/// Which put of a manifest was read.
+/// The revision of a manifest.
 struct Mark {
-    /// In the authority, where it is pending.
+    /// Its revision in the authority, if it is pending there.
     pending: Option<Revision>,
-    /// In the last tier: of the one that was read, or of the one that the pending one will replace there.
+    /// Its revision in the last tier: the one that was read, or the one that the pending manifest will replace.
     last: Option<Revision>,
 }
 
-/// How long a reader of a revision waits for the copy of a manifest that is under way: as long as a copy usually takes.
-const A_COPY: Duration = Duration::from_secs(1);
+/// The longest time that a read of a revision waits for a copy of the manifest in progress. Copies usually take less.
+const COPY_TIME: Duration = Duration::from_secs(1);
 
 impl TierStore {
-    /// Of these tiers, the fastest first.
+    /// Combines these tiers, fastest first.
     ///
     /// # Errors
-    /// [`StoreError::Unsupported`] without any, or if one has tiers; [`StoreError::Io`] if no thread can be started for later
-    /// copies.
+    /// [`StoreError::Unsupported`] if there are none, or if one has tiers itself; [`StoreError::Io`] if the thread for
+    /// write-back cannot be started.
     pub fn new(mut tiers: Vec<Tier>, write: Write) -> Result<Self, StoreError> {
         let refused = |why: &str| StoreError::Unsupported { what: "a store of tiers", why: why.into() };
         let last = tiers.len().checked_sub(1).ok_or_else(|| refused("it has none"))?;
-        // The names that one holds, the other would wait for.
+        // Nested tiers would deadlock: one would wait for a name that the other holds.
         if tiers.iter().any(|tier| !tier.store.tiers().is_empty()) {
             return Err(refused("there are tiers in it that have tiers"));
         }
@@ -71,8 +71,8 @@ impl TierStore {
         Ok(Self { tiers, authority, back: back.transpose()? })
     }
 
-    /// Waits until all copies that are made later have been made, or skipped. Dropping the handle waits for them, too, but
-    /// not for further ones of a tier that refuses one.
+    /// Waits until all background copies were made or skipped. Dropping the handle waits for them too, except for more
+    /// copies to a tier that refuses one.
     pub fn flush(&self) {
         if let Some(back) = &self.back {
             back.flush();
@@ -91,19 +91,19 @@ impl TierStore {
         Ok(put)
     }
 
-    /// The tiers that only have copies of what is put, from the lowest up.
+    /// Returns the tiers that only have copies, from the lowest up.
     fn above(&self) -> impl Iterator<Item = &Tier> {
         self.tiers[..self.authority].iter().rev()
     }
 
-    /// Lists the tiers that are asked for manifests: the authority, if some may be pending there, and the last one. The
-    /// first that has a manifest is right.
+    /// Returns the tiers that are read for manifests: the authority, where manifests may be pending, and the last tier.
+    /// The first that has a manifest is right.
     pub(super) fn true_tiers(&self) -> impl DoubleEndedIterator<Item = usize> {
         let last = self.tiers.len() - 1;
         (self.authority..=last).filter(move |at| *at == self.authority || *at == last)
     }
 
-    /// Removes the copies of a manifest from the tiers that keep them.
+    /// Removes the copies of a manifest from the tiers that have them.
     fn drop_copies(&self, name: &ManifestName) {
         let Some(copy) = copy_name(name) else { return };
         let above = self.tiers[..self.tiers.len() - 1].iter();
@@ -118,7 +118,7 @@ impl Backend for TierStore {
         if self.authority == 0 {
             return self.put_below(hash, data);
         }
-        // All tiers get one copy: the caller's memory may change meanwhile.
+        // Copy once for all tiers, because the caller's memory may change afterwards.
         let data = Bytes::copy_from_slice(data);
         let put = self.put_below(hash, &data)?;
         for tier in self.above() {
@@ -150,7 +150,7 @@ impl Backend for TierStore {
     fn delete_manifest(&self, name: &ManifestName) -> Result<(), StoreError> {
         is_free(name)?;
         let _held = hold(name);
-        // From the last tier up: a pending manifest hides what is below it until that is gone.
+        // Go from the last tier up: a pending manifest hides the one in the last tier until that is removed.
         for at in self.true_tiers().rev() {
             self.tiers[at].store.delete_manifest(name)?;
         }
@@ -162,8 +162,8 @@ impl Backend for TierStore {
         let last = &self.tiers[self.tiers.len() - 1].store;
         let mut pending = None;
         if let Some(back) = &self.back {
-            // One that is copied before its revision is used has another one then, and counts as put again.
-            back.wait_for(name, A_COPY);
+            // If it is copied between this call and the removal, its revision changes, and it counts as put again.
+            back.wait_for(name, COPY_TIME);
             pending = self.owner().manifest_revision(name)?;
         }
         let (data, pending, last) = match (pending, last.manifest_revision(name)) {
@@ -186,11 +186,11 @@ impl Backend for TierStore {
         let _held = hold(name);
         let is_last = pending.is_none();
         if is_last && self.back.is_some() && self.owner().get_manifest(name)?.is_some() {
-            // It was put again, and that is pending.
+            // It was put again, and the new one is pending.
             return Ok(false);
         }
         let mut removed = false;
-        // The last tier first, as when a manifest is removed. What others have put there meanwhile stays.
+        // The last tier first, as in a deletion. A newer manifest of another process stays there.
         if let Some(last) = last {
             let store = &self.tiers[self.tiers.len() - 1].store;
             removed = store.delete_revision(name, last)?;
@@ -204,8 +204,8 @@ impl Backend for TierStore {
         Ok(removed)
     }
 
-    /// Tells the tiers what each of them will be read for, down to the first that would have to ask a server what it has:
-    /// if those below were told too, they would fetch what it fetches.
+    /// Tells each tier what it will be read for, down to the first that would have to ask a server what it has. That
+    /// one fetches everything missing, so lower tiers must not fetch it too.
     fn prefetch_chunks(&self, hashes: &[ChunkHash]) -> Result<(), StoreError> {
         let mut wanted = hashes.to_vec();
         for (at, tier) in self.tiers.iter().enumerate() {

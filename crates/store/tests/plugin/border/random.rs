@@ -8,7 +8,7 @@ use transload_store::export::vtable;
 
 use super::{C, Prefetching};
 
-/// A pointer and a length: both honest, or one of them impossible.
+/// Returns a pointer and a length. Both are valid, or one of them is impossible.
 fn range() -> impl Strategy<Value = (Option<Vec<u8>>, usize)> {
     prop_oneof![
         4 => prop::collection::vec(any::<u8>(), 0..80).prop_map(|v| { let n = v.len(); (Some(v), n) }),

@@ -1,7 +1,7 @@
-//! The system calls of a file store, as a trait, so that tests can put a simulated disk in their place.
+//! The system calls of a file store as a trait, so that tests can use a simulated disk.
 //!
-//! Paths are relative to the root and made by [`super::paths`] alone, of fixed words and hex digits. Nothing
-//! inside the root is reached through a symbolic link.
+//! Paths are relative to the root. Only [`super::paths`] makes them, of fixed words and hex digits. No symbolic link
+//! inside the root is followed.
 
 mod real;
 #[cfg(any(test, feature = "simulated"))]
@@ -15,88 +15,87 @@ pub(super) use real::{Access, RealDisk};
 
 use crate::error::StoreError;
 
-/// One folder and what is below it.
+/// A folder with everything below it.
 pub(super) trait Disk: fmt::Debug + Send + Sync {
-    /// Opens a regular file, or the folder `how` says.
+    /// Opens a regular file, or a folder with [`How::Folder`].
     fn open(&self, path: &str, how: How) -> io::Result<Box<dyn File>>;
 
-    /// What lies at `path`, without following a link.
+    /// Returns the metadata of `path`, without following a link.
     fn stat(&self, path: &str) -> io::Result<Stat>;
 
-    /// The names in a folder, in no order.
+    /// Returns the names in a folder, in no particular order.
     fn list(&self, folder: &str) -> io::Result<Vec<String>>;
 
-    /// Makes a folder. Not an error if there is one.
+    /// Creates a folder. An existing one is no error.
     fn make_folder(&self, path: &str) -> io::Result<()>;
 
-    /// Makes the entries of a folder durable.
+    /// Flushes the entries of a folder.
     fn sync_folder(&self, path: &str) -> io::Result<()>;
 
-    /// How many flushes are best asked for at once, from as many threads.
+    /// Returns how many parallel flushes are fastest.
     fn flushes(&self) -> usize;
 
-    /// Moves a file, in the place of another one if there is one.
+    /// Moves a file, and replaces the one at `to` if there is one.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
 
-    /// Gives a file a second name, which nothing has.
+    /// Gives a file a second name, which must be unused.
     fn link(&self, from: &str, to: &str) -> io::Result<()>;
 
     /// Removes a file.
     fn unlink(&self, path: &str) -> io::Result<()>;
 
-    /// The wall clock, in which files carry when they were last used.
+    /// Returns the wall clock's time, which files carry as their last-used time.
     fn now(&self) -> SystemTime;
 }
 
-/// An open file. Dropping it gives its lock back.
+/// An open file. Dropping it releases its lock.
 pub(super) trait File: fmt::Debug + Send + Sync {
-    /// Reads at an offset; fewer bytes than asked for are not an error.
+    /// Reads at an offset. It may read fewer bytes than requested.
     fn read_at(&self, bytes: &mut [u8], offset: u64) -> io::Result<usize>;
 
-    /// Writes at an offset; fewer bytes than given are not an error.
+    /// Writes at an offset. It may write fewer bytes than passed.
     fn write_at(&self, bytes: &[u8], offset: u64) -> io::Result<usize>;
 
-    /// Cuts or extends the file.
+    /// Truncates or extends the file.
     fn set_len(&self, len: u64) -> io::Result<()>;
 
-    /// Makes the data and the length durable.
+    /// Flushes the data and the length.
     fn sync(&self) -> io::Result<()>;
 
-    /// Says in the file's mode that its entry in its folder is durable, by taking the write bits away.
+    /// Marks the file's entry in its folder as durable, by clearing the write bits of its mode.
     fn settle(&self) -> io::Result<()>;
 
-    /// Sets when the file was last used.
+    /// Sets the last-used time.
     fn touch(&self, when: SystemTime) -> io::Result<()>;
 
-    /// What it is.
     fn stat(&self) -> io::Result<Stat>;
 
-    /// Waits for the lock of this file, for this long at most.
+    /// Waits for the file's lock, for this long at most.
     ///
     /// # Errors
-    /// `TimedOut` if somebody holds it for longer.
-    fn lock(&self, kind: Lock, patience: Duration) -> io::Result<()>;
+    /// `TimedOut` if another holder keeps it for longer.
+    fn lock(&self, kind: Lock, timeout: Duration) -> io::Result<()>;
 
-    /// Takes the exclusive lock if nobody has any.
+    /// Takes the exclusive lock if it is free.
     fn try_lock(&self) -> io::Result<bool>;
 
-    /// A hint that these bytes, just written, will be flushed soon: the disk may begin.
+    /// Hints that these bytes, just written, will be flushed soon, so that the disk may start.
     fn begin_flush(&self, offset: u64, len: u64);
 
-    /// A hint that these bytes will be read.
+    /// Hints that these bytes will be read.
     fn will_need(&self, offset: u64, len: u64);
 }
 
-/// What a file is opened for.
+/// The purpose of opening a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum How {
-    /// To read an existing file.
+    /// Opens an existing file to read it.
     Read,
-    /// To read and write an existing file.
+    /// Opens an existing file to read and write it.
     Write,
-    /// To write a file that does not exist yet.
+    /// Creates a file to write it.
     Create,
-    /// To lock an existing folder.
+    /// Opens an existing folder to lock it.
     Folder,
 }
 
@@ -106,26 +105,25 @@ pub(super) enum Lock {
     Exclusive,
 }
 
-/// What is known of a file without reading it.
+/// The metadata of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stat {
-    /// Length in bytes.
+    /// The length in bytes.
     pub(super) len: u64,
-    /// When it was last used.
+    /// The last-used time.
     pub(super) modified: SystemTime,
-    /// Whether its entry is known to be durable: see [`File::settle`].
+    /// Whether the file's entry is known to be durable: see [`File::settle`].
     pub(super) settled: bool,
-    /// Whether it is a regular file.
     pub(super) regular: bool,
-    /// Whether any folder still lists it.
+    /// Whether any folder has an entry for it.
     pub(super) linked: bool,
 }
 
 impl dyn File + '_ {
-    /// Reads exactly that many bytes.
+    /// Reads exactly as many bytes as the buffer has.
     ///
     /// # Errors
-    /// `UnexpectedEof` if the file ends before.
+    /// `UnexpectedEof` if the file ends too early.
     pub(super) fn read_exact_at(&self, mut bytes: &mut [u8], mut offset: u64) -> io::Result<()> {
         while !bytes.is_empty() {
             match self.read_at(bytes, offset) {
@@ -157,10 +155,10 @@ impl dyn File + '_ {
         Ok(())
     }
 
-    /// Exactly that many bytes, which are not allocated before the file is seen to have them.
+    /// Reads this many bytes. The buffer is allocated only after the file is known to have them.
     ///
     /// # Errors
-    /// `UnexpectedEof` if the file ends before.
+    /// `UnexpectedEof` if the file ends too early.
     pub(super) fn read_vec_at(&self, len: u64, offset: u64) -> io::Result<Vec<u8>> {
         let there = self.stat()?.len;
         if offset.checked_add(len).is_none_or(|end| end > there) {
@@ -171,10 +169,10 @@ impl dyn File + '_ {
         Ok(bytes)
     }
 
-    /// The whole file, if it is not longer than `most`: a file can say that it is long without anything in it.
+    /// Reads the whole file, if it is not longer than `most`. A sparse file may claim any length.
     ///
     /// # Errors
-    /// `InvalidData` if it is.
+    /// `InvalidData` if it is longer.
     pub(super) fn read_all(&self, most: u64) -> io::Result<Vec<u8>> {
         let len = self.stat()?.len;
         if len > most {
@@ -184,15 +182,15 @@ impl dyn File + '_ {
     }
 }
 
-/// What says that a file, or a part of it, is longer than it can be.
+/// Returns the error for a file, or a part of it, that exceeds its maximum length.
 pub(super) fn too_long(len: u64, most: u64) -> io::Error {
     let why = format!("it has {len} bytes, and {most} are the most");
     io::Error::new(io::ErrorKind::InvalidData, why)
 }
 
-/// A buffer of this length, or an error where there is no memory for it.
+/// Returns a zeroed buffer, or an error if there is no memory for it.
 fn zeroes(len: u64) -> io::Result<Vec<u8>> {
-    /// What a system that runs at all has room for. Memory that comes as zeroes need not be written.
+    /// Up to this size an allocation is assumed to succeed. Memory that the system zeroes need not be written.
     const SMALL: usize = 16 << 20;
     let len = usize::try_from(len).map_err(io::Error::other)?;
     if len <= SMALL {
@@ -204,24 +202,24 @@ fn zeroes(len: u64) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Whether the system says that nothing can be written here, for now or for this user; reading goes on.
+/// Tells whether the error means that writing is impossible, for now or for this user, while reading works.
 fn is_unwritable(error: &io::Error) -> bool {
     use io::ErrorKind::{PermissionDenied, ReadOnlyFilesystem};
     is_full(error) || matches!(error.kind(), PermissionDenied | ReadOnlyFilesystem)
 }
 
-/// Whether the system says that there is no room. Things can be moved and removed all the same.
+/// Tells whether the error means that there is no space. Files can still be moved and removed.
 pub(super) fn is_full(error: &io::Error) -> bool {
     use io::ErrorKind::{QuotaExceeded, StorageFull};
     matches!(error.kind(), QuotaExceeded | StorageFull)
 }
 
-/// Whether it is this one place of the disk that cannot be read.
-pub(super) fn is_bad_place(error: &io::Error) -> bool {
+/// Tells whether the error means that one block of the disk cannot be read.
+pub(super) fn is_bad_block(error: &io::Error) -> bool {
     error.raw_os_error() == Some(rustix::io::Errno::IO.raw_os_error())
 }
 
-/// That something could not be tidied up is no reason not to read.
+/// Ignores the error of a recovery that could not write, because the store can still be read.
 pub(super) fn unless_unwritable(tidied: Result<(), StoreError>) -> Result<(), StoreError> {
     match tidied {
         Err(StoreError::Io { source, .. }) if is_unwritable(&source) => Ok(()),
@@ -229,8 +227,7 @@ pub(super) fn unless_unwritable(tidied: Result<(), StoreError>) -> Result<(), St
     }
 }
 
-/// Opens a file to write it, or to read it if it cannot be written: locks can be taken on it all the same, and
-/// writing it is an error then.
+/// Opens a file for writing, or for reading if it is not writable. Locks work on both; writes to the latter fail.
 pub(super) fn open_to_lock(disk: &dyn Disk, path: &str) -> io::Result<Box<dyn File>> {
     match disk.open(path, How::Write) {
         Err(error) if is_unwritable(&error) => disk.open(path, How::Read),

@@ -1,4 +1,4 @@
-//! The disk as it is.
+//! The disk of the operating system.
 
 use std::ffi::CStr;
 use std::io;
@@ -15,23 +15,23 @@ use super::{Disk, File, How, Lock, Stat};
 
 const WRITE_BITS: u32 = 0o222;
 
-/// To open a folder that is no link.
+/// Flags for opening a folder that is not a symbolic link.
 const FOLDER: OFlags = OFlags::RDONLY.union(OFlags::DIRECTORY).union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
 
-/// Between two attempts at a lock. A save holds one for some milliseconds.
+/// The pauses between two attempts at a lock. A save holds one for some milliseconds.
 const FIRST_PAUSE: Duration = Duration::from_micros(200);
 const LAST_PAUSE: Duration = Duration::from_millis(10);
 
-/// Who may use a store besides its owner, whatever the umask.
+/// The access to a store besides its owner's, whatever the umask.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Access {
     Owner,
-    /// The root folder's group, too.
+    /// The root folder's group has access too.
     Group,
 }
 
 impl Access {
-    /// That of a store whose marker has this mode.
+    /// Returns the access of a store whose marker has this mode.
     pub(in super::super) fn of(marker: u32) -> Self {
         match marker & 0o020 {
             0 => Self::Owner,
@@ -39,7 +39,7 @@ impl Access {
         }
     }
 
-    /// The mode of a file; [`File::settle`] takes the write bits away.
+    /// Returns the mode of a file. [`File::settle`] clears the write bits.
     fn file(self) -> u32 {
         match self {
             Self::Owner => 0o600,
@@ -47,7 +47,7 @@ impl Access {
         }
     }
 
-    /// The mode of a folder. What is made in one of a group belongs to that group.
+    /// Returns the mode of a folder. Files created in a group's folder belong to that group.
     pub(in super::super) fn folder(self) -> u32 {
         match self {
             Self::Owner => 0o700,
@@ -56,7 +56,7 @@ impl Access {
     }
 }
 
-/// A folder of a POSIX file system, held open: it stays the store's root whatever its path comes to mean.
+/// A folder of a POSIX file system. It is held open, so it stays the store's root even if its path changes.
 #[derive(Debug)]
 pub(in super::super) struct RealDisk {
     root: OwnedFd,
@@ -64,13 +64,14 @@ pub(in super::super) struct RealDisk {
 }
 
 impl RealDisk {
-    /// Opens a folder. Links on the way to it are the operator's and are followed.
+    /// Opens a folder. Symbolic links on the way to it are the operator's and are followed.
     pub(in super::super) fn open(root: &Path, access: Access) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(Self { root: rustix::fs::open(root, flags, Mode::empty())?, access })
     }
 
-    /// Gives what was just made its mode, since the umask may have taken bits of it, and in a store of a group its group.
+    /// Sets the mode of a new file, since the umask may have cleared some bits, and its group if the store is a
+    /// group's.
     fn give_mode(&self, made: impl AsFd, mode: u32) -> rustix::io::Result<()> {
         if self.access == Access::Group {
             let group = Gid::from_raw(rustix::fs::fstat(&self.root)?.st_gid);
@@ -81,7 +82,7 @@ impl RealDisk {
         rustix::fs::fchmod(&made, Mode::from_raw_mode(mode))
     }
 
-    /// Runs `call` with the folder that holds `path` and the last part of it.
+    /// Runs `call` with the folder of `path` and the last component.
     fn at<T>(&self, path: &str, call: impl FnOnce(&OwnedFd, &str) -> rustix::io::Result<T>) -> io::Result<T> {
         Ok(match path.rsplit_once('/') {
             Some((folder, name)) => call(&self.folder(folder)?, name)?,
@@ -94,15 +95,15 @@ impl RealDisk {
         Ok(self.open_below(path, FOLDER, Mode::empty())?)
     }
 
-    /// Opens what lies at `path`. A link in any place of it is an error, on every system.
+    /// Opens `path`. A symbolic link in any component is an error, on every system.
     fn open_below(&self, path: &str, flags: OFlags, mode: Mode) -> rustix::io::Result<OwnedFd> {
-        // In one call where the system has it, which may also be forbidden. What is wrong with a link is told below.
+        // Use one call if the system has it and allows it. For links, the loop below gives the precise error.
         #[cfg(target_os = "linux")]
         {
             use rustix::fs::{ResolveFlags, openat2};
             let opened = openat2(&self.root, path, flags, mode, ResolveFlags::NO_SYMLINKS);
-            let asks_again = [Errno::NOSYS, Errno::PERM, Errno::LOOP, Errno::AGAIN];
-            if !opened.as_ref().is_err_and(|error| asks_again.contains(error)) {
+            let fall_back = [Errno::NOSYS, Errno::PERM, Errno::LOOP, Errno::AGAIN];
+            if !opened.as_ref().is_err_and(|error| fall_back.contains(error)) {
                 return opened;
             }
         }
@@ -122,7 +123,7 @@ impl Disk for RealDisk {
         if how == How::Folder {
             return Ok(Box::new(RealFile(self.folder(path)?.into(), AtomicBool::new(false))));
         }
-        // Without blocking: a FIFO in the place of a file must not hang us.
+        // Do not block: a FIFO in the place of a file must not hang the process.
         let flags = OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK;
         let (kind, mode) = match how {
             How::Read | How::Folder => (OFlags::RDONLY, 0),
@@ -157,7 +158,7 @@ impl Disk for RealDisk {
         for entry in Dir::new(self.folder(folder)?)? {
             let entry = entry?;
             let name: &CStr = entry.file_name();
-            // No name of ours is anything but ASCII; whatever else lies there is left alone.
+            // All names in a store are ASCII. Skip others.
             if let Ok(name) = name.to_str()
                 && name != "."
                 && name != ".."
@@ -188,14 +189,15 @@ impl Disk for RealDisk {
         retry(|| rustix::fs::fsync(&folder))
     }
 
-    /// File systems with a journal make durable together what is asked for together. On a virtual disk with ext4, 32 new files
-    /// took 119 ms one by one, 29 two at once, and 6.3, 2.9, 4.5 and 3.2 at 4, 8, 16 and 32; 30 folders 83 and 1.5.
+    /// A journaling file system combines flushes that are requested together. On a virtual disk with ext4, flushing 32
+    /// new files took 119 ms one by one, 29 ms two at a time, and 6.3, 2.9, 4.5 and 3.2 ms with 4, 8, 16 and 32. 30
+    /// folders took 83 and 1.5 ms.
     fn flushes(&self) -> usize {
         8
     }
 
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        // The outer closure's folder stays open while the inner one runs.
+        // The outer closure's folder must stay open while the inner one runs.
         let mut inner = Ok(());
         self.at(from, |old, old_name| {
             inner = self.at(to, |new, new_name| rustix::fs::renameat(old, old_name, new, new_name));
@@ -225,7 +227,7 @@ impl Disk for RealDisk {
 #[derive(Debug)]
 struct RealFile(std::fs::File, AtomicBool);
 
-/// Gives a lock back, which closing alone does not where a process was forked meanwhile: the child's copy of the
+/// Unlocks explicitly. Closing does not release the lock if the process was forked meanwhile: the child's copy of the
 /// descriptor holds the same lock.
 impl Drop for RealFile {
     fn drop(&mut self) {
@@ -249,7 +251,7 @@ impl File for RealFile {
     }
 
     fn sync(&self) -> io::Result<()> {
-        // The standard library's, because it knows what each system needs (F_FULLFSYNC on macOS).
+        // The standard library knows what each system needs (F_FULLFSYNC on macOS).
         self.0.sync_data()
     }
 
@@ -274,12 +276,12 @@ impl File for RealFile {
         Ok(to_stat(&rustix::fs::fstat(&self.0)?))
     }
 
-    /// By asking again and again, since `flock` knows no deadline.
-    fn lock(&self, kind: Lock, patience: Duration) -> io::Result<()> {
+    /// Polls, since `flock` has no timeout.
+    fn lock(&self, kind: Lock, timeout: Duration) -> io::Result<()> {
         let began = Instant::now();
         let mut pause = FIRST_PAUSE;
         while !self.take(kind)? {
-            let left = patience.saturating_sub(began.elapsed());
+            let left = timeout.saturating_sub(began.elapsed());
             if left.is_zero() {
                 return Err(io::ErrorKind::TimedOut.into());
             }
@@ -298,9 +300,9 @@ impl File for RealFile {
         if let (Ok(offset), Ok(len)) = (offset.try_into(), len.try_into()) {
             use std::os::fd::AsRawFd;
             let flags = libc::SYNC_FILE_RANGE_WRITE;
-            // Without waiting: an error stays with the file until a flush reports it, which waiting here
-            // would take away.
-            // SAFETY: the call takes numbers alone, and the file, which `self` keeps open.
+            // Do not wait: an I/O error stays with the file until a flush reports it, and waiting here would consume
+            // it.
+            // SAFETY: the call takes only numbers and the file descriptor, which `self` keeps open.
             let _ = unsafe { libc::sync_file_range(self.0.as_raw_fd(), offset, len, flags) };
         }
         #[cfg(not(target_os = "linux"))]
@@ -319,7 +321,7 @@ impl File for RealFile {
 }
 
 impl RealFile {
-    /// Takes the lock if nobody is in the way.
+    /// Takes the lock if it is free.
     fn take(&self, kind: Lock) -> io::Result<bool> {
         let operation = match kind {
             Lock::Shared => FlockOperation::NonBlockingLockShared,

@@ -8,9 +8,9 @@
 //! | 8 | length of the references |
 //! | 8 | length of the data |
 //! | 4 | checksum of everything behind the header |
-//! | 4 | checksum of the 36 bytes before |
+//! | 4 | checksum of the 36 bytes before it |
 //! | | the name, UTF-8 |
-//! | | the references, ascending: length of a hash (1), hash |
+//! | | the references, ascending: length of a hash (1 byte), hash |
 //! | | the data |
 
 use super::{Flaw, Reader, checksum};
@@ -21,20 +21,20 @@ const MAGIC: [u8; 8] = *b"kvmanif\n";
 const VERSION: u32 = 1;
 const HEADER: usize = 40;
 
-/// The longest file of a manifest, in bytes: 1 GiB. It is read as a whole.
+/// The longest file of a manifest, in bytes: 1 GiB. Files are read as a whole.
 pub(crate) const LONGEST: u64 = 1 << 30;
 
-/// What the file of a manifest says.
+/// The parsed file of a manifest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Manifest<'a> {
     /// Its name.
     pub name: &'a str,
     references: &'a [u8],
-    /// Its bytes.
+    /// The manifest's bytes.
     pub data: &'a [u8],
 }
 
-/// The file of a manifest. `references` are ascending.
+/// Encodes the file of a manifest. `references` are ascending.
 pub(in super::super) fn encode(name: &str, references: &[ChunkHash], data: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; HEADER];
     bytes.extend(name.as_bytes());
@@ -58,10 +58,10 @@ pub(in super::super) fn encode(name: &str, references: &[ChunkHash], data: &[u8]
 }
 
 impl<'a> Manifest<'a> {
-    /// Reads a whole file.
+    /// Parses a whole file.
     ///
     /// # Errors
-    /// Unless it is exactly what was written.
+    /// Returns an error unless the bytes are exactly those that were written.
     pub fn decode(file: &'a [u8]) -> Result<Self, Flaw> {
         let mut rest = Reader(file);
         let mut header = Reader(rest.bytes(HEADER)?);
@@ -85,7 +85,7 @@ impl<'a> Manifest<'a> {
         if body != checksum(rest.0) {
             return Err(Flaw::new("it fails its checksum"));
         }
-        // Each is shorter than the slice that is in memory.
+        // The sum of the lengths was checked, so the casts cannot truncate.
         let name = std::str::from_utf8(rest.bytes(name as usize)?).map_err(|_| Flaw::new("its name is not UTF-8"))?;
         ManifestName::new(name).map_err(|error| Flaw::new(error.to_string()))?;
         let references = rest.bytes(references as usize)?;
@@ -102,7 +102,7 @@ impl<'a> Manifest<'a> {
         Ok(this)
     }
 
-    /// The chunks that were put on the same handle since its manifest before, ascending.
+    /// Returns the chunks that were put on the same handle since its previous manifest, in ascending order.
     pub fn references(&self) -> impl Iterator<Item = ChunkHash> + 'a {
         let mut rest = Reader(self.references);
         std::iter::from_fn(move || {

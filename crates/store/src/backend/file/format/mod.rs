@@ -1,12 +1,12 @@
-//! The files of a store, byte by byte: what `docs/src/reference/file-store.md` says, as functions.
+//! The bytes of a store's files, as `docs/src/reference/file-store.md` describes them.
 //!
-//! All numbers are little-endian. Every part that is read has a checksum of its own, so that no length or
-//! offset is used before it is known to be the one that was written.
+//! All numbers are little-endian. Every part has its own checksum, which is checked before a length or an offset in it
+//! is used.
 
 pub(crate) mod manifest;
 pub(crate) mod pack;
 
-/// What is wrong with bytes that should be a file of a store.
+/// Describes why bytes are not a valid file of a store.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Flaw(pub(super) String);
@@ -20,7 +20,7 @@ impl Flaw {
 /// The content of the marker file of a root.
 pub(crate) const MARKER: &[u8] = b"kv_store file, version 1\n";
 
-/// CRC-32C (Castagnoli), the checksum of everything here.
+/// Returns the CRC-32C (Castagnoli), the checksum of all these files.
 pub fn checksum(bytes: &[u8]) -> u32 {
     crc_fast::crc32_iscsi(bytes)
 }
@@ -54,8 +54,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Two copies of a number that change together, the second one inverted: 16 bytes that are written in one
-/// call and need no checksum.
+/// Returns a number twice, the second copy inverted. These 16 bytes are written in one call and need no checksum.
 pub(super) fn twice(value: u64) -> [u8; 16] {
     let mut bytes = [0; 16];
     bytes[..8].copy_from_slice(&value.to_le_bytes());
@@ -63,7 +62,7 @@ pub(super) fn twice(value: u64) -> [u8; 16] {
     bytes
 }
 
-/// The number in [`twice`], or `None`.
+/// Returns the number encoded by [`twice`], or `None` if the copies differ.
 pub(super) fn once(bytes: [u8; 16]) -> Option<u64> {
     let (value, inverse) = (Reader(&bytes).u64().ok()?, Reader(&bytes[8..]).u64().ok()?);
     (value == !inverse).then_some(value)

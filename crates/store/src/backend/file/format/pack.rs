@@ -1,8 +1,8 @@
-//! A pack: the bytes of many chunks, an index of them, and a trailer that finds the index.
+//! A pack: the bytes of many chunks, their index, and a trailer that locates the index.
 //!
 //! | part | bytes |
 //! |---|---|
-//! | data | chunks one behind the other; what lies between them means nothing |
+//! | data | chunks one after another; gaps between them have no meaning |
 //! | index | for each chunk: length of its hash (1), hash, offset (8), length (8), checksum of its bytes (4) |
 //! | trailer | see [`Trailer`] |
 
@@ -12,31 +12,31 @@ use crate::hash::ChunkHash;
 const MAGIC: [u8; 8] = *b"kvpack\r\n";
 const VERSION: u32 = 1;
 
-/// Length of a trailer in bytes.
+/// The length of a trailer in bytes.
 pub(crate) const TRAILER: usize = 40;
 
-/// The longest index of a pack, in bytes: 256 MiB, which is 3 million chunks at least. It is read as a whole.
+/// The longest index of a pack, in bytes: 256 MiB, which is at least 3 million chunks. Indices are read as a whole.
 pub(crate) const LONGEST_INDEX: u64 = 256 << 20;
 
-/// The most chunks of a pack, whatever their hashes.
+/// The number of chunks that fit in any pack, whatever the lengths of their hashes.
 pub(crate) const MOST_ENTRIES: u64 = LONGEST_INDEX / (ENTRY + ChunkHash::MAX as u64);
 
-/// The longest chunk, in bytes: 16 GiB, as the `s3` backend has it.
+/// The longest chunk, in bytes: 16 GiB, as in the `s3` backend.
 pub(crate) const LONGEST_CHUNK: u64 = 16 << 30;
 
-/// What an entry of the index takes beside its hash, in bytes.
+/// The bytes of an index entry without its hash.
 const ENTRY: u64 = 1 + 8 + 8 + 4;
 
-/// One chunk of a pack.
+/// A chunk of a pack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Its key.
+    /// The chunk's key.
     pub hash: ChunkHash,
-    /// Where its bytes begin in the pack.
+    /// The offset of its bytes in the pack.
     pub offset: u64,
-    /// How many there are.
+    /// The number of its bytes.
     pub len: u64,
-    /// Their checksum.
+    /// The checksum of its bytes.
     pub checksum: u32,
 }
 
@@ -44,21 +44,21 @@ pub struct Entry {
 /// checksum of the index (4), version (4), checksum of the 28 bytes before (4), magic (8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Trailer {
-    /// Length of the data, and where the index begins.
+    /// The length of the data, which is also the offset of the index.
     pub data_len: u64,
-    /// Length of the index in bytes.
+    /// The length of the index in bytes.
     pub index_len: u64,
-    /// Number of chunks.
+    /// The number of chunks.
     pub entries: u32,
     checksum: u32,
 }
 
-/// How many bytes of the index the entry of a chunk takes.
+/// Returns the length of a chunk's index entry in bytes.
 pub(in super::super) fn entry_len(hash: &ChunkHash) -> u64 {
     ENTRY + hash.as_bytes().len() as u64
 }
 
-/// Index and trailer of a pack that holds `data_len` bytes of data. `None` if the index is too long.
+/// Encodes the index and the trailer of a pack with `data_len` bytes of data. `None` if the index is too long.
 pub(in super::super) fn encode(data_len: u64, entries: &[Entry]) -> Option<Vec<u8>> {
     let mut bytes = Vec::new();
     for entry in entries {
@@ -83,10 +83,10 @@ pub(in super::super) fn encode(data_len: u64, entries: &[Entry]) -> Option<Vec<u
 }
 
 impl Trailer {
-    /// Reads a trailer, of a file that is `file_len` bytes long.
+    /// Parses the trailer of a file of `file_len` bytes.
     ///
     /// # Errors
-    /// Unless it is the trailer of a pack of exactly that length.
+    /// Returns an error unless it is the trailer of a pack of exactly that length.
     pub(crate) fn decode(trailer: &[u8; TRAILER], file_len: u64) -> Result<Self, Flaw> {
         let mut fields = Reader(trailer);
         let this =
@@ -114,10 +114,10 @@ impl Trailer {
         Ok(this)
     }
 
-    /// Reads the index that this trailer belongs to.
+    /// Parses the index that this trailer describes.
     ///
     /// # Errors
-    /// Unless the bytes are those that were written, and every entry lies inside the data.
+    /// Returns an error unless the bytes are those that were written, and every entry lies inside the data.
     pub(crate) fn decode_index(&self, index: &[u8]) -> Result<Vec<Entry>, Flaw> {
         if index.len() as u64 != self.index_len || checksum(index) != self.checksum {
             return Err(Flaw::new("its index fails its checksum"));
@@ -146,10 +146,10 @@ impl Trailer {
     }
 }
 
-/// The chunks of a whole pack.
+/// Parses the index of a whole pack.
 ///
 /// # Errors
-/// Unless the bytes are a pack. The chunks' own bytes are not checked.
+/// Returns an error unless the bytes are a pack. The chunks' own bytes are not checked.
 pub fn decode(pack: &[u8]) -> Result<Vec<Entry>, Flaw> {
     let (rest, trailer) =
         pack.split_last_chunk::<TRAILER>().ok_or_else(|| Flaw::new("it is shorter than a trailer"))?;

@@ -1,4 +1,4 @@
-//! What a store does when nothing goes wrong.
+//! Tests of a store when nothing goes wrong.
 
 use bytes::Bytes;
 
@@ -154,7 +154,7 @@ fn the_cap_holds_and_the_least_recently_used_go() {
     assert_eq!(inventory.usage().unwrap().manifests, usage.manifests, "nothing went in vain");
 }
 
-/// A pack that is written anew needs room before it gives any back.
+/// Rewriting a pack needs space before it frees any. So if there is none, manifests are evicted instead.
 #[test]
 fn what_has_no_room_to_be_written_anew_goes() {
     let folder = tempfile::tempdir().unwrap();
@@ -214,7 +214,7 @@ fn a_store_is_found_from_below_and_nothing_else_becomes_one() {
     assert_eq!(std::fs::read_dir(other.path()).unwrap().count(), 1);
 }
 
-/// Verifying tells of it, and everything else of the store is listed and counted.
+/// Verifying reports it. Everything else in the store is listed and counted.
 #[test]
 fn what_cannot_be_read_in_the_place_of_a_manifest_is_no_hindrance() {
     for which in 0..2 {

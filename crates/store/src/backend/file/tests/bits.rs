@@ -1,10 +1,10 @@
-//! Each bit of a small store, flipped.
+//! Tests in which each bit of a small store is flipped.
 
 use super::super::disk::simulated::Random;
 use super::script::{Expected, chunk, live, name, new_store, open};
 use crate::backend::Backend;
 
-/// What is read is what was put or an error, and verifying finds every bit.
+/// A read returns the value that was put, or an error. Verifying finds every flipped bit.
 #[test]
 fn every_flipped_bit_is_an_error_and_never_data() {
     let disk = new_store();
@@ -24,14 +24,14 @@ fn every_flipped_bit_is_an_error_and_never_data() {
             let flip = |file: &mut Vec<u8>| file[bit / 8] ^= 1 << (bit % 8);
             disk.tamper(&path, flip);
             let why = || format!("bit {bit} of {path}");
-            // These two hold nothing but hints: opening repairs them, and verifying finds them.
+            // These two files hold only hints. Opening the store repairs them, and verifying finds the flipped bit.
             if ["generation", "usage"].contains(&&*path) {
                 assert!(expected.check(&opened).is_err(), "nobody noticed {}", why());
                 disk.tamper(&path, flip);
                 continue;
             }
             match open(&disk) {
-                // The marker, and nothing else.
+                // Only a flipped bit of the format file makes opening fail.
                 Err(error) => assert!(path.starts_with("kv_store"), "{}: {error}", why()),
                 Ok(store) => {
                     if let Ok(there) = store.get_chunk(&hash) {

@@ -1,4 +1,4 @@
-//! Collections of stores in which something is wrong.
+//! Tests of collections of damaged stores and on full disks.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,12 +18,12 @@ fn open_with_cap(disk: &SimulatedDisk, cap: u64) -> FileStore {
     FileStore::on_disk(Arc::new(disk.clone()), "", options).unwrap()
 }
 
-/// A chunk of this length that nothing else is like.
+/// Returns a chunk of this length. Its bytes are `n`, so no other chunk has the same.
 fn chunk(n: u8, len: usize) -> (ChunkHash, Vec<u8>) {
     (blake3::hash(&[n]).into(), vec![n; len])
 }
 
-/// Saves chunks into one pack, each needed by the manifest of its number, and removes some of these manifests.
+/// Saves chunks into one pack and a manifest for each, and removes some of these manifests.
 fn save(store: &FileStore, chunks: &[(u8, usize)], gone: &[u8]) {
     let mut batch = Vec::new();
     for &(n, len) in chunks {
@@ -31,7 +31,7 @@ fn save(store: &FileStore, chunks: &[(u8, usize)], gone: &[u8]) {
         store.put_chunk(&hash, &data).unwrap();
         batch.push((name(n.into()), Bytes::copy_from_slice(hash.as_bytes())));
     }
-    // References go into the first manifest: here the data alone says who needs what.
+    // The first manifest records all chunks, so the later ones need only those that their bytes name.
     store.put_manifest(&name(0), b"").unwrap();
     store.put_manifests(&batch).unwrap();
     store.delete_manifest(&name(0)).unwrap();
@@ -40,7 +40,7 @@ fn save(store: &FileStore, chunks: &[(u8, usize)], gone: &[u8]) {
     }
 }
 
-/// The file that holds this chunk, and where.
+/// Returns the pack file that contains this chunk, and the chunk's offset.
 fn lies(disk: &SimulatedDisk, n: u8) -> (String, usize) {
     let files = disk.files().into_iter();
     let mut packs = files.filter(|(path, _)| path.ends_with(".pack"));
@@ -51,7 +51,7 @@ fn lies(disk: &SimulatedDisk, n: u8) -> (String, usize) {
     found.unwrap()
 }
 
-/// The pack cannot be copied, so what it would give back is not counted on: older manifests go instead.
+/// The pack cannot be copied, so the collection does not count on its free space and evicts older manifests.
 #[test]
 fn a_damaged_chunk_in_a_half_empty_pack_keeps_nothing_from_going() {
     let disk = new_store();
@@ -67,7 +67,7 @@ fn a_damaged_chunk_in_a_half_empty_pack_keeps_nothing_from_going() {
     store.put_manifest(&name(4), hash.as_bytes()).unwrap();
     assert_eq!(store.get_chunk(&hash).unwrap().unwrap(), data);
     assert!(disk.most_bytes() <= 120_000);
-    // The oldest one went, and the pack with it.
+    // The oldest manifest was evicted, and its pack removed.
     assert_eq!(store.get_manifest(&name(1)).unwrap(), None);
     assert!(store.get_manifest(&name(3)).unwrap().is_some());
 }
@@ -122,7 +122,7 @@ fn a_collection_that_fails_has_told_of_what_went() {
         if disk.counts().0 <= at {
             break;
         }
-        // Not every call that fails makes it fail.
+        // Some failing calls do not make the collection fail.
         let Err(error) = collected else { continue };
         let gone = !before.is_subset(&packs(&disk));
         if gone && !error.to_string().contains("write generation") {
@@ -134,7 +134,7 @@ fn a_collection_that_fails_has_told_of_what_went() {
     assert!(told > 5, "{told}");
 }
 
-/// A pack that holds what the disk cannot read stays as it is, and the collection goes on and tells of it.
+/// A pack with a chunk that the disk cannot read stays unchanged. The collection continues and reports the chunk.
 #[test]
 fn a_chunk_that_the_disk_cannot_read_stops_no_collection() {
     for which in [1, 3] {
@@ -158,7 +158,7 @@ fn a_chunk_that_the_disk_cannot_read_stops_no_collection() {
         let verified = inventory.verify(&mut |_| (), &mut |fault| faults.push(fault.chunk()));
         verified.unwrap();
         assert_eq!(faults, [Some(chunk(which, 0).0)]);
-        // Whoever puts it heals it.
+        // Putting the chunk again repairs it.
         let (hash, data) = chunk(which, 20_000);
         store.put_chunk(&hash, &data).unwrap();
         store.put_manifest(&name(9), hash.as_bytes()).unwrap();
@@ -167,7 +167,7 @@ fn a_chunk_that_the_disk_cannot_read_stops_no_collection() {
     }
 }
 
-/// What the first plan counted on turns out to be damaged: the second one does without.
+/// A pack that the first plan counted on turns out to be damaged. The second plan does not use it.
 #[test]
 fn a_collection_that_finds_damage_reaches_its_cap_all_the_same() {
     let disk = new_store();
@@ -188,7 +188,7 @@ fn a_collection_that_finds_damage_reaches_its_cap_all_the_same() {
     assert!(store.get_manifest(&name(3)).unwrap().is_some());
 }
 
-/// There is no room on the disk for a copy. What can go without goes, and for a cap manifests go instead.
+/// The disk has no space for a copy. Packs that need no copy are removed, and to reach the cap manifests are evicted.
 #[test]
 fn a_full_disk_gives_back_what_needs_no_copy() {
     for errno in [Errno::NOSPC, Errno::DQUOT] {

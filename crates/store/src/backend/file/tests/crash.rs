@@ -1,4 +1,4 @@
-//! Processes that die and power that fails, at every call that changes the disk.
+//! Crashes of processes and losses of power, at every call that changes the disk.
 
 use rustix::io::Errno;
 
@@ -10,17 +10,17 @@ use super::script::{CAP, Expected, chunk, collect, live, live_capped, name, new_
 use crate::backend::Backend;
 use crate::error::StoreError;
 
-/// Lives of so many steps each, each of them ended at every change it makes.
+/// The number of random runs and of steps in each. Every run is stopped at every change that it makes.
 const LIVES: u64 = 8;
 const STEPS: u32 = 6;
-/// How many different things each of these ends leaves on the disk.
+/// The number of random losses of power at each stop. Each keeps other unflushed changes.
 const LOSSES: u64 = 2;
 
-/// With a cap, lives have to be longer before anything is evicted.
+/// With a cap, runs have to be longer before anything is evicted.
 const CAPPED_LIVES: u64 = 4;
 const CAPPED_STEPS: u32 = 12;
 
-/// Power fails. Returns the number of points and what was wrong at some.
+/// Stops runs at every change and loses power. Returns the number of stops and losses tried, and the failures.
 fn power_fails(lives: std::ops::Range<u64>, mistake: Mistake) -> (u64, Vec<String>) {
     let (empty, mut points, mut wrong) = (new_store(), 0, Vec::new());
     for seed in lives {
@@ -45,8 +45,8 @@ fn power_fails(lives: std::ops::Range<u64>, mistake: Mistake) -> (u64, Vec<Strin
     (points, wrong)
 }
 
-/// A process dies, another one goes on where it was, and then power fails. Nothing that the first one left
-/// unflushed may become something that the second one relies on.
+/// Stops a process at every change, continues with another one, and then loses power. Nothing that the first left
+/// unflushed may become something that the second relies on.
 fn dies_and_power_fails(lives: std::ops::Range<u64>, mistake: Mistake) -> (u64, Vec<String>) {
     let (empty, mut points, mut wrong) = (new_store(), 0, Vec::new());
     for seed in lives {
@@ -82,7 +82,7 @@ fn dies_and_power_fails(lives: std::ops::Range<u64>, mistake: Mistake) -> (u64, 
     (points, wrong)
 }
 
-/// What is on the disk is as expected, and a store: it takes a save that survives the next loss.
+/// Checks that the disk holds the expected values, and that a new save survives the next loss of power.
 fn check(disk: &SimulatedDisk, expected: &Expected, seed: u64) -> Result<(), String> {
     let store = open(disk).map_err(|error| format!("cannot be opened: {error}"))?;
     expected.check(&store)?;
@@ -94,7 +94,8 @@ fn check(disk: &SimulatedDisk, expected: &Expected, seed: u64) -> Result<(), Str
     expected.check(&store).map_err(|how| format!("the next save: {how}"))
 }
 
-/// As [`power_fails`] and [`dies_and_power_fails`], in a store with a cap.
+/// Does the same as [`power_fails`] and [`dies_and_power_fails`], in a store with a cap. Also returns the number of
+/// evictions.
 fn power_fails_under_a_cap(lives: std::ops::Range<u64>, mistake: Mistake) -> (u64, Vec<String>, u64) {
     let (empty, mut points, mut wrong, mut evictions) = (new_store(), 0, Vec::new(), 0);
     for seed in lives {
@@ -111,7 +112,7 @@ fn power_fails_under_a_cap(lives: std::ops::Range<u64>, mistake: Mistake) -> (u6
                 why(format!("{} bytes", disk.most_bytes()));
             }
             if stop % 3 == 0 {
-                // Another process goes on.
+                // Another process continues.
                 disk = disk.copy();
                 let lived = open_capped(&disk)
                     .and_then(|store| live_capped(&store, &mut expected, &mut Random(seed + stop), 2));
@@ -138,8 +139,8 @@ fn power_fails_under_a_cap(lives: std::ops::Range<u64>, mistake: Mistake) -> (u6
     (points, wrong, evictions)
 }
 
-/// As [`check`]. What was removed just before may be back, and more than the cap there for that; it goes before
-/// anything comes.
+/// Does the same as [`check`]. After a loss of power, values removed just before may exist again, so the store may
+/// exceed its cap. It must evict them before it takes anything new.
 fn check_capped(disk: &SimulatedDisk, expected: &Expected) -> Result<(), String> {
     let most = CAP.max(disk.most_bytes());
     let store = open_capped(disk).map_err(|error| format!("cannot be opened: {error}"))?;
@@ -182,7 +183,7 @@ fn a_store_with_a_cap_survives_a_loss_of_power_at_any_change() {
     assert_right((points, wrong), 1000);
 }
 
-/// Should packs go before it is durable that the manifests are gone that need them, the test above finds it.
+/// The test above must detect packs that are removed before the removal of their manifests is durable.
 #[test]
 fn unsafe_ways_to_evict_are_found() {
     for mistake in [Mistake::NoRemovalFlush, Mistake::NoFolderFlush("packs/"), Mistake::NoFileFlush(".pack")] {
@@ -191,7 +192,7 @@ fn unsafe_ways_to_evict_are_found() {
     }
 }
 
-/// The tests above can fail: they find each of these mistakes.
+/// The tests above must detect each of these mistakes.
 #[test]
 fn unsafe_ways_to_do_it_are_found() {
     for mistake in [
@@ -210,7 +211,7 @@ fn unsafe_ways_to_do_it_are_found() {
     }
 }
 
-/// Power fails while a store is made: it is made the next time.
+/// Power fails while a store is created. The next attempt completes it.
 #[test]
 fn a_store_that_was_never_finished_is_finished() {
     for stop in 0.. {
@@ -229,7 +230,7 @@ fn a_store_that_was_never_finished_is_finished() {
     }
 }
 
-/// Flushes fail while a store is made: what is made the next time is durable all the same.
+/// Flushes fail while a store is created. The next attempt makes it durable.
 #[test]
 fn a_store_that_could_not_be_flushed_is_made_anew() {
     for at in 0.. {

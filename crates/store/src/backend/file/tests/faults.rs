@@ -1,4 +1,4 @@
-//! Calls that fail: every kind of failure at every call of a life.
+//! Failing calls: every kind of failure at every call of a random run.
 
 use rustix::io::Errno;
 
@@ -27,22 +27,22 @@ fn a_call_that_fails_is_an_error_or_nothing_and_the_store_goes_on() {
     );
 }
 
-/// One that fails on another thread keeps all manifests of its batch from their names.
+/// A flush that fails on another thread must keep all manifests of its batch from being published.
 #[test]
 fn a_flush_that_fails_beside_others_is_an_error() {
     let lives = 200..200 + count("TRANSLOAD_TEST_LIVES", LIVES);
     try_all(&[1, 2].map(|n| Trouble::Flushes(n, Errno::IO)), 2, 3, lives);
 }
 
-/// Also the flushes of those who finish what failed before.
+/// This also applies to the flushes that complete earlier failed work.
 #[test]
 fn a_flush_that_succeeds_after_one_that_failed_is_not_believed() {
     let lives = 100..100 + count("TRANSLOAD_TEST_LIVES", LIVES);
-    // There are some calls from one flush to the next.
+    // Several calls lie between two flushes, so not every one has to be tried.
     try_all(&[1, 2, 3].map(|n| Trouble::Flushes(n, Errno::IO)), 3, 1, lives);
 }
 
-/// A collection may remove packs and then fail to tell of it: what was in them is put anew by the next save.
+/// A collection may remove packs and then fail to announce it. The next save must write their chunks again.
 #[test]
 fn what_an_untold_collection_removed_is_put_again() {
     let (empty, (hash, data)) = (new_store(), chunk(5));
@@ -83,12 +83,12 @@ fn try_all(troubles: &[Trouble], every: usize, flushes: usize, lives: std::ops::
                 let mut random = Random(seed);
                 let store = match open(&disk) {
                     Ok(store) => store,
-                    // Once the cause is gone, it can be opened.
+                    // Opening succeeds once the cause is gone.
                     Err(_) => open(&disk).unwrap(),
                 };
                 let mut failed = None;
                 for n in 0..STEPS {
-                    // What fails is not acknowledged; what comes after it works.
+                    // A failed step is not acknowledged. The next one must work.
                     if let Err(error) = step(&store, &mut expected, &mut random) {
                         if !matches!(trouble, Trouble::Flushes(2.., _)) {
                             assert!(
@@ -104,10 +104,10 @@ fn try_all(troubles: &[Trouble], every: usize, flushes: usize, lives: std::ops::
                 disk.no_trouble();
                 let why = |how| format!("life {seed}, {trouble:?} at call {at}, {failed:?}: {how}");
                 expected.check(&store).map_err(why).unwrap();
-                // What goes now may be needed by what comes back.
+                // A collection must not remove what a manifest needs that reappears after a loss of power.
                 collect(&store).unwrap();
                 drop(store);
-                // Neither did a flush that failed keep anything that was acknowledged from the disk.
+                // A failed flush must not leave acknowledged values out of the disk either.
                 for loss in 0..2 {
                     tried += 1;
                     let store = open(&disk.lose_power(at << 8 | loss)).unwrap();

@@ -1,5 +1,5 @@
-//! Somebody died while a manifest was about to change, and the disk has no room: what an operator collects there, and
-//! what becomes of manifests that are moved away and back.
+//! A process died while it changed a manifest, and the disk is full: tests of what a collection can free, and of
+//! manifests that are moved away and back.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -13,7 +13,7 @@ use super::script::{Expected, chunk, collect, collect_with, name, new_store, ope
 use crate::backend::{Backend, CollectOptions};
 use crate::error::StoreError;
 
-/// What somebody was doing when he died.
+/// The change that the process was making when it died.
 #[derive(Clone, Copy, Debug)]
 enum Last {
     Put,
@@ -24,7 +24,8 @@ enum Last {
 
 const LASTS: [Last; 4] = [Last::Put, Last::PutNew, Last::Delete, Last::Evict];
 
-/// The disks on which somebody died at each change of this. One of the packs is not needed by anything.
+/// Returns the disk after a death at each change of `last`, with the expected content. One pack on it is not needed by
+/// any manifest.
 fn deaths(last: Last) -> Vec<(SimulatedDisk, Expected)> {
     let (base, mut before) = (new_store(), Expected::default());
     let store = open(&base).unwrap();
@@ -65,7 +66,7 @@ fn save(store: &FileStore, expected: &mut Expected, n: u64, version: u64, chunks
     expected.put(store, &name(n), version, chunks)
 }
 
-/// As long as somebody publishes, nobody finishes what others left.
+/// Holds the lock of a publisher. While it is held, no other process completes unfinished work.
 fn publishes(disk: &SimulatedDisk) -> Held {
     let locks = Locks::new(Arc::new(disk.clone()), Duration::from_secs(60));
     locks.publishing().unwrap()
@@ -88,7 +89,7 @@ fn bytes(disk: &SimulatedDisk) -> usize {
     disk.files().iter().map(|(_, content)| content.len()).sum()
 }
 
-/// Nothing can be made or extended, and a collection gives back what it can.
+/// No file can be created or extended. A collection frees what it can.
 #[test]
 fn a_full_disk_on_which_somebody_died_is_collected() {
     let mut intents = 0;
@@ -115,7 +116,8 @@ fn a_full_disk_on_which_somebody_died_is_collected() {
     assert!(intents > 10, "{intents}");
 }
 
-/// The one who finishes it dies too, at each change. Whoever cannot finish it then reads what is there all the same.
+/// The process that completes the work dies too, at each change. Processes that cannot complete it must still read
+/// everything.
 #[test]
 fn who_finishes_it_on_a_full_disk_may_die_too() {
     let (mut away, mut points) = (0, 0);
@@ -168,14 +170,14 @@ fn who_finishes_it_on_a_full_disk_may_die_too() {
     assert!(points > 200 && away > 10, "{points}, {away}");
 }
 
-/// Somebody else goes on where the one died, or failed to flush, who was to finish it: what he has replaced or deleted
-/// does not come back, from the one place or the other.
+/// Another process continues after the one that completed the work died or failed to flush. A manifest that it replaces
+/// or deletes must not reappear, from either path.
 #[test]
 fn what_was_away_is_replaced_and_deleted_like_any_other() {
     let mut points = 0;
     for (at, (dead, before)) in deaths(Last::Put).into_iter().enumerate() {
         for (kill, seed) in [(true, 0), (true, 1), (false, 2), (false, 3)] {
-            // There are some calls from one flush to the next.
+            // Several calls lie between two flushes, so not every one has to be tried.
             for trouble in (0..).step_by(if kill { 1 } else { 3 }) {
                 let why = |how| format!("dead at {at}, trouble {trouble}, seed {seed}: {how}");
                 let (disk, mut expected) = (dead.copy(), before.clone());
@@ -198,7 +200,7 @@ fn what_was_away_is_replaced_and_deleted_like_any_other() {
                 if seed % 2 == 0 {
                     save(&store, &mut expected, 0, 200, &[3]).unwrap();
                 }
-                // Whether or not he dies over it, or flushes it.
+                // The manifest must not reappear whether or not this deletion is stopped or flushed.
                 let changes = disk.counts().1;
                 disk.stop_at(changes + 1 + trouble % 7);
                 let _ = expected.delete(&store, &name(0));

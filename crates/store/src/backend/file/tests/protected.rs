@@ -1,4 +1,4 @@
-//! A store that can be read and not written.
+//! Tests of a store that can be read but not written.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use super::super::{FileOptions, FileStore, root};
 use super::script::{Expected, chunk, live, name, new_store, open};
 use crate::backend::{Backend, CollectOptions};
 
-/// With something in it, and with what a process left that died.
+/// Returns a disk with a used store, in which a process died during a save.
 fn used() -> (SimulatedDisk, Expected) {
     let disk = new_store();
     let mut expected = Expected::default();
@@ -76,7 +76,7 @@ fn a_write_says_which_file_it_could_not_make() {
     expected.check(&store).unwrap();
 }
 
-/// Whatever fails of what opening finishes for others, the store can be read.
+/// If anything fails while opening completes unfinished work, the store can still be read.
 #[test]
 fn what_cannot_be_tidied_up_is_no_hindrance() {
     let (disk, expected) = used();

@@ -1,4 +1,4 @@
-//! A life of a store, and what has to hold of it at any moment.
+//! A random run of store operations, and a model of the values that may be read at any moment.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -24,8 +24,8 @@ pub(super) fn chunk(n: u32) -> (ChunkHash, Vec<u8>) {
     (blake3::hash(&n.to_le_bytes()).into(), data)
 }
 
-/// What a manifest says: the numbers of its chunks, with something to tell versions apart. The store cannot
-/// find hashes in it, so what it keeps it keeps because of what was put before.
+/// Returns a manifest's bytes: a version that makes it unique, and the numbers of its chunks. The store finds no hashes
+/// in it, so it keeps only the chunks that were put before it.
 fn manifest(version: u64, chunks: &[u32]) -> Bytes {
     let mut data = version.to_le_bytes().to_vec();
     data.extend(chunks.iter().flat_map(|n| n.to_le_bytes()));
@@ -37,7 +37,7 @@ fn chunks_of(manifest: &[u8]) -> Vec<u32> {
     numbers.map(|n| u32::from_le_bytes(n.try_into().unwrap())).collect()
 }
 
-/// A made store without anything in it.
+/// Returns a disk with an empty store.
 pub(super) fn new_store() -> SimulatedDisk {
     SimulatedDisk::with_store()
 }
@@ -46,7 +46,7 @@ pub(super) fn open(disk: &SimulatedDisk) -> Result<FileStore, StoreError> {
     disk.open_store()
 }
 
-/// The chunks of the script do not fit under this cap together, and those of one save do.
+/// All chunks of the script together exceed this cap. Those of one save fit.
 pub(super) const CAP: u64 = 4500;
 
 pub(super) fn open_capped(disk: &SimulatedDisk) -> Result<FileStore, StoreError> {
@@ -54,7 +54,7 @@ pub(super) fn open_capped(disk: &SimulatedDisk) -> Result<FileStore, StoreError>
     FileStore::on_disk(Arc::new(disk.clone()), "", options)
 }
 
-/// What may be read: of each manifest the values that it may have, `None` for not being there.
+/// The values that each manifest may have; `None` if it may be missing.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Expected(BTreeMap<ManifestName, Vec<Option<Bytes>>>);
 
@@ -92,13 +92,14 @@ impl Expected {
         Ok(())
     }
 
-    /// Everything is going to be evicted.
+    /// Allows every manifest to be missing, because everything is about to be evicted.
     pub(super) fn may_go(&mut self) {
         self.0.values_mut().for_each(|values| values.push(None));
     }
 
-    /// What cannot be seen on this disk has been evicted, and may be missing; so may what was being replaced, since it
-    /// can have made room for what replaces it. Whether anything was evicted.
+    /// Allows manifests to be missing whose files are gone from this disk, because they were evicted. Also those that
+    /// were being replaced, because the old one may have been evicted to make space for the new one. Returns whether
+    /// anything was evicted.
     pub(super) fn evicted(&mut self, disk: &SimulatedDisk) -> bool {
         let mut files = disk.files();
         files.retain(|(_, content)| !content.is_empty());
@@ -114,7 +115,7 @@ impl Expected {
         any
     }
 
-    /// What was never acknowledged may be missing, and all that was has to be there, whole.
+    /// Checks that each manifest has an allowed value, with all its chunks intact. So acknowledged values must exist.
     pub(super) fn check(&self, store: &dyn Backend) -> Result<(), String> {
         for (name, values) in &self.0 {
             let value = store.get_manifest(name).map_err(|error| format!("{name}: {error}"))?;
@@ -143,8 +144,7 @@ impl Expected {
     }
 }
 
-/// Saves, saves again under the same name, saves what is there, deletes and collects, as the seed says. Ends
-/// at the first error.
+/// Saves, replaces, deletes and collects at random. Ends at the first error.
 pub(super) fn live(
     store: &dyn Backend,
     expected: &mut Expected,
@@ -169,7 +169,7 @@ pub(super) fn step(store: &dyn Backend, expected: &mut Expected, random: &mut Ra
             let chunks = put_some(store, random)?;
             let version = random.draw();
             let mut batch: Vec<_> = (0..3).map(|n| (name(n), manifest(version + n, &[]))).collect();
-            // The chunks are those of the first one.
+            // All chunks belong to the first manifest.
             batch[0].1 = manifest(version, &chunks);
             for (name, data) in &batch {
                 expected.begin(name, Some(data));
@@ -188,7 +188,7 @@ pub(super) fn step(store: &dyn Backend, expected: &mut Expected, random: &mut Ra
     Ok(())
 }
 
-/// Saves and reads in a store with a cap, as the seed says. What has no room is no error.
+/// Saves and reads at random in a store with a cap. Errors because of a full store are allowed.
 pub(super) fn live_capped(
     store: &dyn Backend,
     expected: &mut Expected,
@@ -224,7 +224,7 @@ pub(super) fn collect(store: &dyn Backend) -> Result<Collected, StoreError> {
     collect_with(store, CollectOptions::default())
 }
 
-/// As these options say, but without grace.
+/// Collects with these options, without grace.
 pub(super) fn collect_with(store: &dyn Backend, options: CollectOptions) -> Result<Collected, StoreError> {
     let now = CollectOptions { grace: Duration::ZERO, ..options };
     store.inventory().unwrap().collect(&now, &mut |_| ())

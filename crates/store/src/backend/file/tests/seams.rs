@@ -1,4 +1,4 @@
-//! Two handles, one of which sees the other one's work half done.
+//! Tests of two handles, where one sees the other's work half done.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ fn one_chunk(n: u32) -> (SimulatedDisk, String) {
     (disk, folder)
 }
 
-/// One handle gives a pack another name while another one lists the folders, and finds it in none of them.
+/// While one handle lists the folders, another one renames a pack, so that the listing does not contain it.
 #[test]
 fn a_pack_that_gets_another_name_is_always_found() {
     let (hash, data) = chunk(5);
@@ -35,7 +35,7 @@ fn a_pack_that_gets_another_name_is_always_found() {
         disk.unsettle();
         let act = {
             let disk = disk.clone();
-            // In every other round the owner comes no further than its flush while the other one looks.
+            // In every other round the owner fails at its first flush, so it gets no further.
             move || {
                 if round % 2 == 0 {
                     disk.trouble(0, Trouble::Flushes(1, Errno::IO));
@@ -58,7 +58,8 @@ fn a_pack_that_gets_another_name_is_always_found() {
     assert!(listed_between > 20, "{listed_between}");
 }
 
-/// A handle that has read a pack keeps its file open, and its space taken, until the next call after it is gone.
+/// A handle keeps a pack's file open after reading it. Once the pack was removed, the handle's next call closes it and
+/// so frees its space.
 #[test]
 fn packs_that_are_gone_do_not_stay_open() {
     for which in 0..3 {
@@ -90,7 +91,7 @@ fn no_more_is_allocated_than_a_file_holds() {
     }
 }
 
-/// Whoever makes sure of a manifest moves it away and back, or dies in between.
+/// To make a manifest's entry durable, a process moves the manifest away and back. It may die in between.
 #[test]
 fn a_manifest_that_is_away_or_on_its_way_is_found_and_listed_once() {
     let (disk, _) = one_chunk(5);
@@ -123,9 +124,10 @@ fn a_manifest_that_is_away_or_on_its_way_is_found_and_listed_once() {
     disk.rename(&place, &away).unwrap();
     assert_eq!(store.get_manifest(&name(1)).unwrap(), Some(data.clone()));
     assert_eq!(listed(), [name(1)]);
-    // Its chunk stays.
+    // The manifest exists, so a collection keeps its chunk.
     assert_eq!(collect(&store).unwrap().chunks, 0);
-    // A disk may have left both names of one file. What lies in its place counts, and both go with it.
+    // A crash of the system may leave both names of one file. Then the file in place counts, and a deletion removes
+    // both.
     disk.rename(&place, &away).unwrap();
     for delete in [true, false] {
         disk.link(&away, &place).unwrap();
@@ -148,7 +150,7 @@ fn a_manifest_that_is_away_or_on_its_way_is_found_and_listed_once() {
     store.delete_manifest(&name(1)).unwrap();
     assert_eq!(store.get_manifest(&name(1)).unwrap(), None);
     assert!(listed().is_empty());
-    // No name that a client gives is that of the file.
+    // No manifest name leads to the path of the file that was moved away.
     disk.open(&away, How::Create).unwrap().write_all_at(b"x", 0).unwrap();
     for text in [&*away, "manifest 1.away", &away["manifests/00/".len()..]] {
         let name = crate::name::ManifestName::new(text).unwrap();

@@ -1,4 +1,4 @@
-//! Tiers on simulated disks, of which one dies at every change, and loses its power.
+//! Tiers on simulated disks. One of the disks stops at every change and loses its unflushed data.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::error::StoreError;
 const LIVES: u64 = 3;
 const STEPS: u32 = 6;
 
-/// Which disk dies.
+/// The disk that stops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Dies {
     Above,
@@ -25,7 +25,8 @@ fn tiers(disks: &[SimulatedDisk; 2], write: Write) -> Result<TierStore, StoreErr
     TierStore::new(vec![tier(&disks[0])?, tier(&disks[1])?], write)
 }
 
-/// Lives until a disk dies, and sees what is left of both. Returns the number of points and what was wrong at some.
+/// Runs until a disk stops, and checks both disks after a loss of power. Returns the number of stops tried, and the
+/// failures.
 fn lives(
     write: Write,
     dies: Dies,
@@ -41,7 +42,7 @@ fn lives(
             let lived = tiers(&disks, write).and_then(|store| {
                 let lived = live(&store, &mut expected, &mut Random(seed), STEPS);
                 if write == Write::Back && lived.is_err() {
-                    // The process ends, and makes no more copies.
+                    // The process ends here, so it makes no more copies.
                     disks.iter().for_each(|disk| disk.stop_at(0));
                 }
                 lived
@@ -84,7 +85,7 @@ fn a_disk_above_that_dies_ends_nothing() {
 
 #[test]
 fn what_is_copied_later_is_durable_before() {
-    // Above while it is pending, and below afterwards.
+    // The manifest is in the tier above while it is pending, and below afterwards.
     let both = |expected: &Expected, left: &[SimulatedDisk; 2]| {
         let store = tiers(left, Write::Back).map_err(|error| error.to_string())?;
         expected.check(&store)
@@ -93,7 +94,7 @@ fn what_is_copied_later_is_durable_before() {
     assert_right(lives(Write::Back, Dies::Below, both), 20);
 }
 
-/// At whatever change the copies end, what is there below is whole.
+/// Whenever the copies end, the tier below is intact.
 #[test]
 fn copies_end_between_manifests() {
     let whole = |_: &Expected, left: &[SimulatedDisk; 2]| {

@@ -13,7 +13,7 @@ use super::world::{Change, put};
 
 impl Disk for SimulatedDisk {
     fn open(&self, path: &str, how: How) -> io::Result<Box<dyn File>> {
-        self.others_come_first(path);
+        self.act_for_others(path);
         let mut world = self.world();
         let inode = match how {
             How::Create => {
@@ -48,7 +48,7 @@ impl Disk for SimulatedDisk {
     }
 
     fn list(&self, folder: &str) -> io::Result<Vec<String>> {
-        self.others_come_first(folder);
+        self.act_for_others(folder);
         let mut world = self.world();
         world.call()?;
         let inode = world.find(folder)?;
@@ -91,7 +91,7 @@ impl Disk for SimulatedDisk {
         world.change()?;
         let inode = world.find(from)?;
         if world.find(to).is_ok_and(|other| other == inode) {
-            // As POSIX has it, both names stay.
+            // POSIX keeps both names in this case.
             return Ok(());
         }
         let number = world.number();
@@ -244,7 +244,7 @@ impl File for SimulatedFile {
         Ok(true)
     }
 
-    /// What was not flushed may be durable all the same.
+    /// Unflushed data may survive anyway, so there is nothing to do.
     fn begin_flush(&self, _: u64, _: u64) {}
 
     fn will_need(&self, _: u64, _: u64) {}

@@ -1,4 +1,4 @@
-//! Calls that fail, processes that die, and mistakes made on purpose.
+//! Failing calls, dying processes, and deliberate mistakes.
 
 use std::io;
 
@@ -6,33 +6,33 @@ use rustix::io::Errno;
 
 use super::world::World;
 
-/// What goes wrong at a call.
+/// A fault that occurs at a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trouble {
-    /// The call fails and does nothing, apart from a flush, which does some of it and forgets the rest.
+    /// The call fails and does nothing. Only a flush does some of its work and forgets the rest.
     Error(Errno),
-    /// A write or read does half of it.
+    /// A write or read does half of its work.
     Short,
-    /// The next so many flushes fail.
+    /// The next flushes, this many, fail.
     Flushes(u64, Errno),
 }
 
-/// Mistakes that a store could make in using the disk, made for it.
+/// A mistake in using the disk that a store could make. The disk makes it in the store's place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Mistake {
     #[default]
     None,
-    /// Folders whose path begins so are not flushed.
+    /// Folders whose path has this prefix are not flushed.
     NoFolderFlush(&'static str),
-    /// Files whose path ends so are not flushed.
+    /// Files whose path has this suffix are not flushed.
     NoFileFlush(&'static str),
-    /// Files are moved to their place first and flushed then.
+    /// Files are flushed after they are moved to their place, not before.
     RenameBeforeFlush,
-    /// Nobody waits until it is durable that something was removed.
+    /// Removals are not durable after a flush of their folder.
     NoRemovalFlush,
-    /// Whatever can be seen counts as durable.
+    /// Every visible file counts as durable.
     EverythingSettled,
-    /// Files whose path ends so are never left behind.
+    /// Files whose path has this suffix are removed when they are closed.
     NoFile(&'static str),
 }
 
@@ -40,31 +40,31 @@ pub enum Mistake {
 pub(super) struct Faults {
     pub(super) calls: u64,
     pub(super) changes: u64,
-    /// From which call on what goes wrong.
+    /// The fault, and the number of the call from which on it occurs.
     pub(super) trouble: Option<(u64, Trouble)>,
-    /// At which change the process dies.
+    /// The number of the change at which the process dies.
     pub(super) stop: Option<u64>,
     pub(super) stopped: bool,
-    /// Nothing can be changed.
+    /// The error of every change, if the disk is write-protected.
     pub(super) protected: Option<Errno>,
-    /// There is no room: nothing can be made or extended. What is there can be changed, moved and removed.
+    /// The error of every growth, if the disk is full. Existing files can be changed, moved and removed.
     pub(super) full: Option<Errno>,
-    /// Bytes that the disk cannot read: number of the inode, offset.
+    /// Unreadable bytes: inode and offset.
     pub(super) bad: Vec<(u64, usize)>,
-    /// The files are another user's: their modes cannot be changed.
+    /// Whether the files belong to another user, so that their modes cannot be changed.
     pub(super) foreign: bool,
     pub(super) mistake: Mistake,
-    /// Files that the mistake will flush when it is too late.
+    /// Files that [`Mistake::RenameBeforeFlush`] flushes too late.
     pub(super) late: Vec<u64>,
 }
 
 impl Faults {
-    /// Those of another life of the same store: the mistake is in its program.
+    /// Returns the faults for a later process on the same disk: the mistake stays, since it is in the program.
     pub(super) fn copy(&self) -> Self {
         Self { mistake: self.mistake, ..Self::default() }
     }
 
-    /// Takes note that these bytes are read.
+    /// Fails a read that includes an unreadable byte.
     pub(super) fn read(&self, inode: u64, offset: usize, len: usize) -> io::Result<()> {
         let within = |(bad, at): &(u64, usize)| *bad == inode && (offset..offset + len).contains(at);
         match self.bad.iter().any(within) {
@@ -73,19 +73,19 @@ impl Faults {
         }
     }
 
-    /// Takes note that something is made or extended.
+    /// Fails a growth if the disk is full.
     pub(super) fn grow(&self) -> io::Result<()> {
         self.full.map_or(Ok(()), |errno| Err(errno.into()))
     }
 
-    /// Takes note that a call is made at a disk whose nature forbids it.
+    /// Fails a change if the disk is write-protected.
     fn refuse(&mut self) -> io::Result<()> {
         self.protected.map_or(Ok(()), |errno| Err(errno.into()))
     }
 }
 
 impl World {
-    /// Counts a call and has it fail if it should. Whether it is to be done by half.
+    /// Counts a call and makes it fail if it should. Returns whether to do half of it.
     pub(super) fn call(&mut self) -> io::Result<bool> {
         self.faults.calls += 1;
         if self.faults.stopped {
@@ -101,7 +101,7 @@ impl World {
         }
     }
 
-    /// As [`call`](Self::call), for one that changes something.
+    /// Counts a call that changes something, like [`call`](Self::call).
     pub(super) fn change(&mut self) -> io::Result<bool> {
         let faults = &mut self.faults;
         if faults.stop == Some(faults.changes) {
@@ -117,13 +117,13 @@ impl World {
         Ok(half)
     }
 
-    /// As [`call`](Self::call), for one that only a disk that can be written allows.
+    /// Counts a call that needs a writable disk, like [`call`](Self::call).
     pub(super) fn write_call(&mut self) -> io::Result<()> {
         self.call()?;
         self.faults.refuse()
     }
 
-    /// As [`change`](Self::change), for a flush.
+    /// Counts a flush, like [`change`](Self::change).
     pub(super) fn flush(&mut self) -> io::Result<()> {
         self.change()?;
         match &mut self.faults.trouble {

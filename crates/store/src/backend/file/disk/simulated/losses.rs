@@ -1,4 +1,4 @@
-//! What a failed flush and a loss of power leave: some of what changed since the last flush, in any order.
+//! Failed flushes and losses of power: some changes since the last flush survive, in any order.
 
 use std::collections::{HashMap, HashSet};
 
@@ -6,11 +6,11 @@ use super::world::{Change, Contents, Folder, Inode, World, put};
 
 const SECTOR: usize = 512;
 
-/// Of four changes so many survive. One loss keeps little, another one much.
+/// The number of changes out of four that survive. It differs between losses.
 type Share = u64;
 
 impl World {
-    /// The disk as it is found when power is back.
+    /// Puts the disk into the state after a loss of power.
     pub(super) fn lose_power(&mut self, random: &mut Random) {
         let share = random.below(5);
         let mut numbers: Vec<u64> = self.inodes.keys().copied().collect();
@@ -19,7 +19,7 @@ impl World {
             match self.inodes.get_mut(number) {
                 Some(Inode::File(file)) => {
                     file.write_some(share, random);
-                    // The mode is written at some time, too.
+                    // The mode is written at some time, too, so it may be lost.
                     file.settled &= random.below(2) == 0;
                     file.seen.clone_from(&file.durable);
                 }
@@ -52,7 +52,7 @@ impl World {
         self.most_bytes = 0;
     }
 
-    /// A flush failed: some of what it should have written is durable, and no later flush writes the rest.
+    /// Fails a flush: some of the data becomes durable, and no later flush writes the rest.
     pub(super) fn fail_to_flush(&mut self, inode: u64) {
         if self.faults.stopped {
             return;
@@ -72,7 +72,7 @@ impl World {
 }
 
 impl Folder {
-    /// Leaves only those changes that survive: of each name the first so many.
+    /// Keeps the changes that survive: for each name a random number of the first ones.
     fn choose(&mut self, share: Share, random: &mut Random, lost: &mut HashSet<u64>) {
         let mut ended = HashSet::new();
         self.changes.retain(|change| {
@@ -89,7 +89,7 @@ impl Folder {
 }
 
 impl Contents {
-    /// Makes some of the changes durable and forgets the others.
+    /// Makes some of the changes durable and drops the others.
     fn write_some(&mut self, share: Share, random: &mut Random) {
         for change in std::mem::take(&mut self.changes) {
             match change {

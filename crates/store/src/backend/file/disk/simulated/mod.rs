@@ -1,16 +1,16 @@
 //! A disk in memory that forgets what was not flushed.
 //!
-//! The model is what POSIX promises and no more. What a call wrote can be seen at once; it survives a loss of
-//! power only if the file was flushed afterwards, and an entry of a folder only if that folder was. What was
-//! not flushed survives or not, each sector of 512 bytes and each entry by itself and in any order; a rename
-//! is never half done. A flush that fails writes some of what it should have and forgets the rest, which can
-//! be seen all the same: the next flush succeeds and writes what changed since, as real kernels have it.
+//! The model allows what POSIX allows. A write is visible at once. It survives a loss of power only if the file was
+//! flushed afterwards, and a folder's entry only if the folder was. Each unflushed sector of 512 bytes and each
+//! unflushed entry survives or not on its own, in any order; a rename is never half done. A failed flush writes some of
+//! its data and forgets the rest, which stays visible: the next flush succeeds and writes only later changes, as real
+//! kernels do.
 //!
 //! | file | what |
 //! |---|---|
-//! | `world` | files and folders: what is seen, what is durable |
-//! | `faults` | calls that fail, processes that die, and mistakes made on purpose |
-//! | `losses` | what a failed flush and a loss of power leave |
+//! | `world` | files and folders: their visible and their durable state |
+//! | `faults` | failing calls, dying processes, and deliberate mistakes |
+//! | `losses` | the effects of a failed flush and a loss of power |
 //! | `calls` | the system calls |
 #![allow(missing_docs, clippy::new_without_default, reason = "tests alone see it")]
 
@@ -30,7 +30,7 @@ use self::world::{Inode, ROOT, World};
 use super::super::{FileOptions, FileStore, root};
 use crate::error::StoreError;
 
-/// A handle on a simulated disk. Clones are the same disk; [`copy`](Self::copy) makes another one.
+/// A handle on a simulated disk. Clones share the disk; [`copy`](Self::copy) makes another one.
 #[derive(Clone, Debug)]
 pub struct SimulatedDisk {
     world: Arc<Mutex<World>>,
@@ -38,7 +38,7 @@ pub struct SimulatedDisk {
     flushes: usize,
 }
 
-/// What somebody else does just before a folder is listed or a file opened.
+/// An action of another process, just before a folder is listed or a file opened.
 struct Meanwhile {
     path: String,
     act: Box<dyn FnOnce() + Send>,
@@ -55,25 +55,25 @@ impl SimulatedDisk {
         Self::of(World::new())
     }
 
-    /// Another disk with the same content, unflushed things included, and no open files.
+    /// Returns another disk with the same content, including unflushed data, and no open files.
     pub fn copy(&self) -> Self {
         Self::of(self.world().copy())
     }
 
-    /// A disk with a new store in it, and nothing in that.
+    /// Returns a disk with a new, empty store.
     ///
     /// # Panics
-    /// If the store cannot be made.
+    /// If the store cannot be created.
     pub fn with_store() -> Self {
         let disk = Self::new();
         root::create(&disk).unwrap();
         disk.lose_power(0)
     }
 
-    /// Opens the store in it.
+    /// Opens the store on this disk.
     ///
     /// # Errors
-    /// As [`FileStore::open`].
+    /// The errors of [`FileStore::open`].
     pub fn open_store(&self) -> Result<FileStore, StoreError> {
         FileStore::on_disk(Arc::new(self.clone()), "", FileOptions::default())
     }
@@ -82,12 +82,12 @@ impl SimulatedDisk {
         Self {
             world: Arc::new(Mutex::new(world)),
             meanwhile: Arc::default(),
-            // One by one, faults and losses come at the same call each time.
+            // Sequential flushes make faults and losses hit the same call each time.
             flushes: 1,
         }
     }
 
-    /// Has so many flushes asked for at once.
+    /// Sets how many flushes run in parallel.
     pub fn with_flushes(mut self, flushes: usize) -> Self {
         self.flushes = flushes;
         self
@@ -98,44 +98,44 @@ impl SimulatedDisk {
         self
     }
 
-    /// What goes wrong from the call of this number on, counted from 0 of this disk's life.
+    /// Makes a fault occur from the call of this number on, counted from 0 since the disk was made.
     pub fn trouble(&self, call: u64, trouble: Trouble) {
         self.world().faults.trouble = Some((call, trouble));
     }
 
-    /// The cause of what went wrong is gone.
+    /// Removes the fault.
     pub fn no_trouble(&self) {
         self.world().faults.trouble = None;
     }
 
-    /// From now on nothing can be changed, and the system says so.
+    /// Makes every further change fail with this error.
     pub fn write_protect(&self, errno: Errno) {
         self.world().faults.protected = Some(errno);
     }
 
-    /// From now on there is no room for anything more, and the system says so.
+    /// Makes every further growth fail with this error.
     pub fn fill(&self, errno: Errno) {
         self.world().faults.full = Some(errno);
     }
 
-    /// From now on this byte of a file cannot be read.
+    /// Makes this byte of a file unreadable.
     pub fn spoil(&self, path: &str, at: usize) {
         let mut world = self.world();
         let inode = world.find(path).unwrap();
         world.faults.bad.push((inode, at));
     }
 
-    /// From now on all files are another user's.
+    /// Makes all files belong to another user.
     pub fn give_away(&self) {
         self.world().faults.foreign = true;
     }
 
-    /// The process dies instead of making this change.
+    /// Makes the process die instead of making this change.
     pub fn stop_at(&self, change: u64) {
         self.world().faults.stop = Some(change);
     }
 
-    /// It was another process that died, or met what went wrong.
+    /// Continues as another process, without the fault.
     pub fn go_on(&self) {
         let mut world = self.world();
         world.faults.stop = None;
@@ -147,20 +147,20 @@ impl SimulatedDisk {
         self.world().faults.stopped
     }
 
-    /// Number of calls, and of those that change something.
+    /// Returns the number of calls, and of those that change something.
     pub fn counts(&self) -> (u64, u64) {
         let world = self.world();
         (world.faults.calls, world.faults.changes)
     }
 
-    /// The disk as it is found after a loss of power. The seed says what survives.
+    /// Returns the disk after a loss of power. The seed determines what survives.
     pub fn lose_power(&self, seed: u64) -> Self {
         let copy = self.copy();
         copy.world().lose_power(&mut Random(seed));
         copy
     }
 
-    /// All regular files with their content.
+    /// Returns all regular files with their content.
     pub fn files(&self) -> Vec<(String, Vec<u8>)> {
         let world = self.world();
         let mut files = Vec::new();
@@ -177,19 +177,19 @@ impl SimulatedDisk {
         files
     }
 
-    /// The most bytes that all files together have taken since somebody asked.
+    /// Returns the peak of the total file size since the last call.
     pub fn most_bytes(&self) -> u64 {
         let mut world = self.world();
         let now = world.bytes();
         std::mem::replace(&mut world.most_bytes, now).max(now)
     }
 
-    /// Somebody else does something just before this folder is listed, or this file opened, the next time.
+    /// Runs `act`, as another process would, just before the next listing of this folder or opening of this file.
     pub fn before(&self, path: &str, act: impl FnOnce() + Send + 'static) {
         *self.meanwhile() = Some(Meanwhile { path: path.to_owned(), act: Box::new(act) });
     }
 
-    /// Nobody has said of any file that its entry is durable.
+    /// Marks every file's entry as not known to be durable.
     pub fn unsettle(&self) {
         for inode in self.world().inodes.values_mut() {
             if let Inode::File(file) = inode {
@@ -198,14 +198,14 @@ impl SimulatedDisk {
         }
     }
 
-    /// Changes the content of a file behind everybody's back.
+    /// Changes the content of a file, bypassing the store.
     pub fn tamper(&self, path: &str, change: impl FnOnce(&mut Vec<u8>)) {
         let mut world = self.world();
         let inode = world.find(path).unwrap();
         change(&mut world.file_mut(inode).seen);
     }
 
-    /// Number of files that no folder lists and somebody holds open.
+    /// Returns the number of files that are open and have no entry in any folder.
     pub fn pinned(&self) -> usize {
         let world = self.world();
         let open = world.open.values();
@@ -217,7 +217,7 @@ impl SimulatedDisk {
         self.world.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn others_come_first(&self, path: &str) {
+    fn act_for_others(&self, path: &str) {
         let meanwhile = self.meanwhile().take_if(|other| other.path == path);
         if let Some(meanwhile) = meanwhile {
             (meanwhile.act)();

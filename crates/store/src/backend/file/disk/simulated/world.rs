@@ -1,4 +1,4 @@
-//! Files and folders: what is seen, what is durable, and what changed in between.
+//! Files and folders: their visible state, their durable state, and the changes in between.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
@@ -17,11 +17,11 @@ pub(super) struct World {
     pub(super) inodes: HashMap<u64, Inode>,
     next: u64,
     pub(super) faults: Faults,
-    /// Renames whose new entry a failed flush or a loss of power has taken: they keep their old one.
+    /// Renames whose new entry was lost in a failed flush or a loss of power. They keep their old entry.
     pub(super) lost: HashSet<u64>,
-    /// Which inode each open file is.
+    /// The inode of each open file.
     pub(super) open: HashMap<u64, u64>,
-    /// Who holds which lock: number of the inode, number of the open file, and the thread that has taken it.
+    /// The held locks: inode, open file, kind, and the thread that took it.
     pub(super) locks: Vec<(u64, u64, Lock, ThreadId)>,
     pub(super) most_bytes: u64,
 }
@@ -36,7 +36,7 @@ pub(super) enum Inode {
 pub(super) struct Folder {
     pub(super) seen: BTreeMap<String, u64>,
     pub(super) durable: BTreeMap<String, u64>,
-    /// Since the last flush, in order.
+    /// Changes since the last flush, in order.
     pub(super) changes: Vec<EntryChange>,
 }
 
@@ -44,7 +44,7 @@ pub(super) struct Folder {
 pub(super) struct EntryChange {
     pub(super) name: String,
     pub(super) inode: Option<u64>,
-    /// A rename has the same number on both sides.
+    /// The number of the rename, the same for both entries.
     pub(super) rename: Option<u64>,
 }
 
@@ -52,11 +52,11 @@ pub(super) struct EntryChange {
 pub(super) struct Contents {
     pub(super) seen: Vec<u8>,
     pub(super) durable: Vec<u8>,
-    /// Since the last flush, in order.
+    /// Changes since the last flush, in order.
     pub(super) changes: Vec<Change>,
     pub(super) settled: bool,
     pub(super) modified: SystemTime,
-    /// Number of entries in folders.
+    /// The number of entries in folders.
     pub(super) links: u32,
 }
 
@@ -73,7 +73,7 @@ impl World {
         world
     }
 
-    /// The same files, and nobody who has them open.
+    /// Returns the same files, none of them open.
     pub(super) fn copy(&self) -> Self {
         Self { faults: self.faults.copy(), open: HashMap::new(), locks: Vec::new(), ..self.clone() }
     }
@@ -83,7 +83,7 @@ impl World {
         self.next - 1
     }
 
-    /// A second for each change.
+    /// Returns a time that advances by a second with each change.
     pub(super) fn clock(&self) -> SystemTime {
         UNIX_EPOCH + Duration::from_secs(1_700_000_000 + self.faults.changes)
     }
@@ -158,12 +158,12 @@ impl World {
         }
     }
 
-    /// All changes of a file since the last flush become durable, and no others.
+    /// Makes all changes of a file since the last flush durable.
     pub(super) fn flush_file(&mut self, inode: u64) {
         self.file_mut(inode).flush();
     }
 
-    /// As [`flush_file`](Self::flush_file), for the entries of a folder.
+    /// Makes the changes of a folder's entries durable, like [`flush_file`](Self::flush_file).
     pub(super) fn flush_folder(&mut self, inode: u64) -> io::Result<()> {
         let lost = std::mem::take(&mut self.lost);
         let removals = self.faults.mistake != Mistake::NoRemovalFlush;
@@ -180,7 +180,7 @@ impl World {
         Ok(())
     }
 
-    /// What all files take together.
+    /// Returns the total size of all files.
     pub(super) fn bytes(&self) -> u64 {
         let files = self.inodes.values().map(|inode| match inode {
             Inode::File(file) if file.links > 0 => file.seen.len() as u64,
@@ -204,7 +204,7 @@ impl World {
 }
 
 impl Folder {
-    /// Makes the changes durable. `lost` are renames that keep their old entry.
+    /// Makes the changes durable. The renames in `lost` keep their old entry.
     pub(super) fn flush(&mut self, lost: &HashSet<u64>) {
         for change in std::mem::take(&mut self.changes) {
             match change.inode {
