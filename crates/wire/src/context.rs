@@ -53,6 +53,7 @@ pub(crate) struct Context<P: Planner> {
 pub struct Identity {
     /// The name, of which the service is proven by the certificate.
     pub agent: AgentId,
+    /// The cluster.
     pub cluster: ClusterName,
     /// The current life of the deployment.
     pub incarnation: Incarnation,

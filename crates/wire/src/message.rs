@@ -99,6 +99,7 @@ impl Message {
 pub struct Hello {
     /// The lowest and the highest version of the protocol.
     pub versions: (u16, u16),
+    /// The cluster.
     pub cluster: ClusterName,
     /// The agent, whose service the certificate must prove.
     pub agent: AgentId,

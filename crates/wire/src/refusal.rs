@@ -204,7 +204,7 @@ pub enum Refusal {
     NotYourBlocks,
     #[error("the device that had the blocks is lost")]
     DeviceLost,
-    #[error("the device that has the blocks does not end what it was asked to do with them")]
+    #[error("the device that has the blocks did not finish its work on them in time")]
     DeviceStalled,
 }
 
@@ -294,7 +294,7 @@ pub enum Failure {
     Local { why: Text },
     #[error("a device that has the blocks is lost")]
     DeviceLost,
-    #[error("a device that has the blocks does not end what it was asked to do with them")]
+    #[error("a device that has the blocks did not finish its work on them in time")]
     DeviceStalled,
 }
 

@@ -15,6 +15,7 @@ use crate::ticket::{Claims, Ticket};
 /// Describes a pull or a push; the ticket decides which of the two.
 #[derive(Clone, Debug)]
 pub struct JobSpec {
+    /// The ticket.
     pub ticket: Ticket,
     /// The local ranks that take part, all with the same blocks.
     pub ranks: BTreeSet<Rank>,
