@@ -1,4 +1,4 @@
-//! Certificates of an agent's folder that are replaced while it runs.
+//! Certificates in an agent's folder that are replaced while it runs.
 
 use std::time::Duration;
 
@@ -8,12 +8,12 @@ use tokio::time::sleep;
 use crate::identity::Renewals;
 use crate::quic::Endpoints;
 
-/// Looks at the files again and again, and has new connections use what they hold. Never ends.
+/// Checks the files periodically, and makes new connections use what has changed. Never returns.
 ///
-/// What does not serve, or is not yet whole, changes nothing and is told once.
+/// Files that are invalid or incomplete change nothing, and are logged once.
 pub(super) async fn keep(endpoints: &Endpoints, renewals: Option<Renewals>, every: Duration) {
     let mut renewals = renewals;
-    // The certificate whose end was told of.
+    // The certificate whose end was logged already.
     let mut told = None;
     loop {
         let identity = endpoints.identity();
