@@ -9,6 +9,7 @@ use std::{fmt, io};
 pub struct TicketSecret([u8; Self::BYTES]);
 
 impl TicketSecret {
+    /// The length in bytes.
     pub const BYTES: usize = 32;
 
     /// Makes a random secret.

@@ -1,6 +1,6 @@
 //! Sending over a ring in device memory.
 //!
-//! Slots are filled by the GPU, as many at a time as are free, and published in order, each when its bytes and their sum are
+//! The GPU fills slots, all that are free at a time. They are published in order, each when its bytes and their sum are
 //! there.
 
 use std::collections::VecDeque;
@@ -16,7 +16,7 @@ use crate::path::ring::carrier::send::{TURN, Turn, wait_for_slot};
 use crate::path::ring::carrier::staging::{Producer, RingError};
 use crate::wire::stream::StreamTrailer;
 
-/// A ring to send over.
+/// Starts the thread of a ring for sending.
 pub(super) fn start(producer: Producer, shuttle: Shuttle, stall: Duration) -> io::Result<RingOut> {
     let ring = producer.doorbell();
     let mut filler = Filler { producer, shuttle, stall, tag: 0, filling: VecDeque::new() };
@@ -25,14 +25,14 @@ pub(super) fn start(producer: Producer, shuttle: Shuttle, stall: Duration) -> io
     })
 }
 
-/// The thread's end of the ring.
+/// The state of the ring's thread.
 struct Filler {
     producer: Producer,
     shuttle: Shuttle,
     stall: Duration,
-    /// Number of the next stream.
+    /// The number of the next stream.
     tag: u64,
-    /// The slots that are being filled, in order, all of one transfer.
+    /// Slots that are being filled, in order, all of one transfer.
     filling: VecDeque<Filling>,
 }
 
@@ -41,7 +41,7 @@ struct Filling {
     sum: Operation<Crc32c>,
     part: Part,
     tag: u64,
-    /// Which of the part's bytes.
+    /// The position of its bytes in the part.
     at: u64,
     len: u32,
 }
@@ -53,24 +53,26 @@ struct Begun {
     cursor: RouteCursor,
 }
 
-/// Why a transfer does not go on.
+/// The reason why a transfer does not continue.
 enum Stop {
-    /// The fence came up.
+    /// The fence was raised.
     Fenced,
     Failed(Option<u32>, SendError),
 }
 
 impl Filler {
-    /// Carries a part, and more that are ready.
+    /// Carries a part, and further ones that are ready.
     fn carry(&mut self, turn: &Turn, inside: &Inside) {
         let stop = self.carry_parts(turn, inside);
-        // The GPU may still fill slots of a transfer that has stopped; the next one may not have them before.
+        // The GPU may still fill slots of a transfer that has stopped. The next transfer must not get them before that
+        // ends.
         for left in self.filling.drain(..) {
             let _ = turn.runtime.block_on(left.sum);
         }
         if let Err(Stop::Failed(stream, error)) = stop {
             if let SendError::Path(_) = error {
-                // It is of no more use to anybody. Before the news, so that who hears of it can tell this ring from the next.
+                // The ring cannot be used any more. It is closed before the failure is reported, so that this ring can
+                // be distinguished from its successor.
                 self.producer.doorbell().hang_up();
             }
             turn.outgoing.fail(stream, error);
@@ -120,7 +122,7 @@ impl Filler {
         Ok(Begun { part, tag, cursor })
     }
 
-    /// Has the GPU fill one more slot, and says whether there was one.
+    /// Has the GPU fill one more slot. Returns whether there was one.
     fn fill(&mut self, begun: &mut Begun, turn: &Turn, inside: &Inside) -> Result<bool, Stop> {
         let Begun { part, tag, cursor } = begun;
         let failed = |error: SendError| Stop::Failed(Some(part.stream), error);
@@ -142,7 +144,7 @@ impl Filler {
         Ok(true)
     }
 
-    /// Waits for the GPU, and publishes a slot. `sum` is that of its stream.
+    /// Waits for the GPU, and publishes a slot. `sum` is the sum of its stream so far.
     fn publish(&mut self, filling: Filling, sum: &mut Crc32c, turn: &Turn, inside: &Inside) -> Result<(), Stop> {
         let Filling { part, tag, at, len, .. } = filling;
         let failed = |error: SendError| Stop::Failed(Some(part.stream), error);
