@@ -111,6 +111,7 @@ fn run(
         }
         (Place::Device(source), Place::Device(destination)) => {
             if options.checksum {
+                // The bytes never pass through host memory, where they would be summed.
                 return Err(DeviceError::NoSum);
             }
             source.check(program, Side::Source)?;

@@ -171,6 +171,7 @@ impl Builder {
         if self.providers.iter().any(|provider| provider.path() == Path::DEVICE) {
             return Err(BindAgentError::PathKept);
         }
+        // The path within one GPU is not for the caller to add: it depends on where the memories are.
         self.providers.extend(path_on_one_gpu(&self.memories));
         let mut paths = BTreeSet::new();
         for path in self.providers.iter().map(|provider| provider.path()) {

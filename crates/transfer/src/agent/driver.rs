@@ -299,9 +299,11 @@ impl Driver {
             DataEvent::Bound { transfer, number, bound } => {
                 let counters = &mut self.counters;
                 match self.transfers.bound(transfer, number, bound, counters) {
+                    // The path was chosen while the route was being bound.
                     Ok(Some(path)) => self.carry(transfer, path),
                     Ok(None) => {}
                     Err(unbound) if unbound.device_stalled => {
+                        // The route itself may be fine: the device only has not finished its work in time.
                         tracing::info!(%transfer, why = unbound.why, "a route cannot be bound");
                         self.machine.device_unready(now, transfer);
                     }
@@ -309,6 +311,7 @@ impl Driver {
                 }
             }
             DataEvent::Sending { transfer, number, event } => {
+                // The event may be about an earlier transfer with the same id.
                 if self.transfers.is_under_way(transfer, number) {
                     self.on_sending(transfer, event);
                 }
@@ -412,6 +415,7 @@ impl Driver {
                 self.promises.lease_stalled(&key);
             }
             Action::JobStalled(job, rank) => {
+                // The caller learns the result now. The blocks stay in use until `JobDone`.
                 let result = Err(JobError::DeviceStalled { rank }.into());
                 if let Some((promise, label)) = self.promises.job_stalled(job) {
                     let label = *label;
@@ -432,6 +436,7 @@ impl Driver {
                     return;
                 };
                 let result = result.map_err(TransferError::from);
+                // The job was already counted if it was reported as stalled.
                 if !promise.is_told() {
                     self.count(label, &result);
                 }

@@ -236,6 +236,8 @@ impl Agent {
         let checked = tables.check(self.deployment(), side, request.request.end());
         checked.map_err(TransferError::Tables)?;
         let (after, later) = (request.after, self.client.later());
+        // A destination is written as soon as the job begins, so the job begins only after the work that still uses the
+        // blocks.
         if side == Side::Destination
             && let Err(why) = after.done().await
         {
@@ -243,6 +245,7 @@ impl Agent {
             let lost = lost.map(|rank| JobError::DeviceLost { rank }.into());
             return Err(lost.unwrap_or(TransferError::After(why)));
         }
+        // A source may begin at once: its blocks become readable when that work is done.
         let awaited = prefilled && !after.is_done();
         let spec = JobSpec {
             ticket: request.ticket,

@@ -104,10 +104,12 @@ impl Decoder {
             let (pieces, whole) = self.route.piece(cursor.position());
             let exact = self.coming.first_chunk().copied().map(u32::from_le_bytes);
             let exact = exact.map_or(0, |exact| exact as usize);
+            // The exact part is never longer than the piece itself. This limits how much a peer can make us keep.
             if exact > whole {
                 let (needed, given) = (whole, exact);
                 return Err(Undecodable::Length { needed, given }.into());
             }
+            // The length of the body is known only once the length field has arrived.
             let body = match self.coming.len() {
                 0..LENGTH => 0,
                 _ => codes(codec, pieces, whole) + exact,
@@ -128,10 +130,12 @@ impl Decoder {
                 Some(rows) => codec.decode(rows, codes, &mut rest, &mut self.piece)?,
                 None => self.piece.copy_from_slice(codes),
             }
+            // The codec must have used the whole exact part.
             if !rest.is_empty() {
                 let (needed, given) = (exact - rest.len(), exact);
                 return Err(Undecodable::Length { needed, given }.into());
             }
+            // The checksum is over the encoded bytes, so this one is not used.
             let (piece, mut unused) = (&self.piece, Crc32c::new());
             cursor.scatter(piece, &mut unused, inside).await?;
             self.coming.clear();

@@ -177,6 +177,8 @@ impl<P: Planner> Owner<P> {
         let path = ask.paths.carrying(codec).and(offered).best();
         let wanted = ask.paths;
         let path = path.ok_or(Refusal::PathUnavailable { wanted, offered })?;
+        // A pair of ranks has one attempt at a time. The earlier one fails here, but may still move bytes until it is
+        // fenced.
         let of_pair = |t: &&Transfer<P>| t.side == Side::Lease(key) && t.flow.peer_rank == peer_rank;
         let earlier = g.flows.all().find(of_pair).map(|t| t.flow.transfer);
         if let Some(earlier) = earlier {
@@ -185,6 +187,7 @@ impl<P: Planner> Owner<P> {
                 return Ok(Verdict::Fence);
             }
         }
+        // Checked only here, because the earlier attempt has returned its places by now.
         self.check_places(g, &agent, route.places)?;
         let writers = || plan.peers_of(key.rank);
         self.leases.admit(g.cx.now, key, &using, writers);

@@ -121,6 +121,7 @@ impl<P: Planner> Owner<P> {
         };
         let checked = self.leases.check_push(g.cx.now, key, &push);
         if !checked.map_err(|error| self.refuse_use(g.cx, key, &push.content, error))? {
+            // Another rank of the holder has already begun this push.
             return Ok(());
         }
         if g.cx.draining {
@@ -128,6 +129,7 @@ impl<P: Planner> Owner<P> {
         }
         self.check_room(g, conn)?;
         self.check_pushes(g.cx, &agent)?;
+        // This rank already has a job that pushes into the same blocks.
         if g.cx.jobs.busy(into.set, &[key.rank].into()).is_some() {
             return Err(Refusal::Consumed);
         }

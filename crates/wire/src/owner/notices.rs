@@ -72,6 +72,8 @@ impl<P: Planner> Owner<P> {
             return Err(Refusal::RankNotYours { rank });
         }
         let set = claims.set;
+        // A notice is for the leases of all local ranks, but not every rank needs to have one: the outcome is
+        // `UnknownLease` only if no rank knows the lease.
         let mut outcome = Err(Refusal::UnknownLease);
         for rank in cx.me.ranks.clone() {
             let said = Said {
@@ -85,6 +87,7 @@ impl<P: Planner> Owner<P> {
                 true => self.apply(cx, said),
                 false => self.keep_notice(cx, said, None),
             };
+            // The first other refusal counts. Of several renewed leases, the least remaining time counts.
             outcome = match (outcome, applied) {
                 (Ok(known), Ok(left)) => Ok(left.min(known)),
                 (Err(Refusal::UnknownLease), applied) => applied,
