@@ -3,10 +3,10 @@
 //! There are two ways to run a [`Program`](transload_plan::program::Program).
 //!
 //! - **Both sides are memories of this process**: [`copy`] runs the program from one [`Memory`] to the other, with
-//! several threads if that pays.
+//!   several threads if that pays.
 //! - **The other side is elsewhere**: a [`MemoryStream`] lays one side's half of the program (a
-//! [`StreamProgram`](transload_plan::program::StreamProgram)) over its memory. A [`Cursor`] then gathers the bytes of
-//! the stream from the memory, or scatters them into it, in pieces cut anywhere.
+//!   [`StreamProgram`](transload_plan::program::StreamProgram)) over its memory. A [`Cursor`] then gathers the bytes of
+//!   the stream from the memory, or scatters them into it, in pieces cut anywhere.
 //!
 //! Programs are checked against the memory once, in O(places), and then run without further checks. A CRC-32C of the
 //! bytes in program order ([`Crc32c`]) can be computed on the way. It takes little time if the processor has AVX-512 (2

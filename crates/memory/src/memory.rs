@@ -142,8 +142,8 @@ impl Memory {
     /// Until the keeper is dropped, or without a keeper until the process ends,
     /// - every byte of every allocation can be read, and written if `access` says so, from any thread, and
     /// - no Rust reference to any of these bytes exists while a copy may access them: none at all while one may write,
-    /// no `&mut` while one may read. Foreign code (an engine, another process, a device) may read and write them at any
-    /// time; see [other writers](crate#other-writers).
+    ///   no `&mut` while one may read. Foreign code (an engine, another process, a device) may read and write them at
+    ///   any time; see [other writers](crate#other-writers).
     ///
     /// # Errors
     /// [`MemoryError::TooMany`], [`TooLong`](MemoryError::TooLong) or [`Null`](MemoryError::Null).

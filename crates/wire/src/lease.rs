@@ -5,13 +5,13 @@
 //! Either way the rules are these:
 //!
 //! - **First use binds.** The first admitted use ties the lease to one deployment and incarnation, its *holder*. Every
-//! other agent is refused, even with the ticket.
+//!   other agent is refused, even with the ticket.
 //! - **A running transfer pins.** A pinned lease outlives its time to live, up to its hard bound. Nothing outlives the
-//! hard bound.
+//!   hard bound.
 //! - **Pulled or pushed.** A lease that its holder wants pushed cannot be pulled from as well. It is pushed to one set
-//! of blocks, and ends with that push, whatever its outcome.
+//!   of blocks, and ends with that push, whatever its outcome.
 //! - **A pinned lease ends in two steps.** The table first has its transfers fenced. When they are stopped and
-//! unpinned, the lease ends and returns its blocks. From the first step on the lease is not alive: nothing commits.
+//!   unpinned, the lease ends and returns its blocks. From the first step on the lease is not alive: nothing commits.
 //! - **A lease ends once**, for one reason ([`LeaseEnd`]), and its blocks are returned with that event, by value.
 //! - **Only the owner's monotonic clock ends a lease.** Times of other machines are never compared.
 //!

@@ -3,16 +3,16 @@
 //! An [`Agent`] acts for some ranks of one deployment. It is used like this:
 //!
 //! 1. [`Agent::builder`] takes its identity and deployment. [`register`](Builder::register) the memory of each rank,
-//! then [`bind`](Builder::bind).
+//!    then [`bind`](Builder::bind).
 //! 2. An owner of blocks [`lease`](Agent::lease)s them, under a lease set that the request has on all ranks, and with a
-//! digest of their content. The scheduler mints a [`Ticket`](crate::ticket::Ticket) for the set, which needs no memory,
-//! only the cluster's key.
+//!    digest of their content. The scheduler mints a [`Ticket`](crate::ticket::Ticket) for the set, which needs no
+//!    memory, only the cluster's key.
 //! 3. The holder of the ticket [`pull`](Agent::pull)s into its own blocks. With a ticket for opened blocks it
-//! [`push`](Agent::push)es instead. Or it has the owner of the leases push, for which the application there has nothing
-//! to do ([`PullRequest::into`]). A transfer succeeds only when every route of every rank has landed after the source's
-//! commit. Then all source ranks are notified, and the leases end as completed.
+//!    [`push`](Agent::push)es instead. Or it has the owner of the leases push, for which the application there has
+//!    nothing to do ([`PullRequest::into`]). A transfer succeeds only when every route of every rank has landed after
+//!    the source's commit. Then all source ranks are notified, and the leases end as completed.
 //! 4. [`Lease::ended`] returns the blocks, with the reason for which the lease ended. A [`Keeper`] in the request
-//! replaces waiting for that, or for the end of a pull.
+//!    replaces waiting for that, or for the end of a pull.
 //!
 //! All rules of the protocol are in [`crate::wire`], as machines without sockets or clock; this module surrounds them.
 //! One task, the driver, owns the machine. Everything that happens becomes an event in one of its queues, and the parts

@@ -14,10 +14,10 @@
 //! reports:
 //! - [`RouteBytes`] is one side's half of a route's byte stream, bound to memory and proved to lie in it.
 //! - [`Outgoing`] is a transfer at its source. It is cut into parts, one stream each. [`Outgoing::open`] says which
-//! bytes may be read already, since a prefill may still compute the rest. The carriers of the paths
-//! ([`path`](crate::path)) send the parts, and [`SendEvents`] report their progress.
+//!   bytes may be read already, since a prefill may still compute the rest. The carriers of the paths
+//!   ([`path`](crate::path)) send the parts, and [`SendEvents`] report their progress.
 //! - [`Receiver`] accepts streams. It asks [`Arrivals`] for the [`Landing`] of a stream, places the bytes straight out
-//! of the network's buffers, and reports complete and broken streams.
+//!   of the network's buffers, and reports complete and broken streams.
 //!
 //! **What a peer can do.** A stream's header says which bytes it carries. That is checked against the route before the
 //! first byte is placed; a wrong number of bytes or a wrong CRC32C fails the transfer. No address comes from a peer:

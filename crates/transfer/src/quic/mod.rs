@@ -16,11 +16,11 @@
 //! ```
 //!
 //! - [`Endpoints`] owns all sockets of an agent, and the threads that drive them. Control has a thread of its own, so
-//! that it stays responsive whatever the data does. Each lane has one, since one QUIC connection uses about one core.
+//!   that it stays responsive whatever the data does. Each lane has one, since one QUIC connection uses about one core.
 //! - A [`ControlConnection`] tells its holder who the peer is, from a verified certificate.
 //! - [`Lane`]s belong to a control connection. The side that will accept them makes a [`LaneSession`] for that peer,
-//! sends the session's [token](LaneSession::token) and its lane ports over control, and accepts only lanes that prove
-//! to be of the same service and begin with the token.
+//!   sends the session's [token](LaneSession::token) and its lane ports over control, and accepts only lanes that prove
+//!   to be of the same service and begin with the token.
 //!
 //! Every wait ends and everything is bounded: see [`QuicOptions`] for each limit. The functions may be awaited in any
 //! tokio runtime that has time enabled. Loops that move much data should run on the threads of the sockets:
