@@ -65,7 +65,7 @@ struct End {
     context: Arc<Context>,
     stream: Stream,
     buffer: Buffer,
-    /// The event behind the carrying on the source's side, or behind the scatter on the destination's side.
+    /// Recorded after the copy between the devices on the source's side, or after the scatter on the destination's.
     done: Event,
 }
 

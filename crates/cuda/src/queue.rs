@@ -64,7 +64,7 @@ pub(crate) enum Task {
     End,
 }
 
-/// The purpose of a piece.
+/// The operation that a piece is requested for.
 pub(crate) enum Want {
     /// The host fills the piece, and it is scattered.
     Fill(Told<Held>),

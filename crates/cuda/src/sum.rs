@@ -51,8 +51,8 @@ impl Folding {
         Self { threads, len }
     }
 
-    /// Returns the kernel's parameter. `text` is the address of the text, a multiple of 4; `folded` that of the result,
-    /// which has at most [`FOLDED`] bytes.
+    /// Returns the kernel's parameter. `text` is the address of the bytes to sum, a multiple of 4. `folded` is the
+    /// address of the result, which has at most [`FOLDED`] bytes.
     pub(crate) fn parameter(self, text: u64, folded: u64) -> Fold {
         let words = self.len / 4;
         Fold {

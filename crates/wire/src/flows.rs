@@ -373,7 +373,7 @@ impl<P: Planner> Flows<P> {
         self.stall_fence(cx, id);
     }
 
-    /// Handles a fence that has not come in time.
+    /// Handles a transfer that was not fenced in time.
     pub(crate) fn fence_late(&mut self, cx: &mut Context<P>, id: TransferId) {
         if let Some(t) = self.transfers.get_mut(&id) {
             // If this process was stopped for a while, the fence may have come and not been read yet.

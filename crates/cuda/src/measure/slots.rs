@@ -23,8 +23,8 @@ impl Meter {
     /// Moves the bytes of programs, each between two memories of this GPU, through slots: one stream gathers into them
     /// while another scatters from them, each on [`DEFAULT_MULTIPROCESSORS`].
     ///
-    /// As for [`prepare`](Self::prepare).
-    /// As of [`prepare`](Self::prepare).
+    /// # Errors
+    /// Those of [`prepare`](Self::prepare).
     pub fn through_slots(&self, copies: &[(&Program, [&DeviceMemory; 2])]) -> Result<Took, DeviceError> {
         let streams = copies.iter().map(|(program, [source, destination])| {
             destination.check(program, Side::Destination)?;

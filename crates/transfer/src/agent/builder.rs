@@ -102,8 +102,8 @@ impl Agent {
 }
 
 impl Builder {
-    /// Sets the life of the deployment. It must be the same for all ranks of an engine instance, and differ after a
-    /// restart. By default this agent gets a life of its own.
+    /// Sets the incarnation of the deployment, which tells its lives apart. It must be the same for all ranks of an
+    /// engine instance, and differ after a restart. By default this agent makes a new one for itself alone.
     #[must_use]
     pub fn incarnation(mut self, incarnation: Incarnation) -> Self {
         self.incarnation = Some(incarnation);

@@ -74,7 +74,7 @@ impl Agent {
         self.info.endpoints.renew(identity)
     }
 
-    /// Returns the life of its deployment.
+    /// Returns the incarnation of its deployment.
     pub fn incarnation(&self) -> Incarnation {
         self.info.incarnation
     }

@@ -125,7 +125,6 @@ impl Stretch {
     /// Until then nothing else in this process writes to them, nor reads them if the operation writes to them.
     ///
     /// # Panics
-    /// If they are not in the memory.
     /// If they do not lie in the memory.
     pub(crate) unsafe fn new(memory: &Arc<SharedMemory>, range: Range<usize>, lent: &Arc<()>) -> Self {
         assert!(range.start <= range.end && range.end <= memory.len());

@@ -6,7 +6,6 @@
 //!
 //! A connection with a sign of life is never ended. If something else answers probes for the peer (a firewall, or an
 //! address shared by several hosts), it ends no connection, since the peer is heard of meanwhile.
-//! several hosts) ends no connection, since its peer is heard of meanwhile.
 
 use std::{
     io,

@@ -4,7 +4,6 @@
 //! connect ([`Word::Wanted`]), gets ports and a nonce ([`Word::Offer`]), and connects. Streams go both ways over the
 //! same lanes, so a source that was dialled just waits for them. Lanes are negotiated once for a connection, which is
 //! useless without them.
-//! for once in the life of a connection, which is of no use without them.
 
 use serde::{Deserialize, Serialize};
 use transload_plan::ids::{Nonce, TransferId};

@@ -221,7 +221,7 @@ unsafe fn long<R: Register, C: Sum, const FETCH: bool, const AROUND: bool>(
 /// instead of 11.7; the same with 15 pages, and 12.3 with 4 of 8 KiB.
 const ABREAST: usize = 8;
 
-/// Bytes of a page, as the hardware prefetcher sees it.
+/// The size of a page in bytes. The hardware prefetcher treats the bytes of each page as a separate sequence.
 const PAGE: usize = 4096;
 
 /// Moves one run of [`WIDE`] or more bytes around the caches.

@@ -146,7 +146,7 @@ async fn refused_probes_end_nothing_that_may_be_there() {
         relay.let_through(true);
         at_a.sender.send(framed(b"still here")).await.unwrap();
         loop {
-            // Of an attempt that had too little time nothing comes.
+            // An attempt that ran out of time delivers nothing.
             let mut at_b = b.accept().await.unwrap();
             if let Ok(frame) = at_b.receiver.recv().await {
                 return assert_eq!(frame, &b"still here"[..]);

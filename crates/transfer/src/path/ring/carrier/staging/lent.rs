@@ -7,7 +7,6 @@ use std::sync::atomic::{Ordering, fence};
 ///
 /// A device reads or writes a slot when it gets to it, even if the transfer has ended by then. So each end checks here
 /// before it reuses a slot.
-/// a slot is used again.
 pub(super) struct Lent(Box<[Arc<()>]>);
 
 impl Lent {
