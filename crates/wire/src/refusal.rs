@@ -281,7 +281,7 @@ pub enum Failure {
     Streams,
     #[error("nothing moved for too long: it waited for {on}")]
     Stalled {
-        /// What the side that noticed it was waiting for.
+        /// The event that the side that noticed the stall was waiting for.
         on: Awaited,
     },
     #[error("the connection to the peer was lost")]

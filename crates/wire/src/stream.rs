@@ -47,7 +47,7 @@ pub struct StreamHeader {
 pub struct StreamTrailer {
     /// The number of bytes that the stream carried.
     pub length: u64,
-    /// Their CRC32C.
+    /// The CRC32C of those bytes.
     pub crc: u32,
 }
 
@@ -55,7 +55,7 @@ pub struct StreamTrailer {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a data stream of this version: it begins with {found:02x?}")]
 pub struct NotAStream {
-    /// Its first bytes.
+    /// The first bytes of the stream.
     pub found: [u8; 4],
 }
 

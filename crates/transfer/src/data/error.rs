@@ -12,7 +12,7 @@ use crate::{
 /// An error that a path reports.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// Why a stream could not be sent.
+/// The reason why a stream could not be sent.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum SendError {

@@ -7,7 +7,7 @@ use std::ops::Range;
 pub(crate) struct Part {
     /// The stream's number in its transfer.
     pub(crate) stream: u32,
-    /// Its offsets in the route.
+    /// The offsets of the part in the route.
     pub(crate) range: Range<u64>,
 }
 

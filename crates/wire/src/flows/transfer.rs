@@ -32,7 +32,7 @@ pub(crate) struct Transfer<P: Planner> {
     /// The most places that binding takes, if a peer asked for the transfer. Those of an invited push are counted
     /// together elsewhere.
     pub(crate) places: u64,
-    /// What the peer last said that it waits for.
+    /// The event that the peer waits for, as it last said.
     pub(super) waiting: Option<Awaited>,
     /// The number of bytes that had moved at the last report.
     pub(super) moved: u64,

@@ -326,7 +326,7 @@ fn has_only_so_many_pushes_under_way_for_each_agent() {
     assert!(t.said.iter().any(let_in), "{:?}", t.said);
 }
 
-/// It counts however many routes it has, even before any of them has begun.
+/// An invited push counts with the places of all its routes, even before any of them has begun.
 #[test]
 fn has_room_for_so_many_places() {
     let routes = routes(OWNER, (HOLDER, true), Rank(0), Request::tokens(TOKENS));

@@ -43,7 +43,7 @@ fn fails_a_lease_and_refuses_what_waits_for_the_fence() {
     assert!(t.machine.is_idle());
 }
 
-/// After a process was frozen, all its deadlines are past, although fences may be there and not read yet.
+/// When a frozen process runs again, all its deadlines are past, although fences may have arrived unread.
 #[test]
 fn is_waited_for_a_moment_longer_where_the_process_was_late_itself() {
     let (mut t, _) = overtaken();

@@ -24,7 +24,7 @@ pub use send::LaneOut;
 /// The time limit for establishing a lane.
 const LANES_WITHIN: Duration = Duration::from_secs(10);
 
-/// How much earlier a leaving peer may close its lanes than its connection. The end of that is no failure.
+/// How much earlier a leaving peer may close its lanes than its connection. A link that ends so early has not failed.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 /// The path over the network.

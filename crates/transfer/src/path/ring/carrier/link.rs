@@ -57,8 +57,8 @@ struct Local {
 }
 
 impl Carrier for Local {
-    /// If the peer is not on this host after all (a proxy, another namespace), the ring cannot be fetched, and the
-    /// network is used.
+    /// The address may be of this host although the peer is not (a proxy, another namespace). Then the ring cannot be
+    /// fetched, and the network is used.
     fn reaches(&self, address: SocketAddr) -> bool {
         is_here(address)
     }

@@ -139,7 +139,7 @@ struct Sending {
 struct Filling {
     stream: u32,
     tag: u64,
-    /// Its position in the stream, including the header, and its number of bytes.
+    /// The position of the slot's bytes in the stream, header included, and their number.
     at: u64,
     len: usize,
     /// The number of its bytes that belong to the route.
