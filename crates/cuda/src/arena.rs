@@ -77,11 +77,11 @@ impl Arena {
             self.context.check("cuMemcpyHtoDAsync_v2", copied)
         };
         // Without an event the end of the copy cannot be known, so its memory is never used again.
-        let late = |event: Option<Event>, used| match event {
+        let if_late = |event: Option<Event>, used| match event {
             Some(event) => self.overdue().push((event, used)),
             None => mem::forget(used),
         };
-        let (table, _) = self.stream.run(self.stall, (table, bytes), copy, late)?;
+        let (table, _) = self.stream.run(self.stall, (table, bytes), copy, if_late)?;
         Ok(table)
     }
 

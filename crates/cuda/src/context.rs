@@ -26,7 +26,7 @@ pub(crate) struct Context {
     /// The first error after which nothing in the context works any more.
     lost: OnceLock<CallError>,
     /// Becomes true when `lost` is set.
-    told: watch::Sender<bool>,
+    lost_signal: watch::Sender<bool>,
 }
 
 // SAFETY: a context may be used from any thread; each makes it its current one first.
@@ -58,7 +58,7 @@ impl Context {
             context,
             process: std::process::id(),
             lost: OnceLock::new(),
-            told: watch::Sender::new(false),
+            lost_signal: watch::Sender::new(false),
         }))
     }
 
@@ -153,7 +153,7 @@ impl Context {
 
     fn lose(&self, why: CallError) -> Result<(), DeviceError> {
         if self.lost.set(why).is_ok() {
-            self.told.send_replace(true);
+            self.lost_signal.send_replace(true);
         }
         self.check_lost()
     }
@@ -174,7 +174,7 @@ impl Context {
 
     /// Returns a channel that becomes true when the device is lost.
     pub(crate) fn lost(&self) -> watch::Receiver<bool> {
-        self.told.subscribe()
+        self.lost_signal.subscribe()
     }
 }
 

@@ -151,7 +151,7 @@ fn within_a_gpu(
     let (launches, places) = prepare(program, source, destination)?;
     let used = (places, source.clone(), destination.clone());
     let launch = |_: &_| gpu.kernels().launch(gpu.stream(), &launches, None);
-    let late = |_, used| match Mark::behind(gpu, gpu.stream()) {
+    let if_late = |_, used| match Mark::behind(gpu, gpu.stream()) {
         Ok(mark) => mark.when_done(|done| match done {
             Err(error) if !error.is_lost() => mem::forget(used),
             _ => drop(used),
@@ -159,7 +159,7 @@ fn within_a_gpu(
         // As above: the end of the kernel cannot be known, so its memory is never freed.
         Err(_) => mem::forget(used),
     };
-    gpu.stream().run(within, used, launch, late).map(drop)
+    gpu.stream().run(within, used, launch, if_late).map(drop)
 }
 
 /// Returns the launches of a program that was checked against two memories of one GPU, and the table that they read.

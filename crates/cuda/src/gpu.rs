@@ -312,8 +312,8 @@ impl Kernels {
     fn entry(&self, module: CUmodule, name: &CStr) -> Result<CUfunction, DeviceError> {
         let mut entry = ptr::null_mut();
         // SAFETY: the handle goes into a local variable, the name ends with a zero.
-        let found = unsafe { driver::cuModuleGetFunction(&mut entry, module, name.as_ptr()) };
-        self.context.check("cuModuleGetFunction", found)?;
+        let status = unsafe { driver::cuModuleGetFunction(&mut entry, module, name.as_ptr()) };
+        self.context.check("cuModuleGetFunction", status)?;
         Ok(entry)
     }
 

@@ -107,7 +107,7 @@ unsafe fn number(context: &Context, stream: CUstream) -> Result<u64, DeviceError
     }
     let mut number = 0;
     // SAFETY: as above.
-    let told = unsafe { driver::cuStreamGetId(stream, &mut number) };
-    context.check("cuStreamGetId", told)?;
+    let status = unsafe { driver::cuStreamGetId(stream, &mut number) };
+    context.check("cuStreamGetId", status)?;
     Ok(number)
 }

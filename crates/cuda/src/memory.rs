@@ -201,8 +201,8 @@ fn check_mapped(gpu: &Gpu, allocation: usize, start: CUdeviceptr, len: u64) -> R
         }
         let (mut base, mut size) = (0, 0);
         // SAFETY: both numbers go into local variables.
-        let found = unsafe { driver::cuMemGetAddressRange_v2(&mut base, &mut size, at) };
-        if context.check("cuMemGetAddressRange_v2", found).is_err() || size == 0 {
+        let status = unsafe { driver::cuMemGetAddressRange_v2(&mut base, &mut size, at) };
+        if context.check("cuMemGetAddressRange_v2", status).is_err() || size == 0 {
             return Err(past);
         }
         // The mapped range contains `at`, but may begin before the allocation.

@@ -78,8 +78,8 @@ pub(crate) fn copy(
 ) -> Result<(), DeviceError> {
     let from = DeviceStream::new(&program.stream(Side::Source), source)?;
     let to = DeviceStream::new(&program.stream(Side::Destination), destination)?;
-    let kept = source.gpu().peers().slots(destination.gpu());
-    let mut direction = lock(&kept);
+    let shared = source.gpu().peers().slots(destination.gpu());
+    let mut direction = lock(&shared);
     let slots = match mem::take(&mut *direction) {
         Direction::Free(slots) => slots,
         Direction::Nothing => Box::new(Slots::new(source.gpu(), destination.gpu())?),
@@ -100,7 +100,7 @@ pub(crate) fn copy(
         Err(error) => {
             *direction = Direction::Stalled(within);
             drop(direction);
-            free_later(kept, slots, (from, to));
+            free_later(shared, slots, (from, to));
             Err(error)
         }
     }
@@ -108,12 +108,12 @@ pub(crate) fn copy(
 
 /// Waits on another thread until a late copy is done, and then frees what it used. If no thread can be started, that is
 /// never freed.
-fn free_later(kept: Arc<Mutex<Direction>>, slots: Box<Slots>, streams: (Arc<DeviceStream>, Arc<DeviceStream>)) {
+fn free_later(direction: Arc<Mutex<Direction>>, slots: Box<Slots>, streams: (Arc<DeviceStream>, Arc<DeviceStream>)) {
     let used = ManuallyDrop::new((slots, streams));
     let wait = move || match used.0.settle(Duration::MAX) {
-        Ok(()) => *lock(&kept) = Direction::Free(ManuallyDrop::into_inner(used).0),
+        Ok(()) => *lock(&direction) = Direction::Free(ManuallyDrop::into_inner(used).0),
         Err(DeviceError::Lost { .. }) => {
-            *lock(&kept) = Direction::Nothing;
+            *lock(&direction) = Direction::Nothing;
             drop(ManuallyDrop::into_inner(used));
         }
         Err(_) => {}

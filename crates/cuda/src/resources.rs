@@ -89,14 +89,14 @@ impl Stream {
     }
 
     /// Submits work and waits until it is done, for `within` at most. `used` is what the work accesses; it is returned
-    /// when the work is done, and dropped if the device is lost. If neither is known in time, `late` gets it, with an
+    /// when the work is done, and dropped if the device is lost. If neither is known in time, `if_late` gets it, with an
     /// event behind the work if one could be recorded.
     pub(crate) fn run<U>(
         &self,
         within: Duration,
         used: U,
         submit: impl FnOnce(&U) -> Result<(), DeviceError>,
-        late: impl FnOnce(Option<Event>, U),
+        if_late: impl FnOnce(Option<Event>, U),
     ) -> Result<U, DeviceError> {
         let event = Event::new(&self.context)?;
         let submitted = submit(&used);
@@ -110,7 +110,7 @@ impl Stream {
             }
             match begun.elapsed() {
                 waited if waited > within => {
-                    late(recorded.then_some(event), used);
+                    if_late(recorded.then_some(event), used);
                     return Err(self.context.stalled(within));
                 }
                 waited if waited < SPIN => thread::yield_now(),

@@ -99,8 +99,8 @@ impl Handle<'_> {
     fn check_device(&self) -> Result<(), DeviceError> {
         let mut properties = CUmemAllocationProp::default();
         // SAFETY: they go into a local variable.
-        let told = unsafe { driver::cuMemGetAllocationPropertiesFromHandle(&mut properties, self.raw) };
-        self.context.check("cuMemGetAllocationPropertiesFromHandle", told)?;
+        let status = unsafe { driver::cuMemGetAllocationPropertiesFromHandle(&mut properties, self.raw) };
+        self.context.check("cuMemGetAllocationPropertiesFromHandle", status)?;
         let CUmemLocation { kind, id } = properties.location;
         let expected = self.context.ordinal();
         let is_device = kind == CU_MEM_LOCATION_TYPE_DEVICE;
@@ -146,8 +146,8 @@ fn uuid_of(context: &Context, device: CUdevice) -> Result<[u8; 16], DeviceError>
     let _entered = context.enter()?;
     let mut uuid = [0; 16];
     // SAFETY: it goes into a local variable.
-    let told = unsafe { driver::cuDeviceGetUuid_v2(&mut uuid, device) };
-    context.check("cuDeviceGetUuid_v2", told)?;
+    let status = unsafe { driver::cuDeviceGetUuid_v2(&mut uuid, device) };
+    context.check("cuDeviceGetUuid_v2", status)?;
     Ok(uuid)
 }
 
@@ -160,8 +160,8 @@ pub(crate) fn reached(context: &Context) -> Result<Vec<[u8; 16]>, DeviceError> {
     for ordinal in 0..count {
         let mut device = 0;
         // SAFETY: as above.
-        let found = unsafe { driver::cuDeviceGet(&mut device, ordinal) };
-        context.check("cuDeviceGet", found)?;
+        let status = unsafe { driver::cuDeviceGet(&mut device, ordinal) };
+        context.check("cuDeviceGet", status)?;
         if device != context.device() && reaches(context, device)? {
             reached.push(uuid_of(context, device)?);
         }
@@ -172,8 +172,8 @@ pub(crate) fn reached(context: &Context) -> Result<Vec<[u8; 16]>, DeviceError> {
 fn reaches(context: &Context, device: CUdevice) -> Result<bool, DeviceError> {
     let mut can = 0;
     // SAFETY: as above.
-    let told = unsafe { driver::cuDeviceCanAccessPeer(&mut can, context.device(), device) };
-    context.check("cuDeviceCanAccessPeer", told)?;
+    let status = unsafe { driver::cuDeviceCanAccessPeer(&mut can, context.device(), device) };
+    context.check("cuDeviceCanAccessPeer", status)?;
     Ok(can != 0)
 }
 
@@ -190,10 +190,10 @@ fn properties(context: &Context) -> CUmemAllocationProp {
 fn granular(context: &Context, len: u64) -> Result<usize, DeviceError> {
     let mut step = 0;
     // SAFETY: the number goes into a local variable.
-    let told = unsafe {
+    let status = unsafe {
         let option = CU_MEM_ALLOC_GRANULARITY_MINIMUM;
         driver::cuMemGetAllocationGranularity(&mut step, &properties(context), option)
     };
-    context.check("cuMemGetAllocationGranularity", told)?;
+    context.check("cuMemGetAllocationGranularity", status)?;
     Ok((len as usize).next_multiple_of(step.max(1)))
 }

@@ -372,7 +372,7 @@ impl<P: Planner> Jobs<P> {
         cx.timers.clear(&Timer::Away(id));
         cx.jobs.remove(job.claims.set, &job.spec.ranks);
         let error = job.stop.take();
-        let told = match &error {
+        let notice = match &error {
             // A stalled job told the agents when its memory stalled.
             Some(error) => (!job.stalled && job.cancels(error)).then(|| job.cancel()),
             // If the owner has pushed, its own write leases have told it so.
@@ -404,8 +404,8 @@ impl<P: Planner> Jobs<P> {
             }
             Held::Of(BlocksOf::Job(_)) => {}
         }
-        if let Some(news) = told {
-            cx.tell(news);
+        if let Some(notice) = notice {
+            cx.tell(notice);
         }
     }
 }

@@ -280,8 +280,8 @@ impl<P: Planner> Machine<P> {
 
     /// The carrier of a path reports something about a connection.
     pub fn path_reported(&mut self, now: Moment, conn: ConnId, path: Path, report: Report) {
-        let told = |of: &mut dyn Negotiation, steps: &mut Steps| of.report(report, steps);
-        self.enter(now, |m| m.paths.negotiate(&mut m.cx, conn, path, told));
+        let pass_on = |of: &mut dyn Negotiation, steps: &mut Steps| of.report(report, steps);
+        self.enter(now, |m| m.paths.negotiate(&mut m.cx, conn, path, pass_on));
     }
 }
 

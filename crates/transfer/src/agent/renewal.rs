@@ -14,12 +14,12 @@ use crate::quic::Endpoints;
 pub(super) async fn keep(endpoints: &Endpoints, renewals: Option<Renewals>, every: Duration) {
     let mut renewals = renewals;
     // The certificate whose end was logged already.
-    let mut told = None;
+    let mut logged = None;
     loop {
         let identity = endpoints.identity();
         let until = identity.valid_until();
-        if identity.is_ending() && told != Some(until) {
-            told = Some(until);
+        if identity.is_ending() && logged != Some(until) {
+            logged = Some(until);
             let left = until.duration_since(std::time::SystemTime::now());
             let hours = left.unwrap_or_default().as_secs() / 3600;
             tracing::warn!(service = %identity.peer().service, hours, "the certificate ends soon");

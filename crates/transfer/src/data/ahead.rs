@@ -23,9 +23,9 @@ pub(crate) struct LaterCursor {
     pub(super) stream: Arc<dyn LaterStream>,
     /// Bytes that were neither requested nor submitted yet.
     range: Range<u64>,
-    /// Gathered bytes, of which the first `given` were passed on.
+    /// Gathered bytes, of which the first `consumed` were passed on.
     window: Vec<u8>,
-    given: usize,
+    consumed: usize,
     next: Option<Operation<Vec<u8>>>,
     /// A free buffer.
     spare: Vec<u8>,
@@ -42,7 +42,7 @@ impl LaterCursor {
             stream,
             range,
             window: Vec::new(),
-            given: 0,
+            consumed: 0,
             next: None,
             spare: Vec::new(),
             room: None,
@@ -52,20 +52,20 @@ impl LaterCursor {
 
     /// Waits for bytes, and returns how many of the next can be gathered without waiting. Cancel-safe.
     pub(crate) async fn ready(&mut self, inside: &Inside) -> Result<usize, RegionError> {
-        if self.given == self.window.len() {
+        if self.consumed == self.window.len() {
             self.gather_window(inside).await?;
         }
-        Ok(self.window.len() - self.given)
+        Ok(self.window.len() - self.consumed)
     }
 
     /// Gathers the next bytes, which must be in the range. Cancel-safe if they are [ready](Self::ready).
     pub(crate) async fn gather(&mut self, mut out: &mut [u8], inside: &Inside) -> Result<(), RegionError> {
         while !out.is_empty() {
             self.ready(inside).await?;
-            let ready = &self.window[self.given..];
+            let ready = &self.window[self.consumed..];
             let (now, later) = out.split_at_mut(ready.len().min(out.len()));
             now.copy_from_slice(&ready[..now.len()]);
-            self.given += now.len();
+            self.consumed += now.len();
             out = later;
         }
         Ok(())
@@ -83,7 +83,7 @@ impl LaterCursor {
         let gathered = (&mut *self.next.insert(next)).await;
         self.next = None;
         let used = replace(&mut self.window, gathered?);
-        self.given = 0;
+        self.consumed = 0;
         match self.range.is_empty() {
             true => self.spare = used,
             false => self.next = Some(self.ask(used, inside)),

@@ -133,10 +133,10 @@ impl LaterStream for Laid {
 impl Laid {
     fn cross(&self, way: Way, position: u64, shared: Stretch, inside: &Inside) -> Operation<()> {
         let (operation, completion) = Operation::new(inside);
-        let told = move |done: Result<_, DeviceError>| {
+        let on_done = move |done: Result<_, DeviceError>| {
             completion.complete(done.map_err(RegionError::from));
         };
-        cross(self.0.clone(), way, position, shared, Box::new(told));
+        cross(self.0.clone(), way, position, shared, Box::new(on_done));
         operation
     }
 }
@@ -156,10 +156,10 @@ impl Room for Acquired {
     fn scatter(self: Box<Self>, position: u64, len: usize, inside: &Inside) -> Operation<()> {
         let (operation, completion) = Operation::new(inside);
         let Self { held, stream } = *self;
-        let told = move |held: Result<Held, _>| {
+        let on_done = move |held: Result<Held, _>| {
             completion.complete(held.map(drop).map_err(RegionError::from));
         };
-        stream.scatter(held, position..position + len as u64, Box::new(told));
+        stream.scatter(held, position..position + len as u64, Box::new(on_done));
         operation
     }
 }

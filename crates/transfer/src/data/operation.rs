@@ -27,7 +27,7 @@ pub(crate) struct Operation<T> {
 /// memory is still being touched.
 #[derive(Debug)]
 pub(crate) struct Completion<T> {
-    told: oneshot::Sender<Result<T, RegionError>>,
+    sender: oneshot::Sender<Result<T, RegionError>>,
     inside: ManuallyDrop<Inside>,
 }
 
@@ -61,10 +61,10 @@ pub enum RegionError {
 impl<T> Operation<T> {
     /// Makes an operation of a transfer, and the completion that ends it.
     pub(crate) fn new(inside: &Inside) -> (Self, Completion<T>) {
-        let (told, done) = oneshot::channel();
+        let (sender, done) = oneshot::channel();
         inside.begin_operation();
         let inside = ManuallyDrop::new(inside.clone());
-        (Self { done }, Completion { told, inside })
+        (Self { done }, Completion { sender, inside })
     }
 }
 
@@ -81,7 +81,7 @@ impl<T> Completion<T> {
     /// Ends the operation: from now on it touches neither the memory nor its buffer.
     pub(crate) fn complete(self, outcome: Result<T, RegionError>) {
         // The fence may have stopped the task that waited.
-        let _ = self.told.send(outcome);
+        let _ = self.sender.send(outcome);
         self.inside.end_operation();
         drop(ManuallyDrop::into_inner(self.inside));
     }

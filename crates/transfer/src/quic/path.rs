@@ -117,7 +117,7 @@ pub(super) fn control_transport(path: Path, options: &QuicOptions) -> Arc<Transp
         largest: path.largest.min(ETHERNET_UDP_PAYLOAD),
         ..path
     };
-    let mut config = common(path, options);
+    let mut config = common_config(path, options);
     let window = VarInt::from_u32(CONTROL_WINDOW);
     config
         .keep_alive_interval(Some(options.keep_alive.min(CONTROL_KEEP_ALIVE)))
@@ -141,7 +141,7 @@ const CONTROL_WINDOW: u32 = 256 << 10;
 /// Until then a peer may only present its token, so that a connection which will be closed cannot make us store a
 /// window of bytes.
 pub(super) fn lane_transport(path: Path, options: &QuicOptions) -> Arc<TransportConfig> {
-    let mut config = common(path, options);
+    let mut config = common_config(path, options);
     let mut congestion = CubicConfig::default();
     congestion.initial_window(LANE_INITIAL_WINDOW);
     config
@@ -176,7 +176,7 @@ const LANE_INITIAL_WINDOW: u64 = 256 << 10;
 /// that is lost, or dropped by a peer without free places, is sent again after three times as long.
 pub(super) const INITIAL_RTT: Duration = Duration::from_millis(100);
 
-fn common(path: Path, options: &QuicOptions) -> TransportConfig {
+fn common_config(path: Path, options: &QuicOptions) -> TransportConfig {
     let mut config = TransportConfig::default();
     let discovery = (path.largest > path.initial).then(|| {
         let mut discovery = MtuDiscoveryConfig::default();

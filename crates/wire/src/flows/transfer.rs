@@ -138,14 +138,14 @@ impl<P: Planner> Transfer<P> {
 
     /// Records that the peer accepts. Returns whether it had not accepted before.
     pub(super) fn accept(&mut self) -> bool {
-        let news = self.phase == Phase::Asking;
-        if news {
+        let is_first = self.phase == Phase::Asking;
+        if is_first {
             self.phase = match self.way() {
                 Way::Out => Phase::Waiting,
                 Way::In => Phase::Moving,
             };
         }
-        news
+        is_first
     }
 
     /// Begins reading as a source, if that is allowed and has not begun. Returns whether it begins now.

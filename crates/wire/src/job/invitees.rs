@@ -50,9 +50,9 @@ impl Invitees {
             Some((rank, _)) => Some((&rank.agent, Awaited::Answer)),
             None => {
                 let landed = |at: u32| self.routes.iter().any(|route| route.peer_rank.0 == at);
-                let late = (0..).zip(&claims.ranks).find(|(at, _)| !landed(*at));
-                let late = late.map(|(_, rank)| rank).or(claims.ranks.first());
-                Some((&late?.agent, Awaited::Push))
+                let missing = (0..).zip(&claims.ranks).find(|(at, _)| !landed(*at));
+                let missing = missing.map(|(_, rank)| rank).or(claims.ranks.first());
+                Some((&missing?.agent, Awaited::Push))
             }
         }
     }

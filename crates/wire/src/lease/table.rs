@@ -144,9 +144,9 @@ impl<B> LeaseTable<B> {
             return Err(LeaseError::Layer { layer, limit });
         }
         let known = record.progress.entry(layer).or_insert(0);
-        let news = tokens > *known && !record.prefilled;
+        let is_new = tokens > *known && !record.prefilled;
         *known = tokens.max(*known);
-        Ok(news)
+        Ok(is_new)
     }
 
     /// Records that everything is ready. Returns whether that is new.
@@ -248,9 +248,9 @@ impl<B> LeaseTable<B> {
             return Ok(false);
         }
         let record = self.known_mut(now, key, Direction::Pull)?;
-        let news = record.check_push(wanted)?;
+        let to_begin = record.check_push(wanted)?;
         self.claim(key);
-        Ok(news)
+        Ok(to_begin)
     }
 
     /// Begins a push for which [`check_push`](Self::check_push) returned `true`: binds the lease to the holder, and

@@ -117,7 +117,7 @@ impl Peers {
             return;
         }
         let was_up = cause == NoConnection::Lost;
-        let mut late = None;
+        let mut reason = None;
         // Without `dial`, the peer had connected by itself.
         if let Some(dial) = dial {
             // A new attempt has begun already.
@@ -146,9 +146,9 @@ impl Peers {
             let enough = dial.failures >= cx.options.attempts || cx.now.since(dial.since) >= patience;
             let failed = enough && !dial.has_patience(cx);
             dial.given_up |= failed;
-            late = failed.then_some(why);
+            reason = failed.then_some(why);
         }
-        cx.tell(News::Away(agent, late));
+        cx.tell(News::Away(agent, reason));
     }
 
     /// Has a disconnected agent dialled again after a pause, if something needs it and knows its `address`. Otherwise

@@ -54,7 +54,7 @@ impl Driver {
         let done = after.done();
         tokio::spawn(async move {
             let done = done.await;
-            let told = move |driver: &mut Self| match done {
+            let command = move |driver: &mut Self| match done {
                 Ok(()) => tell(driver),
                 Err(why) => {
                     // Lost memory may be the cause, and is reported first.
@@ -63,7 +63,7 @@ impl Driver {
                     driver.cancel(of);
                 }
             };
-            later.tell(told).await;
+            later.tell(command).await;
         });
     }
 

@@ -157,7 +157,7 @@ mod tests {
         let landings = [landing(), landing()];
         let inside = landings.each_ref().map(|landing| landing.enter().unwrap());
         let keeper: Keeper = Arc::new(());
-        let kept = Arc::downgrade(&keeper);
+        let weak = Arc::downgrade(&keeper);
         let (mut promises, outcome) = promised(Some(keeper));
         let end = tokio::spawn(outcome.end());
         promises.abandon(landings.map(|landing| landing.own_fence().clone()).into());
@@ -168,10 +168,10 @@ mod tests {
                 tokio::task::yield_now().await;
             }
             assert!(!end.is_finished());
-            assert!(kept.upgrade().is_some());
+            assert!(weak.upgrade().is_some());
         }
         end.await.unwrap().unwrap_err();
-        assert!(kept.upgrade().is_none());
+        assert!(weak.upgrade().is_none());
     }
 
     #[test]

@@ -127,15 +127,15 @@ impl Emptier {
             }
         };
         // SAFETY: the lent bytes are neither written nor read.
-        let kept = unsafe { slot.lend(0, slot.len()) }?;
+        let lent = unsafe { slot.lend(0, slot.len()) }?;
         let (sum, completion) = Operation::new(&inside);
-        let told = move |sum: Result<_, _>| completion.complete(sum.map_err(RegionError::from));
-        self.shuttle.scatter(slot.index(), &moved, record.body, Box::new(told));
+        let on_sum = move |sum: Result<_, _>| completion.complete(sum.map_err(RegionError::from));
+        self.shuttle.scatter(slot.index(), &moved, record.body, Box::new(on_sum));
         let number = stream.number;
         stream.position += u64::from(record.body);
         stream.over = record.trailer.is_some();
         self.streams.push_back(stream);
-        Ok(Some(Emptying { stream: number, summed: sum, trailer: record.trailer, _kept: kept }))
+        Ok(Some(Emptying { stream: number, summed: sum, trailer: record.trailer, _kept: lent }))
     }
 
     /// Reads a header and asks for the stream's landing. A sender that gives up a stream goes on to the next.

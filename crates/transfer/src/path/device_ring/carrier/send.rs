@@ -137,8 +137,8 @@ impl Filler {
         let moved = cursor.pass_on_gpu(len as usize, inside);
         let moved = moved.map_err(|error| failed(error.into()))?;
         let (sum, completion) = Operation::new(inside);
-        let told = move |sum: Result<_, _>| completion.complete(sum.map_err(RegionError::from));
-        self.shuttle.gather(slot, &moved, len, Box::new(told));
+        let on_sum = move |sum: Result<_, _>| completion.complete(sum.map_err(RegionError::from));
+        self.shuttle.gather(slot, &moved, len, Box::new(on_sum));
         turn.outgoing.count_read(len.into());
         self.filling.push_back(Filling { sum, part: part.clone(), tag: *tag, at, len });
         Ok(true)
