@@ -89,8 +89,8 @@ impl Stream {
     }
 
     /// Submits work and waits until it is done, for `within` at most. `used` is what the work accesses; it is returned
-    /// when the work is done, and dropped if the device is lost. If neither is known in time, `if_late` gets it, with an
-    /// event behind the work if one could be recorded.
+    /// when the work is done, and dropped if the device is lost. If neither is known in time, `if_late` gets it, with
+    /// an event behind the work if one could be recorded.
     pub(crate) fn run<U>(
         &self,
         within: Duration,
