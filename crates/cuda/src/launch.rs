@@ -143,7 +143,6 @@ pub(crate) const ENTRIES: [&CStr; 7] =
 const STREAM: usize = 5;
 const RUNS: usize = 6;
 
-/// One launch.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Launch {
     /// Index of the kernel's entry.
@@ -152,7 +151,6 @@ pub(crate) struct Launch {
 }
 
 impl Launch {
-    /// Returns a launch that moves nothing.
     pub(crate) fn nothing(entry: usize) -> Self {
         let parameters = Parameters::zeroed();
         Self { entry, parameters }

@@ -62,7 +62,6 @@ pub(crate) struct Job<P: Planner> {
     blocks: Held<P::Blocks>,
     /// The plan of its routes, once the owner's deployment is known and the plan is compiled.
     plan: Option<Arc<Planned<P::Plan>>>,
-    /// The routes of the plan.
     routes: Vec<JobRoute>,
     /// Used by pushes only: the number of ready tokens, by local rank and layer.
     progress: BTreeMap<(Rank, u32), u64>,

@@ -39,7 +39,6 @@ impl Paths {
         self.links.insert(conn, link);
     }
 
-    /// Forgets a connection and its paths.
     pub(crate) fn lost(&mut self, conn: ConnId) {
         self.links.remove(&conn);
     }

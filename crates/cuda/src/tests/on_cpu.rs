@@ -91,7 +91,6 @@ fn feed(program: &Path, input: Vec<u8>) -> Vec<u8> {
     output.stdout
 }
 
-/// The path of a compiled program.
 type Program = OnceLock<Option<(TempDir, PathBuf)>>;
 
 fn program(compiled: &'static Program, name: &str) -> Option<&'static Path> {

@@ -183,7 +183,6 @@ struct Elements {
     dims: SmallVec<[Dim; 8]>,
     /// `[L, B, S, H, C]`, where `C` is all content axes together.
     shape: [usize; 5],
-    /// Bytes of all elements.
     bytes: u64,
     /// Bytes from the first element to the end of the last one, including gaps; 0 if there are no elements.
     span: u64,

@@ -11,7 +11,6 @@ const WAITING: usize = 1024;
 /// A command of a user, which runs on the driver's own task.
 pub(super) type Command = Box<dyn FnOnce(&mut Driver) + Send>;
 
-/// Sends commands to the driver.
 #[derive(Clone, Debug)]
 pub(super) struct Client(mpsc::Sender<Command>);
 
@@ -28,7 +27,6 @@ impl Later {
 }
 
 impl Client {
-    /// Makes a client, and the receiver of its commands.
     pub(super) fn new() -> (Self, mpsc::Receiver<Command>) {
         let (sender, commands) = mpsc::channel(WAITING);
         (Self(sender), commands)

@@ -216,7 +216,6 @@ impl Counters {
         }
     }
 
-    /// Counts a route that has landed, with its path, bytes and chunks.
     pub(super) fn route_landed(&mut self, route: &RouteUnderWay, travelled: Option<(Path, u64, &Chunks)>) {
         self.end(route);
         if let Some(of) = self.of_others(route) {

@@ -89,5 +89,4 @@ pub(super) const UNKNOWN: StreamCode = StreamCode(2);
 pub(super) const FENCED: StreamCode = StreamCode(3);
 /// Too many streams are in progress.
 pub(super) const BUSY: StreamCode = StreamCode(4);
-/// The stream is malformed.
 pub(super) const MALFORMED: StreamCode = StreamCode(5);

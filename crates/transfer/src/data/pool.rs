@@ -39,7 +39,6 @@ impl BufferPool {
         Self { inner: Arc::new(Inner { buffer_bytes, available: Semaphore::new(buffers), free: Mutex::default() }) }
     }
 
-    /// Returns the size of a buffer in bytes.
     pub(crate) fn buffer_bytes(&self) -> usize {
         self.inner.buffer_bytes
     }

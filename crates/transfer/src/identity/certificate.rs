@@ -73,7 +73,6 @@ impl PeerIdentity {
     }
 }
 
-/// Returns the cluster in an authority's certificate.
 pub(super) fn cluster_of_authority(certificate: &CertificateDer<'_>) -> Result<ClusterName, PeerIdentityError> {
     let uri = identity_uri(certificate)?;
     let cluster = parse_authority_uri(&uri)?;

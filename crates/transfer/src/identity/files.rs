@@ -174,7 +174,6 @@ fn paths_in(dir: &Path) -> Result<Vec<PathBuf>, IdentityFileError> {
     entries.map(|entry| Ok(entry.map_err(io)?.path())).collect()
 }
 
-/// The contents of an identity's files.
 pub(super) struct Contents {
     pub(super) origin: Renewals,
     /// The agent's certificates, its key, and the authorities' certificates.
@@ -202,7 +201,6 @@ impl Contents {
         Ok(Self { origin: Renewals { dir, name, digest }, files, ticket_secret })
     }
 
-    /// Makes an identity of the contents.
     pub(super) fn parse(self) -> Result<Identity, IdentityFileError> {
         let Renewals { dir, name, .. } = self.origin.clone();
         let content = |end, what| IdentityFileError::content(&dir, format!("{name}.{end}"), what);

@@ -121,7 +121,6 @@ pub(super) fn authority_uri(cluster: &ClusterName) -> String {
     format!("{SCHEME}{cluster}/authority")
 }
 
-/// Parses the result of [`authority_uri`].
 pub(super) fn parse_authority_uri(uri: &str) -> Result<ClusterName, UriError> {
     let cluster = check_scheme(uri)?.strip_suffix("/authority").ok_or(UriError::Form)?;
     Ok(cluster.parse()?)

@@ -94,7 +94,6 @@ impl<K: Clone + Eq + Hash> Places<K> {
         Some(Place { table: self.table.clone(), key, id, lost })
     }
 
-    /// Returns the number of taken places.
     pub(super) fn taken(&self) -> usize {
         lock(&self.table).taken
     }

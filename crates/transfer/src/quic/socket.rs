@@ -17,7 +17,6 @@ use quinn::{
 };
 use socket2::{Domain, Protocol, Socket, Type};
 
-/// The kernel buffers of a socket.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Buffers {
     pub(super) receive: GrantedBuffer,

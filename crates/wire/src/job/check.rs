@@ -61,7 +61,6 @@ fn check_not_own(cx: &Context<impl Planner>, claims: &Claims) -> Result<(), JobE
     }
 }
 
-/// Checks that a ticket covers the tokens of a job.
 fn check_tokens(spec: &JobSpec, claims: &Claims) -> Result<(), JobError> {
     let (first, valid) = (claims.start, claims.valid_tokens);
     let (start, end) = (spec.request.start, spec.request.end());

@@ -47,7 +47,6 @@ fn open(table: &mut LeaseTable<&'static str>, now: Moment, spec: LeaseSpec) -> R
     Ok(())
 }
 
-/// Admits a use, if it is allowed.
 fn admit<B>(table: &mut LeaseTable<B>, now: Moment, wanted: &LeaseUse<'_>) -> Result<(), UseError> {
     table.check(now, KEY, PULL, wanted)?;
     table.admit(now, KEY, wanted, BTreeSet::new);

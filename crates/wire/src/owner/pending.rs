@@ -77,7 +77,6 @@ impl Demand {
 }
 
 impl Asked {
-    /// Returns the asker's rank.
     pub(super) fn peer_rank(&self) -> Rank {
         match self.direction {
             Direction::Pull => self.ask.destination,

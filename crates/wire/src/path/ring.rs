@@ -22,13 +22,10 @@ use crate::path::negotiation::{Ending, Negotiation, Order, Report, Step, Steps, 
 /// Negotiates the rings of one connection.
 #[derive(Debug, Default)]
 pub struct Rings {
-    /// The ring for sending.
     sending: Sending,
-    /// The ring for receiving.
     receiving: Receiving,
 }
 
-/// The state of the ring for sending.
 #[derive(Debug, Default)]
 struct Sending {
     /// Transfers that use the ring or wait for it, in order of arrival.
@@ -37,7 +34,6 @@ struct Sending {
     offered: Option<TransferId>,
 }
 
-/// The state of the ring for receiving.
 #[derive(Debug, Default)]
 struct Receiving {
     transfers: BTreeSet<TransferId>,

@@ -26,7 +26,6 @@ impl World {
         }
     }
 
-    /// Returns blocks to their engine.
     pub(super) fn take_back(&mut self, blocks: Blocks) {
         let given = self.memory.give_back(blocks);
         self.check(given);

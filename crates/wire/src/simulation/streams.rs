@@ -171,7 +171,6 @@ impl World {
         reading.fence_at.is_none_or(|at| now <= at).then_some(reading)
     }
 
-    /// Reads a part of a piece.
     fn read(&mut self, n: usize, transfer: TransferId, i: usize, part: std::ops::Range<u64>) {
         let Some(reading) = self.nodes[n].reading.get_mut(&transfer) else {
             return;

@@ -12,7 +12,6 @@ fn slow_owner(direction: Direction) -> Table {
     t
 }
 
-/// Compiles the requested plans.
 fn compile(t: &mut Table) {
     let ask = t.compiled.last().unwrap().clone();
     let plan = t.machine.planner().compile(&ask);

@@ -28,7 +28,6 @@ pub enum TextError {
     CutOff,
 }
 
-/// Encodes bytes.
 pub(super) fn encode(bytes: &[u8]) -> String {
     let mut text = String::with_capacity(bytes.len().div_ceil(3) * 4);
     for group in bytes.chunks(3) {
@@ -42,7 +41,6 @@ pub(super) fn encode(bytes: &[u8]) -> String {
     text
 }
 
-/// Decodes a text.
 pub(super) fn decode(text: &str) -> Result<Vec<u8>, TextError> {
     let mut bytes = Vec::with_capacity(text.len() / 4 * 3 + 2);
     for (i, group) in text.as_bytes().chunks(4).enumerate() {

@@ -23,7 +23,6 @@ pub(super) struct Transfers {
     background: HashMap<Rank, Background>,
     events: mpsc::UnboundedSender<DataEvent>,
     under_way: HashMap<TransferId, UnderWay>,
-    /// Transfers that are being fenced.
     fencing: HashMap<TransferId, Fence>,
     /// Transfers whose memory was stalled at the last check.
     stalled: HashSet<TransferId>,

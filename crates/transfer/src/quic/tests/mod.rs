@@ -54,7 +54,6 @@ fn framed(body: &[u8]) -> Bytes {
     [&(body.len() as u32).to_le_bytes(), body].concat().into()
 }
 
-/// Returns the next piece of a stream, if there is one.
 async fn next_piece(stream: &mut DataReceiver) -> Result<Option<Bytes>, StreamError> {
     let mut pieces = [Bytes::new()];
     let count = stream.recv_chunks(&mut pieces).await?;

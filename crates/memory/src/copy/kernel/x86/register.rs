@@ -14,7 +14,6 @@ pub(super) const TURN: usize = 4 * LINE;
 /// All functions need the features of the register, and are inlined into a function that has them. Bytes are read and
 /// written at the given pointers; `stream` needs an aligned one.
 pub(super) trait Register: Copy {
-    /// Loads a register from memory.
     unsafe fn load(src: *const u8) -> Self;
     /// Stores it into the caches.
     unsafe fn store(self, dst: *mut u8);

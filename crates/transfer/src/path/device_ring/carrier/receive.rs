@@ -67,7 +67,6 @@ struct Stream {
 
 /// A slot that the GPU empties.
 struct Emptying {
-    /// The number of the stream.
     stream: u64,
     summed: Operation<Crc32c>,
     trailer: Option<[u8; TRAILER]>,

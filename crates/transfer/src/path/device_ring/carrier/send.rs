@@ -16,7 +16,6 @@ use crate::path::ring::carrier::send::{TURN, Turn, wait_for_slot};
 use crate::path::ring::carrier::staging::{Producer, RingError};
 use crate::wire::stream::StreamTrailer;
 
-/// Starts the thread of a ring for sending.
 pub(super) fn start(producer: Producer, shuttle: Shuttle, stall: Duration) -> io::Result<RingOut> {
     let ring = producer.doorbell();
     let mut filler = Filler { producer, shuttle, stall, tag: 0, filling: VecDeque::new() };

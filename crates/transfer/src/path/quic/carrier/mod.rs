@@ -146,7 +146,6 @@ impl Drop for LaneLink {
     }
 }
 
-/// Accepts the lanes of a session.
 async fn accept(mut session: LaneSession, lanes: u16, shared: Arc<Shared>) {
     for _ in 0..lanes {
         let Some(lane) = session.accept().await else {

@@ -88,7 +88,6 @@ struct Stream {
 
 /// A slot whose bytes a device scatters.
 struct Scattering {
-    /// The number of its stream.
     stream: u64,
     operations: Operations,
     /// The stream, if all of it has arrived and this is the last slot that it waits for.

@@ -35,7 +35,6 @@ impl Consumer {
         self.ring.doorbell.clone()
     }
 
-    /// Returns the memory of the ring.
     pub(in crate::path::ring) fn memory(&self) -> &Arc<SharedMemory> {
         self.ring.memory()
     }

@@ -62,7 +62,6 @@ impl Drop for Ring {
 }
 
 impl Ring {
-    /// Returns all of its memory.
     pub(super) fn memory(&self) -> &Arc<SharedMemory> {
         &self.map
     }

@@ -38,7 +38,6 @@ impl Producer {
         self.ring.doorbell.clone()
     }
 
-    /// Returns the memory of the ring.
     pub(in crate::path::ring) fn memory(&self) -> &Arc<SharedMemory> {
         self.ring.memory()
     }
