@@ -11,7 +11,6 @@ use crate::message::Envelope;
 /// The longest frame in bytes, including its length field.
 pub const MAX_FRAME: usize = 64 * 1024;
 
-/// The version byte.
 const VERSION: u8 = 1;
 
 const LENGTH: usize = size_of::<u32>();

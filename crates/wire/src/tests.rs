@@ -224,7 +224,6 @@ impl Table {
         self.do_(|machine, now, conn| machine.on_message(now, conn, envelope));
     }
 
-    /// Returns the machine's answers to a message.
     fn answer(&mut self, message: Message) -> Option<Message> {
         self.said.clear();
         self.hear(message);

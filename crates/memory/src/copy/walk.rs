@@ -24,7 +24,6 @@ pub(crate) struct Walk {
     dst: u64,
     /// The position in the current chunk; less than its length.
     within: u64,
-    /// The position in the program.
     pub(super) position: u64,
 }
 

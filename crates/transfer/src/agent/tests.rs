@@ -38,7 +38,6 @@ async fn soon<T>(work: impl Future<Output = T>) -> T {
     done.expect("done in time")
 }
 
-/// Waits until something holds.
 async fn until(holds: impl Fn() -> bool) {
     soon(async {
         while !holds() {

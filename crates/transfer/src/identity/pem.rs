@@ -64,13 +64,11 @@ impl Identity {
     }
 }
 
-/// Reads the certificates of a PEM text.
 pub(super) fn decode(pem: &[u8]) -> Option<Vec<CertificateDer<'static>>> {
     let certificates = CertificateDer::pem_slice_iter(pem);
     certificates.collect::<Result<_, _>>().ok()
 }
 
-/// Writes certificates as one PEM text.
 pub(super) fn encode_all(certificates: &[CertificateDer<'_>]) -> String {
     let pem = |der: &CertificateDer<'_>| pem::encode(&pem::Pem::new("CERTIFICATE", &**der));
     certificates.iter().map(pem).collect()

@@ -220,7 +220,7 @@ mod tests {
 
     const NONCE: Nonce = Nonce([1; 16]);
 
-    /// A transfer of ours that the peer has accepted.
+    /// Makes a transfer that the peer has accepted.
     fn accepted(bytes: u64, way: Way, by_layer: bool, prefilled: bool) -> Transfer<SimPlanner<()>> {
         let job = JobId(1);
         let flow = Flow {

@@ -37,7 +37,6 @@ pub(super) enum Event {
     Step(Step),
 }
 
-/// A step of the script.
 pub(super) enum Step {
     OpenLease {
         node: usize,

@@ -83,7 +83,6 @@ pub(super) struct Channels {
     pub(super) rings: HashSet<(usize, Path)>,
 }
 
-/// A request and its ticket.
 pub(super) struct Request {
     pub(super) direction: Direction,
     pub(super) owner: usize,

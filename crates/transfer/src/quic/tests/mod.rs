@@ -49,7 +49,6 @@ fn loopback(port: u16) -> SocketAddr {
     (Ipv4Addr::LOCALHOST, port).into()
 }
 
-/// Makes a frame with any contents.
 fn framed(body: &[u8]) -> Bytes {
     [&(body.len() as u32).to_le_bytes(), body].concat().into()
 }

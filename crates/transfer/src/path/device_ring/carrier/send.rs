@@ -45,7 +45,6 @@ struct Filling {
     len: u32,
 }
 
-/// A part that has begun.
 struct Begun {
     part: Part,
     tag: u64,

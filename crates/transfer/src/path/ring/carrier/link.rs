@@ -182,7 +182,6 @@ pub(in crate::path) async fn fetch(word: &Word, caches: Caches) -> Result<Connec
     connected.map_err(of_guest)
 }
 
-/// Staging rings.
 #[derive(Clone)]
 struct Staging {
     receiver: Receiver,

@@ -30,7 +30,6 @@ impl Lent {
         (0..self.0.len()).all(|slot| self.is_out(slot))
     }
 
-    /// Returns the number of slots that are lent.
     pub(super) fn count(&self) -> u32 {
         (0..self.0.len()).filter(|&slot| self.is_out(slot)).count() as u32
     }

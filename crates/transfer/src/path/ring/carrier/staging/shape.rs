@@ -54,7 +54,6 @@ impl RingShape {
         Self::CONTROL_BYTES as usize + self.index(count) * self.slot_bytes as usize
     }
 
-    /// Returns the offset of that slot's header.
     pub(super) const fn header_offset(self, count: u64) -> usize {
         HEADERS_OFFSET + self.index(count) * LINE
     }
